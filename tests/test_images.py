@@ -1,0 +1,35 @@
+"""The images that lessons train on, and the model that they train."""
+
+import torch
+
+from worldsize import images, models
+
+
+def test_digits_are_real_images_with_balanced_labels():
+    pixels, labels = images.load_digits()
+    assert pixels.shape == (1797, 1, 8, 8)
+    assert pixels.dtype == torch.float32
+    assert (pixels.min(), pixels.max()) == (0, 1)
+    assert labels.dtype == torch.int64
+    assert labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_vision_net_is_the_same_for_the_same_seed_and_leaves_the_random_state_alone():
+    before = torch.get_rng_state()
+    first, second, other = models.vision_net(seed=3), models.vision_net(seed=3), models.vision_net(seed=4)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert not torch.equal(first[0].weight, other[0].weight)
+
+
+def test_vision_net_learns_the_digits():
+    pixels, labels = images.load_digits()
+    model = models.vision_net(width=8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(pixels), labels)
+        loss.backward()
+        optimizer.step()
+    accuracy = (model(pixels).argmax(dim=1) == labels).float().mean()
+    assert accuracy > 0.85

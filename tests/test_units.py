@@ -1,0 +1,52 @@
+"""Numbers as text, at the sizes where a unit changes."""
+
+import pytest
+
+from worldsize import units
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.00 kB"),
+        (2.8e12, "2.80 TB"),
+        (80 * units.GB, "80.0 GB"),
+        (-3.5e6, "-3.50 MB"),
+    ],
+)
+def test_bytes_count_in_powers_of_a_thousand(size_bytes, text):
+    assert units.format_bytes(size_bytes) == text
+
+
+def test_bytes_in_powers_of_1024():
+    assert units.format_bytes(4 * units.MIB, binary=True) == "4.00 MiB"
+
+
+@pytest.mark.parametrize(
+    ("time_s", "text"),
+    [
+        (0, "0 s"),
+        (3e-10, "0.300 ns"),
+        (12.5e-3, "12.5 ms"),
+        (1.0, "1.00 s"),
+        (90, "1.50 min"),
+        (34 * units.DAY, "34.0 days"),
+        (1.009615e9, "32.0 years"),
+    ],
+)
+def test_time_takes_the_unit_that_fits(time_s, text):
+    assert units.format_time_s(time_s) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(7, "7"), (1500, "1.50K"), (1.5e9, "1.50B"), (7e9, "7B"), (175e9, "175B"), (3.15e23, "3.15e23")],
+)
+def test_counts_as_model_sizes_are_written(count, text):
+    assert units.format_count(count) == text
+
+
+def test_significant_digits():
+    assert [units.significant(x) for x in (0.012345, 1.5, 12345.6)] == ["0.0123", "1.50", "12,300"]

@@ -1,0 +1,18 @@
+"""Distributed training, run for real from a notebook cell."""
+
+from worldsize.check import CheckFailed, expect_close
+from worldsize.launch import RankFailed, Run, RunError, RunTimeout, run, span
+from worldsize.timeline import Event, Timeline
+
+__all__ = [
+    "CheckFailed",
+    "Event",
+    "RankFailed",
+    "Run",
+    "RunError",
+    "RunTimeout",
+    "Timeline",
+    "expect_close",
+    "run",
+    "span",
+]

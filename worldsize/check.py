@@ -1,0 +1,56 @@
+"""Comparing what a student's code gave with what it should have given, in words that say what to do next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+class CheckFailed(Exception):
+    """A check that did not hold: what was expected, what came, and a hint. Shown to the student as one paragraph."""
+
+    def __init__(self, expected: str, actual: str, hint: str = "") -> None:
+        self.expected, self.actual, self.hint = expected, actual, hint
+        super().__init__(" ".join(part for part in (f"Expected {expected}; got {actual}.", hint) if part))
+
+    def _render_traceback_(self) -> list[str]:
+        """The lines that IPython prints instead of a stack of our own frames."""
+        lines = ["Check failed.", f"  expected: {self.expected}", f"  got:      {self.actual}"]
+        return lines + ([f"  hint:     {self.hint}"] if self.hint else [])
+
+
+def expect_close(
+    actual: Any,
+    expected: torch.Tensor | float,
+    what: str,
+    hint: str = "",
+    rtol: float = 1e-4,
+    atol: float = 1e-5,
+) -> None:
+    """Nothing, when `actual` has the shape, dtype and values of `expected`.
+
+    Raises:
+        CheckFailed: names `what`, and the element that is furthest off; a nan is never close.
+    """
+    import torch
+
+    if not isinstance(expected, torch.Tensor):
+        expected = torch.tensor(float(expected))
+        if isinstance(actual, int | float) and not isinstance(actual, bool):
+            actual = torch.tensor(float(actual))
+    if not isinstance(actual, torch.Tensor):
+        raise CheckFailed(f"{what} to be a tensor", f"{actual!r:.80} of type {type(actual).__name__}", hint)
+    if actual.shape != expected.shape:
+        raise CheckFailed(f"{what} of shape {tuple(expected.shape)}", f"shape {tuple(actual.shape)}", hint)
+    if actual.dtype != expected.dtype:
+        raise CheckFailed(f"{what} of type {expected.dtype}", f"type {actual.dtype}", hint)
+    wanted, given = expected.detach().double().flatten(), actual.detach().double().flatten()
+    excess = (given - wanted).abs() - (atol + rtol * wanted.abs())
+    excess = torch.where(given == wanted, -torch.ones_like(excess), excess.nan_to_num(nan=float("inf")))
+    if excess.numel() and excess.max() > 0:
+        worst = int(excess.argmax())
+        num_off = int((excess > 0).sum())
+        where = f" at element {worst} ({num_off} of {excess.numel()} differ)" if excess.numel() > 1 else ""
+        raise CheckFailed(f"{what} to be {wanted[worst]:.6g}{where}", f"{given[worst]:.6g}", hint)

@@ -1,0 +1,78 @@
+"""Values to bytes and back without pickle, so that bytes from an untrusted process are only ever data.
+
+A value is JSON whose tensors stand aside in a safetensors block.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+MAX_DEPTH = 32
+
+
+def encode(value: Any) -> bytes:
+    """The bytes of a value made of None, bool, int, float, str, list, tuple, dict with str keys, and tensors.
+
+    Raises:
+        ValueError: the value holds something else, or nests deeper than `MAX_DEPTH`.
+    """
+    from safetensors.torch import save
+
+    tensors: dict[str, Any] = {}
+    tree = _to_tree(value, tensors, depth=0)
+    return save(tensors, metadata={"tree": json.dumps(tree)})
+
+
+def decode(data: bytes) -> Any:
+    """The value that `encode` was given; tuples come back as tuples, tensors on the CPU.
+
+    Raises:
+        ValueError: the bytes are not what `encode` writes.
+    """
+    from safetensors.torch import load
+
+    try:
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return _from_tree(json.loads(header["__metadata__"]["tree"]), load(data), depth=0)
+    except Exception as error:  # whatever hostile bytes provoke, the caller hears one thing
+        raise ValueError(f"the bytes are not a value that a rank returns: {error}") from None
+
+
+def _to_tree(value: Any, tensors: dict[str, Any], depth: int) -> Any:
+    import torch
+
+    if depth > MAX_DEPTH:
+        raise ValueError(f"a value nested deeper than {MAX_DEPTH} levels cannot leave a rank; return it flatter")
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, torch.Tensor):
+        name = str(len(tensors))
+        tensors[name] = value.detach().cpu().contiguous().clone()
+        return {"tensor": name}
+    if isinstance(value, list | tuple):
+        items = [_to_tree(item, tensors, depth + 1) for item in value]
+        return {"tuple": items} if isinstance(value, tuple) else items
+    if isinstance(value, dict) and all(type(key) is str for key in value):
+        return {"dict": {key: _to_tree(item, tensors, depth + 1) for key, item in value.items()}}
+    raise ValueError(
+        f"a rank returned a {type(value).__name__}, which cannot leave it; "
+        "return numbers, strings, lists, tuples, dicts with string keys, and tensors"
+    )
+
+
+def _from_tree(tree: Any, tensors: dict[str, Any], depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise ValueError("nested too deeply")
+    if isinstance(tree, list):
+        return [_from_tree(item, tensors, depth + 1) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, content),) = tree.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "tuple":
+        return tuple(_from_tree(item, tensors, depth + 1) for item in content)
+    if kind == "dict":
+        return {key: _from_tree(item, tensors, depth + 1) for key, item in content.items()}
+    raise ValueError(f"unknown kind {kind!r}")

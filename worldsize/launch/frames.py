@@ -1,0 +1,88 @@
+"""Length-prefixed messages on a stream socket, the one framing that launcher, nursery and ranks share."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+_PREFIX = 8
+
+
+def send(sock: socket.socket, kind: str, body: bytes = b"", fds: list[int] | None = None, **fields: Any) -> None:
+    """Sends one message: a kind, JSON fields, raw bytes and open files."""
+    header = json.dumps({"kind": kind, "size": len(body), **fields}).encode()
+    prefix = len(header).to_bytes(_PREFIX, "little")
+    if fds:
+        socket.send_fds(sock, [prefix], fds)
+    else:
+        sock.sendall(prefix)
+    sock.sendall(header)
+    if body:
+        sock.sendall(body)
+
+
+def receive(sock: socket.socket, max_bytes: int = 1 << 40) -> tuple[dict[str, Any], bytes, list[int]] | None:
+    """The next message as (header, body, files), waiting for it; None when the other end is closed.
+
+    Raises:
+        ValueError: the message is longer than `max_bytes`.
+    """
+    prefix, fds, _, _ = socket.recv_fds(sock, _PREFIX, 4)
+    if not prefix:
+        return None
+    prefix += _exactly(sock, _PREFIX - len(prefix))
+    header = json.loads(_exactly(sock, _bounded(int.from_bytes(prefix, "little"), 1 << 20)))
+    return header, _exactly(sock, _bounded(header["size"], max_bytes)), list(fds)
+
+
+class Inbox:
+    """Reassembles messages from a non-blocking socket whose sender is not trusted to finish them."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._buffer = bytearray()
+        self._max_bytes = max_bytes
+
+    def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
+        """The messages that are whole after these bytes.
+
+        Raises:
+            ValueError: a message is malformed or longer than the limit.
+        """
+        self._buffer += data
+        messages = []
+        while (message := self._take()) is not None:
+            messages.append(message)
+        return messages
+
+    def _take(self) -> tuple[dict[str, Any], bytes] | None:
+        if len(self._buffer) < _PREFIX:
+            return None
+        header_end = _PREFIX + _bounded(int.from_bytes(self._buffer[:_PREFIX], "little"), 1 << 20)
+        if len(self._buffer) < header_end:
+            return None
+        header = json.loads(self._buffer[_PREFIX:header_end])
+        if not isinstance(header, dict) or not isinstance(header.get("size"), int):
+            raise ValueError("a message without a size")
+        end = header_end + _bounded(header["size"], self._max_bytes)
+        if len(self._buffer) < end:
+            return None
+        body = bytes(self._buffer[header_end:end])
+        del self._buffer[:end]
+        return header, body
+
+
+def _bounded(size: int, limit: int) -> int:
+    if not 0 <= size <= limit:
+        raise ValueError(f"a message of {size} bytes; at most {limit} are taken")
+    return size
+
+
+def _exactly(sock: socket.socket, num_bytes: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < num_bytes:
+        part = sock.recv(min(num_bytes - len(parts), 1 << 20))
+        if not part:
+            raise ConnectionError("the other end closed in the middle of a message")
+        parts += part
+    return bytes(parts)

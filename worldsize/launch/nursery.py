@@ -1,0 +1,91 @@
+"""A warm process that has imported torch and forks ranks from itself, so that a rank starts in milliseconds.
+
+Run as `python -m worldsize.launch.nursery FD [PARENT_PID]`; it ends when the other end of FD closes, and its ranks with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import selectors
+import signal
+import socket
+import sys
+
+from worldsize.launch import frames, rank
+from worldsize.launch.parent import die_with_parent
+
+# torch._dynamo is what the first optimizer constructor imports, 1.3 s on its own
+PRELOAD = ("torch", "torch.distributed", "torch.nn.parallel", "torch.optim", "torch._dynamo", "safetensors.torch")
+
+
+def main(fd: int, parent_pid: int | None) -> None:
+    """Serves fork and kill requests until the launcher hangs up."""
+    die_with_parent(parent_pid)
+    for name in PRELOAD:
+        importlib.import_module(name)
+    sock = socket.socket(fileno=fd)
+    frames.send(sock, "warm", pid=os.getpid())
+    _Nursery(sock).serve()
+
+
+class _Nursery:
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._jobs: dict[int, int] = {}  # pid -> job
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_w, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        selector = selectors.DefaultSelector()
+        selector.register(self._sock, selectors.EVENT_READ, self._obey)
+        selector.register(self._wake_r, selectors.EVENT_READ, self._reap)
+        try:
+            while all(key.data() for key, _ in selector.select()):
+                pass
+        finally:
+            for pid in self._jobs:
+                os.kill(pid, signal.SIGKILL)
+
+    def _obey(self) -> bool:
+        message = frames.receive(self._sock)
+        if message is None:
+            return False
+        header, _, fds = message
+        if header["kind"] == "fork":
+            self._fork(header["job"], *fds)
+        elif header["kind"] == "kill":
+            for pid in [pid for pid, job in self._jobs.items() if job in header["jobs"]]:
+                os.kill(pid, signal.SIGKILL)
+        return True
+
+    def _fork(self, job: int, control_fd: int, output_fd: int) -> None:
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for fd in (self._sock.fileno(), self._wake_r, self._wake_w):
+                os.close(fd)
+            try:
+                rank.main(socket.socket(fileno=control_fd), output_fd)
+            finally:
+                os._exit(1)  # a rank must never return into the nursery's loop
+        os.close(control_fd)
+        os.close(output_fd)
+        self._jobs[pid] = job
+        frames.send(self._sock, "forked", job=job, pid=pid)
+
+    def _reap(self) -> bool:
+        os.read(self._wake_r, 4096)
+        while self._jobs:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            frames.send(self._sock, "exited", job=self._jobs.pop(pid), status=status)
+        return True
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None)

@@ -1,0 +1,34 @@
+"""Dying with the process that started this one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent_pid: int | None = None) -> None:
+    """Asks the kernel to kill this process when the thread that forked it ends; Linux only, elsewhere nothing.
+
+    `parent_pid` closes the race with a parent that died first: if it is no longer the parent, this process exits.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent_pid is not None and os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def exit_at_eof(fd: int) -> None:
+    """Ends this process once the other end of `fd` is closed, which its death does on every system."""
+
+    def watch() -> None:
+        while os.read(fd, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True, name="lifeline").start()

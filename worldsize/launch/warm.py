@@ -1,0 +1,105 @@
+"""The launcher's side of a nursery: starts it, asks it for ranks, hears how they end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+
+from worldsize.launch import frames
+
+
+class Nursery:
+    """A warm process that forks ranks; `command(fd)` starts it, by default on this machine as this user."""
+
+    def __init__(self, command: Callable[[int], list[str]] | None = None, scratch: str | None = None) -> None:
+        ours, theirs = socket.socketpair()
+        self.owner_pid = os.getpid()
+        self.is_local = command is None
+        self._scratch = None if scratch else tempfile.mkdtemp(prefix="worldsize-")
+        self.scratch = scratch or str(self._scratch)
+        self.socket = ours
+        arguments = (command or _local_command)(theirs.fileno())
+        self.process = subprocess.Popen(
+            arguments,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # an interrupt in the terminal is the launcher's to handle
+        )
+        theirs.close()
+        self._warm = False
+
+    def wait_until_warm(self, timeout_s: float = 120) -> None:
+        """Nothing, once the nursery has imported torch.
+
+        Raises:
+            RuntimeError: it ended or did not answer in time.
+        """
+        if self._warm:
+            return
+        self.socket.settimeout(timeout_s)
+        try:
+            message = frames.receive(self.socket)
+        except TimeoutError:
+            message = None
+        if message is None or message[0]["kind"] != "warm":
+            self.close()
+            raise RuntimeError("the process that starts ranks did not come up; its own message stands above")
+        self.socket.settimeout(None)
+        self._warm = True
+
+    @property
+    def is_alive(self) -> bool:
+        """True while the process runs and belongs to this process, not to one that this process was forked from."""
+        return self.process.poll() is None and self.owner_pid == os.getpid()
+
+    def fork(self, job: int, control_fd: int, output_fd: int) -> None:
+        """Asks for one rank that talks on `control_fd` and prints to `output_fd`."""
+        frames.send(self.socket, "fork", fds=[control_fd, output_fd], job=job)
+
+    def kill(self, jobs: list[int]) -> None:
+        """Asks for these ranks to be killed; their ends are reported like any other."""
+        with contextlib.suppress(OSError):
+            frames.send(self.socket, "kill", jobs=jobs)
+
+    def close(self) -> None:
+        """Ends the nursery and every rank that it still has."""
+        self.socket.close()
+        if self.owner_pid != os.getpid():
+            return
+        try:
+            self.process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+_shared: Nursery | None = None
+_lock = threading.Lock()
+
+
+def shared() -> Nursery:
+    """The nursery of this process, started at its first use and ended with the process."""
+    global _shared
+    with _lock:
+        if _shared is None or not _shared.is_alive:
+            _shared = Nursery()
+            atexit.register(_shared.close)
+        _shared.wait_until_warm()
+        return _shared
+
+
+def _local_command(fd: int) -> list[str]:
+    # a launcher in a side thread may outlive that thread, and the kernel watches threads
+    parent = [str(os.getpid())] if threading.current_thread() is threading.main_thread() else []
+    return [sys.executable, "-m", "worldsize.launch.nursery", str(fd), *parent]

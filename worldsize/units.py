@@ -1,0 +1,74 @@
+"""Sizes, times and counts: constants, and the same numbers as short text."""
+
+from __future__ import annotations
+
+import math
+
+KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+
+US, MS = 1e-6, 1e-3
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+YEAR = 365.25 * DAY
+
+_DECIMAL = [(1, "B"), (KB, "kB"), (MB, "MB"), (GB, "GB"), (TB, "TB"), (10**15, "PB")]
+_BINARY = [(1, "B"), (KIB, "KiB"), (MIB, "MiB"), (GIB, "GiB"), (TIB, "TiB"), (2**50, "PiB")]
+_TIMES = [
+    (1e-9, "ns"),
+    (US, "µs"),
+    (MS, "ms"),
+    (1, "s"),
+    (MINUTE, "min"),
+    (HOUR, "h"),
+    (DAY, "days"),
+    (YEAR, "years"),
+]
+_COUNTS = [(1, ""), (10**3, "K"), (10**6, "M"), (10**9, "B"), (10**12, "T")]
+
+
+def format_bytes(size_bytes: float, binary: bool = False) -> str:
+    """Text such as `2.80 TB` (powers of 1000, as data sheets count) or, with `binary`, `4.00 MiB`."""
+    factor, unit = scale(size_bytes, _BINARY if binary else _DECIMAL)
+    return f"{round(size_bytes)} B" if unit == "B" else f"{significant(size_bytes / factor)} {unit}"
+
+
+def format_time_s(time_s: float) -> str:
+    """Text such as `12.5 ms` or `32.0 years` for a time in seconds."""
+    if time_s == 0:
+        return "0 s"
+    factor, unit = scale(time_s, _TIMES)
+    return f"{significant(time_s / factor)} {unit}"
+
+
+def format_count(count: float) -> str:
+    """Text such as `175B` for a count of parameters or tokens, `3.15e23` where no letter is usual."""
+    if abs(count) >= 10**15:
+        return f"{count:.2e}".replace("e+", "e")
+    factor, letter = scale(count, _COUNTS)
+    if factor == 1:
+        return f"{count:g}"
+    return significant(count / factor).removesuffix(".00").removesuffix(".0") + letter
+
+
+def scale(value: float, units: list[tuple[float, str]]) -> tuple[float, str]:
+    """The largest (factor, unit) of an ascending list that is not larger than the value's size."""
+    fitting = [unit for unit in units if unit[0] <= abs(value) * (1 + 1e-12)]
+    return fitting[-1] if fitting else units[0]
+
+
+def time_scale(time_s: float) -> tuple[float, str]:
+    """Seconds in the unit that suits a time of this length, and the unit's name."""
+    return scale(time_s, _TIMES)
+
+
+def byte_scale(size_bytes: float) -> tuple[float, str]:
+    """Bytes in the decimal unit that suits a size, and the unit's name."""
+    return scale(size_bytes, _DECIMAL)
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """The number rounded to this many significant digits, never in scientific notation."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{round(value, decimals):,.{max(decimals, 0)}f}"
