@@ -1,7 +1,7 @@
 """Distributed training, run for real from a notebook cell."""
 
 from worldsize.check import CheckFailed, expect_close
-from worldsize.launch import RankFailed, Run, RunError, RunTimeout, run, span
+from worldsize.launch import RankFailed, Run, RunError, RunTimeout, run, span, torchrun
 from worldsize.timeline import Event, Timeline
 
 __all__ = [
@@ -15,4 +15,12 @@ __all__ = [
     "expect_close",
     "run",
     "span",
+    "torchrun",
 ]
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Makes `%%torchrun` known after `%load_ext worldsize`."""
+    from worldsize.launch import magic
+
+    magic.load(shell)  # type: ignore[arg-type]

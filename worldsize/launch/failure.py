@@ -19,8 +19,12 @@ _VICTIM_SIGNS = (
     "broken pipe",
     "socket closed",
     "remote process exited",
+    "read error",
+    "write error",
     "nccl communicator was aborted",
 )
+CELL_FILE = "torchrun_cell.py"  # what a %%torchrun cell is saved as
+FAILURES_DIR = "WORLDSIZE_FAILURES_DIR"  # where the ranks of a script note how they failed
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
@@ -134,7 +138,7 @@ def lines_of(frame: FrameType) -> list[Line]:
 
 def is_cell(filename: str) -> bool:
     """True for the invented file name of a notebook cell."""
-    return filename.startswith("<") or "ipykernel_" in filename or "ipython-input" in filename
+    return filename.startswith("<") or "ipykernel_" in filename or os.path.basename(filename) == CELL_FILE
 
 
 def cell_sources() -> dict[str, str]:
@@ -186,5 +190,9 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def _is_own(filename: str) -> bool:
-    foreign = ("site-packages" in filename, filename.startswith((_PACKAGE, "<frozen")), "/lib/python" in filename)
+    foreign = (
+        "site-packages" in filename,
+        filename.startswith((_PACKAGE, "<frozen")),
+        "/lib/python" in filename,
+    )
     return not any(foreign)

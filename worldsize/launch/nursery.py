@@ -5,6 +5,7 @@ Run as `python -m worldsize.launch.nursery FD [PARENT_PID]`; it ends when the ot
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import selectors
@@ -13,15 +14,24 @@ import socket
 import sys
 
 from worldsize.launch import frames, rank
-from worldsize.launch.parent import die_with_parent
+from worldsize.launch.process import die_with_parent, hide_memory
 
 # torch._dynamo is what the first optimizer constructor imports, 1.3 s on its own
-PRELOAD = ("torch", "torch.distributed", "torch.nn.parallel", "torch.optim", "torch._dynamo", "safetensors.torch")
+PRELOAD = (
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.optim",
+    "torch._dynamo",
+    "safetensors.torch",
+)
 
 
 def main(fd: int, parent_pid: int | None) -> None:
     """Serves fork and kill requests until the launcher hangs up."""
     die_with_parent(parent_pid)
+    if os.getpid() == 1:
+        hide_memory()  # from the ranks of a jail, which have the same user
     for name in PRELOAD:
         importlib.import_module(name)
     sock = socket.socket(fileno=fd)
@@ -56,6 +66,8 @@ class _Nursery:
         header, _, fds = message
         if header["kind"] == "fork":
             self._fork(header["job"], *fds)
+        elif header["kind"] == "sweep" and os.getpid() == 1:
+            self._sweep()
         elif header["kind"] == "kill":
             for pid in [pid for pid, job in self._jobs.items() if job in header["jobs"]]:
                 os.kill(pid, signal.SIGKILL)
@@ -79,12 +91,17 @@ class _Nursery:
 
     def _reap(self) -> bool:
         os.read(self._wake_r, 4096)
-        while self._jobs:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                break
-            frames.send(self._sock, "exited", job=self._jobs.pop(pid), status=status)
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+                if ended[0] in self._jobs:  # in a jail, orphans of a rank come here too
+                    frames.send(self._sock, "exited", job=self._jobs.pop(ended[0]), status=ended[1])
         return True
+
+    def _sweep(self) -> None:
+        """Kills all that ranks have left running; only the first process of a jail may, for there it is all there is."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        frames.send(self._sock, "swept")
 
 
 if __name__ == "__main__":

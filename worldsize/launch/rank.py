@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from worldsize.launch import codec, failure, frames, record
-from worldsize.launch.parent import die_with_parent
+from worldsize.launch.process import die_with_parent
 
 
 def main(sock: socket.socket, output_fd: int) -> None:

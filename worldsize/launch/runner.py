@@ -21,7 +21,7 @@ from worldsize.timeline import Event, Timeline
 
 _BACKENDS = ("auto", "gloo", "nccl")
 _GRACE_S = 1.0  # how long the others may take to tell what they saw of a failure
-_KEPT_OUTPUT = 1 << 20  # characters of each rank's output that are kept, the last ones
+KEPT_OUTPUT = 1 << 20  # characters of each rank's output that are kept, the last ones
 _job_numbers = itertools.count(1)
 _one_at_a_time = threading.RLock()  # runs share the nursery's socket
 
@@ -270,7 +270,10 @@ class _Crew:
             member.value, member.spans = codec.decode(body), header["spans"]
             member.has_value = True
         elif kind == "failed":
-            member.failure, member.spans = Failure.from_fields(member.rank, header["failure"]), header["spans"]
+            member.failure, member.spans = (
+                Failure.from_fields(member.rank, header["failure"]),
+                header["spans"],
+            )
 
     def _hear_output(self, member: _Member) -> bool:
         if member.is_silent:
@@ -283,7 +286,7 @@ class _Crew:
             member.is_silent = True
             self._selector.unregister(member.output_fd)
             return False
-        member.text = (member.text + data.decode("utf-8", "replace"))[-_KEPT_OUTPUT:]
+        member.text = (member.text + data.decode("utf-8", "replace"))[-KEPT_OUTPUT:]
         if self._echo:
             *lines, member.unfinished_line = (member.unfinished_line + data).split(b"\n")
             self._print(member, lines)

@@ -70,6 +70,12 @@ class Nursery:
         with contextlib.suppress(OSError):
             frames.send(self.socket, "kill", jobs=jobs)
 
+    def sweep(self) -> None:
+        """Kills whatever ranks have left running in a jail; returns when it is done."""
+        frames.send(self.socket, "sweep")
+        while (message := frames.receive(self.socket)) is not None and message[0]["kind"] != "swept":
+            pass
+
     def close(self) -> None:
         """Ends the nursery and every rank that it still has."""
         self.socket.close()

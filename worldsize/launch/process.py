@@ -1,4 +1,4 @@
-"""Dying with the process that started this one."""
+"""What a process asks of the kernel about itself: to die with its parent, to be closed to its siblings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 
 
 def die_with_parent(parent_pid: int | None = None) -> None:
@@ -21,6 +21,11 @@ def die_with_parent(parent_pid: int | None = None) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if parent_pid is not None and os.getppid() != parent_pid:
         os._exit(1)
+
+
+def hide_memory() -> None:
+    """Keeps processes of the same user from reading this one's memory or tracing it; its forks inherit that."""
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def exit_at_eof(fd: int) -> None:

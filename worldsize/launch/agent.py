@@ -1,0 +1,20 @@
+"""torchrun's elastic agent in a process that ends with the launcher: `python -m worldsize.launch.agent PID [FLAGS]`."""
+
+from __future__ import annotations
+
+import sys
+
+from worldsize.launch.process import die_with_parent, exit_at_eof
+
+
+def main() -> None:
+    """Runs torchrun with the flags after the launcher's process id."""
+    die_with_parent(int(sys.argv[1]) or None)
+    exit_at_eof(0)
+    from torch.distributed.run import main as torchrun_main
+
+    torchrun_main(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""`%%torchrun`: a notebook cell as a script under torchrun."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from worldsize.launch import elastic
+from worldsize.launch.failure import CELL_FILE
+from worldsize.launch.runner import Run
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+def load(shell: InteractiveShell) -> None:
+    """Makes `%%torchrun` known to this IPython."""
+    shell.register_magic_function(torchrun, magic_kind="cell", magic_name="torchrun")
+
+
+def torchrun(line: str, cell: str) -> Run:
+    """The run of this cell's text as a script under torchrun; the line holds torchrun's own flags.
+
+    Words after ` -- ` are the script's arguments.
+    """
+    words = shlex.split(line)
+    flags, args = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    with tempfile.TemporaryDirectory(prefix="worldsize-") as folder:
+        script = Path(folder) / CELL_FILE
+        script.write_text(cell, encoding="utf-8")
+        return elastic.launch(flags, script, args, timeout_s=600, env={"PYTHONPATH": _search_path()}, echo=True)
+
+
+def _search_path() -> str:
+    """The notebook's folder before what PYTHONPATH names, so that a cell imports what its notebook can."""
+    return os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))
