@@ -9,7 +9,8 @@ def test_digits_are_real_images_with_balanced_labels():
     pixels, labels = images.load_digits()
     assert pixels.shape == (1797, 1, 8, 8)
     assert pixels.dtype == torch.float32
-    assert (pixels.min(), pixels.max()) == (0, 1)
+    assert abs(pixels.mean()) < 1e-5 and abs(pixels.std() - 1) < 1e-5
+    assert len(pixels.unique()) == 17  # 16 grey levels and black, told apart by nothing but a shift and a scale
     assert labels.dtype == torch.int64
     assert labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
@@ -25,7 +26,7 @@ def test_vision_net_is_the_same_for_the_same_seed_and_leaves_the_random_state_al
 def test_vision_net_learns_the_digits():
     pixels, labels = images.load_digits()
     model = models.vision_net(width=8)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     for _ in range(30):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(pixels), labels)

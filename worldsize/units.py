@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
@@ -50,8 +51,8 @@ def format_count(count: float) -> str:
     return significant(count / factor).removesuffix(".00").removesuffix(".0") + letter
 
 
-def scale(value: float, units: list[tuple[float, str]]) -> tuple[float, str]:
-    """The largest (factor, unit) of an ascending list that is not larger than the value's size."""
+def scale(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
+    """The largest (factor, unit) of an ascending sequence that is not larger than the value's size."""
     fitting = [unit for unit in units if unit[0] <= abs(value) * (1 + 1e-12)]
     return fitting[-1] if fitting else units[0]
 

@@ -38,7 +38,7 @@ class Line:
     text: str
 
     def __str__(self) -> str:
-        name = "the cell" if is_cell(self.filename) else os.path.basename(self.filename)
+        name = _name_of_cell(self.filename) if is_cell(self.filename) else os.path.basename(self.filename)
         place = f"{name}, line {self.number}"
         return place + (f", in {self.function}" if self.function.isidentifier() else "")
 
@@ -196,3 +196,7 @@ def _is_own(filename: str) -> bool:
         "/lib/python" in filename,
     )
     return not any(foreign)
+
+
+def _name_of_cell(filename: str) -> str:
+    return filename.strip("<>") if filename.startswith("<cell ") else "the cell"

@@ -1,6 +1,6 @@
 """A warm process that has imported torch and forks ranks from itself, so that a rank starts in milliseconds.
 
-Run as `python -m worldsize.launch.nursery FD [PARENT_PID]`; it ends when the other end of FD closes, and its ranks with it.
+Run as `python -m worldsize.launch.nursery FD [PARENT_PID]`; it and its ranks end when the other end of FD closes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import selectors
 import signal
 import socket
 import sys
+import traceback
 
 from worldsize.launch import frames, rank
 from worldsize.launch.process import die_with_parent, hide_memory
@@ -32,7 +33,7 @@ def main(fd: int, parent_pid: int | None) -> None:
     die_with_parent(parent_pid)
     if os.getpid() == 1:
         hide_memory()  # from the ranks of a jail, which have the same user
-    for name in PRELOAD:
+    for name in (*PRELOAD, *filter(None, os.environ.get("WORLDSIZE_PRELOAD", "").split(","))):
         importlib.import_module(name)
     sock = socket.socket(fileno=fd)
     frames.send(sock, "warm", pid=os.getpid())
@@ -82,6 +83,8 @@ class _Nursery:
                 os.close(fd)
             try:
                 rank.main(socket.socket(fileno=control_fd), output_fd)
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(1)  # a rank must never return into the nursery's loop
         os.close(control_fd)
@@ -98,7 +101,7 @@ class _Nursery:
         return True
 
     def _sweep(self) -> None:
-        """Kills all that ranks have left running; only the first process of a jail may, for there it is all there is."""
+        """Kills all that ranks have left running; for the first process of a jail, where nothing else runs."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
         frames.send(self._sock, "swept")

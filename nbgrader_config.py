@@ -1,0 +1,24 @@
+"""So that plain `nbgrader ...` works at the root of the course; everything longer lives in autograder/."""
+
+c = get_config()  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+
+c.CourseDirectory.course_id = "worldsize"
+c.CourseDirectory.source_directory = "solutions"
+c.CourseDirectory.release_directory = "labs"
+# what lies beside a solution and must reach neither students nor their submissions
+c.CourseDirectory.ignore = ["*.py", "*.pyc", "wrong", "right", "feedback", "__pycache__", ".*"]
+
+c.ClearSolutions.code_stub = {
+    "python": 'raise NotImplementedError("Replace this line with your own code, then run the cell again.")'
+}
+c.ClearSolutions.text_stub = "*Replace this line with your answer.*"
+
+# grading: the judge decides, in place of a kernel that ran student code
+c.Autograde.exporter_class = "autograder.grade.SubmissionExporter"
+c.Autograde.autograde_preprocessors = [
+    "autograder.grade.Grade",
+    "nbgrader.preprocessors.SaveAutoGrades",
+    "nbgrader.preprocessors.AssignLatePenalties",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
+c.OverwriteCells.add_missing_cells = True

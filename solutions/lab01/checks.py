@@ -1,0 +1,739 @@
+"""Hidden checks of lab 1: the student's functions run on ranks in the sandbox, all expectations are computed here."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from autograder.checks import points
+from worldsize.check import CheckFailed, expect_close
+
+Tensors = dict[str, torch.Tensor]
+Steps = list[list[torch.Tensor]]  # [step][rank]: sample indices
+
+
+# What runs on the ranks. Nothing here knows an answer.
+
+
+def classifier(state: Tensors) -> nn.Sequential:
+    """A model with these parameters and buffers, of their dtype: with BatchNorm when the state has its statistics."""
+    if "0.running_mean" in state:
+        model = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3))
+    else:
+        model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).to(state["0.weight"].dtype)
+    model.load_state_dict(state)
+    return model
+
+
+def buffered_model(tensors: Tensors) -> nn.Module:
+    """A model with a frozen parameter and buffers of three dtypes, one of them not persistent, holding these values."""
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2))
+    model[1].bias.requires_grad_(False)
+    model.register_buffer("history", torch.zeros(3, dtype=torch.float64), persistent=False)
+    with torch.no_grad():
+        for name, tensor in every_tensor(model).items():
+            if name in tensors:
+                tensor.copy_(tensors[name])
+    return model
+
+
+def every_tensor(model: nn.Module) -> Tensors:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def batches_on_rank(student: Any, calls: list[list[int]]) -> list[Any]:
+    batches = []
+    for global_seed, *arguments in calls:
+        torch.manual_seed(global_seed)  # ranks need not share torch's global random state
+        batches.append(student.rank_batches(*arguments))
+    return batches
+
+
+def broadcast_on_rank(student: Any, tensors: Tensors) -> dict[str, Tensors]:
+    model = buffered_model(tensors)
+    held = dict(model.named_parameters())  # what an optimiser made before the call would hold
+    student.broadcast_model(model)
+    return {"held": held, "model": every_tensor(model)}
+
+
+def average_on_rank(
+    student: Any, state: Tensors, frozen: list[str], images: torch.Tensor, labels: torch.Tensor, empty: str
+) -> dict[str, Any]:
+    model = classifier(state)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    if len(images) > 0:
+        F.cross_entropy(model(images), labels).backward()
+    elif empty == "nan":
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, float("nan"))
+    student.average_gradients(model, len(images))
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def synchronise_on_rank(student: Any, tensors: Tensors) -> Tensors:
+    model = buffered_model(tensors)
+    student.synchronise_buffers(model)
+    return every_tensor(model)
+
+
+def counting_classifier(state: Tensors) -> tuple[nn.Module, list[int]]:
+    """A model, and the number of samples of every batch that goes through it."""
+    model, num_rows = classifier(state), []
+    model.register_forward_pre_hook(lambda module, inputs: num_rows.append(len(inputs[0])))
+    return model, num_rows
+
+
+def train_with_given_batches(
+    student: Any, model: nn.Module, data: Tensors, epochs: list[Steps], settings: dict[str, Any]
+) -> Any:
+    """What `train` returns when these batches stand in for the student's own `rank_batches`."""
+
+    def rank_batches(num_samples, batch_size, epoch, seed, rank, world_size):
+        given = {
+            "num_samples": len(data["images"]),
+            "batch_size": settings["batch_size"],
+            "seed": settings["seed"],
+        }
+        asked = {"num_samples": num_samples, "batch_size": batch_size, "seed": seed}
+        for name, value in given.items():
+            if asked[name] != value:
+                raise ValueError(f"train called rank_batches with another {name} than it was called with itself")
+        if epoch not in range(len(epochs)):
+            raise ValueError("train called rank_batches with an epoch outside 0 ... num_epochs - 1")
+        if world_size == 1:
+            return [torch.cat(parts) for parts in epochs[epoch]]
+        if rank not in range(world_size) or world_size != len(epochs[epoch][0]):
+            raise ValueError("train called rank_batches with a rank or world_size that this run does not have")
+        return [parts[rank] for parts in epochs[epoch]]
+
+    with mock.patch.object(student, "rank_batches", rank_batches):
+        return student.train(model, data["images"], data["labels"], **settings)
+
+
+def weights_on_rank(
+    student: Any, data: Tensors, epochs: list[Steps], settings: dict[str, Any], state: Tensors
+) -> dict[str, Any]:
+    model, num_rows = counting_classifier(state)
+    train_with_given_batches(student, model, data, epochs, settings)
+    return {"model": every_tensor(model), "num_rows": sum(num_rows)}
+
+
+def losses_on_rank(student: Any, data: Tensors, epochs: list[Steps], settings: dict[str, Any], state: Tensors) -> Any:
+    return train_with_given_batches(student, classifier(state), data, epochs, settings)
+
+
+def own_weights_on_rank(
+    student: Any, data: Tensors, world_size: int, settings: dict[str, Any], rank: int, state: Tensors
+) -> dict[str, Any]:
+    torch.manual_seed(rank)  # ranks need not share torch's global random state
+    model, num_rows = counting_classifier(state)
+    student.train(model, data["images"], data["labels"], **settings)
+    batches = [
+        student.rank_batches(len(data["images"]), settings["batch_size"], epoch, settings["seed"], rank, world_size)
+        for epoch in range(settings["num_epochs"])
+    ]
+    return {"model": every_tensor(model), "num_rows": sum(num_rows), "batches": batches}
+
+
+# What the judge draws, computes and compares.
+
+
+def whole(rng: torch.Generator, low: int, high: int) -> int:
+    """A whole number from low to high, both included."""
+    return int(torch.randint(low, high + 1, (), generator=rng))
+
+
+def random_state(rng: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensors:
+    shapes = {"0.weight": (7, 5), "0.bias": (7,), "2.weight": (3, 7), "2.bias": (3,)}
+    return {name: torch.randn(shape, generator=rng, dtype=dtype) for name, shape in shapes.items()}
+
+
+def random_data(rng: torch.Generator, num_samples: int, dtype: torch.dtype = torch.float32) -> Tensors:
+    images = torch.randn(num_samples, 5, generator=rng, dtype=dtype)
+    return {"images": images, "labels": torch.randint(3, (num_samples,), generator=rng)}
+
+
+def random_tensors(rng: torch.Generator) -> Tensors:
+    """Values for a `buffered_model`; its integers are too large to survive a detour through float32."""
+    values = {}
+    for name, tensor in every_tensor(buffered_model({})).items():
+        if tensor.is_floating_point():
+            values[name] = torch.randn(tensor.shape, generator=rng, dtype=tensor.dtype)
+        else:
+            values[name] = torch.randint(2**40, 2**41, tensor.shape, generator=rng)
+    return values
+
+
+def random_epochs(
+    rng: torch.Generator, num_samples: int, batch_size: int, world_size: int, num_epochs: int
+) -> list[Steps]:
+    """Batches as `rank_batches` might give them, of all ranks."""
+    orders = [torch.randperm(num_samples, generator=rng) for _ in range(num_epochs)]
+    return [[list(batch.tensor_split(world_size)) for batch in order.split(batch_size)] for order in orders]
+
+
+def entry(value: Any, name: str) -> Any:
+    """What a rank returned under this name; None when it returned something else altogether."""
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def is_close(value: Any, wanted: Tensors) -> bool:
+    """True when all the wanted tensors are in `value`, up to rounding."""
+    for name, expected in wanted.items():
+        actual = entry(value, name)
+        if not isinstance(actual, torch.Tensor) or actual.shape != expected.shape or actual.dtype != expected.dtype:
+            return False
+        if not torch.allclose(actual, expected, rtol=1e-3, atol=1e-5):
+            return False
+    return True
+
+
+def hint_for(value: Any, mistakes: list[tuple[Tensors, str]], otherwise: str) -> str:
+    """The hint of the first known mistake that gives exactly this value."""
+    return next((hint for wrong, hint in mistakes if is_close(value, wrong)), otherwise)
+
+
+def expect_tensors(value: Any, wanted: Tensors, what: str, rank: int, hint: str, exact: bool = False) -> None:
+    tolerance = {"rtol": 0.0, "atol": 0.0} if exact else {}
+    for name, expected in wanted.items():
+        expect_close(entry(value, name), expected, f"{what} {name} on rank {rank}", hint, **tolerance)
+
+
+def read_parts(value: Any, rank: int) -> list[torch.Tensor]:
+    """The parts that `rank_batches` returned for one rank.
+
+    Raises:
+        CheckFailed: it is not a list of 1-D int64 tensors.
+    """
+    wanted = "rank_batches to return a list of 1-D int64 tensors"
+    if not isinstance(value, list | tuple):
+        raise CheckFailed(wanted, f"{value!r:.60} for rank {rank}")
+    for part in value:
+        if not isinstance(part, torch.Tensor):
+            raise CheckFailed(wanted, f"a list that holds {part!r:.60}")
+        if part.dtype != torch.int64 or part.dim() != 1:
+            raise CheckFailed(wanted, f"a part of shape {tuple(part.shape)} and type {part.dtype}")
+    return list(value)
+
+
+def read_epoch(values: list[Any], num_samples: int, batch_size: int) -> Steps:
+    """The parts of all ranks by step, from what `rank_batches` returned for each of them.
+
+    Raises:
+        CheckFailed: they do not share out all samples as the contract says.
+    """
+    parts_by_rank = [read_parts(value, rank) for rank, value in enumerate(values)]
+    num_steps, rest = -(-num_samples // batch_size), num_samples % batch_size
+    for parts in parts_by_rank:
+        if len(parts) != len(parts_by_rank[0]):
+            raise CheckFailed(
+                "as many steps on every rank",
+                "lists of different lengths",
+                "A rank whose part is empty still needs an entry for it, or the others wait for it.",
+            )
+        if len(parts) != num_steps:
+            hint = "batch_size is the size of the global batch, of all ranks together."
+            if rest and len(parts) == num_steps - 1:
+                hint = "The last batch is shorter than the others, and it is kept."
+            raise CheckFailed("one step for every global batch", f"{len(parts)} in place of {num_steps} steps", hint)
+    steps = [list(parts) for parts in zip(*parts_by_rank, strict=True)]
+    for number, parts in enumerate(steps):
+        refuse_bad_step(parts, min(batch_size, num_samples - number * batch_size))
+    indices = torch.cat([part for parts in steps for part in parts])
+    if not torch.equal(indices.sort().values, torch.arange(num_samples)):
+        raise CheckFailed(
+            "every sample once in an epoch",
+            "samples that are missing or come twice",
+            "All batches of an epoch are slices of one order.",
+        )
+    return steps
+
+
+def refuse_bad_step(parts: list[torch.Tensor], num_samples: int) -> None:
+    """Raises CheckFailed unless these parts share out one global batch of this many samples."""
+    sizes = [len(part) for part in parts]
+    if len(parts) > 1 and all(size == num_samples for size in sizes):
+        raise CheckFailed(
+            "every rank to get its own part of a global batch",
+            "the same data everywhere" if all(torch.equal(part, parts[0]) for part in parts) else "a whole batch each",
+            "Split each global batch among the ranks: the parts together have batch_size samples.",
+        )
+    if sum(sizes) != num_samples:
+        raise CheckFailed(
+            "parts that make up the global batch",
+            f"parts with {sum(sizes)} samples together for a batch of {num_samples}",
+            "No sample of a batch is dropped or repeated to make the parts even.",
+        )
+    if max(sizes) - min(sizes) > 1:
+        raise CheckFailed(
+            "parts whose sizes differ by at most one",
+            f"sizes {sizes}",
+            "Share out the remainder, one sample a rank.",
+        )
+    if len(torch.cat(parts).unique()) != num_samples:
+        raise CheckFailed(
+            "disjoint parts",
+            "a sample on two ranks in one step",
+            "All ranks must draw the same order, from a generator of their own seeded alike, and cut it alike.",
+        )
+
+
+def read_losses(value: Any, num_steps: int, rank: int) -> torch.Tensor:
+    """The losses that `train` returned on one rank, as float32.
+
+    Raises:
+        CheckFailed: it is not a list of `num_steps` numbers.
+    """
+    wanted = f"train to return a list of {num_steps} losses, one a step"
+    if not isinstance(value, list | tuple):
+        raise CheckFailed(wanted, f"{value!r:.60} on rank {rank}")
+    if len(value) != num_steps:
+        raise CheckFailed(wanted, f"{len(value)} of them on rank {rank}", "One loss for every global batch.")
+    try:
+        return torch.tensor([float(loss) for loss in value])
+    except (TypeError, ValueError, RuntimeError):
+        raise CheckFailed(wanted, f"a list that holds something else on rank {rank}") from None
+
+
+def mean_gradient(state: Tensors, images: torch.Tensor, labels: torch.Tensor) -> Tensors:
+    """The gradient of the mean loss over these samples, by parameter."""
+    model = classifier(state)
+    loss = F.cross_entropy(model(images), labels)
+    return dict(zip(state, torch.autograd.grad(loss, [*model.parameters()]), strict=True))
+
+
+def weighted_sum(gradients: list[Tensors], weights: list[float]) -> Tensors:
+    return {
+        name: sum(weight * gradient[name] for gradient, weight in zip(gradients, weights, strict=True))
+        for name in gradients[0]
+    }
+
+
+def train_in_one_process(
+    state: Tensors, data: Tensors, steps: Steps, lr: float
+) -> tuple[Tensors, list[list[torch.Tensor]]]:
+    """The weights after one SGD step for each global batch, and the losses of the samples by step and part."""
+    weights, losses = state, []
+    for parts in steps:
+        batch = torch.cat(parts)
+        logits = classifier(weights)(data["images"][batch]).detach()
+        sample_losses = F.cross_entropy(logits, data["labels"][batch], reduction="none")
+        losses.append(list(sample_losses.split([len(part) for part in parts])))
+        gradient = mean_gradient(weights, data["images"][batch], data["labels"][batch])
+        weights = {name: weight - lr * gradient[name] for name, weight in weights.items()}
+    return weights, losses
+
+
+def expect_trained(values: list[Any], states: list[Tensors], data: Tensors, epochs: list[Steps], lr: float) -> None:
+    """Raises CheckFailed unless every rank holds the weights of one process and has computed only its own parts."""
+    steps = [parts for epoch in epochs for parts in epoch]
+    wanted, _ = train_in_one_process(states[0], data, steps, lr)
+    mistakes = [
+        (states[0], "The weights are still those of the start: no step was taken."),
+        (
+            train_in_one_process(states[0], data, len(epochs) * epochs[0], lr)[0],
+            "These are the weights after every epoch in the order of epoch 0: hand the epoch on to rank_batches.",
+        ),
+        (
+            train_in_one_process(states[0], data, steps, lr * len(values))[0],
+            "The steps are as many times too long as there are ranks: a sum of gradients, not a mean.",
+        ),
+        (
+            train_in_one_process(states[0], data, steps, lr / len(values))[0],
+            "The steps are as many times too short as there are ranks: the mean was divided once too often.",
+        ),
+    ]
+    otherwise = "Check zero_grad, the average of the gradients and the step, in this order."
+    if not all(is_close(entry(value, "model"), as_tensors(values[0])) for value in values):
+        otherwise = "The ranks end with different weights: they must start alike, and step along the same gradient."
+    for rank, value in enumerate(values):
+        hint = hint_for(entry(value, "model"), mistakes, otherwise)
+        expect_tensors(entry(value, "model"), wanted, "the trained", rank, hint)
+    for rank, value in enumerate(values):
+        own, everyone = (sum(len(part) for part in parts) for parts in rank_and_all_parts(steps, rank))
+        num_rows = entry(value, "num_rows")
+        if num_rows != own:
+            amount = "all samples of every global batch" if num_rows == everyone else "another number of samples"
+            raise CheckFailed(
+                "each rank's model to see only its own part of every global batch, once",
+                f"{amount} on rank {rank}",
+                "The ranks are there to share the work: compute this rank's part, and let the average do the rest.",
+            )
+
+
+def as_tensors(value: Any) -> Tensors:
+    """The trained tensors that a rank returned, without anything else that may be among them."""
+    model = entry(value, "model")
+    return {name: t for name, t in model.items() if isinstance(t, torch.Tensor)} if isinstance(model, dict) else {}
+
+
+def rank_and_all_parts(steps: Steps, rank: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    return [parts[rank] for parts in steps], [part for parts in steps for part in parts]
+
+
+# rank_batches: the inputs and outputs are plain, so one process asks for the parts of every rank.
+
+
+def ask_for_epoch(student: Any, rng: torch.Generator, num_samples: int, batch_size: int, world_size: int) -> Steps:
+    epoch, seed = whole(rng, 0, 9), whole(rng, 0, 10**6)
+    calls = [
+        [whole(rng, 0, 10**6), num_samples, batch_size, epoch, seed, rank, world_size] for rank in range(world_size)
+    ]
+    (values,) = student.run(batches_on_rank, calls, world_size=1)
+    return read_epoch(listed(values, world_size), num_samples, batch_size)
+
+
+def listed(values: Any, length: int) -> list[Any]:
+    """`values` when it is a list of this length, else that many times None."""
+    return values if isinstance(values, list) and len(values) == length else [None] * length
+
+
+@points(1, cell="check_rank_batches")
+def check_parts_make_up_each_batch(student, rng):
+    """At every step the parts of the ranks are disjoint, equal in size, and make up the global batch."""
+    world_size = whole(rng, 2, 4)
+    batch_size = world_size * whole(rng, 2, 5)
+    ask_for_epoch(student, rng, batch_size * whole(rng, 3, 6), batch_size, world_size)
+
+
+@points(1, cell="check_rank_batches")
+def check_uneven_sizes_lose_nothing(student, rng):
+    """When sizes do not divide, no sample is lost, parts differ by at most one, and every rank has as many steps."""
+    world_size = whole(rng, 3, 4)
+    batch_size = 2 * world_size + 1
+    num_left_over = whole(rng, 1, world_size - 1)  # fewer than ranks: someone's part is empty
+    ask_for_epoch(student, rng, batch_size * whole(rng, 2, 4) + num_left_over, batch_size, world_size)
+
+
+@points(1, cell="check_rank_batches")
+def check_every_epoch_has_a_new_order(student, rng):
+    """Every epoch goes through the samples in another order."""
+    seed, global_seed, world_size = whole(rng, 0, 10**6), whole(rng, 0, 10**6), whole(rng, 1, 3)
+    calls = [[global_seed, 48, 12, epoch, seed, 0, world_size] for epoch in range(3)]
+    (values,) = student.run(batches_on_rank, calls, world_size=1)
+    orders = [read_order(value) for value in listed(values, 3)]
+    if any(orders[a] == orders[b] for a, b in ((0, 1), (0, 2), (1, 2))):
+        raise CheckFailed(
+            "a new order in every epoch",
+            "the same order in two epochs",
+            "Seed the generator from seed and epoch.",
+        )
+
+
+@points(1, cell="check_rank_batches")
+def check_order_depends_on_the_seed_alone(student, rng):
+    """The order follows from seed and epoch: another seed gives another order, the global random state does not."""
+    epoch, seed, global_seed = whole(rng, 0, 1), whole(rng, 1, 10**6), whole(rng, 0, 10**6)
+    calls = [
+        [global_seed, 48, 12, epoch, seed, 0, 2],
+        [global_seed + 1, 48, 12, epoch, seed, 0, 2],
+        [global_seed, 48, 12, epoch, seed + 1000, 0, 2],
+    ]
+    (values,) = student.run(batches_on_rank, calls, world_size=1)
+    first, other_state, other_seed = (read_order(value) for value in listed(values, 3))
+    if first != other_state:
+        raise CheckFailed(
+            "the same order for the same seed and epoch",
+            "another one when torch's global random state differs",
+            "Ranks need not share the global state: draw from a torch.Generator of your own.",
+        )
+    if first == other_seed:
+        raise CheckFailed("another order for another seed", "the same one", "Seed the generator from seed and epoch.")
+
+
+def read_order(value: Any) -> list[list[int]]:
+    """The samples of rank 0 by step, sorted within a step, which the contract leaves open."""
+    return [sorted(part.tolist()) for part in read_parts(value, rank=0)]
+
+
+# broadcast_model
+
+
+def broadcast(student: Any, rng: torch.Generator) -> tuple[list[Any], list[Tensors]]:
+    """What every rank held and holds after the broadcast, and what each had before."""
+    tensors = [random_tensors(rng) for _ in range(whole(rng, 2, 4))]
+    values = student.run(broadcast_on_rank, world_size=len(tensors), each=[(own,) for own in tensors])
+    return values, tensors
+
+
+def expect_rank_0s(values: list[Any], tensors: list[Tensors], names: list[str], otherwise: str) -> None:
+    """Raises CheckFailed unless the named tensors of every rank are exactly those of rank 0."""
+    wanted = {name: tensors[0][name] for name in names}
+    for rank, value in enumerate(values):
+        own = {name: tensors[rank][name] for name in names}
+        is_untouched = rank > 0 and is_close(value, own)
+        hint = f"Rank {rank} still has its own values. {otherwise}" if is_untouched else otherwise
+        expect_tensors(value, wanted, "the model's", rank, hint, exact=True)
+
+
+def is_buffer(name: str) -> bool:
+    return name in dict(buffered_model({}).named_buffers())
+
+
+@points(1, cell="check_broadcast_model")
+def check_parameters_become_those_of_rank_0(student, rng):
+    """Every parameter, also a frozen one, becomes that of rank 0 on every rank."""
+    values, tensors = broadcast(student, rng)
+    names = [name for name in tensors[0] if not is_buffer(name)]
+    hint = "All parameters take the values of rank 0: no average, and none left out."
+    expect_rank_0s([entry(value, "model") for value in values], tensors, names, hint)
+
+
+@points(1, cell="check_broadcast_model")
+def check_buffers_become_those_of_rank_0(student, rng):
+    """Every buffer becomes that of rank 0 on every rank: floats, integers, and what state_dict leaves out."""
+    values, tensors = broadcast(student, rng)
+    names = [name for name in tensors[0] if is_buffer(name)]
+    hint = "All of model.buffers() take exactly the values of rank 0, each in its own dtype."
+    expect_rank_0s([entry(value, "model") for value in values], tensors, names, hint)
+
+
+@points(1, cell="check_broadcast_model")
+def check_broadcast_is_in_place(student, rng):
+    """An optimiser made before the broadcast still holds the parameters of the model."""
+    values, tensors = broadcast(student, rng)
+    names = [name for name in tensors[0] if not is_buffer(name)]
+    hint = "The Parameter objects of before must receive the values; do not put new ones in their place."
+    expect_rank_0s([entry(value, "held") for value in values], tensors, names, hint)
+
+
+# average_gradients
+
+
+def expect_average(
+    student: Any,
+    rng: torch.Generator,
+    counts: list[int],
+    empties: list[str] | None = None,
+    frozen: list[str] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> list[Any]:
+    """The gradients of every rank after the average; raises CheckFailed unless they are those of the global batch."""
+    state, data = random_state(rng, dtype), random_data(rng, sum(counts), dtype)
+    images, labels = data["images"].split(counts), data["labels"].split(counts)
+    each = list(zip(images, labels, empties or [""] * len(counts), strict=True))
+    values = student.run(average_on_rank, state, frozen or [], world_size=len(counts), each=each)
+
+    trained = [name for name in state if name not in (frozen or [])]
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    local = [
+        {name: (mean_gradient(state, x, y) if len(x) else zeros)[name] for name in trained}
+        for x, y in zip(images, labels, strict=True)
+    ]
+    num_ranks, num_samples = len(counts), sum(counts)
+    wanted = weighted_sum(local, [count / num_samples for count in counts])
+    mistakes = [
+        (
+            weighted_sum(local, [1] * num_ranks),
+            "These are as many times too large as there are ranks: a sum, not a mean."
+            if len(set(counts)) == 1
+            else "That is the sum of the gradients of the ranks, not their mean weighted by samples.",
+        ),
+        (
+            weighted_sum(local, [1 / num_ranks] * num_ranks),
+            "That is the unweighted mean over the ranks: a rank with more samples must count for more.",
+        ),
+        (
+            weighted_sum(local, [bool(count) / sum(map(bool, counts)) for count in counts]),
+            "That is the unweighted mean over the ranks that have samples: one with more must count for more.",
+        ),
+        (
+            weighted_sum(local, [float(count) for count in counts]),
+            "That is the sum over all samples: divide by the number of samples on all ranks together.",
+        ),
+        (
+            weighted_sum(local, [count / num_samples / num_ranks for count in counts]),
+            "These are as many times too small as there are ranks: the mean was divided once too often.",
+        ),
+    ]
+    for rank, value in enumerate(values):
+        own = (local[rank], f"Rank {rank} still has the gradient of its own samples: nothing was exchanged.")
+        hint = hint_for(value, [own, *mistakes], hint_for_shape(value, trained))
+        expect_tensors(value, wanted, "the gradient of", rank, hint)
+    return values
+
+
+def hint_for_shape(value: Any, names: list[str]) -> str:
+    """A hint that follows from what kind of gradient is there, when its values fit no known mistake."""
+    tensors = [entry(value, name) for name in names]
+    if any(tensor is None for tensor in tensors):
+        return "A rank without a gradient receives the result like every other rank."
+    if any(isinstance(tensor, torch.Tensor) and tensor.isnan().any() for tensor in tensors):
+        return "The nan of a rank without samples spreads to all: 0 * nan is nan, so it must be replaced, not weighted."
+    return "Weigh each rank's gradient by its samples, add up, and divide by the samples of all ranks."
+
+
+@points(2, cell="check_average_gradients")
+def check_equal_parts_give_the_mean(student, rng):
+    """Ranks with equally many samples all end with the mean of their gradients, not the sum."""
+    expect_average(student, rng, [whole(rng, 2, 5)] * whole(rng, 2, 4))
+
+
+@points(2, cell="check_average_gradients")
+def check_uneven_parts_are_weighted(student, rng):
+    """Ranks with more samples count for more, so that the result is the gradient over the global batch."""
+    counts = torch.randperm(5, generator=rng)[: whole(rng, 2, 4)] + 1  # no two alike
+    expect_average(student, rng, counts.tolist())
+
+
+@points(1, cell="check_average_gradients")
+def check_rank_without_samples_takes_part(student, rng):
+    """A rank without samples counts as zero, be its gradient None or nan, and receives the result."""
+    ranks = torch.randperm(4, generator=rng).tolist()
+    counts, empties = [whole(rng, 1, 2), whole(rng, 3, 5), 0, 0], ["", "", "none", "nan"]
+    expect_average(student, rng, [counts[i] for i in ranks], [empties[i] for i in ranks])
+
+
+@points(1, cell="check_average_gradients")
+def check_frozen_parameters_stay_without_gradient(student, rng):
+    """Frozen parameters keep no gradient, while the others, here in float64, get the average."""
+    frozen = [["0.weight", "0.bias"], ["0.bias", "2.weight"], ["2.bias"]][whole(rng, 0, 2)]
+    counts = [whole(rng, 2, 4)] * whole(rng, 2, 3)
+    values = expect_average(student, rng, counts, frozen=frozen, dtype=torch.float64)
+    for rank, value in enumerate(values):
+        for name in frozen:
+            if entry(value, name) is not None:
+                raise CheckFailed(
+                    f"the frozen parameter {name} to keep no gradient",
+                    f"one on rank {rank}",
+                    "Leave out parameters whose requires_grad is False.",
+                )
+
+
+# synchronise_buffers
+
+
+def synchronise(student: Any, rng: torch.Generator) -> tuple[list[Any], list[Tensors]]:
+    """What every rank holds after the synchronisation, and what each had before."""
+    tensors = [random_tensors(rng) for _ in range(whole(rng, 2, 4))]
+    values = student.run(synchronise_on_rank, world_size=len(tensors), each=[(own,) for own in tensors])
+    return values, tensors
+
+
+@points(1, cell="check_synchronise_buffers")
+def check_float_buffers_become_those_of_rank_0(student, rng):
+    """Running statistics and other float buffers become those of rank 0."""
+    values, tensors = synchronise(student, rng)
+    names = [name for name in tensors[0] if is_buffer(name) and tensors[0][name].is_floating_point()]
+    expect_rank_0s(values, tensors, names, "All buffers take the values of rank 0: no average, and none left out.")
+
+
+@points(1, cell="check_synchronise_buffers")
+def check_integer_buffers_and_parameters_are_respected(student, rng):
+    """Integer buffers become those of rank 0 without rounding, and parameters are left alone."""
+    values, tensors = synchronise(student, rng)
+    names = [name for name in tensors[0] if is_buffer(name) and not tensors[0][name].is_floating_point()]
+    expect_rank_0s(values, tensors, names, "Integers keep their dtype and never pass through a float.")
+    for rank, value in enumerate(values):
+        parameters = {name: tensor for name, tensor in tensors[rank].items() if not is_buffer(name)}
+        hint = "synchronise_buffers changes buffers only; parameters are kept alike by the gradients."
+        expect_tensors(value, parameters, "the parameter", rank, hint, exact=True)
+
+
+# train
+
+
+@points(2, cell="check_train")
+def check_ranks_reach_the_weights_of_one_process(student, rng):
+    """Ranks that start differently and compute only their own part reach the weights of one process."""
+    world_size, num_epochs = whole(rng, 2, 4), 2
+    batch_size = world_size * whole(rng, 2, 3)
+    data = random_data(rng, 3 * batch_size)
+    epochs = random_epochs(rng, 3 * batch_size, batch_size, world_size, num_epochs)
+    settings = {"num_epochs": num_epochs, "batch_size": batch_size, "lr": 0.3, "seed": whole(rng, 0, 10**6)}
+    states = [random_state(rng) for _ in range(world_size)]
+    each = [(state,) for state in states]
+    values = student.run(weights_on_rank, data, epochs, settings, world_size=world_size, each=each)
+    expect_trained(values, states, data, epochs, settings["lr"])
+
+
+@points(1, cell="check_train")
+def check_all_five_work_together_on_uneven_batches(student, rng):
+    """All five functions together reach the weights of one process, also with uneven batches and empty parts."""
+    world_size, num_epochs = whole(rng, 3, 4), 2
+    batch_size = 2 * world_size + 1
+    num_samples = 2 * batch_size + whole(rng, 1, world_size - 1)  # the last batch leaves a rank without samples
+    data = random_data(rng, num_samples)
+    settings = {"num_epochs": num_epochs, "batch_size": batch_size, "lr": 0.3, "seed": whole(rng, 0, 10**6)}
+    states = [random_state(rng) for _ in range(world_size)]
+    each = list(enumerate(states))
+    values = student.run(own_weights_on_rank, data, world_size, settings, world_size=world_size, each=each)
+    batches = [listed(entry(value, "batches"), num_epochs) for value in values]
+    epochs = [read_epoch([own[epoch] for own in batches], num_samples, batch_size) for epoch in range(num_epochs)]
+    expect_trained(values, states, data, epochs, settings["lr"])
+
+
+@points(1, cell="check_train")
+def check_losses_are_those_of_the_global_batch(student, rng):
+    """Every rank returns the same list: the mean loss over the whole global batch at each step."""
+    world_size = whole(rng, 3, 4)
+    batch_size = world_size + 2
+    num_samples = 4 * batch_size + whole(rng, 1, world_size - 1)
+    data, state = random_data(rng, num_samples), random_state(rng)
+    (steps,) = random_epochs(rng, num_samples, batch_size, world_size, num_epochs=1)
+    # with lr 0 the weights stay, so that a mistake in the gradients, judged elsewhere, does not count again
+    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.0, "seed": whole(rng, 0, 10**6)}
+    each = [(state,)] * world_size
+    values = student.run(losses_on_rank, data, [steps], settings, world_size=world_size, each=each)
+
+    _, by_part = train_in_one_process(state, data, steps, lr=0.0)
+    wanted = torch.stack([torch.cat(parts).mean() for parts in by_part])
+    part_means = [[part.mean() for part in parts if len(part)] for parts in by_part]
+    mistakes = [
+        (
+            torch.stack([torch.stack(means).mean() for means in part_means]),
+            "ranks with more samples must count for more.",
+        ),
+        (
+            torch.stack([torch.stack(means).sum() for means in part_means]),
+            "that is the sum of the ranks' mean losses.",
+        ),
+        (
+            torch.stack([torch.cat(parts).sum() for parts in by_part]),
+            "that is the sum over the batch, not its mean.",
+        ),
+    ]
+    for rank, value in enumerate(values):
+        losses = read_losses(value, len(steps), rank)
+        own = torch.stack([parts[rank].mean() for parts in by_part])  # nan where the part is empty
+        hint = "sum the losses of the samples over all ranks, and divide by the samples of all ranks."
+        if losses.isnan().any():
+            hint = "the mean over an empty part is nan, and it spreads: let an empty part add 0 to the sum."
+        for wrong, reason in [*mistakes, (own, "this is the loss of the rank's own part.")]:
+            known = ~wrong.isnan()
+            if torch.allclose(losses[known], wrong[known], rtol=1e-3, atol=1e-5):
+                hint = reason
+        expect_close(losses, wanted, f"the losses on rank {rank}", f"A step's loss belongs to the global batch: {hint}")
+
+
+@points(1, cell="check_train")
+def check_training_keeps_the_buffers_alike(student, rng):
+    """After training a model with BatchNorm, every rank holds the running statistics of rank 0."""
+    world_size = whole(rng, 2, 3)
+    batch_size = world_size * whole(rng, 3, 4)
+    data = random_data(rng, 3 * batch_size)
+    (steps,) = random_epochs(rng, 3 * batch_size, batch_size, world_size, num_epochs=1)
+    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.1, "seed": whole(rng, 0, 10**6)}
+    weights = {"1.weight": torch.randn(3, 5, generator=rng), "1.bias": torch.randn(3, generator=rng)}
+    state = {**nn.BatchNorm1d(5).state_dict(prefix="0."), **weights}
+    each = [(state,)] * world_size
+    values = student.run(weights_on_rank, data, [steps], settings, world_size=world_size, each=each)
+
+    statistics = [nn.BatchNorm1d(5) for _ in range(world_size)]
+    for parts in steps:
+        for layer, part in zip(statistics, parts, strict=True):
+            layer(data["images"][part])
+    of_rank = [{f"0.{name}": buffer for name, buffer in layer.named_buffers()} for layer in statistics]
+    for rank, value in enumerate(values):
+        mistakes = [(of_rank[rank], f"Rank {rank} keeps the statistics of its own samples.")] if rank else []
+        hint = hint_for(
+            entry(value, "model"),
+            mistakes,
+            "Rank 0's statistics follow from its own parts; all others receive them.",
+        )
+        expect_tensors(entry(value, "model"), of_rank[0], "the buffer", rank, hint)

@@ -1,0 +1,387 @@
+# %% [markdown]
+# # Lab 1. Average the gradients
+#
+# You have a training program for one process. In this lab you write the five functions that turn it into a
+# program for N ranks that **computes the same weights**: N ranks with B/N samples each take the step that one
+# process would have taken with all B samples.
+#
+# ```text
+# one process   B samples ──────────────────────────► gradient ─────────────► step
+#
+#                         ┌─► rank 0: its samples ─► its gradient ─┐           ┌─► the same step
+# N ranks       B samples ┼─► rank 1: its samples ─► its gradient ─┼─► average ┼─► the same step
+#                         └─► rank 2: its samples ─► its gradient ─┘           └─► the same step
+# ```
+#
+# Why it can work: the loss of a batch is a mean over its samples, and so is its gradient. Let rank $r$ hold
+# $n_r$ of the $n = n_0 + n_1 + \dots + n_{N-1}$ samples of a batch, and let $g_r$ be the gradient of the mean
+# loss over *its* samples. Then the gradient over the whole batch is
+#
+# $$g = \frac{1}{n} \sum_{r=0}^{N-1} n_r \, g_r .$$
+#
+# Only the $g_r$ and the counts $n_r$ have to travel. The samples stay where they are.
+#
+# | Function | What it does | Points |
+# |---|---|---|
+# | `rank_batches` | splits every global batch among the ranks | 4 |
+# | `broadcast_model` | gives every rank the weights of rank 0 | 3 |
+# | `average_gradients` | makes the gradients of all ranks one | 6 |
+# | `synchronise_buffers` | keeps what is not a parameter alike | 2 |
+# | `train` | the loop that calls the other four | 5 |
+#
+# Each docstring is a contract: all that it promises is graded, and nothing else. Below each function stands
+# an open check that runs your code on two or three real ranks. It shows the idea on small, even sizes. The
+# hidden checks run the same function with other sizes, other numbers of ranks and the special cases that the
+# docstring names.
+#
+# Every collective of `torch.distributed` is allowed. The checks run on the CPU with Gloo, so that they give
+# the same result on every machine.
+
+# %% setup
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+import worldsize as ws
+from worldsize.check import CheckFailed, expect_close
+
+# %% [markdown]
+# ## 1. Split the data
+#
+# All ranks agree on one random order of the samples, cut it into global batches, and take their own part of
+# each. Nobody sends anything: the same seed gives the same order everywhere.
+#
+# ```text
+# num_samples=10, batch_size=4, world_size=2
+#
+# order of this epoch     7  2  9  0  │  4  8  1  5  │  6  3
+#                           step 0    │    step 1    │  step 2 (shorter: nothing is dropped)
+# part of rank 0          7  2        │  4  8        │  6
+# part of rank 1                9  0  │        1  5  │     3
+# ```
+#
+# Three questions to settle before you write: what makes the order of epoch 1 differ from that of epoch 0?
+# What happens to the last batch when the sizes do not divide? What does a rank get when a batch has fewer
+# samples than there are ranks?
+
+
+# %% rank_batches tags=["solution"]
+def rank_batches(
+    num_samples: int, batch_size: int, epoch: int, seed: int, rank: int, world_size: int
+) -> list[torch.Tensor]:
+    """This rank's part of every global batch of one epoch: one 1-D int64 tensor of sample indices a step.
+
+    - Step k's global batch is the k-th slice of `batch_size` indices from a random order of 0 ... num_samples - 1. Only
+      the last one may be shorter; no sample is dropped and none comes twice.
+    - The order depends on `seed` and `epoch` alone: every rank computes the same one, whatever the state of torch's
+      global random generator. Another epoch (0, 1, 2, ...) has another order, and so has another seed.
+    - At each step the parts of the ranks are disjoint and make up the global batch. Their sizes differ by at most one;
+      which ranks get the extra samples is up to you.
+    - A part may be empty, but it still has its place in the list: every rank has the same number of steps.
+    - Nothing is communicated, so that the function can be called for any rank, also without a process group.
+
+    Example: 10 samples in batches of 4 on 3 ranks are 3 steps, with parts of 2, 1 and 1 samples, again 2, 1 and 1,
+    and then 1, 1 and 0.
+    """
+    ### BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(seed + epoch)
+    order = torch.randperm(num_samples, generator=generator)
+    return [batch.tensor_split(world_size)[rank] for batch in order.split(batch_size)]
+    ### END SOLUTION
+
+
+# %% check_rank_batches points=4
+def two_epochs():
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    return [rank_batches(8, 4, epoch, 1, rank, world_size) for epoch in (0, 1)]
+
+
+rank_0, rank_1 = ws.run(two_epochs, world_size=2, backend="gloo").values
+orders = []
+for epoch in (0, 1):
+    steps = [sorted([*a.tolist(), *b.tolist()]) for a, b in zip(rank_0[epoch], rank_1[epoch], strict=False)]
+    if sorted(index for step in steps for index in step) != list(range(8)):
+        raise CheckFailed(
+            "each of the samples 0 ... 7 once in an epoch, on one of the two ranks",
+            f"{steps} as the global batches of epoch {epoch}",
+            "Both ranks must cut the same order, and each must keep only its own part.",
+        )
+    if [len(step) for step in steps] != [4, 4]:
+        raise CheckFailed("two global batches of 4 samples", f"{steps}", "batch_size counts all ranks together.")
+    orders.append(steps)
+if orders[0] == orders[1]:
+    raise CheckFailed("a new order in epoch 1", "the order of epoch 0", "The generator's seed must depend on epoch.")
+print(f"rank_batches: 2 ranks share the batches {orders[0]}, then {orders[1]}.")
+
+# %% [markdown]
+# ## 2. Start from the same weights
+#
+# Ranks that start from different weights stay different for ever, even when they add the same steps. So rank
+# 0 sends its model to all others once, before the first step.
+#
+# ```text
+# before    rank 0: a        rank 1: b        rank 2: c
+# after     rank 0: a        rank 1: a        rank 2: a
+# ```
+#
+# A model is more than its parameters. Its *buffers* are the tensors that it keeps without training them: the
+# running mean and variance of a BatchNorm layer, and the integer that counts its batches.
+
+
+# %% broadcast_model tags=["solution"]
+def broadcast_model(model: nn.Module) -> None:
+    """Nothing; afterwards every parameter and every buffer of `model` on every rank has exactly the values of rank 0.
+
+    - All of them: also frozen parameters (`requires_grad` False), integer buffers, and buffers that are not part of the
+      `state_dict` (`persistent=False`). `model.parameters()` and `model.buffers()` list them all.
+    - In place: the tensors that the model holds stay the same objects, so that an optimiser that was made before still
+      moves this model. Every tensor keeps its dtype.
+    """
+    ### BEGIN SOLUTION
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+    ### END SOLUTION
+
+
+# %% check_broadcast_model points=3
+def start_differently():
+    model = nn.Linear(2, 3)
+    with torch.no_grad():
+        model.weight.fill_(dist.get_rank() + 1.0)
+    broadcast_model(model)
+    return model.weight
+
+
+for rank, weight in enumerate(ws.run(start_differently, world_size=3, backend="gloo").values):
+    expect_close(weight, torch.ones(3, 2), f"the weight on rank {rank}", "Rank 0 sends, all others receive.")
+print("broadcast_model: 3 ranks start from the weights of rank 0.")
+
+# %% [markdown]
+# ## 3. Average the gradients
+#
+# After `backward` each rank holds the gradient of the mean loss over its own samples. This function replaces
+# it by the gradient over the global batch, the $g$ of the formula above.
+#
+# ```text
+#                     rank 0              rank 1
+# samples             3                   1
+# its gradient        2.0                 6.0
+# afterwards          3.0                 3.0          (3 * 2.0 + 1 * 6.0) / (3 + 1)
+# ```
+#
+# Not 8.0, which is the sum, and not 4.0, which counts the one sample of rank 1 as much as the three of rank
+# 0. The second case to think of is a rank without any sample: its `grad` may be missing, and the mean of
+# nothing is `nan`; but all ranks have to take part in a collective, or the others wait for ever.
+
+
+# %% average_gradients tags=["solution"]
+def average_gradients(model: nn.Module, num_local_samples: int) -> None:
+    """Nothing; afterwards `grad` is, on every rank, the gradient of the mean loss over the samples of all ranks.
+
+    Before the call, `grad` is the gradient of the mean loss over this rank's `num_local_samples` samples.
+
+    - Ranks count by their samples: the result is the sum of num_local_samples * grad over the ranks, divided by the
+      number of samples on all ranks together (which is at least 1).
+    - A rank with `num_local_samples` 0 counts as zero, whatever its `grad` is: None, or even nan. It receives the
+      result like every other rank.
+    - Parameters that are frozen (`requires_grad` False, the same ones on every rank) keep `grad` None.
+    - Every gradient has the shape and the dtype of its parameter.
+
+    Example: 3 samples with gradient 2.0 on rank 0 and 1 sample with gradient 6.0 on rank 1 give 3.0 on both.
+    """
+    ### BEGIN SOLUTION
+    num_samples = torch.tensor(num_local_samples, device=next(model.parameters()).device)
+    dist.all_reduce(num_samples)
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
+        if num_local_samples == 0:
+            parameter.grad = torch.zeros_like(parameter)  # not 0 * grad: 0 * nan is nan
+        parameter.grad *= num_local_samples / num_samples.item()
+        dist.all_reduce(parameter.grad)
+    ### END SOLUTION
+
+
+# %% check_average_gradients points=6
+def gradient(images, labels):
+    """The gradient of a linear classifier, averaged over the ranks when there are several."""
+    model = nn.Linear(4, 3, bias=False)
+    nn.init.constant_(model.weight, 0.1)
+    F.cross_entropy(model(images), labels).backward()
+    if dist.is_initialized():
+        average_gradients(model, len(images))
+    return model.weight.grad
+
+
+images, labels = torch.linspace(-1, 1, 32).reshape(8, 4), torch.tensor([0, 1, 2, 0, 0, 1, 1, 2])
+halves = [(images[:4], labels[:4]), (images[4:], labels[4:])]
+for rank, grad in enumerate(ws.run(gradient, world_size=2, each=halves, backend="gloo").values):
+    expect_close(
+        grad,
+        gradient(images, labels),
+        f"the gradient on rank {rank}",
+        "Twice as large means a sum instead of a mean; unequal ranks mean that nothing was exchanged.",
+    )
+print("average_gradients: 2 ranks with 4 samples each have the gradient of 8 samples.")
+
+# %% [markdown]
+# ## 4. Keep the buffers alike
+#
+# A buffer has no gradient, so averaging gradients does not touch it. While a BatchNorm layer trains, each
+# rank updates its running statistics from its own samples, and the ranks drift apart. Whoever saves or
+# evaluates the model on another rank then gets another model. Torch's `DistributedDataParallel` settles it
+# simply: rank 0's buffers count. Do the same.
+
+
+# %% synchronise_buffers tags=["solution"]
+def synchronise_buffers(model: nn.Module) -> None:
+    """Nothing; afterwards every buffer of `model` on every rank has exactly the values of rank 0, in place.
+
+    - Every buffer keeps its dtype: integers (such as `num_batches_tracked`) stay integers, without rounding.
+    - Parameters and their gradients are left as they are. A model without buffers is fine.
+    """
+    ### BEGIN SOLUTION
+    for buffer in model.buffers():
+        dist.broadcast(buffer, src=0)
+    ### END SOLUTION
+
+
+# %% check_synchronise_buffers points=2
+def running_mean():
+    model = nn.BatchNorm1d(2)
+    model(torch.tensor([[1.0, 2.0], [3.0, 4.0]]) * (dist.get_rank() + 1))  # each rank sees other numbers
+    synchronise_buffers(model)
+    return model.running_mean
+
+
+means = ws.run(running_mean, world_size=3, backend="gloo").values
+for rank, mean in enumerate(means):
+    expect_close(mean, torch.tensor([0.2, 0.3]), f"the running mean on rank {rank}", "Rank 0's buffers count.")
+print("synchronise_buffers: 3 ranks hold the running mean of rank 0.")
+
+# %% [markdown]
+# ## 5. Train
+#
+# Now the loop. One step of N ranks:
+#
+# ```text
+#           rank 0                        rank 1
+# data      its part of the batch         its part of the batch          rank_batches
+# compute   loss, backward                loss, backward
+#           ╰─────────── one average ───────────╯                        average_gradients
+# update    optimiser step                optimiser step
+#           ╰─────── buffers of rank 0 ────────►╯                        synchronise_buffers
+# ```
+#
+# The loss that you report belongs to the global batch too. A rank's own loss is only that of its part, and a
+# rank with an empty part has none: the mean of no samples is `nan`, and `nan` times 0 is still `nan`.
+
+
+# %% train tags=["solution"]
+def train(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    num_epochs: int,
+    batch_size: int,
+    lr: float,
+    seed: int,
+) -> list[float]:
+    """The mean loss over the global batch at every step, in order: the same list of floats on every rank.
+
+    Every rank calls it with the same data and settings, and trains `model` in place:
+
+    - All start from rank 0's parameters and buffers, however their models differ before.
+    - The parts come from `rank_batches`, called with this `batch_size` and `seed` and with epochs 0 ... num_epochs - 1.
+      Only this rank's part of each batch goes through its model, once; an empty part may be skipped.
+    - The loss is `F.cross_entropy(model(images[part]), labels[part])` and the update is plain SGD
+      (`torch.optim.SGD(model.parameters(), lr=lr)`), one update for every global batch.
+    - A step's loss is taken before the update, as in the usual loop.
+    - Afterwards every rank holds the parameters that one process would have reached with the same global batches (up to
+      rounding), and the buffers of rank 0. One process with BatchNorm would normalise over the whole batch, while each
+      rank normalises over its part: such a model ends up alike on all ranks, but not equal to one process.
+    """
+    ### BEGIN SOLUTION
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    broadcast_model(model)
+    optimiser = torch.optim.SGD(model.parameters(), lr=lr)
+    losses = []
+    for epoch in range(num_epochs):
+        for part in rank_batches(len(images), batch_size, epoch, seed, rank, world_size):
+            optimiser.zero_grad()
+            summed_loss = torch.zeros(2, device=images.device)  # the sum of the losses, the number of samples
+            if len(part) > 0:
+                loss = F.cross_entropy(model(images[part]), labels[part])
+                loss.backward()
+                summed_loss = torch.stack([loss.detach() * len(part), torch.ones_like(loss) * len(part)])
+            average_gradients(model, len(part))
+            optimiser.step()
+            synchronise_buffers(model)
+            dist.all_reduce(summed_loss)
+            losses.append((summed_loss[0] / summed_loss[1]).item())
+    return losses
+    ### END SOLUTION
+
+
+# %% check_train points=5
+def train_linear():
+    torch.manual_seed(dist.get_rank())  # every rank starts from other weights
+    model = nn.Linear(4, 3)
+    images = torch.linspace(-1, 1, 48).reshape(12, 4).sin()
+    labels = torch.arange(12) % 3
+    losses = train(model, images, labels, num_epochs=3, batch_size=6, lr=0.5, seed=1)
+    return model.weight, losses
+
+
+(one_weight, one_losses), *_ = ws.run(train_linear, world_size=1, backend="gloo").values
+for rank, (weight, losses) in enumerate(ws.run(train_linear, world_size=3, backend="gloo").values):
+    expect_close(
+        weight,
+        one_weight,
+        f"the trained weight on rank {rank} of 3",
+        "One rank alone reaches the expected one.",
+    )
+    if not isinstance(losses, list) or len(losses) != 6:
+        raise CheckFailed("a list of 6 losses: 3 epochs of 2 steps", f"{losses!r:.80}")
+    expect_close(
+        torch.tensor(losses),
+        torch.tensor(one_losses),
+        f"the losses on rank {rank} of 3",
+        "Report the global mean.",
+    )
+print(f"train: 3 ranks equal one; the loss went from {one_losses[0]:.3f} to {one_losses[-1]:.3f}.")
+
+# %% [markdown]
+# ## What you have built
+#
+# The next cell trains a small convolutional network on real handwritten digits with your functions: on one
+# rank, on two and on four, each time with global batches of 64. If the contract holds, the three curves lie
+# on top of each other, and the lower panel shows only rounding: floats added in another order.
+
+
+# %% loss_curves
+def train_digits(images, labels):
+    from worldsize.models import vision_net
+
+    model = vision_net(width=4, seed=dist.get_rank())
+    return train(model, images, labels, num_epochs=2, batch_size=64, lr=0.2, seed=0)
+
+
+def compare_world_sizes():
+    from worldsize import draw, images  # here and not above: the ranks need neither
+
+    pixels, digits = images.load_digits()
+    names = {1: "1 rank of 64", 2: "2 ranks of 32", 4: "4 ranks of 16"}
+    runs = {n: ws.run(train_digits, pixels[:768], digits[:768], world_size=n, backend="gloo") for n in names}
+    return draw.curves(
+        {name: runs[n].values[0] for n, name in names.items()},
+        x_label="training step",
+        y_label="mean loss of the global batch",
+        title="The same training on 1, 2 and 4 ranks",
+        difference_from="1 rank of 64",
+    )
+
+
+compare_world_sizes()

@@ -1,0 +1,8 @@
+# score: 19
+# hint: All of model.buffers()
+# Only the parameters are broadcast.
+
+# %% broadcast_model
+def broadcast_model(model):
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, src=0)

@@ -1,0 +1,154 @@
+"""Arrows point down: worldsize knows nothing of the course, and no layer of a higher one; nobody runs in circles."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+LAYERS = [
+    {"units", "timeline", "images", "models"},
+    {"hardware"},
+    {"emulate", "faults"},
+    {"launch"},
+    {"check", "draw"},
+    {"explore", "bench", "quiz", "ledger"},
+]
+MAY_IMPORT = {
+    "worldsize": {"worldsize"},
+    "autograder": {"autograder", "worldsize"},
+    "weeks": {"worldsize"},
+    "solutions": {"worldsize"},
+    "tests": {"autograder", "worldsize", "tests"},
+}
+
+
+def scripts(root: Path) -> dict[str, Path]:
+    """The Python files of the course by module name."""
+    files = (path for top in MAY_IMPORT for path in sorted((root / top).rglob("*.py")))
+    return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+
+
+def imports(module: str, path: Path, modules: set[str]) -> Iterator[str]:
+    """Every module that `module` imports, for `from package import name` the deepest that exists."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{source}.{alias.name}"
+                yield inner if inner in modules else source
+
+
+def arrows_between_folders(root: Path) -> list[str]:
+    """Imports from a folder that must not be known there; only hidden checks know the autograder."""
+    modules, wrong = scripts(root), []
+    for module, path in modules.items():
+        top = module.split(".")[0]
+        allowed = MAY_IMPORT[top] | ({"autograder"} if path.name == "checks.py" else set())
+        for target in imports(module, path, set(modules)):
+            if target.split(".")[0] in MAY_IMPORT.keys() - allowed:
+                wrong.append(f"{path.relative_to(root)} imports {target}")
+    return wrong
+
+
+def arrows_between_layers(root: Path) -> list[str]:
+    """Imports inside worldsize from a higher layer, or of its facade, and modules that have no layer."""
+    modules, wrong = scripts(root), []
+    height = {name: level for level, layer in enumerate(LAYERS) for name in layer}
+    for module, path in modules.items():
+        top, _, inner = module.partition(".")
+        if top != "worldsize" or not inner:
+            continue
+        name = inner.split(".")[0]
+        if name not in height:
+            wrong.append(f"{path.relative_to(root)} has no place in LAYERS of {Path(__file__).name}")
+            continue
+        for target in imports(module, path, set(modules)):
+            source, _, inner_target = target.partition(".")
+            if source == "worldsize" and height.get(inner_target.split(".")[0], len(LAYERS)) > height[name]:
+                wrong.append(f"{path.relative_to(root)} imports {target}")
+    return wrong
+
+
+def circles(root: Path) -> list[str]:
+    """One line for every circle of imports."""
+    modules = scripts(root)
+    graph = {
+        name: {target for target in imports(name, path, set(modules)) if target in modules}
+        for name, path in modules.items()
+    }
+    found, done = [], set()
+
+    def visit(name: str, trail: list[str]) -> None:
+        if name in trail:
+            found.append(" -> ".join([*trail[trail.index(name) :], name]))
+        elif name not in done:
+            for target in sorted(graph[name]):
+                visit(target, [*trail, name])
+            done.add(name)
+
+    for name in sorted(graph):
+        visit(name, [])
+    return found
+
+
+RULES = [arrows_between_folders, arrows_between_layers, circles]
+PLANTED = [
+    ("worldsize/units.py", "import autograder.build", arrows_between_folders),
+    ("worldsize/units.py", "def f():\n    from solutions.lab01 import lab01", arrows_between_folders),
+    ("autograder/build.py", "from weeks import week01", arrows_between_folders),
+    ("autograder/build.py", "import solutions.lab01.checks", arrows_between_folders),
+    ("weeks/week01_why.py", "import autograder", arrows_between_folders),
+    ("solutions/lab01/lab01.py", "from autograder.checks import points", arrows_between_folders),
+    ("worldsize/units.py", "from worldsize.launch import run", arrows_between_layers),
+    ("worldsize/launch/rank.py", "from worldsize import draw", arrows_between_layers),
+    ("worldsize/launch/rank.py", "from ..draw import timeline", arrows_between_layers),
+    ("worldsize/launch/rank.py", "import worldsize as ws", arrows_between_layers),
+    ("worldsize/launch/rank.py", "from worldsize import run", arrows_between_layers),
+    ("worldsize/novelty.py", "", arrows_between_layers),
+    ("worldsize/check.py", "from worldsize import draw", circles),
+    ("worldsize/launch/rank.py", "def f():\n    from . import runner", circles),
+]
+
+
+@pytest.fixture
+def sound(tmp_path):
+    """A small tree that breaks no rule."""
+    files = {
+        "worldsize/__init__.py": "from worldsize.launch import run\nfrom worldsize.check import expect_close",
+        "worldsize/units.py": "import math",
+        "worldsize/launch/__init__.py": "from worldsize.launch.runner import run",
+        "worldsize/launch/rank.py": "from worldsize import units",
+        "worldsize/launch/runner.py": "from . import rank\nfrom ..units import significant",
+        "worldsize/check.py": "from worldsize.launch import run",
+        "worldsize/draw.py": "from worldsize import check",
+        "autograder/build.py": "import worldsize as ws",
+        "weeks/week01_why.py": "import worldsize as ws",
+        "solutions/lab01/lab01.py": "from worldsize import run",
+        "solutions/lab01/checks.py": "from autograder.checks import points",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_course_keeps_the_rule(rule):
+    assert rule(REPOSITORY) == []
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_sound_tree_keeps_the_rule(sound, rule):
+    assert rule(sound) == []
+
+
+@pytest.mark.parametrize("name, text, rule", PLANTED)
+def test_a_planted_arrow_is_caught(sound, name, text, rule):
+    (sound / name).write_text(text)
+    assert len(rule(sound)) == 1
