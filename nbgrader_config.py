@@ -1,12 +1,18 @@
 """So that plain `nbgrader ...` works at the root of the course; everything longer lives in autograder/."""
 
+import os
+import sys
+
 c = get_config()  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+
+# nbgrader looks for alembic on the PATH, also when it was itself started by its full path
+os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
 
 c.CourseDirectory.course_id = "worldsize"
 c.CourseDirectory.source_directory = "solutions"
 c.CourseDirectory.release_directory = "labs"
 # what lies beside a solution and must reach neither students nor their submissions
-c.CourseDirectory.ignore = ["*.py", "*.pyc", "wrong", "right", "feedback", "__pycache__", ".*"]
+c.CourseDirectory.ignore = ["*.py", "*.pyc", "*.toml", "wrong", "right", "feedback", "__pycache__", ".*"]
 
 c.ClearSolutions.code_stub = {
     "python": 'raise NotImplementedError("Replace this line with your own code, then run the cell again.")'

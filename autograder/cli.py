@@ -70,6 +70,23 @@ def verify(
         raise typer.Exit(1)
 
 
+@app.command()
+def demo(
+    week: Annotated[str, typer.Option(help="The week to execute.")] = "week01",
+    lab: Annotated[str, typer.Option(help="The lab whose sample class to grade.")] = "lab01",
+) -> None:
+    """Execute a week, grade a sample class, and write build/demo/index.html about both."""
+    from autograder import build as builder
+    from autograder import demo as show
+
+    try:
+        page = show.demo(builder.find_root(Path.cwd()), week, lab, console)
+    except show.StepFailed as error:
+        errors.print(str(error), markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    console.print(f"The page with each student's feedback and the executed week: {page}", soft_wrap=True)
+
+
 def _report_out_of_date(paths: list[Path]) -> None:
     if not paths:
         console.print("Every notebook is as its script says.")

@@ -20,7 +20,7 @@ from autograder.extract import Malformed, given_imports, read_submission, studen
 from autograder.judge import judge
 from autograder.verdict import Outcome, Report
 
-_MALFORMED = "worldsize_malformed"  # notebook metadata that carries the reason from the exporter to the grader
+RECORD = "worldsize"  # notebook metadata: why a file is malformed, or how it was graded
 
 
 class GraderFault(RuntimeError):
@@ -35,7 +35,7 @@ class SubmissionExporter(NotebookExporter):
             notebook = read_submission(Path(filename))
         except Malformed as reason:
             notebook = nbformat.read(_release_path(self.parent.coursedir, resources or {}), as_version=4)
-            notebook.metadata[_MALFORMED] = str(reason)
+            notebook.metadata[RECORD] = {"malformed": str(reason)}
         return self.from_notebook_node(notebook, resources=resources, **kw)
 
 
@@ -48,7 +48,7 @@ class Grade(NbGraderPreprocessor):
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         names = resources["nbgrader"]
-        if reason := nb.metadata.get(_MALFORMED):
+        if reason := nb.metadata.get(RECORD, {}).get("malformed"):
             self.log.warning("%s: malformed submission: %s", names["student"], reason)
             _fill(nb, lambda cell: (0.0, feedback.of_malformed(reason)))
             return nb, resources
@@ -62,6 +62,7 @@ class Grade(NbGraderPreprocessor):
             report.tier,
         )
         _fill(nb, lambda cell: _score_of(report, cell))
+        nb.metadata[RECORD] = report.model_dump(mode="json")
         return nb, resources
 
     def _judge(self, nb: NotebookNode, resources: dict) -> Report:

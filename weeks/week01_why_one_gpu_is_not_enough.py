@@ -13,8 +13,8 @@
 # step**. Every later week makes this faster, smaller or safer.
 #
 # Some words first. A **rank** is one process of a training job, usually with one GPU of its own; ranks are numbered
-# from 0. The **world size** is the number of ranks. A **collective** is a call that all ranks make together, such as
-# `all_reduce`: each gives a tensor, each gets the sum of all of them.
+# from 0. The **world size** is the number of ranks. A **collective** is a call that all ranks make together, such
+# as `all_reduce`: each gives a tensor, each gets the sum of all of them.
 
 # %% [markdown]
 # ## 1. The question
@@ -66,15 +66,15 @@ ledger.predict("speed-up of 2 ranks", predicted_speedup, "times")
 #
 # ### One GPU: the time
 #
-# Training a transformer costs about six floating-point operations for each parameter and each token: two in the forward
-# pass (one multiplication, one addition), four in the backward pass, which computes two gradients.
+# Training a transformer costs about six floating-point operations for each parameter and each token: two in the
+# forward pass (one multiplication, one addition), four in the backward pass, which computes two gradients.
 #
 # $$\text{FLOPs} \approx 6 \, N \, D \qquad N \text{ parameters}, \; D \text{ tokens}$$
 #
-# (Kaplan et al. 2020, *Scaling Laws for Neural Language Models*, section 2.1.) GPT-3 has 175 billion parameters and saw
-# 300 billion tokens (Brown et al. 2020, table 2.1). An A100 computes at most 312 TFLOP/s in bf16 (NVIDIA A100 data sheet,
-# without sparsity); the best matrix product that was measured on one reached 271.2 TFLOP/s (`stas00/ml-engineering`,
-# compute/accelerator).
+# (Kaplan et al. 2020, *Scaling Laws for Neural Language Models*, section 2.1.) GPT-3 has 175 billion parameters and
+# saw 300 billion tokens (Brown et al. 2020, table 2.1). An A100 computes at most 312 TFLOP/s in bf16 (NVIDIA A100
+# data sheet, without sparsity); the best matrix product that was measured on one reached 271.2 TFLOP/s
+# (`stas00/ml-engineering`, compute/accelerator).
 
 # %% time_to_train
 gpt3_parameters, gpt3_tokens = 175e9, 300e9
@@ -85,8 +85,8 @@ ledger.result("GPT-3 on one A100", gpt3_flops / 312e12 / units.YEAR)
 
 # %% [markdown]
 # Decades, on a GPU that never waits for anything. It was 34 days on 1,024 A100s: Narayanan et al. 2021 (*Efficient
-# Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, section 5.1) count eight operations instead of
-# six, because they compute the forward pass twice to save memory, and reach 140 TFLOP/s on each GPU.
+# Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, section 5.1) count eight operations
+# instead of six, because they compute the forward pass twice to save memory, and reach 140 TFLOP/s on each GPU.
 
 # %% time_on_a_cluster
 cluster_s = 8 * gpt3_parameters * gpt3_tokens / (1024 * 140e12)
@@ -99,10 +99,12 @@ print(f"1,024 A100s at 140 TFLOP/s: {units.format_time_s(cluster_s)}")
 #
 # - **Weights**: what the network is.
 # - **Gradients**: one number for each weight.
-# - **Optimizer state**: Adam keeps two more numbers for each weight, the running means of the gradient and of its square.
+# - **Optimizer state**: Adam keeps two more numbers for each weight, the running means of the gradient and of its
+#   square.
 # - **Activations**: what the forward pass keeps because the backward pass needs it. They grow with the batch.
 #
 # Do not believe it: count the bytes. Torch calls a hook for every tensor that the forward pass keeps.
+
 
 # %% count_activations
 def activation_bytes(model, batch):
@@ -150,12 +152,13 @@ measured = {f"batch of {size}": memory_parts(size) for size in (4, 16, 64)}
 draw.memory(measured, title="A small network, bytes counted")
 
 # %% [markdown]
-# Weights, gradients and optimizer state stay as they are; activations grow with the batch. In a small network on images
-# the activations win. In a large language model the rest does.
+# Weights, gradients and optimizer state stay as they are; activations grow with the batch. In a small network on
+# images the activations win. In a large language model the rest does.
 #
-# Mixed-precision training with Adam holds **16 bytes for each parameter**: 2 for the bf16 weight, 2 for its gradient,
-# and 12 for the optimizer, which keeps a 4-byte weight of its own and two 4-byte means (Rajbhandari et al. 2020, *ZeRO*,
-# section 3.1).
+# Mixed-precision training with Adam holds **16 bytes for each parameter**: 2 for the bf16 weight, 2 for its
+# gradient, and 12 for the optimizer, which keeps a 4-byte weight of its own and two 4-byte means (Rajbhandari et
+# al. 2020, *ZeRO*, section 3.1).
+
 
 # %% memory_of_large_models
 def model_bytes(num_parameters):
@@ -177,8 +180,8 @@ draw.memory(large, 80 * units.GB, "Mixed-precision Adam, computed", "one A100 or
 #
 # $$\text{bytes} = s \, b \, h \, \Big( 34 + 5 \frac{a s}{h} \Big)$$
 #
-# (Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, equation 1). GPT-3 has 96
-# layers of width 12,288 with 96 heads, and reads 2,048 tokens at a time. A single sequence:
+# (Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, equation 1). GPT-3 has
+# 96 layers of width 12,288 with 96 heads, and reads 2,048 tokens at a time. A single sequence:
 
 # %% activations_of_gpt3
 s, b, h, a, num_layers = 2048, 1, 12288, 96, 96
@@ -193,14 +196,14 @@ print(f"weights, gradients, optimizer: {units.format_bytes(sum(model_bytes(gpt3_
 #
 # | Pillar | What is split | What is said | Answers |
 # |---|---|---|---|
-# | **Data parallelism**, with all-reduce | the batch; every rank holds the whole model | gradients, once a step | too slow |
-# | **Model and tensor parallelism** | the model, between or inside its layers | activations, many times a step | too small |
-# | **Parameter server or all-reduce** | who adds up: one server, or all ranks a part each | the same gradients | how to talk |
+# | **Data parallelism**, with all-reduce | the batch; each rank has the model | gradients, once a step | too slow |
+# | **Model and tensor parallelism** | the model, between or in its layers | activations, often | too small |
+# | **Parameter server or all-reduce** | the sum: one server, or a part each | the same gradients | how to talk |
 # | **Fault tolerance** | nothing: it keeps the job alive | checkpoints, heartbeats | too many parts to trust |
 #
-# *Parameter server or all-reduce* takes one line. Let *S* be the size of the gradients and *N* the world size. A server
-# takes *S* from each rank and sends *S* back: 2 *N S* over its one link. In a ring, each rank sends 2 (*N* − 1) / *N* × *S*,
-# which never passes 2 *S* (week 2 derives it, and you write it).
+# *Parameter server or all-reduce* takes one line. Let *S* be the size of the gradients and *N* the world size. A
+# server takes *S* from each rank and sends *S* back: 2 *N S* over its one link. In a ring, each rank sends 2 (*N* −
+# 1) / *N* × *S*, which never passes 2 *S* (week 2 derives it, and you write it).
 
 # %% who_carries_the_bytes
 gradient_bytes = 25_557_032 * 4  # ResNet-50 in fp32; number of parameters: torchvision documentation
@@ -222,11 +225,11 @@ ledger.result("between two stops of 16,384 GPUs", hours_between_stops)
 # %% [markdown]
 # ### Several ranks that never talk
 #
-# Now run something. Here is the first idea that everyone has: start several processes, give each a part of the data, and
-# let them train.
+# Now run something. Here is the first idea that everyone has: start several processes, give each a part of the
+# data, and let them train.
 #
-# Each rank draws the *same* batch of 256 (same generator, same seed) and takes *its own* equal part of it. 256 divides
-# by every world size of this lesson. Lab 1 asks what to do when it does not.
+# Each rank draws the *same* batch of 256 (same generator, same seed) and takes *its own* equal part of it. 256
+# divides by every world size of this lesson. Lab 1 asks what to do when it does not.
 
 # %% the_pieces
 BATCH_SIZE, LEARNING_RATE, STEPS = 256, 0.3, 30
@@ -249,11 +252,12 @@ def start():
 
 
 # %% [markdown]
-# `ws.run` runs a function on real ranks: separate processes, joined by `torch.distributed`. The function is an ordinary
-# one, and what each rank returns comes back as a list.
+# `ws.run` runs a function on real ranks: separate processes, joined by `torch.distributed`. The function is an
+# ordinary one, and what each rank returns comes back as a list.
 #
 # This one trains without any talk. The last lines are only there to watch: they ask how far each rank's weights are
 # from the mean of all ranks.
+
 
 # %% never_talk
 def train_apart(pixels, labels):
@@ -278,18 +282,20 @@ distances = {f"rank {rank}": values for rank, values in enumerate(apart.values)}
 draw.curves(distances, y_label="distance from the mean", title="Four ranks that never talk")
 
 # %% [markdown]
-# The same start, different data: after one step they differ already, and nothing brings them together again. These are
-# four models, each trained on a quarter of the data. **Nothing was gained by running them at once.**
+# The same start, different data: after one step they differ already, and nothing brings them together again. These
+# are four models, each trained on a quarter of the data. **Nothing was gained by running them at once.**
 #
 # ### Several ranks that all talk to rank 0
 #
-# So they must talk. What must they say? Look at the gradient of the batch. The loss is a mean over *B* images, so the
-# gradient is one too; with *N* equal parts, it is the mean of the means:
+# So they must talk. What must they say? Look at the gradient of the batch. The loss is a mean over *B* images, so
+# the gradient is one too; with *N* equal parts, it is the mean of the means:
 #
 # $$g = \frac{1}{B} \sum_{i=1}^{B} g_i
-#     = \frac{1}{N} \sum_{r=1}^{N} \Big( \underbrace{\frac{N}{B} \sum_{i \in \text{part } r} g_i}_{\text{gradient of rank } r} \Big)$$
+#     = \frac{1}{N} \sum_{r=1}^{N} \Big( \underbrace{
+#       \frac{N}{B} \sum_{i \in \text{part } r} g_i}_{\text{gradient of rank } r} \Big)$$
 #
 # That can be checked in one process, before anything is launched.
+
 
 # %% mean_of_means
 def gradient(indices):
@@ -308,8 +314,9 @@ assert torch.allclose(whole, mean, atol=1e-6)
 # %% [markdown]
 # The difference is rounding: float32 keeps about seven digits, and the sums are taken in another order.
 #
-# So each rank must learn the mean of all gradients. The obvious way: everyone sends to rank 0, rank 0 averages and sends
-# the result back. Here it is, one parameter at a time, on 16 MB of gradients and four ranks.
+# So each rank must learn the mean of all gradients. The obvious way: everyone sends to rank 0, rank 0 averages and
+# sends the result back. Here it is, one parameter at a time, on 16 MB of gradients and four ranks.
+
 
 # %% through_rank_0
 def through_rank_0(gradients):
@@ -333,16 +340,18 @@ star = ws.run(through_rank_0, gradients, world_size=4, backend="gloo")
 draw.timeline(star.timeline, title="Through rank 0")
 
 # %% [markdown]
-# Read the rows. All gradients pass through rank 0, which adds them up alone. The long *send back* bars of the others are
-# mostly waiting: they have called, and rank 0 has not. With more ranks, rank 0 receives more, and the others wait longer.
+# Read the rows. All gradients pass through rank 0, which adds them up alone. The long *send back* bars of the
+# others are mostly waiting: they have called, and rank 0 has not. With more ranks, rank 0 receives more, and the
+# others wait longer.
 
 # %% [markdown]
 # ## 4. Build it well
 #
 # ### One call: all-reduce
 #
-# `dist.all_reduce` gives every rank the sum of all ranks' tensors, with no rank in the middle. How it does so is week 2.
-# Here is the same mean, on the same tensors.
+# `dist.all_reduce` gives every rank the sum of all ranks' tensors, with no rank in the middle. How it does so is
+# week 2. Here is the same mean, on the same tensors.
+
 
 # %% by_all_reduce
 def by_all_reduce(gradients):
@@ -362,8 +371,8 @@ print(f"by all-reduce:  {max(direct.values) * 1e3:6.1f} ms")
 draw.timeline(direct.timeline, title="By all-reduce")
 
 # %% [markdown]
-# One run of each, on a machine that does other things too: run the cells again before you quote a ratio. Every rank now
-# does the same work, and no rank waits for one that has more to do.
+# One run of each, on a machine that does other things too: run the cells again before you quote a ratio. Every rank
+# now does the same work, and no rank waits for one that has more to do.
 #
 # ### The four steps of data parallelism
 #
@@ -373,6 +382,7 @@ draw.timeline(direct.timeline, title="By all-reduce")
 # 4. **Update**: each rank steps its own optimizer. Same weights, same gradient: the weights stay the same.
 #
 # Step 3 is the only one that you did not have before. Step 4 needs no talk at all.
+
 
 # %% four_steps
 def train_together(pixels, labels, steps):
@@ -401,14 +411,15 @@ assert all(torch.equal(weights, together.values[0]) for weights in together.valu
 draw.timeline(together.timeline, title=f"{world_size} ranks, 4 steps")
 
 # %% [markdown]
-# The `assert` holds bit for bit: after four steps, every rank has the same weights. Where *synchronise* is longer on one
-# rank than on another, that rank is waiting: a collective ends when the last rank has come.
+# The `assert` holds bit for bit: after four steps, every rank has the same weights. Where *synchronise* is longer
+# on one rank than on another, that rank is waiting: a collective ends when the last rank has come.
 #
 # ### With torchrun
 #
-# `ws.run` is for short experiments. Real jobs are scripts, started by `torchrun`: it starts the ranks and tells each one
-# through the environment who it is (`RANK`, `LOCAL_RANK`, `WORLD_SIZE`). The magic `%%torchrun` hands a whole cell to it,
-# with torchrun's own flags. The cell runs in new processes: it knows nothing of this notebook's variables.
+# `ws.run` is for short experiments. Real jobs are scripts, started by `torchrun`: it starts the ranks and tells
+# each one through the environment who it is (`RANK`, `LOCAL_RANK`, `WORLD_SIZE`). The magic `%%torchrun` hands a
+# whole cell to it, with torchrun's own flags. The cell runs in new processes: it knows nothing of this notebook's
+# variables.
 
 # %% load_magic
 # %load_ext worldsize
@@ -431,8 +442,8 @@ dist.destroy_process_group()
 # %% [markdown]
 # ### One rank, two ranks, four ranks
 #
-# Now the promise of this week: **N ranks with a batch of B/N train the same model as one rank with a batch of B.** The
-# training program is a script in three parts. First, who am I, and on which device?
+# Now the promise of this week: **N ranks with a batch of B/N train the same model as one rank with a batch of B.**
+# The training program is a script in three parts. First, who am I, and on which device?
 
 # %% script_who_am_i
 # %%writefile build/week01/train_digits.py
@@ -494,8 +505,8 @@ if rank == 0:
 dist.destroy_process_group()
 
 # %% [markdown]
-# Run it under real torchrun. With two GPUs or more, the counts are those that the GPUs can serve, on NCCL. Otherwise
-# it is one, two and four ranks on CPU cores, on Gloo.
+# Run it under real torchrun. With two GPUs or more, the counts are those that the GPUs can serve, on NCCL.
+# Otherwise it is one, two and four ranks on CPU cores, on Gloo.
 
 # %% one_two_four
 torch.save((pixels, labels), folder / "digits.pt")
@@ -517,17 +528,18 @@ for label, values in losses.items():
 draw.curves(losses, title="The same batch, split: the same curve", difference_from="1 rank")
 
 # %% [markdown]
-# The curves lie on each other: upper panel, thick to thin. The lower panel shows what is left of the difference: rounding in
-# the seventh digit, because float32 sums depend on the order in which they are taken.
+# The curves lie on each other: upper panel, thick to thin. The lower panel shows what is left of the difference:
+# rounding in the seventh digit, because float32 sums depend on the order in which they are taken.
 #
 # ### The other way to split: an assembly line
 #
-# Data parallelism needs the whole model on every rank. When that does not fit, split the model: rank 0 holds the first
-# layers, rank 1 the next, and so on. A batch passes through them like a car through a factory.
+# Data parallelism needs the whole model on every rank. When that does not fit, split the model: rank 0 holds the
+# first layers, rank 1 the next, and so on. A batch passes through them like a car through a factory.
 #
-# The two pictures below are **computed, not measured**. With one batch, three of four ranks are idle at any time. Cut
-# the batch into small pieces, and the ranks overlap: with *p* stages and *m* pieces they are busy for *m* / (*m* + *p* − 1)
-# of the time. Week 9 builds it.
+# The two pictures below are **computed, not measured**. With one batch, three of four ranks are idle at any time.
+# Cut the batch into small pieces, and the ranks overlap: with *p* stages and *m* pieces they are busy for *m* /
+# (*m* + *p* − 1) of the time. Week 9 builds it.
+
 
 # %% assembly_line
 def assembly_line(num_stages, num_pieces):
@@ -549,8 +561,9 @@ draw.timeline(assembly_line(4, 8), title="Computed, eight pieces")
 # %% [markdown]
 # ## 5. Compare with the production oracle
 #
-# Torch does all this in one line: `DistributedDataParallel` averages the gradients during the backward pass. Lab 3 has you
-# write it. For now it is the judge: the same data, the same start, and its weights must be ours.
+# Torch does all this in one line: `DistributedDataParallel` averages the gradients during the backward pass. Lab 3
+# has you write it. For now it is the judge: the same data, the same start, and its weights must be ours.
+
 
 # %% against_ddp
 def train_ddp(pixels, labels, steps):
@@ -581,8 +594,9 @@ print(f"largest weight {ours.abs().max():.3f}, largest difference from DDP {(our
 #
 # times as fast, and never more than 1/*s* times. (Amdahl 1967, *Validity of the Single Processor Approach*, AFIPS.)
 #
-# **Gustafson**: the time is fixed, and the batch grows with the ranks. If a fraction *s* of the time is not split, *N* ranks
-# do *s* + (1 − *s*) *N* times the work. (Gustafson 1988, *Reevaluating Amdahl's Law*, CACM 31.)
+# **Gustafson**: the time is fixed, and the batch grows with the ranks. If a fraction *s* of the time is not split,
+# *N* ranks do *s* + (1 − *s*) *N* times the work. (Gustafson 1988, *Reevaluating Amdahl's Law*, CACM 31.)
+
 
 # %% two_laws
 def amdahl(num_ranks, serial):
@@ -610,8 +624,8 @@ where = reports[1]["backend"]
 draw.scaling(step_times_s, title=f"Measured here, {where}, {os.cpu_count()} cores")
 
 # %% [markdown]
-# A formula is worth something when it predicts a run that it has not seen. Take *s* from one and two ranks alone, predict
-# the other rows, and compare.
+# A formula is worth something when it predicts a run that it has not seen. Take *s* from one and two ranks alone,
+# predict the other rows, and compare.
 
 # %% held_out
 median_s = {n: statistics.median(times) for n, times in step_times_s.items()}
@@ -625,12 +639,12 @@ for n in rank_counts:
     print(f"{n:5} {formula:9.2f} {speedups[n]:10.2f} {formula / speedups[n] - 1:+10.0%}")
 
 # %% [markdown]
-# Amdahl's law knows no machine. It assumes a processor for every rank: if you have fewer than four cores, four ranks share
-# them, and the error in the last row is that missing hardware.
+# Amdahl's law knows no machine. It assumes a processor for every rank: if you have fewer than four cores, four
+# ranks share them, and the error in the last row is that missing hardware.
 #
-# It knows no talk either. If two ranks were slower than one here, no *s* from 0 to 1 explains it: averaging cost more than
-# splitting saved. With a network this small, or a machine this busy, that happens. Week 3 finds the size at which a second
-# GPU begins to pay.
+# It knows no talk either. If two ranks were slower than one here, no *s* from 0 to 1 explains it: averaging cost
+# more than splitting saved. With a network this small, or a machine this busy, that happens. Week 3 finds the size
+# at which a second GPU begins to pay.
 #
 # ### On hardware that you do not have
 #
@@ -638,8 +652,8 @@ for n in rank_counts:
 #
 # $$\text{time} = \frac{2 (N-1)}{N} \, \frac{S}{\beta}$$
 #
-# Take the gradients of ResNet-50, eight GPUs, and published bandwidths. Communication efficiency is compute / (compute +
-# communication): for 90%, a step must compute nine times as long as it talks.
+# Take the gradients of ResNet-50, eight GPUs, and published bandwidths. Communication efficiency is compute /
+# (compute + communication): for 90%, a step must compute nine times as long as it talks.
 
 # %% predicted_elsewhere
 bus_bandwidth = {  # bytes/s in an all-reduce
@@ -678,8 +692,9 @@ print(f"communication efficiency  {communication_efficiency:.0%}")
 print(f"memory utilisation        {memory_utilisation:.3%} of {units.format_bytes(capacity_bytes)}")
 
 # %% [markdown]
-# The fifth needs a failure. This job saves its weights every 5 steps; rank 1 dies in step 13. Then the same job starts
-# again, finds the checkpoint, and does the lost steps once more.
+# The fifth needs a failure. This job saves its weights every 5 steps; rank 1 dies in step 13. Then the same job
+# starts again, finds the checkpoint, and does the lost steps once more.
+
 
 # %% fragile_job
 def fragile(pixels, labels, path, dies):
@@ -720,8 +735,9 @@ print(f"recovery time             {recovery_time_s:.2f} s, of which {lost} steps
 #
 # ### The loud failure: a rank that finishes early
 #
-# Rank 0 has three batches, the others have four: a data set that does not divide evenly. In its fourth step, rank 1 calls
-# `all_reduce`, and rank 0 never does.
+# Rank 0 has three batches, the others have four: a data set that does not divide evenly. In its fourth step, rank 1
+# calls `all_reduce`, and rank 0 never does.
+
 
 # %% one_batch_short
 def one_batch_short():
@@ -740,14 +756,15 @@ except ws.RunTimeout as report:
     print(report)
 
 # %% [markdown]
-# **Symptom**: no error, no output, and the job hangs: on GPUs at full utilisation, because a waiting NCCL kernel spins.
-# **Cause**: a collective is a promise of *all* ranks, and one of them did not keep it. **Fix**: every rank makes the same
-# calls in the same order, also at the end of the data. Ask of a hang not *who waits*, but *who is missing*: the report
-# names both.
+# **Symptom**: no error, no output, and the job hangs: on GPUs at full utilisation, because a waiting NCCL kernel
+# spins. **Cause**: a collective is a promise of *all* ranks, and one of them did not keep it. **Fix**: every rank
+# makes the same calls in the same order, also at the end of the data. Ask of a hang not *who waits*, but *who is
+# missing*: the report names both.
 #
 # ### The quiet failure: the sum instead of the mean
 #
 # Leave out one line, `gradient /= world_size`. Every rank still has the same weights, so nothing looks wrong.
+
 
 # %% sum_instead_of_mean
 def train_with(pixels, labels, divisor):
@@ -776,8 +793,9 @@ outcome = {
 draw.curves(outcome, title=f"{max(rank_counts)} ranks: mean and sum of the gradients")
 
 # %% [markdown]
-# **Symptom**: training that was stable on one GPU is wild on several, and worse the more you use. **Cause**: the sum of
-# *N* gradients is *N* times their mean, so the learning rate is *N* times as large. **Fix**: divide by the world size.
+# **Symptom**: training that was stable on one GPU is wild on several, and worse the more you use. **Cause**: the
+# sum of *N* gradients is *N* times their mean, so the learning rate is *N* times as large. **Fix**: divide by the
+# world size.
 #
 # A loss that stays near ln 10 is that of a network which guesses among ten digits:
 
@@ -785,8 +803,8 @@ draw.curves(outcome, title=f"{max(rank_counts)} ranks: mean and sum of the gradi
 print(f"loss of guessing one of ten: {torch.tensor(10.0).log():.3f}; last loss with the sum: {outcome['sum'][-1]:.3f}")
 
 # %% [markdown]
-# Adam would hide it: it divides by the size of the gradient, so a factor of *N* nearly cancels. A bug that one optimizer
-# shows and another hides is best caught as you did above: by comparing with one process.
+# Adam would hide it: it divides by the size of the gradient, so a factor of *N* nearly cancels. A bug that one
+# optimizer shows and another hides is best caught as you did above: by comparing with one process.
 
 # %% [markdown]
 # ## 8. Self-check
@@ -806,11 +824,12 @@ quiz.ask("week01")
 # ## To take with you
 #
 # - One GPU is too slow (decades) and too small (16 bytes for each parameter, activations on top).
-# - Data parallelism: split, compute, synchronise, update. Ranks say one thing, once a step: the mean of their gradients.
-# - N ranks of batch B/N train the model of one rank of batch B, up to rounding. If yours do not, look for the sum that
-#   should be a mean, for different starting weights, or for ranks that see the same data.
+# - Data parallelism: split, compute, synchronise, update. Ranks say one thing, once a step: the mean of their
+#   gradients.
+# - N ranks of batch B/N train the model of one rank of batch B, up to rounding. If yours do not, look for the sum
+#   that should be a mean, for different starting weights, or for ranks that see the same data.
 # - Speed-up has a ceiling: what is not split (Amdahl), and the hardware that is really there.
 # - A collective waits for every rank. One that does not come stops all.
 #
-# **Now the lab**: [lab 1, average the gradients](../labs/lab01/lab01.ipynb). There the batch does not divide evenly, ranks
-# start from different weights, and some gradients are missing.
+# **Now the lab**: [lab 1, average the gradients](../labs/lab01/lab01.ipynb). There the batch does not divide
+# evenly, ranks start from different weights, and some gradients are missing.

@@ -296,7 +296,7 @@ def read_losses(value: Any, num_steps: int, rank: int) -> torch.Tensor:
         raise CheckFailed(wanted, f"{len(value)} of them on rank {rank}", "One loss for every global batch.")
     try:
         return torch.tensor([float(loss) for loss in value])
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise CheckFailed(wanted, f"a list that holds something else on rank {rank}") from None
 
 
@@ -357,7 +357,7 @@ def expect_trained(values: list[Any], states: list[Tensors], data: Tensors, epoc
     for rank, value in enumerate(values):
         own, everyone = (sum(len(part) for part in parts) for parts in rank_and_all_parts(steps, rank))
         num_rows = entry(value, "num_rows")
-        if num_rows != own:
+        if not isinstance(num_rows, int) or num_rows != own:
             amount = "all samples of every global batch" if num_rows == everyone else "another number of samples"
             raise CheckFailed(
                 "each rank's model to see only its own part of every global batch, once",
