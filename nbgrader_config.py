@@ -28,3 +28,11 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.OverwriteCells.add_missing_cells = True
+
+# feedback that a student can read without a network
+c.GenerateFeedback.exporter_class = "autograder.offline.OfflineHTMLExporter"
+c.GenerateFeedback.preprocessors = [
+    "nbgrader.preprocessors.GetGrades",
+    "autograder.offline.FormulasToMathML",
+    "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
+]

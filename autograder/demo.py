@@ -1,4 +1,4 @@
-"""The main job from end to end, as an instructor would do it: execute a week, grade a class, write one page about both."""
+"""The main job from end to end, as an instructor would do it: a week executed, a class graded, one page about both."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from rich.table import Table
 
 from autograder.answers import compose, read_answer, solution_cells
 from autograder.grade import RECORD
+from autograder.offline import FormulasToMathML, OfflineHTMLExporter
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,12 @@ def _execute(root: Path, week: str, folder: Path) -> NotebookNode:
     executed = folder / "week" / f"{week}.ipynb"
     executed.parent.mkdir(parents=True)
     _run([_program("papermill"), str(source), str(executed)], executed.parent, folder / "logs" / "papermill.log")
-    html = [_program("jupyter"), "nbconvert", "--to", "html", "--log-level=ERROR", executed.name]
-    # the page must not load anything from the network, so no widget state and no scripts from elsewhere
-    offline = ["HTMLExporter.mathjax_url=", "HTMLExporter.require_js_url=", "HTMLExporter.jquery_url="]
-    _run([*html, *(f"--{setting}" for setting in offline)], executed.parent, folder / "logs" / "nbconvert.log")
-    return nbformat.read(executed, as_version=4)
+    notebook = nbformat.read(executed, as_version=4)
+    exporter = OfflineHTMLExporter()
+    exporter.register_preprocessor(FormulasToMathML)
+    html, _ = exporter.from_notebook_node(deepcopy(notebook), {"metadata": {"name": week}})
+    executed.with_suffix(".html").write_text(html, encoding="utf-8")
+    return notebook
 
 
 def _hand_in(root: Path, lab: str, course: Path) -> dict[str, str]:

@@ -113,8 +113,8 @@ def test_curves_show_the_largest_difference():
     assert picture.alt.endswith("The largest difference from 1 rank is 2.5e-01.")
 
 
-def test_curves_on_top_of_each_other_get_thinner():
-    lines = draw.curves({name: [1, 2] for name in "abc"}).axes[0].lines
+def test_curves_that_should_agree_get_thinner():
+    lines = draw.curves({name: [1, 2] for name in "abc"}, difference_from="a").axes[0].lines
     widths = [line.get_linewidth() for line in lines]
     assert widths == sorted(widths, reverse=True) and len(set(widths)) == 3
 

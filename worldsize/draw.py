@@ -205,8 +205,8 @@ def curves(
         raise ValueError(f"No curve is called {difference_from!r}: choose one of {', '.join(series)}.")
     picture = Picture(9, 5.0 if difference_from else 3.4)
     panels = picture.subplots(2 if difference_from else 1, sharex=True, squeeze=False)[:, 0]
-    # thick to thin, so that lines on top of each other can all be seen
-    widths = [max(1.6, 6.5 - 2.2 * index) for index in range(len(series))]
+    # curves that should agree go from thick to thin, so that each can be seen under the next
+    widths = [max(1.6, 6.5 - 2.2 * index) if difference_from else 2.0 for index in range(len(series))]
     for (label, values), style, width in zip(series.items(), cycle(_line_styles()), widths, strict=False):
         panels[0].plot(range(1, len(values) + 1), values, label=label, linewidth=width, **style)
     panels[0].set_ylabel(y_label)

@@ -55,7 +55,7 @@ def batches_on_rank(student: Any, calls: list[list[int]]) -> list[Any]:
 
 def broadcast_on_rank(student: Any, tensors: Tensors) -> dict[str, Tensors]:
     model = buffered_model(tensors)
-    held = dict(model.named_parameters())  # what an optimiser made before the call would hold
+    held: Tensors = dict(model.named_parameters())  # what an optimiser made before the call would hold
     student.broadcast_model(model)
     return {"held": held, "model": every_tensor(model)}
 
@@ -309,7 +309,7 @@ def mean_gradient(state: Tensors, images: torch.Tensor, labels: torch.Tensor) ->
 
 def weighted_sum(gradients: list[Tensors], weights: list[float]) -> Tensors:
     return {
-        name: sum(weight * gradient[name] for gradient, weight in zip(gradients, weights, strict=True))
+        name: torch.stack([w * gradient[name] for gradient, w in zip(gradients, weights, strict=True)]).sum(dim=0)
         for name in gradients[0]
     }
 
@@ -354,14 +354,14 @@ def expect_trained(values: list[Any], states: list[Tensors], data: Tensors, epoc
     for rank, value in enumerate(values):
         hint = hint_for(entry(value, "model"), mistakes, otherwise)
         expect_tensors(entry(value, "model"), wanted, "the trained", rank, hint)
+    everyone = sum(len(part) for parts in steps for part in parts)
     for rank, value in enumerate(values):
-        own, everyone = (sum(len(part) for part in parts) for parts in rank_and_all_parts(steps, rank))
-        num_rows = entry(value, "num_rows")
-        if not isinstance(num_rows, int) or num_rows != own:
-            amount = "all samples of every global batch" if num_rows == everyone else "another number of samples"
+        num_rows, own = entry(value, "num_rows"), sum(len(parts[rank]) for parts in steps)
+        if type(num_rows) is not int or num_rows != own:
+            is_everything = type(num_rows) is int and num_rows == everyone
             raise CheckFailed(
                 "each rank's model to see only its own part of every global batch, once",
-                f"{amount} on rank {rank}",
+                f"{'all samples of every' if is_everything else 'another number of samples of the'} batch on rank {rank}",
                 "The ranks are there to share the work: compute this rank's part, and let the average do the rest.",
             )
 
@@ -370,10 +370,6 @@ def as_tensors(value: Any) -> Tensors:
     """The trained tensors that a rank returned, without anything else that may be among them."""
     model = entry(value, "model")
     return {name: t for name, t in model.items() if isinstance(t, torch.Tensor)} if isinstance(model, dict) else {}
-
-
-def rank_and_all_parts(steps: Steps, rank: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    return [parts[rank] for parts in steps], [part for parts in steps for part in parts]
 
 
 # rank_batches: the inputs and outputs are plain, so one process asks for the parts of every rank.

@@ -1,0 +1,41 @@
+"""Pages that need no network: formulas become MathML, which browsers draw by themselves."""
+
+from __future__ import annotations
+
+import re
+
+from latex2mathml.converter import convert
+from nbconvert.exporters import HTMLExporter
+from nbconvert.preprocessors import Preprocessor
+from nbformat import NotebookNode
+from traitlets import Bool
+
+# code comes first, so that a dollar inside it is left alone
+_CODE_OR_FORMULA = re.compile(
+    r"(?P<code>```.*?```|`[^`\n]+`)|\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$\n]+?)\$", re.DOTALL
+)
+_FROM_ELSEWHERE = re.compile(r"<script\b(?:(?!</script>).)*https?://(?:(?!</script>).)*</script>", re.DOTALL)
+
+
+class FormulasToMathML(Preprocessor):
+    """Replaces LaTeX between dollars in Markdown cells by MathML."""
+
+    def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
+        if cell.cell_type == "markdown":
+            cell.source = _CODE_OR_FORMULA.sub(_to_mathml, cell.source)
+        return cell, resources
+
+
+class OfflineHTMLExporter(HTMLExporter):
+    """nbconvert's HTML without the scripts that it would load from elsewhere."""
+
+    def from_notebook_node(self, nb: NotebookNode, resources: dict | None = None, **kw: object) -> tuple[str, dict]:
+        html, resources = super().from_notebook_node(nb, resources, **kw)
+        return _FROM_ELSEWHERE.sub("", html), resources
+
+
+def _to_mathml(match: re.Match[str]) -> str:
+    if match["code"]:
+        return match["code"]
+    block = match["block"]
+    return convert(block or match["inline"], display="block" if block else "inline")
