@@ -20,6 +20,8 @@ _FROM_ELSEWHERE = re.compile(r"<script\b(?:(?!</script>).)*https?://(?:(?!</scri
 class FormulasToMathML(Preprocessor):
     """Replaces LaTeX between dollars in Markdown cells by MathML."""
 
+    enabled = Bool(True).tag(config=True)
+
     def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
         if cell.cell_type == "markdown":
             cell.source = _CODE_OR_FORMULA.sub(_to_mathml, cell.source)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -148,7 +147,9 @@ def _page(question: Question) -> ipywidgets.Widget:
     wide = widgets.Layout(width="100%", height="auto")
     texts = [choice.text for choice in question.choice]
     if question.kind == "single":
-        radio = widgets.RadioButtons(options=list(enumerated(texts)), value=None, layout=wide)
+        radio = widgets.RadioButtons(
+            options=[(text, place) for place, text in enumerate(texts)], value=None, layout=wide
+        )
         fields: list[Any] = [radio]
     else:
         fields = [widgets.Checkbox(description=text, indent=False, layout=wide) for text in texts]
@@ -164,11 +165,6 @@ def _page(question: Question) -> ipywidgets.Widget:
 
     check.on_click(tell)
     return widgets.VBox([widgets.HTMLMath(_html(question.text)), *fields, check, feedback])
-
-
-def enumerated(texts: Sequence[str]) -> list[tuple[str, int]]:
-    """Each text with its place, as a list of options takes them."""
-    return [(text, place) for place, text in enumerate(texts)]
 
 
 def _feedback(question: Question, chosen: set[int]) -> str:

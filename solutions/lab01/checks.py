@@ -358,10 +358,12 @@ def expect_trained(values: list[Any], states: list[Tensors], data: Tensors, epoc
     for rank, value in enumerate(values):
         num_rows, own = entry(value, "num_rows"), sum(len(parts[rank]) for parts in steps)
         if type(num_rows) is not int or num_rows != own:
-            is_everything = type(num_rows) is int and num_rows == everyone
+            amount = (
+                "all samples of every" if type(num_rows) is int and num_rows == everyone else "other samples of the"
+            )
             raise CheckFailed(
                 "each rank's model to see only its own part of every global batch, once",
-                f"{'all samples of every' if is_everything else 'another number of samples of the'} batch on rank {rank}",
+                f"{amount} batch on rank {rank}",
                 "The ranks are there to share the work: compute this rank's part, and let the average do the rest.",
             )
 

@@ -295,6 +295,7 @@ def train(
 
     - All start from rank 0's parameters and buffers, however their models differ before.
     - The parts come from `rank_batches`, called with this `batch_size` and `seed` and with epochs 0 ... num_epochs - 1.
+      (A check may put another `rank_batches` in its place, to choose the batches.)
       Only this rank's part of each batch goes through its model, once; an empty part may be skipped.
     - The loss is `F.cross_entropy(model(images[part]), labels[part])` and the update is plain SGD
       (`torch.optim.SGD(model.parameters(), lr=lr)`), one update for every global batch.
