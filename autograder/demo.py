@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
+import papermill
 from jinja2 import Environment, PackageLoader
 from nbformat import NotebookNode
 from rich.console import Console
@@ -24,6 +26,8 @@ from rich.table import Table
 from autograder.answers import compose, read_answer, solution_cells
 from autograder.grade import RECORD
 from autograder.offline import FormulasToMathML, OfflineHTMLExporter
+
+_RESULT = re.compile(r"\] (\w+: (?:[\d.]+ of [\d.]+ points|malformed submission).*)")
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,10 @@ def _execute(root: Path, week: str, folder: Path) -> NotebookNode:
     (source,) = (root / "weeks").glob(f"{week}_*.ipynb")
     executed = folder / "week" / f"{week}.ipynb"
     executed.parent.mkdir(parents=True)
-    _run([_program("papermill"), str(source), str(executed)], executed.parent, folder / "logs" / "papermill.log")
+    try:
+        papermill.execute_notebook(source, executed, cwd=executed.parent, kernel_name="python3")
+    except papermill.PapermillExecutionError as error:
+        raise StepFailed(f"{week} stopped at a failing cell:\n{error}\nThe notebook so far: {executed}") from None
     notebook = nbformat.read(executed, as_version=4)
     exporter = OfflineHTMLExporter()
     exporter.register_preprocessor(FormulasToMathML)
@@ -141,10 +148,10 @@ def _figures(notebook: NotebookNode) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def _step(console: Console, what: str) -> Iterator[None]:
+    console.print(f"[bold]{what}[/]")
     start_s = time.monotonic()
-    with console.status(what):
-        yield
-    console.print(f"[green]done[/] {what} [dim]({time.monotonic() - start_s:.0f} s)[/]")
+    yield
+    console.print(f"  [green]done[/] in {time.monotonic() - start_s:.0f} s")
 
 
 def _program(name: str) -> str:
@@ -152,12 +159,26 @@ def _program(name: str) -> str:
 
 
 def _run(command: list[str], cwd: Path, log: Path) -> None:
+    """Runs a command into a log; each submission's result is also shown, as soon as it is known."""
     log.parent.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
-    with open(log, "w", encoding="utf-8") as file:
-        code = subprocess.call(
-            command, cwd=cwd, env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL, stdout=file, stderr=file
-        )
-    if code:
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        env={**os.environ, "PATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout
+    with process, open(log, "w", encoding="utf-8") as file:
+        for line in process.stdout:
+            file.write(line)
+            if result := _RESULT.search(line):
+                print(f"  {result[1]}", flush=True)
+    if process.returncode:
         tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-30:])
-        raise StepFailed(f"{' '.join(command)} failed with exit code {code}.\n{tail}\nThe whole log: {log}")
+        raise StepFailed(
+            f"{' '.join(command)} failed with exit code {process.returncode}.\n{tail}\nThe whole log: {log}"
+        )

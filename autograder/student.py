@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +14,7 @@ import cloudpickle
 from autograder.sandbox import Sandbox
 from autograder.verdict import Outcome
 from worldsize.launch import RankFailed, RunTimeout, run
-from worldsize.launch.failure import is_cell, quote
+from worldsize.launch.failure import Failure, Line, is_cell, quote, tell_hang
 
 _AFTER_A_HANG_S = 5.0  # what a call may take once one has hung: the code is known not to end by itself
 _MAX_VALUE_BYTES = 256 << 20
@@ -49,7 +50,7 @@ class Student:
         cloudpickle.register_pickle_by_value(sys.modules[on_rank.__module__])
         cloudpickle.register_pickle_by_value(sys.modules[__name__])
         self._reopen_if_dead()
-        start_s = time.monotonic()
+        start_s, limit_s = time.monotonic(), min(self._call_s, self._left_s)
         try:
             return run(
                 _call_on_rank,
@@ -59,7 +60,7 @@ class Student:
                 world_size=world_size,
                 each=each,
                 backend="gloo",
-                timeout_s=min(self._call_s, self._left_s),
+                timeout_s=limit_s,
                 echo=False,
                 nursery=self._sandbox.nursery,
                 max_value_bytes=_MAX_VALUE_BYTES,
@@ -68,7 +69,7 @@ class Student:
             raise StudentFailed(Outcome.CRASHED, _explain(error)) from None
         except RunTimeout as error:
             self._call_s = min(self._call_s, _AFTER_A_HANG_S)
-            raise StudentFailed(Outcome.HUNG, str(error)) from None
+            raise StudentFailed(Outcome.HUNG, _explain_hang(error, world_size, limit_s)) from None
         finally:
             self._left_s -= time.monotonic() - start_s
             self._clean_up()
@@ -91,8 +92,18 @@ class Student:
 def _explain(error: RankFailed) -> str:
     """The culprit's words and its lines in the student's own cells; never a line of the checks."""
     culprit = error.failures[0]
-    lines = quote([line for line in culprit.lines if is_cell(line.filename)])
-    return "\n".join([f"Rank {culprit.rank}: {culprit.headline}", *lines])
+    return "\n".join([f"Rank {culprit.rank}: {culprit.headline}", *quote(_in_cells(culprit))])
+
+
+def _explain_hang(error: RunTimeout, world_size: int, limit_s: float) -> str:
+    """Where each rank stood in the student's own cells, and which ones had returned."""
+    standing = [replace(one, lines=_in_cells(one)) for one in error.failures]
+    returned = sorted(set(range(world_size)) - {one.rank for one in standing})
+    return tell_hang(standing, returned, limit_s)
+
+
+def _in_cells(failure: Failure) -> list[Line]:
+    return [line for line in failure.lines if is_cell(line.filename)]
 
 
 class _StudentModule(ModuleType):

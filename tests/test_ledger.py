@@ -55,7 +55,7 @@ def test_a_later_result_replaces_the_earlier_one():
 
 @pytest.mark.parametrize("value", ["soon", float("nan"), float("inf"), True, [1, 2]])
 def test_only_numbers_are_predictions(value):
-    with pytest.raises(ValueError, match="'time' needs a number, such as 12.5"):
+    with pytest.raises(ValueError, match=r"'time' needs a number, such as 12\.5"):
         ledger.predict("time", value)
     assert not ledger.show().entries
 

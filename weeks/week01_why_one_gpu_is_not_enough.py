@@ -675,7 +675,7 @@ for fabric, bytes_per_s in bus_bandwidth.items():
 # - **Scaling efficiency**: speed-up over the number of ranks.
 # - **Communication efficiency**: compute / (compute + communication).
 # - **Memory utilisation**: bytes in use over bytes there are.
-# - **Recovery time**: from a failure to the step at which it struck.
+# - **Recovery time**: from the report of a failure until the job is past the step at which it struck.
 #
 # Four of them are one line each.
 
@@ -702,7 +702,9 @@ print(f"memory utilisation        {memory_utilisation:.3%} of {units.format_byte
 def fragile(pixels, labels, path, dies):
     """The step that this start began from."""
     device, model, optimizer = start()
-    saved = torch.load(path) if os.path.exists(path) else {"step": 0, "model": model.state_dict()}
+    saved = {"step": 0, "model": model.state_dict()}
+    if os.path.exists(path):
+        saved = torch.load(path, map_location=device)
     model.load_state_dict(saved["model"])
     for step in range(saved["step"], 14):
         if dies and step == 13 and dist.get_rank() == 1:

@@ -342,7 +342,7 @@ for rank, (weight, losses) in enumerate(ws.run(train_linear, world_size=3, backe
         weight,
         one_weight,
         f"the trained weight on rank {rank} of 3",
-        "One rank alone reaches the expected one.",
+        "One rank alone reaches the expected value.",
     )
     if not isinstance(losses, list) or len(losses) != 6:
         raise CheckFailed("a list of 6 losses: 3 epochs of 2 steps", f"{losses!r:.80}")

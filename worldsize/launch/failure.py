@@ -95,7 +95,7 @@ class RankFailed(RunError):
 
 
 class RunTimeout(RunError):
-    """The ranks were not done in time."""
+    """The ranks were not done in time; `failures` says where each unfinished one stood."""
 
 
 def of_exception(rank: int, error: BaseException, time_ns: int) -> Failure:
@@ -118,7 +118,7 @@ def of_status(rank: int, status: int, time_ns: int) -> Failure:
         reasons = {
             signal.SIGKILL: "something killed it; out of memory is the usual reason",
             signal.SIGSEGV: "native code touched memory that is not its own",
-            signal.SIGABRT: "native code gave up",
+            signal.SIGABRT: "native code gave up; on Gloo, ranks end so that call different collectives or sizes",
         }
         return Failure(rank, name, reasons.get(number, "the process was ended by this signal"), [], time_ns)
     code = os.WEXITSTATUS(status)
@@ -164,6 +164,16 @@ def tell(failures: Sequence[Failure], world_size: int) -> str:
     parts += [f"Rank {other.rank} failed too, with {other.headline}" for other in others if not other.is_victim]
     if victims:
         parts.append(f"{name_ranks(victims)} lost the connection because of it.")
+    return "\n".join(parts)
+
+
+def tell_hang(standing: Sequence[Failure], returned: Sequence[int], timeout_s: float) -> str:
+    """The report of a run that did not end: who had returned, and where each other rank stood."""
+    parts = [f"The ranks were not done after {timeout_s:g} s."]
+    if returned:
+        parts.append(f"{name_ranks(returned)} had returned.")
+    for one in standing:
+        parts += [f"Rank {one.rank} was still at", *(quote(one.lines) or ["  a place that it did not tell"])]
     return "\n".join(parts)
 
 

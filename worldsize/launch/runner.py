@@ -196,7 +196,7 @@ class _Crew:
         if failures:
             raise RankFailed(failure.tell(failures, self._world_size), failure.order(failures), output)
         if not all(member.has_value for member in members):
-            raise RunTimeout(self._tell_where(timeout_s), output=output)
+            raise self._timeout(timeout_s, output)
         values = [member.value for member in members]
         return Run(values, output, self._end_s - self._start_s, self._backend, self._timeline())
 
@@ -316,16 +316,11 @@ class _Crew:
             if not self._turn(deadline_s):
                 break
 
-    def _tell_where(self, timeout_s: float) -> str:
-        parts = [f"The ranks were not done after {timeout_s:g} s."]
-        done = [member.rank for member in self._members.values() if member.has_value]
-        if done:
-            parts.append(f"{failure.name_ranks(done)} had returned.")
-        for member in self._members.values():
-            if not member.has_value:
-                parts.append(f"Rank {member.rank} was still at")
-                parts += failure.quote(member.where or []) or ["  a place that it did not tell"]
-        return "\n".join(parts)
+    def _timeout(self, timeout_s: float, output: list[str]) -> RunTimeout:
+        members = self._members.values()
+        returned = [member.rank for member in members if member.has_value]
+        standing = [Failure(m.rank, "not done", "", m.where or []) for m in members if not m.has_value]
+        return RunTimeout(failure.tell_hang(standing, returned, timeout_s), standing, output)
 
     def _stop_the_rest(self) -> None:
         self._nursery.kill([member.job for member in self._members.values() if not member.has_exited])
