@@ -11,9 +11,11 @@ from typing import Any
 import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbformat import NotebookNode
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution
 from traitlets import Bool, Float
+from traitlets.config import Configurable
 
 from autograder import feedback
 from autograder.extract import Malformed, given_imports, read_submission, student_cells
@@ -34,7 +36,7 @@ class SubmissionExporter(NotebookExporter):
         try:
             notebook = read_submission(Path(filename))
         except Malformed as reason:
-            notebook = nbformat.read(_release_path(self.parent.coursedir, resources or {}), as_version=4)
+            notebook = nbformat.read(_release_path(_coursedir(self), resources or {}), as_version=4)
             notebook.metadata[RECORD] = {"malformed": str(reason)}
         return self.from_notebook_node(notebook, resources=resources, **kw)
 
@@ -66,7 +68,7 @@ class Grade(NbGraderPreprocessor):
         return nb, resources
 
     def _judge(self, nb: NotebookNode, resources: dict) -> Report:
-        coursedir = self.parent.parent.coursedir
+        coursedir = _coursedir(self)
         release = nbformat.read(_release_path(coursedir, resources), as_version=4)
         checks = Path(_source_folder(coursedir, resources), "checks.py")
         try:
@@ -111,11 +113,19 @@ def _score_of(report: Report, cell: NotebookNode) -> tuple[float, str]:
     return min(earned, float(cell.metadata.nbgrader.points)), feedback.of_checks(results)
 
 
-def _release_path(coursedir: Any, resources: dict) -> str:
+def _coursedir(part: Configurable) -> CourseDirectory:
+    """The course folder of the nbgrader command that this part belongs to."""
+    while not hasattr(part, "coursedir"):
+        assert part.parent, "made outside an nbgrader command"
+        part = part.parent
+    return getattr(part, "coursedir")  # noqa: B009
+
+
+def _release_path(coursedir: CourseDirectory, resources: dict) -> str:
     names = resources["nbgrader"]
     folder = coursedir.format_path(coursedir.release_directory, ".", names["assignment"])
     return str(Path(folder, names["notebook"] + ".ipynb"))
 
 
-def _source_folder(coursedir: Any, resources: dict) -> str:
+def _source_folder(coursedir: CourseDirectory, resources: dict) -> str:
     return coursedir.format_path(coursedir.source_directory, ".", resources["nbgrader"]["assignment"])

@@ -115,7 +115,7 @@ def of_status(rank: int, status: int, time_ns: int) -> Failure:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-        reasons = {
+        reasons: dict[int, str] = {
             signal.SIGKILL: "something killed it; out of memory is the usual reason",
             signal.SIGSEGV: "native code touched memory that is not its own",
             signal.SIGABRT: "native code gave up; on Gloo, ranks end so that call different collectives or sizes",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def load(shell: InteractiveShell) -> None:
     """Makes `%%torchrun` known to this IPython."""
-    shell.register_magic_function(torchrun, magic_kind="cell", magic_name="torchrun")
+    shell.register_magic_function(torchrun, magic_kind="cell", magic_name="torchrun")  # pyright: ignore[reportCallIssue]
 
 
 def torchrun(line: str, cell: str) -> Run:

@@ -108,7 +108,9 @@ def _join(job: dict[str, Any]) -> str:
         torch.cuda.set_device(device)
     dist.init_process_group(
         backend,
-        store=dist.FileStore(job["store"], job["world_size"]),
+        store=dist.FileStore(  # pyright: ignore[reportPrivateImportUsage]
+            job["store"], job["world_size"]
+        ),
         rank=job["rank"],
         world_size=job["world_size"],
         timeout=timedelta(seconds=job["timeout_s"] + 60),

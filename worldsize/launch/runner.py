@@ -227,7 +227,7 @@ class _Crew:
                 self._settle_by_status(member, 9)
             return
         header = message[0]
-        member = self._members.get(header.get("job"))
+        member = self._members.get(header.get("job", 0))
         if header["kind"] == "exited" and member:
             self._hear_rank(member)  # what it said last stands before how it ended
             member.has_exited = True
