@@ -20,6 +20,7 @@ c.ClearSolutions.code_stub = {
 c.ClearSolutions.text_stub = "*Replace this line with your answer.*"
 
 # grading: the judge decides, in place of a kernel that ran student code
+c.Autograde.pre_convert_hook = "autograder.grade.prepare"
 c.Autograde.exporter_class = "autograder.grade.SubmissionExporter"
 c.Autograde.autograde_preprocessors = [
     "autograder.grade.Grade",

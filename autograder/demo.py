@@ -8,19 +8,20 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
-import papermill
 from jinja2 import Environment, PackageLoader
 from nbformat import NotebookNode
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
 from autograder.answers import compose, read_answer, solution_cells
@@ -82,10 +83,8 @@ def _execute(root: Path, week: str, folder: Path) -> NotebookNode:
     (source,) = (root / "weeks").glob(f"{week}_*.ipynb")
     executed = folder / "week" / f"{week}.ipynb"
     executed.parent.mkdir(parents=True)
-    try:
-        papermill.execute_notebook(source, executed, cwd=executed.parent, kernel_name="python3")
-    except papermill.PapermillExecutionError as error:
-        raise StepFailed(f"{week} stopped at a failing cell:\n{error}\nThe notebook so far: {executed}") from None
+    with _progress(source, executed):
+        _run([_program("papermill"), str(source), str(executed)], executed.parent, folder / "logs" / "papermill.log")
     notebook = nbformat.read(executed, as_version=4)
     exporter = OfflineHTMLExporter()
     exporter.register_preprocessor(FormulasToMathML)
@@ -144,6 +143,30 @@ def _figures(notebook: NotebookNode) -> Iterator[tuple[str, str]]:
             data = output.get("data", {})
             if "image/png" in data:
                 yield data["image/png"].replace("\n", ""), data.get("text/plain", "")
+
+
+@contextmanager
+def _progress(source: Path, executed: Path) -> Iterator[None]:
+    """A bar that follows the executed notebook, which papermill saves after every cell."""
+    num_cells = len(nbformat.read(source, as_version=4).cells)
+    ended = threading.Event()
+
+    def follow() -> None:
+        with Progress("  ", BarColumn(), MofNCompleteColumn(), "cells", TimeElapsedColumn()) as bar:
+            task = bar.add_task("", total=num_cells)
+            is_last = False
+            while not is_last:
+                is_last = ended.wait(0.5)
+                with suppress(OSError):  # it is not there yet
+                    bar.update(task, completed=executed.read_text(encoding="utf-8").count('"status": "completed"'))
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        follower.join()
 
 
 @contextmanager

@@ -6,28 +6,45 @@ import ast
 import json
 import os
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
 from nbgrader.utils import is_grade, is_solution
 
 MAX_BYTES = 20 << 20
+MAX_SOURCE_CHARS = 1 << 20  # of all cells together; parsing costs hundreds of bytes for each
+MAX_CELLS = 2000
 MAX_DEPTH = 40
 _DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_NEW_CELL = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
 
 
 class Malformed(ValueError):
     """A file that is not a notebook of this assignment; the text is a sentence for the student."""
 
 
-def read_submission(path: Path) -> NotebookNode:
-    """The notebook in a submitted file.
+def read_submission(path: Path, release: NotebookNode) -> NotebookNode:
+    """The text of a submitted file in a fresh notebook, whose metadata and grade cells are the release's.
 
     Raises:
-        Malformed: it is no plain file, too large, not JSON, nested too deep, or not a valid notebook.
+        Malformed: it is no plain file, too large, not JSON, nested too deep, or not a notebook of this assignment.
     """
+    notebook = _rebuilt(_read(path), release)
+    try:
+        nbformat.writes(notebook).encode()
+    except UnicodeEncodeError:
+        raise Malformed("The file holds text that is not valid Unicode.") from None
+    return notebook
+
+
+def _read(path: Path) -> NotebookNode:
+    """What the file says, valid as a notebook and without its outputs."""
+    if not os.path.lexists(path):
+        raise Malformed(f"The submission holds no {path.name}. Hand the notebook in under its own name.")
     if path.is_symlink() or not path.is_file():
         raise Malformed("The submission is not a plain file.")
     if (size := os.path.getsize(path)) > MAX_BYTES:
@@ -35,21 +52,56 @@ def read_submission(path: Path) -> NotebookNode:
             f"The file has {size >> 20} MB; at most {MAX_BYTES >> 20} are read. Clear its outputs and submit again."
         )
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
         raise Malformed(
             f"The file is damaged: it is not a whole notebook ({_first_line(error)}). "
             "Open it in JupyterLab, save it and submit it again."
         ) from None
+    _drop_outputs(content)
     _refuse_depth(content, MAX_DEPTH)
     try:
         notebook = nbformat.reads(json.dumps(content), as_version=4)
         nbformat.validate(notebook)
     except Exception as error:
         raise Malformed(f"The file is not a valid notebook: {_first_line(error)}.") from None
-    if not any(is_solution(cell) for cell in notebook.cells):
-        raise Malformed("The notebook has no cell of this assignment; was another file submitted?")
+    if len(notebook.cells) > MAX_CELLS:
+        raise Malformed(f"The notebook has {len(notebook.cells)} cells; at most {MAX_CELLS} are read.")
+    if (size := sum(len(cell.source) for cell in notebook.cells)) > MAX_SOURCE_CHARS:
+        raise Malformed(f"The cells hold {size} characters of text; at most {MAX_SOURCE_CHARS} are read.")
     return notebook
+
+
+def _rebuilt(submitted: NotebookNode, release: NotebookNode) -> NotebookNode:
+    """The submitted cells with the release's metadata; of cells with one grade id, the last is the one that counts."""
+    known = {_grade_id(cell): cell for cell in release.cells if _grade_id(cell)}
+    cells: list[NotebookNode] = []
+    for number, cell in reversed(list(enumerate(submitted.cells, start=1))):
+        same = known.pop(_grade_id(cell), None)
+        cells.insert(0, _like(same, cell) if same else _added(cell, number))
+    if not any(is_solution(cell) for cell in cells):
+        raise Malformed("The notebook has no cell of this assignment; was another file submitted?")
+    for cell in known.values():
+        if is_grade(cell):
+            cells.append(deepcopy(cell))
+    return new_notebook(cells=cells, metadata=deepcopy(release.metadata))
+
+
+def _like(given: NotebookNode, cell: NotebookNode) -> NotebookNode:
+    """The released cell with the text of a submitted one."""
+    like = deepcopy(given)
+    like.source = cell.source
+    return _with_pictures(like, cell)
+
+
+def _added(cell: NotebookNode, number: int) -> NotebookNode:
+    return _with_pictures(_NEW_CELL[cell.cell_type](cell.source, id=f"added-{number}"), cell)
+
+
+def _with_pictures(cell: NotebookNode, source: NotebookNode) -> NotebookNode:
+    if cell.cell_type == "markdown" and "attachments" in source:
+        cell.attachments = source.attachments
+    return cell
 
 
 def student_cells(submission: NotebookNode, release: NotebookNode) -> list[tuple[str, str]]:
@@ -59,6 +111,7 @@ def student_cells(submission: NotebookNode, release: NotebookNode) -> list[tuple
     added, only imports, definitions and literal constants are taken: such a cell may launch, draw, and never end.
     """
     given = {cell.metadata.nbgrader.grade_id: cell for cell in release.cells if _is_given_code(cell)}
+    known = {_grade_id(cell) for cell in release.cells if _grade_id(cell)}
     present = {_grade_id(cell) for cell in submission.cells}
     cells = [(name, definitions(cell.source)) for name, cell in given.items() if name not in present]
     for number, cell in enumerate(submission.cells, start=1):
@@ -69,7 +122,7 @@ def student_cells(submission: NotebookNode, release: NotebookNode) -> list[tuple
             cells.append((name, definitions(given[name].source)))
         elif is_solution(cell):
             cells.append((name, _without_magics(cell.source)))
-        elif name not in {_grade_id(other) for other in release.cells}:
+        elif name not in known:
             cells.append((f"number {number}", definitions(cell.source)))
     return [(name, source) for name, source in cells if source.strip()]
 
@@ -86,13 +139,13 @@ def definitions(source: str) -> str:
     """The imports, functions, classes and literal constants of a cell; nothing when it does not parse."""
     try:
         tree = ast.parse(_without_magics(source))
-    except (SyntaxError, ValueError, RecursionError):
+        return "\n".join(ast.unparse(node) for node in tree.body if _defines(node))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the parser's own word for "nested too deep"
         return ""
-    return "\n".join(ast.unparse(node) for node in tree.body if _defines(node))
 
 
 def _defines(node: ast.stmt) -> bool:
-    if isinstance(node, ast.Assign):
+    if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
         try:
             ast.literal_eval(node.value)
         except (ValueError, TypeError):
@@ -106,12 +159,21 @@ def _is_given_code(cell: NotebookNode) -> bool:
 
 
 def _grade_id(cell: NotebookNode) -> str:
-    return cell.metadata.get("nbgrader", {}).get("grade_id", "")
+    marks = cell.metadata.get("nbgrader")
+    name = marks.get("grade_id") if isinstance(marks, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 def _without_magics(source: str) -> str:
     """The source with lines that only IPython understands blanked, so that line numbers stay."""
     return "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in source.split("\n"))
+
+
+def _drop_outputs(content: Any) -> None:
+    cells = content.get("cells") if isinstance(content, dict) else None
+    for cell in cells if isinstance(cells, list) else []:
+        if isinstance(cell, dict) and "outputs" in cell:
+            cell["outputs"] = []
 
 
 def _refuse_depth(content: Any, limit: int) -> None:

@@ -5,6 +5,8 @@ nbgrader reads a score out of a cell's outputs. Here those outputs are written b
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +31,32 @@ class GraderFault(RuntimeError):
     """The grader broke on a submission; no score is recorded for it."""
 
 
+def prepare(assignment: str, student: str, notebooks: list[str]) -> None:
+    """Leaves only plain files in a submission and names the notebook that is due; run before nbgrader copies any."""
+    folder = Path(notebooks[0]).parent
+    for inside, folders, files in os.walk(folder):
+        for path in (Path(inside, name) for name in (*folders, *files)):
+            # nbgrader would copy what a link points to into the feedback, and stop at a pipe
+            if not (stat.S_ISREG(mode := path.lstat().st_mode) or stat.S_ISDIR(mode)):
+                path.unlink()
+    due = os.path.join(folder, f"{assignment}.ipynb")
+    if due not in notebooks:
+        notebooks.append(due)  # so that its absence is a verdict like any other
+
+
 class SubmissionExporter(NotebookExporter):
     """Reads a submitted file strictly; a damaged one becomes the untouched release, marked with the reason."""
 
-    def from_filename(self, filename: str, resources: dict | None = None, **kw: Any) -> tuple[str, dict]:
+    def from_filename(self, filename: str, resources: Any = None, **kw: Any) -> Any:
+        coursedir, names = _coursedir(self), resources["nbgrader"]
+        ours = coursedir.format_path(coursedir.autograded_directory, names["student"], names["assignment"])
+        if Path(filename).parent == Path(ours):  # nbgrader comes twice: now with what this gave it the first time
+            return super().from_filename(filename, resources=resources, **kw)
+        release = nbformat.read(_release_path(coursedir, resources), as_version=4)
         try:
-            notebook = read_submission(Path(filename))
+            notebook = read_submission(Path(filename), release)
         except Malformed as reason:
-            notebook = nbformat.read(_release_path(_coursedir(self), resources or {}), as_version=4)
+            notebook = release
             notebook.metadata[RECORD] = {"malformed": str(reason)}
         return self.from_notebook_node(notebook, resources=resources, **kw)
 

@@ -20,10 +20,13 @@ from typing import Any
 import pytest
 
 from autograder.checks import Check
+from autograder.sandbox import obstacle
 from autograder.verdict import CheckResult, Outcome, Report
 from worldsize.check import CheckFailed
 
+_PYTEST_ENV = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
 _SPARE_S = 60  # for the judge's own work beside the student's
+_MAX_MESSAGE_CHARS = 8000
 
 
 def judge(
@@ -61,7 +64,7 @@ def judge(
         )
         done = subprocess.run(
             [sys.executable, "-m", "autograder.judge", str(request), str(report)],
-            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, **_PYTEST_ENV, "PYTHONDONTWRITEBYTECODE": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -83,13 +86,15 @@ def main(request_path: str, report_path: str) -> None:
     try:
         if not (student.tier.is_trusted or request["allow_untrusted"]):
             raise SystemExit(
-                "This machine gives no sandbox (user namespaces are off, or it is not Linux), so a final grade would "
-                "rest on nothing. Grade on a Linux machine, or allow it: c.Grade.allow_untrusted = True."
+                f"This machine gives no sandbox ({obstacle()}), so a final grade would rest on nothing. "
+                "Grade on Linux with user namespaces or as root, or allow it: c.Grade.allow_untrusted = True."
             )
         session = _Session(student, request["seed"])
         options = ["-q", "--noconftest", "-p", "no:cacheprovider", "-c", os.devnull, "--import-mode=importlib"]
         names = ["-o", "python_files=checks.py", "-o", "python_functions=check_*"]
-        pytest.main([*options, *names, request["checks"]], plugins=[session])
+        ended = pytest.main([*options, *names, request["checks"]], plugins=[session])
+        if ended not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            raise SystemExit(f"The checks could not all be tried ({ended!s}); what pytest said stands above.")
     finally:
         student.close()
     report = Report(
@@ -142,8 +147,14 @@ def _result(item: pytest.Item, call: pytest.CallInfo) -> CheckResult:
     outcome, message = _explain(call.excinfo.value if call.excinfo else None)
     promise = " ".join((item.function.__doc__ or "").split())  # type: ignore[attr-defined]
     return CheckResult(
-        name=item.name, cell=check.cell, promise=promise, points=check.points, outcome=outcome, message=message
+        name=item.name, cell=check.cell, promise=promise, points=check.points, outcome=outcome, message=_tame(message)
     )
+
+
+def _tame(message: str) -> str:
+    """The message cut to a length that people read, without what no file can hold: a student may have written it."""
+    text = message.encode(errors="replace").decode()
+    return text if len(text) <= _MAX_MESSAGE_CHARS else text[:_MAX_MESSAGE_CHARS] + " ..."
 
 
 def _explain(error: BaseException | None) -> tuple[Outcome, str]:

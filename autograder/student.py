@@ -17,7 +17,7 @@ from worldsize.launch import RankFailed, RunTimeout, run
 from worldsize.launch.failure import Failure, Line, is_cell, quote, tell_hang
 
 _AFTER_A_HANG_S = 5.0  # what a call may take once one has hung: the code is known not to end by itself
-_MAX_VALUE_BYTES = 256 << 20
+_MAX_VALUE_BYTES = 64 << 20  # of each rank; the judge holds it three times while it decodes
 
 
 class StudentFailed(Exception):
@@ -80,7 +80,10 @@ class Student:
 
     def _clean_up(self) -> None:
         if self.tier.is_trusted and self._sandbox.nursery.is_alive:
-            self._sandbox.nursery.sweep()
+            try:
+                self._sandbox.nursery.sweep()
+            except OSError:  # it has just died, or is kept too busy to answer
+                self._sandbox.close()
 
     def _reopen_if_dead(self) -> None:
         if not self._sandbox.nursery.is_alive:

@@ -36,17 +36,20 @@ def expect_close(
     """
     import torch
 
-    if not isinstance(expected, torch.Tensor):
-        expected = torch.tensor(float(expected))
-        if isinstance(actual, int | float) and not isinstance(actual, bool):
-            actual = torch.tensor(float(actual))
+    if not isinstance(expected, torch.Tensor):  # a plain number has no type that the other must have
+        expected = torch.tensor(float(expected), dtype=torch.float64)
+        if isinstance(actual, torch.Tensor) and not actual.is_complex():
+            actual = actual.double()
+        elif isinstance(actual, int | float) and not isinstance(actual, bool):
+            actual = torch.tensor(_as_float(actual), dtype=torch.float64)
     if not isinstance(actual, torch.Tensor):
         raise CheckFailed(f"{what} to be a tensor", f"{actual!r:.80} of type {type(actual).__name__}", hint)
     if actual.shape != expected.shape:
         raise CheckFailed(f"{what} of shape {tuple(expected.shape)}", f"shape {tuple(actual.shape)}", hint)
     if actual.dtype != expected.dtype:
         raise CheckFailed(f"{what} of type {expected.dtype}", f"type {actual.dtype}", hint)
-    wanted, given = expected.detach().double().flatten(), actual.detach().double().flatten()
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    wanted, given = expected.detach().to(wide).flatten(), actual.detach().to(wide).flatten()
     excess = (given - wanted).abs() - (atol + rtol * wanted.abs())
     excess = torch.where(given == wanted, -torch.ones_like(excess), excess.nan_to_num(nan=float("inf")))
     if excess.numel() and excess.max() > 0:
@@ -54,3 +57,10 @@ def expect_close(
         num_off = int((excess > 0).sum())
         where = f" at element {worst} ({num_off} of {excess.numel()} differ)" if excess.numel() > 1 else ""
         raise CheckFailed(f"{what} to be {wanted[worst]:.6g}{where}", f"{given[worst]:.6g}", hint)
+
+
+def _as_float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an int beyond every float
+        return float("inf") if number > 0 else float("-inf")

@@ -67,4 +67,4 @@ class Timeline:
     @staticmethod
     def of_events(events: Iterable[Event]) -> Timeline:
         """A timeline of these events, sorted."""
-        return Timeline(sorted(events))
+        return Timeline(sorted(events, key=lambda e: (e.rank, e.stream, e.start_s, e.end_s)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import secrets
 import shutil
 import site
 import subprocess
@@ -21,6 +22,7 @@ import worldsize
 from worldsize.launch.warm import Nursery
 
 _JAIL = Path(__file__).with_name("jail.py")
+_USERS = range(61184, 65520)  # numbers that systemd keeps for users of the moment
 # what any program needs to start; none of it is the course's
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 
@@ -48,16 +50,29 @@ class Limits:
     num_processes: int = 512
 
 
-@functools.cache
 def probe() -> Tier:
     """The strongest tier that this machine gives, found by building a jail and running Python in it."""
-    if sys.platform != "linux" or shutil.which("unshare") is None:
-        return Tier.NONE
+    return _probe()[0]
+
+
+def obstacle() -> str:
+    """Why this machine gives no jail; empty when it gives one."""
+    return _probe()[1]
+
+
+@functools.cache
+def _probe() -> tuple[Tier, str]:
+    if sys.platform != "linux":
+        return Tier.NONE, "a sandbox needs Linux"
+    if shutil.which("unshare") is None:
+        return Tier.NONE, "the program unshare (package util-linux) is not installed"
     tier = Tier.UID if os.geteuid() == 0 else Tier.NAMESPACES
     with tempfile.TemporaryDirectory(prefix="worldsize-jail-") as root:
         command = _command(tier, root, Limits(), [sys.executable, "-I", "-c", "pass"])
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
-    return tier if done.returncode == 0 else Tier.NONE
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+    if done.returncode:
+        return Tier.NONE, (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return tier, ""
 
 
 class Sandbox:
@@ -98,7 +113,8 @@ def _command(
     plan = {
         "root": root,
         "visible": _visible(),
-        "becomes_nobody": tier is Tier.UID,
+        # a number of its own, so that no submission can use up the processes of another
+        "user": secrets.choice(_USERS) if tier is Tier.UID else None,
         "argv": argv,
         "env": {
             "PATH": "/usr/bin:/bin",

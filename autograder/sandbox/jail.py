@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import resource
 import socket
 import struct
@@ -22,7 +23,9 @@ MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
 MNT_DETACH = 2
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
-NOBODY = 65534
+UNTOUCHED_BYTES = 4 << 30  # address space that threads and libraries reserve and never fill
+HOME = "/tmp/home"
+_INSIDE = "/inside"  # below the root of the mounts: who lives in a chroot can make no user namespace, hence no mount
 _SYSCALLS = {"x86_64": {"pivot_root": 155, "capset": 126}, "aarch64": {"pivot_root": 41, "capset": 91}}
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 # flags that a mount already has may not be taken away inside a user namespace
@@ -34,27 +37,29 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def main(plan: dict[str, Any]) -> None:
     """Ends as the program that the plan names; never returns."""
     _mount("none", "/", None, MS_REC | MS_PRIVATE)
-    _build_root(plan["root"], plan["visible"], plan["disk_bytes"])
+    _mount("tmpfs", plan["root"], "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64k")
+    os.mkdir(plan["root"] + _INSIDE)
+    _build_root(plan["root"] + _INSIDE, plan["visible"], plan["disk_bytes"])
     _enter(plan["root"])
     _raise_loopback()
     socket.sethostname("sandbox")
     _limit(plan)
-    _give_up_rights(becomes_nobody=plan["becomes_nobody"])
-    os.chdir(plan["env"]["HOME"])
+    _give_up_rights(plan["user"])
+    os.chdir(HOME)
     os.execve(plan["argv"][0], plan["argv"], plan["env"])
 
 
 def _build_root(root: str, visible: list[str], disk_bytes: int) -> None:
     _mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m")
+    for path in ("/tmp", "/dev/shm"):  # first, for what is shown may lie below them
+        os.makedirs(root + path)
+        _mount("tmpfs", root + path, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={disk_bytes},nr_inodes=65536")
+    os.makedirs(root + HOME)
+    os.chmod(root + HOME, 0o777)
     for path in visible:
         _show(path, root + path)
     for name in _DEVICES:
         _show(f"/dev/{name}", f"{root}/dev/{name}", writable=True)
-    for path, share in (("/tmp", 1.0), ("/dev/shm", 1.0)):
-        os.makedirs(root + path, exist_ok=True)
-        _mount("tmpfs", root + path, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={int(disk_bytes * share)}")
-    os.makedirs(root + "/tmp/home")
-    os.chmod(root + "/tmp/home", 0o777)
     os.makedirs(root + "/proc")
     _mount("proc", root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
@@ -70,10 +75,17 @@ def _show(source: str, target: str, writable: bool = False) -> None:
     else:
         open(target, "w").close()
     _mount(source, target, None, MS_BIND | MS_REC)
-    if not writable:
-        present = os.statvfs(target).f_flag
+    for mount in () if writable else _mounts_below(target):
+        present = os.statvfs(mount).f_flag
         kept = sum(flag for seen, flag in _KEPT_FLAGS.items() if present & seen)
-        _mount("none", target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | kept)
+        _mount("none", mount, None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | kept)
+
+
+def _mounts_below(target: str) -> list[str]:
+    """The mount points at and under a path: a remount changes only one, and what was bound may hold others."""
+    with open("/proc/self/mountinfo") as file:
+        points = {re.sub(r"\\([0-7]{3})", lambda o: chr(int(o[1], 8)), line.split()[4]) for line in file}
+    return sorted(point for point in points if point == target or point.startswith(target + "/"))
 
 
 def _enter(root: str) -> None:
@@ -83,6 +95,8 @@ def _enter(root: str) -> None:
     os.chdir("/")
     _check(_libc.umount2(b"/outside", MNT_DETACH), "umount /outside")
     os.rmdir("/outside")
+    os.chroot(_INSIDE)
+    os.chdir("/")
     _mount("none", "/", None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
 
 
@@ -97,6 +111,7 @@ def _limit(plan: dict[str, Any]) -> None:
     limits = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_DATA: plan["memory_bytes"],
+        resource.RLIMIT_AS: plan["memory_bytes"] + UNTOUCHED_BYTES,  # shared memory is no data to the kernel
         resource.RLIMIT_FSIZE: plan["disk_bytes"],
         resource.RLIMIT_CPU: plan["cpu_s"],
         resource.RLIMIT_NPROC: plan["num_processes"],
@@ -104,17 +119,19 @@ def _limit(plan: dict[str, Any]) -> None:
     }
     for which, value in limits.items():
         resource.setrlimit(which, (value, value))
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # when memory runs out, all in here goes before anything outside
 
 
-def _give_up_rights(becomes_nobody: bool) -> None:
+def _give_up_rights(user: int | None) -> None:
     _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     for capability in range(64):
         if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break  # past the last one that this kernel knows
-    if becomes_nobody:
+    if user is not None:
         os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
     header, nothing = struct.pack("Ii", 0x20080522, 0), struct.pack("6I", *[0] * 6)
     _syscall("capset", header, nothing)
 

@@ -9,19 +9,25 @@ import json
 from typing import Any
 
 MAX_DEPTH = 32
+MAX_TREE_BYTES = 8 << 20  # a few bytes of JSON become a hundred of Python objects; tensors cost what they weigh
 
 
 def encode(value: Any) -> bytes:
     """The bytes of a value made of None, bool, int, float, str, list, tuple, dict with str keys, and tensors.
 
     Raises:
-        ValueError: the value holds something else, or nests deeper than `MAX_DEPTH`.
+        ValueError: the value holds something else, nests deeper than `MAX_DEPTH`, or is too long without its tensors.
     """
     from safetensors.torch import save
 
     tensors: dict[str, Any] = {}
-    tree = _to_tree(value, tensors, depth=0)
-    return save(tensors, metadata={"tree": json.dumps(tree)})
+    tree = json.dumps(_to_tree(value, tensors, depth=0))
+    if len(tree) > MAX_TREE_BYTES:
+        raise ValueError(f"a value of {len(tree)} characters cannot leave a rank; return long lists as tensors")
+    try:
+        return save(tensors, metadata={"tree": tree})
+    except KeyError as dtype:
+        raise ValueError(f"a tensor of type {dtype} cannot leave a rank; convert it to another type first") from None
 
 
 def decode(data: bytes) -> Any:
@@ -33,7 +39,10 @@ def decode(data: bytes) -> Any:
     from safetensors.torch import load
 
     try:
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        header_bytes = int.from_bytes(data[:8], "little")
+        if header_bytes > 4 * MAX_TREE_BYTES:
+            raise ValueError(f"{header_bytes} bytes beside the tensors")
+        header = json.loads(data[8 : 8 + header_bytes])
         return _from_tree(json.loads(header["__metadata__"]["tree"]), load(data), depth=0)
     except Exception as error:  # whatever hostile bytes provoke, the caller hears one thing
         raise ValueError(f"the bytes are not a value that a rank returns: {error}") from None
@@ -48,7 +57,7 @@ def _to_tree(value: Any, tensors: dict[str, Any], depth: int) -> Any:
         return value
     if isinstance(value, torch.Tensor):
         name = str(len(tensors))
-        tensors[name] = value.detach().cpu().contiguous().clone()
+        tensors[name] = _plain(value)
         return {"tensor": name}
     if isinstance(value, list | tuple):
         items = [_to_tree(item, tensors, depth + 1) for item in value]
@@ -61,6 +70,20 @@ def _to_tree(value: Any, tensors: dict[str, Any], depth: int) -> Any:
     )
 
 
+def _plain(tensor: Any) -> Any:
+    """The tensor with its elements side by side in storage of its own, on the CPU."""
+    import torch
+
+    if tensor.layout is not torch.strided or tensor.is_meta or hasattr(tensor, "to_local"):
+        raise ValueError(
+            "a rank returned a sparse, meta or distributed tensor, which cannot leave it; return its values as a "
+            "plain one: to_dense(), to_local() or full_tensor()"
+        )
+    if tensor.ndim > MAX_DEPTH:
+        raise ValueError(f"a tensor of {tensor.ndim} dimensions cannot leave a rank; reshape it first")
+    return tensor.detach().cpu().contiguous().clone()
+
+
 def _from_tree(tree: Any, tensors: dict[str, Any], depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise ValueError("nested too deeply")
@@ -70,6 +93,8 @@ def _from_tree(tree: Any, tensors: dict[str, Any], depth: int) -> Any:
         return tree
     ((kind, content),) = tree.items()
     if kind == "tensor":
+        if tensors[content].ndim > MAX_DEPTH:  # printing a tensor recurses by dimension
+            raise ValueError("a tensor of too many dimensions")
         return tensors[content]
     if kind == "tuple":
         return tuple(_from_tree(item, tensors, depth + 1) for item in content)

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from worldsize.launch import failure
 from worldsize.launch.failure import FAILURES_DIR, Failure, RankFailed, RunTimeout
-from worldsize.launch.runner import KEPT_OUTPUT, Run
+from worldsize.launch.process import AGENT_PID
+from worldsize.launch.runner import KEPT_OUTPUT, Run, refuse_bad_timeout
 
 _RANK_LINE = re.compile(r"\[rank (\d+)\] ?(.*)", re.DOTALL)
 _EXIT = re.compile(r"rank +: (\d+) .*\n +exitcode +: (-?\d+)")  # in the agent's closing summary
@@ -54,6 +55,7 @@ def launch(
     echo: bool,
 ) -> Run:
     """The same with torchrun's flags as they are written in a shell."""
+    refuse_bad_timeout(timeout_s)
     if not Path(script).is_file():
         raise ValueError(f"there is no script {os.fspath(script)!r} in {os.getcwd()}")
     with tempfile.TemporaryDirectory(prefix="worldsize-") as folder:
@@ -73,22 +75,33 @@ def launch(
             agent.end()
         if not is_done:
             raise RunTimeout(f"{os.fspath(script)} was not done after {timeout_s:g} s; its ranks were ended.")
-        agent.raise_if_failed(_noted_failures(folder))
+        agent.raise_if_failed(_noted_failures(folder), _num_ranks_here(flags))
     return Run([], agent.texts(), agent.duration_s, backend="torchrun")
 
 
 def _defaults(flags: list[str], folder: str) -> list[str]:
     defaults = []
-    if not any(flag.replace("_", "-").startswith(_RENDEZVOUS_FLAGS) for flag in flags):
+    if not _has(flags, *_RENDEZVOUS_FLAGS):
         defaults.append("--standalone")  # a free port instead of the fixed 29500
-    if not any(flag.startswith(("--tee", "-t", "--redirects", "-r", "--log")) for flag in flags):
-        defaults += ["--tee=3", f"--log-dir={folder}"]
+    if not _has(flags, "--tee", "-t", "--redirects", "-r"):
+        defaults.append("--tee=3")
+    if not _has(flags, "--log-dir"):
+        defaults.append(f"--log-dir={folder}")
     return defaults
 
 
-def _environment(flags: list[str], env: dict[str, str], folder: str) -> dict[str, str]:
+def _has(flags: list[str], *names: str) -> bool:
+    return any(flag.replace("_", "-").startswith(names) for flag in flags)
+
+
+def _num_ranks_here(flags: list[str]) -> int:
+    """What --nproc-per-node says; 1 when it is a word such as auto."""
     match = re.search(r"--nproc[-_]per[-_]node[= ](\d+)", " ".join(flags))
-    num_threads = max(1, (os.cpu_count() or 1) // int(match[1] if match else 1))
+    return int(match[1]) if match else 1
+
+
+def _environment(flags: list[str], env: dict[str, str], folder: str) -> dict[str, str]:
+    num_threads = max(1, (os.cpu_count() or 1) // max(1, _num_ranks_here(flags)))
     ours = {
         "OMP_NUM_THREADS": str(num_threads),
         "PYTHONUNBUFFERED": "1",
@@ -96,7 +109,7 @@ def _environment(flags: list[str], env: dict[str, str], folder: str) -> dict[str
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # keys left in a shared store fail restarts on Gloo (torch 2.13)
         FAILURES_DIR: folder,
     }
-    if "--standalone" in _defaults(flags, folder):
+    if "--standalone" in [*flags, *_defaults(flags, folder)]:
         ours["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     return {**ours, **os.environ, **env, FAILURES_DIR: folder}
 
@@ -172,7 +185,7 @@ class _Agent:
             assert pipe
             pipe.close()
 
-    def raise_if_failed(self, failures: list[Failure]) -> None:
+    def raise_if_failed(self, failures: list[Failure], num_ranks_here: int) -> None:
         """Nothing when the agent ended well; otherwise the report of what it and its ranks said."""
         if self._process.returncode == 0:
             return
@@ -184,7 +197,7 @@ class _Agent:
                 failures.append(failure.of_status(rank, -code if code < 0 else code << 8, 0))
         if not failures:
             raise RankFailed(f"torchrun failed and named no rank. It said:\n{self._own_text[-2000:]}")
-        world_size = max([*self._rank_texts, *(note.rank for note in failures)]) + 1
+        world_size = max(num_ranks_here, *(rank + 1 for rank in [*self._rank_texts, *(f.rank for f in failures)]))
         raise RankFailed(failure.tell(failures, world_size), failure.order(failures), self.texts())
 
     def texts(self) -> list[str]:

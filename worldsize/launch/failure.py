@@ -25,6 +25,7 @@ _VICTIM_SIGNS = (
 )
 CELL_FILE = "torchrun_cell.py"  # what a %%torchrun cell is saved as
 FAILURES_DIR = "WORLDSIZE_FAILURES_DIR"  # where the ranks of a script note how they failed
+_MAX_LINES, _MAX_MESSAGE = 20, 4000  # a recursion's lines and a tensor's text would bury the rest
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
@@ -72,9 +73,9 @@ class Failure:
         """The failure that `to_fields` gave; text is cut, because a rank may send anything."""
         lines = [
             Line(str(at["filename"]), int(at["number"]), str(at["function"]), str(at["text"])[:200])
-            for at in fields.get("lines", [])[-20:]
+            for at in fields.get("lines", [])[-_MAX_LINES:]
         ]
-        kind, message = str(fields.get("kind", "failure"))[:200], str(fields.get("message", ""))[:4000]
+        kind, message = str(fields.get("kind", "failure"))[:200], str(fields.get("message", ""))[:_MAX_MESSAGE]
         return Failure(rank, kind, message, lines, int(fields.get("time_ns", 0)))
 
 
@@ -103,11 +104,18 @@ def of_exception(rank: int, error: BaseException, time_ns: int) -> Failure:
     if isinstance(error, SystemExit):
         kind, message = f"sys.exit({error.code!r})", "the function ended the process instead of returning"
     else:
-        kind, message = type(error).__name__, str(error)
+        kind, message = type(error).__name__, _text_of(error)[:_MAX_MESSAGE]
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         at = Line(error.filename, error.lineno, "", (error.text or "").strip())
         return Failure(rank, kind, error.msg, [at], time_ns)
     return Failure(rank, kind, message, own_lines(traceback.extract_tb(error.__traceback__)), time_ns)
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # its own text may be what is broken
+        return "an exception that cannot be printed"
 
 
 def of_status(rank: int, status: int, time_ns: int) -> Failure:
@@ -126,9 +134,9 @@ def of_status(rank: int, status: int, time_ns: int) -> Failure:
 
 
 def own_lines(frames: Iterable[traceback.FrameSummary]) -> list[Line]:
-    """The frames that are not the launcher's, torch's or another library's; all of them when nothing else is left."""
-    lines = [Line(f.filename, f.lineno or 0, f.name, f.line or "") for f in frames]
-    return [line for line in lines if _is_own(line.filename)] or lines[-1:]
+    """The last frames that are not the launcher's or a library's; the innermost of a library when there is none."""
+    lines = [Line(f.filename, f.lineno or 0, f.name, f.line or "") for f in frames if not _is_ours(f.filename)]
+    return [line for line in lines if _is_own(line.filename)][-_MAX_LINES:] or lines[-1:]
 
 
 def lines_of(frame: FrameType) -> list[Line]:
@@ -138,15 +146,17 @@ def lines_of(frame: FrameType) -> list[Line]:
 
 def is_cell(filename: str) -> bool:
     """True for the invented file name of a notebook cell."""
-    return filename.startswith("<") or "ipykernel_" in filename or os.path.basename(filename) == CELL_FILE
+    return (
+        (filename.startswith("<") and not filename.startswith("<frozen"))
+        or "ipykernel_" in filename
+        or os.path.basename(filename) == CELL_FILE
+    )
 
 
 def cell_sources() -> dict[str, str]:
     """The text of every cell run so far by its invented file name, so that a rank's traceback can quote it."""
     return {
-        name: "".join(entry[2])
-        for name, entry in list(linecache.cache.items())
-        if len(entry) == 4 and is_cell(name) and not name.startswith("<frozen")
+        name: "".join(entry[2]) for name, entry in list(linecache.cache.items()) if len(entry) == 4 and is_cell(name)
     }
 
 
@@ -161,7 +171,12 @@ def tell(failures: Sequence[Failure], world_size: int) -> str:
     culprit, *others = order(failures)
     parts = [f"Rank {culprit.rank} of {world_size} failed with {culprit.headline}", *quote(culprit.lines)]
     victims = sorted(other.rank for other in others if other.is_victim)
-    parts += [f"Rank {other.rank} failed too, with {other.headline}" for other in others if not other.is_victim]
+    alike = sorted(other.rank for other in others if not other.is_victim and other.headline == culprit.headline)
+    if alike:
+        parts.append(f"{name_ranks(alike)} failed in the same way.")
+    for other in others:
+        if not other.is_victim and other.rank not in alike:
+            parts.append(f"Rank {other.rank} failed too, with {other.headline}")
     if victims:
         parts.append(f"{name_ranks(victims)} lost the connection because of it.")
     return "\n".join(parts)
@@ -199,13 +214,12 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"Ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
+def _is_ours(filename: str) -> bool:
+    return filename.startswith((_PACKAGE, "<frozen"))
+
+
 def _is_own(filename: str) -> bool:
-    foreign = (
-        "site-packages" in filename,
-        filename.startswith((_PACKAGE, "<frozen")),
-        "/lib/python" in filename,
-    )
-    return not any(foreign)
+    return "site-packages" not in filename and "/lib/python" not in filename
 
 
 def _name_of_cell(filename: str) -> str:

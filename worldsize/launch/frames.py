@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 _PREFIX = 8
+_MAX_HEADER_BYTES = 8 << 20  # a rank's spans, or the text of a long notebook's cells
 
 
 def send(sock: socket.socket, kind: str, body: bytes = b"", fds: list[int] | None = None, **fields: Any) -> None:
@@ -32,7 +33,7 @@ def receive(sock: socket.socket, max_bytes: int = 1 << 40) -> tuple[dict[str, An
     if not prefix:
         return None
     prefix += _exactly(sock, _PREFIX - len(prefix))
-    header = json.loads(_exactly(sock, _bounded(int.from_bytes(prefix, "little"), 1 << 20)))
+    header = json.loads(_exactly(sock, _bounded(int.from_bytes(prefix, "little"), _MAX_HEADER_BYTES)))
     return header, _exactly(sock, _bounded(header["size"], max_bytes)), list(fds)
 
 
@@ -58,10 +59,13 @@ class Inbox:
     def _take(self) -> tuple[dict[str, Any], bytes] | None:
         if len(self._buffer) < _PREFIX:
             return None
-        header_end = _PREFIX + _bounded(int.from_bytes(self._buffer[:_PREFIX], "little"), 1 << 20)
+        header_end = _PREFIX + _bounded(int.from_bytes(self._buffer[:_PREFIX], "little"), _MAX_HEADER_BYTES)
         if len(self._buffer) < header_end:
             return None
-        header = json.loads(self._buffer[_PREFIX:header_end])
+        try:
+            header = json.loads(self._buffer[_PREFIX:header_end])
+        except RecursionError:
+            raise ValueError("a header nested too deeply") from None
         if not isinstance(header, dict) or not isinstance(header.get("size"), int):
             raise ValueError("a message without a size")
         end = header_end + _bounded(header["size"], self._max_bytes)

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -30,9 +31,11 @@ PRELOAD = (
 
 def main(fd: int, parent_pid: int | None) -> None:
     """Serves fork and kill requests until the launcher hangs up."""
-    die_with_parent(parent_pid)
     if os.getpid() == 1:
+        die_with_parent()
         hide_memory()  # from the ranks of a jail, which have the same user
+    elif parent_pid is not None:
+        die_with_parent(parent_pid)
     for name in (*PRELOAD, *filter(None, os.environ.get("WORLDSIZE_PRELOAD", "").split(","))):
         importlib.import_module(name)
     sock = socket.socket(fileno=fd)
@@ -44,21 +47,24 @@ class _Nursery:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._jobs: dict[int, int] = {}  # pid -> job
+        # where ranks of a jail can write, and what stands there before the first of them
+        writable = ("/dev/shm", "/tmp", os.getcwd()) if os.getpid() == 1 else ()
+        self._kept = {folder: set(os.listdir(folder)) for folder in writable}
+        self._selector = selectors.DefaultSelector()
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_w, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        selector = selectors.DefaultSelector()
-        selector.register(self._sock, selectors.EVENT_READ, self._obey)
-        selector.register(self._wake_r, selectors.EVENT_READ, self._reap)
+        self._selector.register(self._sock, selectors.EVENT_READ, self._obey)
+        self._selector.register(self._wake_r, selectors.EVENT_READ, self._reap)
         try:
-            while all(key.data() for key, _ in selector.select()):
+            while all(key.data() for key, _ in self._selector.select()):
                 pass
         finally:
             for pid in self._jobs:
-                os.kill(pid, signal.SIGKILL)
+                _end(pid)
 
     def _obey(self) -> bool:
         message = frames.receive(self._sock)
@@ -71,14 +77,16 @@ class _Nursery:
             self._sweep()
         elif header["kind"] == "kill":
             for pid in [pid for pid, job in self._jobs.items() if job in header["jobs"]]:
-                os.kill(pid, signal.SIGKILL)
+                _end(pid)
         return True
 
     def _fork(self, job: int, control_fd: int, output_fd: int) -> None:
         pid = os.fork()
         if pid == 0:
+            os.setpgid(0, 0)  # so that what the rank starts can be ended with it
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._selector.close()  # or a rank could add files of its own to those that the nursery waits for
             for fd in (self._sock.fileno(), self._wake_r, self._wake_w):
                 os.close(fd)
             try:
@@ -96,15 +104,46 @@ class _Nursery:
         os.read(self._wake_r, 4096)
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
-                if ended[0] in self._jobs:  # in a jail, orphans of a rank come here too
-                    frames.send(self._sock, "exited", job=self._jobs.pop(ended[0]), status=ended[1])
+                self._note_end(*ended)
         return True
 
+    def _note_end(self, pid: int, status: int) -> None:
+        if pid in self._jobs:  # in a jail, orphans of a rank come here too
+            _end_group(pid)
+            frames.send(self._sock, "exited", job=self._jobs.pop(pid), status=status)
+
     def _sweep(self) -> None:
-        """Kills all that ranks have left running; for the first process of a jail, where nothing else runs."""
+        """Removes all that ranks have left; for the first process of a jail, to which every orphan comes."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                self._note_end(*os.waitpid(-1, 0))
+        for folder, kept in self._kept.items():
+            _empty(folder, kept)
         frames.send(self._sock, "swept")
+
+
+def _end(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    _end_group(pid)
+
+
+def _end_group(pid: int) -> None:
+    """Ends what a rank has started and not moved to a group of its own."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _empty(folder: str, kept: set[str]) -> None:
+    """Removes what can be removed from a folder: a submission's own mischief may stand in the way of that."""
+    for name in set(os.listdir(folder)) - kept if os.path.isdir(folder) else ():
+        path = os.path.join(folder, name)
+        with contextlib.suppress(OSError, RecursionError):
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -28,16 +29,15 @@ def main(sock: socket.socket, output_fd: int) -> None:
     threading.Thread(target=link.serve, daemon=True, name="control").start()
     try:
         value = codec.encode(_work(job, payload, link))
+        _flush()  # before the launcher hears that this rank is done, and ends it
         link.send("done", value, spans=record.drain())
     except BaseException as error:  # a rank reports whatever ends it, also SystemExit
         time_ns = time.monotonic_ns()
-        sys.stdout.flush()
+        _flush()
         told = failure.of_exception(job["rank"], error, time_ns).to_fields()
         link.send("failed", failure=told, spans=record.drain())
     # leaving now would cut the connections of ranks that are still at work, and the interpreter's own way out
     # aborts now and then when a process group is alive (torch 2.13 on Gloo)
-    sys.stdout.flush()
-    sys.stderr.flush()
     while True:
         signal.pause()
 
@@ -63,6 +63,12 @@ class _Link:
                     self.send("where", lines=[vars(line) for line in lines])
         finally:
             os._exit(0)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # the function may have put anything in its place
+            stream.flush()
 
 
 def _take_output(fd: int) -> None:

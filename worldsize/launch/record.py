@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_spans: list[tuple[str, str, float, float]] = []
+_MAX_SPANS = 50_000  # the last ones are kept; all of them travel in one header
+_spans: deque[tuple[str, str, float, float]] = deque(maxlen=_MAX_SPANS)
 
 
 @contextmanager
@@ -19,7 +21,7 @@ def span(name: str, kind: str = "compute") -> Iterator[None]:
     try:
         yield
     finally:
-        _spans.append((name, kind, start_s, time.monotonic()))
+        _spans.append((name[:80], kind[:80], start_s, time.monotonic()))
 
 
 def drain() -> list[tuple[str, str, float, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import itertools
 import os
@@ -22,6 +23,8 @@ from worldsize.timeline import Event, Timeline
 _BACKENDS = ("auto", "gloo", "nccl")
 _GRACE_S = 1.0  # how long the others may take to tell what they saw of a failure
 KEPT_OUTPUT = 1 << 20  # characters of each rank's output that are kept, the last ones
+_OUTPUT_CHUNK = 1 << 16
+_MAX_TIMEOUT_S = 1_000_000  # 11 days; the kernel's own clocks for waiting end soon after
 _job_numbers = itertools.count(1)
 _one_at_a_time = threading.RLock()  # runs share the nursery's socket
 
@@ -63,7 +66,8 @@ def run(
         RankFailed: a rank raised, exited or was killed; names the culprit.
         RunTimeout: the ranks were not done after `timeout_s` seconds; says where each one stood.
     """
-    _refuse_bad_arguments(world_size, each, backend, timeout_s)
+    _refuse_bad_arguments(world_size, each, backend, env or {})
+    refuse_bad_timeout(timeout_s)
     payloads = [_carry(fn, (*args, *(each[rank] if each else ()))) for rank in range(world_size)]
     with _one_at_a_time:
         crew = _Crew(nursery or warm.shared(), world_size, echo, max_value_bytes)
@@ -76,16 +80,36 @@ def run(
 
 
 def _refuse_bad_arguments(
-    world_size: int, each: Sequence[Sequence[Any]] | None, backend: str, timeout_s: float
+    world_size: int, each: Sequence[Sequence[Any]] | None, backend: str, env: Mapping[str, str]
 ) -> None:
     if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
         raise ValueError(f"world_size is the number of ranks, a whole number from 1 up; got {world_size!r}")
-    if each is not None and len(each) != world_size:
-        raise ValueError(f"each holds one sequence of arguments a rank; got {len(each)} for {world_size} ranks")
+    if each is not None:
+        _refuse_bad_each(each, world_size)
     if backend not in _BACKENDS:
         raise ValueError(f"backend {backend!r} is not known; use one of {', '.join(_BACKENDS)}")
-    if timeout_s <= 0:
-        raise ValueError(f"timeout_s is a number of seconds above 0; got {timeout_s!r}")
+    for name, value in env.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ValueError(f"env holds text by name; got {name!r}: {value!r}")
+
+
+def _refuse_bad_each(each: Sequence[Sequence[Any]], world_size: int) -> None:
+    if not isinstance(each, list | tuple) or not all(isinstance(args, list | tuple) for args in each):
+        raise ValueError(
+            "each is a list with one tuple of arguments a rank; for one argument a rank, write [(a0,), (a1,)]"
+        )
+    if len(each) != world_size:
+        raise ValueError(f"each holds one tuple of arguments a rank; got {len(each)} for {world_size} ranks")
+
+
+def refuse_bad_timeout(timeout_s: float) -> None:
+    """Nothing, when `timeout_s` is a time to wait.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= _MAX_TIMEOUT_S:
+        raise ValueError(f"timeout_s is a number of seconds above 0, at most {_MAX_TIMEOUT_S}; got {timeout_s!r}")
 
 
 def _carry(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
@@ -113,8 +137,9 @@ class _Member:
         self.has_value = False
         self.failure: Failure | None = None
         self.where: list[failure.Line] | None = None
-        self.spans: list[Any] = []
+        self.spans: list[tuple[str, str, float, float]] = []
         self.text = ""
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.unfinished_line = b""
         self.is_hung_up = False
         self.is_silent = False
@@ -139,13 +164,14 @@ class _Crew:
         self._store = os.path.join(nursery.scratch, uuid.uuid4().hex)
 
     def start(self, payloads: list[bytes], backend: str, timeout_s: float, env: dict[str, str]) -> None:
+        ours = os.environ if self._nursery.is_local else {}  # which may have changed since the nursery started
         job: dict[str, Any] = {
             "world_size": self._world_size,
             "backend": backend,
             "store": self._store,
             "timeout_s": timeout_s,
             "num_threads": max(1, (os.cpu_count() or 1) // self._world_size),
-            "env": {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo", **env},
+            "env": {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo", **ours, **env},
             "sources": failure.cell_sources() if self._nursery.is_local else {},
         }
         if self._nursery.is_local:
@@ -162,7 +188,8 @@ class _Crew:
         output_r, output_w = os.pipe()
         member = _Member(rank, next(_job_numbers), ours, output_r, self._max_value_bytes)
         self._members[member.job] = member
-        self._nursery.fork(member.job, theirs.fileno(), output_w)
+        with contextlib.suppress(OSError):  # the nursery's end is about to be heard
+            self._nursery.fork(member.job, theirs.fileno(), output_w)
         theirs.close()
         os.close(output_w)
         os.set_blocking(output_r, False)
@@ -175,7 +202,6 @@ class _Crew:
         while not all(member.is_settled for member in self._members.values()):
             if any(member.failure for member in self._members.values()):
                 deadline_s = min(deadline_s, time.monotonic() + _GRACE_S)
-                timeout_s = 0
             if not self._turn(deadline_s):
                 break
         self._end_s = time.monotonic()
@@ -187,9 +213,9 @@ class _Crew:
             RankFailed, RunTimeout: otherwise.
         """
         members = list(self._members.values())
-        failures = [member.failure for member in members if member.failure]
-        if not failures and not all(member.has_value for member in members):
+        if not any(member.failure for member in members) and not all(member.has_value for member in members):
             self._ask_where()
+        failures = [member.failure for member in members if member.failure]
         self._stop_the_rest()
         self._drain_output()
         output = [member.text for member in members]
@@ -219,9 +245,13 @@ class _Crew:
         return bool(ready) and time.monotonic() < deadline_s
 
     def _hear_nursery(self) -> None:
-        message = frames.receive(self._nursery.socket)
+        try:
+            message = frames.receive(self._nursery.socket)
+        except ConnectionError:
+            message = None
         if message is None:
             self._selector.unregister(self._nursery.socket)
+            self._nursery.close()
             for member in self._members.values():
                 member.has_exited = True
                 self._settle_by_status(member, 9)
@@ -229,7 +259,8 @@ class _Crew:
         header = message[0]
         member = self._members.get(header.get("job", 0))
         if header["kind"] == "exited" and member:
-            self._hear_rank(member)  # what it said last stands before how it ended
+            for _ in range(4):  # what it said last stands before how it ended; more than a socket holds
+                self._hear_rank(member)
             member.has_exited = True
             self._settle_by_status(member, header["status"])
 
@@ -238,18 +269,19 @@ class _Crew:
             member.failure = failure.of_status(member.rank, status, time.monotonic_ns())
 
     def _hear_rank(self, member: _Member) -> None:
+        if member.is_hung_up:
+            return
         try:
-            while not member.is_hung_up:
-                data = member.control.recv(1 << 20)
-                if not data:
-                    self._hang_up(member)
-                for header, body in member.inbox.feed(data):
-                    self._take(member, header, body)
+            data = member.control.recv(1 << 20)
+            if not data:
+                self._hang_up(member)
+            for header, body in member.inbox.feed(data):
+                self._take(member, header, body)
         except BlockingIOError:
             return
         except ConnectionError:
             self._hang_up(member)
-        except (ValueError, KeyError, TypeError) as error:
+        except Exception as error:  # the rank may have sent anything, and it must not become the launcher's fault
             self._hang_up(member)
             reason = f"what the rank sent back cannot be read: {error}"
             member.failure = Failure(member.rank, "broken result", reason, [], time.monotonic_ns())
@@ -267,26 +299,26 @@ class _Crew:
         elif member.is_settled:
             return
         elif kind == "done":
-            member.value, member.spans = codec.decode(body), header["spans"]
+            member.value, member.spans = codec.decode(body), _read_spans(header["spans"])
             member.has_value = True
         elif kind == "failed":
             member.failure, member.spans = (
                 Failure.from_fields(member.rank, header["failure"]),
-                header["spans"],
+                _read_spans(header["spans"]),
             )
 
     def _hear_output(self, member: _Member) -> bool:
         if member.is_silent:
             return False
         try:
-            data = os.read(member.output_fd, 1 << 16)
+            data = os.read(member.output_fd, _OUTPUT_CHUNK)
         except BlockingIOError:
             return False
         if not data:
             member.is_silent = True
             self._selector.unregister(member.output_fd)
             return False
-        member.text = (member.text + data.decode("utf-8", "replace"))[-KEPT_OUTPUT:]
+        member.text = (member.text + member.decoder.decode(data))[-KEPT_OUTPUT:]
         if self._echo:
             *lines, member.unfinished_line = (member.unfinished_line + data).split(b"\n")
             self._print(member, lines)
@@ -300,8 +332,9 @@ class _Crew:
 
     def _drain_output(self) -> None:
         for member in self._members.values():
-            while self._hear_output(member):
-                pass
+            for _ in range(KEPT_OUTPUT // _OUTPUT_CHUNK):  # what a rank left running may go on printing
+                if not self._hear_output(member):
+                    break
             if self._echo and member.unfinished_line:
                 self._print(member, [member.unfinished_line])
                 member.unfinished_line = b""
@@ -332,7 +365,11 @@ class _Crew:
 
     def _timeline(self) -> Timeline:
         return Timeline.of_events(
-            Event(member.rank, "main", str(kind), str(name), start_s - self._start_s, end_s - self._start_s)
+            Event(member.rank, "main", kind, name, start_s - self._start_s, end_s - self._start_s)
             for member in self._members.values()
             for name, kind, start_s, end_s in member.spans
         )
+
+
+def _read_spans(spans: Any) -> list[tuple[str, str, float, float]]:
+    return [(str(name), str(kind), float(start_s), float(end_s)) for name, kind, start_s, end_s in spans]

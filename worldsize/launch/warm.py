@@ -70,11 +70,18 @@ class Nursery:
         with contextlib.suppress(OSError):
             frames.send(self.socket, "kill", jobs=jobs)
 
-    def sweep(self) -> None:
-        """Kills whatever ranks have left running in a jail; returns when it is done."""
+    def sweep(self, timeout_s: float = 20) -> None:
+        """Removes whatever ranks have left in a jail, processes and files; returns when it is done.
+
+        Raises:
+            OSError: the nursery ended or did not answer in time.
+        """
+        self.socket.settimeout(timeout_s)
         frames.send(self.socket, "sweep")
-        while (message := frames.receive(self.socket)) is not None and message[0]["kind"] != "swept":
-            pass
+        while (message := frames.receive(self.socket)) is None or message[0]["kind"] != "swept":
+            if message is None:
+                raise ConnectionError("the process that starts ranks has ended")
+        self.socket.settimeout(None)
 
     def close(self) -> None:
         """Ends the nursery and every rank that it still has."""
@@ -99,6 +106,9 @@ def shared() -> Nursery:
     global _shared
     with _lock:
         if _shared is None or not _shared.is_alive:
+            if _shared is not None:
+                atexit.unregister(_shared.close)
+                _shared.close()
             _shared = Nursery()
             atexit.register(_shared.close)
         _shared.wait_until_warm()
