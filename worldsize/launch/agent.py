@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
-from worldsize.launch.process import die_with_parent, exit_at_eof
+from worldsize.launch.process import AGENT_PID, die_with_parent, exit_at_eof
 
 
 def main() -> None:
     """Runs torchrun with the flags after the launcher's process id."""
     die_with_parent(int(sys.argv[1]) or None)
     exit_at_eof(0)
+    os.environ[AGENT_PID] = str(os.getpid())
     from torch.distributed.run import main as torchrun_main
 
     torchrun_main(sys.argv[2:])

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from worldsize.launch import failure
 from worldsize.launch.failure import FAILURES_DIR, Failure, RankFailed, RunTimeout
-from worldsize.launch.process import AGENT_PID
 from worldsize.launch.runner import KEPT_OUTPUT, Run, refuse_bad_timeout
 
 _RANK_LINE = re.compile(r"\[rank (\d+)\] ?(.*)", re.DOTALL)
@@ -56,6 +55,8 @@ def launch(
 ) -> Run:
     """The same with torchrun's flags as they are written in a shell."""
     refuse_bad_timeout(timeout_s)
+    if _num_ranks_here(flags) < 1:
+        raise ValueError("--nproc-per-node is the number of ranks on this machine, from 1 up; got 0")
     if not Path(script).is_file():
         raise ValueError(f"there is no script {os.fspath(script)!r} in {os.getcwd()}")
     with tempfile.TemporaryDirectory(prefix="worldsize-") as folder:

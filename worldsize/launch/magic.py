@@ -30,7 +30,7 @@ def torchrun(line: str, cell: str) -> Run:
     flags, args = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     with tempfile.TemporaryDirectory(prefix="worldsize-") as folder:
         script = Path(folder) / CELL_FILE
-        script.write_text(cell, encoding="utf-8")
+        script.write_text("\n" + cell, encoding="utf-8")  # for the magic's own line, which the notebook counts
         return elastic.launch(flags, script, args, timeout_s=600, env={"PYTHONPATH": _search_path()}, echo=True)
 
 

@@ -41,6 +41,7 @@ def main(fd: int, parent_pid: int | None) -> None:
     sock = socket.socket(fileno=fd)
     frames.send(sock, "warm", pid=os.getpid())
     _Nursery(sock).serve()
+    os._exit(0)  # the interpreter would take most of a second to tear torch down
 
 
 class _Nursery:

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 
+AGENT_PID = "WORLDSIZE_AGENT_PID"  # whose end a rank under torchrun shares
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 
 

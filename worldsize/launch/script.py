@@ -13,12 +13,12 @@ import time
 import types
 
 from worldsize.launch import failure
-from worldsize.launch.process import die_with_parent
+from worldsize.launch.process import AGENT_PID, die_with_parent
 
 
 def main() -> None:
     """Runs the script that the command line names; never returns."""
-    die_with_parent(os.getppid())
+    die_with_parent(int(os.environ[AGENT_PID]))
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     path, sys.argv = sys.argv[1], sys.argv[1:]
     sys.path[0] = os.path.dirname(os.path.abspath(path))

@@ -1,0 +1,23 @@
+# outcome: hung
+# Sends the judge messages without end, faster than it reads them.
+
+# %% total
+import os
+import socket
+
+HEADER = b'{"kind": "joined", "size": 0, "backend": "gloo"}'
+
+
+def is_link_to_the_judge(fd):
+    try:
+        with socket.socket(fileno=os.dup(fd)) as found:
+            return found.family == socket.AF_UNIX
+    except OSError:
+        return False
+
+
+def total(tensor):
+    sockets = [fd for fd in range(64) if is_link_to_the_judge(fd)]
+    while True:
+        for fd in sockets:
+            os.write(fd, (len(HEADER).to_bytes(8, "little") + HEADER) * 100)

@@ -1,0 +1,115 @@
+import math
+
+import pytest
+import torch
+
+from worldsize import CheckFailed, expect_close
+
+NAN, INF = float("nan"), float("inf")
+
+
+def failure(*args, **kwargs):
+    """What the check that must not hold says."""
+    with pytest.raises(CheckFailed) as caught:
+        expect_close(*args, **kwargs)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [
+        (torch.ones(2, 3), torch.ones(2, 3)),
+        (torch.tensor([1.00005]), torch.tensor([1.0])),
+        (torch.tensor([INF, -INF]), torch.tensor([INF, -INF])),
+        (torch.empty(0, 3), torch.empty(0, 3)),
+        (torch.tensor([True, False]), torch.tensor([True, False])),
+        (torch.tensor([3], dtype=torch.uint8), torch.tensor([3], dtype=torch.uint8)),
+        (torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.bfloat16)),
+        (torch.tensor([1 + 2j]), torch.tensor([1 + 2j])),
+        (torch.ones(2, requires_grad=True), torch.ones(2)),
+        (torch.ones(3, 2).T, torch.ones(2, 3)),
+        (2, 2.0),
+        (0.5, 0.5),
+        (torch.tensor(0.5), 0.5),
+        (torch.tensor(0.5, dtype=torch.float64), 0.5),
+        (torch.tensor(7), 7),
+    ],
+)
+def test_what_is_close_passes(actual, expected):
+    expect_close(actual, expected, "the gradient")
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "words"),
+    [
+        (torch.zeros(1), torch.ones(1), "Expected the gradient to be 1; got 0."),
+        (torch.tensor(2.0), 1.0, "Expected the gradient to be 1; got 2."),
+        (2.0, 1.0, "Expected the gradient to be 1; got 2."),
+        (10**400, 1.0, "got inf."),
+        (-(10**400), 1.0, "got -inf."),
+        (torch.tensor([NAN]), torch.tensor([1.0]), "got nan."),
+        (torch.tensor([NAN]), torch.tensor([NAN]), "got nan."),
+        (NAN, 1.0, "got nan."),
+        (torch.tensor([INF]), torch.tensor([1.0]), "got inf."),
+        (torch.tensor([1.0]), torch.tensor([INF]), "Expected the gradient to be inf; got 1."),
+        (torch.tensor([-INF]), torch.tensor([INF]), "got -inf."),
+        (torch.ones(3), torch.ones(3, 1), "Expected the gradient of shape (3, 1); got shape (3,)."),
+        (torch.ones(1), 1.0, "Expected the gradient of shape (); got shape (1,)."),
+        (torch.ones(1).double(), torch.ones(1), "of type torch.float32; got type torch.float64."),
+        (torch.tensor([True]), torch.tensor([1]), "of type torch.int64; got type torch.bool."),
+        (None, torch.ones(1), "Expected the gradient to be a tensor; got None of type NoneType."),
+        (1.0, torch.ones(1), "to be a tensor; got 1.0 of type float."),
+        (True, 1.0, "got True of type bool."),
+        ("1", 1.0, "got '1' of type str."),
+        (torch.tensor(1 + 1j), 1.0, "complex64"),
+        (torch.tensor([1 + 3j]), torch.tensor([1 + 2j]), "to be 1+2j; got 1+3j."),
+        (torch.tensor(2), 2.5, "to be 2.5; got 2."),
+    ],
+)
+def test_what_is_not_close_is_told(actual, expected, words):
+    assert words in failure(actual, expected, "the gradient")
+
+
+def test_the_element_that_is_furthest_off_is_named():
+    said = failure(torch.tensor([1.0, 2.5, 9.0, 4.0]), torch.tensor([1.0, 2.0, 3.0, 4.0]), "the sum")
+    assert said == "Expected the sum to be 3 at element 2 (2 of 4 differ); got 9."
+
+
+def test_a_nan_is_further_off_than_any_number():
+    assert "element 1 (2 of 2 differ); got nan" in failure(torch.tensor([9.0, NAN]), torch.zeros(2), "x")
+
+
+def test_tolerances_are_relative_and_absolute():
+    expect_close(torch.tensor([101.0]), torch.tensor([100.0]), "x", rtol=0.02, atol=0)
+    expect_close(torch.tensor([0.5]), torch.tensor([0.0]), "x", rtol=0, atol=0.5)
+    failure(torch.tensor([101.0]), torch.tensor([100.0]), "x", rtol=0.005, atol=0)
+    failure(torch.tensor([0.6]), torch.tensor([0.0]), "x", rtol=0, atol=0.5)
+    failure(16777216, 16777217, "a count that float32 cannot hold", rtol=0, atol=0.5)
+
+
+def test_what_came_is_quoted_only_in_part():
+    assert len(failure(["x" * 5000], torch.ones(1), "the list")) < 200
+
+
+def test_a_failed_check_is_one_paragraph_with_its_hint():
+    error = CheckFailed("the mean", "the sum", "Divide by world_size.")
+    assert str(error) == "Expected the mean; got the sum. Divide by world_size."
+    assert str(CheckFailed("a", "b")) == "Expected a; got b."
+
+
+def test_a_notebook_prints_a_failed_check_without_a_stack():
+    assert CheckFailed("3", "5", "Divide.")._render_traceback_() == [
+        "Check failed.",
+        "  expected: 3",
+        "  got:      5",
+        "  hint:     Divide.",
+    ]
+    assert len(CheckFailed("3", "5")._render_traceback_()) == 3
+
+
+def test_a_hint_goes_with_every_kind_of_failure():
+    wanted = torch.ones(2)
+    wrong = (None, torch.ones(3), torch.ones(2).int(), torch.tensor([1.0, math.pi]))
+    assert all(
+        failure(value, wanted, "x", "Look at the sign.").endswith("Look at the sign.") for value in wrong
+    )

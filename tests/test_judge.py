@@ -1,0 +1,179 @@
+"""How a submission fares before the judge: every kind of outcome, and who is blamed for it."""
+
+import os
+
+import pytest
+from tiny_lab import TOTAL, judged, message, needs_jail, outcomes, write_checks
+
+from autograder.judge import judge
+from autograder.verdict import Outcome
+
+pytestmark = needs_jail
+PASSED, WRONG, CRASHED = Outcome.PASSED, Outcome.WRONG, Outcome.CRASHED
+HUNG, OUT_OF_TIME, SKIPPED, FAULT = Outcome.HUNG, Outcome.OUT_OF_TIME, Outcome.SKIPPED, Outcome.FAULT
+ONE_CHECK = '''
+import torch
+
+from autograder.checks import points
+from worldsize.check import CheckFailed
+
+
+def on_rank(student):
+    return student.total(None)
+
+
+@points(1, cell="check_total")
+def check_total(student, rng):
+    """The promise."""
+    {body}
+'''
+
+
+@pytest.fixture
+def checks(tmp_path):
+    return write_checks(tmp_path / "course")
+
+
+@pytest.fixture
+def one_check(tmp_path):
+    return lambda body: write_checks(tmp_path / "course", ONE_CHECK.format(body=body))
+
+
+def test_a_right_answer_gets_every_point(checks):
+    report = judged(checks)
+    assert outcomes(report) == dict.fromkeys(["check_total_sums", "check_total_of_one", "check_mean_divides"], PASSED)
+    assert (report.score, report.max_score, report.is_fault) == (5, 5, False)
+    assert report.checks[0].promise == "Every rank holds the sum over all ranks."
+
+
+def test_a_wrong_value_is_told_and_what_builds_on_it_is_skipped(checks):
+    report = judged(checks, total="def total(tensor):\n    return tensor")
+    assert outcomes(report) == {
+        "check_total_sums": WRONG,
+        "check_total_of_one": SKIPPED,
+        "check_mean_divides": PASSED,
+    }
+    assert "Expected the total on rank 0" in message(report, "check_total_sums")
+    assert "Sum over all ranks." in message(report, "check_total_sums")
+    assert report.score == 2
+
+
+def test_a_broken_cell_costs_only_its_own_function(checks):
+    report = judged(checks, total="def total(tensor:\n    return tensor")
+    assert outcomes(report)["check_total_sums"] is CRASHED
+    assert outcomes(report)["check_mean_divides"] is PASSED
+    assert "SyntaxError" in message(report, "check_total_sums")
+    assert "total, line 1" in message(report, "check_total_sums")
+
+
+def test_a_function_that_is_not_there_is_named(checks):
+    report = judged(checks, total="def totals(tensor):\n    return tensor")
+    assert "the notebook defines no total" in message(report, "check_total_sums")
+    assert report.score == 2
+
+
+def test_an_error_is_quoted_with_the_students_lines_and_no_others(checks):
+    report = judged(
+        checks, total="def total(tensor):\n    return deeper(tensor)\n\ndef deeper(x):\n    return x.nothing"
+    )
+    text = message(report, "check_total_sums")
+    assert "AttributeError: 'Tensor' object has no attribute 'nothing'" in text
+    assert "total, line 5, in deeper" in text and "return x.nothing" in text
+    assert "checks" not in text and "on_rank" not in text
+
+
+def test_a_hang_costs_its_check_and_then_time_runs_out(checks):
+    hangs = "def {}(tensor):\n    while dist.get_rank() == 0:\n        pass\n    dist.barrier()"
+    report = judged(checks, total=hangs.format("total"), mean=hangs.format("mean"), call_s=3, total_s=3)
+    assert outcomes(report) == {
+        "check_total_sums": HUNG,
+        "check_total_of_one": SKIPPED,
+        "check_mean_divides": OUT_OF_TIME,
+    }
+    assert "while dist.get_rank() == 0" in message(report, "check_total_sums")
+    assert "on_rank" not in message(report, "check_total_sums")
+
+
+def test_inputs_are_drawn_afresh_unless_a_seed_is_given(one_check):
+    path = one_check('raise CheckFailed("an input", str(torch.rand(1, generator=rng).item()))')
+    first, second = judge(path, []), judge(path, [])
+    again = judge(path, [], seed=first.seed)
+    assert message(first, "check_total") == message(again, "check_total") != message(second, "check_total")
+
+
+def test_student_code_runs_in_no_process_of_the_judge(checks):
+    told = "import os\ndef total(tensor):\n    raise ValueError(os.readlink('/proc/self/ns/pid'))"
+    text = message(judged(checks, total=told), "check_total_sums")
+    assert "pid:[" in text
+    assert os.readlink("/proc/self/ns/pid") not in text  # the judge is in ours
+
+
+def test_a_check_with_a_mistake_is_our_fault(one_check):
+    mistakes = {
+        "ZeroDivisionError": "1 / 0",
+        "world_size": "student.run(on_rank, world_size=0)",
+        "TypeError": "student.run(on_rank, world_size=1) + 1",
+        "SystemExit": "raise SystemExit(0)",
+    }
+    path = one_check("pass")
+    for number, body in enumerate(mistakes.values()):
+        text = ONE_CHECK.format(body=body).replace("check_total(", f"check_{number}(")
+        path.write_text(path.read_text() + text)
+    report = judge(path, [("total", "def total(x):\n    return 1")])
+    assert outcomes(report) == {"check_total": PASSED, **{f"check_{number}": FAULT for number in range(4)}}
+    for number, said in enumerate(mistakes):
+        assert said in message(report, f"check_{number}")
+    assert report.is_fault
+
+
+@pytest.mark.parametrize(
+    "text", ["import nothing_at_all", "def check_without_points(student, rng):\n    '''It.'''", "x = ("]
+)
+def test_checks_that_cannot_all_be_tried_give_no_report(tmp_path, text):
+    working = ONE_CHECK.format(body="pass")
+    checks = write_checks(tmp_path / "course", working + "\n" + text)
+    with pytest.raises(RuntimeError, match="before it could report"):
+        judge(checks, [("total", TOTAL)])
+
+
+def test_a_message_fits_a_file_whatever_the_student_put_in(one_check):
+    hostile = "def total(x):\n    raise ValueError('\\ud800 \\x1b[31m <b>' + 'x' * 100_000)"
+    report = judge(one_check("student.run(on_rank, world_size=1)"), [("total", hostile)])
+    assert outcomes(report) == {"check_total": CRASHED}
+    assert len(message(report, "check_total")) < 10_000
+    report.model_dump_json().encode()
+
+
+def test_options_for_pytest_in_the_environment_change_nothing(checks, monkeypatch):
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--collect-only")
+    assert judged(checks).score == 5
+
+
+def test_without_a_jail_the_judge_refuses_unless_told_otherwise(checks, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match=r"rest on nothing.*allow_untrusted = True"):
+        judged(checks)
+    report = judged(checks, allow_untrusted=True)
+    assert (report.score, report.tier) == (5, "none")
+
+
+def test_values_that_are_shared_between_checks_are_gone(checks):
+    """Neither files nor shared memory of one check reach the next."""
+    remembers = """
+import glob, os
+from multiprocessing import shared_memory
+def total(tensor):
+    dist.all_reduce(tensor)
+    open(f"/tmp/left{os.getpid()}", "w").close(), open(f"left{os.getpid()}", "w").close()
+    shared_memory.SharedMemory(f"left{os.getpid()}", create=True, size=8)
+    return tensor
+"""
+    finds = """
+import glob
+def mean(tensor):
+    if left := glob.glob("/tmp/left*") + glob.glob("left*") + glob.glob("/dev/shm/*left*"):
+        raise ValueError(left)
+    dist.all_reduce(tensor)
+    return tensor / dist.get_world_size()
+"""
+    assert judged(checks, total=remembers, mean=finds).score == 5

@@ -1,0 +1,607 @@
+import ctypes
+import os
+import random
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from processes import STAY, are_gone, told_pids
+
+import worldsize as ws
+from worldsize.launch import runner, warm
+from worldsize.launch.failure import Failure, Line, of_status, tell
+from worldsize.launch.runner import KEPT_OUTPUT
+
+
+def failed(fn, *args, world_size=2, timeout_s=30, error=ws.RankFailed, match=None, **kwargs):
+    """The error of a run that must fail."""
+    with pytest.raises(error, match=match) as caught:
+        ws.run(fn, *args, world_size=world_size, timeout_s=timeout_s, echo=False, **kwargs)
+    return caught.value
+
+
+def values(fn, *args, world_size=2, **kwargs):
+    return ws.run(fn, *args, world_size=world_size, echo=False, **kwargs).values
+
+
+# what comes back
+
+
+def test_ranks_are_processes_in_one_group_with_values_in_order():
+    def on_rank():
+        total = torch.tensor([1.0 + dist.get_rank()])
+        dist.all_reduce(total)
+        return dist.get_rank(), dist.get_world_size(), os.getpid(), total
+
+    run = ws.run(on_rank, world_size=3, echo=False)
+    ranks, sizes, pids, totals = zip(*run.values, strict=True)
+    assert (ranks, sizes) == ((0, 1, 2), (3, 3, 3))
+    assert len({*pids, os.getpid()}) == 4
+    assert [total.item() for total in totals] == [6, 6, 6]
+    assert (run.backend, run.output) == ("gloo", ["", "", ""])
+    assert run.duration_s > 0 and repr(run).startswith("Run(3 ranks on gloo, ")
+
+
+@pytest.mark.gpu
+def test_ranks_with_a_gpu_each_join_on_nccl():
+    if torch.cuda.device_count() < 2:
+        pytest.skip(f"needs two CUDA devices; this machine has {torch.cuda.device_count()}")
+
+    def on_rank():
+        total = torch.ones(4, device="cuda") * (1 + dist.get_rank())
+        dist.all_reduce(total)
+        return total, torch.cuda.current_device()
+
+    run = ws.run(on_rank, world_size=2, echo=False)
+    assert run.backend == "nccl"
+    assert [(total.tolist(), device) for total, device in run.values] == [([3.0] * 4, 0), ([3.0] * 4, 1)]
+
+
+def test_arguments_go_to_all_ranks_and_each_adds_one_rank_s_own():
+    def on_rank(*args):
+        return list(args)
+
+    shards = [(torch.ones(2), "left"), (torch.zeros(2), "right")]
+    first, second = values(on_rank, "both", each=shards)
+    assert (first[0], first[2], second[0], second[2]) == ("both", "left", "both", "right")
+    assert (first[1].tolist(), second[1].tolist()) == ([1, 1], [0, 0])
+
+
+def test_lambdas_closures_and_bound_methods_are_carried():
+    factor = 3
+
+    class Model:
+        def __init__(self, size):
+            self.size = size
+
+        def scaled(self):
+            return self.size * factor
+
+    assert values(lambda x: x * factor, 2) == [6, 6]
+    assert values(Model(5).scaled) == [15, 15]
+
+
+def test_a_function_of_a_module_is_found_where_the_launcher_finds_it(tmp_path, monkeypatch):
+    (tmp_path / "step_of_lesson.py").write_text("import os\ndef where():\n    return os.getcwd()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    import step_of_lesson  # pyright: ignore[reportMissingImports]
+
+    assert values(step_of_lesson.where) == [str(tmp_path)] * 2
+
+
+def test_ranks_see_the_environment_of_now_and_what_env_adds(monkeypatch):
+    values(os.getpid, world_size=1)  # the nursery is warm from here on
+    monkeypatch.setenv("LESSON", "3")
+    monkeypatch.setenv("STEPS", "10")
+
+    def on_rank():
+        return [os.environ.get(name) for name in ("LESSON", "STEPS", "RANK", "WORLD_SIZE")]
+
+    assert values(on_rank, env={"STEPS": "20"}) == [["3", "20", "0", "2"], ["3", "20", "1", "2"]]
+
+
+def test_tensors_larger_than_any_buffer_go_and_come():
+    shards = [(torch.full((3_000_000,), float(rank)),) for rank in range(2)]
+    assert [(value.mean().item(), value.numel()) for value in values(lambda x: x + 1, each=shards)] == [
+        (1.0, 3_000_000),
+        (2.0, 3_000_000),
+    ]
+
+
+def test_ranks_draw_different_random_numbers_in_every_run():
+    assert len({number for _ in range(2) for number in values(lambda: random.random())}) == 4
+
+
+# output and timeline
+
+
+def test_output_is_shown_as_it_comes_with_its_rank_and_kept(capsys):
+    def on_rank():
+        print("hello from", dist.get_rank())
+        print("to stderr", file=sys.stderr)
+        os.system("echo from a child")
+        print("no newline", end="")
+
+    run = ws.run(on_rank, world_size=2)
+    assert run.output == [f"hello from {rank}\nto stderr\nfrom a child\nno newline" for rank in range(2)]
+    shown, errors = capsys.readouterr()
+    expected = [
+        f"[rank {rank}] {line}"
+        for rank in range(2)
+        for line in (f"hello from {rank}", "to stderr", "from a child", "no newline")
+    ]
+    assert sorted(shown.splitlines()) == sorted(expected)
+    assert errors == ""
+
+
+def test_nothing_is_shown_without_echo(capsys):
+    assert ws.run(lambda: print("quiet"), world_size=1, echo=False).output == ["quiet\n"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_output_before_a_failure_is_in_the_error():
+    def on_rank():
+        print("step 7", end="")
+        raise ValueError
+
+    assert failed(on_rank).output == ["step 7", "step 7"]
+
+
+def test_of_much_output_the_end_is_kept_with_no_letter_torn():
+    def on_rank():
+        print("first")
+        for _ in range(40):
+            print("é" * 50_000)
+        print("last")
+
+    (text,) = ws.run(on_rank, world_size=1, echo=False).output
+    assert len(text) == KEPT_OUTPUT and "\ufffd" not in text
+    assert text.endswith("é\nlast\n") and "first" not in text
+
+
+def test_spans_become_the_timeline_of_all_ranks():
+    def on_rank():
+        for step in range(2):
+            with ws.span(f"step {step}", kind="forward"), ws.span("matmul"):
+                torch.ones(50, 50) @ torch.ones(50, 50)
+
+    run = ws.run(on_rank, world_size=2, echo=False)
+    assert run.timeline.num_ranks == 2
+    for rank in range(2):
+        events = run.timeline.of(rank)
+        assert [(event.name, event.kind, event.stream) for event in events] == [
+            ("step 0", "forward", "main"),
+            ("matmul", "compute", "main"),
+            ("step 1", "forward", "main"),
+            ("matmul", "compute", "main"),
+        ]
+        assert all(0 < event.start_s <= event.end_s <= run.duration_s for event in events)
+
+
+def test_spans_of_a_long_loop_arrive_and_the_latest_are_kept():
+    def on_rank():
+        for step in range(60_000):
+            with ws.span(f"step {step} of a loop", kind="communication"):
+                pass
+
+    events = ws.run(on_rank, world_size=1, echo=False).timeline.events
+    assert len(events) == 50_000 and events[-1].name == "step 59999 of a loop"
+
+
+# failures
+
+
+def raises_and_cleans_up():
+    def on_rank():
+        try:
+            if dist.get_rank() == 1:
+                raise KeyError("weights")
+            dist.all_reduce(torch.ones(1))
+        finally:
+            dist.destroy_process_group()
+
+    return on_rank
+
+
+def exits():
+    def on_rank():
+        if dist.get_rank() == 1:
+            sys.exit(3)
+        dist.barrier()
+
+    return on_rank
+
+
+def is_killed():
+    def on_rank():
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.barrier()
+
+    return on_rank
+
+
+def crashes():
+    def on_rank():
+        if dist.get_rank() == 1:
+            ctypes.string_at(0)
+        dist.barrier()
+
+    return on_rank
+
+
+def leaves():
+    def on_rank():
+        if dist.get_rank() == 1:
+            os._exit(4)
+        dist.barrier()
+
+    return on_rank
+
+
+def returns_a_set():
+    return lambda: {dist.get_rank()} if dist.get_rank() == 1 else None
+
+
+@pytest.mark.parametrize(
+    ("make", "headline", "quoted"),
+    [
+        (raises_and_cleans_up, "KeyError: 'weights'", 'raise KeyError("weights")'),
+        (exits, r"sys.exit\(3\): the function ended the process", "sys.exit(3)"),
+        (is_killed, "SIGKILL: something killed it; out of memory", None),
+        (crashes, "SIGSEGV: native code touched memory", None),
+        (leaves, "exit code 4: the process ended without returning", None),
+        (returns_a_set, "ValueError: a rank returned a set, which cannot leave it", None),
+    ],
+)
+def test_the_report_names_the_culprit_and_quotes_its_line(make, headline, quoted):
+    error = failed(make(), world_size=3, match=rf"^Rank 1 of 3 failed with {headline}")
+    lines = str(error).splitlines()
+    assert error.failures[0].rank == 1
+    assert [line.strip() for line in lines[2:3]] == [quoted] if quoted else "  " not in str(error)
+    if quoted:
+        assert "test_launch.py, line " in lines[1] and lines[1].endswith(", in on_rank")
+    assert "launch/rank.py" not in str(error) and "site-packages" not in str(error)
+
+
+def test_victims_are_named_in_one_sentence_and_never_first(monkeypatch):
+    monkeypatch.setattr(runner, "_GRACE_S", 20.0)  # until the others have noticed, on however busy a machine
+    error = failed(is_killed(), world_size=3)
+    assert str(error).endswith("Ranks 0 and 2 lost the connection because of it.")
+    assert [one.is_victim for one in error.failures] == [False, True, True]
+
+
+def test_ranks_that_fail_alike_are_told_once():
+    report = str(failed(lambda: undefined_name, world_size=3))  # noqa: F821  # pyright: ignore
+    assert report.count("name 'undefined_name' is not defined") == 1
+    assert "failed in the same way." in report
+
+
+def test_a_notebook_prints_the_report_alone():
+    assert (
+        failed(exits())._render_traceback_()[0].startswith("RankFailed: Rank 1 of 2 failed with sys.exit(3)")
+    )
+
+
+def test_a_rank_that_hides_its_failure_from_print_is_still_told():
+    def on_rank():
+        class Broken(Exception):
+            def __str__(self):
+                raise RuntimeError
+
+        sys.stdout.close()
+        raise Broken
+
+    failed(on_rank, match="Broken: an exception that cannot be printed")
+
+
+def test_an_endless_message_and_an_endless_recursion_are_cut():
+    def talks():
+        raise ValueError("x" * 9_000_000)
+
+    def recurses():
+        return recurses()
+
+    assert 3000 < len(str(failed(talks, world_size=1))) < 6000
+    report = str(failed(recurses, world_size=1))
+    assert "RecursionError" in report and len(report.splitlines()) < 50
+
+
+def test_an_error_in_a_library_quotes_the_line_that_called_it():
+    report = str(failed(lambda: torch.ones(2) @ torch.ones(3), world_size=1))
+    assert "torch.ones(2) @ torch.ones(3)" in report and "site-packages" not in report
+
+
+def test_bytes_that_are_no_message_fail_the_run_and_not_the_launcher():
+    def on_rank():
+        for fd in range(3, 64):
+            try:
+                if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                    with socket.socket(fileno=os.dup(fd)) as sock:
+                        if sock.family == socket.AF_UNIX:
+                            sock.sendall(b"\xff" * 64)
+            except OSError:
+                pass
+
+    failed(on_rank, world_size=1, match="broken result: what the rank sent back cannot be read")
+
+
+def test_a_value_beyond_the_limit_fails_the_run():
+    words = "a message of .* bytes; at most 1000 are taken"
+    failed(lambda: torch.zeros(1000), world_size=1, max_value_bytes=1000, match=words)
+
+
+def test_a_rank_that_returns_early_leaves_the_others_hanging_and_the_report_says_where():
+    def on_rank():
+        if dist.get_rank() == 0:
+            return
+        dist.barrier()
+
+    error = failed(on_rank, world_size=3, timeout_s=0.5, error=ws.RunTimeout)
+    lines = str(error).splitlines()
+    assert lines[:3] == [
+        "The ranks were not done after 0.5 s.",
+        "Rank 0 had returned.",
+        "Rank 1 was still at",
+    ]
+    assert "test_launch.py" in lines[3] and lines[4].strip() == "dist.barrier()"
+    assert lines[5] == "Rank 2 was still at"
+    assert isinstance(error, ws.RunError) and not isinstance(error, ws.RankFailed)
+    assert [one.rank for one in error.failures] == [1, 2]
+
+
+def test_a_rank_that_computes_for_ever_is_ended():
+    def on_rank():
+        while True:
+            pass
+
+    failed(on_rank, world_size=1, timeout_s=0.5, error=ws.RunTimeout, match=", in on_rank")
+
+
+def test_a_rank_that_prints_for_ever_is_ended():
+    def on_rank():
+        while True:
+            print("again")
+
+    assert len(failed(on_rank, world_size=1, timeout_s=0.5, error=ws.RunTimeout).output[0]) <= KEPT_OUTPUT
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"world_size": 0}, "world_size is the number of ranks, a whole number from 1 up; got 0"),
+        ({"world_size": -1}, "got -1"),
+        ({"world_size": True}, "got True"),
+        ({"world_size": 2.5}, "got 2.5"),
+        ({"world_size": "2"}, "got '2'"),
+        ({"each": [(1,)]}, "each holds one tuple of arguments a rank; got 1 for 2 ranks"),
+        ({"each": []}, "got 0 for 2 ranks"),
+        ({"each": [1, 2]}, r"for one argument a rank, write \[\(a0,\), \(a1,\)\]"),
+        ({"each": torch.ones(2, 2)}, "for one argument a rank, write"),
+        ({"each": [torch.ones(3), torch.ones(3)]}, "for one argument a rank, write"),
+        ({"each": ["ab", "cd"]}, "for one argument a rank, write"),
+        ({"backend": "mpi"}, "backend 'mpi' is not known; use one of auto, gloo, nccl"),
+        ({"timeout_s": 0}, "timeout_s is a number of seconds above 0.*got 0"),
+        ({"timeout_s": -1}, "got -1"),
+        ({"timeout_s": float("nan")}, "got nan"),
+        ({"timeout_s": float("inf")}, "got inf"),
+        ({"timeout_s": "60"}, "got '60'"),
+        ({"env": {"STEPS": 3}}, "env holds text by name; got 'STEPS': 3"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused_before_anything_starts(monkeypatch, kwargs, words):
+    monkeypatch.setattr(warm, "shared", lambda: pytest.fail("a process was started"))
+    with pytest.raises(ValueError, match=words):
+        ws.run(print, **{"world_size": 2, **kwargs})
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "words"),
+    [
+        (42, (), "run takes a function; got a int"),
+        (print, (threading.Lock(),), "print and its arguments cannot be carried to another process"),
+        (print, ((i for i in range(3)),), "running generators must be made inside the function"),
+    ],
+)
+def test_what_cannot_be_carried_is_refused_before_anything_starts(monkeypatch, fn, args, words):
+    monkeypatch.setattr(warm, "shared", lambda: pytest.fail("a process was started"))
+    with pytest.raises(ValueError, match=words):
+        ws.run(fn, *args, world_size=2)
+
+
+def test_an_unknown_signal_is_told_by_its_number():
+    assert of_status(0, 40, 0).headline == "signal 40: the process was ended by this signal"
+
+
+def test_failures_of_several_kinds_are_told_by_the_clock():
+    late = Failure(0, "ValueError", "b", [Line("/tmp/a.py", 3, "<lambda>", " f() ")], 20)
+    early = Failure(2, "KeyError", "a", [Line("/tmp/ipykernel_1/5.py", 7, "step", "")], 10)
+    assert tell([late, early], 3).splitlines() == [
+        "Rank 2 of 3 failed with KeyError: a",
+        "  the cell, line 7, in step",
+        "Rank 0 failed too, with ValueError: b",
+    ]
+
+
+# nothing left behind
+
+
+def returning(folder, launcher):
+    def on_rank():
+        with open(f"{folder}/{dist.get_rank()}.pids", "w") as file:
+            file.write(f"{os.getpid()} {subprocess.Popen(['sleep', '1000']).pid}")
+
+    return on_rank
+
+
+def failing(folder, launcher):
+    tell = returning(folder, launcher)
+
+    def on_rank():
+        tell()
+        dist.barrier()
+        if dist.get_rank() == 0:
+            raise ValueError
+        signal.pause()
+
+    return on_rank
+
+
+def leaving(folder, launcher):
+    tell = returning(folder, launcher)
+
+    def on_rank():
+        tell()
+        os._exit(0)
+
+    return on_rank
+
+
+def hanging(folder, launcher):
+    tell = returning(folder, launcher)
+
+    def on_rank():
+        tell()
+        signal.pause()
+
+    return on_rank
+
+
+def interrupting(folder, launcher):
+    tell = returning(folder, launcher)
+
+    def on_rank():
+        tell()
+        dist.barrier()
+        if dist.get_rank() == 0:
+            os.kill(launcher, signal.SIGINT)
+        signal.pause()
+
+    return on_rank
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "timeout_s"),
+    [
+        (returning, None, 30),
+        (failing, ws.RankFailed, 30),
+        (leaving, ws.RankFailed, 30),
+        (hanging, ws.RunTimeout, 0.7),
+        (interrupting, KeyboardInterrupt, 30),
+    ],
+)
+def test_no_rank_and_none_of_its_children_outlive_a_run(tmp_path, make, error, timeout_s):
+    # tests that run in the background are told to ignore an interrupt
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    fn = make(tmp_path, os.getpid())
+    try:
+        if error:
+            failed(fn, timeout_s=timeout_s, error=error)
+        else:
+            values(fn, timeout_s=timeout_s)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    pids = told_pids(tmp_path, 2)
+    assert len(pids) == 4
+    assert are_gone(pids, within_s=1)
+    assert values(dist.get_rank) == [0, 1], "a run after that works"
+
+
+def test_many_runs_leave_no_process_no_open_file_and_no_scratch():
+    def on_rank():
+        if dist.get_rank() == 1:
+            raise ValueError
+
+    def left():
+        me, nursery = psutil.Process(), psutil.Process(warm.shared().process.pid)
+        running = me.children(recursive=True)
+        return me.num_fds(), nursery.num_fds(), len(running), os.listdir(warm.shared().scratch)
+
+    values(dist.get_rank)
+    before = left()
+    for _ in range(10):
+        values(dist.get_rank)
+        failed(on_rank)
+    assert left() == before
+
+
+LAUNCHER = """
+import sys, threading
+import worldsize as ws
+{stay}
+def on_rank(folder):
+    import torch.distributed as dist
+    stay(folder, dist.get_rank())
+
+def launch():
+    ws.run(on_rank, sys.argv[1], world_size=2)
+
+if sys.argv[2] == "main":
+    launch()
+else:
+    threading.Thread(target=launch).start()
+"""
+
+
+@pytest.mark.parametrize("thread", ["main", "side"])
+def test_ranks_and_their_nursery_end_with_a_killed_launcher(tmp_path, thread):
+    command = [sys.executable, "-c", LAUNCHER.format(stay=STAY), str(tmp_path), thread]
+    launcher = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    try:
+        pids = told_pids(tmp_path, 2)
+    finally:
+        launcher.kill()
+        launcher.wait()
+    assert len(pids) == 3, "two ranks of one nursery"
+    assert are_gone(pids, within_s=2)
+
+
+def in_thread(fn):
+    """What the function gave in a thread that has ended."""
+    gave = []
+    thread = threading.Thread(target=lambda: gave.append(fn()))
+    thread.start()
+    thread.join()
+    return gave[0]
+
+
+def test_a_nursery_that_died_is_replaced_also_from_a_thread_and_outlives_the_thread():
+    first = warm.shared().process
+    first.kill()
+    first.wait()
+    assert in_thread(lambda: values(dist.get_rank)) == [0, 1]
+    second = warm.shared().process
+    assert second.pid != first.pid
+    assert values(os.getppid) == [second.pid] * 2
+
+
+def test_a_nursery_that_dies_in_a_run_fails_that_run_and_heals():
+    def on_rank():
+        os.kill(os.getppid(), signal.SIGKILL)
+        signal.pause()
+
+    failed(on_rank, match="SIGKILL")
+    assert values(dist.get_rank) == [0, 1]
+
+
+def test_runs_from_two_threads_wait_for_each_other():
+    gave = {}
+
+    def launch(name):
+        gave[name] = values(lambda: f"{name}{dist.get_rank()}")
+
+    threads = [threading.Thread(target=launch, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert gave == {"a": ["a0", "a1"], "b": ["b0", "b1"]}

@@ -1,0 +1,271 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import nbformat
+import psutil
+import pytest
+from nbclient import NotebookClient
+from processes import STAY, are_gone, told_pids
+
+import worldsize as ws
+from worldsize.launch import elastic
+from worldsize.launch.elastic import torchrun
+
+SCRIPT = """
+import os, signal, sys
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.tensor([1.0 + dist.get_rank()])
+dist.all_reduce(total)
+print("sum", total.item(), "with", *sys.argv[1:], os.environ["LESSON"], os.path.basename(__file__), __name__)
+if dist.get_rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.barrier()
+"""
+
+
+def test_a_script_runs_in_one_group_and_the_report_names_the_rank_that_was_killed(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    with pytest.raises(ws.RankFailed, match=r"^Rank 1 of 2 failed with SIGKILL: something") as caught:
+        torchrun(script, "--steps", "20", nproc_per_node=2, max_restarts=0, env={"LESSON": "3"}, timeout_s=90)
+    assert caught.value.failures[0].rank == 1
+    assert caught.value.output == ["sum 3.0 with --steps 20 3 train.py __main__\n"] * 2
+    assert set(capsys.readouterr().out.splitlines()) == {
+        f"[rank {rank}] sum 3.0 with --steps 20 3 train.py __main__" for rank in range(2)
+    }
+    assert agents() == []
+
+
+def agents():
+    """The processes of torchrun that this one has started."""
+    running = psutil.Process().children(recursive=True)
+    return [process.pid for process in running if "worldsize.launch.agent" in process.cmdline()]
+
+
+def run_notebook(folder, *cells):
+    """The outputs of each cell, from a kernel of its own; cells go on after an error."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    client = NotebookClient(
+        notebook,
+        timeout=120,
+        allow_errors=True,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+    )
+    client.execute()
+    return [cell["outputs"] for cell in notebook.cells]
+
+
+def printed(outputs, name="stdout"):
+    return "".join(output["text"] for output in outputs if output.get("name") == name)
+
+
+HELLO = """\
+%%torchrun --nproc-per-node 2 --max-restarts=0 -- --lr 0.1
+import os, sys
+from lesson import greeting
+print(greeting, os.environ["LOCAL_RANK"], *sys.argv[1:])
+"""
+BLAMES_THE_RIGHT_RANK = """\
+%%torchrun --nproc_per_node=2
+import torch.distributed as dist
+dist.init_process_group("gloo")
+try:
+    if dist.get_rank() == 1:
+        raise KeyError("weights")
+    dist.barrier()
+finally:
+    dist.destroy_process_group()
+"""
+
+
+def test_a_torchrun_cell_shows_each_rank_s_lines_and_a_failure_as_its_report(tmp_path):
+    (tmp_path / "lesson.py").write_text("greeting = 'hello from'\n")
+    loaded, hello, failed = run_notebook(tmp_path, "%load_ext worldsize", HELLO, BLAMES_THE_RIGHT_RANK)
+    assert loaded == []
+    lines = ["[rank 0] hello from 0 --lr 0.1", "[rank 1] hello from 1 --lr 0.1"]
+    assert sorted(printed(hello).splitlines()) == lines
+    assert hello[-1]["data"]["text/plain"].startswith("Run(2 ranks on torchrun, ")
+    assert {output["output_type"] for output in hello} == {"stream", "execute_result"}
+    (error,) = failed
+    assert error["ename"] == "RankFailed"
+    assert error["traceback"] == [
+        "RankFailed: Rank 1 of 2 failed with KeyError: 'weights'\n"
+        "  the cell, line 6\n"
+        '    raise KeyError("weights")\n'
+        "Rank 0 lost the connection because of it."
+    ]
+    assert not any(printed(outputs, "stderr") for outputs in (loaded, hello, failed))
+
+
+RUN_IN_A_CELL = """\
+import torch.distributed as dist
+import worldsize as ws
+
+def on_rank(offset):
+    print("rank", dist.get_rank())
+    return dist.get_rank() + offset
+
+ws.run(on_rank, 10, world_size=2).values
+"""
+FAILS_IN_A_CELL = """\
+def on_rank():
+    if dist.get_rank() == 1:
+        raise ValueError("no data")
+    dist.barrier()
+
+ws.run(on_rank, world_size=2)
+"""
+
+
+def test_a_function_of_a_cell_runs_on_ranks_and_a_failure_quotes_the_cell(tmp_path):
+    ran, failed = run_notebook(tmp_path, RUN_IN_A_CELL, FAILS_IN_A_CELL)
+    assert sorted(printed(ran).splitlines()) == ["[rank 0] rank 0", "[rank 1] rank 1"]
+    assert ran[-1]["data"]["text/plain"] == "[10, 11]"
+    assert failed[0]["traceback"] == [
+        "RankFailed: Rank 1 of 2 failed with ValueError: no data\n"
+        "  the cell, line 3, in on_rank\n"
+        '    raise ValueError("no data")'
+    ]
+    assert not printed(ran, "stderr") + printed(failed, "stderr")
+
+
+LAUNCHER = """
+import signal, sys
+from worldsize import torchrun
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background are told to ignore it
+torchrun(sys.argv[1], sys.argv[2], nproc_per_node=2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("signal_number", "within_s"), [(signal.SIGKILL, 2), (signal.SIGINT, 10)], ids=["killed", "interrupted"]
+)
+def test_agent_and_ranks_end_with_the_launcher(tmp_path, signal_number, within_s):
+    script = tmp_path / "stay.py"
+    script.write_text(STAY + "import os, sys\nstay(sys.argv[1], os.environ['RANK'])\n")
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, str(script), str(tmp_path)],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        pids = told_pids(tmp_path, 2)
+        launcher.send_signal(signal_number)
+        assert len(pids) == 3, "two ranks of one agent"
+        assert are_gone({*pids, launcher.pid}, within_s)
+    finally:
+        launcher.kill()
+        _, told = launcher.communicate()
+    assert ("KeyboardInterrupt" in told) == (signal_number == signal.SIGINT)
+
+
+def test_a_script_that_takes_too_long_is_ended(tmp_path):
+    script = tmp_path / "slow.py"
+    script.write_text("import signal\nsignal.pause()\n")
+    start_s = time.monotonic()
+    with pytest.raises(ws.RunTimeout, match=r"slow.py was not done after 0.5 s; its ranks were ended"):
+        torchrun(script, nproc_per_node=2, timeout_s=0.5)
+    assert time.monotonic() - start_s < 5
+    assert agents() == []
+
+
+def test_a_flag_that_torchrun_does_not_take_is_refused(tmp_path):
+    script = tmp_path / "train.py"
+    script.touch()
+    with pytest.raises(ValueError, match=r"torchrun refused its flags: .*--num-gpus"):
+        torchrun(script, num_gpus=2)
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "words"),
+    [
+        ("absent.py", {}, r"there is no script 'absent.py' in /"),
+        (".", {}, r"there is no script '\.' in /"),
+        (__file__, {"timeout_s": 0}, "timeout_s is a number of seconds above 0"),
+        (
+            __file__,
+            {"nproc_per_node": 0},
+            "--nproc-per-node is the number of ranks on this machine, from 1 up",
+        ),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_starts(monkeypatch, script, flags, words):
+    monkeypatch.setattr(elastic, "_Agent", lambda *_: pytest.fail("a process was started"))
+    with pytest.raises(ValueError, match=words):
+        torchrun(script, **flags)
+
+
+class Started(Exception):
+    """Stands for the agent's start; holds its command and environment."""
+
+
+@pytest.fixture
+def started(monkeypatch, tmp_path):
+    """A function giving the command's flags and the environment that a script with these flags would start with."""
+    script = tmp_path / "train.py"
+    script.touch()
+
+    def stop(command, env, echo):
+        raise Started(command[4 : command.index("-m", 4)], env)
+
+    monkeypatch.setattr(elastic, "_Agent", stop)
+
+    def start(*flags, env=None):
+        with pytest.raises(Started) as caught:
+            elastic.launch(list(flags), script, [], 10, env or {}, echo=False)
+        return caught.value.args
+
+    return start
+
+
+def test_flags_reach_torchrun_as_they_are_typed_and_add_to_a_private_rendezvous(started):
+    flags, env = started("--nproc-per-node", "2", "--max_restarts=3")
+    assert flags[0] == "--standalone" and flags[1] == "--tee=3" and flags[2].startswith("--log-dir=")
+    assert flags[3:] == ["--nproc-per-node", "2", "--max_restarts=3"]
+    assert env["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
+
+
+@pytest.mark.parametrize(
+    "typed", ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv_endpoint=a:1", "--master-port=9"]
+)
+def test_a_rendezvous_that_is_typed_is_left_alone(started, monkeypatch, typed):
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    flags, env = started(typed)
+    assert "--standalone" not in flags and "GLOO_SOCKET_IFNAME" not in env
+
+
+def test_a_typed_standalone_stays_on_this_machine_too(started, monkeypatch):
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    flags, env = started("--standalone")
+    assert flags.count("--standalone") == 1 and "GLOO_SOCKET_IFNAME" in env
+
+
+def test_a_log_folder_of_one_s_own_does_not_silence_the_ranks(started):
+    flags, _ = started("--log_dir=logs")
+    assert flags == ["--standalone", "--tee=3", "--log_dir=logs"]
+    assert "--tee=3" not in started("-r", "3")[0]
+
+
+def test_threads_are_shared_out_and_what_the_user_set_stays(started, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert started("--nproc_per_node=2")[1]["OMP_NUM_THREADS"] == "4"
+    assert started("--nproc-per-node", "auto")[1]["OMP_NUM_THREADS"] == "8"
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert started("--nproc_per_node=2")[1]["OMP_NUM_THREADS"] == "1"
+    assert started("--nproc_per_node=2", env={"OMP_NUM_THREADS": "3"})[1]["OMP_NUM_THREADS"] == "3"
+
+
+def test_keyword_flags_become_torchrun_s_own(monkeypatch):
+    taken = []
+    monkeypatch.setattr(elastic, "launch", lambda flags, *_: taken.append(flags))
+    torchrun("train.py", nproc_per_node=2, rdzv_backend="c10d", no_python=True)
+    assert taken == [["--nproc-per-node=2", "--rdzv-backend=c10d", "--no-python"]]
