@@ -37,9 +37,7 @@ def are_gone(pids: Iterable[int], within_s: float = 0.0) -> bool:
 
 def told_pids(folder: Path, num_ranks: int, within_s: float = 60.0) -> set[int]:
     """The processes that `stay` told: the ranks' and their parent's."""
-    assert wait_until(lambda: len(list(folder.glob("*.pids"))) == num_ranks, within_s), (
-        "the ranks did not come up"
-    )
+    assert wait_until(lambda: len(list(folder.glob("*.pids"))) == num_ranks, within_s), "the ranks did not come up"
     return {int(pid) for path in folder.glob("*.pids") for pid in path.read_text().split()}
 
 

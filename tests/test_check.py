@@ -110,6 +110,4 @@ def test_a_notebook_prints_a_failed_check_without_a_stack():
 def test_a_hint_goes_with_every_kind_of_failure():
     wanted = torch.ones(2)
     wrong = (None, torch.ones(3), torch.ones(2).int(), torch.tensor([1.0, math.pi]))
-    assert all(
-        failure(value, wanted, "x", "Look at the sign.").endswith("Look at the sign.") for value in wrong
-    )
+    assert all(failure(value, wanted, "x", "Look at the sign.").endswith("Look at the sign.") for value in wrong)

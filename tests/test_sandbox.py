@@ -83,6 +83,10 @@ def seen(paths):
     return [path for path in paths if os.path.lexists(path)]
 
 
+def read(path):
+    return Path(path).read_text()
+
+
 def outcome_of_writing(paths):
     written = []
     for path in paths:
@@ -144,7 +148,7 @@ def bomb(kind):
         for _ in range(100_000):
             value = [value]
         return value
-    elif kind == "detached output" and os.fork() == 0:
+    elif kind == "detached output" and any(os.fork() == 0 for _ in range(8)):
         os.setsid()
         while True:
             os.write(1, b"x" * 65536)
@@ -185,6 +189,15 @@ def attack_the_nursery():
     return ways
 
 
+def send(header):
+    """Sends these bytes to the launcher as a message's header, and no more."""
+    for fd in range(64):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as found:
+            if found.family == socket.AF_UNIX:
+                found.sendall(len(header).to_bytes(8, "little") + header)
+    time.sleep(1000)
+
+
 def make_namespaces():
     import ctypes
 
@@ -211,8 +224,8 @@ def test_files_of_the_outside_are_not_there(inside, tmp_path):
         str(ROOT / "tests"),
         "/etc/passwd",
         "/etc/shadow",
-        "/root/.bashrc",
-        "/root/.ssh",
+        f"{Path.home()}/.bashrc",
+        f"{Path.home()}/.ssh",
         "/home",
         "/var",
         "/run",
@@ -237,10 +250,37 @@ def test_nothing_outside_the_scratch_folders_can_be_written(inside):
     (site,) = python.glob("lib/python3*/site-packages")
     shut = [here / "a.py", here / "check.py", site / "evil.pth", site / "sitecustomize.py", python / "bin" / "python"]
     shut += [
-        Path(path) for path in ("/a", "/usr/a", "/usr/local/a", "/dev/a", "/proc/sys/kernel/core_pattern", "/root/a")
+        Path(path)
+        for path in ("/a", "/usr/a", "/usr/local/a", "/dev/a", "/proc/sys/kernel/core_pattern", f"{Path.home()}/a")
     ]
     assert inside(outcome_of_writing, [str(path) for path in shut]) == []
     assert inside(outcome_of_writing, ["/tmp/a", "/dev/shm/a", "a", "/dev/null"]) != []
+
+
+@needs_jail
+def test_all_that_is_shown_is_mounted_read_only(inside):
+    mounts = [line.split() for line in inside(read, "/proc/mounts").splitlines()]
+    writable = {point for _, point, _, options, *_ in mounts if "ro" not in options.split(",")}
+    assert "/tmp" in writable
+    assert all(point in ("/tmp", "/dev/shm", "/proc") or point.startswith("/dev/") for point in writable), writable
+
+
+@needs_jail
+def test_a_mount_below_what_is_shown_is_read_only_too():
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount something for this test")
+    folder = os.path.join(sys.prefix, "share")
+    write = f"open({folder + '/a'!r}, 'w')"
+    build = f"""
+import subprocess, sys, tempfile
+from autograder.sandbox import Limits, Tier, _command
+command = _command(Tier.UID, tempfile.mkdtemp(dir="/tmp"), Limits(), [sys.executable, "-I", "-c", {write!r}])
+sys.exit(subprocess.run(command).returncode)
+"""
+    mount = 'mount -t tmpfs none /tmp && mount -t tmpfs -o mode=777 none "$0" && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", mount, folder, sys.executable, "-c", build]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert "Read-only file system" in done.stderr
 
 
 @needs_jail
@@ -261,7 +301,7 @@ def test_the_network_is_not_there(inside):
 def test_a_rank_sees_neither_the_environment_nor_the_processes_of_the_machine(jail, inside, monkeypatch):
     monkeypatch.setenv("WORLDSIZE_TEST_SECRET", "hush")
     found = inside(look_around)
-    assert "hush" not in str(found) and not {"SECRET", "TOKEN", "HOME=/root"} & set(found["environment"])
+    assert "hush" not in str(found) and not {"SECRET", "TOKEN", f"HOME={Path.home()}"} & set(found["environment"])
     assert found["environment"]["HOME"].startswith("/tmp")
     assert len(found["processes"]) <= 4
     assert found["host"] == "sandbox" and found["interfaces"] == ["lo"]
@@ -334,6 +374,33 @@ def test_a_bomb_hurts_nobody_else(inside, kind, ends_with):
 
 
 @needs_jail
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[" * 100_000,
+        b"not json",
+        b"\xff\xfe",
+        b"[]",
+        b'{"kind": "done"}',
+        b'{"kind": "done", "size": -1}',
+        b'{"kind": "done", "size": 0, "spans": []}',
+        b'{"kind": "failed", "size": 0, "spans": []}',
+        b'{"kind": "failed", "size": 0, "spans": [], "failure": ["no", "fields"]}',
+        b'{"kind": "failed", "size": 0, "spans": [], "failure": {"time_ns": Infinity}}',
+        b'{"kind": "failed", "size": 0, "spans": [], "failure": {"lines": {"a": 1}}}',
+        b'{"kind": "failed", "size": 0, "spans": [1, 2, 3], "failure": {}}',
+        b'{"kind": "failed", "size": 0, "spans": [["a", "b", "c", "d"]], "failure": {}}',
+        b'{"kind": "where", "size": 0, "lines": [{"filename": 1}]}',
+        b'{"kind": "joined", "size": 0}',
+    ],
+    ids=lambda header: header.decode(errors="replace")[:80],
+)
+def test_a_message_of_no_known_kind_is_the_ranks_own_failure(inside, header):
+    with pytest.raises(RankFailed, match="broken result: what the rank sent back cannot be read"):
+        inside(send, header)
+
+
+@needs_jail
 def test_a_child_that_prints_for_ever_holds_nobody_up(inside):
     assert inside(bomb, "detached output") is None
     assert inside(same_answer) == 42
@@ -393,7 +460,9 @@ def test_without_root_the_jail_is_built_of_user_namespaces(tmp_path):
     ]
     become = {"user": 65534, "group": 65534, "extra_groups": []}
     plan = json.loads(command[-1])
-    plan["visible"] = [path for path in plan["visible"] if not path.startswith(("/root", sys.prefix, str(ROOT)))]
+    plan["visible"] = [
+        path for path in plan["visible"] if not path.startswith((str(Path.home()), sys.prefix, str(ROOT)))
+    ]
     command[-1] = json.dumps(plan)
     command[-2] = "/dev/stdin"
     try:

@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from processes import STAY, are_gone, told_pids
 import worldsize as ws
 from worldsize.launch import elastic
 from worldsize.launch.elastic import torchrun
+from worldsize.launch.failure import FAILURES_DIR
+from worldsize.launch.process import AGENT_PID
 
 SCRIPT = """
 import os, signal, sys
@@ -145,9 +148,14 @@ torchrun(sys.argv[1], sys.argv[2], nproc_per_node=2)
 
 
 @pytest.mark.parametrize(
-    ("signal_number", "within_s"), [(signal.SIGKILL, 2), (signal.SIGINT, 10)], ids=["killed", "interrupted"]
+    ("signal_number", "receiver", "within_s", "error"),
+    [
+        (signal.SIGKILL, "launcher", 2, ""),
+        (signal.SIGKILL, "agent", 2, "RankFailed: torchrun failed and named no rank"),
+        (signal.SIGINT, "launcher", 10, "KeyboardInterrupt"),
+    ],
 )
-def test_agent_and_ranks_end_with_the_launcher(tmp_path, signal_number, within_s):
+def test_launcher_agent_and_ranks_end_together(tmp_path, signal_number, receiver, within_s, error):
     script = tmp_path / "stay.py"
     script.write_text(STAY + "import os, sys\nstay(sys.argv[1], os.environ['RANK'])\n")
     launcher = subprocess.Popen(
@@ -158,13 +166,43 @@ def test_agent_and_ranks_end_with_the_launcher(tmp_path, signal_number, within_s
     )
     try:
         pids = told_pids(tmp_path, 2)
-        launcher.send_signal(signal_number)
-        assert len(pids) == 3, "two ranks of one agent"
-        assert are_gone({*pids, launcher.pid}, within_s)
+        (agent,) = (process.pid for process in psutil.Process(launcher.pid).children())
+        assert len(pids) == 3 and agent in pids, "two ranks of one agent"
+        os.kill(launcher.pid if receiver == "launcher" else agent, signal_number)
+        assert are_gone(pids, within_s)
+        launcher.wait(10)
     finally:
         launcher.kill()
         _, told = launcher.communicate()
-    assert ("KeyboardInterrupt" in told) == (signal_number == signal.SIGINT)
+    assert error in told and bool(error) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "printed", "note"),
+    [
+        ("import sys\nprint(sys.argv[1:])", 0, "['--lr', '0.1']\n", None),
+        ("import sys\nsys.exit()", 0, "", None),
+        ("import sys\nsys.exit(3)", 3, "", ("sys.exit(3)", 2, "sys.exit(3)")),
+        (
+            "import sys\nsys.exit('no data')",
+            1,
+            "no data\n",
+            ("sys.exit('no data')", 2, "sys.exit('no data')"),
+        ),
+        ("print(1)\nx = = 1", 1, "", ("SyntaxError", 2, "x = = 1")),
+        ("def f():\n  1 / 0\nf()", 1, "", ("ZeroDivisionError", 2, "1 / 0")),
+    ],
+)
+def test_a_rank_of_a_script_notes_how_it_failed_and_leaves_with_its_exit_code(tmp_path, text, code, printed, note):
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    command = [sys.executable, "-m", "worldsize.launch.script", str(script), "--lr", "0.1"]
+    env = {**os.environ, "RANK": "1", AGENT_PID: str(os.getpid()), FAILURES_DIR: str(tmp_path)}
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert (done.returncode, done.stdout) == (code, printed)
+    notes = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    assert [(one["kind"], one["lines"][-1]["number"], one["lines"][-1]["text"]) for one in notes] == [note] * bool(note)
+    assert [one["rank"] for one in notes] == [1] * bool(note)
 
 
 def test_a_script_that_takes_too_long_is_ended(tmp_path):
@@ -233,9 +271,7 @@ def test_flags_reach_torchrun_as_they_are_typed_and_add_to_a_private_rendezvous(
     assert env["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
 
 
-@pytest.mark.parametrize(
-    "typed", ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv_endpoint=a:1", "--master-port=9"]
-)
+@pytest.mark.parametrize("typed", ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv_endpoint=a:1", "--master-port=9"])
 def test_a_rendezvous_that_is_typed_is_left_alone(started, monkeypatch, typed):
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     flags, env = started(typed)

@@ -1,24 +1,21 @@
 # outcome: crashed
-# Reports a failure whose fields are of no known kind, so that the judge trips over them.
+# Reports a failure whose fields make no sense, so that the judge trips over them.
 
 # %% total
 import json
 import os
+import socket
 
-TRAPS = [
-    {"kind": "failed", "failure": {"lines": [{"filename": "x", "number": float("inf"), "function": "", "text": ""}]}},
-    {"kind": "failed", "failure": ["no", "fields"], "spans": []},
-    {"kind": "done", "spans": [1, 2, 3]},
-    {"kind": "done", "spans": [["a", "b", "c", "d"]]},
-    {"kind": "where", "lines": {"a": 1}},
-    {"kind": ["unhashable"], "failure": None},
-]
+LINE = {"filename": "x", "number": float("inf"), "function": "", "text": ""}
+HEADER = json.dumps({"kind": "failed", "size": 0, "spans": 3, "failure": {"lines": [LINE]}}).encode()
 
 
 def total(tensor):
-    for trap in (*TRAPS, None):
-        header = json.dumps({"size": 0, **trap}).encode() if trap else b"[" * 100_000
-        for name in os.listdir("/proc/self/fd"):
-            if os.path.lexists(path := f"/proc/self/fd/{name}") and "socket" in os.readlink(path):
-                os.write(int(name), len(header).to_bytes(8, "little") + header)
+    for fd in range(64):
+        try:
+            with socket.socket(fileno=os.dup(fd)) as found:
+                if found.family == socket.AF_UNIX:
+                    found.sendall(len(HEADER).to_bytes(8, "little") + HEADER)
+        except OSError:
+            continue
     return tensor
