@@ -2,11 +2,15 @@
 
 import os
 import sys
+import warnings
 
 c = get_config()  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 
 # nbgrader looks for alembic on the PATH, also when it was itself started by its full path
 os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+
+# nbgrader's own, about objects that it adds to its session later; nothing that a user can act on
+warnings.filterwarnings("ignore", message="Object of type <Submitted")
 
 c.CourseDirectory.course_id = "worldsize"
 c.CourseDirectory.source_directory = "solutions"

@@ -156,16 +156,20 @@ def test_output_before_a_failure_is_in_the_error():
     assert failed(on_rank).output == ["step 7", "step 7"]
 
 
-def test_of_much_output_the_end_is_kept_with_no_letter_torn():
+def test_of_much_output_the_end_is_kept():
     def on_rank():
         print("first")
-        for _ in range(40):
-            print("a" + "é" * 50_000)  # so that no letter ends where a page of memory does
+        print("x" * KEPT_OUTPUT)
         print("last")
 
     (text,) = ws.run(on_rank, world_size=1, echo=False).output
-    assert len(text) == KEPT_OUTPUT and "\ufffd" not in text
-    assert text.endswith("é\nlast\n") and "first" not in text
+    assert len(text) == KEPT_OUTPUT and text.endswith("x\nlast\n") and text.startswith("x")
+
+
+def test_no_letter_is_torn_where_output_is_read_in_pieces(monkeypatch, capsys):
+    monkeypatch.setattr(runner, "_OUTPUT_CHUNK", 3)
+    assert ws.run(lambda: print("aéé" * 50), world_size=1).output == ["aéé" * 50 + "\n"]
+    assert capsys.readouterr().out == "[rank 0] " + "aéé" * 50 + "\n"
 
 
 def test_spans_become_the_timeline_of_all_ranks():
@@ -316,7 +320,7 @@ def test_an_endless_message_and_an_endless_recursion_are_cut():
 
 def test_an_error_in_a_library_quotes_the_line_that_called_it():
     report = str(failed(lambda: torch.nn.Linear(2, 3)(torch.ones(5)), world_size=1))
-    assert "torch.nn.Linear(2, 3)(torch.ones(5))" in report and "site-packages" not in report
+    assert "torch.nn.Linear(2, 3)(torch.ones(5))" in report and "in forward" not in report
 
 
 def test_bytes_that_are_no_message_fail_the_run_and_not_the_launcher():
@@ -344,10 +348,10 @@ def test_a_rank_that_returns_early_leaves_the_others_hanging_and_the_report_says
             return
         dist.barrier()
 
-    error = failed(on_rank, world_size=3, timeout_s=0.5, error=ws.RunTimeout)
+    error = failed(on_rank, world_size=3, timeout_s=2, error=ws.RunTimeout)
     lines = str(error).splitlines()
     assert lines[:3] == [
-        "The ranks were not done after 0.5 s.",
+        "The ranks were not done after 2 s.",
         "Rank 0 had returned.",
         "Rank 1 was still at",
     ]
@@ -362,7 +366,7 @@ def test_a_rank_that_computes_for_ever_is_ended():
         while True:
             pass
 
-    failed(on_rank, world_size=1, timeout_s=0.5, error=ws.RunTimeout, match=", in on_rank")
+    failed(on_rank, world_size=1, timeout_s=2, error=ws.RunTimeout, match=", in on_rank")
 
 
 def test_a_rank_that_prints_for_ever_is_ended():
@@ -494,7 +498,7 @@ def interrupting(folder, launcher):
         (returning, None, 30),
         (failing, ws.RankFailed, 30),
         (leaving, ws.RankFailed, 30),
-        (hanging, ws.RunTimeout, 0.7),
+        (hanging, ws.RunTimeout, 2),
         (interrupting, KeyboardInterrupt, 30),
     ],
 )

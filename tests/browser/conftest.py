@@ -74,9 +74,10 @@ class Notebook:
             self.page.locator(".lm-Menu-itemLabel").get_by_text(item, exact=True).click()
 
     def run_all(self, timeout_s: float) -> None:
-        """Nothing; returns when the last code cell has its number."""
+        """Nothing; returns when the last code cell has its number, or when a cell before it has failed."""
         self.choose("Run", "Run All Cells")
-        wait_for_number(self.code_cells.last, timeout_s)
+        failed = self.page.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr']")
+        expect(has_run(self.code_cells.last).or_(failed).first).to_be_attached(timeout=timeout_s * 1000)
 
     def add_and_run(self, source: str) -> str:
         """The text of the output of a new cell at the end with this source."""
@@ -85,7 +86,7 @@ class Notebook:
         cell.get_by_role("textbox").click()
         self.page.keyboard.insert_text(source)  # all at once: the editor would indent typed lines
         self.page.keyboard.press("Control+Enter")
-        wait_for_number(cell, PATIENCE_S)
+        expect(has_run(cell)).to_be_attached(timeout=PATIENCE_S * 1000)
         return cell.locator(".jp-OutputArea").inner_text()
 
     def save(self) -> str:
@@ -95,9 +96,9 @@ class Notebook:
         return self.file.read_text(encoding="utf-8")
 
 
-def wait_for_number(cell: Locator, timeout_s: float) -> None:
-    """Nothing; returns when this code cell has run."""
-    expect(cell.locator(".jp-InputPrompt")).to_have_text(re.compile(r"\[\d+\]"), timeout=timeout_s * 1000)
+def has_run(cell: Locator) -> Locator:
+    """The number that a code cell has once it has run; nothing before."""
+    return cell.locator(".jp-InputPrompt", has_text=re.compile(r"\[\d+\]"))
 
 
 @pytest.fixture(scope="session")
