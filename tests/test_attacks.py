@@ -96,10 +96,10 @@ def grade(tmp_path_factory, monkeypatch):
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attack(grade, name):
     report, left = grade([name] if name in ALONE else [other for other in ATTACKS if other not in ALONE])
-    declared = re.match(r"# outcome: (\w+)\n# .+\.\n\n# %% total\n", ATTACKS[name].read_text())
+    declared = re.match(r"# outcome: (.+)\n# .+\.\n\n# %% total\n", ATTACKS[name].read_text())
     assert declared, "an attack begins with its outcome and a sentence on what it does"
     told = message(report, f"check_{name}")
-    assert outcomes(report)[f"check_{name}"] == declared[1], told
+    assert outcomes(report)[f"check_{name}"] in declared[1].split(" or "), told
     assert outcomes(report)[f"check_after_{name}"] == ALONE.get(name, Outcome.PASSED)
     assert "LEAKED" not in told and "hush" not in told
     assert not report.is_fault and left == []

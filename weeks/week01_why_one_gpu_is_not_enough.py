@@ -186,7 +186,8 @@ draw.memory(large, 80 * units.GB, "Mixed-precision Adam, computed", "one A100 or
 # %% activations_of_gpt3
 s, b, h, a, num_layers = 2048, 1, 12288, 96, 96
 layer_bytes = s * b * h * (34 + 5 * a * s / h)
-print(f"activations: {units.format_bytes(layer_bytes)} a layer, {units.format_bytes(num_layers * layer_bytes)} in all")
+all_bytes = num_layers * layer_bytes
+print(f"activations: {units.format_bytes(layer_bytes)} a layer, {units.format_bytes(all_bytes)} in all")
 print(f"weights, gradients, optimizer: {units.format_bytes(sum(model_bytes(gpt3_parameters).values()))}")
 
 # %% [markdown]
@@ -201,9 +202,9 @@ print(f"weights, gradients, optimizer: {units.format_bytes(sum(model_bytes(gpt3_
 # | **Parameter server or all-reduce** | the sum: one server, or a part each | the same gradients | how to talk |
 # | **Fault tolerance** | nothing: it keeps the job alive | checkpoints, heartbeats | too many parts to trust |
 #
-# *Parameter server or all-reduce* takes one line. Let *S* be the size of the gradients and *N* the world size. A
-# server takes *S* from each rank and sends *S* back: 2 *N S* over its one link. In a ring, each rank sends 2 (*N* −
-# 1) / *N* × *S*, which never passes 2 *S* (week 2 derives it, and you write it).
+# *Parameter server or all-reduce* takes one line. Let *S* be the size of the gradients and *N* the world size.
+# A server takes *S* from each rank and sends *S* back: $2 N S$ over its one link. In a ring, each rank sends
+# $2 (N - 1) / N \cdot S$, which never passes $2 S$ (week 2 derives it, and you write it).
 
 # %% who_carries_the_bytes
 gradient_bytes = 25_557_032 * 4  # ResNet-50 in fp32; number of parameters: torchvision documentation
@@ -521,7 +522,8 @@ for n in rank_counts:
     job = ws.torchrun(folder / "train_digits.py", *arguments, nproc_per_node=n)
     reports[n] = json.loads((folder / f"{n}_ranks.json").read_text())
     step_s = statistics.median(reports[n]["step_times_s"])
-    print(f"{n} ranks on {reports[n]['backend']}: {units.format_time_s(step_s)} a step, job {job.duration_s:.1f} s")
+    where = f"world size {n} on {reports[n]['backend']}"
+    print(f"{where}: {units.format_time_s(step_s)} a step, job {job.duration_s:.1f} s")
 
 # %% same_curve
 losses = {f"{n} rank{'s' if n > 1 else ''}": report["losses"] for n, report in reports.items()}

@@ -72,17 +72,20 @@ def rank_batches(
 ) -> list[torch.Tensor]:
     """This rank's part of every global batch of one epoch: one 1-D int64 tensor of sample indices a step.
 
-    - Step k's global batch is the k-th slice of `batch_size` indices from a random order of 0 ... num_samples - 1. Only
-      the last one may be shorter; no sample is dropped and none comes twice.
-    - The order depends on `seed` and `epoch` alone: every rank computes the same one, whatever the state of torch's
-      global random generator. Another epoch (0, 1, 2, ...) has another order, and so has another seed.
-    - At each step the parts of the ranks are disjoint and make up the global batch. Their sizes differ by at most one;
-      which ranks get the extra samples is up to you.
-    - A part may be empty, but it still has its place in the list: every rank has the same number of steps.
-    - Nothing is communicated, so that the function can be called for any rank, also without a process group.
+    - Step k's global batch is the k-th slice of `batch_size` indices from a random order of 0 ...
+      num_samples - 1. Only the last one may be shorter; no sample is dropped and none comes twice.
+    - The order depends on `seed` and `epoch` alone: every rank computes the same one, whatever the
+      state of torch's global random generator. Another epoch (0, 1, 2, ...) has another order, and so
+      has another seed.
+    - At each step the parts of the ranks are disjoint and make up the global batch. Their sizes differ
+      by at most one; which ranks get the extra samples is up to you.
+    - A part may be empty, but it still has its place in the list: every rank has the same number of
+      steps.
+    - Nothing is communicated, so that the function can be called for any rank, also without a process
+      group.
 
-    Example: 10 samples in batches of 4 on 3 ranks are 3 steps, with parts of 2, 1 and 1 samples, again 2, 1 and 1,
-    and then 1, 1 and 0.
+    Example: 10 samples in batches of 4 on 3 ranks are 3 steps, with parts of 2, 1 and 1 samples, again
+    2, 1 and 1, and then 1, 1 and 0.
     """
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(seed + epoch)
@@ -131,12 +134,13 @@ print(f"rank_batches: 2 ranks share the batches {orders[0]}, then {orders[1]}.")
 
 # %% broadcast_model tags=["solution"]
 def broadcast_model(model: nn.Module) -> None:
-    """Nothing; afterwards every parameter and every buffer of `model` on every rank has exactly the values of rank 0.
+    """Nothing; afterwards all parameters and buffers of `model` are, on every rank, those of rank 0.
 
-    - All of them: also frozen parameters (`requires_grad` False), integer buffers, and buffers that are not part of the
-      `state_dict` (`persistent=False`). `model.parameters()` and `model.buffers()` list them all.
-    - In place: the tensors that the model holds stay the same objects, so that an optimiser that was made before still
-      moves this model. Every tensor keeps its dtype.
+    - All of them: also frozen parameters (`requires_grad` False), integer buffers, and buffers that are
+      not part of the `state_dict` (`persistent=False`). `model.parameters()` and `model.buffers()` list
+      them all.
+    - In place: the tensors that the model holds stay the same objects, so that an optimiser that was
+      made before still moves this model. Every tensor keeps its dtype.
     """
     ### BEGIN SOLUTION
     for tensor in [*model.parameters(), *model.buffers()]:
@@ -170,25 +174,27 @@ print("broadcast_model: 3 ranks start from the weights of rank 0.")
 # afterwards          3.0                 3.0          (3 * 2.0 + 1 * 6.0) / (3 + 1)
 # ```
 #
-# Not 8.0, which is the sum, and not 4.0, which counts the one sample of rank 1 as much as the three of rank
-# 0. The second case to think of is a rank without any sample: its `grad` may be missing, and the mean of
-# nothing is `nan`; but all ranks have to take part in a collective, or the others wait for ever.
+# Not 8.0, which is the sum, and not 4.0, which counts rank 1's one sample as much as rank 0's three. The
+# second case to think of is a rank without any sample: its `grad` may be missing, and the mean of nothing is
+# `nan`; but all ranks have to take part in a collective, or the others wait for ever.
 
 
 # %% average_gradients tags=["solution"]
 def average_gradients(model: nn.Module, num_local_samples: int) -> None:
-    """Nothing; afterwards `grad` is, on every rank, the gradient of the mean loss over the samples of all ranks.
+    """Nothing; afterwards `grad` is, on every rank, the gradient of the mean loss over all ranks' samples.
 
-    Before the call, `grad` is the gradient of the mean loss over this rank's `num_local_samples` samples.
+    Before the call, `grad` is the gradient of the mean loss over this rank's `num_local_samples`
+    samples.
 
-    - Ranks count by their samples: the result is the sum of num_local_samples * grad over the ranks, divided by the
-      number of samples on all ranks together (which is at least 1).
-    - A rank with `num_local_samples` 0 counts as zero, whatever its `grad` is: None, or even nan. It receives the
-      result like every other rank.
+    - Ranks count by their samples: the result is the sum of num_local_samples * grad over the ranks,
+      divided by the number of samples on all ranks together (which is at least 1).
+    - A rank with `num_local_samples` 0 counts as zero, whatever its `grad` is: None, or even nan. It
+      receives the result like every other rank.
     - Parameters that are frozen (`requires_grad` False, the same ones on every rank) keep `grad` None.
     - Every gradient has the shape and the dtype of its parameter.
 
-    Example: 3 samples with gradient 2.0 on rank 0 and 1 sample with gradient 6.0 on rank 1 give 3.0 on both.
+    Example: 3 samples with gradient 2.0 on rank 0 and 1 sample with gradient 6.0 on rank 1 give 3.0 on
+    both.
     """
     ### BEGIN SOLUTION
     num_samples = torch.tensor(num_local_samples, device=next(model.parameters()).device)
@@ -238,7 +244,8 @@ print("average_gradients: 2 ranks with 4 samples each have the gradient of 8 sam
 def synchronise_buffers(model: nn.Module) -> None:
     """Nothing; afterwards every buffer of `model` on every rank has exactly the values of rank 0, in place.
 
-    - Every buffer keeps its dtype: integers (such as `num_batches_tracked`) stay integers, without rounding.
+    - Every buffer keeps its dtype: integers (such as `num_batches_tracked`) stay integers, without
+      rounding.
     - Parameters and their gradients are left as they are. A model without buffers is fine.
     """
     ### BEGIN SOLUTION
@@ -294,15 +301,17 @@ def train(
     Every rank calls it with the same data and settings, and trains `model` in place:
 
     - All start from rank 0's parameters and buffers, however their models differ before.
-    - The parts come from `rank_batches`, called with this `batch_size` and `seed` and with epochs 0 ... num_epochs - 1.
+    - The parts come from `rank_batches`, called with this `batch_size` and `seed` and with epochs 0 ...
+      num_epochs - 1.
       (A check may put another `rank_batches` in its place, to choose the batches.)
       Only this rank's part of each batch goes through its model, once; an empty part may be skipped.
     - The loss is `F.cross_entropy(model(images[part]), labels[part])` and the update is plain SGD
       (`torch.optim.SGD(model.parameters(), lr=lr)`), one update for every global batch.
     - A step's loss is taken before the update, as in the usual loop.
-    - Afterwards every rank holds the parameters that one process would have reached with the same global batches (up to
-      rounding), and the buffers of rank 0. One process with BatchNorm would normalise over the whole batch, while each
-      rank normalises over its part: such a model ends up alike on all ranks, but not equal to one process.
+    - Afterwards every rank holds the parameters that one process would have reached with the same
+      global batches (up to rounding), and the buffers of rank 0. One process with BatchNorm would
+      normalise over the whole batch, while each rank normalises over its part: such a model ends up
+      alike on all ranks, but not equal to one process.
     """
     ### BEGIN SOLUTION
     rank, world_size = dist.get_rank(), dist.get_world_size()

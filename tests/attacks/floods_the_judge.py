@@ -1,4 +1,4 @@
-# outcome: hung
+# outcome: hung or crashed
 # Sends the judge messages without end, faster than it reads them.
 
 # %% total

@@ -4,7 +4,7 @@
 # %% total
 import os
 
-CODE = "raise SystemExit('MARKER')"
+MODULE = "raise SystemExit('MARKER')"
 
 
 def total(tensor):
@@ -13,5 +13,5 @@ def total(tensor):
             os.makedirs(f"{folder}/{name}", exist_ok=True)
             for path in (f"{folder}/{name}.py", f"{folder}/{name}/__init__.py"):
                 with open(path, "w") as file:
-                    file.write(CODE)
+                    file.write(MODULE)
     return tensor

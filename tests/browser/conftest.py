@@ -65,7 +65,7 @@ class Notebook:
     def wait_for_kernel(self) -> None:
         """Nothing; returns when the kernel has started and has no work."""
         idle = self.page.get_by_role("button", name=re.compile(r"\| Idle$"))
-        expect(idle).to_be_visible(timeout=PATIENCE_S * 1000)
+        expect(idle).to_be_visible()
 
     def choose(self, menu: str, *items: str) -> None:
         """Nothing; picks an item of a menu, or of a menu in that menu."""
@@ -86,7 +86,7 @@ class Notebook:
         cell.get_by_role("textbox").click()
         self.page.keyboard.insert_text(source)  # all at once: the editor would indent typed lines
         self.page.keyboard.press("Control+Enter")
-        expect(has_run(cell)).to_be_attached(timeout=PATIENCE_S * 1000)
+        expect(has_run(cell)).to_be_attached()
         return cell.locator(".jp-OutputArea").inner_text()
 
     def save(self) -> str:
@@ -138,6 +138,7 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
     """A headless Chromium; it ends with its module, because Playwright's event loop is in the way of nbclient's."""
+    expect.set_options(timeout=PATIENCE_S * 1000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
         yield browser
