@@ -266,18 +266,18 @@ def test_all_that_is_shown_is_mounted_read_only(inside):
 
 
 @needs_jail
-def test_a_mount_below_what_is_shown_is_read_only_too():
+def test_a_mount_below_what_is_shown_is_read_only_too(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("only root can mount something for this test")
     folder = os.path.join(sys.prefix, "share")
     write = f"open({folder + '/a'!r}, 'w')"
     build = f"""
-import subprocess, sys, tempfile
+import subprocess, sys
 from autograder.sandbox import Limits, Tier, _command
-command = _command(Tier.UID, tempfile.mkdtemp(dir="/tmp"), Limits(), [sys.executable, "-I", "-c", {write!r}])
+command = _command(Tier.UID, {str(tmp_path)!r}, Limits(), [sys.executable, "-I", "-c", {write!r}])
 sys.exit(subprocess.run(command).returncode)
 """
-    mount = 'mount -t tmpfs none /tmp && mount -t tmpfs -o mode=777 none "$0" && exec "$@"'
+    mount = 'mount -t tmpfs -o mode=777 none "$0" && exec "$@"'
     command = ["unshare", "--mount", "sh", "-c", mount, folder, sys.executable, "-c", build]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert "Read-only file system" in done.stderr
