@@ -14,7 +14,9 @@ import cloudpickle
 from autograder.sandbox import Sandbox
 from autograder.verdict import Outcome
 from worldsize.launch import RankFailed, RunTimeout, run
-from worldsize.launch.failure import Failure, Line, is_cell, quote, tell_hang
+from worldsize.launch.diagnosis import Standing
+from worldsize.launch.report import tell_hang
+from worldsize.launch.source import Line, is_cell, quote
 
 _AFTER_A_HANG_S = 5.0  # what a call may take once one has hung: the code is known not to end by itself
 _MAX_VALUE_BYTES = 64 << 20  # of each rank; the judge holds it three times while it decodes
@@ -69,7 +71,7 @@ class Student:
             raise StudentFailed(Outcome.CRASHED, _explain(error)) from None
         except RunTimeout as error:
             self._call_s = min(self._call_s, _AFTER_A_HANG_S)
-            raise StudentFailed(Outcome.HUNG, _explain_hang(error, world_size, limit_s)) from None
+            raise StudentFailed(Outcome.HUNG, _explain_hang(error, limit_s)) from None
         finally:
             self._left_s -= time.monotonic() - start_s
             self._clean_up()
@@ -95,18 +97,23 @@ class Student:
 def _explain(error: RankFailed) -> str:
     """The culprit's words and its lines in the student's own cells; never a line of the checks."""
     culprit = error.failures[0]
-    return "\n".join([f"Rank {culprit.rank}: {culprit.headline}", *quote(_in_cells(culprit))])
+    return "\n".join([f"Rank {culprit.rank}: {culprit.headline}", *quote(_in_cells(culprit.lines))])
 
 
-def _explain_hang(error: RunTimeout, world_size: int, limit_s: float) -> str:
-    """Where each rank stood in the student's own cells, and which ones had returned."""
-    standing = [replace(one, lines=_in_cells(one)) for one in error.failures]
-    returned = sorted(set(range(world_size)) - {one.rank for one in standing})
-    return tell_hang(standing, returned, limit_s)
+def _explain_hang(error: RunTimeout, limit_s: float) -> str:
+    """Who waits for whom, and where each rank stood in the student's own cells."""
+    return tell_hang([_in_cells_only(one) for one in error.standings], f"The ranks were not done after {limit_s:g} s.")
 
 
-def _in_cells(failure: Failure) -> list[Line]:
-    return [line for line in failure.lines if is_cell(line.filename)]
+def _in_cells_only(standing: Standing) -> Standing:
+    calls = [
+        replace(call, line=call.line if call.line and is_cell(call.line.filename) else None) for call in standing.calls
+    ]
+    return replace(standing, lines=_in_cells(standing.lines), calls=calls)
+
+
+def _in_cells(lines: Sequence[Line]) -> list[Line]:
+    return [line for line in lines if is_cell(line.filename)]
 
 
 class _StudentModule(ModuleType):
@@ -128,7 +135,7 @@ def _call_on_rank(cells: list[tuple[str, str]], on_rank: Callable[..., Any], *ar
     """Runs inside the sandbox, on a rank."""
     import sys
 
-    from worldsize.launch.failure import remember_sources
+    from worldsize.launch.source import remember_sources
 
     module = _StudentModule()
     sys.modules["student"] = module

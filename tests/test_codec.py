@@ -69,7 +69,10 @@ def is_same(one, other):
 
 
 def bits(tensor):
-    return tensor.detach().contiguous().flatten().view(torch.uint8).tolist()
+    plain = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(
+        tensor.detach().flatten()
+    )  # of one, any stride will do
+    return plain.view(torch.uint8).tolist()
 
 
 @thorough

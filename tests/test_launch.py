@@ -15,9 +15,8 @@ import torch.distributed as dist
 from processes import STAY, are_gone, told_pids
 
 import worldsize as ws
-from worldsize.launch import runner, warm
-from worldsize.launch.failure import Failure, Line, of_status, tell
-from worldsize.launch.runner import KEPT_OUTPUT
+from worldsize.launch import crew, forked, warm
+from worldsize.launch.output import KEPT_OUTPUT
 
 
 def failed(fn, *args, world_size=2, timeout_s=30, error=ws.RankFailed, match=None, **kwargs):
@@ -139,7 +138,9 @@ def test_output_is_shown_as_it_comes_with_its_rank_and_kept(capsys):
         for rank in range(2)
         for line in (f"hello from {rank}", "to stderr", "from a child", "no newline")
     ]
-    assert sorted(shown.splitlines()) == sorted(expected)
+    first, *lines = shown.splitlines()
+    assert first == "2 ranks on Gloo: this machine has no GPU" or torch.cuda.is_available()
+    assert sorted(lines) == sorted(expected)
     assert errors == ""
 
 
@@ -167,9 +168,9 @@ def test_of_much_output_the_end_is_kept():
 
 
 def test_no_letter_is_torn_where_output_is_read_in_pieces(monkeypatch, capsys):
-    monkeypatch.setattr(runner, "_OUTPUT_CHUNK", 3)
+    monkeypatch.setattr(forked, "_OUTPUT_CHUNK", 3)
     assert ws.run(lambda: print("aéé" * 50), world_size=1).output == ["aéé" * 50 + "\n"]
-    assert capsys.readouterr().out == "[rank 0] " + "aéé" * 50 + "\n"
+    assert capsys.readouterr().out.endswith("\n[rank 0] " + "aéé" * 50 + "\n")
 
 
 def test_spans_become_the_timeline_of_all_ranks():
@@ -278,9 +279,9 @@ def test_the_report_names_the_culprit_and_quotes_its_line(make, headline, quoted
 
 
 def test_victims_are_named_in_one_sentence_and_never_first(monkeypatch):
-    monkeypatch.setattr(runner, "_GRACE_S", 20.0)  # until the others have noticed, on however busy a machine
+    monkeypatch.setattr(crew, "_GRACE_S", 20.0)  # until the others have noticed, on however busy a machine
     error = failed(is_killed(), world_size=3)
-    assert str(error).endswith("Ranks 0 and 2 lost the connection because of it.")
+    assert "Ranks 0 and 2 lost the connection because of it." in str(error).splitlines()
     assert [one.is_victim for one in error.failures] == [False, True, True]
 
 
@@ -350,13 +351,13 @@ def test_a_rank_that_returns_early_leaves_the_others_hanging_and_the_report_says
 
     error = failed(on_rank, world_size=3, timeout_s=2, error=ws.RunTimeout)
     lines = str(error).splitlines()
-    assert lines[:3] == [
+    assert lines[:4] == [
         "The ranks were not done after 2 s.",
+        "Ranks 1 and 2 wait for rank 0 in barrier number 1; rank 0 had returned.",
         "Rank 0 had returned.",
-        "Rank 1 was still at",
+        "Ranks 1 and 2 stood in barrier number 1",
     ]
-    assert "test_launch.py" in lines[3] and lines[4].strip() == "dist.barrier()"
-    assert lines[5] == "Rank 2 was still at"
+    assert "test_launch.py" in lines[4] and lines[5].strip() == "dist.barrier()"
     assert isinstance(error, ws.RunError) and not isinstance(error, ws.RankFailed)
     assert [one.rank for one in error.failures] == [1, 2]
 
@@ -391,6 +392,8 @@ def test_a_rank_that_prints_for_ever_is_ended():
         ({"each": torch.ones(2, 2)}, "for one argument a rank, write"),
         ({"each": [torch.ones(3), torch.ones(3)]}, "for one argument a rank, write"),
         ({"each": ["ab", "cd"]}, "for one argument a rank, write"),
+        ({"world_size": 10**6}, r"1000000 ranks take at least 52734.4 GB .* start at most \d+"),
+        ({"launcher": "slurm"}, "launcher 'slurm' is not known; use one of warm, torchrun"),
         ({"backend": "mpi"}, "backend 'mpi' is not known; use one of auto, gloo, nccl"),
         ({"timeout_s": 0}, "timeout_s is a number of seconds above 0.*got 0"),
         ({"timeout_s": -1}, "got -1"),
@@ -419,20 +422,6 @@ def test_what_cannot_be_carried_is_refused_before_anything_starts(monkeypatch, f
     monkeypatch.setattr(warm, "shared", lambda: pytest.fail("a process was started"))
     with pytest.raises(ValueError, match=words):
         ws.run(fn, *args, world_size=2)
-
-
-def test_an_unknown_signal_is_told_by_its_number():
-    assert of_status(0, 40, 0).headline == "signal 40: the process was ended by this signal"
-
-
-def test_failures_of_several_kinds_are_told_by_the_clock():
-    late = Failure(0, "ValueError", "b", [Line("/tmp/a.py", 3, "<lambda>", " f() ")], 20)
-    early = Failure(2, "KeyError", "a", [Line("/tmp/ipykernel_1/5.py", 7, "step", "")], 10)
-    assert tell([late, early], 3).splitlines() == [
-        "Rank 2 of 3 failed with KeyError: a",
-        "  the cell, line 7, in step",
-        "Rank 0 failed too, with ValueError: b",
-    ]
 
 
 # nothing left behind

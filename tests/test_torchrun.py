@@ -1,6 +1,6 @@
-import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,10 +12,11 @@ from nbclient import NotebookClient
 from processes import STAY, are_gone, told_pids
 
 import worldsize as ws
-from worldsize.launch import elastic
+from worldsize.launch import elastic, frames
+from worldsize.launch.calls import Logbook
 from worldsize.launch.elastic import torchrun
-from worldsize.launch.failure import FAILURES_DIR
-from worldsize.launch.process import AGENT_PID
+from worldsize.launch.flags import Flags
+from worldsize.launch.process import AGENT_PID, SOCKET
 
 SCRIPT = """
 import os, signal, sys
@@ -38,7 +39,7 @@ def test_a_script_runs_in_one_group_and_the_report_names_the_rank_that_was_kille
         torchrun(script, "--steps", "20", nproc_per_node=2, max_restarts=0, env={"LESSON": "3"}, timeout_s=90)
     assert caught.value.failures[0].rank == 1
     assert caught.value.output == ["sum 3.0 with --steps 20 3 train.py __main__\n"] * 2
-    assert set(capsys.readouterr().out.splitlines()) == {
+    assert set(capsys.readouterr().out.splitlines()[1:]) == {
         f"[rank {rank}] sum 3.0 with --steps 20 3 train.py __main__" for rank in range(2)
     }
     assert agents() == []
@@ -92,16 +93,17 @@ def test_a_torchrun_cell_shows_each_rank_s_lines_and_a_failure_as_its_report(tmp
     loaded, hello, failed = run_notebook(tmp_path, "%load_ext worldsize", HELLO, BLAMES_THE_RIGHT_RANK)
     assert loaded == []
     lines = ["[rank 0] hello from 0 --lr 0.1", "[rank 1] hello from 1 --lr 0.1"]
-    assert sorted(printed(hello).splitlines()) == lines
+    assert sorted(printed(hello).splitlines()) == ["2 ranks under torchrun", *lines]
     assert hello[-1]["data"]["text/plain"].startswith("Run(2 ranks on torchrun, ")
     assert {output["output_type"] for output in hello} == {"stream", "execute_result"}
-    (error,) = failed
+    error = failed[-1]
     assert error["ename"] == "RankFailed"
     assert error["traceback"] == [
         "RankFailed: Rank 1 of 2 failed with KeyError: 'weights'\n"
         "  the cell, line 6\n"
         '    raise KeyError("weights")\n'
-        "Rank 0 lost the connection because of it."
+        "Rank 0 lost the connection because of it.\n"
+        "Rank 0, last call: barrier number 1, broken off"
     ]
     assert not any(printed(outputs, "stderr") for outputs in (loaded, hello, failed))
 
@@ -128,12 +130,17 @@ ws.run(on_rank, world_size=2)
 
 def test_a_function_of_a_cell_runs_on_ranks_and_a_failure_quotes_the_cell(tmp_path):
     ran, failed = run_notebook(tmp_path, RUN_IN_A_CELL, FAILS_IN_A_CELL)
-    assert sorted(printed(ran).splitlines()) == ["[rank 0] rank 0", "[rank 1] rank 1"]
+    assert sorted(printed(ran).splitlines()) == [
+        "2 ranks on Gloo: this machine has no GPU",
+        "[rank 0] rank 0",
+        "[rank 1] rank 1",
+    ]
     assert ran[-1]["data"]["text/plain"] == "[10, 11]"
-    assert failed[0]["traceback"] == [
+    assert failed[-1]["traceback"] == [
         "RankFailed: Rank 1 of 2 failed with ValueError: no data\n"
         "  the cell, line 3, in on_rank\n"
-        '    raise ValueError("no data")'
+        '    raise ValueError("no data")\n'
+        "Rank 0, last call: barrier number 1, waiting"
     ]
     assert not printed(ran, "stderr") + printed(failed, "stderr")
 
@@ -178,7 +185,7 @@ def test_launcher_agent_and_ranks_end_together(tmp_path, signal_number, receiver
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "printed", "note"),
+    ("text", "code", "printed", "told"),
     [
         ("import sys\nprint(sys.argv[1:])", 0, "['--lr', '0.1']\n", None),
         ("import sys\nsys.exit()", 0, "", None),
@@ -193,23 +200,34 @@ def test_launcher_agent_and_ranks_end_together(tmp_path, signal_number, receiver
         ("def f():\n  1 / 0\nf()", 1, "", ("ZeroDivisionError", 2, "1 / 0")),
     ],
 )
-def test_a_rank_of_a_script_notes_how_it_failed_and_leaves_with_its_exit_code(tmp_path, text, code, printed, note):
+def test_a_rank_of_a_script_tells_how_it_failed_and_leaves_with_its_exit_code(tmp_path, text, code, printed, told):
     script = tmp_path / "train.py"
     script.write_text(text)
     command = [sys.executable, "-m", "worldsize.launch.script", str(script), "--lr", "0.1"]
-    env = {**os.environ, "RANK": "1", AGENT_PID: str(os.getpid()), FAILURES_DIR: str(tmp_path)}
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert (done.returncode, done.stdout) == (code, printed)
-    notes = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
-    assert [(one["kind"], one["lines"][-1]["number"], one["lines"][-1]["text"]) for one in notes] == [note] * bool(note)
-    assert [one["rank"] for one in notes] == [1] * bool(note)
+    here = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "ranks"))
+        server.listen()
+        env = {**os.environ, **here, AGENT_PID: str(os.getpid()), SOCKET: str(tmp_path / "ranks")}
+        rank = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        control, _ = server.accept()
+        with control:
+            hello = frames.receive(control)[0]
+            frames.send(control, "job", fds=[Logbook.make().fd])
+            assert rank.communicate()[0] == printed
+            last = frames.receive(control)[0]
+    assert (hello["kind"], hello["rank"], hello["pid"], rank.returncode) == ("hello", 1, rank.pid, code)
+    assert last["kind"] == ("failed" if told else "done")
+    if told:
+        line = last["failure"]["lines"][-1]
+        assert (last["failure"]["kind"], line["number"], line["text"]) == told
 
 
 def test_a_script_that_takes_too_long_is_ended(tmp_path):
     script = tmp_path / "slow.py"
     script.write_text("import signal\nsignal.pause()\n")
     start_s = time.monotonic()
-    with pytest.raises(ws.RunTimeout, match=r"slow.py was not done after 0.5 s; its ranks were ended"):
+    with pytest.raises(ws.RunTimeout, match=r"^The ranks were not done after 0.5 s"):
         torchrun(script, nproc_per_node=2, timeout_s=0.5)
     assert time.monotonic() - start_s < 5
     assert agents() == []
@@ -236,68 +254,53 @@ def test_a_flag_that_torchrun_does_not_take_is_refused(tmp_path):
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_starts(monkeypatch, script, flags, words):
-    monkeypatch.setattr(elastic, "_Agent", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(elastic, "AgentCrew", lambda *_: pytest.fail("a process was started"))
     with pytest.raises(ValueError, match=words):
         torchrun(script, **flags)
 
 
-class Started(Exception):
-    """Stands for the agent's start; holds its command and environment."""
+def completed(*words):
+    return Flags.parse(words).complete("logs")
 
 
-@pytest.fixture
-def started(monkeypatch, tmp_path):
-    """A function giving the command's flags and the environment that a script with these flags would start with."""
-    script = tmp_path / "train.py"
-    script.touch()
-
-    def stop(command, env, echo):
-        raise Started(command[4 : command.index("-m", 4)], env)
-
-    monkeypatch.setattr(elastic, "_Agent", stop)
-
-    def start(*flags, env=None):
-        with pytest.raises(Started) as caught:
-            elastic.launch(list(flags), script, [], 10, env or {}, echo=False)
-        return caught.value.args
-
-    return start
+def environment_with(*words, env=None):
+    return elastic.environment(Flags.parse(words), env or {}, "ranks")
 
 
-def test_flags_reach_torchrun_as_they_are_typed_and_add_to_a_private_rendezvous(started):
-    flags, env = started("--nproc-per-node", "2", "--max_restarts=3")
-    assert flags[0] == "--standalone" and flags[1] == "--tee=3" and flags[2].startswith("--log-dir=")
-    assert flags[3:] == ["--nproc-per-node", "2", "--max_restarts=3"]
-    assert env["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
+def test_flags_reach_torchrun_as_they_are_typed_and_add_to_a_private_rendezvous():
+    typed = ["--nproc-per-node", "2", "--max_restarts=3"]
+    assert completed(*typed) == ["--standalone", "--tee=3", "--log-dir=logs", *typed]
+    assert environment_with(*typed)["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
 
 
 @pytest.mark.parametrize("typed", ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv_endpoint=a:1", "--master-port=9"])
-def test_a_rendezvous_that_is_typed_is_left_alone(started, monkeypatch, typed):
+def test_a_rendezvous_that_is_typed_is_left_alone(monkeypatch, typed):
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    flags, env = started(typed)
-    assert "--standalone" not in flags and "GLOO_SOCKET_IFNAME" not in env
+    assert "--standalone" not in completed(typed) and "GLOO_SOCKET_IFNAME" not in environment_with(typed)
 
 
-def test_a_typed_standalone_stays_on_this_machine_too(started, monkeypatch):
+def test_a_typed_standalone_stays_on_this_machine_too(monkeypatch):
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    flags, env = started("--standalone")
-    assert flags.count("--standalone") == 1 and "GLOO_SOCKET_IFNAME" in env
+    assert completed("--standalone").count("--standalone") == 1
+    assert "GLOO_SOCKET_IFNAME" in environment_with("--standalone")
 
 
-def test_a_log_folder_of_one_s_own_does_not_silence_the_ranks(started):
-    flags, _ = started("--log_dir=logs")
-    assert flags == ["--standalone", "--tee=3", "--log_dir=logs"]
-    assert "--tee=3" not in started("-r", "3")[0]
+def test_a_log_folder_of_one_s_own_does_not_silence_the_ranks():
+    assert completed("--log_dir=mine") == ["--standalone", "--tee=3", "--log_dir=mine"]
+    assert "--tee=3" not in completed("-r", "3")
 
 
-def test_threads_are_shared_out_and_what_the_user_set_stays(started, monkeypatch):
+def test_threads_are_shared_out_and_what_the_user_set_stays(monkeypatch):
+    def num_threads(*words, **env):
+        return environment_with(*words, env=env)["OMP_NUM_THREADS"]
+
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert started("--nproc_per_node=2")[1]["OMP_NUM_THREADS"] == "4"
-    assert started("--nproc-per-node", "auto")[1]["OMP_NUM_THREADS"] == "8"
+    assert num_threads("--nproc_per_node=2") == "4"
+    assert num_threads("--nproc-per-node", "auto") == "8"
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert started("--nproc_per_node=2")[1]["OMP_NUM_THREADS"] == "1"
-    assert started("--nproc_per_node=2", env={"OMP_NUM_THREADS": "3"})[1]["OMP_NUM_THREADS"] == "3"
+    assert num_threads("--nproc_per_node=2") == "1"
+    assert num_threads("--nproc_per_node=2", OMP_NUM_THREADS="3") == "3"
 
 
 def test_keyword_flags_become_torchrun_s_own(monkeypatch):

@@ -1,26 +1,31 @@
-"""`torchrun`: a script under torch's real elastic agent, with torchrun's own flags."""
+"""`torchrun`: a script under torch's real elastic agent, with torchrun's own flags; also `run`'s functions."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import re
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from worldsize.launch import failure
-from worldsize.launch.failure import FAILURES_DIR, Failure, RankFailed, RunTimeout
-from worldsize.launch.runner import KEPT_OUTPUT, Run, refuse_bad_timeout
+from worldsize.launch import failure, frames, limits, view
+from worldsize.launch.crew import Crew, Member
+from worldsize.launch.flags import Flags
+from worldsize.launch.outcome import RankFailed, Run
+from worldsize.launch.process import SOCKET
 
-_RANK_LINE = re.compile(r"\[rank (\d+)\] ?(.*)", re.DOTALL)
+_RANK_LINE = re.compile(rb"\[rank (\d+)\] ?")
 _EXIT = re.compile(r"rank +: (\d+) .*\n +exitcode +: (-?\d+)")  # in the agent's closing summary
-_RENDEZVOUS_FLAGS = ("--standalone", "--rdzv", "--master", "--nnodes", "--node-rank")
+_LONGEST_LINE = 1 << 16  # bytes; what is longer comes in pieces
+_KEPT_WORDS = 1 << 16  # characters of what the agent itself says
 _CLOSE_S = 3.0  # how long the agent may take to end its ranks before it is killed
 
 
@@ -28,179 +33,250 @@ def torchrun(
     script: str | os.PathLike[str],
     *args: str,
     timeout_s: float = 300,
+    stalled_s: float | None = 20,
     env: Mapping[str, str] | None = None,
     echo: bool = True,
     **flags: str | int | bool,
 ) -> Run:
     """A `Run` of `script` under torchrun; `nproc_per_node=2` is torchrun's `--nproc-per-node=2`, and so for every flag.
 
-    The script joins its process group itself, as it would in a shell. `values` is empty: a script returns nothing.
+    The script joins its process group itself, as it would in a shell. `values` are None: a script returns nothing.
 
     Raises:
-        ValueError: there is no such script, or torchrun does not take a flag.
+        ValueError: there is no such script, torchrun does not take a flag, or memory does not hold so many ranks.
         RankFailed: a rank ended badly and no restart was left; names the culprit.
-        RunTimeout: the script was not done after `timeout_s` seconds.
+        RunTimeout: the script was not done after `timeout_s` seconds, or for `stalled_s` seconds every rank waited in
+            one call; says who waits for whom.
+        RunStopped: the stop button was pressed.
     """
     words = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in flags.items()]
-    return launch(words, script, list(args), timeout_s, dict(env or {}), echo)
+    return launch(words, script, list(args), timeout_s, stalled_s, dict(env or {}), echo)
 
 
 def launch(
-    flags: list[str],
+    words: Sequence[str],
     script: str | os.PathLike[str],
     args: list[str],
     timeout_s: float,
+    stalled_s: float | None,
     env: dict[str, str],
     echo: bool,
 ) -> Run:
     """The same with torchrun's flags as they are written in a shell."""
-    refuse_bad_timeout(timeout_s)
-    if _num_ranks_here(flags) < 1:
-        raise ValueError("--nproc-per-node is the number of ranks on this machine, from 1 up; got 0")
+    limits.refuse_bad_timeout(timeout_s)
+    flags = Flags.parse(words)
+    limits.refuse_too_many(flags.num_ranks, "torchrun")
     if not Path(script).is_file():
         raise ValueError(f"there is no script {os.fspath(script)!r} in {os.getcwd()}")
-    with tempfile.TemporaryDirectory(prefix="worldsize-") as folder:
-        command = [sys.executable, "-m", "worldsize.launch.agent", str(os.getpid())]
-        command += [
-            *_defaults(flags, folder),
-            *flags,
-            "-m",
-            "worldsize.launch.script",
-            os.fspath(script),
-            *args,
-        ]
-        agent = _Agent(command, _environment(flags, env, folder), echo)
-        try:
-            is_done = agent.listen(timeout_s)
-        finally:
-            agent.end()
-        if not is_done:
-            raise RunTimeout(f"{os.fspath(script)} was not done after {timeout_s:g} s; its ranks were ended.")
-        agent.raise_if_failed(_noted_failures(folder), _num_ranks_here(flags))
-    return Run([], agent.texts(), agent.duration_s, backend="torchrun")
+    with AgentCrew(flags, env, view.choose(echo)) as crew:
+        crew.start([os.fspath(script), *args])
+        return crew.outcome(crew.listen(timeout_s, stalled_s))
 
 
-def _defaults(flags: list[str], folder: str) -> list[str]:
-    defaults = []
-    if not _has(flags, *_RENDEZVOUS_FLAGS):
-        defaults.append("--standalone")  # a free port instead of the fixed 29500
-    if not _has(flags, "--tee", "-t", "--redirects", "-r"):
-        defaults.append("--tee=3")
-    if not _has(flags, "--log-dir"):
-        defaults.append(f"--log-dir={folder}")
-    return defaults
+def run_function(
+    payloads: list[bytes],
+    job: dict[str, Any],
+    timeout_s: float,
+    stalled_s: float | None,
+    shown: view.View,
+    max_value_bytes: int,
+) -> Run:
+    """A `Run` of one function a rank under the agent; for `run(launcher="torchrun")`."""
+    flags = Flags.parse([f"--nproc-per-node={len(payloads)}"])
+    with AgentCrew(flags, {}, shown, job, payloads, max_value_bytes) as crew:
+        crew.start([])
+        return crew.outcome(crew.listen(timeout_s, stalled_s))
 
 
-def _has(flags: list[str], *names: str) -> bool:
-    return any(flag.replace("_", "-").startswith(names) for flag in flags)
+class AgentCrew(Crew):
+    """Ranks that torchrun's agent starts, and starts again; each calls back over a socket in the run's folder."""
 
+    may_recover = True
 
-def _num_ranks_here(flags: list[str]) -> int:
-    """What --nproc-per-node says; 1 when it is a word such as auto."""
-    match = re.search(r"--nproc[-_]per[-_]node[= ](\d+)", " ".join(flags))
-    return int(match[1]) if match else 1
-
-
-def _environment(flags: list[str], env: dict[str, str], folder: str) -> dict[str, str]:
-    num_threads = max(1, (os.cpu_count() or 1) // max(1, _num_ranks_here(flags)))
-    ours = {
-        "OMP_NUM_THREADS": str(num_threads),
-        "PYTHONUNBUFFERED": "1",
-        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank ${rank}] ",
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # keys left in a shared store fail restarts on Gloo (torch 2.13)
-        FAILURES_DIR: folder,
-    }
-    if "--standalone" in [*flags, *_defaults(flags, folder)]:
-        ours["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
-    return {**ours, **os.environ, **env, FAILURES_DIR: folder}
-
-
-def _noted_failures(folder: str) -> list[Failure]:
-    notes = [(int(path.stem), json.loads(path.read_text())) for path in Path(folder).glob("*.json")]
-    return [Failure.from_fields(rank, note) for rank, note in notes]
-
-
-class _Agent:
-    """The running agent and what it has printed, by rank."""
-
-    def __init__(self, command: list[str], env: dict[str, str], echo: bool) -> None:
-        self._echo = echo
-        self._rank_texts: dict[int, str] = {}
-        self._own_text = ""
+    def __init__(
+        self,
+        flags: Flags,
+        env: dict[str, str],
+        shown: view.View,
+        job: dict[str, Any] | None = None,
+        payloads: Sequence[bytes] = (),
+        max_value_bytes: int = 0,
+    ) -> None:
+        super().__init__(shown, max_value_bytes)
+        self._flags, self._env, self._job, self._payloads = flags, env, job or {}, payloads
+        self._folder = tempfile.TemporaryDirectory(prefix="worldsize-", dir="/tmp")  # a socket's path must be short
+        self._server = socket.socket(socket.AF_UNIX)
+        self._path = os.path.join(self._folder.name, "ranks")
+        self._server.bind(self._path)
+        self._server.listen(128)
+        self.selector.register(self._server, selectors.EVENT_READ, self._welcome)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._words = ""
         self._rest = b""
-        self._start_s = time.monotonic()
-        self.duration_s = 0.0
+        self._has_ended = False
+        self._world_size = 0
+        self.backend = "torchrun"
+
+    def start(self, program: list[str]) -> None:
+        """Starts the agent, which starts the ranks."""
+        command = [sys.executable, "-m", "worldsize.launch.agent", str(os.getpid())]
+        command += [*self._flags.complete(self._folder.name), "-m", "worldsize.launch.script", *program]
         self._process = subprocess.Popen(
             command,
-            env=env,
+            env=environment(self._flags, self._env, self._path),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-
-    def listen(self, timeout_s: float) -> bool:
-        """True once the agent has ended by itself, False when time is up."""
         assert self._process.stdout
-        fd = self._process.stdout.fileno()
-        with selectors.DefaultSelector() as selector:
-            selector.register(fd, selectors.EVENT_READ)
-            while remaining_s := max(0.0, self._start_s + timeout_s - time.monotonic()):
-                if selector.select(remaining_s):
-                    data = os.read(fd, 1 << 16)
-                    self._take(data)
-                    if not data:
-                        self._process.wait()
-                        self.duration_s = time.monotonic() - self._start_s
-                        return True
-        return False
+        self.selector.register(self._process.stdout, selectors.EVENT_READ, self._hear_agent)
 
-    def _take(self, data: bytes) -> None:
+    # what is heard
+
+    @property
+    def is_over(self) -> bool:
+        """True when the agent has ended."""
+        return self._has_ended
+
+    @property
+    def headline(self) -> str:
+        """One line: how many ranks, and who starts them."""
+        return f"{self._world_size} rank{'s' * (self._world_size != 1)} under torchrun"
+
+    def _welcome(self) -> None:
+        control, _ = self._server.accept()
+        message = frames.receive(control)
+        if message is None:
+            control.close()
+            return
+        hello = message[0]
+        self._forget(int(hello["local_rank"]))
+        self.restarts = max(self.restarts, int(hello["restarts"]))
+        member = self.add(int(hello["rank"]), control)
+        member.local_rank, member.pid = int(hello["local_rank"]), int(hello["pid"])
+        member.has_joined = True
+        self._world_size = int(hello["world_size"])
+        self.view.begin(self.headline)
+        payload = self._payloads[member.rank] if self._payloads else b""
+        with contextlib.suppress(OSError):  # its end is about to be reported
+            self.tell(member, "job", payload, fds=[member.logbook.fd], rank=member.rank, **self._job)
+
+    def _forget(self, local_rank: int) -> None:
+        """Drops the rank that the agent has replaced by another."""
+        for member in [member for member in self.members if member.local_rank == local_rank]:
+            self.members.remove(member)
+            if not member.is_hung_up:
+                self.hang_up(member)
+            _end_group(member)
+            member.close()
+
+    def take(self, member: Member, header: dict[str, Any], body: bytes) -> None:
+        """Takes one message; lets the ranks leave once all of them have brought their values."""
+        super().take(member, header, body)
+        if self._payloads and self.went_well and len(self.members) == len(self._payloads):
+            for one in self.members:
+                with contextlib.suppress(OSError):
+                    self.tell(one, "leave")
+
+    def _hear_agent(self) -> None:
+        assert self._process and self._process.stdout
+        data = os.read(self._process.stdout.fileno(), 1 << 16)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if not data and self._rest:
-            lines.append(self._rest)
         for line in lines:
-            self._take_line(line.decode("utf-8", "replace") + "\n")
+            self._take_line(line + b"\n")
+        if self._rest and (not data or len(self._rest) > _LONGEST_LINE):
+            self._take_line(self._rest)
+            self._rest = b""
+        if not data:
+            self.selector.unregister(self._process.stdout)
+            self._process.wait()
+            self._has_ended = True
 
-    def _take_line(self, line: str) -> None:
+    def _take_line(self, line: bytes) -> None:
         match = _RANK_LINE.match(line)
-        if match is None:
-            self._own_text = (self._own_text + line)[-KEPT_OUTPUT:]
-            return
-        rank = int(match[1])
-        self._rank_texts[rank] = (self._rank_texts.get(rank, "") + match[2])[-KEPT_OUTPUT:]
-        if self._echo:
-            sys.stdout.write(line)
-            sys.stdout.flush()
+        if match:
+            self.print(int(match[1]), line[match.end() :])
+        else:
+            self._words = (self._words + line.decode("utf-8", "replace"))[-_KEPT_WORDS:]
 
-    def end(self) -> None:
-        """Ends the agent if it still runs: first as an interrupt in a shell would, then for good."""
-        if self._process.poll() is None:
+    # how it ends
+
+    def outcome(self, why: str) -> Run:
+        """The run, when the agent ended well.
+
+        Raises:
+            RankFailed, RunTimeout, RunStopped: otherwise.
+        """
+        assert self._process
+        for member in self.members:
+            self.hear(member)
+        if self._has_ended and self._process.returncode == 0:
+            for member in self.members:  # a script may leave by os._exit, without a word
+                member.has_value, member.failure = True, None
+        elif self._has_ended:
+            self._note_exits()
+        return super().outcome(why)
+
+    def _note_exits(self) -> None:
+        by_rank = {member.rank: member for member in self.members}
+        for rank, code in ((int(rank), int(code)) for rank, code in _EXIT.findall(self._words)):
+            member = by_rank.get(rank)
+            if member and not member.is_settled and code != -signal.SIGTERM:  # by which the agent ends the others
+                member.failure = failure.of_status(rank, -code if code < 0 else code << 8, 0)
+        if not any(member.failure for member in self.members):
+            said = self._words.strip()[-2000:]
+            if "Traceback (most" in said:  # torchrun's own stack says nothing about the script
+                said = said.splitlines()[-1]
+            raise RankFailed(f"torchrun failed and named no rank. It said:\n{said}")
+
+    def end_ranks(self) -> None:
+        """Ends the agent if it still runs, as an interrupt in a shell would, then for good; then all that is left."""
+        if self._process is None:
+            return
+        deadline_s = time.monotonic() + _CLOSE_S
+        if not self._has_ended:
             self._process.terminate()
-            try:
-                self._process.wait(_CLOSE_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe
-            pipe.close()
+        while not self._has_ended and time.monotonic() < deadline_s:
+            self.turn(deadline_s)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        for member in self.members:
+            _end_group(member)
 
-    def raise_if_failed(self, failures: list[Failure], num_ranks_here: int) -> None:
-        """Nothing when the agent ended well; otherwise the report of what it and its ranks said."""
-        if self._process.returncode == 0:
-            return
-        if self._process.returncode == 2 and "error: " in self._own_text:
-            raise ValueError(f"torchrun refused its flags: {self._own_text.rsplit('error: ', 1)[1].strip()}")
-        noted = {note.rank for note in failures}
-        for rank, code in ((int(rank), int(code)) for rank, code in _EXIT.findall(self._own_text)):
-            if rank not in noted and code != -signal.SIGTERM:  # by which the agent itself ends the others
-                failures.append(failure.of_status(rank, -code if code < 0 else code << 8, 0))
-        if not failures:
-            raise RankFailed(f"torchrun failed and named no rank. It said:\n{self._own_text[-2000:]}")
-        world_size = max(num_ranks_here, *(rank + 1 for rank in [*self._rank_texts, *(f.rank for f in failures)]))
-        raise RankFailed(failure.tell(failures, world_size), failure.order(failures), self.texts())
+    def __enter__(self) -> AgentCrew:
+        return self
 
-    def texts(self) -> list[str]:
-        """What each rank printed."""
-        return [self._rank_texts.get(rank, "") for rank in range(max(self._rank_texts, default=-1) + 1)]
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends what is left and forgets it."""
+        super().close()
+        self._server.close()
+        if self._process:
+            for pipe in (self._process.stdin, self._process.stdout):
+                assert pipe
+                pipe.close()
+        self._folder.cleanup()
+
+
+def environment(flags: Flags, env: Mapping[str, str], path: str) -> dict[str, str]:
+    """The environment of an agent and its ranks; what the user has set stands."""
+    ours = {
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // flags.num_ranks)),
+        "PYTHONUNBUFFERED": "1",
+        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank ${rank}] ",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # keys left in a shared store fail restarts on Gloo (torch 2.13)
+    }
+    if flags.is_standalone:
+        ours["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    return {**ours, **os.environ, **env, SOCKET: path}
+
+
+def _end_group(member: Member) -> None:
+    """Ends a rank and what it has started; torchrun makes every rank the leader of a group."""
+    if member.pid:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(member.pid, signal.SIGKILL)

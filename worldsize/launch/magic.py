@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worldsize.launch import elastic
-from worldsize.launch.failure import CELL_FILE
-from worldsize.launch.runner import Run
+from worldsize.launch.outcome import Run
+from worldsize.launch.source import CELL_FILE
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -31,7 +31,9 @@ def torchrun(line: str, cell: str) -> Run:
     with tempfile.TemporaryDirectory(prefix="worldsize-") as folder:
         script = Path(folder) / CELL_FILE
         script.write_text("\n" + cell, encoding="utf-8")  # for the magic's own line, which the notebook counts
-        return elastic.launch(flags, script, args, timeout_s=600, env={"PYTHONPATH": _search_path()}, echo=True)
+        return elastic.launch(
+            flags, script, args, timeout_s=600, stalled_s=20, env={"PYTHONPATH": _search_path()}, echo=True
+        )
 
 
 def _search_path() -> str:

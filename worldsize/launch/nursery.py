@@ -35,13 +35,29 @@ def main(fd: int, parent_pid: int | None) -> None:
         die_with_parent()
         hide_memory()  # from the ranks of a jail, which have the same user
     elif parent_pid is not None:
-        die_with_parent(parent_pid)
+        die_with_parent(parent_pid, signal.SIGTERM)  # so that it can still end what ranks have started
     for name in (*PRELOAD, *filter(None, os.environ.get("WORLDSIZE_PRELOAD", "").split(","))):
         importlib.import_module(name)
     sock = socket.socket(fileno=fd)
-    frames.send(sock, "warm", pid=os.getpid())
-    _Nursery(sock).serve()
+    frames.send(sock, "warm", pid=os.getpid(), num_gpus=_count_gpus())
+    with contextlib.suppress(SystemExit):
+        _Nursery(sock).serve()
     os._exit(0)  # the interpreter would take most of a second to tear torch down
+
+
+def _count_gpus() -> int:
+    """The CUDA devices, counted in a process of its own: what asks the driver cannot be forked any more."""
+    if not os.path.exists("/dev/nvidiactl"):
+        return 0
+    pid = os.fork()
+    if pid == 0:
+        count = 0
+        with contextlib.suppress(BaseException):
+            import torch
+
+            count = torch.cuda.device_count()
+        os._exit(min(count, 255))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 class _Nursery:
@@ -55,6 +71,7 @@ class _Nursery:
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_w, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
 
     def serve(self) -> None:
@@ -87,6 +104,7 @@ class _Nursery:
             os.setpgid(0, 0)  # so that what the rank starts can be ended with it
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._selector.close()  # or a rank could add files of its own to those that the nursery waits for
             for fd in (self._sock.fileno(), self._wake_r, self._wake_w):
                 os.close(fd)

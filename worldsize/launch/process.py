@@ -9,19 +9,26 @@ import sys
 import threading
 
 AGENT_PID = "WORLDSIZE_AGENT_PID"  # whose end a rank under torchrun shares
+SOCKET = "WORLDSIZE_SOCKET"  # where the launcher listens for it
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 
 
-def die_with_parent(parent_pid: int | None = None) -> None:
-    """Asks the kernel to kill this process when the thread that forked it ends; Linux only, elsewhere nothing.
+def die_with_parent(parent_pid: int | None = None, signal_number: int = signal.SIGKILL) -> None:
+    """Asks the kernel to signal this process when the thread that forked it ends; Linux only, elsewhere nothing.
 
     `parent_pid` closes the race with a parent that died first: if it is no longer the parent, this process exits.
     """
     if sys.platform != "linux":
         return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal_number)
     if parent_pid is not None and os.getppid() != parent_pid:
         os._exit(1)
+
+
+def end_own_group() -> None:
+    """Kills this process and whatever it has started, if it leads its group; otherwise nothing."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
 
 
 def hide_memory() -> None:

@@ -10,39 +10,55 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from worldsize.launch import codec, failure, frames, record
-from worldsize.launch.process import die_with_parent
+from worldsize.launch import codec, failure, frames, record, source, watch
+from worldsize.launch.calls import Logbook
+from worldsize.launch.process import die_with_parent, end_own_group
 
 
 def main(sock: socket.socket, output_fd: int) -> None:
     """Serves the one job that comes over `sock`, then ends the process; never returns."""
     die_with_parent()
     _take_output(output_fd)
-    received = frames.receive(sock)
-    if received is None:
-        os._exit(1)
-    job, payload, _ = received
-    link = _Link(sock)
-    threading.Thread(target=link.serve, daemon=True, name="control").start()
-    try:
-        value = codec.encode(_work(job, payload, link))
-        _flush()  # before the launcher hears that this rank is done, and ends it
-        link.send("done", value, spans=record.drain())
-    except BaseException as error:  # a rank reports whatever ends it, also SystemExit
-        time_ns = time.monotonic_ns()
-        _flush()
-        told = failure.of_exception(job["rank"], error, time_ns).to_fields()
-        link.send("failed", failure=told, spans=record.drain())
+    link, job, payload = take_job(sock)
+    serve(link, job, payload, join)
     # leaving now would cut the connections of ranks that are still at work, and the interpreter's own way out
     # aborts now and then when a process group is alive (torch 2.13 on Gloo)
     while True:
         signal.pause()
 
 
-class _Link:
+def take_job(sock: socket.socket) -> tuple[Link, dict[str, Any], bytes]:
+    """The link to the launcher, the job and its payload; from here on calls of torch.distributed are noted."""
+    received = frames.receive(sock)
+    if received is None:
+        os._exit(1)
+    job, payload, fds = received
+    watch.install(Logbook(fds[0]))
+    link = Link(sock)
+    threading.Thread(target=link.serve, daemon=True, name="control").start()
+    return link, job, payload
+
+
+def serve(link: Link, job: dict[str, Any], payload: bytes, join: Callable[[dict[str, Any]], str]) -> bool:
+    """True when the job's function came back; what it returned, or why it did not, has then been reported."""
+    try:
+        prepare(job)
+        link.send("joined", backend=join(job))
+        start_s = time.monotonic()
+        value = codec.encode(_work(payload))
+        _flush()  # before the launcher hears that this rank is done, and ends it
+        link.send("done", value, spans=record.drain(), duration_s=time.monotonic() - start_s)
+        return True
+    except BaseException as error:  # a rank reports whatever ends it, also SystemExit
+        link.report(job["rank"], error)
+        return False
+
+
+class Link:
     """The socket to the launcher: one thread answers its questions, the other reports."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -51,17 +67,27 @@ class _Link:
         self._main_thread = threading.get_ident()
 
     def send(self, kind: str, body: bytes = b"", **fields: Any) -> None:
+        """Sends one message."""
         with self._lock:
             frames.send(self._sock, kind, body, **fields)
+
+    def report(self, rank: int, error: BaseException) -> None:
+        """Tells how this rank failed."""
+        time_ns = time.monotonic_ns()
+        _flush()
+        self.send("failed", failure=failure.of_exception(rank, error, time_ns).to_fields(), spans=record.drain())
 
     def serve(self) -> None:
         """Answers "where" with the line that runs now; ends the process when the launcher hangs up."""
         try:
             while (message := frames.receive(self._sock)) is not None:
+                if message[0]["kind"] == "leave":
+                    os._exit(0)
                 if message[0]["kind"] == "where":
-                    lines = failure.lines_of(sys._current_frames()[self._main_thread])
-                    self.send("where", lines=[vars(line) for line in lines])
+                    lines = source.lines_of(sys._current_frames()[self._main_thread])
+                    self.send("where", lines=[vars(line) for line in lines], **watch.native())
         finally:
+            end_own_group()
             os._exit(0)
 
 
@@ -80,34 +106,34 @@ def _take_output(fd: int) -> None:
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
 
 
-def _work(job: dict[str, Any], payload: bytes, link: _Link) -> Any:
+def prepare(job: dict[str, Any]) -> None:
+    """Makes this process look as the launcher does: environment, folder, search path, cells."""
     os.environ.update(job["env"])
-    rank, world_size = job["rank"], job["world_size"]
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size))
+    os.environ.update(RANK=str(job["rank"]), LOCAL_RANK=str(job["rank"]), WORLD_SIZE=str(job["world_size"]))
     if "cwd" in job:
         os.chdir(job["cwd"])
         sys.path[:] = job["path"]
     random.seed()  # forked ranks would all draw the same; torch's default seed is a constant anyway
-    failure.remember_sources(job["sources"])
+    source.remember_sources(job["sources"])
 
-    import cloudpickle
     import torch
 
     torch.set_num_threads(job["num_threads"])
-    backend = _join(job)
-    link.send("joined", backend=backend)
+
+
+def _work(payload: bytes) -> Any:
+    import cloudpickle
+
     fn, args = cloudpickle.loads(payload)
     return fn(*args)
 
 
-def _join(job: dict[str, Any]) -> str:
-    """The backend of the process group that this rank has joined: NCCL with a GPU for every rank, else Gloo."""
+def join(job: dict[str, Any]) -> str:
+    """The backend of the process group that this rank has joined."""
     import torch
     import torch.distributed as dist
 
-    backend = job["backend"]
-    if backend == "auto":
-        backend = "nccl" if torch.cuda.device_count() >= job["world_size"] else "gloo"
+    backend = choose_backend(job)
     device = None
     if backend == "nccl":
         device = torch.device("cuda", job["rank"])
@@ -123,3 +149,12 @@ def _join(job: dict[str, Any]) -> str:
         device_id=device,
     )
     return backend
+
+
+def choose_backend(job: dict[str, Any]) -> str:
+    """The backend that the job names; for auto, NCCL with a GPU for every rank, else Gloo."""
+    import torch
+
+    if job["backend"] != "auto":
+        return job["backend"]
+    return "nccl" if torch.cuda.device_count() >= job["world_size"] else "gloo"

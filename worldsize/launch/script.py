@@ -1,44 +1,77 @@
-"""One rank of a script under torchrun: `-m worldsize.launch.script FILE [ARGUMENTS]`.
+"""One rank under torchrun's agent: `-m worldsize.launch.script [FILE ARGUMENTS]`; without a file, a function of `run`.
 
-Runs the file as `__main__`, notes how it failed before torchrun can blame another rank, and leaves without the
-interpreter's own shutdown, which aborts now and then on Gloo (torch 2.13).
+Runs the file as `__main__`, tells the launcher how it failed before torchrun can blame another rank, and leaves without
+the interpreter's own shutdown, which aborts now and then on Gloo (torch 2.13).
 """
 
 from __future__ import annotations
 
-import json
 import os
+import signal
+import socket
 import sys
 import time
 import types
+from typing import Any
 
-from worldsize.launch import failure
-from worldsize.launch.process import AGENT_PID, die_with_parent
+from worldsize.launch import frames, rank
+from worldsize.launch.process import AGENT_PID, SOCKET, die_with_parent
 
 
 def main() -> None:
-    """Runs the script that the command line names; never returns."""
+    """Serves one rank; never returns."""
     die_with_parent(int(os.environ[AGENT_PID]))
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    link, job, payload = rank.take_job(_call_launcher())
+    if len(sys.argv) > 1:
+        _leave(_run_script(link))
+    if not rank.serve(link, job, payload, _join):
+        _leave(1)
+    while True:  # the launcher says when all are done
+        signal.pause()
+
+
+def _call_launcher() -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(os.environ[SOCKET])
+    here: dict[str, Any] = {name.lower(): int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    frames.send(sock, "hello", pid=os.getpid(), restarts=restarts, **here)
+    return sock
+
+
+def _join(job: dict[str, Any]) -> str:
+    """The backend of the process group, joined through the agent's own rendezvous."""
+    import torch
+    import torch.distributed as dist
+
+    backend = rank.choose_backend(job)
+    if backend == "nccl":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group(backend)
+    return backend
+
+
+def _run_script(link: rank.Link) -> int:
+    """The exit code of the script, after telling the launcher how it went."""
     path, sys.argv = sys.argv[1], sys.argv[1:]
     sys.path[0] = os.path.dirname(os.path.abspath(path))
     module = types.ModuleType("__main__")
     module.__file__ = path
     sys.modules["__main__"] = module  # its globals stay alive to the end: a DDP object that goes early hangs
-    code = 0
+    start_s = time.monotonic()
     try:
         with open(path, encoding="utf-8") as file:
             exec(compile(file.read(), path, "exec"), module.__dict__)
     except SystemExit as leave:
-        code = _exit_code(leave)
-        if code:
-            _note(leave)
+        if code := _exit_code(leave):
+            link.report(int(os.environ["RANK"]), leave)
+            return code
     except BaseException as error:
-        code = 1
-        _note(error)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+        link.report(int(os.environ["RANK"]), error)
+        return 1
+    link.send("done", spans=[], duration_s=time.monotonic() - start_s)
+    return 0
 
 
 def _exit_code(leave: SystemExit) -> int:
@@ -48,11 +81,10 @@ def _exit_code(leave: SystemExit) -> int:
     return 1
 
 
-def _note(error: BaseException) -> None:
-    rank = int(os.environ.get("RANK", 0))
-    told = failure.of_exception(rank, error, time.monotonic_ns()).to_fields()
-    with open(os.path.join(os.environ[failure.FAILURES_DIR], f"{rank}.json"), "w", encoding="utf-8") as file:
-        json.dump(told, file)
+def _leave(code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ class Nursery:
         )
         theirs.close()
         self._warm = False
+        self.num_gpus = 0  # known once it is warm
 
     def wait_until_warm(self, timeout_s: float = 120) -> None:
         """Nothing, once the nursery has imported torch.
@@ -54,6 +55,7 @@ class Nursery:
             self.close()
             raise RuntimeError("the process that starts ranks did not come up; its own message stands above")
         self.socket.settimeout(None)
+        self.num_gpus = int(message[0]["num_gpus"])
         self._warm = True
 
     @property

@@ -1,0 +1,290 @@
+"""The ranks of one run as their launcher sees them, however they were started: one loop hears them all."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from worldsize.launch import codec, diagnosis, frames, report
+from worldsize.launch.calls import WAITING, Call, Logbook
+from worldsize.launch.diagnosis import Standing
+from worldsize.launch.failure import Failure
+from worldsize.launch.outcome import RankFailed, Run, RunStopped, RunTimeout
+from worldsize.launch.output import Tail
+from worldsize.launch.source import MAX_LINES, Line
+from worldsize.launch.view import View
+from worldsize.timeline import Event, Timeline
+
+_GRACE_S = 1.0  # how long the others may take to tell what they saw of a failure
+_GLANCE_S = 0.1  # how often the view and the ranks' progress are looked at
+
+
+class Member:
+    """What the launcher knows of one rank."""
+
+    def __init__(self, rank: int, control: socket.socket, max_value_bytes: int) -> None:
+        self.rank, self.control = rank, control
+        self.local_rank, self.pid = rank, 0
+        self.logbook = Logbook.make()
+        self.inbox = frames.Inbox(max_value_bytes)
+        self.value: Any = None
+        self.has_value = False
+        self.has_joined = False
+        self.failure: Failure | None = None
+        self.where: Standing | None = None
+        self.spans: list[tuple[str, str, float, float]] = []
+        self.duration_s = 0.0
+        self.is_hung_up = False
+        self.has_exited = False
+
+    @property
+    def is_settled(self) -> bool:
+        """True once it is known how the rank ends."""
+        return self.has_value or self.failure is not None
+
+    @property
+    def state(self) -> str:
+        """A few words for a reader."""
+        if self.failure:
+            return f"failed: {self.failure.headline}"
+        if self.has_value:
+            return "done"
+        if not self.has_joined:
+            return "starting"
+        call = self.logbook.current()
+        return f"waits in {call}" if call and call.state == WAITING else "running"
+
+    @property
+    def standing(self) -> Standing:
+        """Where it is or was, as far as it has told."""
+        state = diagnosis.RETURNED if self.has_value else diagnosis.FAILED if self.failure else diagnosis.RUNNING
+        told = self.where or Standing(self.rank)
+        return replace(told, state=state, calls=self.logbook.read())
+
+    def close(self) -> None:
+        """Closes what was open for it."""
+        self.control.close()
+        self.logbook.close()
+
+
+class Crew:
+    """The ranks of one run; a subclass starts them, hears how they end, and ends them."""
+
+    may_recover = False  # true where a failed rank can come back
+
+    def __init__(self, view: View, max_value_bytes: int) -> None:
+        self.view = view
+        self.members: list[Member] = []
+        self.tails: dict[int, Tail] = {}
+        self.selector = selectors.DefaultSelector()
+        self.backend = ""
+        self.restarts = 0
+        self._max_value_bytes = max_value_bytes
+        self._start_s = self._end_s = time.monotonic()
+
+    # what a subclass says
+
+    @property
+    def is_over(self) -> bool:
+        """True when nothing more is to be waited for."""
+        return bool(self.members) and all(member.is_settled for member in self.members)
+
+    @property
+    def headline(self) -> str:
+        """One line: how many ranks, and where they run."""
+        raise NotImplementedError
+
+    def end_ranks(self) -> None:
+        """Ends every rank that still runs, and all that they have started; returns when they are gone."""
+        raise NotImplementedError
+
+    # the loop
+
+    def add(self, rank: int, control: socket.socket) -> Member:
+        """A new member that is heard from now on."""
+        member = Member(rank, control, self._max_value_bytes)
+        self.members.append(member)
+        control.setblocking(False)
+        self.selector.register(control, selectors.EVENT_READ, lambda: self.hear(member))
+        return member
+
+    def listen(self, timeout_s: float, stalled_s: float | None) -> str:
+        """Why it is over: 'ended', or a sentence when the ranks must be stopped."""
+        deadline_s, moved_s, before = self._start_s + timeout_s, time.monotonic(), None
+        why = "ended"
+        while not self.is_over:
+            now_s = time.monotonic()
+            if any(member.failure for member in self.members) and not self.may_recover:
+                deadline_s = min(deadline_s, now_s + _GRACE_S)
+            if self.view.is_stop_asked:
+                why = "Stopped by the stop button."
+                break
+            if (progress := self._progress()) is None or progress != before:
+                before, moved_s = progress, now_s
+            elif stalled_s is not None and now_s - moved_s > stalled_s:
+                why = f"Nothing has moved for {stalled_s:g} s: every rank that is not done waits in a call."
+                break
+            if not self.turn(deadline_s) and time.monotonic() >= deadline_s:
+                why = f"The ranks were not done after {timeout_s:g} s."
+                break
+            self.view.glance(self)
+        self._end_s = time.monotonic()
+        return why
+
+    def turn(self, deadline_s: float) -> bool:
+        """Handles what is ready, waiting for it no longer than to the next glance; False when nothing was."""
+        ready = self.selector.select(max(0.0, min(deadline_s - time.monotonic(), _GLANCE_S)))
+        for key, _ in ready:
+            key.data()
+        return bool(ready)
+
+    def _progress(self) -> Any:
+        """What changes when a rank gets on; None while one of them is at work on something that is no call."""
+        marks = []
+        for member in self.members:
+            if not member.is_settled:
+                call = member.logbook.current()
+                if call is None or call.state != WAITING:
+                    return None
+                marks.append((member.rank, call.number))
+        return marks, sum(tail.num_bytes for tail in self.tails.values())
+
+    def tell(self, member: Member, kind: str, body: bytes = b"", fds: list[int] | None = None, **fields: Any) -> None:
+        """Sends a rank one message.
+
+        Raises:
+            OSError: it is gone.
+        """
+        member.control.setblocking(True)
+        try:
+            frames.send(member.control, kind, body, fds, **fields)
+        finally:
+            member.control.setblocking(False)
+
+    def hear(self, member: Member) -> None:
+        """Takes what a rank has sent."""
+        if member.is_hung_up:
+            return
+        try:
+            data = member.control.recv(1 << 20)
+            if not data:
+                self.hang_up(member)
+            for header, body in member.inbox.feed(data):
+                self.take(member, header, body)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            self.hang_up(member)
+        except Exception as error:  # the rank may have sent anything, and it must not become the launcher's fault
+            self.hang_up(member)
+            reason = f"what the rank sent back cannot be read: {error}"
+            member.failure = Failure(member.rank, "broken result", reason, [], time.monotonic_ns())
+
+    def hang_up(self, member: Member) -> None:
+        member.is_hung_up = True
+        self.selector.unregister(member.control)
+
+    def take(self, member: Member, header: dict[str, Any], body: bytes) -> None:
+        """Takes one message of a rank."""
+        kind = header.get("kind")
+        if kind == "joined":
+            member.has_joined, self.backend = True, str(header["backend"])
+            self.view.begin(self.headline)
+        elif kind == "where":
+            member.where = _read_where(member.rank, header)
+        elif member.is_settled:
+            return
+        elif kind == "done":
+            member.value, member.spans = codec.decode(body) if body else None, _read_spans(header["spans"])
+            member.duration_s = float(header["duration_s"])
+            member.has_value = True
+        elif kind == "failed":
+            member.failure = Failure.from_fields(member.rank, header["failure"])
+            member.spans = _read_spans(header["spans"])
+
+    def print(self, rank: int, data: bytes) -> None:
+        """Keeps what a rank printed and shows it."""
+        self.view.output(rank, self.tails.setdefault(rank, Tail()).feed(data))
+
+    # the end
+
+    def outcome(self, why: str) -> Run:
+        """The run, when every rank returned.
+
+        Raises:
+            RankFailed, RunTimeout, RunStopped: otherwise.
+        """
+        failures = [member.failure for member in self.members if member.failure]
+        if not self.went_well or failures:
+            self._ask_where()
+        standings = [member.standing for member in self.members]
+        self.end_ranks()
+        self.view.end(self)
+        output = [self.tails[rank].text if rank in self.tails else "" for rank in self._ranks()]
+        if why.startswith("Stopped"):
+            raise RunStopped(report.tell_hang(standings, why), failures, output, standings)
+        if failures:
+            failures = report.blame(failures, standings)
+            raise RankFailed(report.tell_failure(failures, standings), failures, output, standings)
+        if not self.went_well:
+            raise RunTimeout(report.tell_hang(standings, why), report.held_up(standings), output, standings)
+        return self._run(output)
+
+    @property
+    def went_well(self) -> bool:
+        """True when every rank has returned."""
+        return bool(self.members) and all(member.has_value for member in self.members)
+
+    def _ranks(self) -> Sequence[int]:
+        return range(max([*(member.rank for member in self.members), *self.tails], default=-1) + 1)
+
+    def _run(self, output: list[str]) -> Run:
+        members = sorted(self.members, key=lambda member: member.rank)
+        return Run(
+            [member.value for member in members],
+            output,
+            self._end_s - self._start_s,
+            self.backend,
+            Timeline.of_events(self._events()),
+            [member.state for member in members],
+            [member.duration_s for member in members],
+            self.restarts,
+        )
+
+    def _events(self) -> Iterator[Event]:
+        for member in self.members:
+            for name, kind, start_s, end_s in member.spans:
+                yield Event(member.rank, "main", kind, name, start_s - self._start_s, end_s - self._start_s)
+
+    def _ask_where(self) -> None:
+        asked = [member for member in self.members if not member.is_hung_up]
+        for member in asked:
+            with contextlib.suppress(OSError):
+                self.tell(member, "where")
+        deadline_s = time.monotonic() + _GRACE_S
+        while any(m.where is None and not m.is_hung_up for m in asked) and time.monotonic() < deadline_s:
+            self.turn(deadline_s)
+
+    def close(self) -> None:
+        """Ends what is left and forgets it."""
+        self.end_ranks()
+        self.view.end(self)
+        self.selector.close()
+        for member in self.members:
+            member.close()
+
+
+def _read_where(rank: int, header: dict[str, Any]) -> Standing:
+    lines = [Line.from_fields(line) for line in header["lines"][-MAX_LINES:]]
+    native = header.get("native")
+    call = Call.from_fields(native, WAITING, int(native["number"])) if native else None
+    return Standing(rank, lines=lines, native=call, num_native=int(header.get("num_native", 0)))
+
+
+def _read_spans(spans: Any) -> list[tuple[str, str, float, float]]:
+    return [(str(name), str(kind), float(start_s), float(end_s)) for name, kind, start_s, end_s in spans]

@@ -1,0 +1,87 @@
+"""torchrun's flags as they are typed, read by torchrun's own parser before anything starts."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_RENDEZVOUS = (
+    "standalone",
+    "rdzv_backend",
+    "rdzv_endpoint",
+    "rdzv_conf",
+    "master_addr",
+    "master_port",
+    "nnodes",
+    "node_rank",
+)
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Words that torchrun takes, the names among them, and how many ranks they start on this machine."""
+
+    words: tuple[str, ...]
+    names: frozenset[str]
+    num_ranks: int
+
+    @staticmethod
+    def parse(words: Sequence[str]) -> Flags:
+        """The flags of these words.
+
+        Raises:
+            ValueError: torchrun would not take them.
+            SystemExit: they ask for help, which has been printed.
+        """
+        from torch.distributed.run import get_args_parser
+
+        parser = get_args_parser()
+        known = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
+
+        def refuse(message: str) -> None:
+            raise ValueError(f"torchrun refused its flags: {message}")
+
+        parser.error = refuse  # type: ignore[method-assign,assignment]
+        names = {_name(word) for word in words if word.startswith("-")}
+        for word in words:
+            flag = word.partition("=")[0]
+            if flag.startswith("--") and flag not in known:
+                near = difflib.get_close_matches(flag, known, 1)
+                hint = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
+                refuse(f"there is no flag {flag}{hint}")
+        parsed = parser.parse_args([*words, "script.py"])
+        if parsed.training_script != "script.py":
+            refuse(f"{parsed.training_script} is no flag; a script's own arguments come after it, or after --")
+        return Flags(tuple(words), frozenset(names), _num_ranks(str(parsed.nproc_per_node)))
+
+    @property
+    def is_standalone(self) -> bool:
+        """True when the ranks are all on this machine and meet there."""
+        return "standalone" in self.names or not self.names.intersection(_RENDEZVOUS)
+
+    def complete(self, folder: str) -> list[str]:
+        """The words with what a run on one machine needs: a free port, output by rank, logs in `folder`."""
+        added = []
+        if not self.names.intersection(_RENDEZVOUS):
+            added.append("--standalone")  # instead of the fixed port 29500
+        if not self.names.intersection({"tee", "t", "redirects", "r"}):
+            added.append("--tee=3")
+        if "log_dir" not in self.names:
+            added.append(f"--log-dir={folder}")
+        return [*added, *self.words]
+
+
+def _name(word: str) -> str:
+    return word.partition("=")[0].lstrip("-").replace("-", "_")
+
+
+def _num_ranks(nproc_per_node: str) -> int:
+    """Ranks on this machine; words such as auto and gpu are torch's to count."""
+    if not re.fullmatch(r"-?\d+", nproc_per_node):
+        return os.cpu_count() or 1 if nproc_per_node == "cpu" else 1
+    if int(nproc_per_node) < 1:
+        raise ValueError(f"--nproc-per-node is the number of ranks on this machine, from 1 up; got {nproc_per_node}")
+    return int(nproc_per_node)

@@ -1,0 +1,44 @@
+"""What a rank prints: kept to its last characters, shown as whole lines, never more than a reader can take."""
+
+from __future__ import annotations
+
+import codecs
+from collections import deque
+
+KEPT_OUTPUT = 1 << 20  # characters of each rank's output that are kept, the last ones
+
+
+class Tail:
+    """The end of what one rank prints."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._pieces: deque[str] = deque()
+        self._num_kept = 0
+
+    def feed(self, data: bytes) -> str:
+        """The text of these bytes; a letter that is cut in two waits for its other half."""
+        self.num_bytes += len(data)
+        piece = self._decoder.decode(data)
+        self._pieces.append(piece)
+        self._num_kept += len(piece)
+        while self._num_kept - len(self._pieces[0]) >= KEPT_OUTPUT:
+            self._num_kept -= len(self._pieces.popleft())
+        return piece
+
+    @property
+    def text(self) -> str:
+        """The last `KEPT_OUTPUT` characters."""
+        return "".join(self._pieces)[-KEPT_OUTPUT:]
+
+    def last(self, num_characters: int) -> str:
+        """No more than this many of the last characters, from the start of a line where there is one."""
+        pieces: list[str] = []
+        while len(pieces) < len(self._pieces) and sum(map(len, pieces)) < num_characters:
+            pieces.append(self._pieces[-1 - len(pieces)])
+        text = "".join(reversed(pieces))
+        if len(text) <= num_characters and len(pieces) == len(self._pieces):
+            return text
+        cut = text[-num_characters:]
+        return cut.partition("\n")[2] or cut

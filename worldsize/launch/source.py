@@ -1,0 +1,108 @@
+"""Places in source files, cells of a notebook among them, as reports quote them."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+CELL_FILE = "torchrun_cell.py"  # what a %%torchrun cell is saved as
+MAX_LINES, _MAX_TEXT = 20, 200  # a recursion would bury the rest of a report
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+@dataclass(frozen=True)
+class Line:
+    """One place in a source file, as a traceback names it."""
+
+    filename: str
+    number: int
+    function: str
+    text: str
+
+    @staticmethod
+    def from_fields(fields: Any) -> Line:
+        """The line that `dataclasses.asdict` gave; its text is cut, because a rank may send anything."""
+        function, text = str(fields["function"])[:_MAX_TEXT], str(fields["text"])[:_MAX_TEXT]
+        return Line(str(fields["filename"])[:1000], int(fields["number"]), function, text)
+
+    def __str__(self) -> str:
+        name = _name_of_cell(self.filename) if is_cell(self.filename) else os.path.basename(self.filename)
+        place = f"{name}, line {self.number}"
+        return place + (f", in {self.function}" if self.function.isidentifier() else "")
+
+
+def own_lines(frames: Iterable[traceback.FrameSummary]) -> list[Line]:
+    """The last frames that are not the launcher's or a library's; the innermost of a library when there is none."""
+    lines = [Line(f.filename, f.lineno or 0, f.name, f.line or "") for f in frames if not _is_ours(f.filename)]
+    return [line for line in lines if _is_own(line.filename)][-MAX_LINES:] or lines[-1:]
+
+
+def lines_of(frame: FrameType) -> list[Line]:
+    """The student's lines of a running frame, outermost first."""
+    return own_lines(traceback.extract_stack(frame))
+
+
+def line_of(frame: FrameType | None) -> Line | None:
+    """The innermost line of the student's own in a running frame; None when there is none."""
+    while frame is not None:
+        filename, number = frame.f_code.co_filename, frame.f_lineno
+        if _is_students(filename):
+            text = linecache.getline(filename, number).strip()[:_MAX_TEXT]
+            return Line(filename, number, frame.f_code.co_name, text)
+        frame = frame.f_back
+    return None
+
+
+def is_cell(filename: str) -> bool:
+    """True for the invented file name of a notebook cell."""
+    return (
+        (filename.startswith("<") and not filename.startswith("<frozen"))
+        or "ipykernel_" in filename
+        or os.path.basename(filename) == CELL_FILE
+    )
+
+
+def cell_sources() -> dict[str, str]:
+    """The text of every cell run so far by its invented file name, so that a rank's traceback can quote it."""
+    return {
+        name: "".join(entry[2]) for name, entry in list(linecache.cache.items()) if len(entry) == 4 and is_cell(name)
+    }
+
+
+def remember_sources(sources: dict[str, str]) -> None:
+    """Makes tracebacks of this process quote these cells."""
+    for name, text in sources.items():
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+
+
+def quote(lines: Sequence[Line]) -> list[str]:
+    """A traceback's lines as text, indented."""
+    quoted = []
+    for line in lines:
+        quoted.append(f"  {line}")
+        if line.text:
+            quoted.append(f"    {line.text.strip()}")
+    return quoted
+
+
+@functools.cache
+def _is_students(filename: str) -> bool:
+    return not _is_ours(filename) and _is_own(filename)
+
+
+def _is_ours(filename: str) -> bool:
+    return filename.startswith((_PACKAGE, "<frozen"))
+
+
+def _is_own(filename: str) -> bool:
+    return "site-packages" not in filename and "/lib/python" not in filename
+
+
+def _name_of_cell(filename: str) -> str:
+    return filename.strip("<>") if filename.startswith("<cell ") else "the cell"

@@ -1,0 +1,84 @@
+"""What a run shows while it lasts: nothing, plain lines, or the live view of a notebook."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from worldsize.launch.crew import Crew
+
+_SHOWN_CHARACTERS = 256 << 10  # of all ranks together; more would freeze a browser
+_END_CHARACTERS = 2000  # of each rank that was not shown whole
+
+
+class View:
+    """Shows nothing; the base of those that do."""
+
+    is_stop_asked = False
+
+    def begin(self, headline: str) -> None:
+        """Called with where the ranks run, once for every rank that has joined."""
+
+    def output(self, rank: int, text: str) -> None:
+        """Called with what a rank printed, as it comes."""
+
+    def glance(self, crew: Crew) -> None:
+        """Called ten times a second."""
+
+    def end(self, crew: Crew) -> None:
+        """Called when no rank runs any more, more than once."""
+
+
+class Plain(View):
+    """Lines with their rank, as they come; when there are too many of them, only the end of the rest."""
+
+    def __init__(self) -> None:
+        self._unfinished: dict[int, str] = {}
+        self._left = _SHOWN_CHARACTERS
+        self._hidden: dict[int, int] = {}  # lines by rank
+        self._has_begun = self._has_ended = False
+
+    def begin(self, headline: str) -> None:
+        """Says in one line where the ranks run."""
+        if not self._has_begun:
+            self._has_begun = True
+            _write(headline + "\n")
+
+    def output(self, rank: int, text: str) -> None:
+        """Writes whole lines, until there have been too many."""
+        *lines, self._unfinished[rank] = (self._unfinished.get(rank, "") + text).split("\n")
+        if self._hidden or len(text) > self._left:
+            self._hide(rank, len(lines))
+        elif lines:
+            self._left -= len(text)
+            _write("".join(f"[rank {rank}] {line}\n" for line in lines))
+
+    def _hide(self, rank: int, num_lines: int) -> None:
+        if not self._hidden:
+            _write(f"... more than {_SHOWN_CHARACTERS >> 10} kB: from here on, only the end of what each rank prints\n")
+        self._hidden[rank] = self._hidden.get(rank, 0) + num_lines
+
+    def end(self, crew: Crew) -> None:
+        """Writes what has no end of line, and the end of what was too much."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        for rank, rest in sorted(self._unfinished.items()):
+            if rank in self._hidden:
+                text = crew.tails[rank].last(_END_CHARACTERS)
+                lines = text.splitlines()
+                _write(f"[rank {rank}] ... {self._hidden[rank]} lines, the last of them:\n")
+                _write("".join(f"[rank {rank}] {line}\n" for line in lines))
+            elif rest:
+                _write(f"[rank {rank}] {rest}\n")
+
+
+def choose(echo: bool) -> View:
+    """The view for where this process runs."""
+    return Plain() if echo else View()
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
