@@ -353,13 +353,13 @@ def test_a_rank_that_returns_early_leaves_the_others_hanging_and_the_report_says
     lines = str(error).splitlines()
     assert lines[:4] == [
         "The ranks were not done after 2 s.",
-        "Ranks 1 and 2 wait for rank 0 in barrier number 1; rank 0 had returned.",
+        "Ranks 1 and 2 wait for rank 0 in collective 1, barrier; rank 0 had returned.",
         "Rank 0 had returned.",
-        "Ranks 1 and 2 stood in barrier number 1",
+        "Ranks 1 and 2 stood in collective 1, barrier",
     ]
     assert "test_launch.py" in lines[4] and lines[5].strip() == "dist.barrier()"
     assert isinstance(error, ws.RunError) and not isinstance(error, ws.RankFailed)
-    assert [one.rank for one in error.failures] == [1, 2]
+    assert [one.rank for one in error.failures] == [0, 1, 2]
 
 
 def test_a_rank_that_computes_for_ever_is_ended():

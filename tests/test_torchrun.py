@@ -103,7 +103,7 @@ def test_a_torchrun_cell_shows_each_rank_s_lines_and_a_failure_as_its_report(tmp
         "  the cell, line 6\n"
         '    raise KeyError("weights")\n'
         "Rank 0 lost the connection because of it.\n"
-        "Rank 0, last call: barrier number 1, broken off"
+        "Rank 0, last call: collective 1, barrier, broken off"
     ]
     assert not any(printed(outputs, "stderr") for outputs in (loaded, hello, failed))
 
@@ -140,7 +140,7 @@ def test_a_function_of_a_cell_runs_on_ranks_and_a_failure_quotes_the_cell(tmp_pa
         "RankFailed: Rank 1 of 2 failed with ValueError: no data\n"
         "  the cell, line 3, in on_rank\n"
         '    raise ValueError("no data")\n'
-        "Rank 0, last call: barrier number 1, waiting"
+        "Rank 0, last call: collective 1, barrier, waiting"
     ]
     assert not printed(ran, "stderr") + printed(failed, "stderr")
 

@@ -81,13 +81,22 @@ class Notebook:
 
     def add_and_run(self, source: str) -> str:
         """The text of the output of a new cell at the end with this source."""
+        cell = self.add_and_start(source)
+        self.wait_for(cell)
+        return cell.locator(".jp-OutputArea").inner_text()
+
+    def add_and_start(self, source: str) -> Locator:
+        """A new cell at the end with this source, which has been told to run."""
         self.page.get_by_role("button", name="Click to add a cell.").click()
         cell = self.code_cells.last
         cell.get_by_role("textbox").click()
         self.page.keyboard.insert_text(source)  # all at once: the editor would indent typed lines
         self.page.keyboard.press("Control+Enter")
+        return cell
+
+    def wait_for(self, cell: Locator) -> None:
+        """Nothing; returns when the cell has run."""
         expect(has_run(cell)).to_be_attached()
-        return cell.locator(".jp-OutputArea").inner_text()
 
     def save(self) -> str:
         """The text of the file, after saving."""

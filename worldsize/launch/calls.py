@@ -75,13 +75,13 @@ class Call:
         return self.op in ("send", "isend")
 
     def __str__(self) -> str:
-        name, notes = self.op, [self.what] if self.what else []
+        name = self.op if self.is_point_to_point else f"collective {self.sequence}, {self.op}"
+        notes = [self.what] if self.what else []
         if self.is_point_to_point:
             name += {True: " to ", False: " from "}[self.sends]
             name += "any rank" if self.peer is None else f"rank {self.peer}"
             notes += [f"tag {self.tag}"] if self.tag else []
         else:
-            name += f" number {self.sequence}"
             notes += [f"root {self.peer}"] if self.peer is not None else []
             notes += [self.reduction] if self.reduction not in ("", "SUM") else []
             notes += [f"group {list(self.ranks)}"] if self.ranks is not None else []

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from worldsize.launch import failure, frames, limits, view
+from worldsize.launch import failure, frames, limits, live, view
 from worldsize.launch.crew import Crew, Member
 from worldsize.launch.flags import Flags
 from worldsize.launch.outcome import RankFailed, Run
@@ -68,7 +68,7 @@ def launch(
     limits.refuse_too_many(flags.num_ranks, "torchrun")
     if not Path(script).is_file():
         raise ValueError(f"there is no script {os.fspath(script)!r} in {os.getcwd()}")
-    with AgentCrew(flags, env, view.choose(echo)) as crew:
+    with AgentCrew(flags, env, live.choose_view(echo)) as crew:
         crew.start([os.fspath(script), *args])
         return crew.outcome(crew.listen(timeout_s, stalled_s))
 

@@ -55,8 +55,8 @@ def held_up(standings: Sequence[Standing]) -> list[Failure]:
     """Where each rank that was not done stood, those first that held up the others."""
     found = diagnosis.diagnose(standings)
     culprits = found.culprits if found else []
-    waiting = [one for one in standings if one.state != RETURNED]
-    ordered = sorted(waiting, key=lambda one: one.rank not in culprits)
+    told = [one for one in standings if one.state != RETURNED or one.rank in culprits]
+    ordered = sorted(told, key=lambda one: one.rank not in culprits)
     return [Failure(one.rank, "not done", one.doing, one.lines) for one in ordered]
 
 

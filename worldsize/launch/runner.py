@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from worldsize.launch import elastic, limits, view, warm
+from worldsize.launch import elastic, limits, live, warm
 from worldsize.launch.forked import ForkedCrew
 from worldsize.launch.job import job_of
 from worldsize.launch.outcome import Run
@@ -51,11 +51,11 @@ def run(
     payloads = [limits.carry(fn, (*args, *(each[rank] if each else ()))) for rank in range(world_size)]
     if launcher == "torchrun":
         job = job_of(world_size, backend, timeout_s, dict(env or {}))
-        return elastic.run_function(payloads, job, timeout_s, stalled_s, view.choose(echo), max_value_bytes)
+        return elastic.run_function(payloads, job, timeout_s, stalled_s, live.choose_view(echo), max_value_bytes)
     with _one_at_a_time:
         nursery = nursery or warm.shared()
         limits.refuse_missing_gpus(world_size, backend, nursery.num_gpus)
-        crew = ForkedCrew(nursery, view.choose(echo), max_value_bytes)
+        crew = ForkedCrew(nursery, live.choose_view(echo), max_value_bytes)
         try:
             crew.start(payloads, backend, timeout_s, dict(env or {}))
             return crew.outcome(crew.listen(timeout_s, stalled_s))

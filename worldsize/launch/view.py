@@ -74,11 +74,6 @@ class Plain(View):
                 _write(f"[rank {rank}] {rest}\n")
 
 
-def choose(echo: bool) -> View:
-    """The view for where this process runs."""
-    return Plain() if echo else View()
-
-
 def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
