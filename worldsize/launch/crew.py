@@ -39,6 +39,7 @@ class Member:
         self.where: Standing | None = None
         self.spans: list[tuple[str, str, float, float]] = []
         self.duration_s = 0.0
+        self.last_state = ""  # once the run is over
         self.is_hung_up = False
         self.has_exited = False
 
@@ -49,7 +50,9 @@ class Member:
 
     @property
     def state(self) -> str:
-        """A few words for a reader."""
+        """A few words for a reader; those of the run's end stay, whatever ending the rank does to it."""
+        if self.last_state:
+            return self.last_state
         if self.failure:
             return f"failed: {self.failure.headline}"
         if self.has_value:
@@ -223,6 +226,8 @@ class Crew:
         if not self.went_well or failures:
             self._ask_where()
         standings = [member.standing for member in self.members]
+        for member in self.members:
+            member.last_state = member.state
         self.end_ranks()
         self.view.end(self)
         output = [self.tails[rank].text if rank in self.tails else "" for rank in self._ranks()]

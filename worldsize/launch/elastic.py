@@ -270,7 +270,7 @@ def environment(flags: Flags, env: Mapping[str, str], path: str) -> dict[str, st
         "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank ${rank}] ",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # keys left in a shared store fail restarts on Gloo (torch 2.13)
     }
-    if flags.is_standalone:
+    if flags.is_local:
         ours["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     return {**ours, **os.environ, **env, SOCKET: path}
 

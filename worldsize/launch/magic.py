@@ -15,25 +15,30 @@ from worldsize.launch.source import CELL_FILE
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+_TIMEOUT_S, _STALLED_S = 24 * 3600, 20  # a cell has the notebook's own buttons, and whoever runs it unattended a limit
+
 
 def load(shell: InteractiveShell) -> None:
     """Makes `%%torchrun` known to this IPython."""
     shell.register_magic_function(torchrun, magic_kind="cell", magic_name="torchrun")  # pyright: ignore[reportCallIssue]
 
 
-def torchrun(line: str, cell: str) -> Run:
+def torchrun(line: str, cell: str) -> Run | None:
     """The run of this cell's text as a script under torchrun; the line holds torchrun's own flags.
 
-    Words after ` -- ` are the script's arguments.
+    Words after ` -- ` are the script's arguments. With --help, what torchrun prints of its flags and no run.
     """
     words = shlex.split(line)
     flags, args = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     with tempfile.TemporaryDirectory(prefix="worldsize-") as folder:
         script = Path(folder) / CELL_FILE
         script.write_text("\n" + cell, encoding="utf-8")  # for the magic's own line, which the notebook counts
-        return elastic.launch(
-            flags, script, args, timeout_s=600, stalled_s=20, env={"PYTHONPATH": _search_path()}, echo=True
-        )
+        try:
+            return elastic.launch(
+                flags, script, args, _TIMEOUT_S, _STALLED_S, {"PYTHONPATH": _search_path()}, echo=True
+            )
+        except SystemExit:  # by which the parser ends --help
+            return None
 
 
 def _search_path() -> str:

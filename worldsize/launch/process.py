@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 AGENT_PID = "WORLDSIZE_AGENT_PID"  # whose end a rank under torchrun shares
 SOCKET = "WORLDSIZE_SOCKET"  # where the launcher listens for it
@@ -37,11 +38,16 @@ def hide_memory() -> None:
 
 
 def exit_at_eof(fd: int) -> None:
-    """Ends this process once the other end of `fd` is closed, which its death does on every system."""
+    """Ends this process once the other end of `fd` is closed, which its death does on every system.
+
+    A second is left for what the process does at SIGTERM.
+    """
 
     def watch() -> None:
         while os.read(fd, 4096):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+        os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="lifeline").start()
