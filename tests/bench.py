@@ -1,5 +1,7 @@
 """Measures every figure that the project claims: `make bench` prints one table and writes build/bench.json.
 
+`python tests/bench.py speed culprits` measures those parts alone.
+
 A speed is a ratio of two things measured in the same run, or a time with the goal beside it; nothing here is a test.
 """
 
@@ -7,17 +9,17 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+import bench_launching
 import torch
-import torch.distributed as dist
+from bench_launching import first_all_reduce
+from figures import Figure, median_s
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -27,52 +29,15 @@ from autograder.sandbox import Sandbox, probe
 from autograder.verify import cases, try_case
 
 ROOT = Path(__file__).parent.parent
-SCRIPT = """
-import torch, torch.distributed as dist
-dist.init_process_group()
-dist.all_reduce(torch.ones(1))
-dist.destroy_process_group()
-"""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One measured figure; `met` is None where the project claims no goal."""
-
-    name: str
-    value: float
-    unit: str
-    goal: str
-    met: bool | None
-    how: str
-
-
-def first_all_reduce() -> None:
-    """What the launching figures run on every rank."""
-    dist.all_reduce(torch.ones(1))
-
-
-def launching() -> Iterator[Figure]:
-    """How soon ranks have made their first all-reduce, warm and by torchrun."""
-    ws.run(first_all_reduce, world_size=4)  # starts the nursery
-    warm_s = _median_s(lambda: ws.run(first_all_reduce, world_size=4), 10)
-    with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder, "first.py")
-        script.write_text(SCRIPT)
-        torchrun_s = _median_s(lambda: ws.torchrun(script, nproc_per_node=4), 3)
-    yield Figure("run, 4 ranks, second call on", warm_s, "s", "at most 0.2", warm_s <= 0.2, "median of 10")
-    yield Figure("torchrun, 4 ranks", torchrun_s, "s", "", None, "median of 3, same machine and minute")
-    ratio = torchrun_s / warm_s
-    yield Figure("run is faster than torchrun", ratio, "times", "at least 30", ratio >= 30, "the two above")
 
 
 def sandboxing() -> Iterator[Figure]:
     """What the sandbox costs on top of the same run outside it."""
-    outside_s = _median_s(lambda: ws.run(first_all_reduce, world_size=2, backend="gloo"), 10)
+    outside_s = median_s(lambda: ws.run(first_all_reduce, world_size=2, backend="gloo"), 10)
     with Sandbox() as sandbox:
         sandbox.nursery.wait_until_warm()
         inside = lambda: ws.run(first_all_reduce, world_size=2, backend="gloo", nursery=sandbox.nursery)  # noqa: E731
-        inside_s = _median_s(inside, 10)
+        inside_s = median_s(inside, 10)
     yield Figure("a run in the sandbox", inside_s, "s", "", None, f"2 ranks, median of 10; {probe()}")
     yield Figure("sandbox over no sandbox", inside_s / outside_s, "times", "", None, "same run, 2 ranks")
 
@@ -81,7 +46,7 @@ def grading() -> Iterator[Figure]:
     """How long one honest submission of lab 1 takes to judge."""
     solution = cases(ROOT, "lab01")[0]
     findings = []
-    grade_s = _median_s(lambda: findings.append(try_case(ROOT, solution)), 3)
+    grade_s = median_s(lambda: findings.append(try_case(ROOT, solution)), 3)
     is_full = all(not finding.problems for finding in findings)
     yield Figure("judging one submission of lab 1", grade_s, "s", "", None, "median of 3, sandbox on")
     yield Figure("honest answer at full marks", float(is_full), "yes=1", "1", is_full, "3 of 3 judgings")
@@ -99,8 +64,8 @@ def demo() -> Iterator[Figure]:
 def main() -> None:
     """Prints the table and writes build/bench.json; ends with 1 when a goal is missed."""
     console = Console()
-    parts: list[Callable[[], Iterator[Figure]]] = [launching, sandboxing, grading, demo]
-    figures = [figure for part in track(parts, "Measuring", console=console) for figure in part()]
+    wanted = [part for part in PARTS if part.__name__ in sys.argv[1:] or not sys.argv[1:]]
+    figures = [figure for part in track(wanted, "Measuring", console=console) for figure in part()]
     table = Table("figure", "value", "goal", "met", "how", title=f"{os.cpu_count()} cores, torch {torch.__version__}")
     for one in figures:
         met = {True: "yes", False: "NO", None: ""}[one.met]
@@ -112,14 +77,16 @@ def main() -> None:
     sys.exit(any(figure.met is False for figure in figures))
 
 
-def _median_s(do: Callable[[], object], num_times: int) -> float:
-    times_s = []
-    for _ in range(num_times):
-        start_s = time.perf_counter()
-        do()
-        times_s.append(time.perf_counter() - start_s)
-    return statistics.median(times_s)
-
+PARTS: list[Callable[[], Iterator[Figure]]] = [
+    bench_launching.speed,
+    bench_launching.printing,
+    bench_launching.repeats,
+    bench_launching.culprits,
+    bench_launching.orphans,
+    sandboxing,
+    grading,
+    demo,
+]
 
 if __name__ == "__main__":
     main()

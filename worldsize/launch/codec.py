@@ -36,16 +36,21 @@ def decode(data: bytes) -> Any:
     Raises:
         ValueError: the bytes are not what `encode` writes.
     """
-    from safetensors.torch import load
-
     try:
         header_bytes = int.from_bytes(data[:8], "little")
         if header_bytes > 4 * MAX_TREE_BYTES:
             raise ValueError(f"{header_bytes} bytes beside the tensors")
         header = json.loads(data[8 : 8 + header_bytes])
-        return _from_tree(json.loads(header["__metadata__"]["tree"]), load(data), depth=0)
+        tree = json.loads(header["__metadata__"]["tree"])
+        return _from_tree(tree, _load(data) if len(header) > 1 else {}, depth=0)
     except Exception as error:  # whatever hostile bytes provoke, the caller hears one thing
         raise ValueError(f"the bytes are not a value that a rank returns: {error}") from None
+
+
+def _load(data: bytes) -> dict[str, Any]:
+    from safetensors.torch import load  # imports torch, which a launcher may well do without
+
+    return load(data)
 
 
 def _to_tree(value: Any, tensors: dict[str, Any], depth: int) -> Any:

@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 import uuid
+from typing import Any
 
 from worldsize.launch import failure, frames
 from worldsize.launch.crew import Crew, Member
@@ -101,6 +102,11 @@ class ForkedCrew(Crew):
         if not member.is_settled:
             member.failure = failure.of_status(member.rank, status, time.monotonic_ns())
 
+    def take(self, member: Member, header: dict[str, Any], body: bytes) -> None:
+        """Takes one message; what the rank printed before it comes first."""
+        self._drain(member.rank)
+        super().take(member, header, body)
+
     def _hear_output(self, rank: int) -> bool:
         try:
             data = os.read(self._pipes[rank], _OUTPUT_CHUNK)
@@ -122,9 +128,12 @@ class ForkedCrew(Crew):
             if time.monotonic() > deadline_s:
                 break
         for rank in list(self._pipes):
-            for _ in range(KEPT_OUTPUT // _OUTPUT_CHUNK):  # what a rank left running may go on printing
-                if rank not in self._pipes or not self._hear_output(rank):
-                    break
+            self._drain(rank)
+
+    def _drain(self, rank: int) -> None:
+        for _ in range(KEPT_OUTPUT // _OUTPUT_CHUNK):  # what a rank left running may go on printing
+            if rank not in self._pipes or not self._hear_output(rank):
+                break
 
     def close(self) -> None:
         """Ends what is left and forgets it."""

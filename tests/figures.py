@@ -1,0 +1,28 @@
+"""One measured figure, and the clock that most of them are read from."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured figure; `met` is None where the project claims no goal."""
+
+    name: str
+    value: float
+    unit: str
+    goal: str
+    met: bool | None
+    how: str
+
+
+def median_s(do: Callable[[], object], num_times: int) -> float:
+    """The median time of this many calls, in seconds."""
+    times_s = []
+    for _ in range(num_times):
+        start_s = time.perf_counter()
+        do()
+        times_s.append(time.perf_counter() - start_s)
+    return statistics.median(times_s)
