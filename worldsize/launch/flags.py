@@ -48,6 +48,8 @@ class Flags:
         known = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
 
         def refuse(message: str) -> None:
+            if "training_script" in message:
+                message = f"{words[-1]} needs a value"
             raise ValueError(f"torchrun refused its flags: {message}")
 
         parser.error = refuse  # type: ignore[method-assign,assignment]

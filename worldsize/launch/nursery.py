@@ -40,8 +40,7 @@ def main(fd: int, parent_pid: int | None) -> None:
         importlib.import_module(name)
     sock = socket.socket(fileno=fd)
     frames.send(sock, "warm", pid=os.getpid(), num_gpus=_count_gpus())
-    with contextlib.suppress(SystemExit):
-        _Nursery(sock).serve()
+    _Nursery(sock).serve()
     os._exit(0)  # the interpreter would take most of a second to tear torch down
 
 
@@ -71,7 +70,8 @@ class _Nursery:
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_w, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+        self._is_told_to_end = False
+        signal.signal(signal.SIGTERM, self._note_term)
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
 
     def serve(self) -> None:
@@ -83,6 +83,9 @@ class _Nursery:
         finally:
             for pid in self._jobs:
                 _end(pid)
+
+    def _note_term(self, *_: object) -> None:
+        self._is_told_to_end = True  # an exception here could break off the ending of ranks
 
     def _obey(self) -> bool:
         message = frames.receive(self._sock)
@@ -124,7 +127,7 @@ class _Nursery:
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
                 self._note_end(*ended)
-        return True
+        return not self._is_told_to_end
 
     def _note_end(self, pid: int, status: int) -> None:
         if pid in self._jobs:  # in a jail, orphans of a rank come here too

@@ -1,0 +1,98 @@
+import os
+
+import pytest
+
+from worldsize.launch.calls import DONE, ISSUED, WAITING, Call, Logbook
+from worldsize.launch.source import Line
+
+LINE = Line("/tmp/train.py", 3, "step", "dist.all_reduce(x)")
+
+
+@pytest.fixture
+def logbook():
+    book = Logbook.make()
+    yield book
+    book.close()
+
+
+def test_a_call_is_read_as_it_was_written(logbook):
+    calls = [
+        Call(0, "all_reduce", None, 1, "float32", (4, 2), None, 0, "MAX", LINE, DONE),
+        Call(1, "isend", (0, 3), 0, "int64", (), 0, 7, state=ISSUED),
+        Call(2, "barrier", (0, 3), 2, state=WAITING),
+    ]
+    for call in calls:
+        logbook.write(call)
+    assert logbook.read() == calls
+
+
+def test_a_state_changes_in_place_and_the_waiting_call_is_the_current_one(logbook):
+    for number in range(3):
+        logbook.write(Call(number, "isend", state=ISSUED))
+    assert logbook.current() == Call(2, "isend", state=ISSUED)
+    logbook.mark(0, WAITING)
+    assert logbook.current() == Call(0, "isend", state=WAITING)
+    logbook.mark(0, DONE)
+    assert logbook.current() == Call(2, "isend", state=ISSUED)
+
+
+def test_of_many_calls_the_last_64_are_kept(logbook):
+    for number in range(1000):
+        logbook.write(Call(number, "barrier"))
+    assert [call.number for call in logbook.read()] == list(range(936, 1000))
+
+
+def test_an_empty_and_a_closed_one_hold_nothing(logbook):
+    assert (logbook.read(), logbook.current()) == ([], None)
+    logbook.close()
+    logbook.close()
+    assert (logbook.read(), logbook.current()) == ([], None)
+
+
+def test_a_call_that_is_too_long_for_its_slot_is_left_out(logbook):
+    logbook.write(Call(0, "all_reduce", tuple(range(1000))))
+    assert logbook.read() == []
+
+
+@pytest.mark.parametrize(
+    "slot",
+    [
+        b"w000000001[]\n",
+        b"w000000001{}\n",
+        b'w00000000x{"op":"send"}\n',
+        b'w000000001{"op":"send","shape":5}\n',
+        b'w000000001{"op":"send","line":{}}\n',
+        b"w000000001" + b"[" * 1000 + b"\n",
+        b'w000000001{"op":"send"}',
+        b"\xff" * 1024,
+    ],
+)
+def test_what_is_no_call_is_passed_over(logbook, slot):
+    os.pwrite(logbook.fd, slot, 1024)
+    logbook.write(Call(0, "barrier"))
+    assert logbook.read() == [Call(0, "barrier")]
+    assert logbook.current() in (None, Call(0, "barrier"))
+
+
+def test_its_size_cannot_be_changed_by_who_writes_it(logbook):
+    if not hasattr(os, "memfd_create"):
+        pytest.skip("this system has no sealed files")
+    for size in (0, 1 << 20):
+        with pytest.raises(PermissionError):
+            os.ftruncate(logbook.fd, size)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (Call(0, "all_reduce", None, 3, "float32", (4,)), "collective 3, all_reduce (float32 [4])"),
+        (Call(0, "all_reduce", None, 3, reduction="MAX"), "collective 3, all_reduce (MAX)"),
+        (Call(0, "broadcast", (0, 2), 1, peer=2), "collective 1, broadcast (root 2, group [0, 2])"),
+        (Call(0, "barrier", None, 1), "collective 1, barrier"),
+        (Call(0, "send", peer=1, dtype="int64", shape=()), "send to rank 1 (int64 [])"),
+        (Call(0, "irecv", peer=0, tag=5), "irecv from rank 0 (tag 5)"),
+        (Call(0, "recv"), "recv from any rank"),
+    ],
+)
+def test_a_call_is_told_in_words(call, words):
+    assert str(call) == words
