@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 
 import psutil
 import pytest
@@ -362,6 +363,28 @@ def test_a_rank_that_returns_early_leaves_the_others_hanging_and_the_report_says
     assert [one.rank for one in error.failures] == [0, 1, 2]
 
 
+def test_a_run_in_which_nothing_moves_is_ended_long_before_its_time():
+    def on_rank():
+        if dist.get_rank() == 1:
+            dist.recv(torch.ones(1), 0)
+        dist.barrier()
+
+    error = failed(on_rank, timeout_s=600, stalled_s=0.5, error=ws.RunTimeout)
+    assert str(error).startswith(
+        "Nothing has moved for 0.5 s: every rank that is not done waits in a call.\nRanks 0 and 1"
+    )
+
+
+def test_a_run_in_which_one_rank_works_while_the_others_wait_goes_on():
+    def on_rank():
+        if dist.get_rank() == 0:
+            time.sleep(1.5)
+        dist.barrier()
+        return True
+
+    assert values(on_rank, stalled_s=0.5) == [True, True]
+
+
 def test_a_rank_that_computes_for_ever_is_ended():
     def on_rank():
         while True:
@@ -422,6 +445,31 @@ def test_what_cannot_be_carried_is_refused_before_anything_starts(monkeypatch, f
     monkeypatch.setattr(warm, "shared", lambda: pytest.fail("a process was started"))
     with pytest.raises(ValueError, match=words):
         ws.run(fn, *args, world_size=2)
+
+
+def test_windows_is_told_where_to_go():
+    code = "import sys; sys.platform = 'win32'; import worldsize"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].startswith("ImportError: worldsize starts its ranks as forks")
+    assert done.stderr.endswith("work inside WSL\n")
+
+
+def test_a_function_runs_under_torchrun_as_it_does_warm():
+    def on_rank(offset, shard):
+        total = shard.clone()
+        dist.all_reduce(total)
+        if dist.get_rank() == 1 and offset == 0:
+            raise ValueError("no offset")
+        return total + offset, os.environ["TORCHELASTIC_RUN_ID"], os.environ["LESSON"]
+
+    each = [(torch.ones(3),), (torch.full((3,), 2.0),)]
+    run = ws.run(on_rank, 10, world_size=2, each=each, launcher="torchrun", env={"LESSON": "3"}, echo=False)
+    totals, ids, lessons = zip(*run.values, strict=True)
+    assert [total.tolist() for total in totals] == [[13.0] * 3] * 2
+    assert len(set(ids)) == 1 and lessons == ("3", "3")
+    assert (run.states, len(run.durations_s), run.backend) == (["done", "done"], 2, "gloo")
+    report = str(failed(on_rank, 0, each=each, launcher="torchrun", env={"LESSON": "3"}))
+    assert report.startswith("Rank 1 of 2 failed with ValueError: no offset\n  test_launch.py, line ")
 
 
 # nothing left behind

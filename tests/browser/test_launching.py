@@ -85,5 +85,6 @@ def test_the_live_view_tells_each_rank_s_state_and_its_button_stops_the_run(open
         in report
     )
     assert out.get_by_role("button").count() == 0, "the still has no button"
+    assert "rank 0: waits in collective 1" in report and "SIGKILL" not in report, "how it was, not how it was ended"
     assert "[rank 2] rank 2 is here" in report, "the still shows what was printed"
     scratch.page.screenshot(path=screenshots / "live_view_still.png")

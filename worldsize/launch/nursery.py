@@ -46,14 +46,14 @@ def main(fd: int, parent_pid: int | None) -> None:
 
 def _count_gpus() -> int:
     """The CUDA devices, counted in a process of its own: what asks the driver cannot be forked any more."""
-    if not os.path.exists("/dev/nvidiactl"):
+    import torch
+
+    if torch.version.cuda is None:
         return 0
     pid = os.fork()
     if pid == 0:
         count = 0
         with contextlib.suppress(BaseException):
-            import torch
-
             count = torch.cuda.device_count()
         os._exit(min(count, 255))
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
