@@ -1,3 +1,4 @@
+import contextlib
 import ctypes
 import os
 import random
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from processes import STAY, are_gone, told_pids
 
 import worldsize as ws
-from worldsize.launch import crew, forked, warm
+from worldsize.launch import crew, forked, frames, warm
 from worldsize.launch.output import KEPT_OUTPUT
 
 
@@ -337,6 +338,20 @@ def test_bytes_that_are_no_message_fail_the_run_and_not_the_launcher():
                 pass
 
     failed(on_rank, world_size=1, match="broken result: what the rank sent back cannot be read")
+
+
+def test_a_rank_that_talks_without_end_is_ended_all_the_same():
+    def on_rank():
+        for fd in range(3, 64):
+            with contextlib.suppress(OSError):
+                if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                    sock = socket.socket(fileno=os.dup(fd))
+                    while sock.family == socket.AF_UNIX:
+                        frames.send(sock, "joined", backend="gloo")
+
+    start_s = time.monotonic()
+    failed(on_rank, world_size=1, timeout_s=1, error=ws.RunTimeout)
+    assert time.monotonic() - start_s < 20
 
 
 def test_a_value_beyond_the_limit_fails_the_run():

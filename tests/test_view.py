@@ -13,8 +13,7 @@ def crew(**texts):
     tails = {int(name.removeprefix("rank")): Tail() for name in texts}
     for tail, text in zip(tails.values(), texts.values(), strict=True):
         tail.feed(text.encode())
-    members = [SimpleNamespace(rank=rank, state="done") for rank in tails]
-    return SimpleNamespace(tails=tails, members=members, restarts=0)
+    return SimpleNamespace(tails=tails, states=[(rank, "done") for rank in tails], restarts=0)
 
 
 def test_of_a_long_output_the_end_is_kept_and_its_last_lines_are_given_whole():
@@ -110,7 +109,7 @@ def test_the_still_of_a_silent_run_is_one_line_and_of_a_failed_one_has_every_ran
     view.end(silent)
     assert shown[0]["text/plain"].count("\n") == 0 and "<pre" not in shown[0]["text/html"]
     failed = crew(rank0="", rank1="")
-    failed.members[1].state = "failed: KeyError: <b>"
+    failed.states[1] = (1, "failed: KeyError: <b>")
     failed.restarts = 2
     view = live.Live()
     view.end(failed)

@@ -10,7 +10,7 @@ REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
     {"units", "timeline", "images", "models"},
     {"hardware"},
-    {"emulate", "faults"},
+    {"emulate", "faults", "pricing"},
     {"launch"},
     {"check", "draw"},
     {"explore", "bench", "quiz", "ledger"},

@@ -90,6 +90,11 @@ class Crew:
         self._max_value_bytes = max_value_bytes
         self._start_s = self._end_s = time.monotonic()
 
+    @property
+    def states(self) -> list[tuple[int, str]]:
+        """Each rank and its state in words, by rank."""
+        return sorted((member.rank, member.state) for member in self.members)
+
     # what a subclass says
 
     @property
@@ -132,7 +137,8 @@ class Crew:
             elif stalled_s is not None and now_s - moved_s > stalled_s:
                 why = f"Nothing has moved for {stalled_s:g} s: every rank that is not done waits in a call."
                 break
-            if not self.turn(deadline_s) and time.monotonic() >= deadline_s:
+            self.turn(deadline_s)
+            if time.monotonic() >= deadline_s and not self.is_over:
                 why = f"The ranks were not done after {timeout_s:g} s."
                 break
             self.view.glance(self)

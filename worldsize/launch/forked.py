@@ -103,11 +103,14 @@ class ForkedCrew(Crew):
             member.failure = failure.of_status(member.rank, status, time.monotonic_ns())
 
     def take(self, member: Member, header: dict[str, Any], body: bytes) -> None:
-        """Takes one message; what the rank printed before it comes first."""
-        self._drain(member.rank)
+        """Takes one message; what the rank printed before its last one comes first."""
+        if header.get("kind") in ("done", "failed"):
+            self._drain(member.rank)
         super().take(member, header, body)
 
     def _hear_output(self, rank: int) -> bool:
+        if rank not in self._pipes:  # it has been read to its end since it was seen to be ready
+            return False
         try:
             data = os.read(self._pipes[rank], _OUTPUT_CHUNK)
         except BlockingIOError:
@@ -132,7 +135,7 @@ class ForkedCrew(Crew):
 
     def _drain(self, rank: int) -> None:
         for _ in range(KEPT_OUTPUT // _OUTPUT_CHUNK):  # what a rank left running may go on printing
-            if rank not in self._pipes or not self._hear_output(rank):
+            if not self._hear_output(rank):
                 break
 
     def close(self) -> None:

@@ -13,13 +13,10 @@ import sys
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from worldsize.launch.output import Tail
-from worldsize.launch.view import Plain, View
-
-if TYPE_CHECKING:
-    from worldsize.launch.crew import Crew
+from worldsize.launch.view import Plain, Ranks, View
 
 _PATIENCE_S = 0.4  # a run that is over by then needs no widgets
 _PERIOD_S = 0.25
@@ -64,7 +61,7 @@ class Live(View):
         self._headline = headline
 
     def output(self, rank: int, text: str) -> None:
-        """Adds whole lines to the tab of all ranks; the others are read from the crew."""
+        """Adds whole lines to the tab of all ranks; those of single ranks are read when they are shown."""
         *lines, self._unfinished[rank] = (self._unfinished.get(rank, "") + text).split("\n")
         self._add(rank, lines)
 
@@ -72,7 +69,7 @@ class Live(View):
         if lines:
             self._all.feed("".join(f"[rank {rank}] {line}\n" for line in lines).encode("utf-8", "replace"))
 
-    def glance(self, crew: Crew) -> None:
+    def glance(self, ranks: Ranks) -> None:
         """Brings the widgets up to date, four times a second."""
         now_s = time.monotonic()
         if now_s - self._start_s < _PATIENCE_S or now_s - self._shown_s < _PERIOD_S:
@@ -80,19 +77,19 @@ class Live(View):
         self._shown_s = now_s
         if self._widgets is None:
             self._widgets = _Widgets(self._stop)
-        self._widgets.show(self._head(crew), self._states(crew), self._outputs(crew, _LIVE_CHARACTERS))
+        self._widgets.show(self._head(ranks), self._states(ranks), self._outputs(ranks, _LIVE_CHARACTERS))
 
     def _stop(self, _button: Any) -> None:
         self.is_stop_asked = True
 
-    def end(self, crew: Crew) -> None:
+    def end(self, ranks: Ranks) -> None:
         """Puts the still in the widgets' place."""
         if self._has_ended:
             return
         self._has_ended = True
         for rank, rest in self._unfinished.items():
             self._add(rank, [rest] if rest else [])
-        head, states, outputs = self._head(crew), self._states(crew), self._outputs(crew, _STILL_CHARACTERS)
+        head, states, outputs = self._head(ranks), self._states(ranks), self._outputs(ranks, _STILL_CHARACTERS)
         bundle = {"text/html": _still_html(head, states, outputs), "text/plain": _still_text(head, states, outputs)}
         if self._widgets:
             self._widgets.replace(bundle)
@@ -101,19 +98,18 @@ class Live(View):
 
             display(bundle, raw=True)
 
-    def _head(self, crew: Crew) -> str:
-        again = f", {crew.restarts} restart{'s' * (crew.restarts != 1)}" if crew.restarts else ""
+    def _head(self, ranks: Ranks) -> str:
+        again = f", {ranks.restarts} restart{'s' * (ranks.restarts != 1)}" if ranks.restarts else ""
         return f"{self._headline or 'Ranks are starting'} ({time.monotonic() - self._start_s:.1f} s{again})"
 
-    def _states(self, crew: Crew) -> list[str]:
-        members = sorted(crew.members, key=lambda member: member.rank)
-        if self._has_ended and all(member.state == "done" for member in members):
+    def _states(self, ranks: Ranks) -> list[str]:
+        if self._has_ended and all(state == "done" for _, state in ranks.states):
             return []
-        return [f"rank {member.rank}: {member.state}" for member in members]
+        return [f"rank {rank}: {state}" for rank, state in ranks.states]
 
-    def _outputs(self, crew: Crew, num_characters: int) -> dict[str, str]:
+    def _outputs(self, ranks: Ranks, num_characters: int) -> dict[str, str]:
         """The end of what was printed, by the title of its tab; nothing when nothing was printed."""
-        tails = {"all": self._all} | {f"rank {rank}": tail for rank, tail in sorted(crew.tails.items())}
+        tails = {"all": self._all} | {f"rank {rank}": tail for rank, tail in sorted(ranks.tails.items())}
         texts = {title: _ANSI.sub("", tail.last(num_characters)) for title, tail in tails.items()}
         return texts if any(texts.values()) else {}
 

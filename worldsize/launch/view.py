@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from worldsize.launch.crew import Crew
+from worldsize.launch.output import Tail
 
 _SHOWN_CHARACTERS = 256 << 10  # of all ranks together; more would freeze a browser
 _END_CHARACTERS = 2000  # of each rank that was not shown whole
+
+
+class Ranks(Protocol):
+    """What a view asks of the ranks: each one's state in words, what it printed, how often all restarted."""
+
+    tails: dict[int, Tail]
+    restarts: int
+
+    @property
+    def states(self) -> Sequence[tuple[int, str]]: ...
 
 
 class View:
@@ -23,10 +33,10 @@ class View:
     def output(self, rank: int, text: str) -> None:
         """Called with what a rank printed, as it comes."""
 
-    def glance(self, crew: Crew) -> None:
+    def glance(self, ranks: Ranks) -> None:
         """Called ten times a second."""
 
-    def end(self, crew: Crew) -> None:
+    def end(self, ranks: Ranks) -> None:
         """Called when no rank runs any more, more than once."""
 
 
@@ -59,14 +69,14 @@ class Plain(View):
             _write(f"... more than {_SHOWN_CHARACTERS >> 10} kB: from here on, only the end of what each rank prints\n")
         self._hidden[rank] = self._hidden.get(rank, 0) + num_lines
 
-    def end(self, crew: Crew) -> None:
+    def end(self, ranks: Ranks) -> None:
         """Writes what has no end of line, and the end of what was too much."""
         if self._has_ended:
             return
         self._has_ended = True
         for rank, rest in sorted(self._unfinished.items()):
             if rank in self._hidden:
-                text = crew.tails[rank].last(_END_CHARACTERS)
+                text = ranks.tails[rank].last(_END_CHARACTERS)
                 lines = text.splitlines()
                 _write(f"[rank {rank}] ... {self._hidden[rank]} lines, the last of them:\n")
                 _write("".join(f"[rank {rank}] {line}\n" for line in lines))

@@ -1,0 +1,171 @@
+import pickle
+import re
+from dataclasses import replace
+
+import pytest
+
+from worldsize import hardware
+from worldsize.hardware import Cluster, Gpu, Link, Route, cluster, clusters
+from worldsize.units import GB, US
+
+CATALOGUE = [value for value in vars(hardware).values() if isinstance(value, Gpu | Link | Cluster)]
+NIC = Link("NIC", 5 * US, 10 * GB, "made up, 2026")
+PORT = Link("port", 1 * US, 100 * GB, "made up, 2026", kind="nvlink")
+FAT_TREE = Cluster(
+    name="fat tree",
+    gpu=hardware.A100,
+    gpus_per_node=4,
+    intra=PORT,
+    inter=NIC,
+    num_nodes=8,
+    nics_per_node=2,
+    nodes_per_leaf=2,
+    is_rail=False,
+    oversubscription=4,
+)
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
+def test_every_number_of_the_catalogue_has_a_source_with_a_year(entry):
+    assert re.search(r"\b20\d\d\b", entry.source)
+
+
+def test_the_catalogue_holds_every_generation_and_kind_of_link():
+    assert {entry.architecture for entry in CATALOGUE if isinstance(entry, Gpu)} == set(hardware.ARCHITECTURES)
+    assert {entry.kind for entry in CATALOGUE if isinstance(entry, Link)} == set(hardware.LINK_KINDS)
+
+
+def test_a_transfer_reaches_most_of_its_links_peak():
+    links = [entry for entry in CATALOGUE if isinstance(entry, Link)]
+    assert all(0.75 <= link.bandwidth_bytes_per_s / (link.peak_bytes_per_s or 1) <= 1 for link in links)
+
+
+def test_half_the_bytes_never_compute_slower():
+    for gpu in (entry for entry in CATALOGUE if isinstance(entry, Gpu)):
+        order = [gpu.peak_flops_per_s[dtype] for dtype in ("float32", "tf32", "bfloat16")]
+        assert order == sorted(order)
+        assert gpu.peak_flops_per_s["float16"] == gpu.peak_flops_per_s["bfloat16"]
+
+
+def test_every_name_gives_its_cluster():
+    assert [cluster(name).name for name in clusters()] == clusters()
+
+
+def test_a_name_can_set_the_number_of_nodes():
+    four = cluster("h100-ndr-x4")
+    assert (four.name, four.num_nodes, four.world_size) == ("h100-ndr-x4", 4, 32)
+    assert four == replace(hardware.H100_NDR.with_nodes(4), name="h100-ndr-x4")
+
+
+def test_an_unknown_name_is_told_the_nearest_and_all():
+    with pytest.raises(ValueError, match=r"'dgx-h10'; did you mean 'dgx-h100'\? Known: dgx-a100, .*10gbe"):
+        cluster("dgx-h10")
+
+
+def test_nodes_without_a_network_cannot_be_two():
+    with pytest.raises(ValueError, match=r"dgx-h100-x2: 2 nodes need a network; give inter="):
+        cluster("dgx-h100-x2")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"gpus_per_node": 0}, "gpus_per_node is 0; it must be more than 0"),
+        ({"nics_per_node": 5}, "5 NICs for 4 GPUs; nics_per_node must be at most gpus_per_node"),
+        ({"oversubscription": 0.5}, "oversubscription is 0.5; it is downlinks over uplinks, 1 or more"),
+        ({"nodes_per_leaf": 0}, "nodes_per_leaf is 0; it must be more than 0"),
+        ({"is_switched": False}, "give the bridge's capacity with is_switched=False, and only then"),
+        ({"bridge_bytes_per_s": 1 * GB}, "give the bridge's capacity with is_switched=False, and only then"),
+    ],
+)
+def test_a_cluster_says_what_is_wrong_with_it(change, sentence):
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        replace(FAT_TREE, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"latency_s": -1.0}, "latency_s is -1.0; it must be 0 or more seconds"),
+        ({"bandwidth_bytes_per_s": 0}, "bandwidth_bytes_per_s is 0; it must be more than 0"),
+        ({"peak_bytes_per_s": 1 * GB}, "is below the rate that transfers reach"),
+        ({"kind": "wifi"}, "kind is 'wifi'; it must be one of nvlink, pcie, rdma, tcp"),
+        ({"source": "a friend"}, "names no year"),
+    ],
+)
+def test_a_link_says_what_is_wrong_with_it(change, sentence):
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        replace(NIC, **change)
+
+
+def test_a_gpu_knows_only_torchs_names_of_dtypes():
+    with pytest.raises(ValueError, match=r"a key of peak_flops_per_s is 'bf16'; it must be one of float64, "):
+        replace(hardware.A100, peak_flops_per_s={"bf16": 1.0})
+
+
+def test_a_message_within_a_node_takes_the_two_gpus_ports():
+    assert FAT_TREE.route(1, 3) == Route(1 * US, ("gpu1 out", "gpu3 in"))
+    assert FAT_TREE.capacity_bytes_per_s("gpu1 out") == 100 * GB
+
+
+def test_a_message_to_oneself_takes_nothing():
+    assert FAT_TREE.route(3, 3) == Route(0.0, ())
+
+
+def test_a_message_between_nodes_takes_the_nics_of_its_ranks():
+    assert FAT_TREE.route(1, 6) == Route(5 * US, ("node0 nic0 out", "node1 nic1 in"))
+    assert FAT_TREE.capacity_bytes_per_s("node0 nic0 out") == 10 * GB
+
+
+def test_a_message_between_leaves_takes_their_oversubscribed_uplinks():
+    assert FAT_TREE.route(0, 31).hops == ("node0 nic0 out", "leaf0 up", "leaf3 down", "node7 nic1 in")
+    assert FAT_TREE.capacity_bytes_per_s("leaf0 up") == 2 * 2 * 10 * GB / 4
+
+
+def test_on_rails_only_an_oversubscribed_message_to_another_rail_takes_uplinks():
+    rails = replace(FAT_TREE, is_rail=True, nodes_per_leaf=None)
+    assert rails.route(0, 4).hops == ("node0 nic0 out", "node1 nic0 in")
+    assert rails.route(0, 7).hops == ("node0 nic0 out", "leaf0 up", "leaf1 down", "node1 nic1 in")
+    assert rails.capacity_bytes_per_s("leaf1 down") == 8 * 10 * GB / 4
+    assert replace(rails, oversubscription=1).route(0, 7).hops == ("node0 nic0 out", "node1 nic1 in")
+
+
+def test_in_a_box_without_switches_all_messages_share_the_bridge():
+    assert hardware.PCIE_BOX.route(0, 7).hops == ("gpu0 out", "node0 bridge", "gpu7 in")
+    assert hardware.PCIE_BOX_10GBE.route(0, 9).hops == (
+        "node0 bridge",
+        "node0 nic0 out",
+        "node1 nic0 in",
+        "node1 bridge",
+    )
+    assert hardware.PCIE_BOX.capacity_bytes_per_s("node0 bridge") < 8 * hardware.PCIE4.bandwidth_bytes_per_s
+
+
+def test_eight_gpus_share_the_nics_evenly():
+    four_nics = replace(hardware.A100_HDR, nics_per_node=4)
+    assert [four_nics.nic_of(rank) for rank in range(8, 16)] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize("rank", [-1, 32])
+def test_a_rank_out_of_range_is_told_the_range(rank):
+    with pytest.raises(ValueError, match=rf"rank {rank} is not on fat tree; its ranks are 0 to 31"):
+        FAT_TREE.route(0, rank)
+
+
+@pytest.mark.parametrize("hop", ["gpu1", "node0 bridge", "the internet"])
+def test_an_unknown_hop_is_refused(hop):
+    with pytest.raises(ValueError, match=rf"fat tree has no hop '{hop}'; take the names from route"):
+        FAT_TREE.capacity_bytes_per_s(hop)
+
+
+@pytest.mark.parametrize("name", clusters())
+def test_every_hop_of_every_route_has_a_capacity(name):
+    found = cluster(name)
+    hops = {hop for rank in range(found.world_size) for hop in found.route(0, rank).hops}
+    assert all(found.capacity_bytes_per_s(hop) > 0 for hop in hops)
+
+
+def test_a_cluster_can_be_a_key_and_be_sent_to_a_process():
+    found = cluster("h100-ndr-x4")
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert {found: 1}[cluster("h100-ndr-x4")] == 1

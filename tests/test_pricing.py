@@ -1,0 +1,220 @@
+import re
+from dataclasses import replace
+
+import published
+import pytest
+
+from worldsize import hardware
+from worldsize.hardware import cluster, clusters
+from worldsize.pricing import ALGORITHMS, OPS, bus_factor, price
+from worldsize.units import GB, GIB, KIB, MIB, MS, US
+
+SIZES_BYTES = [2**power for power in range(34)]
+COMPARED = published.compared()
+FROM_CSV = [one for one in COMPARED if one.role != published.HELD_OUT]
+
+
+def time_s(op, size_bytes, name, algorithm=None):
+    found = cluster(name)
+    ranks = range(2) if op == "send" else range(found.world_size)
+    return price(op, size_bytes, ranks, found, algorithm).time_s
+
+
+def test_the_a100_nodes_curve_is_met_within_15_percent_in_the_median():
+    curve = [one for one in COMPARED if one.name.startswith("vtrain_ar_A100")]
+    assert len(curve) == 18
+    assert published.median_error(curve) <= 0.15, published.table(curve)
+
+
+def test_the_large_sizes_are_met_within_10_percent_in_the_median_and_at_worst():
+    large = [one for one in FROM_CSV if one.size_bytes >= published.LARGE_BYTES]
+    assert len(large) >= 35
+    assert published.median_error(large) <= 0.10
+    assert abs(published.worst(large).error_fraction) <= 0.10, published.table([published.worst(large)])
+
+
+def test_figures_that_went_into_no_constant_are_met_too():
+    predicted = [one for one in COMPARED if one.role == published.PREDICTED]
+    assert len(predicted) >= 15
+    assert abs(published.worst(predicted).error_fraction) <= 0.10, published.table([published.worst(predicted)])
+
+
+def test_reports_that_were_held_out_are_met_at_the_ends_of_the_curve():
+    held_out = [one for one in COMPARED if one.role == published.HELD_OUT]
+    latency, middle, ring, tree = [one.error_fraction for one in held_out]
+    assert abs(latency) <= 0.10
+    assert abs(ring) <= 0.10
+    assert abs(tree) <= 0.20
+    # a ring over five nodes took twice the tuner's time for 1 MiB: what this model is known not to know
+    assert 0.7 < middle < 1.0, published.table(held_out)
+
+
+def test_every_measured_row_is_compared_or_left_out_with_a_reason():
+    compared = {one.name.removesuffix(" off") for one in FROM_CSV}
+    left_out = {row["id"] for row in published.rows() if published.why_left_out(row["id"])}
+    assert compared | left_out == {row["id"] for row in published.rows()}
+    assert not compared & left_out
+
+
+def test_nccl_takes_the_switches_when_enough_gpus_of_a_hopper_node_take_part():
+    chosen = [price("all_reduce", GIB, range(num), hardware.DGX_H100).algorithm for num in (2, 3, 8)]
+    assert chosen == ["nccl-ring", "nccl-ring", "nvls"]
+    assert price("all_gather", GIB, range(8), hardware.DGX_H100).algorithm == "nccl-ring"
+    assert price("all_reduce", GIB, range(8), hardware.DGX_A100).algorithm == "nccl-ring"
+
+
+def test_small_messages_take_the_low_latency_protocol_and_large_ones_the_simple():
+    chosen = [price("all_reduce", size, range(8), hardware.DGX_A100).protocol for size in (KIB, 4 * MIB, GIB)]
+    assert chosen == ["LL", "LL128", "Simple"]
+    assert {price("all_reduce", size, range(8), hardware.PCIE_BOX).protocol for size in SIZES_BYTES} == {"LL", "Simple"}
+
+
+def test_a_few_bytes_take_the_latencies_that_stand_in_the_tuner():
+    ring_s, tree_s = [price("all_reduce", 1, range(8), hardware.DGX_H100, one).time_s for one in ALGORITHMS[1:3]]
+    assert [ring_s, tree_s] == pytest.approx([(6.6 + 14 * 0.6) * US, (6.8 + 14 * 0.6) * US], rel=1e-4)
+    ring_s, tree_s = [time_s("all_reduce", 1, "h100-ndr-x8", one) for one in ALGORITHMS[1:3]]
+    assert ring_s == pytest.approx((6.6 + 112 * 1.0 + 14 * 2.7) * US, rel=1e-4)
+    assert tree_s == pytest.approx((6.8 + 14 * 0.6 + 2 * 3 * 5.0) * US, rel=1e-4)
+
+
+def test_many_nodes_take_a_tree_for_little_and_a_ring_for_much():
+    many = cluster("a100-hdr-x32")
+    assert price("all_reduce", 8, range(256), many).algorithm == "nccl-tree"
+    assert price("all_reduce", 16 * GIB, range(256), many).algorithm == "nccl-ring"
+    assert price("all_gather", 8, range(256), many).algorithm == "nccl-ring"
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("name", ["dgx-a100", "dgx-b200", "pcie-box", "a100-hdr", "h100-ndr-x4", "a100-10gbe-x3"])
+def test_more_bytes_never_take_less_time(op, name):
+    sizes_bytes = sorted({round(size * factor) for size in SIZES_BYTES for factor in (0.75, 1, 1.25)})
+    times_s = [time_s(op, size, name) for size in sizes_bytes]
+    assert times_s == sorted(times_s)
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "a100-hdr-x4"])
+def test_more_bytes_never_take_a_tree_less_time(name):
+    times_s = [time_s("all_reduce", size, name, "nccl-tree") for size in range(KIB, 32 * MIB, 13 * KIB)]
+    assert times_s == sorted(times_s)
+
+
+@pytest.mark.parametrize("name", ["a100-hdr", "h100-ndr", "b200-ndr", "h100-roce", "a100-100gbe", "pcie-box-10gbe"])
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+def test_more_nodes_are_never_faster_for_large_tensors(op, name):
+    times_s = [time_s(op, 4 * GIB, f"{name}-x{num_nodes}") for num_nodes in (1, 2, 4, 8)]
+    assert times_s == sorted(times_s)
+
+
+@pytest.mark.parametrize(("name", "link"), [("dgx-h100", hardware.NVLINK4), ("a100-100gbe", hardware.ETHERNET_100G)])
+def test_the_textbook_ring_takes_the_textbooks_time(name, link):
+    num_ranks = cluster(name).world_size
+    exact_s = 2 * (num_ranks - 1) * (link.latency_s + GIB / (num_ranks * link.bandwidth_bytes_per_s))
+    assert time_s("all_reduce", GIB, name, "ring") == pytest.approx(exact_s, rel=1e-12)
+    limit_s = 2 * (num_ranks - 1) / num_ranks * 1000 * GIB / link.bandwidth_bytes_per_s
+    assert time_s("all_reduce", 1000 * GIB, name, "ring") == pytest.approx(limit_s, rel=1e-3)
+
+
+def test_the_textbook_ring_shares_the_bridge_of_a_pcie_box():
+    box = replace(hardware.PCIE_BOX, bridge_bytes_per_s=16 * GB)
+    pure_s = 14 / 8 * 1000 * GIB / (2 * GB)
+    assert price("all_reduce", 1000 * GIB, range(8), box, "ring").time_s == pytest.approx(pure_s, rel=1e-3)
+    assert price("all_reduce", 1000 * GIB, range(8), box).time_s == pytest.approx(pure_s, rel=1e-3)
+
+
+def test_an_all_gather_and_a_reduce_scatter_are_half_an_all_reduce():
+    for algorithm in ("ring", "nccl-ring"):
+        whole_s = time_s("all_reduce", 64 * GIB, "dgx-h100", algorithm)
+        for op in ("all_gather", "reduce_scatter"):
+            assert 2 * time_s(op, 64 * GIB, "dgx-h100", algorithm) == pytest.approx(whole_s, rel=0.01)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op != "send"])
+def test_one_rank_waits_for_nobody(op):
+    assert price(op, GIB, [3], hardware.DGX_A100).time_s == 0
+    assert price(op, GIB, [3], hardware.DGX_A100).sent_bytes_per_rank == 0
+
+
+def test_ranks_are_priced_where_they_are():
+    two_nodes = cluster("a100-hdr")
+    same_node = price("all_reduce", GIB, [0, 1], two_nodes).time_s
+    same_rail = price("all_reduce", GIB, [0, 8], two_nodes).time_s
+    assert same_node == price("all_reduce", GIB, [0, 1], hardware.DGX_A100).time_s
+    assert same_rail > 5 * same_node
+    assert price("all_reduce", GIB, range(16), two_nodes).time_s < same_rail
+
+
+def test_oversubscribed_leaves_slow_an_all_to_all_but_not_ranks_on_one_leaf():
+    flat = replace(cluster("a100-hdr-x4"), nodes_per_leaf=2, is_rail=False)
+    thin = replace(flat, oversubscription=4)
+    ratio = price("all_to_all", GIB, range(32), thin).time_s / price("all_to_all", GIB, range(32), flat).time_s
+    assert 2 < ratio <= 4
+    within = [price("all_to_all", GIB, range(16), one).time_s for one in (flat, thin)]
+    assert within[0] == within[1]
+
+
+@pytest.mark.parametrize("is_rail", [False, True])
+def test_a_ring_over_leaves_is_bound_by_their_uplinks(is_rail):
+    thin = replace(cluster("a100-hdr-x4"), nodes_per_leaf=2, is_rail=is_rail, oversubscription=16)
+    bytes_s = 62 / 32 * 16 * GIB / (2 * 8 * hardware.IB_HDR.bandwidth_bytes_per_s / 16)
+    assert price("all_reduce", 16 * GIB, range(32), thin).time_s == pytest.approx(bytes_s, rel=0.01)
+
+
+def test_an_all_to_all_between_nodes_is_bound_by_the_nics():
+    bytes_s = GIB * 24 / 32 / hardware.IB_NDR.bandwidth_bytes_per_s
+    assert time_s("all_to_all", GIB, "h100-ndr-x4") == pytest.approx(bytes_s, rel=0.01)
+
+
+def test_gather_and_scatter_are_bound_by_the_root():
+    bytes_s = GIB * 7 / 8 / hardware.NVLINK3.bandwidth_bytes_per_s
+    assert time_s("gather", GIB, "dgx-a100") == pytest.approx(bytes_s, rel=0.02)
+    assert time_s("gather", GIB, "dgx-a100") == time_s("scatter", GIB, "dgx-a100")
+
+
+def test_each_rank_sends_what_its_algorithm_needs():
+    def sent(op, algorithm=None):
+        return price(op, 800, range(8), hardware.DGX_H100, algorithm).sent_bytes_per_rank
+
+    assert [sent("all_reduce", one) for one in ALGORITHMS[:4]] == [1400, 1400, 1600, 900]
+    assert [sent(op) for op in ("all_gather", "reduce_scatter", "all_to_all", "scatter")] == [700] * 4
+    assert [sent(op) for op in ("broadcast", "reduce", "gather")] == [800, 800, 100]
+    assert price("send", 800, [5, 2], hardware.DGX_H100).sent_bytes_per_rank == 800
+
+
+def test_a_barrier_takes_an_all_reduce_of_a_byte_whatever_its_size():
+    assert time_s("barrier", GIB, "h100-ndr") == time_s("all_reduce", 1, "h100-ndr")
+
+
+def test_times_are_of_the_size_that_people_know():
+    assert 10 * US < time_s("all_reduce", 8, "dgx-h100") < 40 * US
+    assert 4 * MS < time_s("all_reduce", GIB, "dgx-h100", "nccl-ring") < 6 * MS
+    assert time_s("all_reduce", GIB, "a100-10gbe") > 0.5
+
+
+@pytest.mark.parametrize("name", clusters())
+def test_every_operation_has_a_price_on_every_cluster(name):
+    assert all(time_s(op, MIB, name) > 0 for op in OPS)
+
+
+def test_bus_bandwidth_counts_as_nccl_tests_does():
+    assert [bus_factor(op, 4) for op in ("all_reduce", "all_gather", "broadcast")] == [1.5, 0.75, 1]
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (("allreduce", 8, range(8)), "no operation is called 'allreduce'; the priced ones are all_reduce, "),
+        (("all_reduce", 8, range(8), "star"), "no algorithm is called 'star'; take None or one of ring, nccl-ring, "),
+        (("all_reduce", -1, range(8)), "size_bytes is -1; it must be 0 or more"),
+        (("all_reduce", 8, [0, 0]), "ranks are [0, 0]; give at least one rank, each once"),
+        (("all_reduce", 8, []), "ranks are []; give at least one rank, each once"),
+        (("all_reduce", 8, [0, 8]), "rank 8 is not on dgx-a100; its ranks are 0 to 7"),
+        (("all_reduce", 8, [99]), "rank 99 is not on dgx-a100; its ranks are 0 to 7"),
+        (("send", 8, [0, 1, 2]), "send has 3 ranks; give two, the sender and the receiver"),
+        (("all_reduce", 8, range(8), "nvls"), "'nvls' cannot do all_reduce among these 8 ranks of dgx-a100"),
+        (("broadcast", 8, range(8), "ring"), "the textbook ring does all_reduce, all_gather, reduce_scatter and"),
+    ],
+)
+def test_a_wrong_question_is_told_the_right_one(args, sentence):
+    op, size_bytes, ranks, *algorithm = args
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        price(op, size_bytes, ranks, hardware.DGX_A100, *algorithm)

@@ -1,0 +1,411 @@
+"""The time of a built-in NCCL collective on a cluster, modelled as NCCL's own tuner does, which takes the fastest.
+
+Constants are those of NCCL 2.28.3 (2025), src/graph/tuning.cc, where nothing else is said. Not modelled: SHARP in the
+network (CollNet), PAT, channels and threads, user buffers, other jobs on the network, and ranks that arrive late.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from worldsize.hardware import Cluster, Link
+from worldsize.units import GB, US
+
+ROUTED = ("all_to_all", "gather", "scatter", "send")
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "barrier")
+OPS = (*COLLECTIVES, *ROUTED)
+ALGORITHMS = ("ring", "nccl-ring", "nccl-tree", "nvls", "nvls-tree")
+PROTOCOLS = ("LL", "LL128", "Simple")
+
+_BASE_S = {
+    "ring": {"LL": 6.6 * US, "LL128": 14.0 * US, "Simple": 8.4 * US},
+    "tree": {"LL": 6.8 * US, "LL128": 14.0 * US, "Simple": 8.4 * US},
+}
+_HOP_S = {
+    ("ring", "nvlink"): {"LL": 0.6 * US, "LL128": 1.9 * US, "Simple": 3.4 * US},
+    ("ring", "pcie"): {"LL": 1.0 * US, "LL128": 2.5 * US, "Simple": 5.7 * US},
+    ("ring", "network"): {"LL": 2.7 * US, "LL128": 4.0 * US, "Simple": 14.0 * US},
+    ("tree", "nvlink"): {"LL": 0.6 * US, "LL128": 1.25 * US, "Simple": 4.0 * US},
+    ("tree", "pcie"): {"LL": 1.0 * US, "LL128": 1.9 * US, "Simple": 4.0 * US},
+    ("tree", "network"): {"LL": 5.0 * US, "LL128": 8.5 * US, "Simple": 14.0 * US},
+}
+_NVLS_S, _NVLS_TREE_NETWORK_S = 25 * US, 14 * US
+# the time in which a host posts one network operation, by the CPU that such nodes usually have: AMD, Intel
+_POST_S = {"ampere": 2 * US, "ada": 2 * US, "hopper": 1 * US, "blackwell": 1 * US}
+
+# Ceilings of bus bandwidth: LL in all, the others a channel; on one node, on two, on more.
+_LL_MAX = {
+    "ampere": (87.7 * GB, 22.5 * GB, 19.0 * GB),
+    "hopper": (141.0 * GB, 39.0 * GB, 20.4 * GB),
+    "blackwell": (282.0 * GB, 39.0 * GB, 20.4 * GB),
+}
+_RING_LL128_MAX = {"ampere": 20.0 * GB, "hopper": 36.7 * GB, "blackwell": 73.4 * GB}
+_TREE_MAX = {
+    "ampere": (24.0 * GB, 23.6 * GB, 17.8 * GB),
+    "hopper": (38.7 * GB, 41.4 * GB, 36.0 * GB),
+    "blackwell": (70.0 * GB, 42.8 * GB, 24.0 * GB),
+}
+_TREE_LL128_MAX = {
+    "ampere": (20.0 * GB, 20.0 * GB, 20.0 * GB),
+    "hopper": (36.7 * GB, 36.7 * GB, 29.0 * GB),
+    "blackwell": (55.6 * GB, 31.67 * GB, 20.0 * GB),
+}
+_NVLS_TREE_MAX = {"hopper": (math.inf, 57.7 * GB, 45.5 * GB), "blackwell": (math.inf, 96.0 * GB, 43.1 * GB)}
+_NVLS_EFFICIENCY = {"hopper": 0.85, "blackwell": 0.74}
+_NODE_CHANNELS = 24
+# the factor on a tree's bandwidth at 64 B, 128 B, ... 512 MiB, and from there on
+_TREE_FACTORS = {
+    "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, *5 * (1,)),
+    "LL128": (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, *3 * (1,)),
+    "Simple": (
+        *(0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5),
+        *(0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 1),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a ring on NVLink departs from NCCL's figures: its steady rate, what a loop idles, what a call adds."""
+
+    steady_fraction: float
+    idle_steps: float
+    start_s: float
+
+
+# The only numbers fitted by us, to rows of tests/data/collectives.csv: ampere to the 18 rows `vtrain_ar_A100_*`, hopper
+# and blackwell to the "NVLS off" figures in the notes of `h200_nvls_*` and `b200_nvls_*`. A ring of n steps keeps
+# 1 - idle_steps / (n + 1) of its steady rate, as its first send and last receive have no partner. The 20 us of ampere
+# stand in no tuner; two DGX A100 with 93 us for 8 bytes (NVIDIA/nccl issue 812, 2023) show them too.
+FITTED = {
+    "ampere": Fit(steady_fraction=0.975, idle_steps=0.5, start_s=20 * US),
+    "ada": Fit(steady_fraction=1.0, idle_steps=0.0, start_s=0.0),
+    "hopper": Fit(steady_fraction=0.99, idle_steps=0.1, start_s=0.0),
+    "blackwell": Fit(steady_fraction=0.95, idle_steps=0.1, start_s=0.0),
+}
+
+
+@dataclass(frozen=True)
+class Price:
+    """The seconds that an operation takes, how it was done, and the most bytes that any rank sends."""
+
+    time_s: float
+    algorithm: str
+    protocol: str
+    sent_bytes_per_rank: float
+
+
+def price(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, algorithm: str | None = None) -> Price:
+    """The seconds, algorithm and protocol of one operation among these ranks of a cluster.
+
+    `size_bytes` counts as nccl-tests does: the full, gathered tensor for all_gather, reduce_scatter, gather and
+    scatter; all that one rank holds for all_to_all; the tensor for the rest. A barrier all-reduces one byte, whatever
+    the size. The first rank is the root; `send` goes from the first to the second.
+
+    Without `algorithm`, NCCL's tuner chooses. "ring" is the textbook's: one ring in the order of the ranks, every step
+    a message on `cluster.route`, no protocol. The others force NCCL's choice.
+    """
+    _check(op, size_bytes, ranks, cluster, algorithm)
+    if op == "barrier":
+        size_bytes = 1
+    if len(ranks) == 1:
+        return Price(0.0, algorithm or "none", "none", 0.0)
+    if algorithm == "ring":
+        return _textbook_ring(op, size_bytes, tuple(ranks), cluster)
+    group = _group(tuple(ranks), cluster)
+    offers = list(_routed(op, tuple(ranks), cluster, group) if op in ROUTED else _collective(op, group))
+    if algorithm is not None:
+        offers = [offer for offer in offers if offer.algorithm == algorithm]
+    if not offers:
+        raise ValueError(
+            f"{algorithm!r} cannot do {op} among these {len(ranks)} ranks of {cluster.name}; "
+            "leave algorithm=None for NCCL's choice"
+        )
+    best = min(offers, key=lambda offer: offer.time_s(size_bytes))
+    return Price(best.time_s(size_bytes), best.algorithm, best.protocol, best.sent_fraction * size_bytes)
+
+
+def bus_factor(op: str, num_ranks: int) -> float:
+    """What nccl-tests multiplies size over time by to get the bus bandwidth of an operation.
+
+    Source: NVIDIA/nccl-tests doc/PERFORMANCE.md (2025).
+    """
+    if op == "all_reduce":
+        return 2 * (num_ranks - 1) / num_ranks
+    return (num_ranks - 1) / num_ranks if op in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
+
+
+def _check(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, algorithm: str | None) -> None:
+    if op not in OPS:
+        raise ValueError(f"no operation is called {op!r}; the priced ones are {', '.join(OPS)}")
+    if algorithm is not None and algorithm not in ALGORITHMS:
+        raise ValueError(f"no algorithm is called {algorithm!r}; take None or one of {', '.join(ALGORITHMS)}")
+    if size_bytes < 0:
+        raise ValueError(f"size_bytes is {size_bytes}; it must be 0 or more")
+    if not ranks or len(set(ranks)) < len(ranks):
+        raise ValueError(f"ranks are {list(ranks)}; give at least one rank, each once")
+    if op == "send" and len(ranks) != 2:
+        raise ValueError(f"send has {len(ranks)} ranks; give two, the sender and the receiver")
+    for rank in ranks:
+        cluster.node_of(rank)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """What the tuner knows of a set of ranks: where they are and what their wires carry."""
+
+    cluster: Cluster
+    num_ranks: int
+    num_nodes: int
+    num_local: int
+    num_nics: int
+    node_bytes_per_s: float
+    network_bytes_per_s: float
+
+    @property
+    def generation(self) -> str:
+        # NCCL counts compute capability 8.9 as 8.0
+        return "ampere" if self.cluster.gpu.architecture == "ada" else self.cluster.gpu.architecture
+
+    @property
+    def fit(self) -> Fit:
+        return FITTED[self.cluster.gpu.architecture]
+
+    @property
+    def wires(self) -> str:
+        return self.cluster.intra.kind
+
+    @property
+    def scale(self) -> int:
+        """0 for one node, 1 for two, 2 for more: how the tuner's ceilings are indexed."""
+        return min(self.num_nodes, 3) - 1
+
+    @property
+    def num_channels(self) -> int:
+        if self.num_nodes == 1:
+            return _NODE_CHANNELS
+        # ncclTopoDupChannels (src/graph/search.cc) splits fast channels while there are few
+        is_split = self.num_nics <= 4 and _inter(self.cluster).bandwidth_bytes_per_s >= 25 * GB
+        return self.num_nics * (2 if is_split else 1)
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        # LL128 needs 128-byte writes that arrive whole: NVLink, and no bounce through the host
+        is_plain = self.wires != "nvlink" or (self.num_nodes > 1 and _inter(self.cluster).kind == "tcp")
+        return ("LL", "Simple") if is_plain else PROTOCOLS
+
+    def network_hop_s(self, algorithm: str, protocol: str) -> float:
+        slower_s = _inter(self.cluster).latency_s - _HOP_S["ring", "network"]["Simple"]
+        return _HOP_S[algorithm, "network"][protocol] + max(0.0, slower_s)
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """One way to do an operation: seconds before the first byte, bytes per second after."""
+
+    algorithm: str
+    protocol: str
+    latency_s: float
+    bytes_per_s: float
+    sent_fraction: float
+    plateau_bytes: float = math.inf
+    plateau_s: float = 0.0
+
+    def time_s(self, size_bytes: float) -> float:
+        bytes_per_s = self.bytes_per_s
+        if self.algorithm == "nccl-tree":
+            bytes_per_s *= _tree_factor(self.protocol, size_bytes)
+        late_s = self.plateau_s if size_bytes >= self.plateau_bytes else 0.0
+        return self.latency_s + late_s + size_bytes / bytes_per_s
+
+
+@lru_cache(maxsize=1024)
+def _group(ranks: tuple[int, ...], cluster: Cluster) -> _Group:
+    local = Counter(cluster.node_of(rank) for rank in ranks)
+    nics = Counter(node for node, _ in {(cluster.node_of(rank), cluster.nic_of(rank)) for rank in ranks})
+    num_local, num_nodes, num_nics = max(local.values()), len(local), min(nics.values())
+    node_bytes_per_s = cluster.intra.bandwidth_bytes_per_s
+    network_bytes_per_s = math.inf
+    if cluster.bridge_bytes_per_s is not None:
+        # on one node every rank's send crosses the bridge; with more, the ring's way in does too
+        num_flows = num_local + (num_nodes > 1)
+        node_bytes_per_s = min(node_bytes_per_s, cluster.bridge_bytes_per_s / num_flows)
+    if num_nodes > 1:
+        network_bytes_per_s = _network_bytes_per_s(ranks, cluster, num_nics)
+    return _Group(cluster, len(ranks), num_nodes, num_local, num_nics, node_bytes_per_s, network_bytes_per_s)
+
+
+def _network_bytes_per_s(ranks: tuple[int, ...], cluster: Cluster, num_nics: int) -> float:
+    """What a node's NICs carry together; between groups of leaves, a ring also needs a share of the uplinks."""
+    nic_bytes_per_s = _inter(cluster).bandwidth_bytes_per_s
+    groups = {cluster.node_of(rank) // (cluster.nodes_per_leaf or cluster.num_nodes) for rank in ranks}
+    if len(groups) == 1:
+        return num_nics * nic_bytes_per_s
+    leaf_bytes_per_s = cluster.capacity_bytes_per_s("leaf0 up")
+    if cluster.is_rail:
+        return num_nics * min(nic_bytes_per_s, leaf_bytes_per_s)
+    return min(num_nics * nic_bytes_per_s, leaf_bytes_per_s)
+
+
+def _inter(cluster: Cluster) -> Link:
+    assert cluster.inter is not None
+    return cluster.inter
+
+
+def _collective(op: str, group: _Group) -> Iterator[_Offer]:
+    for protocol in group.protocols:
+        yield _ring(op, protocol, group)
+    if op not in ("all_reduce", "barrier"):
+        return
+    for protocol in group.protocols:
+        yield _tree(protocol, group)
+    if group.wires == "nvlink" and group.generation in _NVLS_EFFICIENCY and group.num_local > 1:
+        yield _nvls(group) if group.num_nodes == 1 else _nvls_tree(group)
+
+
+def _ring(op: str, protocol: str, group: _Group) -> _Offer:
+    num_ranks, num_rounds = group.num_ranks, 2 if op in ("all_reduce", "barrier") else 1
+    steps = num_rounds * (num_ranks - 1)
+    network_steps = num_rounds * (group.num_nodes - 1)
+    bus_bytes_per_s = min(_ring_node_bytes_per_s(steps, group), group.network_bytes_per_s)
+    if protocol == "LL":
+        bus_bytes_per_s = min(bus_bytes_per_s / 2, _LL_MAX[group.generation][group.scale])
+    if protocol == "LL128":
+        ceiling = group.num_channels * _RING_LL128_MAX[group.generation]
+        bus_bytes_per_s = min(bus_bytes_per_s * 0.92, ceiling)
+    latency_s = (steps - network_steps) * _ring_hop_s(op, protocol, group)
+    if network_steps:
+        # one rank a node hides nothing behind its neighbours: the tree's latency
+        latency_s += network_steps * group.network_hop_s("tree" if group.num_local == 1 else "ring", protocol)
+    latency_s += _BASE_S["ring"][protocol]
+    is_chain = op in ("broadcast", "reduce")
+    has_plateau = protocol == "Simple" and group.num_nodes > 1 and num_rounds == 2
+    return _Offer(
+        "nccl-ring",
+        protocol,
+        latency_s + group.fit.start_s,
+        bus_bytes_per_s * (1 if is_chain else num_ranks / steps),
+        1 if is_chain else steps / num_ranks,
+        plateau_bytes=64 * group.num_channels * num_ranks if has_plateau else math.inf,
+        plateau_s=0.4 * latency_s,
+    )
+
+
+def _ring_node_bytes_per_s(steps: int, group: _Group) -> float:
+    if group.num_local == 1:
+        return math.inf
+    if group.wires != "nvlink":
+        return group.node_bytes_per_s
+    return group.node_bytes_per_s * group.fit.steady_fraction * (1 - group.fit.idle_steps / (steps + 1))
+
+
+def _ring_hop_s(op: str, protocol: str, group: _Group) -> float:
+    """The seconds of one step within a node; a chain hands on whole chunks, a ring over nodes posts every step."""
+    algorithm = "tree" if op in ("broadcast", "reduce") and protocol == "Simple" else "ring"
+    hop_s = _HOP_S[algorithm, group.wires][protocol]
+    if group.num_nodes == 1:
+        return hop_s
+    return max(hop_s, _POST_S[group.cluster.gpu.architecture] * (3 if protocol == "Simple" else 1))
+
+
+def _tree(protocol: str, group: _Group) -> _Offer:
+    bus_bytes_per_s = min(
+        0.92 * min(_tree_node_bytes_per_s(group), _tree_network_bytes_per_s(group)),
+        group.num_channels * _TREE_MAX[group.generation][group.scale],
+    )
+    if protocol == "LL":
+        bus_bytes_per_s = min(bus_bytes_per_s / 3.8, _LL_MAX[group.generation][group.scale])
+    if protocol == "LL128":
+        ceiling = group.num_channels * _TREE_LL128_MAX[group.generation][group.scale]
+        bus_bytes_per_s = min(bus_bytes_per_s * (7 / 9 if group.num_nodes == 1 else 120 / 128), ceiling)
+    latency_s = 2 * (group.num_local - 1) * _HOP_S["tree", group.wires][protocol]
+    if group.num_nodes > 1:
+        latency_s += 2 * int(math.log2(group.num_nodes)) * group.network_hop_s("tree", protocol)
+    latency_s += _BASE_S["tree"][protocol] + group.fit.start_s
+    return _Offer("nccl-tree", protocol, latency_s, bus_bytes_per_s / 2, 2)
+
+
+def _tree_node_bytes_per_s(group: _Group) -> float:
+    return math.inf if group.num_local == 1 else group.node_bytes_per_s * group.fit.steady_fraction
+
+
+def _tree_network_bytes_per_s(group: _Group) -> float:
+    """A tree of two nodes sends each byte once over each NIC and direction; a deeper one, twice."""
+    return group.network_bytes_per_s * (2 if group.num_nodes == 2 else 1)
+
+
+def _tree_factor(protocol: str, size_bytes: float) -> float:
+    """The factor on a tree's bandwidth, between the tabled sizes by straight lines so that more never takes less."""
+    factors = _TREE_FACTORS[protocol]
+    place = min(max(math.log2(max(size_bytes, 64) / 64), 0), len(factors) - 1)
+    low = min(int(place), len(factors) - 2)
+    return factors[low] + (place - low) * (factors[low + 1] - factors[low])
+
+
+def _nvls_bytes_per_s(group: _Group) -> float:
+    """The rate of a reduction in the NVLink switches of one node, by the bytes that leave each GPU.
+
+    The switch reads every rank's whole tensor, and each rank adds its share of the result: size x (n + 1) / n.
+    """
+    efficiency = _NVLS_EFFICIENCY[group.generation]
+    return group.node_bytes_per_s * efficiency * group.num_local / (group.num_local + 1)
+
+
+def _nvls(group: _Group) -> _Offer:
+    sent_fraction = (group.num_local + 1) / group.num_local
+    return _Offer("nvls", "Simple", _NVLS_S + group.fit.start_s, _nvls_bytes_per_s(group), sent_fraction)
+
+
+def _nvls_tree(group: _Group) -> _Offer:
+    bus_bytes_per_s = min(
+        _tree_network_bytes_per_s(group), group.num_local * _NVLS_TREE_MAX[group.generation][group.scale]
+    )
+    bytes_per_s = min(_nvls_bytes_per_s(group), bus_bytes_per_s * group.num_ranks / (2 * (group.num_ranks - 1)))
+    network_hop_s = _NVLS_TREE_NETWORK_S + group.network_hop_s("tree", "Simple") - _HOP_S["tree", "network"]["Simple"]
+    latency_s = _NVLS_S + 2 * int(math.log2(group.num_nodes)) * network_hop_s
+    sent_fraction = (group.num_local + 1 + min(group.num_nodes - 1, 2)) / group.num_local
+    return _Offer("nvls-tree", "Simple", latency_s + group.fit.start_s, bytes_per_s, sent_fraction)
+
+
+def _routed(op: str, ranks: tuple[int, ...], cluster: Cluster, group: _Group) -> Iterator[_Offer]:
+    """Point-to-point messages all at once: the busiest hop decides."""
+    share = 1.0 if op == "send" else 1 / len(ranks)
+    sent_fraction = share if op in ("send", "gather") else 1 - share
+    busiest_s_per_byte = share * _busiest_s_per_byte(op, ranks, cluster)
+    for protocol in ("LL", "Simple"):
+        hop_s = group.network_hop_s("tree", protocol) if group.num_nodes > 1 else _HOP_S["ring", group.wires][protocol]
+        slowdown = 2 if protocol == "LL" else 1
+        latency_s = _BASE_S["ring"][protocol] + hop_s + group.fit.start_s
+        yield _Offer("p2p", protocol, latency_s, 1 / (busiest_s_per_byte * slowdown), sent_fraction)
+
+
+@lru_cache(maxsize=1024)
+def _busiest_s_per_byte(pattern: str, ranks: tuple[int, ...], cluster: Cluster) -> float:
+    """Seconds for each byte that every pair of a pattern sends, on the hop that is slowest to carry its load."""
+    loads = Counter(hop for src, dst in _pairs(pattern, ranks) for hop in cluster.route(src, dst).hops)
+    return max(load / cluster.capacity_bytes_per_s(hop) for hop, load in loads.items())
+
+
+def _pairs(pattern: str, ranks: tuple[int, ...]) -> list[tuple[int, int]]:
+    """The senders and receivers of the messages that are under way at once."""
+    if pattern == "ring":
+        return list(zip(ranks, ranks[1:] + ranks[:1], strict=True))
+    if pattern == "all_to_all":
+        return [(src, dst) for src in ranks for dst in ranks if src != dst]
+    if pattern == "gather":
+        return [(rank, ranks[0]) for rank in ranks[1:]]
+    return [(ranks[0], rank) for rank in ranks[1:]]
+
+
+def _textbook_ring(op: str, size_bytes: float, ranks: tuple[int, ...], cluster: Cluster) -> Price:
+    if op not in ("all_reduce", "all_gather", "reduce_scatter", "barrier"):
+        raise ValueError(f"the textbook ring does all_reduce, all_gather, reduce_scatter and barrier, not {op}")
+    steps = (2 if op in ("all_reduce", "barrier") else 1) * (len(ranks) - 1)
+    chunk_bytes = size_bytes / len(ranks)
+    latency_s = max(cluster.route(src, dst).latency_s for src, dst in _pairs("ring", ranks))
+    step_s = latency_s + chunk_bytes * _busiest_s_per_byte("ring", ranks, cluster)
+    return Price(steps * step_s, "ring", "none", steps * chunk_bytes)
