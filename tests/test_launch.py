@@ -494,6 +494,7 @@ def returning(folder, launcher):
     def on_rank():
         with open(f"{folder}/{dist.get_rank()}.pids", "w") as file:
             file.write(f"{os.getpid()} {subprocess.Popen(['sleep', '1000']).pid}")
+        dist.barrier()  # or the end of one could keep the other from telling
 
     return on_rank
 
@@ -503,7 +504,6 @@ def failing(folder, launcher):
 
     def on_rank():
         tell()
-        dist.barrier()
         if dist.get_rank() == 0:
             raise ValueError
         signal.pause()
