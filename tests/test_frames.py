@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worldsize.launch import frames
-from worldsize.launch.frames import Inbox
+from worldsize import frames
+from worldsize.frames import Inbox
 
 LIMIT = 1000
 

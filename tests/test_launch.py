@@ -17,7 +17,8 @@ import torch.distributed as dist
 from processes import STAY, are_gone, told_pids
 
 import worldsize as ws
-from worldsize.launch import crew, forked, frames, warm
+from worldsize import frames
+from worldsize.launch import crew, forked, warm
 from worldsize.launch.output import KEPT_OUTPUT
 
 

@@ -12,7 +12,8 @@ from nbclient import NotebookClient
 from processes import STAY, are_gone, told_pids
 
 import worldsize as ws
-from worldsize.launch import elastic, frames
+from worldsize import frames
+from worldsize.launch import elastic
 from worldsize.launch.calls import Logbook
 from worldsize.launch.elastic import torchrun
 from worldsize.launch.flags import Flags

@@ -7,7 +7,8 @@ import os
 
 import torch
 
-from worldsize.launch import codec, frames
+from worldsize import frames
+from worldsize.launch import codec
 
 
 class Everywhere:

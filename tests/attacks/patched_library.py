@@ -5,8 +5,8 @@
 import torch
 
 import worldsize.check
+import worldsize.frames
 import worldsize.launch.codec
-import worldsize.launch.frames
 
 
 def total(tensor):

@@ -8,7 +8,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
-    {"units", "timeline", "images", "models"},
+    {"units", "timeline", "images", "models", "frames"},
     {"hardware"},
     {"emulate", "faults", "pricing"},
     {"launch"},

@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from worldsize.launch import codec, diagnosis, frames, report
+from worldsize import frames
+from worldsize.launch import codec, diagnosis, report
 from worldsize.launch.calls import WAITING, Call, Logbook
 from worldsize.launch.diagnosis import Standing
+from worldsize.launch.emulated import Emulation
 from worldsize.launch.failure import Failure
 from worldsize.launch.outcome import RankFailed, Run, RunStopped, RunTimeout
 from worldsize.launch.output import Tail
@@ -80,8 +82,8 @@ class Crew:
 
     may_recover = False  # true where a failed rank can come back
 
-    def __init__(self, view: View, max_value_bytes: int) -> None:
-        self.view = view
+    def __init__(self, view: View, max_value_bytes: int, emulation: Emulation | None = None) -> None:
+        self.view, self.emulation = view, emulation
         self.members: list[Member] = []
         self.tails: dict[int, Tail] = {}
         self.selector = selectors.DefaultSelector()
@@ -129,6 +131,9 @@ class Crew:
             now_s = time.monotonic()
             if any(member.failure for member in self.members) and not self.may_recover:
                 deadline_s = min(deadline_s, now_s + _GRACE_S)
+            if self.emulation and self.emulation.is_stuck:
+                why = "Nothing can move any more: every rank that is not done waits for another."
+                break
             if self.view.is_stop_asked:
                 why = "Stopped by the stop button."
                 break
@@ -201,6 +206,8 @@ class Crew:
     def take(self, member: Member, header: dict[str, Any], body: bytes) -> None:
         """Takes one message of a rank."""
         kind = header.get("kind")
+        if self.emulation and kind in ("done", "failed"):
+            self.emulation.leave(member.rank)
         if kind == "joined":
             member.has_joined, self.backend = True, str(header["backend"])
             self.view.begin(self.headline)
@@ -261,7 +268,7 @@ class Crew:
             output,
             self._end_s - self._start_s,
             self.backend,
-            Timeline.of_events(self._events()),
+            self.emulation.timeline() if self.emulation else Timeline.of_events(self._events()),
             [member.state for member in members],
             [member.duration_s for member in members],
             self.restarts,
@@ -286,6 +293,8 @@ class Crew:
         self.end_ranks()
         self.view.end(self)
         self.selector.close()
+        if self.emulation:
+            self.emulation.close()
         for member in self.members:
             member.close()
 

@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from worldsize.launch import failure, frames, limits, live, view
+from worldsize import frames
+from worldsize.launch import failure, limits, live, view
 from worldsize.launch.crew import Crew, Member
 from worldsize.launch.flags import Flags
 from worldsize.launch.outcome import RankFailed, Run

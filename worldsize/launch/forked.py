@@ -12,8 +12,11 @@ import time
 import uuid
 from typing import Any
 
-from worldsize.launch import failure, frames
+from worldsize import frames
+from worldsize.launch import failure
 from worldsize.launch.crew import Crew, Member
+from worldsize.launch.emulated import Emulation
+from worldsize.launch.failure import Failure
 from worldsize.launch.job import job_of
 from worldsize.launch.output import KEPT_OUTPUT
 from worldsize.launch.view import View
@@ -27,8 +30,8 @@ _END_S = 10.0  # how long the nursery may take to end its ranks
 class ForkedCrew(Crew):
     """Ranks that a nursery forks; each one prints into a pipe of its own."""
 
-    def __init__(self, nursery: Nursery, view: View, max_value_bytes: int) -> None:
-        super().__init__(view, max_value_bytes)
+    def __init__(self, nursery: Nursery, view: View, max_value_bytes: int, emulation: Emulation | None = None) -> None:
+        super().__init__(view, max_value_bytes, emulation)
         self._nursery = nursery
         self._by_job: dict[int, Member] = {}
         self._asked = "auto"
@@ -40,17 +43,24 @@ class ForkedCrew(Crew):
         """Forks a rank for every payload and hands each its job."""
         self._asked = backend
         job = job_of(len(payloads), backend, timeout_s, env, self._nursery.is_local) | {"store": self._store}
+        if self.emulation:
+            job |= self.emulation.fields
         for rank in range(len(payloads)):
             self._fork(rank)
         for member, payload in zip(self.members, payloads, strict=True):
             with contextlib.suppress(OSError):  # its end is about to be reported
-                self.tell(member, "job", payload, fds=[member.logbook.fd], rank=member.rank, **job)
+                wire = [self.emulation.fd_of(member.rank)] if self.emulation else []
+                self.tell(member, "job", payload, fds=[member.logbook.fd, *wire], rank=member.rank, **job)
+        if self.emulation:
+            self.emulation.listen(self.selector, self._note_fault)
 
     @property
     def headline(self) -> str:
         """One line: how many ranks, on which backend, and why on that one if it was not asked for."""
         num_ranks, num_gpus = len(self.members), self._nursery.num_gpus
         ranks = f"{num_ranks} rank{'s' * (num_ranks != 1)} on "
+        if self.emulation:
+            return f"{ranks}the emulated {self.emulation.name}"
         if self.backend == "nccl":
             return ranks + "NCCL, with a GPU each"
         if self._asked == "auto":
@@ -96,6 +106,11 @@ class ForkedCrew(Crew):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(member.pid, signal.SIGKILL)  # the rank went with the nursery; what it started did not
             self._note_exit(member, signal.SIGKILL)
+
+    def _note_fault(self, rank: int, reason: str) -> None:
+        member = self.members[rank]
+        if not member.is_settled:
+            member.failure = Failure(rank, "broken message", reason, [], time.monotonic_ns())
 
     def _note_exit(self, member: Member, status: int) -> None:
         member.has_exited = True

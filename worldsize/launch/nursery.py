@@ -15,7 +15,8 @@ import socket
 import sys
 import traceback
 
-from worldsize.launch import frames, rank
+from worldsize import frames
+from worldsize.launch import rank
 from worldsize.launch.process import die_with_parent, hide_memory
 
 # torch._dynamo is what the first optimizer constructor imports, 1.3 s on its own

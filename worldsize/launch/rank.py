@@ -14,7 +14,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from worldsize.launch import codec, failure, frames, record, source, watch
+from worldsize import frames
+from worldsize.launch import codec, failure, record, source, watch
 from worldsize.launch.calls import Logbook
 from worldsize.launch.process import die_with_parent, end_own_group
 
@@ -36,8 +37,13 @@ def take_job(sock: socket.socket) -> tuple[Link, dict[str, Any], bytes]:
     received = frames.receive(sock)
     if received is None:
         os._exit(1)
-    job, payload, fds = received
-    watch.install(Logbook(fds[0]))
+    job, payload, (logbook_fd, *wire_fd) = received
+    noted = watch.install(Logbook(logbook_fd))
+    if wire_fd:
+        from worldsize.emulate import backend
+
+        job["wire_fd"] = wire_fd[0]
+        backend.Work.wait = noted.wrap_wait(backend.Work.wait)
     link = Link(sock)
     threading.Thread(target=link.serve, daemon=True, name="control").start()
     return link, job, payload
@@ -49,7 +55,10 @@ def serve(link: Link, job: dict[str, Any], payload: bytes, join: Callable[[dict[
         prepare(job)
         link.send("joined", backend=join(job))
         start_s = time.monotonic()
-        value = codec.encode(_work(payload))
+        value = _work(payload)
+        if "wire" in job:
+            job["wire"].leave()
+        value = codec.encode(value)
         _flush()  # before the launcher hears that this rank is done, and ends it
         link.send("done", value, spans=record.drain(), duration_s=time.monotonic() - start_s)
         return True
@@ -130,6 +139,8 @@ def _work(payload: bytes) -> Any:
 
 def join(job: dict[str, Any]) -> str:
     """The backend of the process group that this rank has joined."""
+    if "wire_fd" in job:
+        return _join_emulated(job)
     import torch
     import torch.distributed as dist
 
@@ -149,6 +160,19 @@ def join(job: dict[str, Any]) -> str:
         device_id=device,
     )
     return backend
+
+
+def _join_emulated(job: dict[str, Any]) -> str:
+    import torch.distributed as dist
+
+    from worldsize.emulate import backend
+
+    store = dist.FileStore(  # pyright: ignore[reportPrivateImportUsage]
+        job["store"], job["world_size"]
+    )
+    sock = socket.socket(fileno=job["wire_fd"])
+    job["wire"] = backend.join(sock, job["rank"], job["world_size"], store, job["allow"], job["compute"])
+    return backend.BACKEND
 
 
 def choose_backend(job: dict[str, Any]) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from worldsize.hardware import Cluster
 from worldsize.launch import elastic, limits, live, warm
+from worldsize.launch.emulated import Emulation
 from worldsize.launch.forked import ForkedCrew
 from worldsize.launch.job import job_of
 from worldsize.launch.outcome import Run
@@ -26,6 +28,9 @@ def run(
     env: Mapping[str, str] | None = None,
     echo: bool = True,
     launcher: str = "warm",
+    cluster: Cluster | str | None = None,
+    allow: Collection[str] | None = None,
+    compute: str = "flops",
     nursery: warm.Nursery | None = None,
     max_value_bytes: int = 1 << 34,
 ) -> Run:
@@ -35,6 +40,11 @@ def run(
     The function may be defined in a notebook cell. It may return numbers, strings, lists, tuples, dicts with string
     keys, and tensors. With `echo`, what ranks print appears as it comes. `launcher="torchrun"` starts the ranks by
     torch's own elastic agent instead of a warm process, some seconds slower.
+
+    With `cluster`, such as `hardware.DGX_H100` or "dgx-h100", the ranks exchange the same data on an emulated cluster,
+    and the run's timeline is in that cluster's virtual time; `allow` then names the operations that may be used, and
+    `compute` how the ranks' own work is priced: by its "flops" on the cluster's GPU at half of the peak, as "measured"
+    on this machine, or not at all ("none").
 
     Raises:
         ValueError: an argument is wrong, this machine cannot hold so many ranks, or the function cannot be carried.
@@ -55,7 +65,8 @@ def run(
     with _one_at_a_time:
         nursery = nursery or warm.shared()
         limits.refuse_missing_gpus(world_size, backend, nursery.num_gpus)
-        crew = ForkedCrew(nursery, live.choose_view(echo), max_value_bytes)
+        emulation = None if cluster is None else Emulation(world_size, cluster, allow, compute)
+        crew = ForkedCrew(nursery, live.choose_view(echo), max_value_bytes, emulation)
         try:
             crew.start(payloads, backend, timeout_s, dict(env or {}))
             return crew.outcome(crew.listen(timeout_s, stalled_s))

@@ -14,7 +14,8 @@ import time
 import types
 from typing import Any
 
-from worldsize.launch import frames, rank
+from worldsize import frames
+from worldsize.launch import rank
 from worldsize.launch.process import AGENT_PID, SOCKET, die_with_parent
 
 

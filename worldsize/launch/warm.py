@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 
-from worldsize.launch import frames
+from worldsize import frames
 
 
 class Nursery:

@@ -132,8 +132,8 @@ class _Watch:
         return call.number
 
 
-def install(logbook: Logbook) -> None:
-    """Nothing; from here on this process's calls of torch.distributed are noted."""
+def install(logbook: Logbook) -> _Watch:
+    """What notes, from here on, this process's calls of torch.distributed."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
@@ -146,6 +146,7 @@ def install(logbook: Logbook) -> None:
             if hasattr(dist, name):
                 setattr(dist, name, noted)
     work.wait = watch.wrap_wait(work.wait)
+    return watch
 
 
 def native() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Length-prefixed messages on a stream socket, the one framing that launcher, nursery and ranks share."""
+"""Length-prefixed messages on a stream socket, the one framing that launcher, nursery, ranks and conductor share."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ _PREFIX = 8
 _MAX_HEADER_BYTES = 8 << 20  # a rank's spans, or the text of a long notebook's cells
 
 
-def send(sock: socket.socket, kind: str, body: bytes = b"", fds: list[int] | None = None, **fields: Any) -> None:
-    """Sends one message: a kind, JSON fields, raw bytes and open files."""
+def pack(kind: str, body: bytes = b"", **fields: Any) -> bytes:
+    """The bytes of one message: a kind, JSON fields, raw bytes."""
     header = json.dumps({"kind": kind, "size": len(body), **fields}).encode()
-    prefix = len(header).to_bytes(_PREFIX, "little")
+    return b"".join((len(header).to_bytes(_PREFIX, "little"), header, body))
+
+
+def send(sock: socket.socket, kind: str, body: bytes = b"", fds: list[int] | None = None, **fields: Any) -> None:
+    """Sends one message, with open files."""
+    message = pack(kind, body, **fields)
     if fds:
-        socket.send_fds(sock, [prefix], fds)
-    else:
-        sock.sendall(prefix)
-    sock.sendall(header)
-    if body:
-        sock.sendall(body)
+        socket.send_fds(sock, [message[:_PREFIX]], fds)
+        message = message[_PREFIX:]
+    sock.sendall(message)
 
 
 def receive(sock: socket.socket, max_bytes: int = 1 << 40) -> tuple[dict[str, Any], bytes, list[int]] | None:

@@ -1,0 +1,127 @@
+"""What torch itself builds on a process group runs unmodified on the emulated cluster, with Gloo's results."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import worldsize as ws
+
+
+def fully_sharded():
+    """Weights after two steps of FSDP2."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(3)])
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    two_steps(model, optimizer, 16)
+    return torch.cat([parameter.full_tensor().flatten() for parameter in model.parameters()]).detach()
+
+
+def two_steps(model, optimizer, width):
+    torch.manual_seed(dist.get_rank())
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.randn(4, width)).square().mean().backward()
+        optimizer.step()
+
+
+def tensor_parallel():
+    """Output and gradient of a DTensor block, columns then rows, on one axis of a mesh of two."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16))
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    output = model(torch.ones(4, 16) * (1 + mesh.get_local_rank("dp")))
+    output.sum().backward()
+    return output.detach(), model[0].weight.grad.to_local()
+
+
+def sharded_optimizer():
+    """Weights after two steps with ZeroRedundancyOptimizer."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(3)]))
+    two_steps(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1), 8)
+    return torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+def pipeline(kind):
+    """Losses, and the gradient of this rank's first layer."""
+    from torch.distributed import pipelining
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    per_rank = 2 if kind == "ScheduleInterleaved1F1B" else 1
+    layers = [torch.nn.Linear(8, 8) for _ in range(size * per_rank)]
+    places = [rank + size * number for number in range(per_rank)]
+    stages = [pipelining.PipelineStage(layers[at], at, len(layers), torch.device("cpu")) for at in places]
+    schedule = getattr(pipelining, kind)(
+        stages if per_rank > 1 else stages[0], 8, loss_fn=lambda output, target: (output - target).square().mean()
+    )
+    losses = []
+    inputs = [torch.ones(16, 8)] if rank == 0 else []
+    wanted = {"target": torch.zeros(16, 8), "losses": losses} if rank == size - 1 else {}
+    schedule.step(*inputs, **wanted)
+    return [loss.item() for loss in losses], layers[rank].weight.grad.clone()
+
+
+def communication_hook(kind):
+    """Weights after training through one of torch's own DDP hooks."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    if kind == "powersgd":
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    else:
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        two_steps(model, optimizer, 64)
+    return torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+def checkpoint(folder):
+    """What comes back from torch.distributed.checkpoint."""
+    from torch.distributed import checkpoint
+
+    checkpoint.save({"weights": torch.arange(4.0)}, checkpoint_id=folder)
+    state = {"weights": torch.zeros(4)}
+    checkpoint.load(state, checkpoint_id=folder)
+    return state["weights"]
+
+
+PROGRAMS = [
+    (fully_sharded, ()),
+    (tensor_parallel, ()),
+    (sharded_optimizer, ()),
+    (pipeline, ("ScheduleGPipe",)),
+    (pipeline, ("Schedule1F1B",)),
+    (pipeline, ("ScheduleInterleaved1F1B",)),
+    (communication_hook, ("fp16",)),
+    (communication_hook, ("powersgd",)),
+]
+
+
+@pytest.mark.parametrize(("fn", "args"), PROGRAMS, ids=["-".join([fn.__name__, *args]) for fn, args in PROGRAMS])
+def test_it_gives_what_gloo_gives(fn, args):
+    here = ws.run(fn, *args, world_size=4, cluster="dgx-h100", echo=False)
+    there = ws.run(fn, *args, world_size=4, backend="gloo", echo=False)
+    torch.testing.assert_close(here.values, there.values)
+    assert here.timeline.end_s > 0
+
+
+def test_a_distributed_checkpoint_comes_back(tmp_path):
+    values = ws.run(checkpoint, str(tmp_path), world_size=4, cluster="dgx-h100", echo=False).values
+    assert [value.tolist() for value in values] == [[0, 1, 2, 3]] * 4

@@ -1,0 +1,86 @@
+"""What a rank's own work costs in virtual time: counted operations on the cluster's GPU, or this machine's clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+
+class Meter:
+    """No work costs anything."""
+
+    def start(self) -> None:
+        """Begins to count in this thread."""
+
+    def take_s(self) -> float:
+        """The virtual seconds since this was last asked."""
+        return 0.0
+
+
+class MeasuredMeter(Meter):
+    """The CPU time of this process, times `scale`."""
+
+    def __init__(self, scale: float) -> None:
+        self._scale, self._taken_s = scale, time.process_time()
+
+    def take_s(self) -> float:
+        """The virtual seconds since this was last asked."""
+        before_s, self._taken_s = self._taken_s, time.process_time()
+        return (self._taken_s - before_s) * self._scale
+
+
+class FlopsMeter(Meter, TorchDispatchMode):
+    """Each operation takes the longer of two times: its flops at the GPU's rate, its bytes at the memory's.
+
+    Sources: flops as torch.utils.flop_counter counts them; the roofline model of Williams, Waterman and Patterson,
+    Communications of the ACM 52(4), 2009. Operations that move no data (views) and those of torch.distributed are free.
+    """
+
+    def __init__(self, flops_per_s: Mapping[str, float], bytes_per_s: float) -> None:
+        TorchDispatchMode.__init__(self)
+        self._flops_per_s, self._bytes_per_s = flops_per_s, bytes_per_s
+        self._slowest = min(flops_per_s.values())
+        self._total_s = 0.0
+
+    def start(self) -> None:
+        """Begins to count in this thread."""
+        self.__enter__()
+
+    def take_s(self) -> float:
+        """The virtual seconds since this was last asked."""
+        total_s, self._total_s = self._total_s, 0.0
+        return total_s
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.namespace == "aten" and not func.is_view:
+            self._total_s += self._cost_s(func, args, kwargs or {}, out)
+        return out
+
+    def _cost_s(self, func: Any, args: Any, kwargs: Any, out: Any) -> float:
+        outputs = _tensors(out)
+        num_bytes = sum(one.numel() * one.element_size() for one in (*_tensors(args), *outputs))
+        count = flop_registry.get(func.overloadpacket)
+        flops = count(*args, **kwargs, out_val=out) if count else 0
+        dtype = str(outputs[0].dtype).removeprefix("torch.") if outputs else ""
+        return max(flops / self._flops_per_s.get(dtype, self._slowest), num_bytes / self._bytes_per_s)
+
+
+def meter_of(fields: Mapping[str, Any]) -> Meter:
+    """The meter that a job's fields describe."""
+    if fields["kind"] == "flops":
+        return FlopsMeter(fields["flops_per_s"], fields["bytes_per_s"])
+    return MeasuredMeter(fields["scale"]) if fields["kind"] == "measured" else Meter()
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        return [values]
+    if isinstance(values, list | tuple):
+        return [tensor for value in values for tensor in _tensors(value)]
+    return []

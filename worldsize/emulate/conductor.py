@@ -1,0 +1,258 @@
+"""The conductor: matches what ranks post, moves and reduces the data, and keeps the record that time is made of.
+
+It never waits and never looks at a clock: data moves as soon as all who take part have posted, and what each rank did
+in which order is kept for `clockwork`, which prices it afterwards. What a rank does never depends on virtual time, so
+the two can be told apart.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from worldsize.emulate.record import Operation, Step
+
+
+class Forbidden(RuntimeError):
+    """A call that this run does not allow."""
+
+
+@dataclass(frozen=True)
+class Post:
+    """One rank's part in an operation."""
+
+    rank: int
+    number: int  # of this rank's posts
+    op: str
+    group: str
+    ranks: tuple[int, ...]
+    dtype: str
+    num_items: int
+    body: bytes
+    peer: int | None = None
+    tag: int = 0
+    reduction: str = ""
+    splits: tuple[int, ...] = ()
+
+
+@dataclass
+class Reply:
+    """What goes back to a rank: the bytes that its post has earned."""
+
+    rank: int
+    number: int
+    body: bytes
+
+
+@dataclass
+class _Mailbox:
+    sends: deque[Post] = field(default_factory=deque)
+    recvs: deque[Post] = field(default_factory=deque)
+
+
+class Conductor:
+    """The data of one run. `steps[rank]` and `operations` are its record."""
+
+    def __init__(self, world_size: int, allow: Iterable[str] | None = None) -> None:
+        unknown = sorted(set(allow or ()) - OPERATIONS)
+        if unknown:
+            raise ValueError(f"there is no operation {', '.join(unknown)}; known are {', '.join(sorted(OPERATIONS))}")
+        self.world_size = world_size
+        self.allow = None if allow is None else frozenset(allow)
+        self.steps: list[list[Step]] = [[] for _ in range(world_size)]
+        self.operations: list[Operation] = []
+        self._waiting: dict[int, int] = {}  # rank -> the post that it waits for
+        self._open: dict[tuple[int, int], Operation] = {}  # (rank, number) of posts without a reply
+        self._over: set[int] = set()
+        self._mail: dict[tuple[Any, ...], _Mailbox] = defaultdict(_Mailbox)
+        self._collectives: dict[tuple[str, int], dict[int, Post]] = {}
+        self._num_posted: dict[tuple[str, int], int] = defaultdict(int)
+
+    def note(self, rank: int, steps: Iterable[Step]) -> None:
+        """Takes what a rank did since it last spoke."""
+        self.steps[rank].extend(steps)
+
+    def post(self, post: Post) -> list[Reply]:
+        """The replies that this post makes possible.
+
+        Raises:
+            Forbidden: the run does not allow this operation.
+        """
+        if self.allow is not None and post.op not in self.allow:
+            raise Forbidden(refusal(post.op, self.allow))
+        if post.op in ("send", "recv"):
+            return self._post_message(post)
+        return self._post_collective(post)
+
+    def wait(self, rank: int, number: int) -> None:
+        """Notes that a rank can do nothing until this post of its has a reply."""
+        self._waiting[rank] = number
+
+    def leave(self, rank: int) -> None:
+        """Notes that a rank posts no more."""
+        self._over.add(rank)
+
+    @property
+    def is_stuck(self) -> bool:
+        """True when some rank waits, and every other waits too or is over: nothing will ever move."""
+        stuck = {rank for rank, number in self._waiting.items() if (rank, number) in self._open}
+        return bool(stuck) and len(stuck | self._over) == self.world_size
+
+    # messages
+
+    def _post_message(self, post: Post) -> list[Reply]:
+        src, dst = (post.rank, post.peer) if post.op == "send" else (post.peer, post.rank)
+        box = self._mail[post.group, src, dst, post.tag]
+        mine, others = (box.sends, box.recvs) if post.op == "send" else (box.recvs, box.sends)
+        mine.append(post)
+        if not others:
+            self._open[post.rank, post.number] = Operation("send", (), 0)
+            return []
+        send, recv = box.sends.popleft(), box.recvs.popleft()
+        operation = Operation("send", (send.rank, recv.rank), len(send.body), parts=_parts([send, recv]))
+        self._close(operation, [send, recv])
+        return [Reply(send.rank, send.number, b""), Reply(recv.rank, recv.number, send.body)]
+
+    # collectives
+
+    def _post_collective(self, post: Post) -> list[Reply]:
+        place = post.group, post.rank
+        self._num_posted[place] += 1
+        sequence = self._num_posted[place]
+        posts = self._collectives.setdefault((post.group, sequence), {})
+        posts[post.rank] = post
+        self._open[post.rank, post.number] = Operation(post.op, (), 0)
+        if len(posts) < len(post.ranks) or len({_signature(one) for one in posts.values()}) > 1:
+            return []  # calls that do not match are never answered: the ranks wait, and the hang is explained
+        del self._collectives[post.group, sequence]
+        ordered = [posts[rank] for rank in post.ranks]
+        size_bytes = max(len(one.body) for one in ordered)
+        if post.op in ("all_gather", "gather"):
+            size_bytes *= len(ordered)
+        operation = Operation(
+            post.op, post.ranks, size_bytes, post.group, sequence, _parts(ordered), post.peer, post.reduction
+        )
+        self._close(operation, ordered)
+        outputs = OUTPUTS[post.op](ordered)
+        return [Reply(one.rank, one.number, body) for one, body in zip(ordered, outputs, strict=True)]
+
+    def _close(self, operation: Operation, posts: Sequence[Post]) -> None:
+        self.operations.append(operation)
+        for post in posts:
+            self._open.pop((post.rank, post.number), None)
+
+
+def refusal(op: str, allow: Iterable[str]) -> str:
+    """The sentence for a call that is not allowed."""
+    return f"{op} is not allowed here: this run is to be built from {', '.join(sorted(allow))} alone"
+
+
+def _parts(posts: Sequence[Post]) -> dict[int, int]:
+    return {post.rank: post.number for post in posts}
+
+
+def _signature(post: Post) -> tuple[Any, ...]:
+    size = post.num_items if post.op in ("all_reduce", "broadcast", "reduce", "all_gather", "gather") else None
+    if post.op == "broadcast":
+        return post.op, post.dtype, post.peer, size
+    return post.op, post.dtype, post.peer, size, post.reduction
+
+
+# what each member gets, in the group's order
+
+
+def _all_reduce(posts: Sequence[Post]) -> list[bytes]:
+    total = _reduced([post.body for post in posts], posts[0])
+    return [total] * len(posts)
+
+
+def _reduce(posts: Sequence[Post]) -> list[bytes]:
+    total = _reduced([post.body for post in posts], posts[0])
+    return [total if post.rank == post.peer else b"" for post in posts]
+
+
+def _all_gather(posts: Sequence[Post]) -> list[bytes]:
+    return [b"".join(post.body for post in posts)] * len(posts)
+
+
+def _gather(posts: Sequence[Post]) -> list[bytes]:
+    everything = b"".join(post.body for post in posts)
+    return [everything if post.rank == post.peer else b"" for post in posts]
+
+
+def _broadcast(posts: Sequence[Post]) -> list[bytes]:
+    (root,) = (post for post in posts if post.rank == post.peer)
+    return [b"" if post is root else root.body for post in posts]
+
+
+def _scatter(posts: Sequence[Post]) -> list[bytes]:
+    (root,) = (post for post in posts if post.rank == post.peer)
+    return _split(root)
+
+
+def _reduce_scatter(posts: Sequence[Post]) -> list[bytes]:
+    pieces = [_split(post) for post in posts]
+    return [_reduced([mine[place] for mine in pieces], posts[0]) for place in range(len(posts))]
+
+
+def _all_to_all(posts: Sequence[Post]) -> list[bytes]:
+    pieces = [_split(post) for post in posts]
+    return [b"".join(mine[place] for mine in pieces) for place in range(len(posts))]
+
+
+def _barrier(posts: Sequence[Post]) -> list[bytes]:
+    return [b""] * len(posts)
+
+
+OUTPUTS: dict[str, Callable[[Sequence[Post]], list[bytes]]] = {
+    "all_gather": _all_gather,
+    "all_reduce": _all_reduce,
+    "all_to_all": _all_to_all,
+    "barrier": _barrier,
+    "broadcast": _broadcast,
+    "gather": _gather,
+    "reduce": _reduce,
+    "reduce_scatter": _reduce_scatter,
+    "scatter": _scatter,
+}
+
+
+OPERATIONS = frozenset({"send", "recv", *OUTPUTS})
+
+
+def _split(post: Post) -> list[bytes]:
+    item = len(post.body) // post.num_items if post.num_items else 0
+    pieces, start = [], 0
+    for num_items in post.splits:
+        pieces.append(post.body[start : start + num_items * item])
+        start += num_items * item
+    return pieces
+
+
+def _reduced(bodies: Sequence[bytes], post: Post) -> bytes:
+    """The bodies reduced item by item, in the group's order."""
+    import torch
+
+    if not bodies[0]:
+        return b""
+    dtype = getattr(torch, post.dtype)
+    total, *others = (torch.frombuffer(bytearray(body), dtype=dtype) for body in bodies)
+    for other in others:
+        _COMBINE[post.reduction](total, other)
+    if post.reduction == "AVG":
+        total /= len(bodies)
+    return total.view(torch.uint8).numpy().tobytes()
+
+
+_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "SUM": lambda total, other: total.add_(other),
+    "AVG": lambda total, other: total.add_(other),
+    "PRODUCT": lambda total, other: total.mul_(other),
+    "MIN": lambda total, other: total.copy_(total.minimum(other)),
+    "MAX": lambda total, other: total.copy_(total.maximum(other)),
+    "BAND": lambda total, other: total.bitwise_and_(other),
+    "BOR": lambda total, other: total.bitwise_or_(other),
+    "BXOR": lambda total, other: total.bitwise_xor_(other),
+}

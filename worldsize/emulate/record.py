@@ -1,0 +1,34 @@
+"""The record of an emulated run: what each rank did, in its own order, and the operations that took place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+KINDS = ("flops", "measured", "none")  # of what a rank's own work costs
+EFFICIENCY = 0.5  # of the peak, that matrix products reach; ours to state, not a measurement
+COMPUTE, POST, WAIT = "compute", "post", "wait"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that a rank did: computed for `duration_s`, posted its `number`-th post, or waited for that."""
+
+    kind: str
+    number: int = 0
+    duration_s: float = 0.0
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One message (`ranks` are sender and receiver) or one collective of a group, and the posts that it is made of."""
+
+    op: str
+    ranks: tuple[int, ...]
+    size_bytes: int
+    group: str = ""
+    sequence: int = 0
+    parts: Mapping[int, int] = field(default_factory=dict)  # rank -> number of its post
+    root: int | None = None
+    reduction: str = ""
