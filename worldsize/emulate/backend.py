@@ -19,7 +19,7 @@ from worldsize.emulate.conductor import Forbidden, refusal
 from worldsize.emulate.record import COMPUTE, POST, WAIT
 
 BACKEND = "emulated"
-_PATIENCE_S = 0.02  # how long a rank waits for an answer before it says that it can do nothing else
+_PATIENCE_S = 0.1  # how long a rank waits for an answer before it says that it can do nothing else
 _REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 _wire: Wire | None = None
 

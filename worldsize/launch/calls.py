@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from worldsize.launch.source import Line
@@ -62,7 +62,8 @@ class Call:
 
     def to_fields(self) -> dict[str, Any]:
         """The call as JSON fields, without its state and without what it does not have."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, "") and name != "state"}
+        fields = {name: value for name, value in vars(self).items() if value not in (None, "") and name != "state"}
+        return fields | {"line": vars(self.line)} if self.line else fields
 
     @property
     def is_point_to_point(self) -> bool:

@@ -77,6 +77,21 @@ class Member:
         self.logbook.close()
 
 
+class _Stall:
+    """Whether the ranks have got on at all in the last `stalled_s` seconds."""
+
+    def __init__(self, stalled_s: float | None) -> None:
+        self._stalled_s, self._moved_s, self._before = stalled_s, time.monotonic(), None
+
+    def why(self, progress: Any) -> str:
+        """A sentence once progress has been the same, and not None, for too long."""
+        if progress is None or progress != self._before:
+            self._before, self._moved_s = progress, time.monotonic()
+        elif self._stalled_s is not None and time.monotonic() - self._moved_s > self._stalled_s:
+            return f"Nothing has moved for {self._stalled_s:g} s: every rank that is not done waits in a call."
+        return ""
+
+
 class Crew:
     """The ranks of one run; a subclass starts them, hears how they end, and ends them."""
 
@@ -125,30 +140,29 @@ class Crew:
 
     def listen(self, timeout_s: float, stalled_s: float | None) -> str:
         """Why it is over: 'ended', or a sentence when the ranks must be stopped."""
-        deadline_s, moved_s, before = self._start_s + timeout_s, time.monotonic(), None
-        why = "ended"
-        while not self.is_over:
-            now_s = time.monotonic()
+        deadline_s, glance_s = self._start_s + timeout_s, 0.0
+        stall = _Stall(stalled_s)
+        why = ""
+        while not self.is_over and not why:
             if any(member.failure for member in self.members) and not self.may_recover:
-                deadline_s = min(deadline_s, now_s + _GRACE_S)
-            if self.emulation and self.emulation.is_stuck:
-                why = "Nothing can move any more: every rank that is not done waits for another."
-                break
-            if self.view.is_stop_asked:
-                why = "Stopped by the stop button."
-                break
-            if (progress := self._progress()) is None or progress != before:
-                before, moved_s = progress, now_s
-            elif stalled_s is not None and now_s - moved_s > stalled_s:
-                why = f"Nothing has moved for {stalled_s:g} s: every rank that is not done waits in a call."
-                break
+                deadline_s = min(deadline_s, time.monotonic() + _GRACE_S)
             self.turn(deadline_s)
-            if time.monotonic() >= deadline_s and not self.is_over:
-                why = f"The ranks were not done after {timeout_s:g} s."
-                break
-            self.view.glance(self)
+            why = self._why_stuck()
+            if time.monotonic() >= glance_s:  # what it costs to look grows with the ranks
+                glance_s = time.monotonic() + _GLANCE_S
+                self.view.glance(self)
+                why = why or stall.why(self._progress())
+            if time.monotonic() >= deadline_s:
+                why = why or f"The ranks were not done after {timeout_s:g} s."
         self._end_s = time.monotonic()
-        return why
+        return "ended" if self.is_over else why
+
+    def _why_stuck(self) -> str:
+        if self.view.is_stop_asked:
+            return "Stopped by the stop button."
+        if self.emulation and self.emulation.is_stuck:
+            return "Nothing can move any more: every rank that is not done waits for another."
+        return ""
 
     def turn(self, deadline_s: float) -> bool:
         """Handles what is ready, waiting for it no longer than to the next glance; False when nothing was."""

@@ -46,6 +46,10 @@ _FOREVER_NS = 1 << 63
 _noted_ns: deque[list[int]] = deque(maxlen=1000)  # when the last noted calls started and ended
 
 
+class _End:
+    state = DONE
+
+
 class _Watch:
     """What is known between calls: the count of calls, of each group's collectives, and the works not waited for."""
 
@@ -65,11 +69,11 @@ class _Watch:
             if self._is_inside:  # one of torch's own functions calls another
                 return fn(*args, **kwargs)
             number = self._note(fn.__name__, {**dict(zip(names, args, strict=False)), **kwargs}, payload)
-            with self._during(number):
+            with self._during(number) as end:
                 work = fn(*args, **kwargs)
-            if isinstance(work, self._work_type):
-                self._issued[work] = number
-                self._logbook.mark(number, ISSUED)
+                if isinstance(work, self._work_type):
+                    self._issued[work] = number
+                    end.state = ISSUED
             return work
 
         return noted
@@ -93,18 +97,21 @@ class _Watch:
         return getattr(self._inside, "yes", False)
 
     @contextmanager
-    def _during(self, number: int) -> Iterator[None]:
+    def _during(self, number: int) -> Iterator[_End]:
+        """Notes the state that its block leaves: done unless it says otherwise."""
         self._inside.yes = True
         window = [time.time_ns(), _FOREVER_NS]
         _noted_ns.append(window)
-        state = BROKEN
+        end = _End()
         try:
-            yield
-            state = DONE
+            yield end
+        except BaseException:
+            end.state = BROKEN
+            raise
         finally:
             window[1] = time.time_ns()
             self._inside.yes = False
-            self._logbook.mark(number, state)
+            self._logbook.mark(number, end.state)
 
     def _note(self, op: str, arguments: dict[str, Any], payload: str | None) -> int:
         group = arguments.get("group")
