@@ -449,6 +449,12 @@ def test_wrong_arguments_are_refused_before_anything_starts(monkeypatch, kwargs,
         ws.run(print, **{"world_size": 2, **kwargs})
 
 
+def test_nccl_without_enough_gpus_is_refused_before_a_rank_starts():
+    too_many = torch.cuda.device_count() + 1
+    with pytest.raises(ValueError, match=rf"NCCL needs a GPU for every rank: {too_many} ranks, and this machine has"):
+        ws.run(print, world_size=too_many, backend="nccl")
+
+
 @pytest.mark.parametrize(
     ("fn", "args", "words"),
     [

@@ -88,3 +88,25 @@ def test_the_live_view_tells_each_rank_s_state_and_its_button_stops_the_run(open
     assert "rank 0: waits in collective 1" in report and "SIGKILL" not in report, "how it was, not how it was ended"
     assert "[rank 2] rank 2 is here" in report, "the still shows what was printed"
     scratch.page.screenshot(path=screenshots / "live_view_still.png")
+
+
+PRINTS_FOR_EVER = """
+def flood():
+    while True:
+        print("again and again")
+
+ws.run(flood, world_size=2, backend="gloo", timeout_s=120)
+"""
+
+
+def test_a_flood_of_output_leaves_the_page_alive_and_the_button_works(open_notebook, lab):
+    scratch = open_scratch(open_notebook, lab)
+    scratch.add_and_run("import worldsize as ws")
+    cell = scratch.add_and_start(PRINTS_FOR_EVER.strip())
+    out = cell.locator(".jp-OutputArea")
+    expect(out).to_contain_text("again and again")
+    out.get_by_role("tab", name="rank 1").click()
+    out.get_by_role("button", name="Stop").click()
+    scratch.wait_for(cell)
+    report = out.inner_text()
+    assert "RunStopped: Stopped by the stop button." in report and len(report) < 200_000
