@@ -158,7 +158,7 @@ def repeats() -> Iterator[Figure]:
 
 # a rank tells its process and that of a child, then ends in one of seven ways
 ENDS = """
-import os, signal, subprocess, sys
+import os, signal, subprocess, sys, time
 from pathlib import Path
 
 def on_rank(folder, way, rank):
@@ -166,6 +166,8 @@ def on_rank(folder, way, rank):
     path = Path(folder, f"{rank}.tmp")
     path.write_text(f"{os.getpid()} {child.pid} {os.getppid()}")
     path.rename(path.with_suffix(".pids"))
+    while len(list(Path(folder).glob("*.pids"))) < 2:  # or the end of one could keep the other from telling
+        time.sleep(0.01)
     if way == "success":
         return
     if way == "exception" and rank == "1":
@@ -191,7 +193,7 @@ def orphans() -> Iterator[Figure]:
                 if way in WAYS[:1]:
                     notebook.run("import worldsize as ws\n" + ENDS)
                 told = Path(tempfile.mkdtemp(dir=folder))
-                timeout_s = 1 if (way, launcher) == ("timeout", "run") else 12 if way == "timeout" else 60
+                timeout_s = 4 if (way, launcher) == ("timeout", "run") else 12 if way == "timeout" else 60
                 fields = {"folder": str(told), "way": way, "script": str(script), "timeout_s": timeout_s}
                 if not _ends_clean(notebook, CALLS[launcher].format(**fields), way, told):
                     left.append(f"{launcher} {way}")
