@@ -137,6 +137,8 @@ def test_ddp_hides_communication_behind_backward():
     reduces = [event for event in timeline.of(0) if event.name == "all_reduce" and event.kind == "communication"]
     work = [event for event in timeline.of(0) if event.kind == "compute"]
     assert any(one.start_s < two.end_s and two.start_s < one.end_s for one in reduces for two in work)
+    waits = [event for event in timeline.of(0) if event.name == "all_reduce" and event.kind == "wait"]
+    assert waits, "backward ends when the last bucket has come"
 
 
 def test_a_slower_network_takes_longer():

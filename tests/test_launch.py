@@ -393,6 +393,7 @@ def test_a_run_in_which_nothing_moves_is_ended_long_before_its_time():
 
 def test_a_run_in_which_one_rank_works_while_the_others_wait_goes_on():
     def on_rank():
+        dist.barrier()
         if dist.get_rank() == 0:
             time.sleep(1.5)
         dist.barrier()

@@ -23,6 +23,7 @@ def test_of_a_long_output_the_end_is_kept_and_its_last_lines_are_given_whole():
     assert len(tail.text) == KEPT_OUTPUT and tail.text.endswith(f"{99_999:030d}\n")
     assert tail.last(70) == f"{99_998:030d}\n{99_999:030d}\n"
     assert tail.num_bytes == 3_100_000
+    assert sum(map(len, tail._pieces)) < 2 * KEPT_OUTPUT, "what is cut off is not held either"
 
 
 def test_the_end_of_a_short_output_is_all_of_it():
