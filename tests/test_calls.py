@@ -1,4 +1,5 @@
 import os
+import sys
 
 import pytest
 
@@ -75,8 +76,8 @@ def test_what_is_no_call_is_passed_over(logbook, slot):
 
 
 def test_its_size_cannot_be_changed_by_who_writes_it(logbook):
-    if not hasattr(os, "memfd_create"):
-        pytest.skip("this system has no sealed files")
+    if sys.platform != "linux":
+        pytest.skip("sealed files are Linux's")
     for size in (0, 1 << 20):
         with pytest.raises(PermissionError):
             os.ftruncate(logbook.fd, size)

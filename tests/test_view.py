@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from worldsize.launch import live
-from worldsize.launch.output import KEPT_OUTPUT, Tail
+from worldsize.launch.output import KEPT_OUTPUT, LONGEST_LINE, Tail
 from worldsize.launch.view import Plain, View
 
 
@@ -62,6 +62,15 @@ def test_too_many_lines_are_counted_and_their_end_is_shown(capsys):
     assert len(shown) < 600_000
     assert shown.count("from here on, only the end") == 1
     assert "[rank 0] line 99999\n[rank 1] ... 1 lines, the last of them:\n[rank 1] quiet\n[rank 1] lost\n" in shown
+
+
+@pytest.mark.parametrize("make", [Plain, live.Live])
+def test_a_line_without_end_is_shown_in_pieces_and_not_kept(make, capsys):
+    view = make()
+    for _ in range(1000):
+        view.output(0, "x" * 10_000)
+    assert len(view._lines[0]._rest) <= LONGEST_LINE
+    assert len(capsys.readouterr().out) < 300_000
 
 
 def test_a_run_is_shown_as_it_is_asked_for_and_as_where_it_runs_allows(monkeypatch):

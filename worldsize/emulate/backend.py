@@ -228,7 +228,7 @@ class Group(dist.ProcessGroup):
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
         """The same of several tensors, one after the other."""
-        return [self.all_gather_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)][-1]
+        return _last_of(self.all_gather_single, outputs, inputs, opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -250,7 +250,7 @@ class Group(dist.ProcessGroup):
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
         """The same of several tensors, one after the other."""
-        return [self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)][-1]
+        return _last_of(self.reduce_scatter_single, outputs, inputs, opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -304,6 +304,11 @@ def join(
 def _make(options: Any, _backend_options: Any) -> Group:
     assert _wire is not None
     return Group(_wire, options.group_id, options.global_ranks_in_group or range(options.group_size))
+
+
+def _last_of(call: Callable[..., Work], outputs: Sequence[Any], inputs: Sequence[Any], opts: Any) -> Work:
+    """The work of the last of several calls; a group's calls end in their order, so it stands for all."""
+    return [call(*pair, opts) for pair in zip(outputs, inputs, strict=True)][-1]
 
 
 def _name_of(reduction: Any) -> str:

@@ -70,6 +70,7 @@ class _Replay:
         self._ranks = [_Rank(of_rank) for of_rank in steps]
         self._of_post = {(rank, number): one for one in operations for rank, number in one.parts.items()}
         self._ready_s: dict[int, dict[int, float]] = defaultdict(dict)  # operation -> rank -> when it posted
+        self._start_s: dict[int, float] = {}
         self._end_s: dict[int, float] = {}
         self._free_s: dict[object, float] = defaultdict(float)  # stream -> when its last operation ends
         self._queues: dict[object, deque[Operation]] = defaultdict(deque)  # posted by all, not started, by stream
@@ -158,16 +159,15 @@ class _Replay:
         self._share()
 
     def _start(self, operation: Operation) -> None:
-        operation_s = self._now_s
-        self._ready_s[id(operation)][-1] = operation_s
+        start_s = self._start_s[id(operation)] = self._now_s
         if operation.op != "send":
-            self._push(operation_s + self._prices.collective_s(operation), "end", operation)
+            self._push(start_s + self._prices.collective_s(operation), "end", operation)
             return
         latency_s = self._prices.route(*operation.ranks).latency_s
-        self._push(operation_s + latency_s, "flow" if operation.size_bytes else "end", operation)
+        self._push(start_s + latency_s, "flow" if operation.size_bytes else "end", operation)
 
     def _end(self, operation: Operation) -> None:
-        start_s = self._ready_s[id(operation)].pop(-1)
+        start_s = self._start_s[id(operation)]
         self._end_s[id(operation)] = self._free_s[_stream(operation)] = self._now_s
         for rank in operation.parts:
             self._note(rank, "communication", "communication", operation.op, start_s, self._now_s, operation)

@@ -64,7 +64,7 @@ class Conductor:
         self.steps: list[list[Step]] = [[] for _ in range(world_size)]
         self.operations: list[Operation] = []
         self._waiting: dict[int, int] = {}  # rank -> the post that it waits for
-        self._open: dict[tuple[int, int], Operation] = {}  # (rank, number) of posts without a reply
+        self._open: set[tuple[int, int]] = set()  # (rank, number) of posts without a reply
         self._over: set[int] = set()
         self._mail: dict[tuple[Any, ...], _Mailbox] = defaultdict(_Mailbox)
         self._collectives: dict[tuple[str, int], dict[int, Post]] = {}
@@ -108,7 +108,7 @@ class Conductor:
         mine, others = (box.sends, box.recvs) if post.op == "send" else (box.recvs, box.sends)
         mine.append(post)
         if not others:
-            self._open[post.rank, post.number] = Operation("send", (), 0)
+            self._open.add((post.rank, post.number))
             return []
         send, recv = box.sends.popleft(), box.recvs.popleft()
         operation = Operation("send", (send.rank, recv.rank), len(send.body), parts=_parts([send, recv]))
@@ -123,7 +123,7 @@ class Conductor:
         sequence = self._num_posted[place]
         posts = self._collectives.setdefault((post.group, sequence), {})
         posts[post.rank] = post
-        self._open[post.rank, post.number] = Operation(post.op, (), 0)
+        self._open.add((post.rank, post.number))
         if len(posts) < len(post.ranks) or len({_signature(one) for one in posts.values()}) > 1:
             return []  # calls that do not match are never answered: the ranks wait, and the hang is explained
         del self._collectives[post.group, sequence]
@@ -141,7 +141,7 @@ class Conductor:
     def _close(self, operation: Operation, posts: Sequence[Post]) -> None:
         self.operations.append(operation)
         for post in posts:
-            self._open.pop((post.rank, post.number), None)
+            self._open.discard((post.rank, post.number))
 
 
 def refusal(op: str, allow: Iterable[str]) -> str:
@@ -155,8 +155,6 @@ def _parts(posts: Sequence[Post]) -> dict[int, int]:
 
 def _signature(post: Post) -> tuple[Any, ...]:
     size = post.num_items if post.op in ("all_reduce", "broadcast", "reduce", "all_gather", "gather") else None
-    if post.op == "broadcast":
-        return post.op, post.dtype, post.peer, size
     return post.op, post.dtype, post.peer, size, post.reduction
 
 
@@ -217,8 +215,6 @@ OUTPUTS: dict[str, Callable[[Sequence[Post]], list[bytes]]] = {
     "reduce_scatter": _reduce_scatter,
     "scatter": _scatter,
 }
-
-
 OPERATIONS = frozenset({"send", "recv", *OUTPUTS})
 
 

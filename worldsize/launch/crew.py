@@ -6,6 +6,7 @@ import contextlib
 import selectors
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ from worldsize.timeline import Event, Timeline
 
 _GRACE_S = 1.0  # how long the others may take to tell what they saw of a failure
 _GLANCE_S = 0.1  # how often the view and the ranks' progress are looked at
+_STOPPED = "Stopped by the stop button."
 
 
 class Member:
@@ -92,7 +94,7 @@ class _Stall:
         return ""
 
 
-class Crew:
+class Crew(ABC):
     """The ranks of one run; a subclass starts them, hears how they end, and ends them."""
 
     may_recover = False  # true where a failed rank can come back
@@ -120,13 +122,13 @@ class Crew:
         return bool(self.members) and all(member.is_settled for member in self.members)
 
     @property
+    @abstractmethod
     def headline(self) -> str:
         """One line: how many ranks, and where they run."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end_ranks(self) -> None:
         """Ends every rank that still runs, and all that they have started; returns when they are gone."""
-        raise NotImplementedError
 
     # the loop
 
@@ -159,17 +161,15 @@ class Crew:
 
     def _why_stuck(self) -> str:
         if self.view.is_stop_asked:
-            return "Stopped by the stop button."
+            return _STOPPED
         if self.emulation and self.emulation.is_stuck:
             return "Nothing can move any more: every rank that is not done waits for another."
         return ""
 
-    def turn(self, deadline_s: float) -> bool:
-        """Handles what is ready, waiting for it no longer than to the next glance; False when nothing was."""
-        ready = self.selector.select(max(0.0, min(deadline_s - time.monotonic(), _GLANCE_S)))
-        for key, _ in ready:
+    def turn(self, deadline_s: float) -> None:
+        """Handles what is ready, waiting for it no longer than to the next glance."""
+        for key, _ in self.selector.select(max(0.0, min(deadline_s - time.monotonic(), _GLANCE_S))):
             key.data()
-        return bool(ready)
 
     def _progress(self) -> Any:
         """What changes when a rank gets on; None while one of them is at work on something that is no call."""
@@ -258,7 +258,7 @@ class Crew:
         self.end_ranks()
         self.view.end(self)
         output = [self.tails[rank].text if rank in self.tails else "" for rank in self._ranks()]
-        if why.startswith("Stopped"):
+        if why == _STOPPED:
             raise RunStopped(report.tell_hang(standings, why), failures, output, standings)
         if failures:
             failures = report.blame(failures, standings)

@@ -114,6 +114,7 @@ class AgentCrew(Crew):
         self._process: subprocess.Popen[bytes] | None = None
         self._words = ""
         self._rest = b""
+        self._line_rank: int | None = None  # of a line that has begun and not ended
         self._has_ended = False
         self._world_size = 0
         self.backend = "torchrun"
@@ -197,9 +198,14 @@ class AgentCrew(Crew):
     def _take_line(self, line: bytes) -> None:
         match = _RANK_LINE.match(line)
         if match:
-            self.print(int(match[1]), line[match.end() :])
+            self._line_rank = int(match[1])
+            line = line[match.end() :]
+        if self._line_rank is not None:
+            self.print(self._line_rank, line)
         else:
             self._words = (self._words + line.decode("utf-8", "replace"))[-_KEPT_WORDS:]
+        if line.endswith(b"\n"):
+            self._line_rank = None
 
     # how it ends
 
@@ -244,7 +250,9 @@ class AgentCrew(Crew):
             self._process.kill()
             self._process.wait()
         for member in self.members:
-            _end_group(member)
+            if not member.has_exited:  # once only: its number may soon be another's
+                member.has_exited = True
+                _end_group(member)
 
     def __enter__(self) -> AgentCrew:
         return self

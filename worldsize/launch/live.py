@@ -15,7 +15,7 @@ import time
 import uuid
 from typing import Any
 
-from worldsize.launch.output import Tail
+from worldsize.launch.output import Lines, Tail
 from worldsize.launch.view import Plain, Ranks, View
 
 _PATIENCE_S = 0.4  # a run that is over by then needs no widgets
@@ -52,7 +52,7 @@ class Live(View):
         self._start_s = self._shown_s = time.monotonic()
         self._headline = ""
         self._all = Tail()
-        self._unfinished: dict[int, str] = {}
+        self._lines: dict[int, Lines] = {}
         self._widgets: _Widgets | None = None
         self._has_ended = False
 
@@ -62,8 +62,7 @@ class Live(View):
 
     def output(self, rank: int, text: str) -> None:
         """Adds whole lines to the tab of all ranks; those of single ranks are read when they are shown."""
-        *lines, self._unfinished[rank] = (self._unfinished.get(rank, "") + text).split("\n")
-        self._add(rank, lines)
+        self._add(rank, self._lines.setdefault(rank, Lines()).feed(text))
 
     def _add(self, rank: int, lines: list[str]) -> None:
         if lines:
@@ -87,8 +86,8 @@ class Live(View):
         if self._has_ended:
             return
         self._has_ended = True
-        for rank, rest in self._unfinished.items():
-            self._add(rank, [rest] if rest else [])
+        for rank, lines in self._lines.items():
+            self._add(rank, lines.end())
         head, states, outputs = self._head(ranks), self._states(ranks), self._outputs(ranks, _STILL_CHARACTERS)
         bundle = {"text/html": _still_html(head, states, outputs), "text/plain": _still_text(head, states, outputs)}
         if self._widgets:

@@ -6,6 +6,7 @@ import codecs
 from collections import deque
 
 KEPT_OUTPUT = 1 << 20  # characters of each rank's output that are kept, the last ones
+LONGEST_LINE = 1 << 13  # characters; what is longer is shown in pieces, or one endless line would fill memory
 
 
 class Tail:
@@ -42,3 +43,23 @@ class Tail:
             return text
         cut = text[-num_characters:]
         return cut.partition("\n")[2] or cut
+
+
+class Lines:
+    """Cuts what comes in pieces into lines."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+
+    def feed(self, text: str) -> list[str]:
+        """The lines that are whole after this text, without their ends; a very long one in pieces."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        if len(self._rest) > LONGEST_LINE:
+            lines.append(self._rest)
+            self._rest = ""
+        return lines
+
+    def end(self) -> list[str]:
+        """The last line, if it had no end."""
+        rest, self._rest = self._rest, ""
+        return [rest] if rest else []

@@ -57,15 +57,21 @@ def run(
     limits.refuse_bad_timeout(timeout_s)
     if launcher not in _LAUNCHERS:
         raise ValueError(f"launcher {launcher!r} is not known; use one of {', '.join(_LAUNCHERS)}")
+    if cluster is not None and (launcher != "warm" or backend != "auto"):
+        raise ValueError("an emulated cluster has a backend and a launcher of its own; leave out backend and launcher")
+    if cluster is None and allow is not None:
+        raise ValueError("allow restricts runs on an emulated cluster; name one, such as cluster='dgx-h100'")
     limits.refuse_too_many(world_size, launcher)
     payloads = [limits.carry(fn, (*args, *(each[rank] if each else ()))) for rank in range(world_size)]
     if launcher == "torchrun":
+        if backend == "nccl":
+            limits.refuse_missing_gpus(world_size, backend, warm.shared().num_gpus)
         job = job_of(world_size, backend, timeout_s, dict(env or {}))
         return elastic.run_function(payloads, job, timeout_s, stalled_s, live.choose_view(echo), max_value_bytes)
+    emulation = None if cluster is None else Emulation(world_size, cluster, allow, compute)
     with _one_at_a_time:
         nursery = nursery or warm.shared()
         limits.refuse_missing_gpus(world_size, backend, nursery.num_gpus)
-        emulation = None if cluster is None else Emulation(world_size, cluster, allow, compute)
         crew = ForkedCrew(nursery, live.choose_view(echo), max_value_bytes, emulation)
         try:
             crew.start(payloads, backend, timeout_s, dict(env or {}))

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from worldsize.launch.output import Tail
+from worldsize.launch.output import Lines, Tail
 
 _SHOWN_CHARACTERS = 256 << 10  # of all ranks together; more would freeze a browser
 _END_CHARACTERS = 2000  # of each rank that was not shown whole
@@ -44,7 +44,7 @@ class Plain(View):
     """Lines with their rank, as they come; when there are too many of them, only the end of the rest."""
 
     def __init__(self) -> None:
-        self._unfinished: dict[int, str] = {}
+        self._lines: dict[int, Lines] = {}
         self._left = _SHOWN_CHARACTERS
         self._hidden: dict[int, int] = {}  # lines by rank
         self._has_begun = self._has_ended = False
@@ -57,31 +57,31 @@ class Plain(View):
 
     def output(self, rank: int, text: str) -> None:
         """Writes whole lines, until there have been too many."""
-        *lines, self._unfinished[rank] = (self._unfinished.get(rank, "") + text).split("\n")
-        if self._hidden or len(text) > self._left:
-            self._hide(rank, len(lines))
-        elif lines:
-            self._left -= len(text)
-            _write("".join(f"[rank {rank}] {line}\n" for line in lines))
+        self._show(rank, self._lines.setdefault(rank, Lines()).feed(text))
 
-    def _hide(self, rank: int, num_lines: int) -> None:
-        if not self._hidden:
+    def _show(self, rank: int, lines: list[str]) -> None:
+        text = "".join(f"[rank {rank}] {line}\n" for line in lines)
+        if lines and not self._hidden and len(text) > self._left:
             _write(f"... more than {_SHOWN_CHARACTERS >> 10} kB: from here on, only the end of what each rank prints\n")
-        self._hidden[rank] = self._hidden.get(rank, 0) + num_lines
+            self._hidden[rank] = 0
+        if self._hidden:
+            self._hidden[rank] = self._hidden.get(rank, 0) + len(lines)
+        else:
+            self._left -= len(text)
+            _write(text)
 
     def end(self, ranks: Ranks) -> None:
         """Writes what has no end of line, and the end of what was too much."""
         if self._has_ended:
             return
         self._has_ended = True
-        for rank, rest in sorted(self._unfinished.items()):
-            if rank in self._hidden:
-                text = ranks.tails[rank].last(_END_CHARACTERS)
-                lines = text.splitlines()
-                _write(f"[rank {rank}] ... {self._hidden[rank]} lines, the last of them:\n")
-                _write("".join(f"[rank {rank}] {line}\n" for line in lines))
-            elif rest:
-                _write(f"[rank {rank}] {rest}\n")
+        for rank, lines in sorted(self._lines.items()):
+            self._show(rank, lines.end())
+        for rank, num_lines in sorted(self._hidden.items()):
+            if num_lines:
+                last = ranks.tails[rank].last(_END_CHARACTERS).splitlines()
+                _write(f"[rank {rank}] ... {num_lines} lines, the last of them:\n")
+                _write("".join(f"[rank {rank}] {line}\n" for line in last))
 
 
 def _write(text: str) -> None:
