@@ -15,7 +15,7 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
-from tiny_lab import ROOT, needs_jail, write_checks
+from tiny_lab import ROOT, need_root, needs_jail, write_checks
 
 from autograder import sandbox
 from autograder.sandbox import Limits, Sandbox, Tier
@@ -267,8 +267,7 @@ def test_all_that_is_shown_is_mounted_read_only(inside):
 
 @needs_jail
 def test_a_mount_below_what_is_shown_is_read_only_too(tmp_path):
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount something for this test")
+    need_root("only root can mount something for this test")
     folder = os.path.join(sys.prefix, "share")
     write = f"open({folder + '/a'!r}, 'w')"
     build = f"""
@@ -327,8 +326,7 @@ def test_the_walls_hold(inside, attempt):
 
 @needs_jail
 def test_two_jails_run_as_two_users(jail, inside):
-    if jail.tier is not Tier.UID:
-        pytest.skip("only root can give every jail a user of its own")
+    need_root("only root can give every jail a user of its own")
     with Sandbox(LIMITS) as other:
         other.nursery.wait_until_warm()
         user = run(look_around, world_size=1, echo=False, nursery=other.nursery).values[0]["user"]
@@ -443,8 +441,7 @@ def test_without_unshare_there_is_no_jail(monkeypatch, tmp_path):
 def test_without_root_the_jail_is_built_of_user_namespaces(tmp_path):
     """The system's own Python stands in for ours, which another user may not be allowed to read."""
     python = "/usr/bin/python3"
-    if os.geteuid() != 0:
-        pytest.skip("this test becomes another user, which only root can")
+    need_root("this test becomes another user, which only root can")
     if not os.path.exists(python):
         pytest.skip(f"there is no {python} that another user may run")
     tmp_path.chmod(0o755)
