@@ -1,7 +1,7 @@
 """Distributed training, run for real from a notebook cell."""
 
 from worldsize.check import CheckFailed, expect_close
-from worldsize.launch import RankFailed, Run, RunError, RunStopped, RunTimeout, run, span, torchrun
+from worldsize.launch import RankFailed, Run, RunError, RunStopped, RunTimeout, profile, run, span, torchrun
 from worldsize.timeline import Event, Timeline
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "RunTimeout",
     "Timeline",
     "expect_close",
+    "profile",
     "run",
     "span",
     "torchrun",

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
 
 
-class CheckFailed(Exception):
-    """A check that did not hold: what was expected, what came, and a hint. Shown to the student as one paragraph."""
+class Drawn(Protocol):
+    """A picture, and the same in words; every figure of `worldsize.draw` is one."""
 
-    def __init__(self, expected: str, actual: str, hint: str = "") -> None:
-        self.expected, self.actual, self.hint = expected, actual, hint
+    alt: str
+
+    def png(self) -> bytes:
+        """The bytes of a PNG file."""
+        ...
+
+
+class CheckFailed(Exception):
+    """A check that did not hold: what was expected, what came, and a hint. Shown to the student as one paragraph.
+
+    `picture` draws the same for the feedback page. It is called only where one is shown, and may show nothing that must
+    stay hidden; when it raises, there is no picture.
+    """
+
+    def __init__(self, expected: str, actual: str, hint: str = "", picture: Callable[[], Drawn] | None = None) -> None:
+        self.expected, self.actual, self.hint, self.picture = expected, actual, hint, picture
         super().__init__(" ".join(part for part in (f"Expected {expected}; got {actual}.", hint) if part))
 
     def _render_traceback_(self) -> list[str]:
@@ -28,6 +43,7 @@ def expect_close(
     hint: str = "",
     rtol: float = 1e-4,
     atol: float = 1e-5,
+    picture: Callable[[], Drawn] | None = None,
 ) -> None:
     """Nothing, when `actual` has the shape, dtype and values of `expected`.
 
@@ -43,11 +59,11 @@ def expect_close(
         elif isinstance(actual, int | float) and not isinstance(actual, bool):
             actual = torch.tensor(_as_float(actual), dtype=torch.float64)
     if not isinstance(actual, torch.Tensor):
-        raise CheckFailed(f"{what} to be a tensor", f"{actual!r:.80} of type {type(actual).__name__}", hint)
+        raise CheckFailed(f"{what} to be a tensor", f"{actual!r:.80} of type {type(actual).__name__}", hint, picture)
     if actual.shape != expected.shape:
-        raise CheckFailed(f"{what} of shape {tuple(expected.shape)}", f"shape {tuple(actual.shape)}", hint)
+        raise CheckFailed(f"{what} of shape {tuple(expected.shape)}", f"shape {tuple(actual.shape)}", hint, picture)
     if actual.dtype != expected.dtype:
-        raise CheckFailed(f"{what} of type {expected.dtype}", f"type {actual.dtype}", hint)
+        raise CheckFailed(f"{what} of type {expected.dtype}", f"type {actual.dtype}", hint, picture)
     wide = torch.complex128 if expected.is_complex() else torch.float64
     wanted, given = expected.detach().to(wide).flatten(), actual.detach().to(wide).flatten()
     excess = (given - wanted).abs() - (atol + rtol * wanted.abs())
@@ -56,7 +72,7 @@ def expect_close(
         worst = int(excess.argmax())
         num_off = int((excess > 0).sum())
         where = f" at element {worst} ({num_off} of {excess.numel()} differ)" if excess.numel() > 1 else ""
-        raise CheckFailed(f"{what} to be {wanted[worst]:.6g}{where}", f"{given[worst]:.6g}", hint)
+        raise CheckFailed(f"{what} to be {wanted[worst]:.6g}{where}", f"{given[worst]:.6g}", hint, picture)
 
 
 def _as_float(number: float) -> float:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from typing import Any
 
 _PREFIX = 8
 _MAX_HEADER_BYTES = 8 << 20  # a rank's spans, or the text of a long notebook's cells
+
+
+class TooLong(ValueError):
+    """A message that is longer than its reader takes."""
 
 
 def pack(kind: str, body: bytes = b"", **fields: Any) -> bytes:
@@ -25,18 +30,25 @@ def send(sock: socket.socket, kind: str, body: bytes = b"", fds: list[int] | Non
     sock.sendall(message)
 
 
-def receive(sock: socket.socket, max_bytes: int = 1 << 40) -> tuple[dict[str, Any], bytes, list[int]] | None:
+def receive(
+    sock: socket.socket, max_bytes: int = 1 << 40, max_header_bytes: int = _MAX_HEADER_BYTES
+) -> tuple[dict[str, Any], bytes, list[int]] | None:
     """The next message as (header, body, files), waiting for it; None when the other end is closed.
 
     Raises:
-        ValueError: the message is longer than `max_bytes`.
+        TooLong: the message is longer than `max_bytes`.
     """
     prefix, fds, _, _ = socket.recv_fds(sock, _PREFIX, 4)
     if not prefix:
         return None
-    prefix += _exactly(sock, _PREFIX - len(prefix))
-    header = json.loads(_exactly(sock, _bounded(int.from_bytes(prefix, "little"), _MAX_HEADER_BYTES)))
-    return header, _exactly(sock, _bounded(header["size"], max_bytes)), list(fds)
+    try:
+        prefix += _exactly(sock, _PREFIX - len(prefix))
+        header = json.loads(_exactly(sock, _bounded(int.from_bytes(prefix, "little"), max_header_bytes)))
+        return header, _exactly(sock, _bounded(header["size"], max_bytes, TooLong)), list(fds)
+    except BaseException:
+        for fd in fds:  # or whoever sends what cannot be read could use up this process's files
+            os.close(fd)
+        raise
 
 
 class Inbox:
@@ -70,7 +82,7 @@ class Inbox:
             raise ValueError("a header nested too deeply") from None
         if not isinstance(header, dict) or not isinstance(header.get("size"), int):
             raise ValueError("a message without a size")
-        end = header_end + _bounded(header["size"], self._max_bytes)
+        end = header_end + _bounded(header["size"], self._max_bytes, TooLong)
         if len(self._buffer) < end:
             return None
         body = bytes(self._buffer[header_end:end])
@@ -78,9 +90,9 @@ class Inbox:
         return header, body
 
 
-def _bounded(size: int, limit: int) -> int:
+def _bounded(size: int, limit: int, beyond: type[ValueError] = ValueError) -> int:
     if not 0 <= size <= limit:
-        raise ValueError(f"a message of {size} bytes; at most {limit} are taken")
+        raise (beyond if size > limit else ValueError)(f"a message of {size} bytes; at most {limit} are taken")
     return size
 
 

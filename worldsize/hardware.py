@@ -12,6 +12,7 @@ from worldsize.units import GB, TB, US
 TFLOPS = 1e12
 DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8")
 ARCHITECTURES = ("ampere", "ada", "hopper", "blackwell")
+LIBRARIES = ("nccl", "gloo")
 LINK_KINDS = ("nvlink", "pcie", "rdma", "tcp")
 
 
@@ -75,6 +76,7 @@ class Cluster:
     `is_rail`: NIC i of every node is on leaf switch i. Without it, all NICs of a node are on one leaf switch. Either
     way a leaf takes in `nodes_per_leaf` nodes (None: all), and `oversubscription` is the ratio of its downlinks to its
     uplinks. `is_switched=False`: the node's GPUs and NICs share one host bridge of `bridge_bytes_per_s`.
+    `library` is what does the collectives, "nccl" or "gloo".
     """
 
     name: str
@@ -89,11 +91,18 @@ class Cluster:
     nodes_per_leaf: int | None = None
     is_switched: bool = True
     bridge_bytes_per_s: float | None = None
+    library: str = "nccl"
     source: str = ""
 
     def __post_init__(self) -> None:
         for count in ("gpus_per_node", "num_nodes", "nics_per_node"):
             _need_positive(f"{self.name}: {count}", getattr(self, count))
+        _need_one_of(f"{self.name}: library", self.library, LIBRARIES)
+        if self.intra.kind not in ("nvlink", "pcie"):
+            raise ValueError(
+                f"{self.name}: intra is {self.intra.name}, of kind {self.intra.kind!r}; a node's GPUs are joined by a "
+                'Link of kind="nvlink" or kind="pcie"'
+            )
         if self.num_nodes > 1 and self.inter is None:
             raise ValueError(f"{self.name}: {self.num_nodes} nodes need a network; give inter=, a Link such as IB_NDR")
         if self.nics_per_node > self.gpus_per_node:
@@ -123,6 +132,11 @@ class Cluster:
     def with_nodes(self, num_nodes: int) -> Cluster:
         """The same cluster with this many nodes."""
         return replace(self, num_nodes=num_nodes)
+
+    def without_latency(self) -> Cluster:
+        """The same cluster with links on which a small send takes no time."""
+        inter = self.inter and replace(self.inter, latency_s=0.0)
+        return replace(self, intra=replace(self.intra, latency_s=0.0), inter=inter)
 
     def node_of(self, rank: int) -> int:
         """The node that holds this rank."""

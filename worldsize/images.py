@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+import numpy as np
 import torch
+
+CIFAR10_FOLDER = "WORLDSIZE_CIFAR10"  # the environment's name for where the files are
+_CIFAR10_PIXELS = (3, 32, 32)
 
 
 def load_digits() -> tuple[torch.Tensor, torch.Tensor]:
@@ -15,3 +22,41 @@ def load_digits() -> tuple[torch.Tensor, torch.Tensor]:
     pixels, labels = read(return_X_y=True)
     images = torch.as_tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8)
     return (images - images.mean()) / images.std(), torch.as_tensor(labels, dtype=torch.int64)
+
+
+def load_cifar10(folder: str | os.PathLike[str] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The training images of CIFAR-10 as float32 pixels (50000, 3, 32, 32), mean 0 and deviation 1, and int64 labels.
+
+    `folder` holds `data_batch_1.bin` to `data_batch_5.bin`, the "binary version" of the dataset; without it, the folder
+    that the environment names in WORLDSIZE_CIFAR10. Nothing is ever downloaded. Mean and deviation are each channel's.
+
+    Raises:
+        ValueError: there are no such files, or one is not of that format.
+
+    Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
+    """
+    records = np.concatenate([_cifar10_records(path) for path in cifar10_files(folder)])
+    images = torch.from_numpy(records[:, 1:].astype(np.float32)).reshape(-1, *_CIFAR10_PIXELS)
+    mean, deviation = images.mean((0, 2, 3), keepdim=True), images.std((0, 2, 3), keepdim=True)
+    return (images - mean) / deviation, torch.from_numpy(records[:, 0].astype(np.int64))
+
+
+def cifar10_files(folder: str | os.PathLike[str] | None = None) -> list[Path]:
+    """The files that `load_cifar10` reads. Raises: ValueError where there are none."""
+    where = folder or os.environ.get(CIFAR10_FOLDER, "")
+    paths = sorted(Path(where).glob("data_batch_*.bin")) if where else []
+    if not paths:
+        raise ValueError(
+            f"There are no CIFAR-10 files in {os.fspath(where)!r}: no data_batch_1.bin. Get the binary version from "
+            f"www.cs.toronto.edu/~kriz/cifar.html, unpack it, and let {CIFAR10_FOLDER} name its folder."
+        )
+    return paths
+
+
+def _cifar10_records(path: Path) -> np.ndarray:
+    """The records of a file, (n, 3073) bytes: a label from 0 to 9, then red, green and blue of 32 x 32 pixels."""
+    num_bytes = 1 + int(np.prod(_CIFAR10_PIXELS))
+    values = np.fromfile(path, dtype=np.uint8)
+    if not values.size or values.size % num_bytes or values[::num_bytes].max() > 9:
+        raise ValueError(f"{path} is no file of CIFAR-10's binary version: records of a label and 3,072 pixels.")
+    return values.reshape(-1, num_bytes)

@@ -1,5 +1,7 @@
 """The time of a built-in NCCL collective on a cluster, modelled as NCCL's own tuner does, which takes the fastest.
 
+A cluster whose `library` is "gloo" is priced by `worldsize.gloo`.
+
 Constants are those of NCCL 2.28.3 (2025), src/graph/tuning.cc, where nothing else is said. Not modelled: SHARP in the
 network (CollNet), PAT, channels and threads, user buffers, other jobs on the network, and ranks that arrive late.
 """
@@ -12,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from worldsize import gloo
 from worldsize.hardware import Cluster, Link
 from worldsize.units import GB, US
 
@@ -91,12 +94,16 @@ FITTED = {
 
 @dataclass(frozen=True)
 class Price:
-    """The seconds that an operation takes, how it was done, and the most bytes that any rank sends."""
+    """The seconds that an operation takes, how it was done, and the most bytes that any rank sends.
+
+    `delay_s` are those of the seconds in which the group's next operation may be under way too; 0 with NCCL.
+    """
 
     time_s: float
     algorithm: str
     protocol: str
     sent_bytes_per_rank: float
+    delay_s: float = 0.0
 
 
 def price(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, algorithm: str | None = None) -> Price:
@@ -106,8 +113,8 @@ def price(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, al
     scatter; all that one rank holds for all_to_all; the tensor for the rest. A barrier all-reduces one byte, whatever
     the size. The first rank is the root; `send` goes from the first to the second.
 
-    Without `algorithm`, NCCL's tuner chooses. "ring" is the textbook's: one ring in the order of the ranks, every step
-    a message on `cluster.route`, no protocol. The others force NCCL's choice.
+    Without `algorithm`, NCCL's tuner chooses; Gloo has no choice. "ring" is the textbook's: one ring in the order of
+    the ranks, every step a message on `cluster.route`, no protocol. The others force NCCL's choice.
     """
     _check(op, size_bytes, ranks, cluster, algorithm)
     if op == "barrier":
@@ -116,6 +123,11 @@ def price(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, al
         return Price(0.0, algorithm or "none", "none", 0.0)
     if algorithm == "ring":
         return _textbook_ring(op, size_bytes, tuple(ranks), cluster)
+    if cluster.library == "gloo":
+        if algorithm is not None:
+            raise ValueError(f"{cluster.name} has Gloo, which does not choose; leave algorithm=None or take 'ring'")
+        found = gloo.cost(op, size_bytes, ranks, cluster)
+        return Price(found.time_s, found.algorithm, "tcp", found.sent_bytes, found.delay_s)
     group = _group(tuple(ranks), cluster)
     offers = list(_routed(op, tuple(ranks), cluster, group) if op in ROUTED else _collective(op, group))
     if algorithm is not None:

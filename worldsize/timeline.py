@@ -6,28 +6,21 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
+from worldsize.chrome_trace import chrome_trace
+from worldsize.critical_path import critical_path
+from worldsize.event import COMMUNICATION, Event
+from worldsize.stretches import exposed, length_s, under_way, working
 
-@dataclass(frozen=True, order=True)
-class Event:
-    """One thing that one rank did from `start_s` to `end_s`, both in seconds since the run began."""
-
-    rank: int
-    stream: str
-    kind: str
-    name: str
-    start_s: float
-    end_s: float
-    size_bytes: int = 0
-
-    @property
-    def duration_s(self) -> float:
-        """Seconds from start to end."""
-        return self.end_s - self.start_s
+__all__ = ["Event", "Timeline"]
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """The events of one run, in order of rank, stream and time."""
+    """The events of one run, in order of rank, stream and time.
+
+    A rank **works** while an event of any kind but communication and wait is under way and it does not wait, as it may
+    inside a span of its own. What is under way twice at a time counts once, everywhere.
+    """
 
     events: list[Event] = field(default_factory=list)
 
@@ -41,19 +34,68 @@ class Timeline:
         """Seconds from the start of the run to the end of its last event."""
         return max((event.end_s for event in self.events), default=0.0)
 
-    def time_s(self, rank: int, kind: str) -> float:
-        """Seconds that `rank` spent in events of this kind."""
-        return sum(event.duration_s for event in self.of(rank) if event.kind == kind)
-
     def of(self, rank: int) -> list[Event]:
         """The events of one rank, in order of time."""
         return sorted((event for event in self.events if event.rank == rank), key=lambda e: (e.start_s, e.end_s))
 
+    def time_s(self, rank: int, kind: str) -> float:
+        """Seconds in which `rank` had an event of this kind under way."""
+        return length_s(under_way(event for event in self.events if event.rank == rank and event.kind == kind))
+
     def share(self, kind: str) -> float:
-        """Fraction of all ranks' recorded time that is spent in events of this kind; 0 when nothing is recorded."""
-        total_s = sum(event.duration_s for event in self.events)
-        kind_s = sum(event.duration_s for event in self.events if event.kind == kind)
+        """Fraction of all ranks' recorded time in which an event of this kind is under way; 0 of nothing."""
+        of_ranks = self._by_rank().values()
+        total_s = sum(length_s(under_way(events)) for events in of_ranks)
+        kind_s = sum(length_s(under_way(e for e in events if e.kind == kind)) for events in of_ranks)
         return kind_s / total_s if total_s else 0.0
+
+    def bytes_sent(self, rank: int) -> float:
+        """Bytes that `rank` put on the wire.
+
+        In an emulated run all of them. In a real one those of its sends alone: what a collective sends is decided
+        inside the backend, which does not tell.
+        """
+        return sum(e.sent_bytes for e in self.events if e.rank == rank and e.kind == COMMUNICATION)
+
+    def exposed_communication_s(self, rank: int | None = None) -> float:
+        """Seconds in which communication of `rank` is under way and it does not work; without `rank`, the ranks' mean.
+
+        Source: the term as in Rajbhandari et al., ZeRO-Infinity, SC 2021: communication not overlapped with compute.
+        """
+        ranks = range(self.num_ranks) if rank is None else [rank]
+        return sum(self._communication_s(one)[1] for one in ranks) / len(ranks) if ranks else 0.0
+
+    def overlap_fraction(self, rank: int | None = None) -> float:
+        """Fraction of the time of communication, of `rank` or of all, in which the rank works; 0 without communication.
+
+        An asynchronous call of a real run counts until its `wait` returns, though it may have been through earlier.
+        """
+        ranks = range(self.num_ranks) if rank is None else [rank]
+        times_s = [self._communication_s(one) for one in ranks]
+        total_s, exposed_s = sum(total for total, _ in times_s), sum(exposed for _, exposed in times_s)
+        return max(0.0, 1 - exposed_s / total_s) if total_s else 0.0
+
+    def bubble_fraction(self, rank: int | None = None) -> float:
+        """Fraction of the run, for `rank` or all of `range(num_ranks)`, without work; 0 of an empty run.
+
+        The run lasts from the start of its first event to the end of its last. For a pipeline of p equal stages and m
+        pieces with free communication this is (p - 1) / (m + p - 1). Source: Huang et al., GPipe, NeurIPS 2019.
+        """
+        ranks = range(self.num_ranks) if rank is None else [rank]
+        total_s = len(ranks) * (self.end_s - min((event.start_s for event in self.events), default=0.0))
+        of_ranks = self._by_rank()
+        work_s = sum(length_s(working(of_ranks.get(one, ()))) for one in ranks)
+        return max(0.0, 1 - work_s / total_s) if total_s else 0.0
+
+    def critical_path(self) -> list[Event]:
+        """The chain of events that decides the end, earliest first: each ended when the next could start.
+
+        The last is the one that ends last. Before work comes what its rank did until then; before communication, what
+        the member did that came last, or the communication before it on the same way. A wait does not appear: what it
+        waited for does, as long as that is known. In an emulated run there is no gap; in a real one a gap is what
+        nobody recorded, and neighbours may overlap, as ranks see a collective end at different times.
+        """
+        return critical_path(self.events)
 
     def to_json(self) -> str:
         """The events as a JSON list, one object an event."""
@@ -62,9 +104,24 @@ class Timeline:
     @staticmethod
     def from_json(text: str) -> Timeline:
         """The timeline that `to_json` wrote."""
-        return Timeline.of_events(Event(**fields) for fields in json.loads(text))
+        return Timeline.of_events(Event(**fields | {"peers": tuple(fields["peers"])}) for fields in json.loads(text))
+
+    def to_chrome_trace(self) -> str:
+        """The events as JSON for ui.perfetto.dev or chrome://tracing: write it to a file and open that there."""
+        return chrome_trace(self.events)
 
     @staticmethod
     def of_events(events: Iterable[Event]) -> Timeline:
         """A timeline of these events, sorted."""
         return Timeline(sorted(events, key=lambda e: (e.rank, e.stream, e.start_s, e.end_s)))
+
+    def _by_rank(self) -> dict[int, list[Event]]:
+        of_ranks: dict[int, list[Event]] = {}
+        for event in self.events:
+            of_ranks.setdefault(event.rank, []).append(event)
+        return of_ranks
+
+    def _communication_s(self, rank: int) -> tuple[float, float]:
+        """Seconds of communication, and of these the exposed ones."""
+        events = [event for event in self.events if event.rank == rank]
+        return length_s(under_way(e for e in events if e.kind == COMMUNICATION)), length_s(exposed(events))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
@@ -73,3 +74,34 @@ def significant(value: float, digits: int = 3) -> str:
         return f"{value:g}"
     decimals = digits - 1 - math.floor(math.log10(abs(value)))
     return f"{round(value, decimals):,.{max(decimals, 0)}f}"
+
+
+def format_as(name: str, value: float) -> str:
+    """Text of a number in the unit that its name ends in: `64 kB` for `size_bytes`, `3.2 ms` for `time_s`.
+
+    Known are `_bytes`, `_s`, `_flops`, the first and the last of these `_per_s`, and `_fraction`.
+    """
+    if not math.isfinite(value):
+        return f"{value:g}"
+    if name.endswith("_per_s"):
+        return f"{format_as(name.removesuffix('_per_s'), value)}/s"
+    kind = name.rpartition("_")[2]
+    if kind == "bytes":
+        is_binary = value >= KIB and value % scale(value, _BINARY)[0] == 0  # 64 KiB; but 11.7 GB
+        return _brief(format_bytes(value, binary=is_binary))
+    if kind == "s" and name != "s":
+        return _brief(format_time_s(value))
+    if kind == "flops":
+        return f"{_brief(format_count(value))} flops"
+    if kind == "fraction":
+        return f"{_brief(significant(100 * value))}%"
+    if isinstance(value, int) and abs(value) < 10**6:
+        return f"{value:,}"
+    if abs(value) >= 10**6:
+        return _brief(format_count(value))
+    return _brief(significant(value)) if abs(value) >= 1e-3 or value == 0 else f"{value:.3g}"
+
+
+def _brief(text: str) -> str:
+    """The text without zeros at the end of its number: `64.0 kB` as `64 kB`."""
+    return re.sub(r"\.0+(?!\d)|(\.\d*[1-9])0+(?!\d)", r"\1", text)

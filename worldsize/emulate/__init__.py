@@ -1,6 +1,41 @@
 """The emulated cluster: real ranks and real data, with every message priced in virtual time."""
 
+import sys
+import time
+from typing import Any
+
 from worldsize.emulate.clockwork import replay
 from worldsize.emulate.conductor import Conductor, Forbidden
 
-__all__ = ["Conductor", "Forbidden", "replay"]
+__all__ = ["Conductor", "Forbidden", "elapsed", "replay", "spend"]
+
+_START_S = time.monotonic()
+
+
+def elapsed() -> float:
+    """The time of this rank in seconds: virtual on an emulated cluster, otherwise by the clock; only differences count.
+
+    On an emulated cluster it waits until every other rank waits too or is over: that takes a moment of real time.
+    """
+    wire = _wire()
+    return time.monotonic() - _START_S if wire is None else wire.elapsed_s()
+
+
+def spend(duration_s: float) -> None:
+    """Lets this rank work for `duration_s` seconds: of virtual time on an emulated cluster, otherwise asleep.
+
+    Raises:
+        ValueError: the duration is negative.
+    """
+    if duration_s < 0:
+        raise ValueError(f"duration_s is {duration_s}; a rank cannot work for less than no time")
+    wire = _wire()
+    if wire is None:
+        time.sleep(duration_s)
+    else:
+        wire.spend(duration_s)
+
+
+def _wire() -> Any:
+    backend = sys.modules.get("worldsize.emulate.backend")  # which needs torch, and is there in ranks alone
+    return None if backend is None else backend.wire()

@@ -3,21 +3,37 @@
 A rank's own work takes the time that it was given. A message starts when both ends have posted it and the one before it
 from the same sender to the same receiver is through; it needs the latency of its way, and then its bytes go at the rate
 that others leave them on the way's shared parts (max-min fair). A collective starts when its last member has posted it
-and the group's previous one is done, and takes its price.
+and the group's previous one is done, or at least has only delays left where the library lets the two overlap, and takes
+its price.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 from worldsize.emulate.record import COMPUTE, POST, Operation, Step
 from worldsize.timeline import Event, Timeline
 
+_MOST_AT_ONCE = 2  # collectives of a group that share their delays: Gloo's threads
 _ALMOST = 1e-12  # bytes left over by rounding, of one
+
+
+class Cost(Protocol):
+    """What a collective takes, in how much of that the group's next may be under way, what each rank sends for it."""
+
+    @property
+    def time_s(self) -> float: ...
+
+    @property
+    def delay_s(self) -> float: ...
+
+    @property
+    def sent_bytes_per_rank(self) -> float: ...
 
 
 class Way(Protocol):
@@ -30,13 +46,21 @@ class Way(Protocol):
     def hops(self) -> Sequence[str]: ...
 
 
+class Unanswered(ValueError):
+    """Ranks waited for what never happened."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        super().__init__(f"ranks {list(ranks)} wait for something that never happened")
+        self.ranks = ranks
+
+
 @dataclass(frozen=True)
 class Prices:
-    """What a cluster asks: the way between two ranks, the rate of each part of it, the time of a collective."""
+    """What a cluster asks: the way between two ranks, the rate of each part of it, the cost of a collective."""
 
     route: Callable[[int, int], Way]
     capacity_bytes_per_s: Callable[[str], float]
-    collective_s: Callable[[Operation], float]
+    collective: Callable[[Operation], Cost]
 
 
 @dataclass
@@ -59,46 +83,66 @@ def replay(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], pri
     """The timeline of a record: computing on stream "compute", waiting on "wait", operations on "communication".
 
     Raises:
-        ValueError: the record ends before everything that was waited for has happened.
+        Unanswered: the record ends before everything that was waited for has happened.
     """
-    return _Replay(steps, operations, prices).run()
+    replayed = _Replay(steps, operations, prices)
+    replayed.run()
+    stuck = [rank for rank, one in enumerate(replayed.ranks) if one.place < len(one.steps)]
+    if stuck:
+        raise Unanswered(stuck)
+    return Timeline.of_events(event for rank in replayed.ranks for event in rank.events)
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Virtual times in seconds: of each rank, and of each (rank, number) when it was posted."""
+
+    rank_s: Sequence[float]
+    posted_s: Mapping[tuple[int, int], float]
+
+
+def clocks(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> Clocks:
+    """What time it is at the end of a record, which may end anywhere."""
+    replayed = _Replay(steps, operations, prices)
+    replayed.run()
+    return Clocks([one.clock_s for one in replayed.ranks], replayed.posted_s)
 
 
 class _Replay:
     def __init__(self, steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> None:
         self._prices = prices
-        self._ranks = [_Rank(of_rank) for of_rank in steps]
+        self.ranks = [_Rank(of_rank) for of_rank in steps]
         self._of_post = {(rank, number): one for one in operations for rank, number in one.parts.items()}
         self._ready_s: dict[int, dict[int, float]] = defaultdict(dict)  # operation -> rank -> when it posted
+        self.posted_s: dict[tuple[int, int], float] = {}
         self._start_s: dict[int, float] = {}
         self._end_s: dict[int, float] = {}
-        self._free_s: dict[object, float] = defaultdict(float)  # stream -> when its last operation ends
+        self._busy: dict[object, Operation | None] = defaultdict(lambda: None)  # stream -> what keeps the next back
+        self._num_under_way: dict[object, int] = defaultdict(int)
         self._queues: dict[object, deque[Operation]] = defaultdict(deque)  # posted by all, not started, by stream
         self._due: list[tuple[float, int, str, Operation]] = []  # starts and ends to come
         self._active: dict[int, _Transfer] = {}
+        self._capacity = lru_cache(maxsize=None)(prices.capacity_bytes_per_s)
+        self._route = lru_cache(maxsize=None)(prices.route)
         self._now_s = 0.0
         self._count = 0
         self._blocked: dict[int, list[int]] = defaultdict(list)  # operation -> ranks that wait for it
 
-    def run(self) -> Timeline:
-        for rank in range(len(self._ranks)):
+    def run(self) -> None:
+        for rank in range(len(self.ranks)):
             self._advance(rank)
         while self._due or self._active:
             self._next()
-        stuck = [rank for rank, one in enumerate(self._ranks) if one.place < len(one.steps)]
-        if stuck:
-            raise ValueError(f"ranks {stuck} wait for something that never happened")
-        return Timeline.of_events(event for rank in self._ranks for event in rank.events)
 
     # a rank
 
     def _advance(self, rank: int) -> None:
         """Takes a rank through its steps until it must wait for what has no end yet."""
-        one = self._ranks[rank]
+        one = self.ranks[rank]
         while one.place < len(one.steps):
             step = one.steps[one.place]
             if step.kind == COMPUTE:
-                self._note(rank, "compute", "compute", step.name, one.clock_s, one.clock_s + step.duration_s)
+                one.events.append(_work(rank, step, one.clock_s))
                 one.clock_s += step.duration_s
             elif step.kind == POST:
                 self._post(rank, step.number)
@@ -108,32 +152,35 @@ class _Replay:
 
     def _post(self, rank: int, number: int) -> None:
         operation = self._of_post.get((rank, number))
+        self.posted_s[rank, number] = self.ranks[rank].clock_s
         if operation is None:
             return  # posted, and never matched: somebody else's to explain
         ready = self._ready_s[id(operation)]
-        ready[rank] = self._ranks[rank].clock_s
+        ready[rank] = self.ranks[rank].clock_s
         if len(ready) == len(operation.parts):
-            stream = _stream(operation)
-            self._queues[stream].append(operation)
-            if len(self._queues[stream]) == 1:
-                self._schedule(operation)
+            self._queues[_stream(operation)].append(operation)
+            self._admit(_stream(operation))
 
     def _wait(self, rank: int, number: int) -> bool:
-        one, operation = self._ranks[rank], self._of_post.get((rank, number))
+        one, operation = self.ranks[rank], self._of_post.get((rank, number))
         if operation is None or id(operation) not in self._end_s:
             self._blocked[id(operation)].append(rank)
             return False
         end_s = self._end_s[id(operation)]
         if end_s > one.clock_s:
-            self._note(rank, "wait", "wait", operation.op, one.clock_s, end_s, operation)
+            self._note(rank, "wait", one.clock_s, end_s, operation)
             one.clock_s = end_s
         return True
 
     # an operation
 
-    def _schedule(self, operation: Operation) -> None:
-        start_s = max(max(self._ready_s[id(operation)].values()), self._free_s[_stream(operation)])
-        self._push(start_s, "start", operation)
+    def _admit(self, stream: object) -> None:
+        """Lets the next operation of a stream start, when the one before it has made room."""
+        queue = self._queues[stream]
+        if queue and self._busy[stream] is None and self._num_under_way[stream] < _MOST_AT_ONCE:
+            self._busy[stream] = queue[0]
+            self._num_under_way[stream] += 1
+            self._push(max(*self._ready_s[id(queue[0])].values(), self._now_s), "start", queue.popleft())
 
     def _push(self, time_s: float, what: str, operation: Operation) -> None:
         self._count += 1
@@ -149,8 +196,10 @@ class _Replay:
             _, _, what, operation = heapq.heappop(self._due)
             if what == "start":
                 self._start(operation)
+            elif what == "room":
+                self._make_room(operation)
             elif what == "flow":
-                hops = self._prices.route(*operation.ranks).hops
+                hops = self._route(*operation.ranks).hops
                 self._active[id(operation)] = _Transfer(operation, hops, float(operation.size_bytes))
             else:
                 ended.append(operation)
@@ -161,22 +210,29 @@ class _Replay:
     def _start(self, operation: Operation) -> None:
         start_s = self._start_s[id(operation)] = self._now_s
         if operation.op != "send":
-            self._push(start_s + self._prices.collective_s(operation), "end", operation)
+            cost = self._prices.collective(operation)
+            self._push(start_s + cost.time_s, "end", operation)
+            if cost.delay_s:
+                self._push(start_s + cost.time_s - cost.delay_s, "room", operation)
             return
-        latency_s = self._prices.route(*operation.ranks).latency_s
+        latency_s = self._route(*operation.ranks).latency_s
         self._push(start_s + latency_s, "flow" if operation.size_bytes else "end", operation)
 
     def _end(self, operation: Operation) -> None:
         start_s = self._start_s[id(operation)]
-        self._end_s[id(operation)] = self._free_s[_stream(operation)] = self._now_s
+        self._end_s[id(operation)] = self._now_s
         for rank in operation.parts:
-            self._note(rank, "communication", "communication", operation.op, start_s, self._now_s, operation)
-        queue = self._queues[_stream(operation)]
-        queue.popleft()
-        if queue:
-            self._schedule(queue[0])
+            self._note(rank, "communication", start_s, self._now_s, operation)
+        self._num_under_way[_stream(operation)] -= 1
+        self._make_room(operation)
         for rank in self._blocked.pop(id(operation), ()):
             self._advance(rank)
+
+    def _make_room(self, operation: Operation) -> None:
+        stream = _stream(operation)
+        if self._busy[stream] is operation:
+            self._busy[stream] = None
+        self._admit(stream)
 
     # bytes
 
@@ -197,36 +253,37 @@ class _Replay:
         self._now_s = time_s
 
     def _share(self) -> None:
-        """Gives every transfer its max-min fair rate: the tightest hop is shared out first."""
+        """Gives every transfer its max-min fair rate: the tightest hops are shared out first."""
         users: dict[str, dict[int, _Transfer]] = defaultdict(dict)
         for key, one in self._active.items():
             for hop in one.hops:
                 users[hop][key] = one
-        left = {hop: self._prices.capacity_bytes_per_s(hop) for hop in users}
+        left = {hop: self._capacity(hop) for hop in users}
         while users:
-            hop = min(users, key=lambda hop: left[hop] / len(users[hop]))
-            rate = left[hop] / len(users[hop])
-            for key, one in list(users[hop].items()):
-                one.rate = rate
-                for other in one.hops:
-                    del users[other][key]
-                    left[other] -= rate
+            rate = min(left[hop] / len(of_hop) for hop, of_hop in users.items())
+            tightest = [hop for hop, of_hop in users.items() if left[hop] / len(of_hop) <= rate * (1 + _ALMOST)]
+            for hop in tightest:
+                for key, one in list(users[hop].items()):
+                    one.rate = rate
+                    for other in one.hops:
+                        del users[other][key]
+                        left[other] -= rate
             users = {name: of_hop for name, of_hop in users.items() if of_hop}
 
-    def _note(
-        self,
-        rank: int,
-        stream: str,
-        kind: str,
-        name: str,
-        start_s: float,
-        end_s: float,
-        operation: Operation | None = None,
-    ) -> None:
-        size_bytes = 0
-        if operation is not None and kind == "communication":
-            size_bytes = operation.size_bytes if operation.op != "send" or rank == operation.ranks[0] else 0
-        self._ranks[rank].events.append(Event(rank, stream, kind, name, start_s, end_s, size_bytes))
+    def _note(self, rank: int, kind: str, start_s: float, end_s: float, operation: Operation) -> None:
+        is_message = operation.op == "send"
+        name = "recv" if is_message and rank == operation.ranks[1] else operation.op
+        sent_bytes = 0.0
+        if kind == "communication" and name != "recv":
+            sent_bytes = operation.size_bytes if is_message else self._prices.collective(operation).sent_bytes_per_rank
+        peers = tuple(other for other in operation.ranks if other != rank) if is_message else operation.ranks
+        place = operation.group, operation.sequence
+        event = Event(rank, kind, kind, name, start_s, end_s, operation.size_bytes, sent_bytes, peers, *place)
+        self.ranks[rank].events.append(event)
+
+
+def _work(rank: int, step: Step, start_s: float) -> Event:
+    return Event(rank, "compute", step.work, step.name, start_s, start_s + step.duration_s)
 
 
 def _stream(operation: Operation) -> object:

@@ -1,17 +1,20 @@
 """The conductor: matches what ranks post, moves and reduces the data, and keeps the record that time is made of.
 
 It never waits and never looks at a clock: data moves as soon as all who take part have posted, and what each rank did
-in which order is kept for `clockwork`, which prices it afterwards. What a rank does never depends on virtual time, so
-the two can be told apart.
+in which order is kept for `clockwork`, which prices it afterwards. Two things do depend on virtual time: a rank that
+asks what time it is, and one that receives from any rank. They wait until nothing else can move; then the earliest in
+virtual time goes first, and no later one can change what it saw.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from worldsize.emulate.clockwork import Clocks
 from worldsize.emulate.record import Operation, Step
 
 
@@ -44,6 +47,7 @@ class Reply:
     rank: int
     number: int
     body: bytes
+    src: int | None = None  # who sent it, to a rank that would take it from any
 
 
 @dataclass
@@ -63,9 +67,11 @@ class Conductor:
         self.allow = None if allow is None else frozenset(allow)
         self.steps: list[list[Step]] = [[] for _ in range(world_size)]
         self.operations: list[Operation] = []
-        self._waiting: dict[int, int] = {}  # rank -> the post that it waits for
         self._open: set[tuple[int, int]] = set()  # (rank, number) of posts without a reply
+        self._waiting: dict[int, set[int]] = {}  # rank -> those of them without which it can do nothing
         self._over: set[int] = set()
+        self._asks: dict[int, Post] = {}  # what depends on virtual time, by rank
+        self._open_recvs: list[Post] = []  # from any rank
         self._mail: dict[tuple[Any, ...], _Mailbox] = defaultdict(_Mailbox)
         self._collectives: dict[tuple[str, int], dict[int, Post]] = {}
         self._num_posted: dict[tuple[str, int], int] = defaultdict(int)
@@ -80,25 +86,73 @@ class Conductor:
         Raises:
             Forbidden: the run does not allow this operation.
         """
-        if self.allow is not None and post.op not in self.allow:
+        if self.allow is not None and post.op not in (*self.allow, ASK):
             raise Forbidden(refusal(post.op, self.allow))
+        if post.op == ASK:
+            self._open.add((post.rank, post.number))
+            self._asks[post.rank] = post
+            self.wait(post.rank, post.number)
+            return []
+        if post.op == "recv" and post.peer is None:
+            self._open.add((post.rank, post.number))
+            self._open_recvs.append(post)
+            return []
         if post.op in ("send", "recv"):
             return self._post_message(post)
         return self._post_collective(post)
 
     def wait(self, rank: int, number: int) -> None:
         """Notes that a rank can do nothing until this post of its has a reply."""
-        self._waiting[rank] = number
+        if (rank, number) in self._open:
+            self._waiting.setdefault(rank, set()).add(number)
 
     def leave(self, rank: int) -> None:
         """Notes that a rank posts no more."""
         self._over.add(rank)
 
     @property
+    def is_still(self) -> bool:
+        """True when some rank waits, and every other waits too or is over."""
+        return bool(self._waiting) and len(self._waiting.keys() | self._over) == self.world_size
+
+    @property
     def is_stuck(self) -> bool:
-        """True when some rank waits, and every other waits too or is over: nothing will ever move."""
-        stuck = {rank for rank, number in self._waiting.items() if (rank, number) in self._open}
-        return bool(stuck) and len(stuck | self._over) == self.world_size
+        """True when nothing will ever move."""
+        return self.is_still and not self._asks and not any(True for _ in self._candidates())
+
+    @property
+    def depends_on_time(self) -> bool:
+        """True while some rank waits for what only virtual time can tell."""
+        return bool(self._asks or self._open_recvs)
+
+    def decide(self, clocks: Clocks) -> list[Reply]:
+        """The replies to the earliest of what depends on virtual time; only when all is still."""
+        asks = [(clocks.rank_s[rank], rank, ask, None) for rank, ask in self._asks.items()]
+        recvs = [
+            (max(clocks.posted_s[one.rank, one.number] for one in pair), pair[0].rank, *pair)
+            for pair in self._candidates()
+        ]
+        choices = sorted([*asks, *recvs], key=lambda choice: choice[:2])
+        if not choices:
+            return []
+        time_s, rank, post, recv = choices[0]
+        if recv is None:
+            del self._asks[rank]
+            self._answered([post])
+            return [Reply(rank, post.number, struct.pack("d", time_s))]
+        self._open_recvs.remove(recv)
+        self._mail[post.group, post.rank, recv.rank, post.tag].sends.popleft()
+        return self._deliver(post, recv)
+
+    def _candidates(self) -> Iterator[tuple[Post, Post]]:
+        """A send and a receive from any rank that it could go to; the oldest of each sender."""
+        taken = set()
+        for recv in self._open_recvs:
+            place = recv.group, recv.rank, recv.tag
+            if place not in taken:
+                taken.add(place)
+                boxes = (self._mail.get((recv.group, src, recv.rank, recv.tag)) for src in recv.ranks)
+                yield from ((box.sends[0], recv) for box in boxes if box and box.sends)
 
     # messages
 
@@ -110,10 +164,12 @@ class Conductor:
         if not others:
             self._open.add((post.rank, post.number))
             return []
-        send, recv = box.sends.popleft(), box.recvs.popleft()
+        return self._deliver(box.sends.popleft(), box.recvs.popleft())
+
+    def _deliver(self, send: Post, recv: Post) -> list[Reply]:
         operation = Operation("send", (send.rank, recv.rank), len(send.body), parts=_parts([send, recv]))
         self._close(operation, [send, recv])
-        return [Reply(send.rank, send.number, b""), Reply(recv.rank, recv.number, send.body)]
+        return [Reply(send.rank, send.number, b""), Reply(recv.rank, recv.number, send.body, send.rank)]
 
     # collectives
 
@@ -140,8 +196,15 @@ class Conductor:
 
     def _close(self, operation: Operation, posts: Sequence[Post]) -> None:
         self.operations.append(operation)
+        self._answered(posts)
+
+    def _answered(self, posts: Sequence[Post]) -> None:
         for post in posts:
             self._open.discard((post.rank, post.number))
+            if post.rank in self._waiting:
+                self._waiting[post.rank].discard(post.number)
+                if not self._waiting[post.rank]:
+                    del self._waiting[post.rank]
 
 
 def refusal(op: str, allow: Iterable[str]) -> str:
@@ -216,6 +279,7 @@ OUTPUTS: dict[str, Callable[[Sequence[Post]], list[bytes]]] = {
     "scatter": _scatter,
 }
 OPERATIONS = frozenset({"send", "recv", *OUTPUTS})
+ASK = "ask the time"
 
 
 def _split(post: Post) -> list[bytes]:

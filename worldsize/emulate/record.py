@@ -12,12 +12,16 @@ COMPUTE, POST, WAIT = "compute", "post", "wait"
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a rank did: computed for `duration_s`, posted its `number`-th post, or waited for that."""
+    """One thing that a rank did: worked for `duration_s`, posted its `number`-th post, or waited for that.
+
+    `name` and `work` say what the work was: those of the innermost `worldsize.span`.
+    """
 
     kind: str
     number: int = 0
     duration_s: float = 0.0
     name: str = ""
+    work: str = COMPUTE
 
 
 @dataclass(frozen=True)

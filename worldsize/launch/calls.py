@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeGuard
 
 from worldsize.launch.source import Line
@@ -16,7 +18,7 @@ POINT_TO_POINT = ("send", "recv", "isend", "irecv")
 _MARKS = {ISSUED: b"i", WAITING: b"w", DONE: b"d", BROKEN: b"b"}
 _STATES = {mark: state for state, mark in _MARKS.items()}
 _SLOT_BYTES, _NUM_SLOTS = 1024, 64  # the last 64 calls are kept
-_HEAD_BYTES = 10  # a letter and nine digits
+_HEAD_BYTES = 19  # a letter, and nine digits each for number and sequence
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Logbook:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self._page: mmap.mmap | None = None
 
     @staticmethod
     def make() -> Logbook:
@@ -124,14 +127,14 @@ class Logbook:
 
     def write(self, call: Call) -> None:
         """Adds a call; it takes the place of the 64th before it."""
-        text = json.dumps(call.to_fields()).encode()
+        text = _text_of(replace(call, number=0, sequence=0, state=ISSUED))  # the same call comes again and again
         if len(text) < _SLOT_BYTES - _HEAD_BYTES:
-            head = _MARKS[call.state] + b"%09d" % call.number
-            os.pwrite(self.fd, head + text + b"\n", _place(call.number))
+            head = b"%c%09d%09d" % (_MARKS[call.state], call.number, call.sequence)
+            self._put(_place(call.number), head + text + b"\n")
 
     def mark(self, number: int, state: str) -> None:
         """Changes the state of a call."""
-        os.pwrite(self.fd, _MARKS[state], _place(number))
+        self._put(_place(number), _MARKS[state])
 
     def read(self) -> list[Call]:
         """The calls, oldest first; what cannot be read is left out, because a rank may write anything."""
@@ -140,12 +143,22 @@ class Logbook:
     def current(self) -> Call | None:
         """The call that the rank waits in, otherwise its last one, otherwise None; far cheaper than `read`."""
         slots = [slot for slot in self._slots() if slot[:1] in _STATES and slot[1:_HEAD_BYTES].isdigit()]
-        newest = max(slots, key=lambda slot: (slot[:1] == _MARKS[WAITING], slot[1:_HEAD_BYTES]), default=None)
+        newest = max(slots, key=lambda slot: (slot[:1] == _MARKS[WAITING], slot[1:10]), default=None)
         return _read(newest) if newest else None
+
+    def _put(self, place: int, data: bytes) -> None:
+        if self._page is None:  # mapped by who writes: a call is noted four times, too often for a system call each
+            self._page = mmap.mmap(self.fd, _SLOT_BYTES * _NUM_SLOTS)
+        self._page[place : place + len(data)] = data
 
     def _slots(self) -> Iterator[bytes]:
         data = os.pread(self.fd, _SLOT_BYTES * _NUM_SLOTS, 0) if self.fd >= 0 else b""
         return (data[start : start + _SLOT_BYTES] for start in range(0, len(data), _SLOT_BYTES))
+
+
+@lru_cache(maxsize=256)
+def _text_of(call: Call) -> bytes:
+    return json.dumps(call.to_fields()).encode()
 
 
 def _place(number: int) -> int:
@@ -161,7 +174,8 @@ def _read(slot: bytes) -> Call | None:
         return None
     try:
         fields = json.loads(slot[_HEAD_BYTES : slot.index(b"\n")])
-        return Call.from_fields(fields, _STATES[slot[:1]], int(slot[1:_HEAD_BYTES]))
+        call = Call.from_fields(fields, _STATES[slot[:1]], int(slot[1:10]))
+        return replace(call, sequence=int(slot[10:_HEAD_BYTES]))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 

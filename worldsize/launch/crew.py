@@ -12,36 +12,42 @@ from dataclasses import replace
 from typing import Any
 
 from worldsize import frames
-from worldsize.launch import codec, diagnosis, report
+from worldsize.emulate.clockwork import Unanswered
+from worldsize.event import SPANS, Event
+from worldsize.launch import codec, diagnosis, record, report
 from worldsize.launch.calls import WAITING, Call, Logbook
 from worldsize.launch.diagnosis import Standing
 from worldsize.launch.emulated import Emulation
 from worldsize.launch.failure import Failure
 from worldsize.launch.outcome import RankFailed, Run, RunStopped, RunTimeout
 from worldsize.launch.output import Tail
+from worldsize.launch.quota import EXCEEDED, Quota
 from worldsize.launch.source import MAX_LINES, Line
 from worldsize.launch.view import View
-from worldsize.timeline import Event, Timeline
+from worldsize.timeline import Timeline
 
 _GRACE_S = 1.0  # how long the others may take to tell what they saw of a failure
-_GLANCE_S = 0.1  # how often the view and the ranks' progress are looked at
+_GLANCE_S = 0.1  # how often the view and the ranks' progress are looked at,
+_GLANCE_AT_RANK_S = 0.003  # and less often where there are many ranks to look at
+_MAX_EVENTS = 100_000  # of a rank, which may send any number
 _STOPPED = "Stopped by the stop button."
 
 
 class Member:
     """What the launcher knows of one rank."""
 
-    def __init__(self, rank: int, control: socket.socket, max_value_bytes: int) -> None:
+    def __init__(self, rank: int, control: socket.socket, quota: Quota) -> None:
         self.rank, self.control = rank, control
         self.local_rank, self.pid = rank, 0
         self.logbook = Logbook.make()
-        self.inbox = frames.Inbox(max_value_bytes)
+        self.inbox = frames.Inbox(quota.value_bytes)
         self.value: Any = None
         self.has_value = False
         self.has_joined = False
         self.failure: Failure | None = None
         self.where: Standing | None = None
         self.spans: list[tuple[str, str, float, float]] = []
+        self.events: list[Event] = []
         self.duration_s = 0.0
         self.last_state = ""  # once the run is over
         self.is_hung_up = False
@@ -73,6 +79,10 @@ class Member:
         told = self.where or Standing(self.rank)
         return replace(told, state=state, calls=self.logbook.read())
 
+    def fail(self, kind: str, reason: str) -> None:
+        """Notes that it has failed, by something that was seen from outside."""
+        self.failure = Failure(self.rank, kind, reason, [], time.monotonic_ns())
+
     def close(self) -> None:
         """Closes what was open for it."""
         self.control.close()
@@ -98,15 +108,16 @@ class Crew(ABC):
     """The ranks of one run; a subclass starts them, hears how they end, and ends them."""
 
     may_recover = False  # true where a failed rank can come back
+    answer_s = 1.0  # how long ranks may take to tell where they stand
 
-    def __init__(self, view: View, max_value_bytes: int, emulation: Emulation | None = None) -> None:
+    def __init__(self, view: View, quota: Quota, emulation: Emulation | None = None) -> None:
         self.view, self.emulation = view, emulation
         self.members: list[Member] = []
         self.tails: dict[int, Tail] = {}
         self.selector = selectors.DefaultSelector()
         self.backend = ""
         self.restarts = 0
-        self._max_value_bytes = max_value_bytes
+        self._quota = quota
         self._start_s = self._end_s = time.monotonic()
 
     @property
@@ -134,7 +145,7 @@ class Crew(ABC):
 
     def add(self, rank: int, control: socket.socket) -> Member:
         """A new member that is heard from now on."""
-        member = Member(rank, control, self._max_value_bytes)
+        member = Member(rank, control, self._quota)
         self.members.append(member)
         control.setblocking(False)
         self.selector.register(control, selectors.EVENT_READ, lambda: self.hear(member))
@@ -146,12 +157,12 @@ class Crew(ABC):
         stall = _Stall(stalled_s)
         why = ""
         while not self.is_over and not why:
-            if any(member.failure for member in self.members) and not self.may_recover:
-                deadline_s = min(deadline_s, time.monotonic() + _GRACE_S)
             self.turn(deadline_s)
             why = self._why_stuck()
             if time.monotonic() >= glance_s:  # what it costs to look grows with the ranks
-                glance_s = time.monotonic() + _GLANCE_S
+                glance_s = time.monotonic() + max(_GLANCE_S, _GLANCE_AT_RANK_S * len(self.members))
+                if any(member.failure for member in self.members) and not self.may_recover:
+                    deadline_s = min(deadline_s, time.monotonic() + _GRACE_S)
                 self.view.glance(self)
                 why = why or stall.why(self._progress())
             if time.monotonic() >= deadline_s:
@@ -172,7 +183,12 @@ class Crew(ABC):
             key.data()
 
     def _progress(self) -> Any:
-        """What changes when a rank gets on; None while one of them is at work on something that is no call."""
+        """What changes when a rank gets on; None while one of them is at work on something that is no call.
+
+        None too before the first of them has come: to start is work.
+        """
+        if not self.members:
+            return None
         marks = []
         for member in self.members:
             if not member.is_settled:
@@ -210,8 +226,8 @@ class Crew(ABC):
             self.hang_up(member)
         except Exception as error:  # the rank may have sent anything, and it must not become the launcher's fault
             self.hang_up(member)
-            reason = f"what the rank sent back cannot be read: {error}"
-            member.failure = Failure(member.rank, "broken result", reason, [], time.monotonic_ns())
+            kind = EXCEEDED if isinstance(error, frames.TooLong) else "broken result"
+            member.fail(kind, f"what the rank sent back cannot be read: {error}")
 
     def hang_up(self, member: Member) -> None:
         member.is_hung_up = True
@@ -229,6 +245,9 @@ class Crew(ABC):
             member.where = _read_where(member.rank, header)
         elif member.is_settled:
             return
+        elif kind == "events":
+            told = record.read_events(member.rank, header["events"], self._start_s)
+            member.events = [*member.events, *told][-_MAX_EVENTS:]
         elif kind == "done":
             member.value, member.spans = codec.decode(body) if body else None, _read_spans(header["spans"])
             member.duration_s = float(header["duration_s"])
@@ -238,8 +257,14 @@ class Crew(ABC):
             member.spans = _read_spans(header["spans"])
 
     def print(self, rank: int, data: bytes) -> None:
-        """Keeps what a rank printed and shows it."""
-        self.view.output(rank, self.tails.setdefault(rank, Tail()).feed(data))
+        """Keeps what a rank printed and shows it; a rank that prints too much fails by that."""
+        tail = self.tails.setdefault(rank, Tail())
+        self.view.output(rank, tail.feed(data))
+        most = self._quota.printed_bytes
+        if most is not None and tail.num_bytes > most:
+            for member in self.members:
+                if member.rank == rank and not member.is_settled:
+                    member.fail(EXCEEDED, f"it printed more than {most / 1e6:g} MB")
 
     # the end
 
@@ -282,23 +307,33 @@ class Crew(ABC):
             output,
             self._end_s - self._start_s,
             self.backend,
-            self.emulation.timeline() if self.emulation else Timeline.of_events(self._events()),
+            self._timeline(output),
             [member.state for member in members],
             [member.duration_s for member in members],
             self.restarts,
         )
 
+    def _timeline(self, output: list[str]) -> Timeline:
+        if not self.emulation:
+            return Timeline.of_events(self._events())
+        try:
+            return self.emulation.timeline()
+        except Unanswered as error:  # what ranks say of their waiting is theirs to get wrong
+            failures = [Failure(rank, "broken message", str(error), [], time.monotonic_ns()) for rank in error.ranks]
+            raise RankFailed(report.tell_failure(failures, []), failures, output) from None
+
     def _events(self) -> Iterator[Event]:
         for member in self.members:
+            yield from member.events
             for name, kind, start_s, end_s in member.spans:
-                yield Event(member.rank, "main", kind, name, start_s - self._start_s, end_s - self._start_s)
+                yield Event(member.rank, SPANS, kind, name, start_s - self._start_s, end_s - self._start_s)
 
     def _ask_where(self) -> None:
         asked = [member for member in self.members if not member.is_hung_up]
         for member in asked:
             with contextlib.suppress(OSError):
                 self.tell(member, "where")
-        deadline_s = time.monotonic() + _GRACE_S
+        deadline_s = time.monotonic() + self.answer_s
         while any(m.where is None and not m.is_hung_up for m in asked) and time.monotonic() < deadline_s:
             self.turn(deadline_s)
 

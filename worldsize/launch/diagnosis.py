@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from worldsize.launch.calls import WAITING, Call
-from worldsize.launch.source import Line
+from worldsize.launch.source import Line, is_cell
 
 RETURNED, FAILED, RUNNING = "had returned", "had failed", "is at work"
 # collectives in which every rank's tensor must have the same shape
@@ -35,6 +35,14 @@ class Standing:
         if self.state != RUNNING:
             return None
         return next((call for call in reversed(self.calls) if call.state == WAITING), self.native)
+
+    @property
+    def in_cells(self) -> Standing:
+        """The same with no other lines than those of notebook cells."""
+        calls = [
+            replace(call, line=None) if call.line and not is_cell(call.line.filename) else call for call in self.calls
+        ]
+        return replace(self, lines=[line for line in self.lines if is_cell(line.filename)], calls=calls)
 
     @property
     def doing(self) -> str:

@@ -1,4 +1,4 @@
-"""`torchrun`: a script under torch's real elastic agent, with torchrun's own flags; also `run`'s functions."""
+"""Ranks under torch's real elastic agent, with torchrun's own flags."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from worldsize import frames
-from worldsize.launch import failure, limits, live, view
+from worldsize.launch import failure, view
 from worldsize.launch.crew import Crew, Member
 from worldsize.launch.flags import Flags
 from worldsize.launch.outcome import RankFailed, Run
 from worldsize.launch.process import SOCKET
+from worldsize.launch.quota import Quota
 
 _RANK_LINE = re.compile(rb"\[rank (\d+)\] ?")
 _EXIT = re.compile(r"rank +: (\d+) .*\n +exitcode +: (-?\d+)")  # in the agent's closing summary
@@ -30,47 +30,12 @@ _KEPT_WORDS = 1 << 16  # characters of what the agent itself says
 _CLOSE_S = 3.0  # how long the agent may take to end its ranks before it is killed
 
 
-def torchrun(
-    script: str | os.PathLike[str],
-    *args: str,
-    timeout_s: float = 300,
-    stalled_s: float | None = 20,
-    env: Mapping[str, str] | None = None,
-    echo: bool = True,
-    **flags: str | int | bool,
+def run_script(
+    flags: Flags, command: list[str], timeout_s: float, stalled_s: float | None, env: dict[str, str], shown: view.View
 ) -> Run:
-    """A `Run` of `script` under torchrun; `nproc_per_node=2` is torchrun's `--nproc-per-node=2`, and so for every flag.
-
-    The script joins its process group itself, as it would in a shell. `values` are None: a script returns nothing.
-
-    Raises:
-        ValueError: there is no such script, torchrun does not take a flag, or memory does not hold so many ranks.
-        RankFailed: a rank ended badly and no restart was left; names the culprit.
-        RunTimeout: the script was not done after `timeout_s` seconds, or for `stalled_s` seconds every rank waited in
-            one call; says who waits for whom.
-        RunStopped: the stop button was pressed.
-    """
-    words = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in flags.items()]
-    return launch(words, script, list(args), timeout_s, stalled_s, dict(env or {}), echo)
-
-
-def launch(
-    words: Sequence[str],
-    script: str | os.PathLike[str],
-    args: list[str],
-    timeout_s: float,
-    stalled_s: float | None,
-    env: dict[str, str],
-    echo: bool,
-) -> Run:
-    """The same with torchrun's flags as they are written in a shell."""
-    limits.refuse_bad_timeout(timeout_s)
-    flags = Flags.parse(words)
-    limits.refuse_too_many(flags.num_ranks, "torchrun")
-    if not Path(script).is_file():
-        raise ValueError(f"there is no script {os.fspath(script)!r} in {os.getcwd()}")
-    with AgentCrew(flags, env, live.choose_view(echo)) as crew:
-        crew.start([os.fspath(script), *args])
+    """A `Run` of a script and its arguments under the agent."""
+    with AgentCrew(flags, env, shown) as crew:
+        crew.start(command)
         return crew.outcome(crew.listen(timeout_s, stalled_s))
 
 
@@ -80,11 +45,11 @@ def run_function(
     timeout_s: float,
     stalled_s: float | None,
     shown: view.View,
-    max_value_bytes: int,
+    quota: Quota,
 ) -> Run:
     """A `Run` of one function a rank under the agent; for `run(launcher="torchrun")`."""
     flags = Flags.parse([f"--nproc-per-node={len(payloads)}"])
-    with AgentCrew(flags, {}, shown, job, payloads, max_value_bytes) as crew:
+    with AgentCrew(flags, {}, shown, job, payloads, quota) as crew:
         crew.start([])
         return crew.outcome(crew.listen(timeout_s, stalled_s))
 
@@ -101,9 +66,9 @@ class AgentCrew(Crew):
         shown: view.View,
         job: dict[str, Any] | None = None,
         payloads: Sequence[bytes] = (),
-        max_value_bytes: int = 0,
+        quota: Quota | None = None,
     ) -> None:
-        super().__init__(shown, max_value_bytes)
+        super().__init__(shown, quota or Quota(value_bytes=0))
         self._flags, self._env, self._job, self._payloads = flags, env, job or {}, payloads
         self._folder = tempfile.TemporaryDirectory(prefix="worldsize-", dir="/tmp")  # a socket's path must be short
         self._server = socket.socket(socket.AF_UNIX)

@@ -33,6 +33,7 @@ class Flags:
     is_range: bool = False  # of nodes, that may come and go
     endpoint: str = ""
     conf: str = ""
+    num_nodes: int = 1  # the fewest, of a range
 
     @staticmethod
     def parse(words: Sequence[str]) -> Flags:
@@ -66,7 +67,8 @@ class Flags:
         fewest, _, most = str(parsed.nnodes).partition(":")
         is_range = most not in ("", fewest)
         num_ranks = _num_ranks(str(parsed.nproc_per_node))
-        return Flags(tuple(words), frozenset(names), num_ranks, is_range, parsed.rdzv_endpoint, parsed.rdzv_conf)
+        rendezvous = parsed.rdzv_endpoint, parsed.rdzv_conf
+        return Flags(tuple(words), frozenset(names), num_ranks, is_range, *rendezvous, _number(fewest, "--nnodes"))
 
     @property
     def is_standalone(self) -> bool:
@@ -96,6 +98,12 @@ class Flags:
 
 def _name(word: str) -> str:
     return word.partition("=")[0].lstrip("-").replace("-", "_")
+
+
+def _number(text: str, flag: str) -> int:
+    if not re.fullmatch(r"\d+", text) or int(text) < 1:
+        raise ValueError(f"{flag} is a number from 1 up; got {text}")
+    return int(text)
 
 
 def _num_ranks(nproc_per_node: str) -> int:

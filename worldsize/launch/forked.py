@@ -16,28 +16,33 @@ from worldsize import frames
 from worldsize.launch import failure
 from worldsize.launch.crew import Crew, Member
 from worldsize.launch.emulated import Emulation
-from worldsize.launch.failure import Failure
 from worldsize.launch.job import job_of
 from worldsize.launch.output import KEPT_OUTPUT
+from worldsize.launch.quota import Quota
 from worldsize.launch.view import View
 from worldsize.launch.warm import Nursery
 
 _job_numbers = itertools.count(1)
 _OUTPUT_CHUNK = 1 << 16
-_END_S = 10.0  # how long the nursery may take to end its ranks
+_END_S = 10.0  # how long the nursery may take to end its ranks,
+_END_IN_JAIL_S = 0.15  # and in a jail, which is swept or ended as a whole
+_ANSWER_IN_JAIL_S = 0.3  # a verdict is due a second after its limit
 
 
 class ForkedCrew(Crew):
     """Ranks that a nursery forks; each one prints into a pipe of its own."""
 
-    def __init__(self, nursery: Nursery, view: View, max_value_bytes: int, emulation: Emulation | None = None) -> None:
-        super().__init__(view, max_value_bytes, emulation)
+    def __init__(self, nursery: Nursery, view: View, quota: Quota, emulation: Emulation | None = None) -> None:
+        super().__init__(view, quota, emulation)
         self._nursery = nursery
         self._by_job: dict[int, Member] = {}
         self._asked = "auto"
+        self._are_ranks_left = False  # ended too slowly to be waited for
         self._pipes: dict[int, int] = {}  # rank -> the end that is read
         self.selector.register(nursery.socket, selectors.EVENT_READ, self._hear_nursery)
         self._store = os.path.join(nursery.scratch, uuid.uuid4().hex)
+        if not nursery.is_local:
+            self.answer_s = _ANSWER_IN_JAIL_S
 
     def start(self, payloads: list[bytes], backend: str, timeout_s: float, env: dict[str, str]) -> None:
         """Forks a rank for every payload and hands each its job."""
@@ -107,10 +112,10 @@ class ForkedCrew(Crew):
                     os.killpg(member.pid, signal.SIGKILL)  # the rank went with the nursery; what it started did not
             self._note_exit(member, signal.SIGKILL)
 
-    def _note_fault(self, rank: int, reason: str) -> None:
+    def _note_fault(self, rank: int, kind: str, reason: str) -> None:
         member = self.members[rank]
         if not member.is_settled:
-            member.failure = Failure(rank, "broken message", reason, [], time.monotonic_ns())
+            member.fail(kind, reason)
 
     def _note_exit(self, member: Member, status: int) -> None:
         member.has_exited = True
@@ -140,11 +145,10 @@ class ForkedCrew(Crew):
     def end_ranks(self) -> None:
         """Ends them and waits until the nursery has seen their ends; then takes what they printed last."""
         self._nursery.kill([job for job, member in self._by_job.items() if not member.has_exited])
-        deadline_s = time.monotonic() + _END_S
-        while self._nursery.is_alive and not all(member.has_exited for member in self.members):
+        deadline_s = time.monotonic() + (_END_S if self._nursery.is_local else _END_IN_JAIL_S)
+        while self._nursery.is_alive and not self._are_ranks_left and not all(one.has_exited for one in self.members):
             self.turn(deadline_s)
-            if time.monotonic() > deadline_s:
-                break
+            self._are_ranks_left = time.monotonic() > deadline_s
         for rank in list(self._pipes):
             self._drain(rank)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from worldsize.launch import process
 
 _BACKENDS = ("auto", "gloo", "nccl")
 _MAX_TIMEOUT_S = 1_000_000  # 11 days; the kernel's own clocks for waiting end soon after
@@ -51,6 +54,23 @@ def refuse_bad_timeout(timeout_s: float) -> None:
     """
     if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= _MAX_TIMEOUT_S:
         raise ValueError(f"timeout_s is a number of seconds above 0, at most {_MAX_TIMEOUT_S}; got {timeout_s!r}")
+
+
+def refuse_bad_networks(netns: Sequence[str], world_size: int, is_plain: bool) -> None:
+    """Nothing, when every rank can join from its network namespace; `is_plain`: by the warm launcher, not emulated.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if not is_plain:
+        raise ValueError("netns is for real ranks of the warm launcher; leave out cluster, nursery and launcher")
+    if isinstance(netns, str) or len(netns) != world_size:
+        raise ValueError(f"netns names one network namespace a rank; got {netns!r} for {world_size} ranks")
+    for name in netns:
+        if not name or set("/,") & set(name) or not os.path.exists(os.path.join(process.NETWORKS, name)):
+            raise ValueError(f"there is no network namespace {name!r}; on Linux `ip netns add {name}` makes one")
+    if os.geteuid() != 0:
+        raise ValueError("only root may enter network namespaces; run this as root, or leave out netns")
 
 
 def refuse_too_many(world_size: int, launcher: str) -> None:
@@ -106,8 +126,10 @@ def refuse_missing_gpus(world_size: int, backend: str, num_gpus: int) -> None:
         )
 
 
-def carry(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """The function and its arguments as bytes for another process.
+def carry(
+    fn: Callable[..., Any], args: tuple[Any, ...], each: Sequence[Sequence[Any]] | None, world_size: int
+) -> list[bytes]:
+    """Each rank's bytes: two pickles for one unpickler, of what all ranks share and of the rank's own arguments.
 
     Raises:
         ValueError: they cannot be carried.
@@ -116,8 +138,18 @@ def carry(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
 
     if not callable(fn):
         raise ValueError(f"run takes a function; got a {type(fn).__name__}")
+    file = io.BytesIO()
+    pickler = cloudpickle.Pickler(file)
     try:
-        return cloudpickle.dumps((fn, args))
+        pickler.dump((fn, args))  # once: a function of a module that goes by value takes most of the time
+        known, size_bytes = pickler.memo.copy(), file.tell()
+        payloads = []
+        for own in each or [()] * world_size:
+            pickler.memo = known  # what the two share stays one object on the rank
+            file.truncate(file.seek(size_bytes))
+            pickler.dump(tuple(own))
+            payloads.append(file.getvalue())
+        return payloads
     except Exception as error:
         name = getattr(fn, "__name__", repr(fn))
         raise ValueError(

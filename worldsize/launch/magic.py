@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worldsize.launch import elastic
+from worldsize.launch import command
 from worldsize.launch.outcome import Run
 from worldsize.launch.source import CELL_FILE
 
@@ -26,16 +26,18 @@ def load(shell: InteractiveShell) -> None:
 def torchrun(line: str, cell: str) -> Run | None:
     """The run of this cell's text as a script under torchrun; the line holds torchrun's own flags.
 
-    Words after ` -- ` are the script's arguments. With --help, what torchrun prints of its flags and no run.
+    `--cluster dgx-h100` runs it on that emulated cluster. Words after ` -- ` are the script's arguments. With --help,
+    what torchrun prints of its flags and no run.
     """
     words = shlex.split(line)
     flags, args = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    cluster, flags = command.take_cluster(flags)
     with tempfile.TemporaryDirectory(prefix="worldsize-") as folder:
         script = Path(folder) / CELL_FILE
         script.write_text("\n" + cell, encoding="utf-8")  # for the magic's own line, which the notebook counts
         try:
-            return elastic.launch(
-                flags, script, args, _TIMEOUT_S, _STALLED_S, {"PYTHONPATH": _search_path()}, echo=True
+            return command.launch(
+                flags, script, args, _TIMEOUT_S, _STALLED_S, {"PYTHONPATH": _search_path()}, True, cluster
             )
         except SystemExit:  # by which the parser ends --help
             return None

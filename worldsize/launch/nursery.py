@@ -6,6 +6,7 @@ Run as `python -m worldsize.launch.nursery FD [PARENT_PID]`; it and its ranks en
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import selectors
@@ -26,22 +27,35 @@ PRELOAD = (
     "torch.nn.parallel",
     "torch.optim",
     "torch._dynamo",
+    "torch.utils.serialization.config",  # tensors as arguments and as values import these two, in every rank anew
+    "numpy.ctypeslib",
     "safetensors.torch",
+    "cloudpickle",
+    "worldsize.emulate.backend",
 )
 
 
 def main(fd: int, parent_pid: int | None) -> None:
     """Serves fork and kill requests until the launcher hangs up."""
-    if os.getpid() == 1:
-        die_with_parent()
-        hide_memory()  # from the ranks of a jail, which have the same user
-    elif parent_pid is not None:
+    if parent_pid is not None:
         die_with_parent(parent_pid, signal.SIGTERM)  # so that it can still end what ranks have started
     for name in (*PRELOAD, *filter(None, os.environ.get("WORLDSIZE_PRELOAD", "").split(","))):
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a rank would write to every object, and so copy what all ranks share
+    serve(fd)
+
+
+def serve(fd: int, ahead: int = 0) -> None:
+    """Serves in a process that has imported all that ranks may need; never returns.
+
+    Ranks are nicer by `ahead` than this process, whose turn must come however many processes they start.
+    """
+    if os.getpid() == 1:
+        hide_memory()  # from the ranks of a jail, which have the same user
     sock = socket.socket(fileno=fd)
     frames.send(sock, "warm", pid=os.getpid(), num_gpus=_count_gpus())
-    _Nursery(sock).serve()
+    _Nursery(sock, ahead).serve()
     os._exit(0)  # the interpreter would take most of a second to tear torch down
 
 
@@ -61,8 +75,8 @@ def _count_gpus() -> int:
 
 
 class _Nursery:
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+    def __init__(self, sock: socket.socket, ahead: int) -> None:
+        self._sock, self._ahead = sock, ahead
         self._jobs: dict[int, int] = {}  # pid -> job
         # where ranks of a jail can write, and what stands there before the first of them
         writable = ("/dev/shm", "/tmp", os.getcwd()) if os.getpid() == 1 else ()
@@ -106,6 +120,7 @@ class _Nursery:
         pid = os.fork()
         if pid == 0:
             os.setpgid(0, 0)  # so that what the rank starts can be ended with it
+            os.nice(self._ahead)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -144,6 +159,8 @@ class _Nursery:
                 self._note_end(*os.waitpid(-1, 0))
         for folder, kept in self._kept.items():
             _empty(folder, kept)
+        if any(set(os.listdir(folder)) - kept for folder, kept in self._kept.items()):
+            os._exit(1)  # too deep, or closed to its owner: the whole jail goes, and all that is in it
         frames.send(self._sock, "swept")
 
 

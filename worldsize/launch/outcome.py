@@ -60,6 +60,11 @@ class RankFailed(RunError):
 class RunTimeout(RunError):
     """The ranks were not done in time, or none of them got on any more; `failures` are those who held up the rest."""
 
+    @property
+    def why(self) -> str:
+        """The report's first line, which names no rank: time was up, or nothing could move."""
+        return str(self).partition("\n")[0]
+
 
 class RunStopped(RunError):
     """The stop button was pressed."""

@@ -12,6 +12,9 @@ import time
 AGENT_PID = "WORLDSIZE_AGENT_PID"  # whose end a rank under torchrun shares
 SOCKET = "WORLDSIZE_SOCKET"  # where the launcher listens for it
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+NETWORKS_OF_RANKS = "WORLDSIZE_NETNS"  # the network namespaces from which the ranks of a job join, with commas
+NETWORKS = "/var/run/netns"  # where `ip netns add` keeps network namespaces, by name
+_CLONE_NEWNET = 0x40000000
 
 
 def die_with_parent(parent_pid: int | None = None, signal_number: int = signal.SIGKILL) -> None:
@@ -35,6 +38,21 @@ def end_own_group() -> None:
 def hide_memory() -> None:
     """Keeps processes of the same user from reading this one's memory or tracing it; its forks inherit that."""
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def enter_network(name: str) -> None:
+    """Moves this thread, and those that it will start, into a network namespace that `ip netns` knows; Linux only.
+
+    Raises:
+        OSError: there is no such namespace, or this process is not root.
+    """
+    fd = os.open(os.path.join(NETWORKS, name), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)  # os.setns is there from Python 3.12 on
+        if libc.setns(fd, _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {name}")
+    finally:
+        os.close(fd)
 
 
 def exit_at_eof(fd: int) -> None:

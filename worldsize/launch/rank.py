@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import pickle
 import random
 import signal
 import socket
@@ -17,7 +19,7 @@ from typing import Any
 from worldsize import frames
 from worldsize.launch import codec, failure, record, source, watch
 from worldsize.launch.calls import Logbook
-from worldsize.launch.process import die_with_parent, end_own_group
+from worldsize.launch.process import NETWORKS_OF_RANKS, die_with_parent, end_own_group, enter_network
 
 
 def main(sock: socket.socket, output_fd: int) -> None:
@@ -40,10 +42,12 @@ def take_job(sock: socket.socket) -> tuple[Link, dict[str, Any], bytes]:
     job, payload, (logbook_fd, *wire_fd) = received
     noted = watch.install(Logbook(logbook_fd))
     if wire_fd:
-        from worldsize.emulate import backend
+        from worldsize.emulate import backend, wire
 
         job["wire_fd"] = wire_fd[0]
-        backend.Work.wait = noted.wrap_wait(backend.Work.wait)
+        wire.Work.wait = noted.wrap_wait(wire.Work.wait)
+        backend.Group._post = noted.wrap_post(backend.Group._post)
+        wire.Work.on_state = noted.mark
     link = Link(sock)
     threading.Thread(target=link.serve, daemon=True, name="control").start()
     return link, job, payload
@@ -60,6 +64,7 @@ def serve(link: Link, job: dict[str, Any], payload: bytes, join: Callable[[dict[
             job["wire"].leave()
         value = codec.encode(value)
         _flush()  # before the launcher hears that this rank is done, and ends it
+        link.tell_events()
         link.send("done", value, spans=record.drain(), duration_s=time.monotonic() - start_s)
         return True
     except BaseException as error:  # a rank reports whatever ends it, also SystemExit
@@ -79,6 +84,11 @@ class Link:
         """Sends one message."""
         with self._lock:
             frames.send(self._sock, kind, body, **fields)
+
+    def tell_events(self) -> None:
+        """Tells the times of this rank's calls and what it has profiled."""
+        for batch in record.drain_events():
+            self.send("events", events=batch)
 
     def report(self, rank: int, error: BaseException) -> None:
         """Tells how this rank failed."""
@@ -118,7 +128,10 @@ def _take_output(fd: int) -> None:
 def prepare(job: dict[str, Any]) -> None:
     """Makes this process look as the launcher does: environment, folder, search path, cells."""
     os.environ.update(job["env"])
-    os.environ.update(RANK=str(job["rank"]), LOCAL_RANK=str(job["rank"]), WORLD_SIZE=str(job["world_size"]))
+    if networks := os.environ.pop(NETWORKS_OF_RANKS, ""):  # not for what this rank may start itself
+        enter_network(networks.split(",")[job["rank"]])
+    local_rank = job["rank"] % job.get("local_world_size", job["world_size"])
+    os.environ.update(RANK=str(job["rank"]), LOCAL_RANK=str(local_rank), WORLD_SIZE=str(job["world_size"]))
     if "cwd" in job:
         os.chdir(job["cwd"])
         sys.path[:] = job["path"]
@@ -131,10 +144,9 @@ def prepare(job: dict[str, Any]) -> None:
 
 
 def _work(payload: bytes) -> Any:
-    import cloudpickle
-
-    fn, args = cloudpickle.loads(payload)
-    return fn(*args)
+    unpickler = pickle.Unpickler(io.BytesIO(payload))
+    (fn, args), own = unpickler.load(), unpickler.load()
+    return fn(*args, *own)
 
 
 def join(job: dict[str, Any]) -> str:
@@ -172,6 +184,7 @@ def _join_emulated(job: dict[str, Any]) -> str:
     )
     sock = socket.socket(fileno=job["wire_fd"])
     job["wire"] = backend.join(sock, job["rank"], job["world_size"], store, job["allow"], job["compute"])
+    record.stop(job["wire"].span)
     return backend.BACKEND
 
 

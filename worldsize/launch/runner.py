@@ -6,14 +6,18 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from worldsize.faults import Fault
 from worldsize.hardware import Cluster
 from worldsize.launch import elastic, limits, live, warm
 from worldsize.launch.emulated import Emulation
 from worldsize.launch.forked import ForkedCrew
 from worldsize.launch.job import job_of
 from worldsize.launch.outcome import Run
+from worldsize.launch.process import NETWORKS_OF_RANKS
+from worldsize.launch.quota import Quota
 
 _LAUNCHERS = ("warm", "torchrun")
+_AMPLE = Quota()
 _one_at_a_time = threading.RLock()  # runs share the nursery's socket
 
 
@@ -31,8 +35,10 @@ def run(
     cluster: Cluster | str | None = None,
     allow: Collection[str] | None = None,
     compute: str = "flops",
+    faults: Sequence[Fault] = (),
     nursery: warm.Nursery | None = None,
-    max_value_bytes: int = 1 << 34,
+    netns: Sequence[str] | None = None,
+    quota: Quota = _AMPLE,
 ) -> Run:
     """A `Run` of `fn(*args, *each[rank])` on `world_size` ranks, each in a process of its own.
 
@@ -44,7 +50,10 @@ def run(
     With `cluster`, such as `hardware.DGX_H100` or "dgx-h100", the ranks exchange the same data on an emulated cluster,
     and the run's timeline is in that cluster's virtual time; `allow` then names the operations that may be used, and
     `compute` how the ranks' own work is priced: by its "flops" on the cluster's GPU at half of the peak, as "measured"
-    on this machine, or not at all ("none").
+    on this machine, or not at all ("none"). `faults` are what goes wrong there: those of `worldsize.faults`.
+
+    With `netns`, on Linux and as root, rank i joins from the network namespace `netns[i]`, as if it were another
+    machine; `env={"GLOO_SOCKET_IFNAME": ...}` then names the network device, which is `lo` otherwise.
 
     Raises:
         ValueError: an argument is wrong, this machine cannot hold so many ranks, or the function cannot be carried.
@@ -59,22 +68,26 @@ def run(
         raise ValueError(f"launcher {launcher!r} is not known; use one of {', '.join(_LAUNCHERS)}")
     if cluster is not None and (launcher != "warm" or backend != "auto"):
         raise ValueError("an emulated cluster has a backend and a launcher of its own; leave out backend and launcher")
-    if cluster is None and allow is not None:
-        raise ValueError("allow restricts runs on an emulated cluster; name one, such as cluster='dgx-h100'")
+    if cluster is None and (allow is not None or faults):
+        raise ValueError("allow and faults are for an emulated cluster; name one, such as cluster='dgx-h100'")
+    env = dict(env or {})
+    if netns is not None:
+        limits.refuse_bad_networks(netns, world_size, launcher == "warm" and cluster is None and nursery is None)
+        env[NETWORKS_OF_RANKS] = ",".join(netns)
     limits.refuse_too_many(world_size, launcher)
-    payloads = [limits.carry(fn, (*args, *(each[rank] if each else ()))) for rank in range(world_size)]
+    payloads = limits.carry(fn, args, each, world_size)
     if launcher == "torchrun":
         if backend == "nccl":
             limits.refuse_missing_gpus(world_size, backend, warm.shared().num_gpus)
-        job = job_of(world_size, backend, timeout_s, dict(env or {}))
-        return elastic.run_function(payloads, job, timeout_s, stalled_s, live.choose_view(echo), max_value_bytes)
-    emulation = None if cluster is None else Emulation(world_size, cluster, allow, compute)
+        job = job_of(world_size, backend, timeout_s, env)
+        return elastic.run_function(payloads, job, timeout_s, stalled_s, live.choose_view(echo), quota)
+    emulation = None if cluster is None else Emulation(world_size, cluster, allow, compute, faults, quota.value_bytes)
     with _one_at_a_time:
         nursery = nursery or warm.shared()
         limits.refuse_missing_gpus(world_size, backend, nursery.num_gpus)
-        crew = ForkedCrew(nursery, live.choose_view(echo), max_value_bytes, emulation)
+        crew = ForkedCrew(nursery, live.choose_view(echo), quota, emulation)
         try:
-            crew.start(payloads, backend, timeout_s, dict(env or {}))
+            crew.start(payloads, backend, timeout_s, env)
             return crew.outcome(crew.listen(timeout_s, stalled_s))
         finally:
             crew.close()

@@ -11,11 +11,11 @@ import signal
 import socket
 import sys
 import time
-import types
 from typing import Any
 
 from worldsize import frames
-from worldsize.launch import rank
+from worldsize.launch import rank, record
+from worldsize.launch.play import exit_code, play
 from worldsize.launch.process import AGENT_PID, SOCKET, die_with_parent
 
 
@@ -55,31 +55,19 @@ def _join(job: dict[str, Any]) -> str:
 
 def _run_script(link: rank.Link) -> int:
     """The exit code of the script, after telling the launcher how it went."""
-    path, sys.argv = sys.argv[1], sys.argv[1:]
-    sys.path[0] = os.path.dirname(os.path.abspath(path))
-    module = types.ModuleType("__main__")
-    module.__file__ = path
-    sys.modules["__main__"] = module  # its globals stay alive to the end: a DDP object that goes early hangs
     start_s = time.monotonic()
     try:
-        with open(path, encoding="utf-8") as file:
-            exec(compile(file.read(), path, "exec"), module.__dict__)
+        play(*sys.argv[1:])
     except SystemExit as leave:
-        if code := _exit_code(leave):
+        if code := exit_code(leave):
             link.report(int(os.environ["RANK"]), leave)
             return code
     except BaseException as error:
         link.report(int(os.environ["RANK"]), error)
         return 1
-    link.send("done", spans=[], duration_s=time.monotonic() - start_s)
+    link.tell_events()
+    link.send("done", spans=record.drain(), duration_s=time.monotonic() - start_s)
     return 0
-
-
-def _exit_code(leave: SystemExit) -> int:
-    if leave.code is None or isinstance(leave.code, int):
-        return leave.code or 0
-    print(leave.code, file=sys.stderr)
-    return 1
 
 
 def _leave(code: int) -> None:

@@ -12,28 +12,36 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from worldsize import frames
 
 
-class Nursery:
-    """A warm process that forks ranks; `command(fd)` starts it, by default on this machine as this user."""
+class Process(Protocol):
+    """What is asked of a started process; a `subprocess.Popen` has it all."""
 
-    def __init__(self, command: Callable[[int], list[str]] | None = None, scratch: str | None = None) -> None:
+    pid: int
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class Nursery:
+    """A warm process that forks ranks; `start(fd)` starts it, by default on this machine as this user."""
+
+    def __init__(self, start: Callable[[int], Process] | None = None, scratch: str | None = None) -> None:
         ours, theirs = socket.socketpair()
         self.owner_pid = os.getpid()
-        self.is_local = command is None
+        self.is_local = start is None
         self._scratch = None if scratch else tempfile.mkdtemp(prefix="worldsize-")
         self.scratch = scratch or str(self._scratch)
         self.socket = ours
-        arguments = (command or _local_command)(theirs.fileno())
-        self.process = subprocess.Popen(
-            arguments,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,  # an interrupt in the terminal is the launcher's to handle
-        )
+        self.process = (start or _start_here)(theirs.fileno())
         theirs.close()
         self._warm = False
         self.num_gpus = 0  # known once it is warm
@@ -117,7 +125,13 @@ def shared() -> Nursery:
         return _shared
 
 
-def _local_command(fd: int) -> list[str]:
+def _start_here(fd: int) -> Process:
     # a launcher in a side thread may outlive that thread, and the kernel watches threads
     parent = [str(os.getpid())] if threading.current_thread() is threading.main_thread() else []
-    return [sys.executable, "-m", "worldsize.launch.nursery", str(fd), *parent]
+    return subprocess.Popen(
+        [sys.executable, "-m", "worldsize.launch.nursery", str(fd), *parent],
+        pass_fds=[fd],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,  # an interrupt in the terminal is the launcher's to handle
+    )

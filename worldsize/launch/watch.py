@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from worldsize.launch import record
 from worldsize.launch.calls import BROKEN, DONE, ISSUED, POINT_TO_POINT, WAITING, Call, Logbook
 from worldsize.launch.source import line_of
 
@@ -43,6 +44,7 @@ _ROOTED = ("broadcast", "gather", "reduce", "scatter")
 _PEERS = ("dst", "group_dst", "src", "group_src")
 
 _FOREVER_NS = 1 << 63
+_PAUSE_S = 0.05
 _noted_ns: deque[list[int]] = deque(maxlen=1000)  # when the last noted calls started and ended
 
 
@@ -58,6 +60,7 @@ class _Watch:
         self._num_calls = 0
         self._num_collectives: dict[tuple[int, ...] | None, int] = {}
         self._issued: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._of_torch: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._inside = threading.local()
 
     def wrap(self, fn: Callable[..., Any], payload: str | None) -> Callable[..., Any]:
@@ -92,6 +95,28 @@ class _Watch:
 
         return noted
 
+    def wrap_post(self, post: Callable[..., Any]) -> Callable[..., Any]:
+        """A Python process group's `_post`, noting what torch itself calls, such as the collectives of DDP."""
+
+        @functools.wraps(post)
+        def noted(group: Any, op: str, inputs: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._is_inside:
+                return post(group, op, inputs, outputs, *args, **kwargs)
+            tensor = next(iter([*inputs, *outputs]), None)
+            told = {"tensor": tensor, "group": group, "op": kwargs.get("reduction", ""), "src": kwargs.get("peer")}
+            number = self._note(op, told, "tensor")
+            self._logbook.mark(number, ISSUED)
+            work = post(group, op, inputs, outputs, *args, **kwargs)
+            self._issued[work] = self._of_torch[work] = number
+            return work
+
+        return noted
+
+    def mark(self, work: Any, state: str) -> None:
+        """Notes the state of what torch itself has called."""
+        if (number := self._of_torch.get(work)) is not None:
+            self._logbook.mark(number, state)
+
     @property
     def _is_inside(self) -> bool:
         return getattr(self._inside, "yes", False)
@@ -103,12 +128,14 @@ class _Watch:
         window = [time.time_ns(), _FOREVER_NS]
         _noted_ns.append(window)
         end = _End()
+        start_s = time.monotonic()
         try:
             yield end
         except BaseException:
             end.state = BROKEN
             raise
         finally:
+            record.calls.during(number, end.state, start_s, time.monotonic())
             window[1] = time.time_ns()
             self._inside.yes = False
             self._logbook.mark(number, end.state)
@@ -136,6 +163,7 @@ class _Watch:
         )
         self._num_calls += 1
         self._logbook.write(call)
+        record.calls.begin(call, arguments.get(payload) if payload else None, group)
         return call.number
 
 
@@ -153,7 +181,22 @@ def install(logbook: Logbook) -> _Watch:
             if hasattr(dist, name):
                 setattr(dist, name, noted)
     work.wait = watch.wrap_wait(work.wait)
+    dist.destroy_process_group = distributed_c10d.destroy_process_group = _calm(distributed_c10d.destroy_process_group)
     return watch
+
+
+def _calm(destroy: Callable[..., None]) -> Callable[..., None]:
+    """The function, after a pause in which Gloo's thread can let go of the last call's tensors.
+
+    It needs the interpreter's lock for that, which torch holds while it waits for that thread to end (2.13).
+    """
+
+    @functools.wraps(destroy)
+    def calm(*args: Any, **kwargs: Any) -> None:
+        time.sleep(_PAUSE_S)
+        destroy(*args, **kwargs)
+
+    return calm
 
 
 def native() -> dict[str, Any]:
@@ -199,6 +242,8 @@ def _ranks_of(group: Any) -> tuple[int, ...] | None:
 
     if group is None or group is dist.group.WORLD or not isinstance(group, dist.ProcessGroup):
         return None
+    if hasattr(group, "ranks"):  # an emulated one, called by torch itself
+        return None if group.size() == dist.get_world_size() else getattr(group, "ranks", None)
     return tuple(dist.get_process_group_ranks(group))
 
 

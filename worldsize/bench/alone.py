@@ -1,0 +1,50 @@
+"""The same training in one process on the whole batch: what every distributed run has to agree with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from worldsize.bench.batches import Batches
+from worldsize.bench.task import Task
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Losses before each step, and all weights as one float32 vector, before the first step and after the last."""
+
+    losses: list[float]
+    initial: torch.Tensor
+    weights: torch.Tensor
+
+
+def train_alone(task: Task, batches: Batches) -> Trained:
+    """The training in this process, on one thread: small sums are slower on several, and much so on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _train(task, batches)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train(task: Task, batches: Batches) -> Trained:
+    model = task.model()
+    optimizer = task.optimizer(model)
+    initial, losses = flat_weights(model), []
+    for step in range(task.num_steps):
+        images, labels = batches.batch(step)
+        loss = functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return Trained(losses, initial, flat_weights(model))
+
+
+def flat_weights(model: nn.Module) -> torch.Tensor:
+    """A copy of all parameters as one float32 vector on the CPU, in the model's own order."""
+    return torch.cat([one.detach().flatten().cpu().float() for one in model.parameters()])

@@ -1,0 +1,52 @@
+"""The batches of one training, drawn from a seed: real images that nobody has seen before in this form."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from worldsize import images as files
+from worldsize.bench.task import Images
+
+_NOISE = 0.3  # of a deviation, which leaves images readable and none the same twice
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Batches:
+    """The global batch of every step: float32 images (B, 1, 8, 8), of CIFAR-10 (B, 3, 32, 32), and int64 labels (B,).
+
+    The seed decides which images come when, the noise on each, and which class every label stands for. Weights that
+    were trained on batches of one seed are worth nothing on those of another.
+    """
+
+    def __init__(self, seed: int, batch_size: int, images: Images = "digits") -> None:
+        self.batch_size = batch_size
+        self._seed = seed
+        self._images, labels = _loaded(images)
+        classes = torch.randperm(10, generator=self._generator(-1))
+        self._labels = classes[labels]
+        self._drawn: dict[int, Batch] = {}
+
+    def draw_all(self, num_steps: int) -> None:
+        """Draws the batches of these steps ahead of time, so that handing them out costs next to nothing."""
+        for step in range(num_steps):
+            self._drawn[step] = self._draw(step)
+
+    def batch(self, step: int) -> Batch:
+        """The whole batch of a step."""
+        return self._drawn.get(step) or self._draw(step)
+
+    def _draw(self, step: int) -> Batch:
+        generator = self._generator(step)
+        chosen = torch.randint(len(self._images), (self.batch_size,), generator=generator)
+        noise = torch.randn((self.batch_size, *self._images.shape[1:]), generator=generator)
+        return self._images[chosen] + _NOISE * noise, self._labels[chosen]
+
+    def _generator(self, step: int) -> torch.Generator:
+        return torch.Generator().manual_seed((self._seed * 1_000_003 + step + 1) % (1 << 63))
+
+
+@functools.cache
+def _loaded(images: Images) -> Batch:
+    return files.load_digits() if images == "digits" else files.load_cifar10()

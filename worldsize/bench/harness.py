@@ -1,0 +1,205 @@
+"""The harness: a program timed on several numbers of ranks in turn, by the clock of the process that feeds it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+
+from worldsize.bench.alone import train_alone
+from worldsize.bench.clusters import CLASSROOM
+from worldsize.bench.machine import describe
+from worldsize.bench.program import NO_WEIGHTS, Incomplete, Program, Start, StepLine, Trial, attempt
+from worldsize.bench.result import Kind, Result, Scaling, Timing, points
+from worldsize.bench.task import Task
+from worldsize.hardware import Cluster
+
+NUM_WARMUP_STEPS = 4  # allocations, first connections, compilation
+NUM_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One training that is to be timed."""
+
+    scaling: Scaling
+    world_size: int
+    kind: Kind
+    is_synchronised: bool
+    repeat: int
+
+
+def measure(
+    program: Program,
+    program_sha256: str,
+    task: Task,
+    world_sizes: Sequence[int] = (1, 2, 4),
+    *,
+    num_repeats: int = NUM_REPEATS,
+    num_warmup_steps: int = NUM_WARMUP_STEPS,
+    num_threads: int = 1,
+    max_real_ranks: int | None = None,
+    cluster: Cluster = CLASSROOM,
+    journal: Path | None = None,
+    told: Callable[[Timing, int, int], None] = lambda timing, done, total: None,
+) -> Result:
+    """A program's scaling, strong and weak, with and without exchanging gradients.
+
+    World sizes take turns, forwards and backwards, so that a machine that warms up or slows down does so for all of
+    them. As many ranks as there are GPUs, or cores where there is none, are real; more than that are emulated on
+    `cluster`, and labelled so. `told` hears of every timing. With `journal`, a file, timings are kept as they end, and
+    a measurement of the same program on the same machine that was cut off goes on where it stopped.
+    """
+    task = Task.model_validate(task)
+    if num_warmup_steps >= task.num_steps:
+        raise ValueError(f"{num_warmup_steps} steps to warm up leave none of {task.num_steps} to be timed")
+    num_real = max_real_ranks or _num_real()
+    plan = list(planned(world_sizes, num_real, num_repeats))
+    basis = (program_sha256, task, num_warmup_steps, num_threads, cluster.name, platform.node(), torch.__version__)
+    kept = _Journal(journal, repr(basis))
+    timings = []
+    for number, one in enumerate(plan, start=1):
+        timing = kept.find(one)
+        if timing is None:
+            timing = time_one(program, task, one, num_warmup_steps, cluster)
+            kept.add(one, timing)
+        timings.append(timing)
+        told(timing, number, len(plan))
+    return Result(
+        program_sha256=program_sha256,
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=describe(),
+        task=task,
+        num_warmup_steps=num_warmup_steps,
+        num_threads=num_threads,
+        cluster=cluster.name,
+        timings=timings,
+        points=points(timings),
+    )
+
+
+def planned(world_sizes: Sequence[int], num_real: int, num_repeats: int) -> Iterator[Planned]:
+    """What is timed, in order; emulated time has no noise, so that once is enough there."""
+    sizes = sorted({1, *world_sizes})  # one rank is what efficiency is told against
+    cases: list[tuple[Scaling, int, bool]] = []
+    for size in sizes:
+        cases.append(("strong", size, True))
+        if size > 1:
+            cases.append(("weak", size, True))
+            cases.append(("strong", size, False))
+    for repeat in range(num_repeats):
+        for scaling, size, sync in cases if repeat % 2 == 0 else cases[::-1]:
+            if size <= num_real:
+                yield Planned(scaling, size, "real", sync, repeat)
+    if sizes[-1] > num_real:
+        for scaling, size, sync in cases:
+            yield Planned(scaling, size, "emulated", sync, 0)
+
+
+def time_one(program: Program, task: Task, one: Planned, num_warmup_steps: int, cluster: Cluster) -> Timing:
+    """One timing; a program that fails has its reason in it."""
+    grown = task.batch_size * (one.world_size if one.scaling == "weak" else 1)
+    task = task.model_copy(update={"batch_size": grown})
+    start = Start(
+        task, one.world_size, cluster if one.kind == "emulated" else None, is_synchronised=one.is_synchronised
+    )
+    timing = Timing(
+        **vars(one), backend="", batch_size=grown, num_timed_steps=task.num_steps - num_warmup_steps, window_s=0.0
+    )
+    try:
+        trial = attempt(program, start, secrets.randbits(48))
+        timing.backend = trial.ended.backend
+        if one.kind == "real":
+            timing.window_s = _real_window_s(trial, num_warmup_steps)
+            timing.step_times_s = trial.record.step_times_s()
+        else:
+            short = replace(start, task=task.model_copy(update={"num_steps": num_warmup_steps}))
+            before = attempt(program, short, secrets.randbits(48)).ended.timeline
+            after = trial.ended.timeline
+            timing.window_s = after.end_s - before.end_s
+            timing.wire_bytes_per_step = (after.bytes_sent(0) - before.bytes_sent(0)) / timing.num_timed_steps
+        timing.claimed_bytes_per_step = claimed_bytes_per_step(trial.ended.lines)
+        if one.is_synchronised:
+            timing.weights_error = weights_error(trial, task)
+    except program.errors as error:
+        timing.failure = str(error)[:2000]
+    return timing
+
+
+def _real_window_s(trial: Trial, num_warmup_steps: int) -> float:
+    window_s = trial.record.window_s(num_warmup_steps)
+    if window_s is None:
+        raise Incomplete(*NO_WEIGHTS)
+    return window_s
+
+
+def claimed_bytes_per_step(lines: Sequence[StepLine]) -> float | None:
+    """What rank 0 said that it sent for a step, on average; None when it said nothing."""
+    return sum(line.sent_bytes for line in lines) / len(lines) if lines else None
+
+
+def weights_error(trial: Trial, task: Task) -> float:
+    """How far the weights are from those of one process on the same batches, over how far those went.
+
+    Raises:
+        Incomplete: no weights came back.
+    """
+    if trial.record.weights is None:
+        raise Incomplete(*NO_WEIGHTS)
+    alone = train_alone(task, trial.batches)
+    distance = torch.linalg.vector_norm(trial.record.weights - alone.weights)
+    return float(distance / torch.linalg.vector_norm(alone.weights - alone.initial))
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """The fingerprint of a program's file."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def _num_real() -> int:
+    from worldsize.launch import warm
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return warm.shared().num_gpus or cores
+
+
+class _Journal:
+    """Timings of one measurement in a file, a line each, whole once it is written."""
+
+    def __init__(self, path: Path | None, basis: str) -> None:
+        self._path, self._basis = path, hashlib.sha256(basis.encode()).hexdigest()
+        self._kept = dict(self._read()) if path and path.exists() else {}
+
+    def find(self, one: Planned) -> Timing | None:
+        return self._kept.get(self._key(one))
+
+    def add(self, one: Planned, timing: Timing) -> None:
+        if self._path is None or timing.failure:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        line = json.dumps({"key": self._key(one), "timing": timing.model_dump()})
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(f"\n{line}\n")  # whatever a cut-off writer left stands on a line of its own
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _key(self, one: Planned) -> str:
+        return hashlib.sha256(f"{self._basis} {one}".encode()).hexdigest()
+
+    def _read(self) -> Iterator[tuple[str, Timing]]:
+        assert self._path
+        for line in self._path.read_text(encoding="utf-8").splitlines():
+            try:
+                fields = json.loads(line)
+                yield fields["key"], Timing.model_validate(fields["timing"])
+            except (ValueError, KeyError, TypeError, ValidationError):
+                continue  # cut off while it was written

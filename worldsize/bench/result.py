@@ -1,0 +1,119 @@
+"""The file that a measurement ends in; `schema()` describes it for other programs."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from worldsize.bench.machine import Machine
+from worldsize.bench.task import Task
+
+Scaling = Literal["strong", "weak"]
+Kind = Literal["real", "emulated"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Timing(_Model):
+    """One training that was timed: `window_s` from the first sample of the first timed step to the weights.
+
+    Of an emulated one, time is the cluster's virtual time. `weights_error` is the distance to the weights of one
+    process on the same batches, over the distance that those came.
+    """
+
+    scaling: Scaling
+    world_size: int
+    repeat: int
+    is_synchronised: bool
+    kind: Kind
+    backend: str
+    batch_size: int
+    num_timed_steps: int
+    window_s: float
+    step_times_s: list[float] = []
+    weights_error: float | None = None
+    claimed_bytes_per_step: float | None = None  # sent by rank 0, as the program counted
+    wire_bytes_per_step: float | None = None  # the same as the emulated wire counted
+    failure: str = ""
+
+    @property
+    def step_s(self) -> float:
+        """Seconds a step, on average."""
+        return self.window_s / self.num_timed_steps
+
+
+class Point(_Model):
+    """One point of a scaling curve: medians over repeats, and the spread between the fastest and the slowest."""
+
+    scaling: Scaling
+    world_size: int
+    kind: Kind
+    step_s: float
+    spread_fraction: float
+    samples_per_s: float
+    samples_per_s_per_rank: float
+    efficiency: float  # speed a rank over that of one rank of the same kind
+    communication_fraction: float | None  # of a step, by running it also without exchanging gradients
+    num_repeats: int
+
+
+class Result(_Model):
+    """A program's measurement: the machine, the task, every timing, and the curves that follow from them."""
+
+    format: Literal["worldsize-benchmark-1"] = "worldsize-benchmark-1"
+    program_sha256: str
+    measured_at: str  # UTC, ISO 8601
+    machine: Machine
+    task: Task
+    num_warmup_steps: int
+    num_threads: int
+    cluster: str  # where ranks were emulated
+    timings: list[Timing]
+    points: list[Point] = Field(default=[])
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a result file."""
+    return Result.model_json_schema()
+
+
+def points(timings: list[Timing]) -> list[Point]:
+    """The scaling curves of these timings, those that failed left out; there is none of a kind without one rank."""
+    good = [one for one in timings if not one.failure]
+    has_base = {one.kind for one in good if one.world_size == 1 and one.is_synchronised}
+    found = []
+    for scaling, kind, world_size in sorted({(one.scaling, one.kind, one.world_size) for one in good}):
+        same = [one for one in good if (one.scaling, one.kind, one.world_size) == (scaling, kind, world_size)]
+        synchronised = [one for one in same if one.is_synchronised]
+        if synchronised and kind in has_base:
+            found.append(_point(synchronised, [one for one in same if not one.is_synchronised], good))
+    return found
+
+
+def _point(timings: list[Timing], without: list[Timing], everything: list[Timing]) -> Point:
+    first = timings[0]
+    steps_s = [one.step_s for one in timings]
+    step_s = statistics.median(steps_s)
+    speed = first.batch_size / step_s / first.world_size
+    alone = [
+        one.batch_size / one.step_s
+        for one in everything
+        if one.world_size == 1 and one.kind == first.kind and one.is_synchronised and one.scaling == "strong"
+    ]
+    silent_s = statistics.median([one.step_s for one in without]) if without else None
+    return Point(
+        scaling=first.scaling,
+        world_size=first.world_size,
+        kind=first.kind,
+        step_s=step_s,
+        spread_fraction=(max(steps_s) - min(steps_s)) / step_s,
+        samples_per_s=first.batch_size / step_s,
+        samples_per_s_per_rank=speed,
+        efficiency=speed / statistics.median(alone),
+        communication_fraction=None if silent_s is None else max(0.0, 1 - silent_s / step_s),
+        num_repeats=len(timings),
+    )

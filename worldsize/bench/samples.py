@@ -1,0 +1,83 @@
+"""Where a program gets its samples and brings its weights: from the harness that started it, or from here."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import torch
+from torch import nn
+
+from worldsize import frames
+from worldsize.bench.alone import flat_weights
+from worldsize.bench.batches import Batch, Batches
+from worldsize.bench.task import Images
+from worldsize.launch.record import span
+
+ADDRESS = "WORLDSIZE_FEED"  # the socket of the harness, in the environment of every rank
+
+
+class LocalSamples:
+    """Samples drawn in this process, for a program that nobody measures."""
+
+    def __init__(self, batch_size: int, seed: int, images: Images = "digits") -> None:
+        self._batches = Batches(seed, batch_size, images)
+
+    def take(self, step: int, start: int, stop: int) -> Batch:
+        """Samples `start` to `stop`, less the last, of the global batch of a step: images (n, C, H, H), labels (n,)."""
+        images, labels = self._batches.batch(step)
+        return images[start:stop], labels[start:stop]
+
+    def hand_in(self, model: nn.Module) -> None:
+        """Nothing: nobody waits for the weights."""
+
+
+class Samples:
+    """Samples that the harness hands out; it notes who takes what and when."""
+
+    def __init__(self, address: str, rank: int) -> None:
+        self._rank = rank
+        self._sock = socket.socket(socket.AF_UNIX)
+        self._sock.connect(address)
+
+    def take(self, step: int, start: int, stop: int) -> Batch:
+        """As of `LocalSamples`.
+
+        Raises:
+            ValueError: there is no such step or there are no such samples.
+            ConnectionError: the harness has ended.
+        """
+        with span(f"samples of step {step}", "data"):
+            frames.send(self._sock, "take", rank=self._rank, step=step, start=start, stop=stop)
+            header, body = self._answer()
+            num, shape = stop - start, header["shape"]
+            labels = torch.frombuffer(body, dtype=torch.int64, count=num) if num else torch.empty(0, dtype=torch.int64)
+            pixels = bytearray(body[8 * num :])
+            images = torch.frombuffer(pixels, dtype=torch.float32) if num else torch.empty(0)
+            return images.reshape(num, *shape), labels
+
+    def hand_in(self, model: nn.Module) -> None:
+        """Brings the trained weights; one rank does so, after its last step. The training ends here."""
+        frames.send(self._sock, "hand_in", flat_weights(model).numpy().tobytes())
+        self._answer()
+
+    def _answer(self) -> tuple[dict[str, Any], bytearray]:
+        answer = frames.receive(self._sock)
+        if answer is None:
+            raise ConnectionError("the harness that hands out the samples has ended")
+        header, body, _ = answer
+        if header["kind"] == "refused":
+            raise ValueError(header["reason"])
+        return header, bytearray(body)
+
+
+def open_samples(batch_size: int, seed: int, images: Images = "digits") -> Samples | LocalSamples:
+    """The samples of the training that this process is a rank of; every rank opens its own.
+
+    Under a harness they come from there, and neither `seed` nor `images` decides anything: nobody knows them ahead of
+    time. Without one they are drawn here.
+    """
+    if address := os.environ.get(ADDRESS):
+        return Samples(address, int(os.environ.get("RANK", 0)))
+    return LocalSamples(batch_size, seed, images)

@@ -1,0 +1,81 @@
+"""How each kind of work looks on a timeline: a colour, and a form that tells it without colour."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+from matplotlib.transforms import Transform
+
+from worldsize.draw.picture import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILLION, YELLOW
+
+_HEAD, _FOOT = (0.0, 0.2), (0.8, 1.0)
+_CLOSED = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
+_WAITING = "#8A8A8A"
+
+
+class Style(NamedTuple):
+    """A block's colour, where it begins and ends in its lane (0 is the top), and its darker stripes."""
+
+    colour: str
+    top: float = 0.0
+    bottom: float = 1.0
+    stripes: tuple[tuple[float, float], ...] = ()
+    ink: str = INK
+
+
+STYLES = {  # in the order of a legend
+    "data": Style(YELLOW, top=0.42),
+    "compute": Style(SKY),
+    "forward": Style(SKY),
+    "backward": Style(GREEN, stripes=(_FOOT,), ink="white"),
+    "weight": Style(ORANGE, stripes=(_HEAD,)),
+    "communication": Style(VERMILLION, top=0.1, bottom=0.82, ink="white"),
+    "update": Style(PURPLE, stripes=(_HEAD, _FOOT), ink="white"),
+    "wait": Style(_WAITING, top=0.44, bottom=0.56),
+}
+OTHER = Style(BLUE, bottom=0.58, ink="white")
+
+
+def style_of(kind: str) -> Style:
+    """How this kind looks."""
+    return STYLES.get(kind, OTHER)
+
+
+def in_order(kinds: set[str]) -> list[str]:
+    """The kinds in the order of a legend: the known ones, then the others, waiting last."""
+    known = [kind for kind in STYLES if kind in kinds and kind != "wait"]
+    return [*known, *sorted(kinds - STYLES.keys()), *(["wait"] if "wait" in kinds else [])]
+
+
+def blocks(style: Style, boxes: np.ndarray, within: Transform, edge: float = 0.0) -> list[PathPatch]:
+    """One artist for all blocks of a style, and one for their stripes.
+
+    Shapes:
+        boxes: (n, 4), each left, right, top, bottom.
+    """
+    body = rectangles(_band(boxes, style.top, style.bottom))
+    drawn = [PathPatch(body, facecolor=style.colour, edgecolor="white", linewidth=edge, transform=within)]
+    if style.stripes:
+        bands = np.concatenate([_band(boxes, low, high) for low, high in style.stripes])
+        drawn.append(PathPatch(rectangles(bands), facecolor=darker(style.colour), linewidth=0, transform=within))
+    return drawn
+
+
+def rectangles(boxes: np.ndarray) -> Path:
+    """One path of all these boxes: to draw it takes a tenth of the time of as many paths."""
+    left, right, top, bottom = boxes.T
+    corners = np.stack([left, top, right, top, right, bottom, left, bottom, left, top], axis=1).reshape(-1, 2)
+    return Path(corners, np.tile(_CLOSED, len(boxes)))
+
+
+def _band(boxes: np.ndarray, low: float, high: float) -> np.ndarray:
+    left, right, top, bottom = boxes.T
+    return np.stack([left, right, top + low * (bottom - top), top + high * (bottom - top)], axis=1)
+
+
+def darker(colour: str) -> str:
+    """The same hue at less than half the light."""
+    return "#" + "".join(f"{int(int(colour[at : at + 2], 16) * 0.45):02x}" for at in (1, 3, 5))

@@ -1,0 +1,102 @@
+"""Which rank stands where on a mesh: pure data. Places, groups along an axis, nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Protocol
+
+MOST_RANKS = 1024
+_GAP = 0.45  # between blocks, in cells
+_WRAP = 16  # a mesh of one axis goes on in the next row after so many
+
+Place = tuple[int, int]  # column and row of a cell, gaps not counted
+
+
+class DeviceMesh(Protocol):
+    """What is used of torch's DeviceMesh."""
+
+    mesh_dim_names: tuple[str, ...] | None
+
+    @property
+    def mesh(self) -> object: ...
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Axis sizes by name, and the ranks in row-major order: the last axis varies fastest."""
+
+    sizes: dict[str, int]
+    ranks: list[int]
+
+    @property
+    def coordinates(self) -> list[tuple[int, ...]]:
+        """Where each rank stands on every axis, in the order of `ranks`."""
+        return list(product(*(range(size) for size in self.sizes.values())))
+
+    @property
+    def places(self) -> dict[int, Place]:
+        """The cell of every rank: from the last axis on, every other one runs across, those between them down."""
+        return {rank: self._place(where) for where, rank in zip(self.coordinates, self.ranks, strict=True)}
+
+    def groups(self, axis: str) -> list[list[int]]:
+        """The ranks that differ in nothing but their place on this axis, group by group."""
+        at = list(self.sizes).index(axis)
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for where, rank in zip(self.coordinates, self.ranks, strict=True):
+            groups.setdefault(where[:at] + where[at + 1 :], []).append(rank)
+        return list(groups.values())
+
+    def nodes(self, ranks_per_node: int) -> dict[int, list[int]]:
+        """The ranks of each node; nothing where a node has no size."""
+        nodes: dict[int, list[int]] = {}
+        for rank in sorted(self.ranks) if ranks_per_node else []:
+            nodes.setdefault(rank // ranks_per_node, []).append(rank)
+        return nodes
+
+    def edges(self, side: int) -> list[float]:
+        """Where each column (side 0) or row (side 1) starts, in cells: blocks of the outer axes stand apart."""
+        count = 1 + max(place[side] for place in self.places.values())
+        sizes = list(reversed(self.sizes.values()))[side::2] if len(self.sizes) > 1 else []
+        spans = [math.prod(sizes[:depth]) for depth in range(1, len(sizes))]
+        return [index + _GAP * sum(index // span for span in spans) for index in range(count)]
+
+    def _place(self, where: tuple[int, ...]) -> Place:
+        if len(where) == 1:
+            return where[0] % _WRAP, where[0] // _WRAP
+        place, spans = [0, 0], [1, 1]
+        for depth, (at, size) in enumerate(zip(reversed(where), reversed(self.sizes.values()), strict=True)):
+            place[depth % 2] += at * spans[depth % 2]
+            spans[depth % 2] *= size
+        return place[0], place[1]
+
+
+def mesh_of(axes: Mapping[str, int] | DeviceMesh) -> Mesh:
+    """The mesh of these axes, or of torch's DeviceMesh with its own ranks."""
+    if isinstance(axes, Mapping):
+        sizes, ranks = dict(axes), None
+    else:
+        shape = tuple(axes.mesh.shape)  # type: ignore[attr-defined]
+        names = axes.mesh_dim_names or tuple(f"axis {number}" for number in range(len(shape)))
+        sizes, ranks = dict(zip(names, shape, strict=True)), axes.mesh.flatten().tolist()  # type: ignore[attr-defined]
+    num_ranks = math.prod(sizes.values())
+    if not sizes or min(sizes.values()) < 1 or num_ranks > MOST_RANKS:
+        raise ValueError(f'A mesh has 1 to {MOST_RANKS} ranks, as in {{"dp": 2, "tp": 4}}; got {sizes}.')
+    return Mesh(sizes, ranks or list(range(num_ranks)))
+
+
+def rectangles(places: Sequence[Place]) -> list[tuple[Place, Place]]:
+    """Rectangles, first and last cell each, that together cover these cells and no other."""
+    left, found = set(places), []
+    while left:
+        column, row = first = min(left, key=lambda place: (place[1], place[0]))
+        while (column + 1, row) in left:
+            column += 1
+        across = range(first[0], column + 1)
+        while all((one, row + 1) in left for one in across):
+            row += 1
+        left -= set(product(across, range(first[1], row + 1)))
+        found.append((first, (column, row)))
+    return found

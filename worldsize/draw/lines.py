@@ -1,0 +1,55 @@
+"""Numbers by step: a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+
+from matplotlib.axes import Axes
+
+from worldsize.draw.picture import Picture, finish, line_styles
+
+
+def curves(
+    series: Mapping[str, Sequence[float]],
+    y_label: str = "loss",
+    x_label: str = "step",
+    title: str = "",
+    difference_from: str | None = None,
+) -> Picture:
+    """One line for each label; with `difference_from`, a second panel of how far the others are from it."""
+    if not series or not all(len(values) for values in series.values()):
+        raise ValueError("There is no curve to draw: give {label: [value, value, ...]}, no list empty.")
+    if difference_from is not None and difference_from not in series:
+        raise ValueError(f"No curve is called {difference_from!r}: choose one of {', '.join(series)}.")
+    picture = Picture(9, 5.0 if difference_from else 3.4)
+    panels = picture.subplots(2 if difference_from else 1, sharex=True, squeeze=False)[:, 0]
+    # curves that should agree go from thick to thin, so that each can be seen under the next
+    widths = [max(1.6, 6.5 - 2.2 * index) if difference_from else 2.0 for index in range(len(series))]
+    for (label, values), style, width in zip(series.items(), cycle(line_styles()), widths, strict=False):
+        panels[0].plot(range(1, len(values) + 1), values, label=label, linewidth=width, **style)
+    panels[0].set_ylabel(y_label)
+    panels[0].legend(frameon=False)
+    finish(panels[0], title)
+    panels[-1].set_xlabel(x_label)
+    told = [f"{label} from {values[0]:.3g} to {values[-1]:.3g}" for label, values in series.items()]
+    picture.alt = f"Line chart{f' ({title})' if title else ''} of {y_label} against {x_label}: {'; '.join(told)}."
+    if difference_from:
+        gap = _draw_differences(panels[1], series, difference_from)
+        picture.alt += f" The largest difference from {difference_from} is {gap:.1e}."
+    return picture
+
+
+def _draw_differences(axes: Axes, series: Mapping[str, Sequence[float]], reference: str) -> float:
+    """The largest distance of any curve from the reference, after drawing them all."""
+    largest = 0.0
+    for (label, values), style in zip(series.items(), cycle(line_styles()), strict=False):
+        if label != reference:
+            distances = [abs(a - b) for a, b in zip(values, series[reference], strict=False)]
+            axes.plot(range(1, len(distances) + 1), distances, linewidth=1.8, label=label, markevery=4, **style)
+            largest = max(largest, *distances)
+    axes.set_ylabel(f"distance from\n{reference}")
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0, ncols=len(series), frameon=False)
+    finish(axes, "")
+    return largest

@@ -1,0 +1,68 @@
+"""What all pictures share: a figure that says in words what it shows, and one palette.
+
+Colours are Okabe and Ito's; every colour has a second sign beside it: a hatch, label, marker or line style.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from html import escape
+from typing import Any, Literal
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+YELLOW, BLUE, VERMILLION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
+IDLE, INK, GREY, FAINT = "#EDEDED", "#333333", "#808080", "#BBBBBB"
+PART_STYLES = [(BLUE, ""), (SKY, "//"), (ORANGE, ".."), (GREEN, "\\\\"), (PURPLE, "xx"), (YELLOW, "++")]
+LINE_STYLES = [(SKY, "-", ""), (BLACK, "--", ""), (VERMILLION, ":", ""), (BLUE, "-.", ""), (GREEN, "-", "s")]
+SCREEN_DPI, FILE_DPI = 96, 168
+Layout = Literal["constrained"] | None  # None: whoever draws places everything, which is faster
+_CLASS = "worldsize-picture"
+LEGEND = {"loc": "outside lower center", "frameon": False}
+
+
+def in_dark_theme(selector: str) -> str:
+    """The CSS rule by which images follow a dark theme: light and dark change places, and hues stay."""
+    # JupyterLab and its exports say so when their theme is dark
+    return f'body[data-jp-theme-light="false"] {selector} {{ filter: invert(0.93) hue-rotate(180deg) }}'
+
+
+class Picture(Figure):
+    """A matplotlib figure that also says in words, as `alt`, what a reader should see in it."""
+
+    def __init__(self, width: float, height: float, alt: str = "", layout: Layout = "constrained") -> None:
+        super().__init__(figsize=(width, height), layout=layout)
+        self.alt = alt
+
+    def png(self, dpi: float = FILE_DPI) -> bytes:
+        """The picture as the bytes of a PNG file, this many pixels an inch."""
+        file = io.BytesIO()
+        self.savefig(file, format="png", dpi=dpi, metadata={"Software": None}, pil_kwargs={"compress_level": 3})
+        return file.getvalue()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        encoded = base64.b64encode(self.png()).decode("ascii")
+        return {"image/png": encoded, "text/html": self._html(encoded), "text/plain": self.alt}
+
+    def _html(self, encoded: str) -> str:
+        width = round(self.get_size_inches()[0] * SCREEN_DPI)
+        style = f"width: {width}px; max-width: 100%; height: auto; background: white"
+        # viewers give an image/png no alt text of ours, so the same picture travels as html too
+        image = f'<img class="{_CLASS}" style="{style}" alt="{escape(self.alt)}" src="data:image/png;base64,{encoded}">'
+        return f"<style>{in_dark_theme(f'.{_CLASS}')}</style>{image}"
+
+
+def finish(axes: Axes, title: str, frame: tuple[str, ...] = ("left", "bottom")) -> None:
+    """Gives a panel its title and the sides of its frame that are to be seen."""
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in frame)
+    axes.tick_params(colors=INK)
+
+
+def line_styles() -> list[dict[str, Any]]:
+    """Lines that are told apart without colour, as matplotlib's arguments."""
+    return [{"color": colour, "linestyle": dashes, "marker": marker} for colour, dashes, marker in LINE_STYLES]

@@ -1,0 +1,124 @@
+"""The messages and collectives of a run in steps, as they were recorded."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from worldsize import units
+from worldsize.event import Event, is_message, operations
+
+_TOLD = 8  # transfers that a sentence lists one by one
+_ROUNDING = 1e-9  # of the run
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A message from `ranks[0]` to `ranks[1]`, or else a collective of `ranks`; over when the last of them is."""
+
+    name: str
+    ranks: tuple[int, ...]
+    size_bytes: int
+    start_s: float
+    end_s: float
+
+    @property
+    def is_message(self) -> bool:
+        """True for a message from one rank to one other."""
+        return self.name == "send"
+
+    def told(self) -> str:
+        """What it is, in words."""
+        size = units.format_bytes(self.size_bytes)
+        if self.is_message:
+            return f"rank {self.ranks[0]} sends {size} to rank {self.ranks[1]}"
+        return f"ranks {', '.join(map(str, self.ranks))} call {self.name} on {size}"
+
+
+@dataclass(frozen=True)
+class Round:
+    """Transfers that took place in one step."""
+
+    transfers: tuple[Transfer, ...]
+
+    @property
+    def start_s(self) -> float:
+        """When the first of them began, in seconds."""
+        return min(transfer.start_s for transfer in self.transfers)
+
+    @property
+    def end_s(self) -> float:
+        """When the last of them was over, in seconds."""
+        return max(transfer.end_s for transfer in self.transfers)
+
+    def told(self) -> str:
+        """Who sends what to whom, in words."""
+        told = [transfer.told() for transfer in self.transfers[:_TOLD]]
+        more = len(self.transfers) - len(told)
+        return "; ".join(told) + (f"; and {more} more" if more else "")
+
+    def names(self) -> list[str]:
+        """The collectives among them."""
+        return sorted({transfer.name for transfer in self.transfers if not transfer.is_message})
+
+    def amount(self) -> str:
+        """How many, and how large: `4 × 16.4 kB`."""
+        sizes = sorted({transfer.size_bytes for transfer in self.transfers})
+        told = " to ".join(units.format_bytes(size) for size in dict.fromkeys((sizes[0], sizes[-1])))
+        return f"{len(self.transfers)} × {told}" if len(self.transfers) > 1 else told
+
+
+def rounds(events: Iterable[Event]) -> list[Round]:
+    """The steps of a run, in order, from nothing but what was recorded.
+
+    The step of a transfer is one more than the latest step that one of its ranks had behind it when it began there:
+    when it was sent, or asked for if that was earlier (a collective: when the rank called). So what a rank has under
+    way at one time shares a step, and a straggler delays a step but does not split it.
+    """
+    operated = [(_transfer(parts), {event.rank: event for event in parts}) for parts in operations(events)]
+    operated.sort(key=lambda one: (one[0].start_s, one[0].end_s, one[0].ranks))
+    slack_s = _ROUNDING * max((transfer.end_s for transfer, _ in operated), default=0.0)
+    behind: dict[int, _Behind] = defaultdict(_Behind)
+    steps: dict[int, list[Transfer]] = defaultdict(list)
+    for transfer, parts in operated:
+        begun_s = {rank: min(event.start_s, transfer.start_s) + slack_s for rank, event in parts.items()}
+        step = 1 + max(behind[rank].at(time_s) for rank, time_s in begun_s.items())
+        steps[step].append(transfer)
+        for rank, event in parts.items():
+            behind[rank].add(event.end_s, step)
+    return [Round(tuple(sorted(steps[step], key=lambda one: one.ranks))) for step in sorted(steps)]
+
+
+class _Behind:
+    """The latest step that a rank has behind it, by time."""
+
+    def __init__(self) -> None:
+        self._ends_s: list[float] = []
+        self._steps: list[int] = []  # ever later ones
+
+    def at(self, time_s: float) -> int:
+        """The latest step that ended until then; 0 when none did."""
+        place = bisect_right(self._ends_s, time_s)
+        return self._steps[place - 1] if place else 0
+
+    def add(self, end_s: float, step: int) -> None:
+        """Nothing; afterwards the rank has this step behind it from then on."""
+        if self.at(end_s) >= step:
+            return
+        place = bisect_right(self._ends_s, end_s)
+        until = bisect_right(self._steps, step, lo=place)
+        self._ends_s[place:until], self._steps[place:until] = [end_s], [step]
+
+
+def _transfer(parts: Sequence[Event]) -> Transfer:
+    """One operation."""
+    first = parts[0]
+    end_s = max(event.end_s for event in parts)
+    if not is_message(first):
+        start_s = max(event.start_s for event in parts)
+        return Transfer(first.name, tuple(sorted(first.peers)), first.size_bytes, start_s, end_s)
+    is_sent = first.name == "send"  # else nobody recorded the sending
+    ranks = (first.rank, *first.peers) if is_sent else (*first.peers, first.rank)
+    return Transfer("send", ranks, first.size_bytes, first.start_s, end_s)

@@ -1,0 +1,71 @@
+"""What one rank did in one stretch of time, and which of these belong to one operation: pure data, no torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+COMMUNICATION, WAIT = "communication", "wait"  # the kinds that are no work
+SPANS = "main"  # the stream of what a real rank marks itself
+
+
+@dataclass(frozen=True, order=True)
+class Event:
+    """One thing that one rank did from `start_s` to `end_s`, both in seconds since the run began.
+
+    Communication also has `size_bytes`, the size of the message or of the collective's tensor as nccl-tests counts it;
+    `sent_bytes`, what this rank put on the wire for it; `peers`, the other rank of a message or all ranks of a
+    collective; `group` and `sequence`, a collective's group and its number there.
+    """
+
+    rank: int
+    stream: str
+    kind: str
+    name: str
+    start_s: float
+    end_s: float
+    size_bytes: int = 0
+    sent_bytes: float = 0
+    peers: tuple[int, ...] = ()
+    group: str = ""
+    sequence: int = 0
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from start to end."""
+        return self.end_s - self.start_s
+
+    @property
+    def is_work(self) -> bool:
+        """True for anything but communication and waiting."""
+        return self.kind not in (COMMUNICATION, WAIT)
+
+
+def operations(events: Iterable[Event]) -> list[list[Event]]:
+    """The communication with known peers, what belongs together in one list: a send and its receive, a collective.
+
+    The n-th send of a size from one rank to another meets the n-th receive; collectives meet by name, group, members
+    and sequence. An operation has one event a rank at the most, a send before its receive.
+    """
+    known = [event for event in events if event.kind == COMMUNICATION and event.peers]
+    found: dict[object, list[Event]] = {}
+    counts: Counter[object] = Counter()
+    for event in sorted(known, key=lambda e: (e.start_s, e.end_s, e)):
+        place = channel(event)
+        key = (place, event.size_bytes) if is_message(event) else (place, event.name, event.sequence)
+        counts[key, event.rank, event.name] += 1
+        found.setdefault((key, counts[key, event.rank, event.name]), []).append(event)
+    return [sorted(parts, key=lambda e: (e.name != "send", e.rank)) for parts in found.values()]
+
+
+def channel(event: Event) -> object:
+    """What carries one operation after the other: a message's sender and receiver, a collective's group."""
+    if not is_message(event):
+        return event.group, event.peers
+    return (event.rank, *event.peers) if event.name == "send" else (*event.peers, event.rank)
+
+
+def is_message(event: Event) -> bool:
+    """True for a send or a receive with one other rank."""
+    return event.name in ("send", "recv") and len(event.peers) == 1

@@ -1,0 +1,111 @@
+"""An explorer: live where somebody is there to move a slider, a picture and a sentence everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from worldsize import audience
+from worldsize.draw.picture import in_dark_theme
+from worldsize.explore.calls import Outcome, call
+from worldsize.explore.panel import Panel
+from worldsize.explore.parts import Part, Words, parts_of, words_of_bundle
+from worldsize.explore.ranges import Control, controls_of
+
+# in the file the stills follow the live panel; of the two, a front end shows what works there
+_LIVE, _STILL = ".jp-OutputArea:has(.worldsize-explorer)", ".jp-OutputArea-child:has(.worldsize-still)"
+_DEAD = ".jp-OutputArea:has(.worldsize-still):not(:has(.worldsize-explorer))"
+_DEAD_PANEL = (
+    ".jp-OutputArea-child:has(> .jp-OutputArea-output:not([data-mime-type]))"  # JupyterLab's mark of no widget
+)
+_STYLE = f"""<style>
+{_LIVE} > {_STILL}, {_DEAD} > {_DEAD_PANEL} {{ display: none }}
+.worldsize-still img {{ max-width: 100% }}
+{in_dark_theme(".worldsize-still img")}
+</style>"""
+
+
+def explore(function: Callable[..., Any], /, **ranges: Any) -> Explorer:
+    """What `function` gives, under a slider, list or check box for each of its arguments that has a range here.
+
+    A range is `(low, high)`, `(low, high, step)`, or `(low, high, "x2")` to double at each step, as a range without a
+    step does when its ends are 1000 times apart. A list, or a dict of texts and values, is a list to choose from;
+    `True` or `False` a check box; anything else is handed over as it is. A control starts at the function's default.
+    Values and results have the unit that their name ends in: `_s`, `_bytes`, `_flops`, `_fraction`.
+
+    The function may give a number, a dict of numbers, a list of rows, a Timeline, a figure, text, or a tuple of these.
+
+    Raises:
+        ValueError: a range that is none, an argument that the function does not have, or one that has no value.
+    """
+    controls, fixed = controls_of(function, ranges)
+    return Explorer(function, controls, fixed)
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """A function, what its arguments can be, and those that stay as they are."""
+
+    function: Callable[..., Any]
+    controls: list[Control]
+    fixed: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The function's name, which may end in a unit."""
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        return name if name.isidentifier() else "the function"
+
+    def call(self, chosen: Mapping[str, Any]) -> Outcome:
+        """What the function does with these values."""
+        return call(self.function, {**self.fixed, **chosen})
+
+    def parts(self, outcome: Outcome) -> list[Part]:
+        """What is to be seen of an outcome that is no error.
+
+        Raises:
+            ValueError: it cannot be drawn; says why.
+        """
+        parts = [*map(words_of_bundle, outcome.displayed), *parts_of(outcome.value, self.name)]
+        if outcome.printed:
+            parts.append(Words(f"<pre>{escape(outcome.printed)}</pre>", outcome.printed))
+        return parts or [Words(f"<p>{escape(self.name)} gave nothing.</p>", f"{self.name} gave nothing.")]
+
+    def stills(self) -> list[dict[str, str]]:
+        """The explorer as it is at first, without sliders: for each part what a notebook shows, then a sentence.
+
+        Raises:
+            RuntimeError: the function fails at its first values, which a reader could do nothing about.
+        """
+        outcome = self.call({control.name: control.value for control in self.controls})
+        if outcome.error:
+            raise RuntimeError(f"{self.sentence()} {outcome.error} {outcome.place}".rstrip())
+        return self._stills_of(self.parts(outcome))
+
+    def sentence(self) -> str:
+        """What is explored, where it starts and how far it goes, in words."""
+        told = [f"{one.name} = {one.text(one.value)} ({one.told()})" for one in self.controls]
+        return f"{self.name} with {', '.join(told)}." if told else f"{self.name}."
+
+    def _stills_of(self, parts: list[Part]) -> list[dict[str, str]]:
+        sentence = f"{self.sentence()} Run this cell in JupyterLab to change them."
+        bundles = [part.bundle() for part in [*parts, Words(f"<p>{escape(sentence)}</p>", sentence)]]
+        for bundle in bundles:
+            bundle["text/html"] = f'{_STYLE}<div class="worldsize-still">{bundle["text/html"]}</div>'
+        return bundles
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        if not audience.is_there():
+            stills = self.stills()
+        else:
+            panel = Panel(self)
+            view = panel.box._repr_mimebundle_() or {}
+            # empty text, for where the view means nothing: the stills say it all
+            display({**view, "text/html": "", "text/plain": ""}, raw=True)
+            stills = self._stills_of(panel.parts)
+        for bundle in stills:
+            display(bundle, raw=True)

@@ -1,0 +1,181 @@
+"""Failures to teach with, on an emulated cluster: slow, lost, or silently wrong. Same seed, same fault."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self, TypeAlias, get_args
+
+from worldsize.hardware import Cluster, Link
+
+
+@dataclass(frozen=True)
+class SlowRank:
+    """A rank whose own work takes `factor` times as long; with `share` below 1, that share of its steps, by chance.
+
+    Drawn by `seed`: the rank where it is None, and which steps are slow.
+    """
+
+    rank: int | None = None
+    factor: float = 2.0
+    share: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _need_factor(self.factor)
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share is {self.share}; it is the part of the rank's steps that are slow, from 0 to 1")
+
+    def on(self, cluster: Cluster, world_size: int) -> SlowRank:
+        """The same fault with its rank drawn."""
+        return replace(self, rank=_drawn_rank(self.rank, self.seed, world_size))
+
+
+@dataclass(frozen=True)
+class SlowLink:
+    """A part of the network that carries `factor` times less; by the name that `Cluster.route(src, dst).hops` gives it.
+
+    Drawn by `seed` where `hop` is None: one that the ranks' ring goes over. A collective goes at the pace of the
+    slowest link that its ring crosses.
+    """
+
+    hop: str | None = None
+    factor: float = 2.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _need_factor(self.factor)
+
+    def on(self, cluster: Cluster, world_size: int) -> SlowLink:
+        """The same fault with its link drawn.
+
+        Raises:
+            ValueError: the cluster has no such hop.
+        """
+        if self.hop is not None:
+            cluster.capacity_bytes_per_s(self.hop)
+            return self
+        hops = sorted(_hops_of_ring(range(world_size), cluster))
+        if not hops:
+            raise ValueError("one rank alone crosses no link; a slow link needs two ranks")
+        return replace(self, hop=random.Random(self.seed).choice(hops))
+
+
+@dataclass(frozen=True)
+class _AtAMoment:
+    """What befalls a rank once it has posted `after_calls` operations; `seed` draws what is None, calls below 100."""
+
+    rank: int | None = None
+    after_calls: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.after_calls is not None and self.after_calls < 0:
+            raise ValueError(f"after_calls is {self.after_calls}; it counts operations, from 0 up")
+
+    def on(self, cluster: Cluster, world_size: int) -> Self:
+        """The same fault with its rank and its moment drawn."""
+        drawn = random.Random(f"{self.seed} calls").randrange(100)
+        after_calls = drawn if self.after_calls is None else self.after_calls
+        return replace(self, rank=_drawn_rank(self.rank, self.seed, world_size), after_calls=after_calls)
+
+
+class LostRank(_AtAMoment):
+    """A rank that is gone when it has posted `after_calls` operations. `seed` draws what is None, calls below 100."""
+
+
+class SilentError(_AtAMoment):
+    """One number changes its sign on its way out of a rank, once, and nobody is told.
+
+    It is in the first operation that carries the rank's data once it has posted `after_calls`. `seed` draws what is
+    None, calls below 100, and which number it is.
+    """
+
+
+Fault: TypeAlias = SlowRank | SlowLink | LostRank | SilentError
+
+
+class Faults:
+    """The faults of one run, all drawn.
+
+    Raises:
+        ValueError: a fault names a rank or a link that the run does not have.
+        TypeError: something is no fault.
+    """
+
+    def __init__(self, faults: Sequence[Fault], cluster: Cluster, world_size: int) -> None:
+        for fault in faults:
+            if not isinstance(fault, Fault):
+                known = ", ".join(kind.__name__ for kind in get_args(Fault))
+                raise TypeError(f"{fault!r} is no fault; those of worldsize.faults are {known}")
+        drawn = [fault.on(cluster, world_size) for fault in faults]
+        self._cluster = cluster
+        self._slow = {fault.hop: fault.factor for fault in drawn if isinstance(fault, SlowLink)}
+        self._lost = {fault.rank: fault.after_calls for fault in drawn if isinstance(fault, LostRank)}
+        self._errors = [fault for fault in drawn if isinstance(fault, SilentError)]
+        self._paces = [(fault, random.Random(fault.seed)) for fault in drawn if isinstance(fault, SlowRank)]
+
+    def stretch(self, rank: int, duration_s: float) -> float:
+        """The seconds that a piece of a rank's work takes, which takes `duration_s` where nothing is wrong."""
+        for fault, chance in self._paces:
+            if fault.rank == rank and duration_s and chance.random() < fault.share:
+                duration_s *= fault.factor
+        return duration_s
+
+    def is_lost(self, rank: int, num_calls: int) -> bool:
+        """True when this rank is gone before it posts its next operation, after so many."""
+        return rank in self._lost and num_calls >= (self._lost[rank] or 0)
+
+    def spoil(self, rank: int, num_calls: int, num_items: int, body: bytes) -> bytes:
+        """What leaves a rank of these bytes, after so many calls; a silent error happens once."""
+        for fault in self._errors:
+            if num_items and body and fault.rank == rank and num_calls >= (fault.after_calls or 0):
+                self._errors.remove(fault)
+                return _with_one_sign_changed(body, num_items, random.Random(f"{fault.seed} item"))
+        return body
+
+    def capacity_bytes_per_s(self, hop: str) -> float:
+        """What a hop still carries, in bytes per second."""
+        return self._cluster.capacity_bytes_per_s(hop) / self._slow.get(hop, 1.0)
+
+    def cluster_of(self, ranks: Sequence[int]) -> Cluster:
+        """The cluster as a collective of these ranks finds it: each kind of link as slow as its slowest."""
+        if not self._slow:
+            return self._cluster
+        hops = _hops_of_ring(ranks, self._cluster) & self._slow.keys()
+        inside = max([self._slow[hop] for hop in hops if hop.startswith("gpu")], default=1.0)
+        outside = max([self._slow[hop] for hop in hops if not hop.startswith("gpu")], default=1.0)
+        inter = self._cluster.inter
+        return replace(
+            self._cluster, intra=_slowed(self._cluster.intra, inside), inter=inter and _slowed(inter, outside)
+        )
+
+
+def _slowed(link: Link, factor: float) -> Link:
+    return replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / factor)
+
+
+def _hops_of_ring(ranks: Sequence[int], cluster: Cluster) -> set[str]:
+    following = [*ranks[1:], ranks[0]]
+    return {hop for src, dst in zip(ranks, following, strict=True) for hop in cluster.route(src, dst).hops}
+
+
+def _with_one_sign_changed(body: bytes, num_items: int, chance: random.Random) -> bytes:
+    """The bytes with the sign bit of one item flipped; numbers lie with their lowest byte first."""
+    item_bytes = max(1, len(body) // num_items)
+    last = (chance.randrange(len(body) // item_bytes) + 1) * item_bytes - 1
+    return body[:last] + bytes([body[last] ^ 0x80]) + body[last + 1 :]
+
+
+def _drawn_rank(rank: int | None, seed: int, world_size: int) -> int:
+    if rank is None:
+        return random.Random(seed).randrange(world_size)
+    if not 0 <= rank < world_size:
+        raise ValueError(f"a fault is of rank {rank}, and the run's ranks are 0 to {world_size - 1}")
+    return rank
+
+
+def _need_factor(factor: float) -> None:
+    if not factor >= 1:
+        raise ValueError(f"factor is {factor}; it is how many times slower, 1 or more")

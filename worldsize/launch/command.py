@@ -1,0 +1,104 @@
+"""The command torchrun: a script under torch's elastic agent, or on an emulated cluster, with torchrun's own flags."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from worldsize import hardware
+from worldsize.hardware import Cluster
+from worldsize.launch import elastic, limits, live, play
+from worldsize.launch.flags import Flags
+from worldsize.launch.outcome import Run
+from worldsize.launch.runner import run
+
+_ON_A_CLUSTER = {"nnodes", "nproc_per_node"}  # the flags that mean something there
+
+
+def torchrun(
+    script: str | os.PathLike[str],
+    *args: str,
+    timeout_s: float = 300,
+    stalled_s: float | None = 20,
+    env: Mapping[str, str] | None = None,
+    echo: bool = True,
+    cluster: Cluster | str | None = None,
+    **flags: str | int | bool,
+) -> Run:
+    """A `Run` of `script` under torchrun; `nproc_per_node=2` is torchrun's `--nproc-per-node=2`, and so for every flag.
+
+    The script joins its process group itself, as it would in a shell. `values` are None: a script returns nothing.
+    With `cluster`, such as "dgx-h100", it joins an emulated one instead, on all of its GPUs if no flag says how many,
+    and the run's timeline is in that cluster's virtual time.
+
+    Raises:
+        ValueError: there is no such script or cluster, torchrun does not take a flag, or memory does not hold so many
+            ranks.
+        RankFailed: a rank ended badly and no restart was left; names the culprit.
+        RunTimeout: the script was not done after `timeout_s` seconds, or for `stalled_s` seconds every rank waited in
+            one call; says who waits for whom.
+        RunStopped: the stop button was pressed.
+    """
+    words = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in flags.items()]
+    return launch(words, script, list(args), timeout_s, stalled_s, dict(env or {}), echo, cluster)
+
+
+def launch(
+    words: Sequence[str],
+    script: str | os.PathLike[str],
+    args: list[str],
+    timeout_s: float,
+    stalled_s: float | None,
+    env: dict[str, str],
+    echo: bool,
+    cluster: Cluster | str | None = None,
+) -> Run:
+    """The same with torchrun's flags as they are written in a shell."""
+    limits.refuse_bad_timeout(timeout_s)
+    flags = Flags.parse(words)
+    limits.refuse_too_many(flags.num_ranks, "torchrun" if cluster is None else "warm")
+    if not Path(script).is_file():
+        raise ValueError(f"there is no script {os.fspath(script)!r} in {os.getcwd()}")
+    command = [os.fspath(script), *args]
+    if cluster is None:
+        return elastic.run_script(flags, command, timeout_s, stalled_s, env, live.choose_view(echo))
+    found = hardware.cluster(cluster) if isinstance(cluster, str) else cluster
+    return run(
+        play.join_and_play,
+        *command,
+        world_size=_world_size(flags, found),
+        timeout_s=timeout_s,
+        stalled_s=stalled_s,
+        env=env,
+        echo=echo,
+        cluster=found,
+    )
+
+
+def take_cluster(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The name after `--cluster`, which is no flag of torchrun's, and the other words.
+
+    Raises:
+        ValueError: no name follows it.
+    """
+    rest, name = [], None
+    left = iter(words)
+    for word in left:
+        flag, is_given, value = word.partition("=")
+        if flag != "--cluster":
+            rest.append(word)
+            continue
+        name = value if is_given else next(left, "")
+        if not name or name.startswith("-"):
+            raise ValueError(f"--cluster needs a name, one of {', '.join(hardware.clusters())}")
+    return name, rest
+
+
+def _world_size(flags: Flags, cluster: Cluster) -> int:
+    if foreign := sorted(flags.names - _ON_A_CLUSTER):
+        told = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
+        raise ValueError(f"an emulated cluster takes --nnodes and --nproc-per-node, and not {told}")
+    if "nproc_per_node" in flags.names:
+        return flags.num_nodes * flags.num_ranks
+    return cluster.gpus_per_node * flags.num_nodes if "nnodes" in flags.names else cluster.world_size

@@ -1,0 +1,43 @@
+"""A script, played on a rank as Python would run it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from typing import Any
+
+
+def play(path: str, *args: str) -> None:
+    """Runs a script as `__main__`, as Python would."""
+    sys.argv = [path, *args]
+    sys.path[0] = os.path.dirname(os.path.abspath(path))
+    module = types.ModuleType("__main__")
+    module.__file__ = path
+    sys.modules["__main__"] = module  # its globals stay alive to the end: a DDP object that goes early hangs
+    with open(path, encoding="utf-8") as file:
+        exec(compile(file.read(), path, "exec"), module.__dict__)
+
+
+def join_and_play(path: str, *args: str) -> None:
+    """The same on a rank that has joined already, such as one of an emulated cluster: its own joining does nothing."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    def joined(*_args: Any, **_kwargs: Any) -> None:
+        """Does nothing."""
+
+    dist.init_process_group = distributed_c10d.init_process_group = joined
+    try:
+        play(path, *args)
+    except SystemExit as leave:
+        if code := exit_code(leave):
+            raise SystemExit(code) from None
+
+
+def exit_code(leave: SystemExit) -> int:
+    """The number that a process leaves with; a sentence in its place is printed, as Python would."""
+    if leave.code is None or isinstance(leave.code, int):
+        return leave.code or 0
+    print(leave.code, file=sys.stderr)
+    return 1

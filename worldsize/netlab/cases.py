@@ -1,0 +1,110 @@
+"""What the ranks do, the same for real and emulated: a message, an all-reduce, a ring by hand, a step of DDP."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+
+_FLOAT_BYTES = 4
+_WIDTH = 512  # of a square layer: 1 MB of gradients
+_PRECEDENCE = -10  # in the kernel's niceness: what else this machine does must not be taken for the network
+
+
+def send(size_bytes: int) -> Callable[[], None]:
+    """Sends from rank 0 to rank 1."""
+    tensor = torch.ones(size_bytes // _FLOAT_BYTES)
+
+    def step() -> None:
+        if dist.get_rank() == 0:
+            dist.send(tensor, 1)
+        elif dist.get_rank() == 1:
+            dist.recv(tensor, 0)
+
+    return step
+
+
+def all_reduce(size_bytes: int) -> Callable[[], None]:
+    """All-reduces one tensor by the library."""
+    tensor = torch.zeros(size_bytes // _FLOAT_BYTES)
+
+    def step() -> None:
+        dist.all_reduce(tensor)
+
+    return step
+
+
+def ring(size_bytes: int) -> Callable[[], None]:
+    """Passes every rank's block on to the next rank until all have seen it, by isend and irecv."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    blocks = [torch.ones(size_bytes // _FLOAT_BYTES), torch.empty(size_bytes // _FLOAT_BYTES)]
+
+    def step() -> None:
+        for _ in range(size - 1):
+            # the receive first: with Gloo, word that we are ready would have to wait behind our own data
+            works = dist.irecv(blocks[1], (rank - 1) % size), dist.isend(blocks[0], (rank + 1) % size)
+            for work in works:
+                assert work is not None
+                work.wait()
+            blocks.reverse()
+
+    return step
+
+
+def ddp_step(size_bytes: int) -> Callable[[], None]:
+    """Forward, backward and update of a model with so many bytes of gradients, data-parallel."""
+    depth = max(1, round(size_bytes / _FLOAT_BYTES / _WIDTH**2))
+    layers = [torch.nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(depth)]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    batch = torch.ones(4, _WIDTH)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(batch).mean().backward()
+        optimizer.step()
+
+    for _ in range(2):  # DDP arranges its buckets anew, and tells the others, at the start of the second step
+        step()
+    return step
+
+
+KINDS: dict[str, Callable[[int], Callable[[], None]]] = {
+    "send": send,
+    "all-reduce": all_reduce,
+    "ring by hand": ring,
+    "DDP step": ddp_step,
+}
+
+
+def measure(cases: Sequence[tuple[str, int]], num_repeats: int, lead_s: float) -> list[list[float]]:
+    """On a rank of real hosts: for each case, the seconds from a start common to all ranks to this rank's end.
+
+    Ranks leave a barrier up to a delay apart. So rank 0 names an instant `lead_s` from now on the clock that all hosts
+    of one machine share, and everybody starts then. One start for warming up the connections is left out.
+    """
+    os.nice(_PRECEDENCE)
+    times_s = []
+    for kind, size_bytes in cases:
+        step = KINDS[kind](size_bytes)
+        times_s.append([_from_common_start_s(step, lead_s) for _ in range(1 + num_repeats)][1:])
+    return times_s
+
+
+def _from_common_start_s(step: Callable[[], None], lead_s: float) -> float:
+    dist.barrier()
+    start_s = torch.tensor([time.monotonic() + lead_s], dtype=torch.float64)
+    dist.broadcast(start_s, 0)
+    time.sleep(max(0.0, start_s.item() - time.monotonic()))
+    step()
+    return time.monotonic() - start_s.item()
+
+
+def once(kind: str, size_bytes: int) -> None:
+    """On an emulated rank: one case, after a barrier that ends for all ranks at the same virtual time."""
+    step = KINDS[kind](size_bytes)
+    dist.barrier()
+    step()

@@ -1,0 +1,43 @@
+"""Commands of the system, each with the one that undoes it."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import subprocess
+from collections.abc import Callable
+
+
+class Refused(ValueError):
+    """A command that did not succeed, with what it said."""
+
+
+class Commands:
+    """Runs commands, tells `say` of each before, and on leaving undoes them, the last one first."""
+
+    def __init__(self, say: Callable[[str], None] | None = None) -> None:
+        self.say = say or (lambda _: None)
+        self._stack = contextlib.ExitStack()
+
+    def run(self, command: str, undo: str | None = None) -> None:
+        """Runs a command, and `undo` at the end.
+
+        Raises:
+            Refused: it did not succeed.
+        """
+        if undo:  # noted first, so that nothing comes between: to undo what was not done only fails
+            self._stack.callback(subprocess.run, shlex.split(undo), capture_output=True)
+        self.say(command)
+        done = subprocess.run(shlex.split(command), capture_output=True, text=True)
+        if done.returncode != 0:
+            raise Refused(f"`{command}` failed: {done.stderr.strip()}")
+
+    def keep(self, running: contextlib.AbstractContextManager[object]) -> None:
+        """Enters what is to be left at the end."""
+        self._stack.enter_context(running)
+
+    def __enter__(self) -> Commands:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()

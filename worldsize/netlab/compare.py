@@ -1,0 +1,115 @@
+"""The emulated cluster against real hosts: the same programs on both, and how far apart their times are."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from worldsize.launch import run
+from worldsize.netlab import cases
+from worldsize.netlab.lab import Lab
+from worldsize.units import MB
+
+MEDIAN_GOAL, WORST_GOAL = 0.05, 0.15
+NUM_REPEATS = 5
+_LEAD_S = 0.03  # beside the network's delays, what ranks need to be ready
+_TIMEOUT_S = 120
+
+# hosts, Mbit/s, seconds of delay, and what runs there: as large as takes some 0.1 to 0.4 s
+PLAN: tuple[tuple[int, float, float, tuple[tuple[str, int], ...]], ...] = (
+    (2, 50, 0.0, (("send", 1 * MB), ("all-reduce", 1 * MB))),
+    (2, 100, 0.005, (("send", 2 * MB), ("all-reduce", 3 * MB), ("ring by hand", 2 * MB), ("DDP step", 4 * MB))),
+    (2, 200, 0.010, (("send", 4 * MB), ("all-reduce", 4 * MB), ("DDP step", 8 * MB))),
+    (2, 500, 0.0, (("send", 8 * MB), ("all-reduce", 8 * MB))),
+    (2, 1000, 0.0, (("send", 16 * MB), ("all-reduce", 16 * MB))),
+    (3, 200, 0.0, (("all-reduce", 4 * MB), ("ring by hand", 2 * MB), ("DDP step", 4 * MB))),
+    (3, 100, 0.002, (("all-reduce", 2 * MB), ("ring by hand", 1 * MB))),
+    (4, 100, 0.001, (("all-reduce", 2 * MB), ("ring by hand", 1 * MB))),
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One case: what the textbook says, what was emulated and what was real, all in seconds."""
+
+    kind: str
+    size_bytes: int
+    num_hosts: int
+    rate_mbit_s: float
+    delay_s: float
+    formula_s: float
+    emulated_s: float
+    real_s: float
+
+    @property
+    def error_fraction(self) -> float:
+        """How much longer the emulator says that it takes, as a fraction of the real time."""
+        return self.emulated_s / self.real_s - 1
+
+
+def compare(lab: Lab, todo: Iterable[tuple[str, int]]) -> list[Result]:
+    """The results of these cases (kind, size in bytes) on a lab that has been entered."""
+    todo = list(todo)
+    real_s = real_times_s(lab, todo)
+    return [
+        Result(
+            *(kind, size_bytes, lab.num_hosts, lab.rate_mbit_s, lab.delay_s),
+            formula_s=formula_s(kind, size_bytes, lab),
+            emulated_s=emulated_time_s(kind, size_bytes, lab),
+            real_s=one_s,
+        )
+        for (kind, size_bytes), one_s in zip(todo, real_s, strict=True)
+    ]
+
+
+def real_times_s(lab: Lab, todo: list[tuple[str, int]]) -> list[float]:
+    """The seconds that each case takes on the hosts: until the last rank is done, the median of the repeats."""
+    lead_s = _LEAD_S + 5 * lab.delay_s
+    options = {"netns": lab.hosts, "env": lab.env, "backend": "gloo", "echo": False, "timeout_s": _TIMEOUT_S}
+    ranks = run(cases.measure, todo, NUM_REPEATS, lead_s, world_size=lab.num_hosts, **options).values
+    return [
+        statistics.median(max(repeat) for repeat in zip(*(rank[case] for rank in ranks), strict=True))
+        for case in range(len(todo))
+    ]
+
+
+def emulated_time_s(kind: str, size_bytes: int, lab: Lab) -> float:
+    """The virtual seconds of a case on `lab.cluster`; the work of a DDP step counts as measured, the rest has none."""
+    compute = "measured" if kind == "DDP step" else "none"
+    options = {"cluster": lab.cluster, "compute": compute, "echo": False, "timeout_s": _TIMEOUT_S}
+    timeline = run(cases.once, kind, size_bytes, world_size=lab.num_hosts, **options).timeline
+    barriers_s = [event.end_s for event in timeline.of(0) if event.name == "barrier"]
+    return timeline.end_s - max(barriers_s)
+
+
+def formula_s(kind: str, size_bytes: int, lab: Lab) -> float:
+    """The textbook's seconds, of steps that each cost two delays (Gloo's rendezvous) and their bytes over the rate."""
+    link, num_hosts = lab.cluster.inter, lab.num_hosts
+    assert link is not None
+    steps, step_bytes = {
+        "send": (1, size_bytes),
+        "ring by hand": (num_hosts - 1, size_bytes),
+        "all-reduce": (2 * (num_hosts - 1), size_bytes / num_hosts),
+        "DDP step": (2 * (num_hosts - 1), size_bytes / num_hosts),
+    }[kind]
+    return steps * (link.latency_s + step_bytes / link.bandwidth_bytes_per_s)
+
+
+def compare_all(say: Callable[[str], None] | None = None) -> list[Result]:
+    """The results of the whole plan; `say` is told every command that builds a lab."""
+    results = []
+    for num_hosts, rate_mbit_s, delay_s, todo in PLAN:
+        with Lab(num_hosts, rate_mbit_s, delay_s, say) as lab:
+            results += compare(lab, todo)
+    return results
+
+
+def median_error(results: Iterable[Result]) -> float:
+    """The median of the errors' sizes, as a fraction."""
+    return statistics.median(abs(one.error_fraction) for one in results)
+
+
+def worst(results: Iterable[Result]) -> Result:
+    """The result that is furthest off."""
+    return max(results, key=lambda one: abs(one.error_fraction))

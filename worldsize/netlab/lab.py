@@ -1,0 +1,228 @@
+"""Hosts as network namespaces, links shaped by `tc`; Linux and root only."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+from worldsize import hardware
+from worldsize.hardware import Cluster, Link
+from worldsize.netlab.commands import Commands, Refused
+
+DEVICE = "net0"  # what every host calls its network card
+MAX_HOSTS = 4
+_PACKET_S = 250e-6  # what a packet may take: fine enough for small messages, coarse enough for this machine's CPU
+_PACKET_BYTES = 1500, 60_000
+_BURST_PACKETS = 2  # how far behind tbf may fall and still catch up, for when the kernel's timer is late
+_BURST_PACKETS_IN = 8  # more on the way in, which is to hold back several senders together, not one alone
+_QUEUE_BYTES = 64 << 20  # a queue that drops nothing
+_ETHERNET, _IP, _TCP = 14, 20, 20 + 12  # header bytes: no frame check in software; TCP with time stamps
+# a connection that has rested starts at full speed, and as nothing is lost, Reno never slows down
+_TCP_SETTINGS = {"tcp_slow_start_after_idle": "0", "tcp_congestion_control": "reno"}
+_numbers = itertools.count(1)
+
+
+def unavailable_because() -> str | None:
+    """Why no lab can be built here, as the end of a sentence; None where one can."""
+    if sys.platform != "linux":
+        return "network namespaces are a Linux feature"
+    if os.geteuid() != 0:
+        return "only root may make network namespaces"
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            return f"the command {tool} is missing; on Debian and Ubuntu: apt-get install iproute2"
+    if refusal := _refusal("link add probe type veth", "link add switch type bridge", _shape("lo root", 1000, 1500)):
+        return f"this kernel or container refuses: {refusal}"
+    if not os.path.exists("/dev/net/tun") and not _has_netem():
+        return "nothing can delay packets: there is neither /dev/net/tun nor netem"
+    return None
+
+
+class Lab:
+    """`num_hosts` hosts on one switch: each sends and receives at `rate_mbit_s`; what is sent arrives `delay_s` later.
+
+    Entering builds it; leaving removes it, also after an exception or Ctrl-C. The rate, in 10^6 bits a second, is that
+    of whole packets, as `tc` counts them. `say` is told every command before it runs.
+
+    Raises:
+        ValueError: there is no such lab, or (on entering) none can be built here.
+    """
+
+    def __init__(
+        self, num_hosts: int, rate_mbit_s: float, delay_s: float = 0.0, say: Callable[[str], None] | None = None
+    ) -> None:
+        if not 2 <= num_hosts <= MAX_HOSTS:
+            raise ValueError(f"num_hosts is {num_hosts}; a lab has 2 to {MAX_HOSTS}")
+        if not 1 <= rate_mbit_s <= 10_000:
+            raise ValueError(f"rate_mbit_s is {rate_mbit_s}; give 1 to 10000 Mbit/s")
+        if not 0 <= delay_s <= 1:
+            raise ValueError(f"delay_s is {delay_s}; give 0 to 1 s")
+        self.num_hosts, self.rate_mbit_s, self.delay_s = num_hosts, rate_mbit_s, delay_s
+        self._name = f"netlab{os.getpid()}n{next(_numbers)}"
+        self._commands = Commands(say)
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts' network namespaces, for `run(netns=...)`."""
+        return [f"{self._name}h{host}" for host in range(self.num_hosts)]
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment in which Gloo finds a host's network card, for `run(env=...)`."""
+        return {"GLOO_SOCKET_IFNAME": DEVICE}
+
+    @property
+    def is_relayed(self) -> bool:
+        """True when a relay in user space holds the packets: there is a delay and the kernel has no netem."""
+        return self.delay_s > 0 and not _has_netem()
+
+    @property
+    def mtu_bytes(self) -> int:
+        """The size of the largest packet: what the link carries in a quarter of a millisecond, 1500 at the least."""
+        least, most = _PACKET_BYTES
+        return round(min(max(self.rate_mbit_s * 1e6 / 8 * _PACKET_S, least), most))
+
+    @property
+    def payload_fraction(self) -> float:
+        """The share of a full packet that is data: `mtu_bytes` without the headers, over what `tc` counts."""
+        return (self.mtu_bytes - _IP - _TCP) / (self.mtu_bytes + (0 if self.is_relayed else _ETHERNET))
+
+    @property
+    def cluster(self) -> Cluster:
+        """The same hosts and links for the emulator; nothing in it is measured.
+
+        A small send of Gloo takes two delays: the receiver first tells the sender that it is ready (`worldsize.gloo`).
+        """
+        link = Link(
+            f"{self.rate_mbit_s:g} Mbit/s, {self.delay_s * 1e3:g} ms",
+            latency_s=2 * self.delay_s,
+            bandwidth_bytes_per_s=self.rate_mbit_s * 1e6 / 8 * self.payload_fraction,
+            peak_bytes_per_s=self.rate_mbit_s * 1e6 / 8,
+            kind="tcp",
+            source="as configured by worldsize.netlab (2026): two delays for Gloo's rendezvous, rate x payload share",
+        )
+        return Cluster(
+            name=f"netlab-x{self.num_hosts}",
+            gpu=hardware.A100_PCIE,  # there has to be one; the comparison prices no work on it
+            gpus_per_node=1,
+            intra=hardware.PCIE4,
+            num_nodes=self.num_hosts,
+            inter=link,
+            library="gloo",
+            source="worldsize.netlab (2026)",
+        )
+
+    def __enter__(self) -> Lab:
+        if reason := unavailable_because():
+            raise ValueError(f"no lab can be built here: {reason}")
+        try:
+            self._build()
+        except BaseException:  # also when the person at the keyboard has had enough
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._commands.__exit__()
+
+    def _build(self) -> None:
+        run = self._commands.run
+        for host in self.hosts:
+            self._add_namespace(host)
+        if self.is_relayed:
+            self._join_by_relay()
+        else:
+            self._join_by_switch()
+        for number, host in enumerate(self.hosts, 1):
+            for name, value in _TCP_SETTINGS.items():
+                run(f"ip netns exec {host} sh -c 'echo {value} > /proc/sys/net/ipv4/{name}'")
+            run(f"ip -n {host} addr add 10.77.0.{number}/24 dev {DEVICE}")
+            run(f"ip -n {host} link set {DEVICE} mtu {self.mtu_bytes} up")
+            run(f"tc -n {host} {_shape(f'{DEVICE} root', self.rate_mbit_s, self.mtu_bytes)}")
+
+    def _add_namespace(self, name: str) -> None:
+        self._commands.run(f"ip netns add {name}", undo=f"ip netns delete {name}")
+
+    def _join_by_switch(self) -> None:
+        run, switch = self._commands.run, f"{self._name}s"
+        self._add_namespace(switch)
+        run(f"ip -n {switch} link add switch type bridge")
+        run(f"ip -n {switch} link set switch up")
+        for number, host in enumerate(self.hosts):
+            run(f"ip link add {DEVICE} netns {host} type veth peer name port{number} netns {switch}")
+            run(f"ip -n {switch} link set port{number} mtu {self.mtu_bytes} master switch up")
+            place = "root"
+            if self.delay_s:
+                delay = f"netem delay {self.delay_s * 1e6:.0f}us limit 100000"
+                run(f"tc -n {switch} qdisc add dev port{number} root handle 1: {delay}")
+                place = "parent 1:1"
+            run(
+                f"tc -n {switch} {_shape(f'port{number} {place}', self.rate_mbit_s, self.mtu_bytes, _BURST_PACKETS_IN)}"
+            )
+
+    def _join_by_relay(self) -> None:
+        for host in self.hosts:
+            self._commands.run(f"ip -n {host} tuntap add dev {DEVICE} mode tun")
+        relay = _Relay(self.hosts, self.delay_s, self.rate_mbit_s * 1e6 / 8)
+        self._commands.say(f"{relay.command} &")
+        self._commands.keep(relay)
+
+
+class _Relay:
+    """A running relay between the TUN devices of hosts, of which the i-th has an address that ends in i + 1."""
+
+    def __init__(self, hosts: Sequence[str], delay_s: float, bytes_per_s: float) -> None:
+        self._words = ["-m", "worldsize.netlab.relay", f"{delay_s:g}", f"{bytes_per_s:g}", DEVICE, *hosts]
+
+    @property
+    def command(self) -> str:
+        """What starts it, as one would type it."""
+        return " ".join(["python", *self._words])
+
+    def __enter__(self) -> _Relay:
+        self._process = subprocess.Popen(
+            [sys.executable, *self._words],
+            stdin=subprocess.PIPE,  # it ends when this closes, so it cannot be left behind
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for us, who will end it
+        )
+        assert self._process.stdout
+        if self._process.stdout.readline() != b"ready\n":
+            self.__exit__()
+            raise Refused(f"`{self.command}` did not start; what it said stands above")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def _shape(place: str, rate_mbit_s: float, mtu_bytes: int, burst_packets: int = _BURST_PACKETS) -> str:
+    """The words for `tc` that hold what leaves a device to a rate; `place` is "DEVICE root" or below another shaper."""
+    burst_bytes = burst_packets * (mtu_bytes + _ETHERNET)
+    return f"qdisc add dev {place} tbf rate {rate_mbit_s:g}mbit burst {burst_bytes} limit {_QUEUE_BYTES}"
+
+
+@functools.cache
+def _has_netem() -> bool:
+    """Whether this kernel can delay packets by itself."""
+    return _refusal("qdisc add dev lo root netem delay 1ms") is None
+
+
+@functools.cache
+def _refusal(*commands: str) -> str | None:
+    """Why these words for `ip` and `tc` do not work in a namespace made for the purpose; None when they do."""
+    name = f"netlab{os.getpid()}n{next(_numbers)}"
+    try:
+        with Commands() as probe:
+            probe.run(f"ip netns add {name}", undo=f"ip netns delete {name}")
+            for words in commands:
+                probe.run(f"{'tc' if words.startswith('qdisc') else 'ip'} -n {name} {words}")
+    except Refused as error:
+        return str(error)
+    return None

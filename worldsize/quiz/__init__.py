@@ -1,0 +1,41 @@
+"""Self-checks: questions of the bank as a form that explains every answer, and as text where nobody can click."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from worldsize import audience
+from worldsize.quiz.bank import Question, Quiz, load
+from worldsize.quiz.form import form
+from worldsize.quiz.marking import Marked, mark
+from worldsize.quiz.variant import Variant, draw
+from worldsize.quiz.words import as_html, as_text
+
+__all__ = ["Asked", "Marked", "Question", "Quiz", "Variant", "ask", "draw", "load", "mark"]
+
+
+def ask(name: str, num_questions: int = 5, *, seed: int = 0, folder: Path | str | None = None) -> Asked:
+    """The first questions of the quiz of this name, shown as a form, or as text where no one can answer.
+
+    `seed` draws the numbers in them and the order of their choices.
+    """
+    quiz = load(name, folder)
+    chosen = quiz.question[:num_questions]
+    return Asked(quiz.title, tuple(draw(question, f"{seed} {question.id}") for question in chosen))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Questions that a notebook shows."""
+
+    title: str
+    variants: tuple[Variant, ...]
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        words = {"text/html": as_html(self.title, self.variants), "text/plain": as_text(self.title, self.variants)}
+        if audience.is_there():
+            # the form's bundle also holds the view of its widget, which a front end with a kernel prefers
+            return {**(form(self.variants)._repr_mimebundle_() or {}), **words}
+        return words

@@ -1,0 +1,345 @@
+"""The question bank: what a file of it may say, and the file read with every mistake named by its line."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from worldsize.quiz.expressions import Expression, Template
+
+FOLDER = "quizzes"
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+
+
+class Strict(BaseModel):
+    """A part of the bank in which a misspelt key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Steps(Strict):
+    """A parameter that is drawn from evenly spaced numbers: `low`, `low + step`, ... up to `high`."""
+
+    low: int | float
+    high: int | float
+    step: Annotated[int | float, Field(gt=0)] = 1
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Steps:
+        if self.high < self.low:
+            raise ValueError(f"it goes from {self.low} up to {self.high}, which is lower")
+        return self
+
+    @property
+    def values(self) -> list[int | float]:
+        """All of them."""
+        num_steps = int((self.high - self.low) / self.step + 1e-9)
+        return [round(self.low + place * self.step, 12) for place in range(num_steps + 1)]
+
+
+class Choice(Strict):
+    """One answer to choose: its text, or the number that it states; whether it is right; what to tell who chose it.
+
+    The `misconception` of a wrong one names, in a few words, what somebody who chose it has mixed up.
+    """
+
+    text: Template | None = None
+    value: Expression | None = None
+    correct: bool
+    feedback: Template
+    misconception: Text | None = None
+
+    @model_validator(mode="after")
+    def _has_one_content(self) -> Choice:
+        if (self.text is None) == (self.value is None):
+            raise ValueError("a choice has either a text or a value")
+        if self.correct and self.misconception:
+            raise ValueError("a correct choice is no misconception")
+        if not self.correct and not self.misconception:
+            raise ValueError("a wrong choice names its misconception")
+        return self
+
+
+class Mistake(Strict):
+    """A wrong answer that is expected: the number or the text, what was mixed up, and what to tell."""
+
+    value: Expression | None = None
+    text: Template | None = None
+    misconception: Text
+    feedback: Template
+
+
+class Figure(Strict):
+    """A timeline to look at: a template of lines `rank, stream, kind, name, start_s, end_s`, drawn with its title."""
+
+    events: Template
+    title: Template
+    alt: Template
+
+
+class Choices(Strict):
+    """What is asked for by choosing; numbers among the choices are shown with `digits` and their `unit`."""
+
+    choice: Annotated[list[Choice], Field(min_length=2)]
+    unit: Text | None = None
+    digits: Annotated[int, Field(ge=1, le=6)] = 3
+
+    @property
+    def num_correct(self) -> int:
+        """How many choices are right."""
+        return sum(choice.correct for choice in self.choice)
+
+
+class Number(Strict):
+    """A number that is asked for, in a unit; right within `tolerance_fraction`, and never beyond `low` and `high`."""
+
+    answer: Expression
+    unit: Text | None = None
+    tolerance_fraction: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
+    digits: Annotated[int, Field(ge=1, le=9)] = 3
+    low: float
+    high: float
+    mistake: list[Mistake] = []
+
+    @model_validator(mode="after")
+    def _mistakes_are_numbers(self) -> Number:
+        if not all(mistake.value and mistake.text is None for mistake in self.mistake):
+            raise ValueError("a mistake of a number has a value and no text")
+        return self
+
+
+class Words(Strict):
+    """A word or two that are asked for: any of `accepted`, whatever the case and the spaces."""
+
+    accepted: Annotated[list[Template], Field(min_length=1)]
+    mistake: list[Mistake] = []
+
+    @model_validator(mode="after")
+    def _mistakes_are_texts(self) -> Words:
+        if not all(mistake.text and mistake.value is None for mistake in self.mistake):
+            raise ValueError("a mistake of a text has a text and no value")
+        return self
+
+
+class _Question(Strict):
+    """What questions of all kinds have: `text` is Markdown with LaTeX, `minutes` the time it should take.
+
+    `parameters` are drawn, each from a list or from steps, again and again until all of `require` holds; `where` are
+    computed from them, in order.
+    """
+
+    id: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    text: Template
+    week: Annotated[int, Field(ge=1, le=14)]
+    objective: Text
+    difficulty: Annotated[int, Field(ge=1, le=3)]
+    minutes: Annotated[float, Field(gt=0, le=30)]
+    source: Text
+    parameters: dict[Name, Annotated[list[int | float | str], Field(min_length=2)] | Steps] = {}
+    where: dict[Name, Expression] = {}
+    require: list[Expression] = []
+    figure: Figure | None = None
+
+    @model_validator(mode="after")
+    def _names_are_used_once(self) -> _Question:
+        if twice := sorted(self.parameters.keys() & self.where.keys()):
+            raise ValueError(f"{twice[0]} is both a parameter and computed")
+        if (self.where or self.require) and not self.parameters:
+            raise ValueError("where and require compute with parameters, and there are none")
+        return self
+
+
+class Single(_Question, Choices):
+    """One of several choices is right."""
+
+    kind: Literal["single"]
+
+    @model_validator(mode="after")
+    def _has_one_right_choice(self) -> Single:
+        if self.num_correct != 1:
+            raise ValueError(
+                f"a single-choice question has exactly one correct choice, this one has {self.num_correct}"
+            )
+        return self
+
+
+class Multiple(_Question, Choices):
+    """Some of several choices are right."""
+
+    kind: Literal["multiple"]
+
+    @model_validator(mode="after")
+    def _has_a_right_choice(self) -> Multiple:
+        if not self.num_correct:
+            raise ValueError("a multiple-choice question has at least one correct choice, this one has none")
+        return self
+
+
+class Numeric(_Question, Number):
+    """A number is asked for; `feedback` explains it."""
+
+    kind: Literal["numeric"]
+    feedback: Template
+
+
+class Item(Strict):
+    """One thing to be put in order; with `value`, the order is from the smallest value to the largest."""
+
+    text: Template
+    value: Expression | None = None
+
+
+class Ordering(_Question):
+    """Things are to be put in order: as they are listed, or by their values."""
+
+    kind: Literal["ordering"]
+    item: Annotated[list[Item], Field(min_length=3, max_length=8)]
+    feedback: Template
+
+    @model_validator(mode="after")
+    def _all_have_values_or_none(self) -> Ordering:
+        if len({item.value is None for item in self.item}) == 2:
+            raise ValueError("either all items have a value or none has")
+        return self
+
+
+class ShortText(_Question, Words):
+    """A word or two are asked for; `feedback` explains them."""
+
+    kind: Literal["text"]
+    feedback: Template
+
+
+class NumberGap(Number):
+    """A gap for a number."""
+
+    kind: Literal["numeric"]
+
+
+class WordsGap(Words):
+    """A gap for a word or two."""
+
+    kind: Literal["text"]
+
+
+class ChoicesGap(Choices):
+    """A gap for one of several choices."""
+
+    kind: Literal["single"]
+
+
+Gap: TypeAlias = Annotated[NumberGap | WordsGap | ChoicesGap, Field(discriminator="kind")]
+
+
+class Cloze(_Question):
+    """A text with gaps, each where `[[name]]` stands, and worth an equal part; `feedback` explains them."""
+
+    kind: Literal["cloze"]
+    gap: Annotated[dict[Name, Gap], Field(min_length=1)]
+    feedback: Template
+
+    @model_validator(mode="after")
+    def _every_gap_stands_in_the_text_once(self) -> Cloze:
+        if (names := sorted(gap_names(self.text))) != sorted(self.gap):
+            raise ValueError(f"its text has the gaps {names}, and it describes {sorted(self.gap)}")
+        return self
+
+
+Question: TypeAlias = Single | Multiple | Numeric | Ordering | ShortText | Cloze
+_KINDS = {"single", "multiple", "numeric", "ordering", "text", "cloze"}
+
+
+class Quiz(Strict):
+    """One file of the bank."""
+
+    title: Text
+    question: Annotated[list[Annotated[Question, Field(discriminator="kind")]], Field(min_length=1)]
+
+
+def gap_names(text: str) -> list[str]:
+    """The names of a text's gaps, in their order."""
+    return re.findall(r"\[\[([a-z][a-z0-9_]*)\]\]", text)
+
+
+def load(name: str, folder: Path | str | None = None) -> Quiz:
+    """The quiz of this name, such as `week01`, from a folder or the nearest `quizzes` folder above.
+
+    Raises:
+        ValueError: there is no such quiz, or its file is malformed; names the file, the line, the question, the reason.
+    """
+    file = (Path(folder) if folder else find_folder()) / f"{name}.toml"
+    if not file.is_file():
+        known = sorted(path.stem for path in file.parent.glob("*.toml") if b"[[question]]" in path.read_bytes())
+        raise ValueError(f"There is no quiz {name!r} in {file.parent}: choose one of {', '.join(known) or 'none'}.")
+    try:
+        text = file.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file.name} is not valid TOML: {error}.") from error
+    try:
+        quiz = Quiz.model_validate(data)
+    except ValidationError as error:
+        raise ValueError("\n".join(f"{file.name}, {problem}" for problem in _problems(error, data, text))) from error
+    ids = [question.id for question in quiz.question]
+    if twice := sorted({id for id in ids if ids.count(id) > 1}):
+        line = _line(text, ("question", len(ids) - 1 - ids[::-1].index(twice[0]), "id"))
+        raise ValueError(f"{file.name}, line {line}, question {twice[0]}: its id is used more than once.")
+    return quiz
+
+
+def find_folder() -> Path:
+    """The nearest folder of quizzes, from the working directory upwards."""
+    here, ours = Path.cwd(), Path(__file__).resolve()
+    for folder in (here, *here.parents, *ours.parents):
+        if any((folder / FOLDER).glob("*.toml")):
+            return folder / FOLDER
+    raise ValueError(f"There is no folder {FOLDER!r} with quizzes in {here} or above: start in the course's folder.")
+
+
+def _problems(error: ValidationError, data: dict[str, Any], text: str) -> list[str]:
+    problems = []
+    for problem in error.errors():
+        # the name of the kind, which pydantic puts behind the place of what it discriminates, is no place
+        loc = tuple(part for place, part in enumerate(problem["loc"]) if not (part in _KINDS and place))
+        said = problem["msg"].removeprefix("Value error, ").rstrip(".")
+        problems.append(f"line {_line(text, loc)}, {_where(loc, data)}: {said}.")
+    return problems
+
+
+def _line(text: str, loc: tuple[int | str, ...]) -> int:
+    """The line of the innermost part of this place that can be found: a table's header, or a key in it; from 1."""
+    lines, line, path = text.splitlines(), 0, []
+    for part in loc:
+        if isinstance(part, int):
+            headers = [n for n in range(line, len(lines)) if lines[n].strip() == f"[[{'.'.join(path)}]]"]
+            line = headers[part] if part < len(headers) else line
+            continue
+        path.append(part)
+        table_ends = next(
+            (n for n in range(line + 1, len(lines)) if lines[n].lstrip().startswith("[[question]]")), None
+        )
+        for n in range(line, len(lines) if table_ends is None else table_ends):
+            if re.match(rf"\s*(\[{re.escape('.'.join(path))}\]|{re.escape(part)}\s*=)", lines[n]):
+                line = n
+                break
+    return line + 1
+
+
+def _where(loc: tuple[int | str, ...], data: dict[str, Any]) -> str:
+    """The place in words: `question 3 (w01-mean), choice 1, feedback`."""
+    words: list[str] = []
+    for part in loc:
+        if isinstance(part, int):
+            words[-1] += f" {part + 1}"
+        else:
+            words.append(part)
+    if len(loc) > 1 and loc[0] == "question":
+        question = data["question"][loc[1]]
+        if isinstance(question, dict) and isinstance(question.get("id"), str):
+            words[0] += f" ({question['id']})"
+    return ", ".join(words) or "the file"

@@ -1,0 +1,159 @@
+"""What an answer is worth, and what to tell who gave it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Variant
+
+
+@dataclass(frozen=True)
+class Marked:
+    """The share of a question that an answer has earned, from 0 to 1; what was mixed up; what to tell (Markdown)."""
+
+    share: float
+    misconceptions: tuple[str, ...] = ()
+    feedback: tuple[str, ...] = ()
+
+    @property
+    def is_right(self) -> bool:
+        """True when nothing is missing."""
+        return math.isclose(self.share, 1.0)
+
+
+UNANSWERED = Marked(0.0)
+
+
+def mark(variant: Variant, response: Any) -> Marked:
+    """What a response to a question is worth; None, or an empty one, earns nothing.
+
+    A response is the places of the chosen options, a number or its text, some words, the places of the shown items from
+    the first to the last, or a mapping from the names of gaps to such responses.
+
+    - single: all or nothing. multiple: the share of right options that were chosen, less the same for each wrong
+      one, and never below 0. ordering: the share of items at their place. cloze: the mean of the gaps.
+    - a number counts within its tolerance, with or without its unit; words count whatever their case and spaces.
+
+    Raises:
+        ValueError: the response is not of the question's kind.
+    """
+    marked = mark_answer(variant.answer, response)
+    if marked is UNANSWERED or not variant.feedback:
+        return marked
+    return Marked(marked.share, marked.misconceptions, (*marked.feedback, variant.feedback))
+
+
+def mark_answer(answer: Answer, response: Any) -> Marked:
+    """As `mark`, without what explains the question as a whole."""
+    if _is_empty(response):
+        return UNANSWERED
+    match answer:
+        case Options():
+            return _mark_options(answer, response)
+        case Amount():
+            return _mark_amount(answer, response)
+        case Phrase():
+            return _mark_phrase(answer, response)
+        case Order():
+            return _mark_order(answer, response)
+        case Gaps():
+            return _mark_gaps(answer, response)
+
+
+def _is_empty(response: Any) -> bool:
+    return response is None or (isinstance(response, str | list | tuple | set | dict) and not response)
+
+
+def _mark_options(answer: Options, response: Iterable[int]) -> Marked:
+    chosen = {response} if isinstance(response, int) else set(response)
+    if not all(isinstance(place, int) and 0 <= place < len(answer.options) for place in chosen):
+        raise ValueError(f"{sorted(map(str, chosen))} are no places of {len(answer.options)} options")
+    options = [answer.options[place] for place in sorted(chosen)]
+    if answer.single:
+        share = float(chosen == answer.right)
+    else:
+        share = max(0.0, (len(chosen & answer.right) - len(chosen - answer.right)) / len(answer.right))
+    mixed_up = tuple(option.misconception for option in options if option.misconception)
+    return Marked(share, mixed_up, tuple(f"**{option.text}**\n\n{option.feedback}" for option in options))
+
+
+def _mark_amount(answer: Amount, response: Any) -> Marked:
+    value = number(response, answer.unit)
+    if value is None:
+        said = " ".join(str(response).replace("`", "'").split())[:80]  # stays inside its code marks
+        return Marked(0.0, (), (f"`{said}` is no number that can be read here.",))
+    if _is_near(value, answer.value, answer.tolerance):
+        return Marked(1.0)
+    for mistake in answer.mistakes:
+        if _is_near(value, mistake.value, abs(mistake.value) * answer.tolerance / max(abs(answer.value), 1e-300)):
+            return Marked(0.0, (mistake.misconception,), (mistake.feedback,))
+    return Marked(0.0)
+
+
+def _mark_phrase(answer: Phrase, response: Any) -> Marked:
+    given = plain(str(response))
+    if given in map(plain, answer.accepted):
+        return Marked(1.0)
+    for mistake in answer.mistakes:
+        if given == plain(mistake.text):
+            return Marked(0.0, (mistake.misconception,), (mistake.feedback,))
+    return Marked(0.0)
+
+
+def _mark_order(answer: Order, response: Sequence[int]) -> Marked:
+    given = list(response)
+    if sorted(given) != list(range(len(answer.shown))):
+        raise ValueError(f"{given} is no order of {len(answer.shown)} items")
+    num_right = sum(one == other for one, other in zip(given, answer.places, strict=True))
+    return Marked(num_right / len(given))
+
+
+def _mark_gaps(answer: Gaps, response: Mapping[str, Any]) -> Marked:
+    if unknown := sorted(set(response) - set(answer.gaps)):
+        raise ValueError(f"there is no gap {unknown[0]!r}; the gaps are {', '.join(answer.gaps)}")
+    marked = [mark_answer(gap, response.get(name)) for name, gap in answer.gaps.items()]
+    return Marked(
+        sum(one.share for one in marked) / len(marked),
+        tuple(said for one in marked for said in one.misconceptions),
+        tuple(said for one in marked for said in one.feedback),
+    )
+
+
+def number(response: Any, unit: str = "") -> float | None:
+    """The number that somebody typed, with or without its unit; None where there is none.
+
+    `1,024` is a thousand and something, and `0,5` a half: a comma before exactly three digits separates thousands.
+    """
+    if isinstance(response, int | float) and not isinstance(response, bool):
+        return float(response) if math.isfinite(response) else None
+    text = str(response).strip().replace("\N{MINUS SIGN}", "-").replace("\N{NO-BREAK SPACE}", " ")
+    text, unit = _micro_as_u(text), _micro_as_u(unit)
+    if unit and text.lower().endswith(unit.lower()):
+        text = text[: -len(unit)].strip()
+    if re.fullmatch(r"-?[1-9]\d{0,2}([, ]\d{3})+(\.\d+)?", text):
+        text = re.sub(r"[, ]", "", text)
+    text = text.replace(",", ".") if text.count(",") == 1 and "." not in text else text
+    try:
+        value = float(text.rstrip("%"))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and "_" not in text else None
+
+
+def _micro_as_u(text: str) -> str:
+    """The text with both signs for micro, which keyboards hide, as the letter that people type instead."""
+    return text.replace("\N{MICRO SIGN}", "u").replace("\N{GREEK SMALL LETTER MU}", "u")
+
+
+def plain(text: str) -> str:
+    """Words as they are compared: lower case, single spaces, hyphens of one kind, no full stop at the end."""
+    text = re.sub(r"[\N{EN DASH}\N{NON-BREAKING HYPHEN}\N{HYPHEN}-]", "-", text.lower())
+    return " ".join(text.split()).rstrip(".")
+
+
+def _is_near(value: float, wanted: float, tolerance: float) -> bool:
+    return abs(value - wanted) <= tolerance * (1 + 1e-9) + 1e-300

@@ -1,0 +1,101 @@
+"""Questions as HTML and as plain text, without their answers."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from html import escape
+
+from worldsize.event import Event
+from worldsize.quiz.variant import Gaps, Options, Order, Picture, Variant
+from worldsize.timeline import Timeline
+
+
+def as_html(title: str, variants: Sequence[Variant]) -> str:
+    """The questions as a list, for a page on which nobody can answer."""
+    items = "".join(f"<li>{_question_html(variant)}</li>" for variant in variants)
+    note = "Run this cell in JupyterLab to answer and to get an explanation of every choice."
+    return f"<div><p><b>Self-check: {escape(title)}</b></p><ol>{items}</ol><p><i>{note}</i></p></div>"
+
+
+def as_text(title: str, variants: Sequence[Variant]) -> str:
+    """The questions as plain text."""
+    lines = [f"Self-check: {title}"]
+    for number, variant in enumerate(variants, start=1):
+        text = with_blanks(variant.text) if isinstance(variant.answer, Gaps) else variant.text
+        lines += ["", f"{number}. {text}"]
+        if variant.picture:
+            lines += [f"   [{variant.picture.title}: {variant.picture.alt}]"]
+        lines += [f"   ( ) {text}" for text in _offered(variant)]
+    return "\n".join(lines)
+
+
+def with_blanks(text: str) -> str:
+    """A text whose gaps are numbered blanks."""
+    numbers = iter(range(1, 100))
+    return re.sub(r"\[\[[a-z][a-z0-9_]*\]\]", lambda _: f"\\_\\_\\_({next(numbers)})\\_\\_\\_", text)
+
+
+def html(markdown: str) -> str:
+    """Markdown as HTML; LaTeX between dollar signs stays as it is."""
+    from nbconvert.filters.markdown_mistune import markdown2html_mistune  # takes a second to import
+
+    return markdown2html_mistune(markdown)
+
+
+def inline(markdown: str) -> str:
+    """Markdown of one line as the text of a widget's label: emphasis and code marks are taken off."""
+    return re.sub(r"(\*\*|`)(.+?)\1", r"\2", markdown)
+
+
+def picture_html(picture: Picture | None) -> str:
+    """The picture as an image that needs no file beside it; nothing where there is none."""
+    if picture is None:
+        return ""
+    data = base64.b64encode(png(picture)).decode()
+    return f'<p><img src="data:image/png;base64,{data}" alt="{escape(picture.alt)}" style="max-width: 100%"></p>'
+
+
+@lru_cache(maxsize=256)
+def png(picture: Picture) -> bytes:
+    """The picture as the bytes of a PNG file.
+
+    Raises:
+        ValueError: a line of its events is not `rank, stream, kind, name, start_s, end_s`.
+    """
+    from worldsize import draw  # matplotlib takes a second to import
+
+    run = timeline(picture)
+    streams = {event.stream for event in run.events}
+    return draw.timeline(run, picture.title, streams, tells_shares=False).png()  # shares may be what is asked for
+
+
+def timeline(picture: Picture) -> Timeline:
+    """The events of a picture."""
+    return Timeline.of_events(_event(line) for line in picture.events.splitlines() if line.strip())
+
+
+def _event(line: str) -> Event:
+    try:
+        rank, stream, kind, name, start_s, end_s = (part.strip() for part in line.split(","))
+        return Event(int(rank), stream, kind, name, float(start_s), float(end_s))
+    except ValueError:
+        raise ValueError(f"a figure's line is {line!r}, not rank, stream, kind, name, start_s, end_s") from None
+
+
+def _question_html(variant: Variant) -> str:
+    text = with_blanks(variant.text) if isinstance(variant.answer, Gaps) else variant.text
+    listed = "".join(f"<li>{html(text)}</li>" for text in _offered(variant))
+    return html(text) + picture_html(variant.picture) + (f"<ul>{listed}</ul>" if listed else "")
+
+
+def _offered(variant: Variant) -> list[str]:
+    match variant.answer:
+        case Options(options=options):
+            return [option.text for option in options]
+        case Order(shown=shown):
+            return list(shown)
+        case _:
+            return []

@@ -1,0 +1,54 @@
+"""Stretches of time, in order and apart: when something was under way, whatever overlapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from worldsize.event import COMMUNICATION, WAIT, Event
+
+Stretches = list[tuple[float, float]]  # from and until, in seconds
+
+
+def under_way(events: Iterable[Event]) -> Stretches:
+    """When any of these events is under way."""
+    found: Stretches = []
+    for start_s, end_s in sorted((event.start_s, event.end_s) for event in events if event.end_s > event.start_s):
+        if found and start_s <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end_s)
+        else:
+            found.append((start_s, end_s))
+    return found
+
+
+def working(events: Sequence[Event]) -> Stretches:
+    """When the rank of these events works: anything but communication is under way, and it does not wait."""
+    return without(under_way(e for e in events if e.is_work), under_way(e for e in events if e.kind == WAIT))
+
+
+def exposed(events: Sequence[Event]) -> Stretches:
+    """When the rank of these events communicates and does not work."""
+    communication = under_way(event for event in events if event.kind == COMMUNICATION)
+    return without(communication, working(events)) if communication else []
+
+
+def without(stretches: Stretches, others: Stretches) -> Stretches:
+    """What is left of the first outside the second."""
+    left: Stretches = []
+    place = 0
+    for start_s, end_s in stretches:
+        while place < len(others) and others[place][1] <= start_s:
+            place += 1
+        at = place
+        while at < len(others) and others[at][0] < end_s:
+            if others[at][0] > start_s:
+                left.append((start_s, others[at][0]))
+            start_s = max(start_s, others[at][1])
+            at += 1
+        if start_s < end_s:
+            left.append((start_s, end_s))
+    return left
+
+
+def length_s(stretches: Stretches) -> float:
+    """Seconds in all."""
+    return sum(end_s - start_s for start_s, end_s in stretches)
