@@ -4,6 +4,8 @@ import os
 import sys
 import warnings
 
+from autograder import late, sanitize
+
 c = get_config()  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 
 # nbgrader looks for alembic on the PATH, also when it was itself started by its full path
@@ -16,12 +18,29 @@ c.CourseDirectory.course_id = "worldsize"
 c.CourseDirectory.source_directory = "solutions"
 c.CourseDirectory.release_directory = "labs"
 # what lies beside a solution and must reach neither students nor their submissions
-c.CourseDirectory.ignore = ["*.py", "*.pyc", "*.toml", "wrong", "right", "feedback", "__pycache__", ".*"]
+c.CourseDirectory.ignore = ["*.py", "*.pyc", "*.toml", "key.json", "wrong", "right", "feedback", "__pycache__", ".*"]
 
 c.ClearSolutions.code_stub = {
     "python": 'raise NotImplementedError("Replace this line with your own code, then run the cell again.")'
 }
 c.ClearSolutions.text_stub = "*Replace this line with your answer.*"
+
+# the gradebook names no kernel, in which nbgrader could run a submission if the lines below were not read
+c.GenerateAssignment.preprocessors = [
+    "nbgrader.preprocessors.IncludeHeaderFooter",
+    "nbgrader.preprocessors.InstantiateTests",
+    "nbgrader.preprocessors.LockCells",
+    "nbgrader.preprocessors.ClearSolutions",
+    "nbgrader.preprocessors.ClearOutput",
+    "nbgrader.preprocessors.CheckCellMetadata",
+    "nbgrader.preprocessors.ComputeChecksums",
+    "autograder.kernelless.SaveCells",
+    "autograder.assignment.ReleasePrograms",
+    "nbgrader.preprocessors.ClearHiddenTests",
+    "nbgrader.preprocessors.ClearMarkScheme",
+    "nbgrader.preprocessors.ComputeChecksums",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
 
 # grading: the judge decides, in place of a kernel that ran student code
 c.Autograde.pre_convert_hook = "autograder.grade.prepare"
@@ -33,11 +52,27 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.OverwriteCells.add_missing_cells = True
+# a project is trained many times over: as often as its hidden checks ask, and by torchrun, which takes seconds to start
+c.Grade.call_s_of, c.Grade.total_s_of = {"project1": 90}, {"project1": 900}
 
-# feedback that a student can read without a network
-c.GenerateFeedback.exporter_class = "autograder.offline.OfflineHTMLExporter"
-c.GenerateFeedback.preprocessors = [
-    "nbgrader.preprocessors.GetGrades",
-    "autograder.offline.FormulasToMathML",
-    "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
-]
+# lateness: by the collectors' record, and not by a timestamp.txt among the student's files
+late.install()
+c.ExchangeFactory.collect = "autograder.late.Collect"
+c.ZipCollectApp.collector_plugin = "autograder.late.FileNames"
+c.AssignLatePenalties.plugin_class = "autograder.late.Policy"
+# for instance 30 minutes free, then 10% for every day begun, but never more than 50%; by default nothing
+# c.Policy.grace_minutes, c.Policy.percent_per_day, c.Policy.cap_percent = 30, 10, 50
+
+# `nbgrader export`: no number where there is no grade
+c.ExportApp.plugin_class = "autograder.exports.Grades"
+
+# a student's Markdown, in feedback and in the formgrader, with nothing in it that can run
+sanitize.install()
+c.HTMLExporter.filters = {
+    "markdown2html": "autograder.sanitize.markdown_to_html",
+    "clean_html": "autograder.sanitize.clean",
+}
+
+# feedback: a page of our own, which a student can read without a network
+c.GenerateFeedback.exporter_class = "autograder.page.FeedbackExporter"
+c.GenerateFeedback.preprocessors = ["autograder.page.Grades", "autograder.offline.FormulasToMathML"]

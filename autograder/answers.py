@@ -11,14 +11,19 @@ from nbformat import NotebookNode
 from autograder.authoring import AuthoringError, Cell, Problem, Script, located, parse, without_markers
 
 HEADER = re.compile(r"# ?([a-z_]+): *(.*)")
+SCORE = re.compile(r"(\d+(?:\.\d+)?)(?: to (\d+(?:\.\d+)?))?")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One known answer: the student cells that differ from the solution, and what grading it must give."""
+    """One known answer: the student cells that differ from the solution, and what grading it must give.
+
+    Where a part of the points is for speed, a slow answer gets `score` to `most_score`, by the machine.
+    """
 
     name: str
     score: float | None
+    most_score: float | None
     hints: list[str]
     about: str
     cells: dict[str, str]
@@ -27,7 +32,7 @@ class Answer:
 def read_answer(path: Path) -> Answer:
     """The answer in a file of a `wrong/` or `right/` folder. Raises: AuthoringError."""
     script = parse(path)
-    score, hints, problems = _header(script)
+    score, most_score, hints, problems = _header(script)
     about = _about(script)
     if path.parent.name == "wrong" and score is None:
         problems.append((1, "A wrong answer needs the score that it must get: `# score: 0`."))
@@ -38,7 +43,7 @@ def read_answer(path: Path) -> Answer:
     problems += _cell_problems(script.cells)
     if problems:
         raise AuthoringError(located(path, problems))
-    return Answer(path.stem, score, hints, about, {cell.title: cell.source for cell in script.cells})
+    return Answer(path.stem, score, most_score, hints, about, {cell.title: cell.source for cell in script.cells})
 
 
 def solution_cells(path: Path) -> dict[str, str]:
@@ -61,21 +66,24 @@ def compose(notebook: NotebookNode, cells: Mapping[str, str]) -> NotebookNode:
     return filled
 
 
-def _header(script: Script) -> tuple[float | None, list[str], list[Problem]]:
-    score, hints, problems = None, [], []
+def _header(script: Script) -> tuple[float | None, float | None, list[str], list[Problem]]:
+    score, most_score, hints, problems = None, None, [], []
     for line, text in enumerate(script.preamble, start=1):
         found = HEADER.fullmatch(text.strip())
         if text.strip() and not text.startswith("#"):
             problems.append((line, "This code stands before the first cell: put a `# %%` line above it."))
         elif found and found[1] == "hint" and found[2]:
             hints.append(found[2].strip())
-        elif found and found[1] == "score" and score is None and re.fullmatch(r"\d+(\.\d+)?", found[2]):
-            score = float(found[2])
+        elif found and found[1] == "score" and score is None and (range_ := SCORE.fullmatch(found[2])):
+            score, most_score = float(range_[1]), float(range_[2] or range_[1])
         elif found:
             problems.append(
-                (line, f"`{text}` cannot be read: give `# score: N` once and `# hint: words` on each line.")
+                (
+                    line,
+                    f"`{text}` cannot be read: give `# score: N` (or `N to M`) once and `# hint: words` on each line.",
+                )
             )
-    return score, hints, problems
+    return score, most_score, hints, problems
 
 
 def _about(script: Script) -> str:

@@ -102,13 +102,19 @@ def parse(path: Path) -> Script:
 
 def split_solution(source: str) -> tuple[list[str], list[str]]:
     """The lines that students are given and the lines of the solution, both without the solution markers."""
-    given, solution, inside = [], [], False
+    lines = list(split_regions(source))
+    return [line for line, inside, _ in lines if not inside], [line for line, inside, _ in lines if inside]
+
+
+def split_regions(source: str) -> Iterator[tuple[str, bool, bool]]:
+    """Every line but the markers: its text, whether it is a solution's, and whether it is the first line of one."""
+    inside = is_first = False
     for line in source.split("\n"):
         if marker := _marker(line):
-            inside = marker == "BEGIN"
+            inside = is_first = marker == "BEGIN"
         else:
-            (solution if inside else given).append(line)
-    return given, solution
+            yield line, inside, is_first
+            is_first = False
 
 
 def without_markers(source: str) -> str:

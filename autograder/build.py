@@ -15,7 +15,9 @@ from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config.loader import Config, PyFileConfigLoader
 
+from autograder import assignment
 from autograder.authoring import AuthoringError, Cell, Script, read_lab, read_week
+from autograder.records import QUIZ_KEY, hidden
 
 CONFIG_FILE = "nbgrader_config.py"
 METADATA = {
@@ -50,7 +52,9 @@ def find_root(start: Path) -> Path:
 def find_sources(root: Path, names: Sequence[str] = ()) -> Sources:
     """The scripts called `names`, such as week01 or lab01, or all of them. Raises: ValueError."""
     weeks = sorted((root / "weeks").glob("*.py"))
-    labs = sorted(path for path in (root / "solutions").glob("*/*.py") if path.stem == path.parent.name)
+    labs = sorted(
+        path for path in (root / "solutions").glob("*/*.py") if path.stem == assignment.notebook_of(path.parent.name)
+    )
     known = {alias for path in weeks + labs for alias in _aliases(path)}
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"No script is called {', '.join(unknown)}: there are {', '.join(sorted(known)) or 'none'}.")
@@ -60,7 +64,7 @@ def find_sources(root: Path, names: Sequence[str] = ()) -> Sources:
 
 
 def _aliases(path: Path) -> set[str]:
-    return {path.stem, path.stem.split("_")[0]} if path.parent.name == "weeks" else {path.stem}
+    return {path.stem, path.stem.split("_")[0]} if path.parent.name == "weeks" else {path.parent.name}
 
 
 def build(root: Path, names: Sequence[str] = ()) -> dict[Path, bool]:
@@ -95,7 +99,7 @@ def build_fresh(root: Path, into: Path, names: Sequence[str] = ()) -> list[Path]
     config = PyFileConfigLoader(CONFIG_FILE, path=str(root)).load_config()
     for lab in sources.labs:
         _copy_given_files(lab.parent, into / lab.parent.relative_to(root), config.CourseDirectory.ignore)
-        release(into, lab.stem, config)
+        release(into, lab.parent.name, config)
     return sorted(_built_files(into))
 
 
@@ -164,14 +168,18 @@ def _read_all(sources: Sources) -> list[Script]:
 
 def _copy_given_files(solution: Path, target: Path, ignore: list[str]) -> None:
     shutil.copytree(solution, target, ignore=shutil.ignore_patterns(*ignore, "*.ipynb"), dirs_exist_ok=True)
+    for path in assignment.authored(solution):
+        shutil.copy(path, target)
 
 
 def _built_files(root: Path) -> Iterator[Path]:
     """What only a build writes: every notebook of the course and all of labs/, relative to `root`."""
     for pattern in ("weeks/*.ipynb", "solutions/*/*.ipynb", "labs/**/*"):
         for path in root.glob(pattern):
-            if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts):
-                yield path.relative_to(root)
+            inside = path.relative_to(root)
+            is_of_a_quiz = hidden(root / "solutions" / inside.parts[1]).name == QUIZ_KEY
+            if path.is_file() and not is_of_a_quiz and not any(part.startswith(".") for part in inside.parts):
+                yield inside
 
 
 def _same(left: Path, right: Path) -> bool:

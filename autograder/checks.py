@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from worldsize.check import CheckFailed
+
 
 @dataclass(frozen=True)
 class Check:
@@ -14,6 +16,19 @@ class Check:
     points: float
     cell: str
     needs: tuple[str, ...] = ()
+
+
+class PartlyHeld(CheckFailed):
+    """A check of which a part holds: it gives this share of its points, above 0 and below 1, and is told like another.
+
+    Checks that need it are tried.
+    """
+
+    def __init__(self, share: float, expected: str, actual: str, hint: str = "") -> None:
+        if not 0 < share < 1:
+            raise ValueError(f"a part is a share between 0 and 1, not {share}")
+        super().__init__(expected, actual, hint)
+        self.share = share
 
 
 def points(num_points: float, *, cell: str, needs: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Any]:

@@ -1,18 +1,36 @@
 """The `autograder` command."""
 
+from __future__ import annotations
+
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
+from autograder.bench.commands import app as bench
+from autograder.quiz.commands import app as quizzes
+from autograder.terminal import console, errors, told
+
+if TYPE_CHECKING:
+    from nbgrader.coursedir import CourseDirectory
+
+    from autograder.records import Entry
+
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+app.add_typer(quizzes, name="quiz")
+app.add_typer(bench, name="bench")
+
+
+class Engine(StrEnum):
+    """Where a class can be judged."""
+
+    LOCAL = "local"
+    RAY = "ray"
 
 
 @app.callback()
@@ -31,43 +49,179 @@ def build(
     # nbgrader takes a second to import, which other commands and --help need not wait for
     from autograder import build as builder
 
-    try:
+    with told():
         root = builder.find_root(Path.cwd())
         if check:
             _report_out_of_date(builder.out_of_date(root, names or ()))
         else:
             for path, written in builder.build(root, names or ()).items():
                 console.print(f"[green]written  [/] {path}" if written else f"[dim]unchanged {path}[/]")
-    except ValueError as error:
-        errors.print(str(error), markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
 
 
 @app.command()
 def verify(
-    labs: Annotated[list[str] | None, typer.Argument(help="Which labs, such as lab01; all by default.")] = None,
+    labs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Which, such as lab01 or project1; by default all labs, for a project is timed."),
+    ] = None,
     jobs: Annotated[int | None, typer.Option(help="How many answers to grade at once; one a core by default.")] = None,
 ) -> None:
     """Grade every known answer of a lab and compare with the score that it declares."""
+    from autograder import assignment
     from autograder import build as builder
     from autograder import verify as bank
 
-    root = builder.find_root(Path.cwd())
-    names = labs or [path.stem for path in builder.find_sources(root).labs]
+    with told():
+        root = builder.find_root(Path.cwd())
+    all_names = [path.parent.name for path in builder.find_sources(root).labs]
+    names = labs or [name for name in all_names if not assignment.is_project(name)]
     known = [case for lab in names for case in bank.cases(root, lab)]
     findings = track(bank.verify(root, known, jobs), total=len(known), console=console, description="Grading")
     table = Table("answer", "must get", "got", "seconds", "", box=SIMPLE)
-    wrong = 0
+    wrong = []
     for finding in sorted(findings, key=lambda finding: known.index(finding.case)):
-        must = finding.report.max_score if finding.case.score is None else finding.case.score
-        verdict = "[red]" + "; ".join(map(escape, finding.problems)) if finding.problems else "[green]as declared"
+        must = finding.case.due(finding.report.max_score)
+        verdict = "[red]not as declared" if finding.problems else "[green]as declared"
         name, seconds = f"{finding.case.lab} {finding.case.name}", f"{finding.report.duration_s:.1f}"
-        table.add_row(name, f"{must:g}", f"{finding.report.score:g}", seconds, verdict)
-        wrong += bool(finding.problems)
+        table.add_row(name, must, f"{finding.report.score:g}", seconds, verdict)
+        wrong += [finding] if finding.problems else []
     console.print(table)
+    for finding in wrong:
+        errors.print(f"[red]{escape(finding.told())}", soft_wrap=True)
     if wrong:
-        errors.print(f"{wrong} of {len(known)} answers did not get what they declare.")
+        errors.print(f"{len(wrong)} of {len(known)} answers did not get what they declare.")
         raise typer.Exit(1)
+
+
+@app.command()
+def grade(
+    lab: Annotated[str, typer.Argument(help="Which lab, such as lab01.")],
+    students: Annotated[list[str] | None, typer.Argument(help="Whose submissions; all by default.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="How many to judge at once; by default one a core, or what a cluster holds.")
+    ] = None,
+    engine: Annotated[
+        Engine, typer.Option(help="Judge on this machine, or on the Ray cluster at RAY_ADDRESS.")
+    ] = Engine.LOCAL,
+    again: Annotated[bool, typer.Option("--again", help="Judge also what has been judged before.")] = False,
+    allow_untrusted: Annotated[
+        bool, typer.Option("--allow-untrusted", help="Grade also where this machine's walls are too weak for it.")
+    ] = False,
+) -> None:
+    """Grade a class: like nbgrader autograde, many at a time; a run that was cut off goes on where it stopped."""
+    from autograder import build as builder
+    from autograder.assignment import is_project
+    from autograder.classroom import Lab, judge_class
+    from autograder.course import open_course
+    from autograder.engines import open_engine
+    from autograder.grade import Grade
+
+    with told():
+        coursedir = open_course(builder.find_root(Path.cwd()))
+        if allow_untrusted:
+            coursedir.config.Grade.allow_untrusted = True
+        settings = Grade(config=coursedir.config)
+        course = Lab(coursedir, lab, settings.limits_of(lab))
+        course.refuse_stock_grading()
+        names = course.named(students or ())
+        place = open_engine(engine.value, jobs, settings.num_gpus.get(lab, 0), is_project(lab))
+    judged = track(judge_class(course, names, place, again), "Grading", len(names), console=console)
+    done = {student: course.enter(student, one) for student, one in judged}
+    table = Table("student", "score", "verdict", box=SIMPLE)
+    for student in sorted(done):
+        score = "" if done[student].fault else f"{done[student].score:g}"
+        table.add_row(escape(student), score, escape(done[student].verdict))
+    console.print(table)
+    for tier in sorted({one.report.tier for one in done.values() if one.report}):
+        console.print(f"sandbox: {tier}")
+    if faults := sum(bool(one.fault) for one in done.values()):
+        errors.print(f"{faults} of {len(done)} submissions were not graded: the grader broke, which is no zero.")
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    format: Annotated[str, typer.Argument(help="csv, canvas, moodle or gradescope.")],
+    assignment: Annotated[list[str] | None, typer.Option(help="Which ones; all by default.")] = None,
+    to: Annotated[Path | None, typer.Option(help="The file to write; for gradescope a folder.")] = None,
+    rename: Annotated[
+        list[str] | None, typer.Option(help="An assignment's name in Canvas or Moodle: 'lab01=Lab 1 (4711)'.")
+    ] = None,
+) -> None:
+    """Write the gradebook's scores for another system; only where they are final."""
+    from autograder import build as builder
+    from autograder import exports
+    from autograder.course import open_course
+
+    with told():
+        root = builder.find_root(Path.cwd())
+        path = to or root / ("gradescope" if format == "gradescope" else f"grades-{format}.csv")
+        names = dict(exports.renamed(text) for text in rename or ())
+        left_out = exports.export(open_course(root), format, path, assignment or (), names)
+    console.print(f"Written: {path}", soft_wrap=True)
+    if left_out:
+        table = Table("student", "assignment", "no score, because", box=SIMPLE)
+        for row in left_out:
+            table.add_row(escape(row.student), escape(row.assignment), row.standing.value)
+        console.print(table)
+
+
+@app.command()
+def audit(
+    student: Annotated[str | None, typer.Argument(help="Whose gradings to list.")] = None,
+    replay: Annotated[int | None, typer.Option(help="Grade this entry again and compare.")] = None,
+) -> None:
+    """Check that the log of all gradings is whole; list a student's, or reproduce one."""
+    from autograder import build as builder
+    from autograder import records
+    from autograder.course import open_course
+
+    with told():
+        coursedir = open_course(builder.find_root(Path.cwd()))
+    entries, problems = records.read(Path(coursedir.root, records.LOG))
+    problems += records.missing_entries(coursedir, entries)
+    if student:
+        table = Table("entry", "time (UTC)", "assignment", "verdict", "score", "sandbox", box=SIMPLE)
+        for entry in (entry for entry in entries if entry.student == student):
+            score = "" if entry.score is None else f"{entry.score:g}"
+            when = f"{entry.time:%Y-%m-%d %H:%M:%S}"
+            table.add_row(str(entry.number), when, entry.assignment, entry.verdict, score, entry.tier or "")
+        console.print(table)
+    for problem in problems:
+        errors.print(problem, markup=False, soft_wrap=True)
+    whole = "[red]not whole[/]" if problems else "[green]whole[/]"
+    last = entries[-1].sha256 if entries else "none"
+    console.print(f"{len(entries)} entries, {whole}; the last hash: {last}", soft_wrap=True)
+    is_same = replay is None or _replay(coursedir, entries, replay)
+    if problems or not is_same:
+        raise typer.Exit(1)
+
+
+def _replay(coursedir: CourseDirectory, entries: list[Entry], number: int) -> bool:
+    """Shows a grading done again beside what the log says of it; True when they are the same."""
+    from autograder.replay import replay
+
+    entry = next((entry for entry in entries if entry.number == number), None)
+    try:
+        if entry is None:
+            raise ValueError(f"The log has no entry {number}: it holds {len(entries)}.")
+        with console.status(f"Grading entry {number} again"):
+            again = replay(coursedir, entry)
+    except (ValueError, RuntimeError) as error:
+        errors.print(str(error), markup=False, soft_wrap=True)
+        return False
+    table = Table("check", "then", "now", box=SIMPLE)
+    now = {check.name: check for check in again.checks}
+    for name in dict.fromkeys([*(check.name for check in entry.checks), *now]):
+        then = next((check for check in entry.checks if check.name == name), None)
+        shown = [f"{check.earned:g}, {check.outcome}" if check else "none" for check in (then, now.get(name))]
+        table.add_row(name, *shown)
+    table.add_row("[bold]score", f"{entry.score:g}, {entry.verdict}", f"{again.score:g}, {again.verdict}")
+    console.print(table)
+    for difference in again.differences:
+        console.print(difference, markup=False, soft_wrap=True)
+    console.print("[green]The same score by every check." if again.is_same else "[red]Not the same.")
+    return again.is_same
 
 
 @app.command()

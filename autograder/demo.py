@@ -25,6 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from rich.table import Table
 
 from autograder.answers import compose, read_answer, solution_cells
+from autograder.exports import Standing
 from autograder.grade import RECORD
 from autograder.offline import FormulasToMathML, OfflineHTMLExporter
 
@@ -33,7 +34,7 @@ _RESULT = re.compile(r"\] (\w+: (?:[\d.]+ of [\d.]+ points|malformed submission)
 
 @dataclass(frozen=True)
 class Submission:
-    """One line of the score table; `feedback` is the student's page, relative to the demo's folder."""
+    """One line of the score table: points as far as graded, and the student's page, relative to the demo's folder."""
 
     student: str
     about: str
@@ -116,9 +117,11 @@ def _submission(course: Path, lab: str, student: str, about: str) -> Submission:
         (row,) = (row for row in csv.DictReader(file) if row["student_id"] == student)
     graded = nbformat.read(course / "autograded" / student / lab / f"{lab}.ipynb", as_version=4)
     feedback = f"course/feedback/{student}/{lab}/{lab}.html"
-    return Submission(
-        student, about, float(row["score"]), float(row["max_score"]), _verdict(graded.metadata[RECORD]), feedback
-    )
+    verdict = _verdict(graded.metadata[RECORD])
+    if row["status"] == Standing.MANUAL:
+        verdict += "; an answer in words still needs manual grading"
+    # the final score is empty until somebody has graded by hand
+    return Submission(student, about, float(row["raw_score"]), float(row["max_score"]), verdict, feedback)
 
 
 def _verdict(record: dict) -> str:

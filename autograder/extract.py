@@ -27,13 +27,19 @@ class Malformed(ValueError):
     """A file that is not a notebook of this assignment; the text is a sentence for the student."""
 
 
-def read_submission(path: Path, release: NotebookNode) -> NotebookNode:
+def read_submission(path: Path, release: NotebookNode, student: str | None = None) -> NotebookNode:
     """The text of a submitted file in a fresh notebook, whose metadata and grade cells are the release's.
 
     Raises:
-        Malformed: it is no plain file, too large, not JSON, nested too deep, or not a notebook of this assignment.
+        Malformed: it is no plain file, too large, not JSON, nested too deep, or not a notebook of this assignment; or
+            it is the form of a quiz that another student than this one was given.
     """
-    notebook = _rebuilt(_read(path), release)
+    submitted = _read(path)
+    quiz = submitted.metadata.get("quiz")
+    made_for = quiz.get("student") if isinstance(quiz, dict) else None
+    if student and made_for and str(made_for).casefold() != student.casefold():
+        raise Malformed(f"This form was made for {str(made_for)[:100]!r}. Answer in your own, and hand that in.")
+    notebook = _rebuilt(submitted, release)
     try:
         nbformat.writes(notebook).encode()
     except UnicodeEncodeError:
@@ -42,7 +48,7 @@ def read_submission(path: Path, release: NotebookNode) -> NotebookNode:
 
 
 def _read(path: Path) -> NotebookNode:
-    """What the file says, valid as a notebook and without its outputs."""
+    """What the file says, valid as a notebook, without its outputs and ids."""
     if not os.path.lexists(path):
         raise Malformed(f"The submission holds no {path.name}. Hand the notebook in under its own name.")
     if path.is_symlink() or not path.is_file():
@@ -58,7 +64,7 @@ def _read(path: Path) -> NotebookNode:
             f"The file is damaged: it is not a whole notebook ({_first_line(error)}). "
             "Open it in JupyterLab, save it and submit it again."
         ) from None
-    _drop_outputs(content)
+    _forget(content)
     _refuse_depth(content, MAX_DEPTH)
     try:
         notebook = nbformat.reads(json.dumps(content), as_version=4)
@@ -81,9 +87,12 @@ def _rebuilt(submitted: NotebookNode, release: NotebookNode) -> NotebookNode:
         cells.insert(0, _like(same, cell) if same else _added(cell, number))
     if not any(is_solution(cell) for cell in cells):
         raise Malformed("The notebook has no cell of this assignment; was another file submitted?")
-    for cell in known.values():
-        if is_grade(cell):
-            cells.append(deepcopy(cell))
+    before = ""
+    for cell in release.cells:
+        if _grade_id(cell) in known and is_grade(cell):
+            follows = (place for place, one in enumerate(cells, start=1) if before and _grade_id(one) == before)
+            cells.insert(next(follows, len(cells)), deepcopy(cell))
+        before = _grade_id(cell)
     return new_notebook(cells=cells, metadata=deepcopy(release.metadata))
 
 
@@ -169,11 +178,13 @@ def _without_magics(source: str) -> str:
     return "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in source.split("\n"))
 
 
-def _drop_outputs(content: Any) -> None:
+def _forget(content: Any) -> None:
+    """Takes out of a file what is not read of it: outputs, and ids, about which nbformat would print a line each."""
     cells = content.get("cells") if isinstance(content, dict) else None
-    for cell in cells if isinstance(cells, list) else []:
-        if isinstance(cell, dict) and "outputs" in cell:
-            cell["outputs"] = []
+    for number, cell in enumerate(cells if isinstance(cells, list) else []):
+        if isinstance(cell, dict):
+            cell |= {"outputs": []} if "outputs" in cell else {}
+            cell |= {"id": f"cell-{number}"} if "id" in cell else {}
 
 
 def _refuse_depth(content: Any, limit: int) -> None:

@@ -16,14 +16,18 @@ from nbformat import NotebookNode
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution
-from traitlets import Bool, Float
+from traitlets import Bool, Dict, Float, Unicode
 from traitlets.config import Configurable
 
-from autograder import feedback
-from autograder.extract import Malformed, given_imports, read_submission, student_cells
-from autograder.judge import judge
-from autograder.verdict import Outcome, Report
+from autograder import feedback, kernelless, records
+from autograder.assignment import beside, notebook_of, submitted
+from autograder.classroom import Lab
+from autograder.engines import LocalPool
+from autograder.extract import Malformed, read_submission
+from autograder.records import Limits
+from autograder.verdict import Report
 
+MAX_BESIDE_BYTES = 100 << 20  # of all files beside a notebook, which nbgrader copies twice
 RECORD = "worldsize"  # notebook metadata: why a file is malformed, or how it was graded
 
 
@@ -32,14 +36,21 @@ class GraderFault(RuntimeError):
 
 
 def prepare(assignment: str, student: str, notebooks: list[str]) -> None:
-    """Leaves only plain files in a submission and names the notebook that is due; run before nbgrader copies any."""
+    """Leaves few and plain files in a submission and names the notebook that is due; run before nbgrader copies any."""
     folder = Path(notebooks[0]).parent
+    due = os.path.join(folder, f"{notebook_of(assignment)}.ipynb")
+    left_bytes = MAX_BESIDE_BYTES
     for inside, folders, files in os.walk(folder):
-        for path in (Path(inside, name) for name in (*folders, *files)):
+        for path in (Path(inside, name) for name in sorted((*folders, *files))):
+            status = path.lstat()
             # nbgrader would copy what a link points to into the feedback, and stop at a pipe
-            if not (stat.S_ISREG(mode := path.lstat().st_mode) or stat.S_ISDIR(mode)):
+            is_plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+            # a sparse file may claim to be larger than any disk, and is so once copied; the due one is never copied
+            is_beside = stat.S_ISREG(status.st_mode) and os.fspath(path) != due
+            if not is_plain or (is_beside and status.st_size > left_bytes):
                 path.unlink()
-    due = os.path.join(folder, f"{assignment}.ipynb")
+            elif is_beside:
+                left_bytes -= status.st_size
     if due not in notebooks:
         notebooks.append(due)  # so that its absence is a verdict like any other
 
@@ -54,7 +65,8 @@ class SubmissionExporter(NotebookExporter):
             return super().from_filename(filename, resources=resources, **kw)
         release = nbformat.read(_release_path(coursedir, resources), as_version=4)
         try:
-            notebook = read_submission(Path(filename), release)
+            notebook = read_submission(Path(filename), release, names["student"])
+            submitted(Path(filename).parent, beside(Path(_release_path(coursedir, resources)).parent))
         except Malformed as reason:
             notebook = release
             notebook.metadata[RECORD] = {"malformed": str(reason)}
@@ -66,18 +78,48 @@ class Grade(NbGraderPreprocessor):
 
     call_s = Float(15, help="Seconds that one run of student code may take.").tag(config=True)
     total_s = Float(120, help="Seconds that all runs of one submission may take together.").tag(config=True)
+    call_s_of = Dict(
+        key_trait=Unicode(), value_trait=Float(min=0), help="The same for assignments where it is another."
+    ).tag(config=True)
+    total_s_of = Dict(
+        key_trait=Unicode(), value_trait=Float(min=0), help="The same for assignments where it is another."
+    ).tag(config=True)
     allow_untrusted = Bool(False, help="Grade also on a machine that gives no sandbox.").tag(config=True)
+    num_gpus = Dict(
+        key_trait=Unicode(),
+        value_trait=Float(min=0),
+        help="GPUs that judging one submission takes, by lab: {'lab09': 1}. Its sandbox shows these and no others.",
+    ).tag(config=True)
+    kept = Bool(False, help="Take what is kept of the judging of the same file, if there is.").tag(config=True)
+
+    def limits_of(self, assignment: str) -> Limits:
+        """What a submission may use."""
+        return Limits(
+            call_s=self.call_s_of.get(assignment, self.call_s),
+            total_s=self.total_s_of.get(assignment, self.total_s),
+            allow_untrusted=self.allow_untrusted,
+        )
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        names = resources["nbgrader"]
+        kernelless.name_no_kernel(resources["nbgrader"])
+        limits = self.limits_of(resources["nbgrader"]["assignment"])
+        with records.grading(_coursedir(self), resources["nbgrader"], limits) as grading:
+            self._grade(nb, resources, grading)
+        assert grading.entry
+        nb.metadata[records.MARK] = grading.entry.model_dump(include={"number", "sha256"})
+        return nb, resources
+
+    def _grade(self, nb: NotebookNode, resources: dict, grading: records.Grading) -> None:
+        student = resources["nbgrader"]["student"]
         if reason := nb.metadata.get(RECORD, {}).get("malformed"):
-            self.log.warning("%s: malformed submission: %s", names["student"], reason)
+            self.log.warning("%s: malformed submission: %s", student, reason)
+            grading.malformed = reason
             _fill(nb, lambda cell: (0.0, feedback.of_malformed(reason)))
-            return nb, resources
-        report = self._judge(nb, resources)
+            return
+        report = self._judge(student, resources["nbgrader"]["assignment"], grading)
         self.log.info(
             "%s: %g of %g points, in %.1f s, sandbox: %s",
-            names["student"],
+            student,
             report.score,
             report.max_score,
             report.duration_s,
@@ -85,29 +127,16 @@ class Grade(NbGraderPreprocessor):
         )
         _fill(nb, lambda cell: _score_of(report, cell))
         nb.metadata[RECORD] = report.model_dump(mode="json")
-        return nb, resources
 
-    def _judge(self, nb: NotebookNode, resources: dict) -> Report:
-        coursedir = _coursedir(self)
-        release = nbformat.read(_release_path(coursedir, resources), as_version=4)
-        checks = Path(_source_folder(coursedir, resources), "checks.py")
-        try:
-            report = judge(
-                checks,
-                student_cells(nb, release),
-                preload=given_imports(release),
-                call_s=self.call_s,
-                total_s=self.total_s,
-                allow_untrusted=self.allow_untrusted,
-            )
-        except Exception as error:
-            raise GraderFault(f"The grader broke; this is not the student's zero. {error}") from error
-        if report.is_fault:
-            faults = [f"{check.name}: {check.message}" for check in report.checks if check.outcome is Outcome.FAULT]
-            raise GraderFault(
-                f"The grader broke; this is not the student's zero. {'; '.join(faults) or 'No check ran.'}"
-            )
-        return report
+    def _judge(self, student: str, assignment: str, grading: records.Grading) -> Report:
+        lab = Lab(_coursedir(self), assignment, self.limits_of(assignment))
+        judged = lab.kept(student) if self.kept else None
+        if judged is None:
+            judged = lab.judge(student, LocalPool(1, self.num_gpus.get(assignment, 0)))
+        grading.report = judged.report
+        if judged.fault or judged.report is None:
+            raise GraderFault(f"The grader broke; this is not the student's zero. {judged.fault or judged.malformed}")
+        return judged.report
 
 
 def _fill(nb: NotebookNode, score_of: Any) -> None:
@@ -130,7 +159,8 @@ def _score_of(report: Report, cell: NotebookNode) -> tuple[float, str]:
     if not results:
         raise GraderFault(f"No hidden check is for the cell {cell.metadata.nbgrader.grade_id}.")
     earned = sum(result.earned for result in results)
-    return min(earned, float(cell.metadata.nbgrader.points)), feedback.of_checks(results)
+    html = feedback.styled(feedback.of_checks(results, cell.metadata.nbgrader.grade_id))
+    return min(earned, float(cell.metadata.nbgrader.points)), html
 
 
 def _coursedir(part: Configurable) -> CourseDirectory:
@@ -145,7 +175,3 @@ def _release_path(coursedir: CourseDirectory, resources: dict) -> str:
     names = resources["nbgrader"]
     folder = coursedir.format_path(coursedir.release_directory, ".", names["assignment"])
     return str(Path(folder, names["notebook"] + ".ipynb"))
-
-
-def _source_folder(coursedir: CourseDirectory, resources: dict) -> str:
-    return coursedir.format_path(coursedir.source_directory, ".", resources["nbgrader"]["assignment"])

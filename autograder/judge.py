@@ -1,32 +1,47 @@
 """The judge: a process that runs a lab's hidden checks against a student in a sandbox, and never imports student code.
 
-`judge(...)` starts it and returns its report; `python -m autograder.judge REQUEST REPORT` is that process.
+`judge(...)` has it forked and returns its report; `main` is what runs in it.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
 import secrets
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autograder.checks import Check
-from autograder.sandbox import obstacle
-from autograder.verdict import CheckResult, Outcome, Report
-from worldsize.check import CheckFailed
+from autograder.checks import Check, PartlyHeld
+from autograder.sandbox import Tier, gpus, obstacle, stem
+from autograder.verdict import CheckResult, Drawing, Outcome, Report
+from worldsize.check import CheckFailed, Drawn
 
 _PYTEST_ENV = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+# a judge cannot keep what rewriting assertions costs, and checks do not assert: they raise CheckFailed
+_OPTIONS = [
+    "-q",
+    "--noconftest",
+    "-p",
+    "no:cacheprovider",
+    "-c",
+    os.devnull,
+    "--import-mode=importlib",
+    "--assert=plain",
+    "-p",
+    "no:logging",
+]
+_NAMES = ["-o", "python_files=checks.py", "-o", "python_functions=check_*"]
 _SPARE_S = 60  # for the judge's own work beside the student's
 _MAX_MESSAGE_CHARS = 8000
+_MAX_PICTURE_BYTES = 200_000
+_MAX_PICTURES_BYTES = 400_000  # of one submission: a page of feedback stays below a megabyte
 
 
 def judge(
@@ -38,16 +53,21 @@ def judge(
     total_s: float = 120,
     allow_untrusted: bool = False,
     seed: int | None = None,
+    programs: Mapping[str, str] | None = None,
+    references: Mapping[str, str] | None = None,
+    granted: Sequence[str] = (),
 ) -> Report:
     """The report on a student's cells, given as (name, source), by the hidden checks in a file.
 
     `preload` names modules that the lab itself imports. `call_s` bounds one run of student code and `total_s` all of
-    them, in seconds. Inputs are drawn from `seed`, a fresh and secret one by default.
+    them, in seconds. Inputs are drawn from `seed`, a fresh and secret one by default. `programs` are the sources of
+    files that the student handed in beside the notebook, by name, and `references` our own solutions to them. `granted`
+    are the GPUs that the sandbox shows, named as in CUDA_VISIBLE_DEVICES.
 
     Raises:
         RuntimeError: the judge itself broke; nothing is known about the submission.
     """
-    with tempfile.TemporaryDirectory(prefix="worldsize-judge-") as folder:
+    with tempfile.TemporaryDirectory(prefix="judge-", dir=stem.shared(preload).scratch) as folder:
         request, report = Path(folder, "request.json"), Path(folder, "report.json")
         request.write_text(
             json.dumps(
@@ -59,40 +79,66 @@ def judge(
                     "total_s": total_s,
                     "allow_untrusted": allow_untrusted,
                     "seed": secrets.randbits(48) if seed is None else seed,
+                    "programs": dict(programs or {}),
+                    "references": dict(references or {}),
+                    "devices": gpus.devices_of(granted),
                 }
             )
         )
-        done = subprocess.run(
-            [sys.executable, "-m", "autograder.judge", str(request), str(report)],
-            env={**os.environ, **_PYTEST_ENV, "PYTHONDONTWRITEBYTECODE": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=total_s + _SPARE_S,
-        )
+        said = _run_judge(request, report, preload, granted, total_s + _SPARE_S)
         if not report.exists():
-            raise RuntimeError(f"the judge broke before it could report:\n{done.stdout[-4000:]}")
+            raise RuntimeError(f"the judge broke before it could report:\n{said[-4000:]}")
         return Report.model_validate_json(report.read_text())
+
+
+def _run_judge(request: Path, report: Path, preload: Sequence[str], granted: Sequence[str], timeout_s: float) -> str:
+    """What a judge in a process of its own printed while it judged; a TimeoutExpired when it did not come to an end."""
+    with tempfile.TemporaryFile() as output:
+        env = {**environment(granted), **_PYTEST_ENV}
+        judging = stem.shared(preload).call("autograder.judge:main", [str(request), str(report)], env, output.fileno())
+        try:
+            judging.wait(timeout_s)
+        finally:
+            judging.kill()
+        output.seek(0)
+        return output.read().decode(errors="replace")
+
+
+def environment(granted: Sequence[str]) -> dict[str, str]:
+    """The environment of a process that judges or measures: it counts the GPUs that its jail shows, and no others."""
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(granted), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return {**os.environ, **visible, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def refuse_weak_walls(tier: Tier, is_allowed: bool) -> None:
+    """Nothing where student code may run.
+
+    Raises:
+        SystemExit: this machine has no walls that would do, and nobody has allowed it without.
+    """
+    if not (tier.is_trusted or is_allowed):
+        raise SystemExit(
+            f"This machine's walls are too weak for a final grade: {tier} ({obstacle()}). Grade on Linux with user "
+            "namespaces or as root, or allow it: autograder grade --allow-untrusted, for nbgrader "
+            "c.Grade.allow_untrusted = True."
+        )
 
 
 def main(request_path: str, report_path: str) -> None:
     """Judges the submission that the request names and writes the report."""
+    import torch
+
     from autograder.student import Student
 
     request = json.loads(Path(request_path).read_text())
     start_s = time.monotonic()
-    student = Student(request["cells"], request["preload"], request["call_s"], request["total_s"])
+    names = ("cells", "preload", "call_s", "total_s", "programs", "references", "devices")
+    student = Student(*(request[name] for name in names))
     try:
-        if not (student.tier.is_trusted or request["allow_untrusted"]):
-            raise SystemExit(
-                f"This machine gives no sandbox ({obstacle()}), so a final grade would rest on nothing. "
-                "Grade on Linux with user namespaces or as root, or allow it: c.Grade.allow_untrusted = True."
-            )
+        refuse_weak_walls(student.tier, request["allow_untrusted"])
         session = _Session(student, request["seed"])
-        options = ["-q", "--noconftest", "-p", "no:cacheprovider", "-c", os.devnull, "--import-mode=importlib"]
-        names = ["-o", "python_files=checks.py", "-o", "python_functions=check_*"]
-        ended = pytest.main([*options, *names, request["checks"]], plugins=[session])
+        torch.set_num_threads(1)  # small tensors, and judges side by side
+        ended = pytest.main([*_OPTIONS, *_NAMES, *_rooted(request["checks"])], plugins=[session])
         if ended not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             raise SystemExit(f"The checks could not all be tried ({ended!s}); what pytest said stands above.")
     finally:
@@ -106,11 +152,18 @@ def main(request_path: str, report_path: str) -> None:
     Path(report_path).write_text(report.model_dump_json())
 
 
+def _rooted(checks: str) -> list[str]:
+    """The file as pytest's whole world: it would else list every folder above."""
+    return [f"--rootdir={os.path.dirname(checks)}", checks]
+
+
 class _Session:
     """A pytest plugin: gives checks their fixtures and notes how each one ended."""
 
     def __init__(self, student: Any, seed: int) -> None:
         self._student, self._seed = student, seed
+        self._left_bytes = _MAX_PICTURES_BYTES
+        self._causes: dict[str, str] = {}  # of a check that did not hold, the promise of the one to mend first
         self.results: list[CheckResult] = []
 
     @pytest.fixture
@@ -125,17 +178,27 @@ class _Session:
         yield torch.Generator().manual_seed(int.from_bytes(digest[:6], "little"))
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        failed = {result.name for result in self.results if result.outcome is not Outcome.PASSED}
-        if any(need in failed for need in _check_of(item).needs):
-            pytest.skip()
+        causes = [self._causes[need] for need in _check_of(item).needs if need in self._causes]
+        if causes:
+            self._causes[item.name] = causes[0]
+            pytest.skip(f"{Outcome.SKIPPED.sentence} Mend this one first: {causes[0]}")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
         report = yield
         is_outcome = call.when == "call" or (call.when == "setup" and call.excinfo is not None)
         if is_outcome or (call.when == "teardown" and call.excinfo is not None):
-            self.results.append(_result(item, call))
+            self._note(item, _result(item, call), call.excinfo.value if call.excinfo else None)
         return report
+
+    def _note(self, item: pytest.Item, result: CheckResult, error: BaseException | None) -> None:
+        if isinstance(error, CheckFailed) and error.picture:
+            result.picture, excuse = _draw(error.picture, min(self._left_bytes, _MAX_PICTURE_BYTES))
+            result.message += excuse
+            self._left_bytes -= len(base64.b64decode(result.picture.png)) if result.picture else 0
+        if not result.outcome.holds:
+            self._causes.setdefault(item.name, result.promise)
+        self.results.append(result)
 
 
 def _check_of(item: pytest.Item) -> Check:
@@ -144,11 +207,30 @@ def _check_of(item: pytest.Item) -> Check:
 
 def _result(item: pytest.Item, call: pytest.CallInfo) -> CheckResult:
     check = _check_of(item)
-    outcome, message = _explain(call.excinfo.value if call.excinfo else None)
+    error = call.excinfo.value if call.excinfo else None
+    outcome, message = _explain(error)
     promise = " ".join((item.function.__doc__ or "").split())  # type: ignore[attr-defined]
     return CheckResult(
-        name=item.name, cell=check.cell, promise=promise, points=check.points, outcome=outcome, message=_tame(message)
+        name=item.name,
+        cell=check.cell,
+        promise=promise,
+        points=check.points,
+        outcome=outcome,
+        message=_tame(message),
+        share=error.share if isinstance(error, PartlyHeld) else None,
     )
+
+
+def _draw(picture: Callable[[], Drawn], limit_bytes: int) -> tuple[Drawing | None, str]:
+    """The picture of a failure, or None and a sentence that says why there is none."""
+    try:
+        drawn = picture()
+        png, alt = drawn.png(), _tame(drawn.alt)
+    except Exception:  # it draws what a student's code gave: that it cannot be drawn is no fault of the grader
+        return None, "\n(This could not be drawn.)"
+    if len(png) > limit_bytes:
+        return None, f"\n(The picture is left out: it has {len(png) // 1000} kB, {limit_bytes // 1000} were left.)"
+    return Drawing(png=base64.b64encode(png).decode(), alt=alt), ""
 
 
 def _tame(message: str) -> str:
@@ -158,18 +240,16 @@ def _tame(message: str) -> str:
 
 
 def _explain(error: BaseException | None) -> tuple[Outcome, str]:
-    from autograder.student import StudentFailed
+    from autograder.endings import StudentFailed
 
     if error is None:
         return Outcome.PASSED, ""
     if isinstance(error, pytest.skip.Exception):
-        return Outcome.SKIPPED, Outcome.SKIPPED.sentence
+        return Outcome.SKIPPED, str(error.msg)
+    if isinstance(error, PartlyHeld):
+        return Outcome.PARTLY, str(error)
     if isinstance(error, CheckFailed):
         return Outcome.WRONG, str(error)
     if isinstance(error, StudentFailed):
         return error.outcome, str(error)
     return Outcome.FAULT, f"{type(error).__name__}: {error}"
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])

@@ -37,7 +37,11 @@ class OfflineHTMLExporter(HTMLExporter):
 
 
 def _to_mathml(match: re.Match[str]) -> str:
+    """A formula that `_CODE_OR_FORMULA` has found as MathML; code, and what is no formula, as it stands."""
     if match["code"]:
         return match["code"]
     block = match["block"]
-    return convert(block or match["inline"], display="block" if block else "inline")
+    try:
+        return convert(block or match["inline"], display="block" if block else "inline")
+    except Exception:  # a student's formula that is none: its text says most
+        return match[0]

@@ -2,41 +2,55 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import cloudpickle
 
-from autograder.sandbox import Sandbox
+from autograder import endings
+from autograder.endings import StudentFailed, tell
+from autograder.program import SubmittedProgram
+from autograder.sandbox import Sandbox, stem
 from autograder.verdict import Outcome
-from worldsize.launch import RankFailed, RunTimeout, run
-from worldsize.launch.diagnosis import Standing
-from worldsize.launch.report import tell_hang
-from worldsize.launch.source import Line, is_cell, quote
+from worldsize.faults import Fault
+from worldsize.hardware import Cluster
+from worldsize.launch import RankFailed, Run, RunTimeout, run
+from worldsize.launch.quota import Quota
 
 _AFTER_A_HANG_S = 5.0  # what a call may take once one has hung: the code is known not to end by itself
-_MAX_VALUE_BYTES = 64 << 20  # of each rank; the judge holds it three times while it decodes
-
-
-class StudentFailed(Exception):
-    """The student's code did not come back with values; `outcome` says how, the text says why."""
-
-    def __init__(self, outcome: Outcome, message: str) -> None:
-        super().__init__(message)
-        self.outcome = outcome
+_QUOTA = Quota(value_bytes=64 << 20, printed_bytes=64 << 20)  # of each rank; the judge holds a value three times
+_AGENT_ENDS = 0.2  # of the limit: what torchrun's agent may take to end its ranks, within it
+_CARRIED = (__name__, "autograder.program", "autograder.endings")
+_USED_UP = "The time for this submission was used up by the checks before this one."
 
 
 class Student:
     """One submission in a sandbox of its own. Only data comes out of it, and whatever comes may be forged."""
 
-    def __init__(self, cells: Sequence[tuple[str, str]], preload: Sequence[str], call_s: float, total_s: float) -> None:
+    def __init__(
+        self,
+        cells: Sequence[tuple[str, str]],
+        preload: Sequence[str],
+        call_s: float,
+        total_s: float,
+        programs: Mapping[str, str] | None = None,
+        references: Mapping[str, str] | None = None,
+        devices: Sequence[str] = (),
+    ) -> None:
+        self._devices = devices
         self._cells, self._preload = list(cells), preload
         self._call_s, self._left_s = call_s, total_s
-        self._sandbox = Sandbox(preload=preload)
+        self._programs, self._references = programs or {}, references or {}
+        self._shown = tempfile.mkdtemp(prefix="shown-", dir=stem.shared(preload).scratch) if programs else ""
+        if self._shown:
+            os.chmod(self._shown, 0o711)  # a jail has a user of its own
+        self._sandbox = self._open()
         self.tier = self._sandbox.tier
 
     def run(
@@ -47,73 +61,118 @@ class Student:
         Raises:
             StudentFailed: a rank raised, died or hung, or time is used up.
         """
-        if self._left_s <= 0:
-            raise StudentFailed(Outcome.OUT_OF_TIME, Outcome.OUT_OF_TIME.sentence)
-        cloudpickle.register_pickle_by_value(sys.modules[on_rank.__module__])
-        cloudpickle.register_pickle_by_value(sys.modules[__name__])
-        self._reopen_if_dead()
-        start_s, limit_s = time.monotonic(), min(self._call_s, self._left_s)
+        return self._on_ranks(on_rank, *args, world_size=world_size, each=each, backend="gloo").values
+
+    def torchrun(
+        self, on_rank: Callable[..., Any], *args: Any, world_size: int, each: Sequence[Sequence[Any]] | None = None
+    ) -> list[Any]:
+        """The same under torch's own elastic agent, in the sandbox too; some seconds slower.
+
+        Raises:
+            StudentFailed: as of `run`.
+        """
+        limit_s = self._limit_s() * (1 - _AGENT_ENDS)
+        _carry(on_rank)
+        (told,) = self._launch(_under_agent, self._cells, on_rank, args, each, world_size, limit_s, world_size=1).values
+        told = told if isinstance(told, dict) else {}  # whatever comes may be forged
+        if "hang" in told:
+            self._call_s = min(self._call_s, _AFTER_A_HANG_S)
+        endings.raise_told(told)
+        return list(told["values"])
+
+    def emulated(
+        self,
+        on_rank: Callable[..., Any],
+        *args: Any,
+        world_size: int,
+        each: Sequence[Sequence[Any]] | None = None,
+        cluster: Cluster | str = "dgx-h100",
+        allow: Collection[str] | None = None,
+        compute: str = "none",
+        faults: Sequence[Fault] = (),
+    ) -> Run:
+        """The same on an emulated cluster: the `values`, and the `timeline` of what went over the wire.
+
+        Operations, their bytes, peers and order are the conductor's word, and only operations in `allow` take place.
+        When a rank worked, and what it waited for, is its own word. What ranks hand each other past the wire is not on
+        the timeline: compare `timeline.bytes_sent(rank)` with what the algorithm must send, and let one more run have a
+        `SilentError` of `worldsize.faults` in it, which shows in the result where the data went over the wire.
+
+        Raises:
+            StudentFailed: a rank raised, died or hung, used another operation, or time is used up.
+        """
+        options = {"cluster": cluster, "allow": allow, "compute": compute, "faults": faults}
+        return self._on_ranks(on_rank, *args, world_size=world_size, each=each, **options)
+
+    @property
+    def num_gpus(self) -> int:
+        """How many GPUs are seen inside."""
+        self._sandbox.nursery.wait_until_warm()
+        return self._sandbox.nursery.num_gpus
+
+    def program(self, name: str) -> SubmittedProgram:
+        """The program of that name that was handed in."""
+        return SubmittedProgram(self._programs[name], self._shown, self._launch, self._limit_s)
+
+    def reference(self, name: str) -> SubmittedProgram:
+        """Our own solution to it, which runs in the same sandbox: what it takes there is what the task takes."""
+        return SubmittedProgram(self._references[name], self._shown, self._launch, self._limit_s)
+
+    def _on_ranks(self, on_rank: Callable[..., Any], *args: Any, **options: Any) -> Run:
+        _carry(on_rank)
+        return self._launch(_call_on_rank, self._cells, on_rank, *args, **options)
+
+    def _limit_s(self, taken_s: float = 0.0) -> float:
+        left_s = self._left_s - taken_s
+        if left_s <= 0:
+            raise StudentFailed(Outcome.TIME_LIMIT, _USED_UP)
+        return min(self._call_s, left_s)
+
+    def _launch(self, function: Callable[..., Any], *args: Any, **options: Any) -> Run:
+        limit_s, start_s = self._limit_s(), time.monotonic()
+        _carry(function)
         try:
+            self._reopen_if_dead()  # in the student's time, whose code has ended the one before
+            limit_s = self._limit_s(time.monotonic() - start_s)
             return run(
-                _call_on_rank,
-                self._cells,
-                on_rank,
+                function,
                 *args,
-                world_size=world_size,
-                each=each,
-                backend="gloo",
                 timeout_s=limit_s,
                 echo=False,
                 nursery=self._sandbox.nursery,
-                max_value_bytes=_MAX_VALUE_BYTES,
-            ).values
+                quota=_QUOTA,
+                **options,
+            )
         except RankFailed as error:
-            raise StudentFailed(Outcome.CRASHED, _explain(error)) from None
+            raise endings.of_failure(error) from None
         except RunTimeout as error:
             self._call_s = min(self._call_s, _AFTER_A_HANG_S)
-            raise StudentFailed(Outcome.HUNG, _explain_hang(error, limit_s)) from None
+            self._sandbox.close()  # what hangs may also withstand a sweep
+            raise endings.of_timeout(error) from None
         finally:
             self._left_s -= time.monotonic() - start_s
-            self._clean_up()
+            self._sandbox.sweep()
 
     def close(self) -> None:
         """Ends the sandbox and everything in it."""
         self._sandbox.close()
+        if self._shown:
+            shutil.rmtree(self._shown, ignore_errors=True)
 
-    def _clean_up(self) -> None:
-        if self.tier.is_trusted and self._sandbox.nursery.is_alive:
-            try:
-                self._sandbox.nursery.sweep()
-            except OSError:  # it has just died, or is kept too busy to answer
-                self._sandbox.close()
+    def _open(self) -> Sandbox:
+        return Sandbox(preload=self._preload, shown=[self._shown] if self._shown else (), devices=self._devices)
 
     def _reopen_if_dead(self) -> None:
         if not self._sandbox.nursery.is_alive:
             self._sandbox.close()
-            self._sandbox = Sandbox(preload=self._preload)
+            self._sandbox = self._open()
         self._sandbox.nursery.wait_until_warm()
 
 
-def _explain(error: RankFailed) -> str:
-    """The culprit's words and its lines in the student's own cells; never a line of the checks."""
-    culprit = error.failures[0]
-    return "\n".join([f"Rank {culprit.rank}: {culprit.headline}", *quote(_in_cells(culprit.lines))])
-
-
-def _explain_hang(error: RunTimeout, limit_s: float) -> str:
-    """Who waits for whom, and where each rank stood in the student's own cells."""
-    return tell_hang([_in_cells_only(one) for one in error.standings], f"The ranks were not done after {limit_s:g} s.")
-
-
-def _in_cells_only(standing: Standing) -> Standing:
-    calls = [
-        replace(call, line=call.line if call.line and is_cell(call.line.filename) else None) for call in standing.calls
-    ]
-    return replace(standing, lines=_in_cells(standing.lines), calls=calls)
-
-
-def _in_cells(lines: Sequence[Line]) -> list[Line]:
-    return [line for line in lines if is_cell(line.filename)]
+def _carry(function: Callable[..., Any]) -> None:
+    """Sees to it that a function of a lab's checks, and of these files, travels whole: the sandbox has none of them."""
+    for name in (function.__module__, *_CARRIED):
+        cloudpickle.register_pickle_by_value(sys.modules[name])
 
 
 class _StudentModule(ModuleType):
@@ -147,3 +206,21 @@ def _call_on_rank(cells: list[tuple[str, str]], on_rank: Callable[..., Any], *ar
         except Exception as error:
             module.__dict__["broken_cells"][name] = error
     return on_rank(module, *args)
+
+
+def _under_agent(
+    cells: list[tuple[str, str]],
+    on_rank: Callable[..., Any],
+    args: tuple[Any, ...],
+    each: Sequence[Sequence[Any]] | None,
+    world_size: int,
+    limit_s: float,
+) -> dict[str, Any]:
+    """Runs inside the sandbox, as the one who calls torchrun there: the ranks' values, or why there are none."""
+    from worldsize.launch import RunError, run
+
+    options = {"world_size": world_size, "each": each, "launcher": "torchrun", "echo": False, "timeout_s": limit_s}
+    try:
+        return {"values": run(_call_on_rank, cells, on_rank, *args, **options).values}
+    except RunError as error:
+        return tell(error)

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+
+NO_CODE = "no code was run"  # the tier of a report for which none had to be
 
 
 class Outcome(StrEnum):
     """How one check ended."""
 
     PASSED = "passed"
+    PARTLY = "partly"
     WRONG = "wrong"
+    WRONG_ANSWER = "not right"
+    NO_ANSWER = "no answer"
     CRASHED = "crashed"
     HUNG = "hung"
-    OUT_OF_TIME = "out of time"
+    TIME_LIMIT = "time limit"
+    MEMORY_LIMIT = "memory limit"
+    OUTPUT_LIMIT = "output limit"
+    FORBIDDEN = "forbidden call"
     SKIPPED = "skipped"
     MALFORMED = "malformed submission"
     FAULT = "grader fault"
+
+    @property
+    def holds(self) -> bool:
+        """True when what builds on the check can be tried."""
+        return self in (Outcome.PASSED, Outcome.PARTLY)
 
     @property
     def sentence(self) -> str:
@@ -27,14 +40,29 @@ class Outcome(StrEnum):
 
 _SENTENCES = {
     Outcome.PASSED: "This holds.",
+    Outcome.PARTLY: "A part of this holds, and gives a part of the points.",
     Outcome.WRONG: "The code ran, and gave something else than it should.",
+    Outcome.WRONG_ANSWER: "Another answer was given than the right one.",
+    Outcome.NO_ANSWER: "Nothing was given that can be read as an answer.",
     Outcome.CRASHED: "The code raised an error or ended its process.",
-    Outcome.HUNG: "The code did not come to an end; a rank waited for another one, or looped.",
-    Outcome.OUT_OF_TIME: "The time for this submission was used up by the checks before this one.",
+    Outcome.HUNG: "The code did not come to an end: a rank waited for another one.",
+    Outcome.TIME_LIMIT: "The code was not done in its time, and no rank waited for another one.",
+    Outcome.MEMORY_LIMIT: "The code wanted more memory than a submission may use.",
+    Outcome.OUTPUT_LIMIT: "The code printed, wrote or returned more than a submission may.",
+    Outcome.FORBIDDEN: "The code called an operation that this task is to be solved without.",
     Outcome.SKIPPED: "Not tried, because a check that it builds on did not hold.",
     Outcome.MALFORMED: "The file could not be read as a notebook of this assignment.",
     Outcome.FAULT: "The grader broke, not you. Your instructor has been told; no points were taken.",
 }
+
+
+class Drawing(BaseModel):
+    """A picture for the student, drawn by the judge: a PNG file in base64, and the same in words."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    png: str = Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$")
+    alt: str
 
 
 class CheckResult(BaseModel):
@@ -48,10 +76,15 @@ class CheckResult(BaseModel):
     points: float
     outcome: Outcome
     message: str = ""
+    explanation: str = ""  # of a quiz: Markdown of its bank
+    share: float | None = Field(default=None, gt=0, lt=1)  # of the points, where it holds in part
+    picture: Drawing | None = None
 
     @property
     def earned(self) -> float:
         """The points that it gives."""
+        if self.outcome is Outcome.PARTLY:
+            return self.points * (self.share or 0)
         return self.points if self.outcome is Outcome.PASSED else 0.0
 
 
@@ -64,6 +97,11 @@ class Report(BaseModel):
     tier: str
     seed: int
     duration_s: float
+
+    @property
+    def ran_code(self) -> bool:
+        """True where checks ran what the student wrote."""
+        return self.tier != NO_CODE
 
     @property
     def score(self) -> float:
@@ -79,6 +117,12 @@ class Report(BaseModel):
     def is_fault(self) -> bool:
         """True when the grader itself broke, so that no score may be recorded."""
         return not self.checks or any(check.outcome is Outcome.FAULT for check in self.checks)
+
+    @property
+    def fault(self) -> str:
+        """What broke in the grader, as a sentence; empty when nothing did."""
+        broken = [f"{check.name}: {check.message}" for check in self.checks if check.outcome is Outcome.FAULT]
+        return "; ".join(broken) or ("" if self.checks else "No check ran.")
 
     def of(self, cell: str) -> list[CheckResult]:
         """The checks that make up the points of one grade cell."""

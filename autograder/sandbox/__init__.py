@@ -1,4 +1,7 @@
-"""A jail for student code: no network but its own loopback, no files but Python's, and all in it dies with it."""
+"""A jail for student code: no network but its own loopback, no files but Python's, and all in it dies with it.
+
+Where a machine gives less, as much as it gives; `Tier` says which walls stand.
+"""
 
 from __future__ import annotations
 
@@ -12,32 +15,45 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
 import worldsize
+from autograder.sandbox import gpus, jail, stem
 from worldsize.launch.warm import Nursery
 
-_JAIL = Path(__file__).with_name("jail.py")
 _USERS = range(61184, 65520)  # numbers that systemd keeps for users of the moment
 # what any program needs to start; none of it is the course's
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 
 
-class Tier(StrEnum):
-    """How strong the walls are, strongest first."""
+@dataclass(frozen=True)
+class Tier:
+    """Which walls stand between student code and this machine; its words are stored with every result.
 
-    UID = "namespaces and a user of its own"
-    NAMESPACES = "namespaces"
-    NONE = "none"
+    Landlock without namespaces keeps files from being opened and ends all processes of a run, but leaves the network
+    open, names and sizes of files to be seen, and the disk to be filled file by file.
+    """
+
+    namespaces: bool = False
+    user: bool = False  # one of its own
+    landlock: bool = False
 
     @property
     def is_trusted(self) -> bool:
         """True when a final grade may rest on it."""
-        return self is not Tier.NONE
+        return self.namespaces
+
+    @property
+    def is_jail(self) -> bool:
+        """True when there is any wall."""
+        return self.namespaces or self.landlock
+
+    def __str__(self) -> str:
+        words = {"namespaces": self.namespaces, "a user of its own": self.user, "Landlock": self.landlock}
+        return ", ".join(word for word, stands in words.items() if stands) or "none"
 
 
 @dataclass(frozen=True)
@@ -47,7 +63,13 @@ class Limits:
     memory_bytes: int = 4 << 30
     disk_bytes: int = 256 << 20
     cpu_s: int = 120
-    num_processes: int = 512
+    num_processes: int = 224 + 16 * (os.cpu_count() or 1)  # and threads, of which libraries start one a core
+    is_address_space_limited: bool = True
+
+
+# CUDA reserves terabytes of addresses, and each process on a GPU has a hundred threads or more. What a process fills
+# is still bounded; a GPU's own memory is not
+WITH_GPUS = Limits(memory_bytes=32 << 30, num_processes=8192, is_address_space_limited=False)
 
 
 def probe() -> Tier:
@@ -56,49 +78,75 @@ def probe() -> Tier:
 
 
 def obstacle() -> str:
-    """Why this machine gives no jail; empty when it gives one."""
+    """Why this machine gives no jail of namespaces; empty when it gives one."""
     return _probe()[1]
 
 
 @functools.cache
 def _probe() -> tuple[Tier, str]:
     if sys.platform != "linux":
-        return Tier.NONE, "a sandbox needs Linux"
-    if shutil.which("unshare") is None:
-        return Tier.NONE, "the program unshare (package util-linux) is not installed"
-    tier = Tier.UID if os.geteuid() == 0 else Tier.NAMESPACES
+        return Tier(), "a sandbox needs Linux"
+    is_root, abi = os.geteuid() == 0, jail.landlock_abi()
+    whole, fence = Tier(namespaces=True, user=is_root, landlock=abi > 0), Tier(user=is_root, landlock=True)
+    if not (said := _try(whole)):
+        return whole, ""
+    # without its scopes there is no telling which processes are a jail's, so no ending them
+    return (fence if abi >= jail.SCOPED_ABI and not _try(fence) else Tier()), said
+
+
+def _try(tier: Tier) -> str:
+    """Why this machine cannot build such a jail; empty when it can."""
     with tempfile.TemporaryDirectory(prefix="worldsize-jail-") as root:
-        command = _command(tier, root, Limits(), [sys.executable, "-I", "-c", "pass"])
+        command = [sys.executable, "-I", "-S", jail.__file__, json.dumps(plan(tier, root, Limits()))]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
-    if done.returncode:
-        return Tier.NONE, (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    return tier, ""
+    if not done.returncode:
+        return ""
+    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
 
 
 class Sandbox:
     """A nursery in a jail: ranks forked from it run student code that reaches nothing outside.
 
-    Modules in `preload`, all of them trusted, are imported once instead of by every rank.
-    Without a jail to be had (`Tier.NONE`) the ranks run unprotected; whoever opens it decides whether that will do.
+    Modules in `preload`, all of them trusted, are imported once instead of by every rank. Folders in `shown` can be
+    read inside at the same path, and sockets in them be called; `devices` of `gpus.devices_of` be used.
+    Without any wall to be had the ranks run unprotected; whoever opens it decides by its `tier` whether that will do.
     """
 
-    def __init__(self, limits: Limits | None = None, preload: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        preload: Sequence[str] = (),
+        shown: Sequence[str] = (),
+        devices: Sequence[str] = (),
+    ) -> None:
         self.tier = probe()
-        self._root = tempfile.mkdtemp(prefix="worldsize-jail-")
-        if self.tier is Tier.NONE:
-            self.nursery = Nursery()
+        if not self.tier.is_jail:
+            self._root, self.nursery = "", Nursery()
             return
-        program = [sys.executable, "-P", "-m", "worldsize.launch.nursery"]
-        env = {"WORLDSIZE_PRELOAD": ",".join(preload)}
-        self.nursery = Nursery(
-            lambda fd: _command(self.tier, self._root, limits or Limits(), [*program, str(fd)], env), scratch="/tmp"
-        )
+        self._root = tempfile.mkdtemp(prefix="jail-", dir=stem.shared(preload).scratch)
+        limits = limits or (WITH_GPUS if devices else Limits())
+        jail_plan = plan(self.tier, self._root, limits, shown, devices)
+        scratch = "/tmp" if self.tier.namespaces else self._root
+        self.nursery = Nursery(lambda fd: stem.shared(preload).jail(jail_plan, fd), scratch=scratch)
+
+    def sweep(self) -> None:
+        """Removes what runs have left, processes and files; where that takes the whole jail, it is closed."""
+        if not self.nursery.is_alive or not self.tier.is_jail:
+            return
+        try:
+            if self.tier.namespaces:
+                self.nursery.sweep()
+                return
+        except OSError:  # it has just died, or is kept too busy to answer
+            pass
+        self.close()
 
     def close(self) -> None:
         """Ends every process inside, whatever state it is in."""
-        self.nursery.process.kill()  # the first process of the namespace dies with it, and the rest with that
+        self.nursery.process.terminate()  # it is outside; the jail's first process ends with it, and the rest with that
         self.nursery.close()
-        shutil.rmtree(self._root, ignore_errors=True)
+        if self._root:
+            shutil.rmtree(self._root, ignore_errors=True)
 
     def __enter__(self) -> Sandbox:
         return self
@@ -107,39 +155,34 @@ class Sandbox:
         self.close()
 
 
-def _command(
-    tier: Tier, root: str, limits: Limits, argv: list[str], env: Mapping[str, str] = MappingProxyType({})
-) -> list[str]:
-    plan = {
+def plan(
+    tier: Tier, root: str, limits: Limits, shown: Sequence[str] = (), devices: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What `jail.isolate` builds: below the empty folder `root`, of a kind that this machine gives."""
+    return {
         "root": root,
-        "visible": _visible(),
+        "namespaces": tier.namespaces,
+        "landlock": tier.landlock,
+        "visible": [*_visible(gpus.folders() if devices else ()), *shown],
+        "devices": list(devices),
         # a number of its own, so that no submission can use up the processes of another
-        "user": secrets.choice(_USERS) if tier is Tier.UID else None,
-        "argv": argv,
-        "env": {
-            "PATH": "/usr/bin:/bin",
-            "HOME": "/tmp/home",
-            "LANG": "C.UTF-8",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONNOUSERSITE": "1",
-            **env,
-        },
+        "user": secrets.choice(_USERS) if tier.user else None,
         "memory_bytes": limits.memory_bytes,
+        "is_address_space_limited": limits.is_address_space_limited,
         "disk_bytes": limits.disk_bytes,
         "cpu_s": limits.cpu_s,
         "num_processes": limits.num_processes,
     }
-    user = ["--user", "--map-root-user"] if tier is Tier.NAMESPACES else []
-    unshare = ["unshare", *user, "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child"]
-    return [*unshare, "--", sys.executable, "-I", "-S", str(_JAIL), json.dumps(plan)]
 
 
-def _visible() -> list[str]:
+def _visible(more: Sequence[str] = ()) -> list[str]:
     """The paths that a rank may read: the system's programs, this Python, and the library; never the course."""
     python = [sys.prefix, sys.base_prefix, sysconfig.get_paths()["stdlib"], *site.getsitepackages()]
-    wanted = [*_SYSTEM, *python, str(Path(worldsize.__file__).parent)]
+    wanted = [*_SYSTEM, *python, str(Path(worldsize.__file__).parent), *more]
     kept: list[str] = []
-    for path in sorted({os.path.abspath(path) for path in wanted if os.path.lexists(path)}):
+    there = [path for path in wanted if os.path.lexists(path)]
+    # a link is shown as a link, so where it leads has to be shown too
+    for path in sorted({*map(os.path.abspath, there), *map(os.path.realpath, there)}):
         if not any(path.startswith(parent + os.sep) for parent in kept):
             kept.append(path)
     return kept

@@ -1,32 +1,62 @@
-"""Builds the jail around itself, gives up every right, and becomes the program inside.
+"""Builds a jail around the calling process: namespaces of its own, a root without the course, no rights, Landlock.
 
-Run by `unshare` as the first process of fresh namespaces, with nothing but the standard library, as
-`python -I -S jail.py PLAN`. The plan is JSON: see `autograder.sandbox.Plan`.
+Where namespaces cannot be made, Landlock alone is the fence. Then files outside cannot be opened, but their names and
+sizes be seen; the network and the list of users are the machine's; what all files take together is not bounded.
+
+Nothing but the standard library. `python -I -S jail.py PLAN [PROGRAM ...]` builds one, to see whether this machine
+gives one, and runs a program inside; the plan is JSON, of `autograder.sandbox.plan`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import os
 import platform
 import re
 import resource
+import signal
 import socket
 import struct
 import sys
+import tempfile
 from typing import Any
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
 MNT_DETACH = 2
-PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
+LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
+LANDLOCK_CREATE_RULESET_VERSION, LANDLOCK_RULE_PATH_BENEATH = 1, 1
+LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET, LANDLOCK_SCOPE_SIGNAL = 1, 2
+SCOPED_ABI = 6  # the first Landlock that can keep signals to a jail
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 UNTOUCHED_BYTES = 4 << 30  # address space that threads and libraries reserve and never fill
 HOME = "/tmp/home"
 _INSIDE = "/inside"  # below the root of the mounts: who lives in a chroot can make no user namespace, hence no mount
-_SYSCALLS = {"x86_64": {"pivot_root": 155, "capset": 126}, "aarch64": {"pivot_root": 41, "capset": 91}}
+_SYSCALLS = {
+    "x86_64": {"pivot_root": 155, "capset": 126, "socket": 41},
+    "aarch64": {"pivot_root": 41, "capset": 91, "socket": 198},
+}
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+# shmget, semget, msgget, mq_open, add_key, request_key, keyctl: no sweep finds what they make; keys outlive the jail.
+# io_uring_setup: what it is asked to do passes no filter
+_FORBIDDEN = {"x86_64": (29, 64, 68, 240, 248, 249, 250, 425), "aarch64": (194, 190, 186, 180, 217, 218, 219, 425)}
+_LOAD, _EQUAL, _AT_LEAST, _GIVE = 0x20, 0x15, 0x35, 0x06  # BPF: BPF_LD|ABS, JMP|JEQ, JMP|JGE, RET
+_ALLOW, _FAIL = (_GIVE, 0, 0, 0x7FFF0000), (_GIVE, 0, 0, 0x00050000 | errno.EPERM)
+_MOST_SYSCALLS = 0x40000000  # the numbers from here on are x86's other way to call the same
+_READ = 1 << 0 | 1 << 2 | 1 << 3  # LANDLOCK_ACCESS_FS_EXECUTE, READ_FILE, READ_DIR
+_OF_A_FILE = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15  # EXECUTE, WRITE_FILE, READ_FILE, TRUNCATE, IOCTL_DEV
+_NUM_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # by Landlock's ABI; from 5 on 16
+_HARDWARE = "/sys"  # where Gloo reads about it; it does without only where it is not there at all
+_SCRATCH = ("/tmp", "/dev/shm")
+_NAMES = "/etc/hosts"
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 # flags that a mount already has may not be taken away inside a user namespace
 _KEPT_FLAGS = {os.ST_NOSUID: MS_NOSUID, os.ST_NODEV: MS_NODEV, os.ST_NOEXEC: MS_NOEXEC}
@@ -34,32 +64,159 @@ _KEPT_FLAGS = {os.ST_NOSUID: MS_NOSUID, os.ST_NODEV: MS_NODEV, os.ST_NOEXEC: MS_
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(plan: dict[str, Any]) -> None:
-    """Ends as the program that the plan names; never returns."""
+def isolate(plan: dict[str, Any]) -> int:
+    """Forks: 0 in the jail's first process, which dies with its parent; that process's number in the parent.
+
+    The parent is to call `outlast`.
+
+    Raises:
+        OSError: this machine gives no such jail.
+    """
+    if plan["namespaces"]:
+        _unshare(plan["user"] is None)
+    else:
+        _become_keeper()
+    pid = os.fork()
+    if pid == 0:
+        (_enter_jail if plan["namespaces"] else _enter_fence)(plan)
+        _die_with_parent()  # only now: the kernel forgets it when the user changes
+    return pid
+
+
+def outlast(first: int, plan: dict[str, Any]) -> int:
+    """The exit code of a jail's first process, once it has ended and nothing else of the jail runs.
+
+    Without namespaces whoever is sent a SIGTERM here ends the jail; with them, also whoever is killed.
+    """
+    if plan["namespaces"]:
+        return os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
+    signal.signal(signal.SIGTERM, lambda *_: _kill(first))
+    _die_with_parent(signal.SIGTERM)
+    status = os.waitpid(first, os.WUNTRACED)[1]  # whoever stops it wants to live on
+    _end_all_inside()
+    return -os.WSTOPSIG(status) if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
+
+
+def landlock_abi() -> int:
+    """Which Landlock this kernel has; 0 when it has none."""
+    version = ctypes.c_uint(LANDLOCK_CREATE_RULESET_VERSION)
+    return max(0, _libc.syscall(ctypes.c_long(LANDLOCK_CREATE_RULESET), None, ctypes.c_size_t(0), version))
+
+
+def _unshare(is_user_needed: bool) -> None:
+    flags = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS
+    user, group = os.geteuid(), os.getegid()
+    _check(_libc.unshare(flags | (CLONE_NEWUSER if is_user_needed else 0)), "unshare")
+    if is_user_needed:  # root in here is the caller outside
+        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+
+
+def _enter_jail(plan: dict[str, Any]) -> None:
     _mount("none", "/", None, MS_REC | MS_PRIVATE)
     _mount("tmpfs", plan["root"], "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64k")
     os.mkdir(plan["root"] + _INSIDE)
-    _build_root(plan["root"] + _INSIDE, plan["visible"], plan["disk_bytes"])
+    _build_root(plan["root"] + _INSIDE, plan["visible"], plan["devices"], plan["disk_bytes"])
     _enter(plan["root"])
     _raise_loopback()
     socket.sethostname("sandbox")
     _limit(plan)
+    _gain_no_rights()
+    if plan["landlock"]:
+        devices = [*(f"/dev/{name}" for name in _DEVICES), *plan["devices"]]
+        shown = ["/proc", _NAMES, *plan["visible"]]
+        _confine({**dict.fromkeys(shown, _READ), **dict.fromkeys([*devices, *_SCRATCH], -1)})
     _give_up_rights(plan["user"])
+    _forbid_calls()
     os.chdir(HOME)
-    os.execve(plan["argv"][0], plan["argv"], plan["env"])
 
 
-def _build_root(root: str, visible: list[str], disk_bytes: int) -> None:
+def _become_keeper() -> None:
+    """Lets this process end all that it will start, wherever that has gone, and nothing else."""
+    _gain_no_rights()
+    _check(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "adopt orphans")
+    _restrict(0, LANDLOCK_SCOPE_SIGNAL, {})
+
+
+def _end_all_inside() -> None:
+    try:
+        os.kill(os.getppid(), 0)
+    except PermissionError:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)  # at one stroke, so that no fork gets away
+    else:
+        raise RuntimeError("signals leave this jail, so that what is in it cannot be ended")
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+
+
+def _enter_fence(plan: dict[str, Any]) -> None:
+    """What can be had without namespaces; `root` is then the scratch folder and the home."""
+    root, user = plan["root"], plan["user"]
+    if user is not None:
+        os.chown(root, user, user)
+    _limit(plan)
+    _gain_no_rights()
+    devices = [*(f"/dev/{name}" for name in _DEVICES), *plan["devices"]]
+    _confine({_HARDWARE: _READ, **dict.fromkeys(plan["visible"], _READ), **dict.fromkeys([*devices, root], -1)})
+    _give_up_rights(user)
+    _forbid_calls()
+    _forbid_named_sockets()
+    _check(_libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "hide memory")
+    os.environ.update(HOME=root, TMPDIR=root)
+    tempfile.tempdir = root  # who forked this may have asked for it before
+    os.chdir(root)
+
+
+def _die_with_parent(by: int = signal.SIGKILL) -> None:
+    _check(_libc.prctl(PR_SET_PDEATHSIG, by, 0, 0, 0), "die with parent")
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(OSError):  # it may have just ended
+        os.kill(pid, signal.SIGKILL)
+
+
+def _confine(rights: dict[str, int]) -> None:
+    """Shuts all files but those at and below these paths, and keeps signals and sockets without a path inside."""
+    abi = landlock_abi()
+    scopes = LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | LANDLOCK_SCOPE_SIGNAL if abi >= SCOPED_ABI else 0
+    _restrict((1 << _NUM_RIGHTS.get(abi, 16)) - 1, scopes, rights)
+
+
+def _restrict(handled: int, scopes: int, rights: dict[str, int]) -> None:
+    """Takes the handled rights, a set of Landlock's bits, but for those that each path gives."""
+    attributes = struct.pack("QQQ", handled, 0, scopes)  # the second are rights to networks: Gloo needs them
+    ruleset = _libc.syscall(ctypes.c_long(LANDLOCK_CREATE_RULESET), attributes, ctypes.c_size_t(len(attributes)), 0)
+    _check(min(ruleset, 0), "landlock")
+    for path, given in rights.items():
+        with contextlib.suppress(FileNotFoundError):  # a link that leads nowhere
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            allowed = given & handled & (-1 if os.path.isdir(path) else _OF_A_FILE)
+            rule = struct.pack("=Qi", allowed, fd)
+            add = ctypes.c_long(LANDLOCK_ADD_RULE)
+            _check(_libc.syscall(add, ruleset, LANDLOCK_RULE_PATH_BENEATH, rule, 0), f"landlock {path}")
+            os.close(fd)
+    _check(_libc.syscall(ctypes.c_long(LANDLOCK_RESTRICT_SELF), ruleset, 0), "landlock")
+    os.close(ruleset)
+
+
+def _build_root(root: str, visible: list[str], devices: list[str], disk_bytes: int) -> None:
     _mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m")
-    for path in ("/tmp", "/dev/shm"):  # first, for what is shown may lie below them
+    for path in _SCRATCH:  # first, for what is shown may lie below them
         os.makedirs(root + path)
         _mount("tmpfs", root + path, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={disk_bytes},nr_inodes=65536")
     os.makedirs(root + HOME)
     os.chmod(root + HOME, 0o777)
     for path in visible:
         _show(path, root + path)
-    for name in _DEVICES:
-        _show(f"/dev/{name}", f"{root}/dev/{name}", writable=True)
+    for path in [*(f"/dev/{name}" for name in _DEVICES), *devices]:
+        _show(path, root + path, writable=True)
+    os.makedirs(root + "/etc", exist_ok=True)
+    with open(root + _NAMES, "w") as file:
+        file.write("127.0.0.1 localhost sandbox\n")  # torchrun's agent asks for both
     os.makedirs(root + "/proc")
     _mount("proc", root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
@@ -111,20 +268,36 @@ def _limit(plan: dict[str, Any]) -> None:
     limits = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_DATA: plan["memory_bytes"],
-        resource.RLIMIT_AS: plan["memory_bytes"] + UNTOUCHED_BYTES,  # shared memory is no data to the kernel
         resource.RLIMIT_FSIZE: plan["disk_bytes"],
         resource.RLIMIT_CPU: plan["cpu_s"],
-        resource.RLIMIT_NPROC: plan["num_processes"],
+        resource.RLIMIT_NPROC: plan["num_processes"] + _num_tasks_of(plan["user"]),
         resource.RLIMIT_NOFILE: 1024,
     }
+    if plan["is_address_space_limited"]:
+        limits[resource.RLIMIT_AS] = plan["memory_bytes"] + UNTOUCHED_BYTES  # shared memory is no data to the kernel
     for which, value in limits.items():
         resource.setrlimit(which, (value, value))
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # when memory runs out, all in here goes before anything outside
 
 
-def _give_up_rights(user: int | None) -> None:
+def _num_tasks_of(user: int | None) -> int:
+    """How many processes and threads the kernel counts already for whom the jail belongs to."""
+    if user is not None:
+        return 0
+    found = 0
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{name}").st_uid == os.geteuid():
+                found += len(os.listdir(f"/proc/{name}/task"))
+    return found
+
+
+def _gain_no_rights() -> None:
     _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+
+
+def _give_up_rights(user: int | None) -> None:
     for capability in range(64):
         if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break  # past the last one that this kernel knows
@@ -134,6 +307,29 @@ def _give_up_rights(user: int | None) -> None:
         os.setresuid(user, user, user)
     header, nothing = struct.pack("Ii", 0x20080522, 0), struct.pack("6I", *[0] * 6)
     _syscall("capset", header, nothing)
+
+
+def _forbid_calls() -> None:
+    """Lets system calls fail that leave behind what is neither a file nor a process, or that go round this filter."""
+    numbers = _FORBIDDEN[platform.machine()]
+    program = [(_LOAD, 0, 0, 4), (_EQUAL, 0, len(numbers) + 3, _ARCHITECTURES[platform.machine()]), (_LOAD, 0, 0, 0)]
+    program.append((_AT_LEAST, len(numbers) + 1, 0, _MOST_SYSCALLS))
+    program += [(_EQUAL, len(numbers) - place, 0, number) for place, number in enumerate(numbers)]
+    _filter([*program, _ALLOW, _FAIL])
+
+
+def _forbid_named_sockets() -> None:
+    """Lets sockets fail that could reach a service of this machine by its path; pairs of sockets stay."""
+    number = _SYSCALLS[platform.machine()]["socket"]
+    _filter(
+        [(_LOAD, 0, 0, 0), (_EQUAL, 0, 2, number), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, socket.AF_UNIX), _ALLOW, _FAIL]
+    )
+
+
+def _filter(program: list[tuple[int, int, int, int]]) -> None:
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in program))
+    filter_ = struct.pack("HxxxxxxP", len(program), ctypes.addressof(code))
+    _check(_libc.prctl(PR_SET_SECCOMP, 2, filter_, 0, 0), "seccomp")
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
@@ -151,5 +347,15 @@ def _check(result: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
+def main(words: list[str]) -> int:
+    """The exit code of the program inside, which is the words after the plan; without one, 0 if there is a jail."""
+    plan = json.loads(words[0])
+    if first := isolate(plan):
+        return outlast(first, plan)
+    if words[1:]:
+        os.execv(words[1], words[1:])
+    return 0
+
+
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,226 @@
+"""A class's programs, one at a time for each set of GPUs: judged, then measured, and each kept as soon as it is there.
+
+Below the batch's folder every student has a folder of the same name: `report.json`, what the judge says; `result.json`,
+the measurement by its published schema; `measured.json`, the same with what it rests on. A batch that was cut off goes
+on where it stopped: within a measurement, at the timing that was cut off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+
+from autograder import assignment
+from autograder.bench.measuring import PROGRAM, Job, Progress, Settings, first_failure
+from autograder.classroom import Judged, Lab, write_whole
+from autograder.engines import Engine
+from autograder.extract import Malformed, given_imports
+from autograder.records import engine_sha256
+from worldsize.bench import Point, Result
+
+TOLERANCE = 2e-3  # of the way that the weights went; a sum in another order differs by 1e-6
+Told = Callable[[str, str, int, int], None]
+
+
+class Kept(BaseModel):
+    """A program's measurement and the fingerprint of what it rests on; `malformed` when there was none to be had."""
+
+    fingerprint: str
+    malformed: str = ""
+    fault: str = ""
+    tier: str = ""
+    result: Result | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of a submission: the judge's report, if one was asked for, and the measurement."""
+
+    student: str
+    judged: Judged | None
+    kept: Kept
+
+    @property
+    def fault(self) -> str:
+        """What broke on our side; empty when nothing did."""
+        return (self.judged.fault if self.judged else "") or self.kept.fault
+
+    @property
+    def verdict(self) -> str:
+        """A few words on how it went."""
+        if self.fault:
+            return f"not graded: {self.fault}"
+        if self.kept.malformed or self.kept.result is None:
+            return f"malformed: {self.kept.malformed}"
+        wrongs = [self.judged.verdict] if self.judged and self.judged.malformed else []
+        if failure := first_failure(self.kept.result.timings):
+            wrongs.append(failure)
+        elif not has_right_weights(self.kept.result):
+            wrongs.append("trained to other weights than one process does, so its times count for nothing")
+        return "; ".join(wrongs) or "measured"
+
+
+def has_right_weights(result: Result) -> bool:
+    """True when every training that exchanged gradients ended in the weights of one process."""
+    errors = [one.weights_error for one in result.timings if one.is_synchronised]
+    return bool(errors) and all(error is not None and error <= TOLERANCE for error in errors)
+
+
+def point_of(result: Result, world_size: int, scaling: Literal["strong", "weak"] = "strong") -> Point | None:
+    """The point of a number of ranks: the real one, else the emulated one."""
+    found = {one.kind: one for one in result.points if (one.scaling, one.world_size) == (scaling, world_size)}
+    return found.get("real") or found.get("emulated")
+
+
+@dataclass(frozen=True)
+class HandedIn(Lab):
+    """An assignment whose submissions lie in another folder than the course's: STUDENT, or STUDENT/ASSIGNMENT."""
+
+    submissions: Path = Path()
+    kept_in: Path = Path()
+
+    def submission(self, student: str) -> Path:
+        """As of `Lab`."""
+        folder = self.submissions / student
+        folder = folder / self.name if (folder / self.name).is_dir() else folder
+        return folder / f"{assignment.notebook_of(self.name)}.ipynb"
+
+    def named(self, students: Sequence[str]) -> list[str]:
+        """As of `Lab`."""
+        self.refuse_missing()
+        if not self.submissions.is_dir():
+            raise ValueError(f"There is no folder {self.submissions} with a folder for each student in it.")
+        known = sorted(path.name for path in self.submissions.iterdir() if path.is_dir() and path.name[0] != ".")
+        if missing := sorted(set(students) - set(known)):
+            raise ValueError(f"{', '.join(missing)}: no such folder in {self.submissions}.")
+        if not known:
+            raise ValueError(f"{self.submissions} holds no folder of any student.")
+        return sorted(students) or known
+
+    def _kept_path(self, student: str) -> Path:
+        return self.kept_in / student / "report.json"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A class whose programs are measured, and judged where `is_graded`."""
+
+    lab: HandedIn
+    settings: Settings
+    is_graded: bool = True
+
+    def refuse_without_program(self) -> None:
+        """Nothing where the assignment asks for a program.
+
+        Raises:
+            ValueError: it asks for none, so that there is nothing to measure.
+        """
+        self.lab.refuse_missing()
+        if PROGRAM not in assignment.beside(self.lab.released_folder):
+            raise ValueError(f"{self.lab.name} asks for no {PROGRAM}, so there is nothing to measure.")
+
+    def done(self, student: str) -> Outcome | None:
+        """What is known of a submission when all of it is, and of these very files; otherwise None."""
+        judged = self.lab.kept(student) if self.is_graded else None
+        kept = self._kept(student)
+        return Outcome(student, judged, kept) if kept and (judged or not self.is_graded) else None
+
+    def run(self, student: str, engine: Engine, again: bool, told: Told) -> Outcome:
+        """All that is asked for of one submission, done as far as it is not there; a fault of ours is told in it."""
+        judged = None
+        if self.is_graded:
+            told(student, "graded", 0, 0)
+            judged = (None if again else self.lab.kept(student)) or self.lab.judge(student, engine)
+        kept = None if again else self._kept(student)
+        return Outcome(student, judged, kept or self._measure(student, engine, again, told))
+
+    def _measure(self, student: str, engine: Engine, again: bool, told: Told) -> Kept:
+        kept = Kept(fingerprint=self._fingerprint(student))
+        journal = self._folder(student) / f"timings-{kept.fingerprint[:12]}.jsonl"
+        if again:
+            journal.unlink(missing_ok=True)
+        try:
+            source = assignment.read(self.lab.submission(student).with_name(PROGRAM))
+            for word in engine.measure(self._job(source), journal):
+                if isinstance(word, Progress):
+                    told(student, "measured", word.done, word.total)
+                else:
+                    kept = kept.model_copy(update={"tier": word.tier, "result": word.result})
+        except Malformed as reason:
+            kept = kept.model_copy(update={"malformed": str(reason)})
+        except Exception as error:
+            return kept.model_copy(update={"fault": f"{type(error).__name__}: {error}"})
+        self._keep(student, kept)
+        journal.unlink(missing_ok=True)
+        return kept
+
+    def _keep(self, student: str, kept: Kept) -> None:
+        path = self._folder(student) / "result.json"
+        if kept.result:
+            write_whole(path, kept.result.model_dump_json(indent=1))
+        else:
+            path.unlink(missing_ok=True)  # that of another program, which they handed in before
+        write_whole(self._folder(student) / "measured.json", kept.model_dump_json())
+
+    def _job(self, source: str) -> Job:
+        limits = self.lab.limits
+        return Job(
+            program=source,
+            settings=self.settings,
+            preload=tuple(given_imports(self.lab.release)),
+            call_s=limits.call_s,
+            total_s=limits.total_s,
+            allow_untrusted=limits.allow_untrusted,
+        )
+
+    def _kept(self, student: str) -> Kept | None:
+        try:
+            found = Kept.model_validate_json((self._folder(student) / "measured.json").read_bytes())
+        except (OSError, ValidationError):
+            return None
+        return found if found.fingerprint == self._fingerprint(student) else None
+
+    def _fingerprint(self, student: str) -> str:
+        """A hash of the program, of how it is measured, and of the code that measures."""
+        try:
+            source = assignment.read(self.lab.submission(student).with_name(PROGRAM))
+        except Malformed as reason:
+            source = f"malformed: {reason}"
+        basis = [source, self.settings, self.lab.limits, engine_sha256()]
+        return hashlib.sha256(repr(basis).encode()).hexdigest()
+
+    def _folder(self, student: str) -> Path:
+        return self.lab.kept_in / student
+
+
+def run_batch(batch: Batch, students: Sequence[str], engine: Engine, again: bool, told: Told) -> Iterator[Outcome]:
+    """Each submission's outcome as it comes, first of those that are done already; `again` does also these."""
+    done = {} if again else {student: found for student in students if (found := batch.done(student))}
+    yield from done.values()
+    with ThreadPoolExecutor(engine.jobs) as pool:
+        asked = [pool.submit(batch.run, one, engine, again, told) for one in students if one not in done]
+        try:
+            for future in as_completed(asked):
+                yield future.result()
+        except BaseException:
+            for one in asked:
+                one.cancel()
+            engine.abort()  # what runs would else be waited for
+            raise
+
+
+def read_batch(folder: Path) -> dict[str, Result]:
+    """The results that lie in a batch's folder, by student; of half-written or other files none."""
+    found = {}
+    for path in sorted(folder.glob("*/result.json")):
+        try:
+            found[path.parent.name] = Result.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError):
+            continue
+    return found

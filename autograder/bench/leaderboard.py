@@ -1,0 +1,79 @@
+"""The page of a class's results: who is fastest, how much that varied, and on which machine; one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jinja2 import Environment, PackageLoader
+
+from autograder.bench.batch import has_right_weights
+from worldsize.bench import Machine, Point, Result
+
+_FINGERPRINT_CHARS = 8
+
+
+@dataclass(frozen=True)
+class Row:
+    """A submission's place, its name or fingerprint, and its points by number of ranks and kind."""
+
+    place: int
+    name: str
+    is_fingerprint: bool
+    points: dict[tuple[int, str], Point]
+
+
+@dataclass(frozen=True)
+class Board:
+    """Results that can be compared, for they are of one machine and one task; `columns` are (ranks, kind)."""
+
+    machine: Machine
+    result: Result  # any of them: the task and the cluster are the same in all
+    columns: list[tuple[int, str]]
+    rows: list[Row]
+    measured: str
+
+
+def page(results: Mapping[str, Result], has_names: bool) -> tuple[str, int]:
+    """The page as HTML, and how many results are on it: those of which all weights were right."""
+    right = {student: result for student, result in results.items() if has_right_weights(result)}
+    boards = [_board(same, has_names) for same in _comparable(right)]
+    html = _environment.get_template("leaderboard.html.j2").render(
+        boards=boards, num_left_out=len(results) - len(right), has_names=has_names
+    )
+    return html, len(right)
+
+
+def _comparable(results: Mapping[str, Result]) -> list[dict[str, Result]]:
+    """The results by what they were measured on, the largest group first."""
+    groups: dict[str, dict[str, Result]] = {}
+    for student, result in results.items():
+        varies = {"clock_mhz", "gpu_clocks_mhz", "matrix_flops_per_s"}
+        basis = [result.machine.model_dump(exclude=varies), result.task, result.cluster, result.num_threads]
+        groups.setdefault(repr(basis), {})[student] = result
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def _board(results: Mapping[str, Result], has_names: bool) -> Board:
+    points = {
+        student: {(one.world_size, one.kind): one for one in result.points if one.scaling == "strong"}
+        for student, result in results.items()
+    }
+    columns = sorted({key for found in points.values() for key in found}, key=lambda key: (key[1] != "real", key[0]))
+    largest = max((key for key in columns if key[1] == "real"), default=columns[-1])
+
+    def speed(student: str) -> float:
+        found = points[student].get(largest)
+        return found.samples_per_s_per_rank if found else 0.0
+
+    rows = []
+    for place, student in enumerate(sorted(results, key=speed, reverse=True), start=1):
+        name = student if has_names else results[student].program_sha256[:_FINGERPRINT_CHARS]
+        rows.append(Row(place, name, not has_names, points[student]))
+    any_result = next(iter(results.values()))
+    times = sorted(result.measured_at[:16].replace("T", " ") + " UTC" for result in results.values())
+    measured = times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"
+    return Board(any_result.machine, any_result, columns, rows, measured)
+
+
+_environment = Environment(loader=PackageLoader("autograder"), autoescape=True, trim_blocks=True, lstrip_blocks=True)

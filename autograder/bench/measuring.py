@@ -1,0 +1,176 @@
+"""A program that was handed in, measured in its sandbox by a process that was forked for that and does nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import select
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from autograder.endings import StudentFailed
+from autograder.judge import environment, refuse_weak_walls
+from autograder.sandbox import gpus, stem
+from autograder.verdict import Outcome
+from worldsize.bench import Ended, Program, Result, Start, Task, Timing, measure
+from worldsize.bench.program import Elastic
+
+PROGRAM = "train.py"
+_MAX_FAILURES = 3  # of timings; a program that fails so often is given up
+_SPARE_S = 600  # for this side's own work: the same trainings in one process
+_GIVEN_UP = f"Not tried: {_MAX_FAILURES} timings before this one failed."
+
+
+class Settings(BaseModel):
+    """What is measured of every program of a class."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    task: Task = Task()
+    world_sizes: tuple[int, ...] = (1, 2, 4)
+    num_repeats: int = 3
+    num_warmup_steps: int = 4
+
+
+class Job(BaseModel):
+    """One measurement: the program's source, how it is measured, and what it may use."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    program: str
+    settings: Settings
+    preload: tuple[str, ...]
+    call_s: float
+    total_s: float
+    allow_untrusted: bool
+
+    @property
+    def program_sha256(self) -> str:
+        """The program's fingerprint."""
+        return hashlib.sha256(self.program.encode()).hexdigest()
+
+
+class Progress(BaseModel):
+    """One timing more is there, the `done`-th of `total`."""
+
+    done: int
+    total: int
+
+
+class Measured(BaseModel):
+    """A measurement that came to its end, and which walls stood round the program."""
+
+    tier: str
+    result: Result
+
+
+def measured(job: Job, journal: Path, granted: Sequence[str] = ()) -> Iterator[Progress | Measured]:
+    """Word of each timing as it comes, and the measurement at last; a fork of this process's stem takes it.
+
+    Timings are kept in `journal`, and taken from it.
+
+    Raises:
+        RuntimeError: the harness itself broke; nothing is known about the program.
+    """
+    with tempfile.TemporaryDirectory(prefix="measure-", dir=stem.shared(job.preload).scratch) as folder:
+        request, outcome = Path(folder, "request.json"), Path(folder, "outcome.json")
+        fields = {"job": job.model_dump(), "journal": os.fspath(journal.absolute()), "granted": list(granted)}
+        request.write_text(json.dumps(fields))
+        said: list[str] = []
+        for line in _lines_of(job, request, outcome, granted):
+            if line.startswith('{"done"'):
+                yield Progress.model_validate_json(line)
+            else:
+                said.append(line)
+        if not outcome.exists():
+            raise RuntimeError(f"the harness broke before it was done: {' '.join(said)[-2000:] or 'it was ended'}")
+        yield Measured.model_validate_json(outcome.read_text())
+
+
+def _lines_of(job: Job, request: Path, outcome: Path, granted: Sequence[str]) -> Iterator[str]:
+    """What the process that measures prints, until it ends."""
+    ours, theirs = os.pipe()
+    try:
+        words = [str(request), str(outcome)]
+        call = stem.shared(job.preload).call
+        process = call("autograder.bench.measuring:main", words, environment(granted), theirs)
+    finally:
+        os.close(theirs)
+    deadline_s, kept = time.monotonic() + job.total_s + _SPARE_S, b""
+    try:
+        while select.select([ours], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
+            chunk = os.read(ours, 1 << 16)
+            if not chunk:
+                break
+            *lines, kept = (kept + chunk).split(b"\n")
+            yield from (line.decode(errors="replace") for line in lines)
+        if kept:
+            yield kept.decode(errors="replace")
+    finally:
+        os.close(ours)
+        process.kill()
+
+
+def main(request_path: str, outcome_path: str) -> None:
+    """Measures the program that the request names; prints a line for each timing and writes the outcome."""
+    from autograder.student import Student
+
+    request = json.loads(Path(request_path).read_text())
+    job = Job.model_validate(request["job"])
+    settings, devices = job.settings, gpus.devices_of(request["granted"])
+    student = Student([], job.preload, job.call_s, job.total_s, {PROGRAM: job.program}, devices=devices)
+    try:
+        refuse_weak_walls(student.tier, job.allow_untrusted)
+        if (num_seen := student.num_gpus) != len(request["granted"]):
+            raise RuntimeError(f"{len(request['granted'])} GPUs were granted, and the sandbox sees {num_seen} of them")
+        result = measure(
+            _Patient(student.program(PROGRAM)),
+            job.program_sha256,
+            settings.task,
+            settings.world_sizes,
+            num_repeats=settings.num_repeats,
+            num_warmup_steps=settings.num_warmup_steps,
+            max_real_ranks=num_seen or len(os.sched_getaffinity(0)),
+            journal=Path(request["journal"]),
+            told=lambda _, done, total: print(Progress(done=done, total=total).model_dump_json(), flush=True),
+        )
+    finally:
+        student.close()
+    Path(outcome_path).write_text(Measured(tier=str(student.tier), result=result).model_dump_json())
+
+
+class _Patient:
+    """A program that is given up once it has failed too often."""
+
+    def __init__(self, program: Program) -> None:
+        self._program, self._num_failures = program, 0
+        self.feed_folder, self.errors = program.feed_folder, program.errors
+
+    def play(self, start: Start, address: str) -> Ended:
+        return self._tried(lambda: self._program.play(start, address))
+
+    def torchrun(self, start: Start, address: str, elastic: Elastic) -> Ended:
+        return self._tried(lambda: self._program.torchrun(start, address, elastic))
+
+    def _tried(self, training: Callable[[], Ended]) -> Ended:
+        if self._num_failures >= _MAX_FAILURES:
+            raise StudentFailed(Outcome.SKIPPED, _GIVEN_UP)
+        try:
+            return training()
+        except self._program.errors:
+            self._num_failures += 1
+            raise
+
+
+def first_failure(timings: Sequence[Timing]) -> str:
+    """What the first timing that failed says, in a line; empty when none did."""
+    failed = next((one for one in timings if one.failure), None)
+    if failed is None:
+        return ""
+    said = " ".join(failed.failure.split())
+    return f"{failed.world_size} {failed.kind} rank{'s' * (failed.world_size > 1)}: {said}"

@@ -1,0 +1,125 @@
+"""A quiz as an assignment of nbgrader: a point for each question, by the key, and no code is run to give it.
+
+The assignment has the cells that every form has, an answer and its point by number; what a student is asked stands in
+the notebook that `quiz make` wrote for them. The key lies with the source, where no student sees it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from autograder.quiz.bank import read_bank
+from autograder.quiz.formats import notebook as forms_notebook
+from autograder.quiz.key import Key, parse_key, read_key
+from autograder.quiz.marked import Told, told
+from autograder.quiz.markup import solution
+from autograder.quiz.notebooks import read_cells
+from autograder.quiz.placing import in_place_of
+from autograder.quiz.responses import Handed
+from autograder.quiz.sheets import sheets
+from autograder.records import QUIZ_KEY
+from autograder.verdict import NO_CODE, CheckResult, Outcome, Report
+
+HANDOUTS = "handouts"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_MAX_WRITTEN_CHARS = 500
+_OUTCOMES = {
+    "good": Outcome.PASSED,
+    "part": Outcome.PARTLY,
+    "bad": Outcome.WRONG_ANSWER,
+    "open": Outcome.NO_ANSWER,
+}
+
+
+def assign(key: Path, root: Path, name: str) -> list[Path]:
+    """Writes an assignment's source, and each student's notebook under its name; gives the folders of both.
+
+    Raises:
+        ValueError: the key cannot be read, there are no notebooks beside it, or the name is taken or odd.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} would not do as the name of an assignment: use letters, digits and . _ -.")
+    source, handouts = root / "solutions" / name, root / HANDOUTS / name
+    if taken := [folder for folder in (source, handouts) if folder.exists()]:
+        raise ValueError(f"{taken[0]} is there already: choose another name, or remove it.")
+    given = parse_key(key)
+    notebooks = {form.student: _notebook_of(key, form.student) for form in given.forms}
+    with in_place_of(handouts) as folder:
+        for student, notebook in notebooks.items():
+            (folder / student).mkdir()
+            shutil.copyfile(notebook, folder / student / f"{name}.ipynb")
+    with in_place_of(source) as folder:
+        (folder / QUIZ_KEY).touch(0o600)
+        shutil.copyfile(key, folder / QUIZ_KEY)
+        (folder / f"{name}.ipynb").write_text(nbformat.writes(_source(given, name)) + "\n", encoding="utf-8")
+    return [source, handouts]
+
+
+def report(key: Path, bank: Path, student: str, submission: NotebookNode) -> Report:
+    """What a student's answers are worth, of which only literals are read.
+
+    Raises:
+        ValueError: the key has no form for the student, or does not fit the bank.
+    """
+    start_s = time.monotonic()
+    forms = read_key(key, read_bank(bank), student)
+    if not forms:
+        raise ValueError(f"{key} has no form for {student}: who is not on the quiz's roster cannot be marked.")
+    handed = Handed(forms)
+    form = handed.form(student, "the notebook")
+    assert form is not None
+    read_cells(submission, form, "the notebook", handed)
+    (sheet,) = sheets(forms, handed)
+    checks = [_result(one) for one in told(sheet, handed.problems)]
+    return Report(checks=checks, tier=NO_CODE, seed=0, duration_s=time.monotonic() - start_s)
+
+
+def _notebook_of(key: Path, student: str) -> Path:
+    notebook = key.parent / forms_notebook.FORMAT.name / f"{student}{forms_notebook.FORMAT.suffix}"
+    if not notebook.is_file():
+        raise ValueError(f"{notebook} is missing: make the quiz with `--format {forms_notebook.FORMAT.name}`.")
+    return notebook
+
+
+def _source(key: Key, name: str) -> NotebookNode:
+    text = (
+        f"# {key.blueprint.title}\n\nEverybody has a notebook of their own, with other questions: answer in the one "
+        f"that was made for you, and hand it in as `{name}.ipynb`."
+    )
+    cells = [new_markdown_cell(text, id="title")]
+    for number in range(1, key.blueprint.count + 1):
+        answer, point = f"question_{number}", _point(number)
+        marks = forms_notebook.nbgrader(number)
+        cells.append(new_code_cell(f"answer_{number} = None", id=answer, metadata={"nbgrader": marks}))
+        marks = {**marks, "grade_id": point, "grade": True, "solution": False, "locked": True, "points": 1}
+        cells.append(new_code_cell(f"# the point of question {number}", id=point, metadata={"nbgrader": marks}))
+    return new_notebook(cells=cells, metadata={"kernelspec": forms_notebook.KERNEL})
+
+
+def _point(number: int) -> str:
+    return f"point_{number}"
+
+
+def _result(one: Told) -> CheckResult:
+    number, variant, share = one.answered.number, one.answered.variant, one.answered.marked.share
+    outcome = _OUTCOMES[one.style]
+    is_written = one.written and (one.problem or not one.answered.is_empty)
+    said = [f"You wrote: {one.written[:_MAX_WRITTEN_CHARS]}"] if is_written else []
+    said += [f"This cannot be read: {one.problem}."] if one.problem else []
+    return CheckResult(
+        name=f"question_{number}",
+        cell=_point(number),
+        promise=f"{number}. {variant.question.objective}",
+        points=1,
+        outcome=outcome,
+        share=share if outcome is Outcome.PARTLY else None,
+        message="\n".join(said),
+        explanation="\n\n".join([f"Right is: {solution(variant.answer)}", *one.why]),
+    )

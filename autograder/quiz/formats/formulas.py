@@ -1,0 +1,128 @@
+"""LaTeX formulas for Typst: latex2mathml reads them, as for HTML, and its MathML becomes Typst's mathematics."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from xml.etree.ElementTree import Element, fromstring
+
+from latex2mathml.converter import convert
+
+from autograder.quiz.formats.typst_source import escaped, quoted
+
+_BRACES = {"⏟": "underbrace", "⏞": "overbrace", "_": "underline", "¯": "overline", "―": "overline"}
+
+
+_NUM_PARTS = {
+    "mfrac": 2,
+    "mover": 2,
+    "mroot": 2,
+    "msub": 2,
+    "msubsup": 3,
+    "msup": 2,
+    "munder": 2,
+    "munderover": 3,
+}
+
+
+@lru_cache(maxsize=4096)
+def mathml(latex: str, display: str = "inline") -> str:
+    """A formula as MathML.
+
+    Raises:
+        ValueError: it cannot be read, is incomplete, or has a command that is not known.
+    """
+    try:
+        made = convert(latex, display=display)
+        nodes = list(fromstring(made).iter())
+    except Exception as error:  # latex2mathml has errors of many kinds
+        raise ValueError(f"the formula {latex!r} cannot be read: {error!r}") from error
+    for node in nodes:
+        text = node.text or ""
+        if len(node) != _NUM_PARTS.get(_name(node), len(node)):
+            raise ValueError(f"the formula {latex!r} is incomplete")
+        if len(text) > 1 and text.startswith("\\"):
+            raise ValueError(f"the formula {latex!r} has {text!r}, which is not known")
+    return made
+
+
+@lru_cache(maxsize=4096)
+def typst_of(latex: str) -> str:
+    """A formula as what stands between Typst's dollar signs. Raises: ValueError, as `mathml`."""
+    return _of(fromstring(mathml(latex)))
+
+
+def _name(node: Element) -> str:
+    return node.tag.rpartition("}")[2]
+
+
+def _of(node: Element) -> str:
+    name, text = _name(node), (node.text or "").strip()
+    parts = [_of(child) for child in node]
+    match name:
+        case "math" | "mrow" | "mstyle" | "mpadded" | "mtd":
+            return _fenced(node, parts)
+        case "mi":
+            return _identifier(text, node.get("mathvariant") == "normal")
+        case "mn" | "mo":
+            return _operator(text)
+        case "mtext":
+            return quoted(text)
+        case "mspace":
+            return f"#h({node.get('width', '0em')})" if node.get("width", "0em").endswith("em") else "quad"
+        case "mfrac":
+            return f"frac({', '.join(parts)})"
+        case "msqrt":
+            return f"sqrt({_joined(parts)})"
+        case "mroot":
+            return f"root({parts[1]}, {parts[0]})"
+        case "msub":
+            return f"attach({parts[0]}, b: {parts[1]})"
+        case "msup":
+            return f"attach({parts[0]}, t: {parts[1]})"
+        case "msubsup":
+            return f"attach({parts[0]}, b: {parts[1]}, t: {parts[2]})"
+        case "munder" | "mover":
+            return _over_or_under(name, node, parts)
+        case "munderover":
+            return f"attach(limits({parts[0]}), b: {parts[1]}, t: {parts[2]})"
+        case "mtable":
+            return f"mat(delim: #none, {'; '.join(', '.join(map(_of, row)) for row in node)})"
+        case "mtr":
+            return ""  # its table reads it
+    raise ValueError(f"a formula has <{name}>, which has no counterpart in Typst here")
+
+
+def _over_or_under(name: str, node: Element, parts: list[str]) -> str:
+    sign = (node[1].text or "").strip()
+    if sign in _BRACES:
+        return f"{_BRACES[sign]}({parts[0]})"
+    if node.get("accent") == "true":
+        return f"accent({parts[0]}, {quoted(sign)})"
+    return f"attach(limits({parts[0]}), {'b' if name == 'munder' else 't'}: {parts[1]})"
+
+
+def _fenced(node: Element, parts: list[str]) -> str:
+    """A row; between fences that stretch, one that they embrace."""
+    stretch = [child.get("stretchy") == "true" for child in node]
+    return f"lr({_joined(parts)})" if any(stretch[:1] + stretch[-1:]) and len(parts) > 1 else _joined(parts)
+
+
+def _joined(parts: list[str]) -> str:
+    """Parts side by side: a space beside a quoted text would be seen."""
+    row = ""
+    for part in parts:
+        row += ("" if not row or part.startswith('"') or row.endswith('"') else " ") + part
+    return row or '""'  # no argument of Typst may be nothing
+
+
+def _identifier(text: str, is_upright: bool) -> str:
+    if len(text) == 1:
+        return f"upright({_operator(text)})" if is_upright else _operator(text)
+    return f"op({quoted(text)})"
+
+
+def _operator(text: str) -> str:
+    if len(text) > 1 and text.isalpha():
+        return f"op({quoted(text)})"
+    return text if re.fullmatch(r"\d+(\.\d+)?", text) else escaped(text)

@@ -1,0 +1,197 @@
+"""Markdown with LaTeX as the XHTML that learning platforms take, and XML written by functions.
+
+Platforms strip what they do not know and QTI refuses it, so only plain elements remain: what else looks like a tag
+is shown as it was written. Most texts of a class's forms are the same, so each is converted once.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache, lru_cache
+from html import escape, unescape
+from html.parser import HTMLParser
+from typing import Any
+
+_BLOCKS = {"p", "pre", "blockquote", "ul", "ol", "li", "table", "thead", "tbody", "tr", "th", "td", "hr", "div"}
+_INLINE = {"a", "img", "br", "em", "strong", "code", "sub", "sup", "span", "b", "i", "kbd", "q"}
+_KEPT = _BLOCKS | _INLINE | {f"h{level}" for level in range(1, 7)}
+_DROPPED = {"del", "s", "u", "ins", "mark", "font", "center"}  # their content stays
+_VOID = {"br", "hr", "img"}
+_ATTRIBUTES = {"a": ("href",), "img": ("src", "alt")}
+# characters that no text holds stand for what is put in later: a formula or a gap, by number
+_FORMULA, _GAP, _END = "\ue000", "\ue001", "\ue002"
+_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def tag(name: str, /, *children: str, **attributes: Any) -> str:
+    """An XML element; children are XML. A `_` at an attribute's end is dropped, other ones become `:`."""
+    given = "".join(
+        f' {key.rstrip("_").replace("_", ":")}="{words(str(value), quote=True)}"' for key, value in attributes.items()
+    )
+    content = "".join(children)
+    return f"<{name}{given}>{content}</{name}>" if content else f"<{name}{given}/>"
+
+
+def words(text: str, *, quote: bool = False) -> str:
+    """Text as XML; characters that XML cannot hold are left out."""
+    return escape(_ILLEGAL.sub("", text), quote=quote)
+
+
+def html(markdown: str) -> str:
+    r"""Markdown as XHTML, with formulas between `\(` and `\)`, which every platform's MathJax renders."""
+    return _filled(markdown, mathml=False)
+
+
+def html_with_mathml(markdown: str) -> str:
+    """Markdown as XHTML, with formulas as MathML."""
+    return _filled(markdown, mathml=True)
+
+
+@lru_cache(maxsize=2048)
+def line(markdown: str) -> str:
+    """Markdown as one line of plain text, for where a platform takes no markup; formulas stay LaTeX."""
+    text, formulas = _converted(markdown)
+    text = unescape(re.sub(r"<[^>]*>", " " if "<br" in text else "", text))
+    return " ".join(_with_formulas(text, [latex for latex, _ in formulas]).split())
+
+
+def is_plain(markdown: str) -> bool:
+    """True where `line` loses nothing."""
+    text, formulas = _converted(markdown)
+    return not formulas and not re.search("<(?!/?p>)", text) and text.count("<p>") <= 1
+
+
+def mark_gaps(markdown: str, names: list[str]) -> str:
+    """The text with its gaps `[[name]]` marked so that they survive conversion; `put_in` fills them."""
+    for place, name in enumerate(names):
+        markdown = markdown.replace(f"[[{name}]]", f"{_GAP}{place}{_END}")
+    return markdown
+
+
+def put_in(text: str, fields: list[str]) -> str:
+    """The converted text with these at its marks."""
+    return re.sub(f"{_GAP}([0-9]+){_END}", lambda found: fields[int(found[1])], text)
+
+
+@lru_cache(maxsize=2048)
+def _filled(markdown: str, mathml: bool) -> str:
+    text, formulas = _converted(markdown)
+    return _with_formulas(text, [_as_mathml(*one) if mathml else _as_latex(*one) for one in formulas])
+
+
+def _with_formulas(text: str, formulas: list[str]) -> str:
+    return re.sub(f"{_FORMULA}([0-9]+){_END}", lambda found: formulas[int(found[1])], text)
+
+
+def _as_latex(latex: str, is_block: bool) -> str:
+    return words(rf"\[{latex}\]" if is_block else rf"\({latex}\)")
+
+
+@cache
+def _as_mathml(latex: str, is_block: bool) -> str:
+    """The formula as MathML that also says its LaTeX; as LaTeX where it cannot be converted."""
+    from latex2mathml.converter import convert
+
+    try:
+        converted = convert(latex, display="block" if is_block else "inline")
+    except Exception:  # it raises errors of many kinds
+        return _as_latex(latex, is_block)
+    return converted.replace("<math ", f'<math alttext="{words(latex, quote=True)}" ', 1)
+
+
+@lru_cache(maxsize=2048)
+def _converted(markdown: str) -> tuple[str, list[tuple[str, bool]]]:
+    """XHTML with numbered marks for its formulas, and the formulas: their LaTeX, and whether they stand apart."""
+    markdown_to_html, renderer = _converter()
+    renderer.formulas = []
+    html = markdown_to_html(_ILLEGAL.sub("", markdown))
+    cleaner = _Cleaner()
+    cleaner.feed(html)
+    cleaner.close()
+    return cleaner.result(), renderer.formulas
+
+
+@cache
+def _converter() -> Any:
+    from mistune import HTMLRenderer
+    from nbconvert.filters.markdown_mistune import MarkdownWithMath  # takes a second to import
+
+    class Renderer(HTMLRenderer):
+        """HTML with marks where formulas are."""
+
+        formulas: list[tuple[str, bool]]
+
+        def inline_math(self, text: str) -> str:
+            return self._kept(text, False)
+
+        def block_math(self, text: str) -> str:
+            return self._kept(text, True)
+
+        def multiline_math(self, text: str) -> str:
+            return text
+
+        def latex_environment(self, name: str, body: str) -> str:
+            return self._kept(rf"\begin{{{name}}}{body}\end{{{name}}}", True)
+
+        def _kept(self, latex: str, is_block: bool) -> str:
+            self.formulas.append((latex.strip(), is_block))
+            return f"{_FORMULA}{len(self.formulas) - 1}{_END}"
+
+    renderer = Renderer(escape=False)
+    return MarkdownWithMath(renderer=renderer), renderer
+
+
+class _Cleaner(HTMLParser):
+    """HTML as well-formed XHTML of the elements that are kept."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self._parts: list[str] = []
+        self._open: list[str] = []
+
+    def result(self) -> str:
+        """What was fed, with all elements closed."""
+        return ("".join(self._parts) + "".join(f"</{name}>" for name in reversed(self._open))).strip()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in _DROPPED:
+            return
+        if tag not in _KEPT:
+            self._parts.append(words(self.get_starttag_text() or ""))
+            return
+        given = dict(attrs)
+        kept = {name: given.get(name) or "" for name in _ATTRIBUTES.get(tag, ())}
+        self._parts.append(f"<{tag}" + "".join(f' {name}="{words(value, quote=True)}"' for name, value in kept.items()))
+        if tag in _VOID:
+            self._parts.append("/>")
+        else:
+            self._parts.append(">")
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag in _KEPT - _VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self._open:
+            while (name := self._open.pop()) != tag:
+                self._parts.append(f"</{name}>")
+            self._parts.append(f"</{tag}>")
+        elif tag not in _KEPT | _DROPPED:
+            self._parts.append(f"&lt;/{tag}&gt;")
+
+    def handle_data(self, data: str) -> None:
+        self._parts.append(words(data, quote=False))
+
+    def handle_comment(self, data: str) -> None:
+        self._parts.append(words(f"<!--{data}-->"))
+
+    def handle_decl(self, decl: str) -> None:
+        self._parts.append(words(f"<!{decl}>"))
+
+    def handle_pi(self, data: str) -> None:
+        self._parts.append(words(f"<?{data}>"))
+
+    def unknown_decl(self, data: str) -> None:
+        self._parts.append(words(f"<![{data}]]>"))

@@ -1,0 +1,17 @@
+"""Text in Typst's source."""
+
+from __future__ import annotations
+
+import re
+
+_PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
+
+
+def escaped(text: str) -> str:
+    """Text that Typst shows as it is, in markup and in formulas."""
+    return _PUNCTUATION.sub(r"\\\1", text)
+
+
+def quoted(text: str) -> str:
+    """Text as a string of Typst's code."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -1,0 +1,129 @@
+"""A form for each student by a keyed hash: without the key nobody can predict one, with it anybody repeats it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from autograder.quiz.blueprint import Blueprint, Cell, shares
+from autograder.quiz.roster import Student
+from worldsize.quiz import Question, Variant, draw
+
+MOST_SHARED = 0.1  # of a form's parametrised variants with any other form
+_TRIES = 200
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question of a form, and the seed by which `worldsize.quiz.draw` gives it again."""
+
+    seed: str
+    variant: Variant
+
+
+@dataclass(frozen=True)
+class Form:
+    """What one student is asked, in order."""
+
+    student: Student
+    blueprint: Blueprint
+    asked: tuple[Asked, ...]
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The questions as this student gets them."""
+        return tuple(one.variant for one in self.asked)
+
+    @property
+    def minutes(self) -> float:
+        """The time that it should take."""
+        return sum(variant.question.minutes for variant in self.variants)
+
+
+def deal(blueprint: Blueprint, questions: Sequence[Question], roster: Sequence[Student], key: bytes) -> Iterator[Form]:
+    """A form for each student, in the order of the roster: the same ones for the same blueprint, bank, roster and key.
+
+    All have as many questions of each week and each difficulty. Where variants of two forms would coincide too often,
+    the later student's are drawn again.
+
+    Raises:
+        ValueError: the bank has too few questions, or a question cannot be drawn.
+    """
+    cells = shares(blueprint, questions)
+    stock: dict[Cell, list[Question]] = defaultdict(list)
+    for question in sorted(questions, key=lambda one: one.id):
+        if blueprint.allows(question):
+            stock[question.week, question.difficulty].append(question)
+    holders: dict[str, list[int]] = defaultdict(list)  # which forms have a variant
+    for place, student in enumerate(roster):
+        form = _form(blueprint, cells, stock, student, key, holders)
+        for id in _parametrised(form):
+            holders[id].append(place)
+        yield form
+
+
+def _form(
+    blueprint: Blueprint,
+    cells: dict[Cell, int],
+    stock: dict[Cell, list[Question]],
+    student: Student,
+    key: bytes,
+    holders: dict[str, list[int]],
+) -> Form:
+    best: tuple[float, Form] | None = None
+    for attempt in range(_TRIES):
+        form = _drawn(blueprint, cells, stock, student, key, attempt)
+        if blueprint.minutes is not None and form.minutes > blueprint.minutes:
+            continue
+        shared = _most_shared(form, holders)
+        if best is None or shared < best[0]:
+            best = shared, form
+        if shared < MOST_SHARED:
+            break
+    if best is None:
+        raise ValueError(
+            f"No form of {blueprint.count} questions came out at {blueprint.minutes:g} minutes or less in {_TRIES} "
+            "draws: allow more minutes or ask for fewer questions."
+        )
+    return best[1]
+
+
+def _drawn(
+    blueprint: Blueprint,
+    cells: dict[Cell, int],
+    stock: dict[Cell, list[Question]],
+    student: Student,
+    key: bytes,
+    attempt: int,
+) -> Form:
+    chance = random.Random(_seed(key, blueprint.title, student.id, "questions", str(attempt)))
+    chosen = [question for cell, num in cells.items() for question in chance.sample(stock[cell], num)]
+    chance.shuffle(chosen)
+    asked = []
+    for question in chosen:
+        seed = _seed(key, blueprint.title, student.id, question.id, str(attempt))
+        asked.append(Asked(seed, draw(question, seed)))
+    return Form(student, blueprint, tuple(asked))
+
+
+def _seed(key: bytes, *words: str) -> str:
+    """A hash of the words that only the key's holder can compute."""
+    return hmac.new(key, "\0".join(words).encode(), hashlib.sha256).hexdigest()
+
+
+def _parametrised(form: Form) -> list[str]:
+    return [variant.id for variant in form.variants if variant.parameters]
+
+
+def _most_shared(form: Form, holders: dict[str, list[int]]) -> float:
+    """The largest part of the form's parametrised variants that any earlier form has too."""
+    ids = _parametrised(form)
+    counts: dict[int, int] = defaultdict(int)
+    for id in ids:
+        for place in holders.get(id, ()):
+            counts[place] += 1
+    return max(counts.values(), default=0) / max(1, len(ids))

@@ -1,0 +1,125 @@
+"""The key of a quiz as a file: what everybody was asked, so that it can be drawn, printed and marked again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from autograder.quiz.blueprint import Blueprint
+from autograder.quiz.forms import Asked, Form
+from autograder.quiz.roster import Student
+from worldsize.quiz import Question, Variant, draw
+from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Phrase
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class KeyEntry(_Part):
+    """One question of one form; `fingerprint` is that of its text and answer."""
+
+    question: str
+    seed: str
+    fingerprint: str
+    answer: str
+
+
+class KeyForm(_Part):
+    """What one student was asked, in order."""
+
+    student: str
+    name: str
+    asked: list[KeyEntry]
+
+
+class Key(_Part):
+    """The key of a quiz; `version` is that of this layout."""
+
+    version: int = 1
+    blueprint: Blueprint
+    forms: list[KeyForm]
+
+
+def key_of(forms: Sequence[Form]) -> Key:
+    """The key of these forms, which are of one quiz."""
+    return Key(blueprint=forms[0].blueprint, forms=[_entry_of(form) for form in forms])
+
+
+def parse_key(file: Path) -> Key:
+    """What a file says. Raises: ValueError, when it is no key."""
+    try:
+        return Key.model_validate_json(file.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ValueError(f"{file} cannot be read as the key of a quiz: {error}.") from error
+
+
+def read_key(file: Path, questions: Sequence[Question], student: str | None = None) -> list[Form]:
+    """The forms of a key, all or one student's, drawn again from the bank.
+
+    Raises:
+        ValueError: the file is no key, or the bank has changed since: names what is no more as it was.
+    """
+    key = parse_key(file)
+    known = {question.id: question for question in questions}
+    changed: set[str] = set()
+    forms = []
+    for given in key.forms:
+        if student is not None and given.student.casefold() != student.casefold():
+            continue
+        asked = []
+        for entry in given.asked:
+            question = known.get(entry.question)
+            variant = question and draw(question, entry.seed)
+            if variant is None or fingerprint(variant) != entry.fingerprint:
+                changed.add(entry.question)
+                continue
+            asked.append(Asked(entry.seed, variant))
+        forms.append(Form(Student(given.student, given.name), key.blueprint, tuple(asked)))
+    if changed:
+        raise ValueError(
+            f"{', '.join(sorted(changed))}: the bank has changed since {file.name} was made, and these would not be "
+            "what was asked. Mark with the bank as it was then."
+        )
+    return forms
+
+
+def fingerprint(variant: Variant) -> str:
+    """A short hash of what is asked and what is right."""
+    return hashlib.sha256(f"{variant.text}\0{variant.answer!r}".encode()).hexdigest()[:16]
+
+
+def printed(answer: Answer) -> str:
+    """The right answer as a key prints it: letters of options, numbers with units, words, letters of items in order."""
+    match answer:
+        case Options():
+            return ", ".join(letter(place) for place in sorted(answer.right))
+        case Amount():
+            return f"{answer.text} (± {answer.tolerance:.3g})"
+        case Phrase():
+            return " or ".join(answer.accepted)
+        case Gaps():
+            return "; ".join(f"({place}) {printed(gap)}" for place, gap in enumerate(answer.gaps.values(), start=1))
+        case _:
+            return " ".join(letter(place) for place in answer.places)
+
+
+def letter(place: int) -> str:
+    """The letter of an option or an item: A for the first."""
+    return chr(ord("A") + place)
+
+
+def _entry_of(form: Form) -> KeyForm:
+    asked = [
+        KeyEntry(
+            question=one.variant.question.id,
+            seed=one.seed,
+            fingerprint=fingerprint(one.variant),
+            answer=printed(one.variant.answer),
+        )
+        for one in form.asked
+    ]
+    return KeyForm(student=form.student.id, name=form.student.name, asked=asked)

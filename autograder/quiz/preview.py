@@ -1,0 +1,207 @@
+"""The bank as a page to browse: served here and drawn anew as its files change, or written once to a file.
+
+The server is the standard library's: one author asks it for a page now and then, from this machine alone. It answers
+only requests to 127.0.0.1 or localhost by name, so that no page of elsewhere can read the bank through the browser.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from markupsafe import Markup
+
+from autograder.quiz import markup
+from autograder.quiz.blueprint import FILE
+from worldsize.quiz import Question, Variant, draw, load
+
+_HERE = {"127.0.0.1", "localhost"}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A variant of a question, or why it cannot be drawn."""
+
+    seed: int
+    variant: Variant | None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A question of a file, and some of its variants."""
+
+    file: str
+    question: Question
+    shown: tuple[Shown, ...]
+
+    @property
+    def key(self) -> str:
+        """What names it on the page."""
+        return f"{self.file}/{self.question.id}"
+
+    @property
+    def words(self) -> str:
+        """What the page's filter looks in."""
+        text = re.sub(r"\{[{%#].*?[#%}]\}", "", self.question.text, flags=re.DOTALL)
+        return " ".join(f"{self.question.id} {self.question.objective} {text}".lower().split())
+
+
+@dataclass(frozen=True)
+class Bank:
+    """What could be read of a folder, what could not, and what changes with its files."""
+
+    questions: tuple[tuple[str, Question], ...]
+    errors: tuple[str, ...]
+    version: str
+
+
+def read(folder: Path) -> Bank:
+    """Every question of the files that are well formed, and every mistake of the others by its line."""
+    questions: list[tuple[str, Question]] = []
+    errors: list[str] = []
+    found: dict[str, str] = {}
+    for file in sorted(folder.glob("*.toml")):
+        if file.name == FILE:
+            continue
+        try:
+            quiz = load(file.stem, folder)
+        except ValueError as error:
+            errors += str(error).splitlines()
+            continue
+        for question in quiz.question:
+            if question.id in found:
+                where = f"{file.name}, line {line_of(file, question)}"
+                errors.append(f"{where}: {question.id} is the id of a question in {found[question.id]} too.")
+            found.setdefault(question.id, file.name)
+            questions.append((file.stem, question))
+    return Bank(tuple(questions), tuple(errors), version(folder))
+
+
+def version(folder: Path) -> str:
+    """A hash of the bank's files, by which a change is seen."""
+    seen = hashlib.sha256()
+    for file in sorted(folder.glob("*.toml")):
+        try:
+            seen.update(file.name.encode() + b"\0" + file.read_bytes())
+        except OSError:
+            continue  # gone while we looked: the next look sees it
+    return seen.hexdigest()[:16]
+
+
+def line_of(file: Path, question: Question) -> int:
+    """The line in a file on which a question's id stands; 1 where it cannot be found."""
+    wanted = re.compile(rf"""\s*id\s*=\s*["']{re.escape(question.id)}["']""")
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return next((number for number, line in enumerate(lines, start=1) if wanted.match(line)), 1)
+
+
+def shown(folder: Path, file: str, question: Question, seed: int) -> Shown:
+    """The variant of a seed, checked as far as its picture; a mistake with its file and line."""
+    try:
+        variant = draw(question, seed)
+        markup.picture(variant.picture)
+    except ValueError as error:
+        path = folder / f"{file}.toml"
+        return Shown(seed, None, f"{path.name}, line {line_of(path, question)}: {error}")
+    return Shown(seed, variant)
+
+
+def page(folder: Path, num_variants: int = 1, *, is_live: bool = False) -> str:
+    """The page of a folder, with so many variants of each question that has several."""
+    bank = read(folder)
+    entries = [
+        Entry(
+            file,
+            question,
+            tuple(shown(folder, file, question, seed) for seed in range(num_variants if question.parameters else 1)),
+        )
+        for file, question in bank.questions
+    ]
+    template = markup.environment.get_template("quiz/preview.html.j2")
+    return template.render(
+        bank=bank,
+        entries=entries,
+        is_live=is_live,
+        weeks=sorted({question.week for _, question in bank.questions}),
+        kinds=sorted({question.kind for _, question in bank.questions}),
+        title=f"{folder.resolve().name}: {len(entries)} questions",
+    )
+
+
+def fragment(folder: Path, key: str, seed: int) -> str | None:
+    """One variant of one question as a part of the page; None where there is no such question."""
+    for file, question in read(folder).questions:
+        if key == f"{file}/{question.id}":
+            module = markup.environment.get_template("quiz/variant.html.j2")
+            return module.render(one=shown(folder, file, question, seed))
+    return None
+
+
+def write(folder: Path, out: Path, num_variants: int) -> None:
+    """Writes a page that needs no server. Raises: ValueError when it cannot be written."""
+    text = page(folder, num_variants)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{out} cannot be written: {error.strerror}.") from error
+
+
+def open_server(folder: Path, port: int) -> ThreadingHTTPServer:
+    """A server of the folder's page on 127.0.0.1, which is to be told to serve.
+
+    Raises:
+        ValueError: the folder has no bank, or the port is not to be had.
+    """
+    if not any(folder.glob("*.toml")):
+        raise ValueError(f"{folder} holds no questions: it should have files such as week01.toml.")
+
+    class Handler(_Handler):
+        bank = folder
+
+    try:
+        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    except (OSError, OverflowError) as error:
+        raise ValueError(
+            f"Port {port} of 127.0.0.1 cannot be had ({error}): name another, or 0 for a free one."
+        ) from error
+
+
+class _Handler(BaseHTTPRequestHandler):
+    bank: Path
+
+    def do_GET(self) -> None:
+        asked = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(asked.query).items()}
+        if (self.headers.get("Host") or "").rpartition(":")[0] not in _HERE:
+            self._answer("Only this machine may ask, by 127.0.0.1 or localhost.", HTTPStatus.FORBIDDEN)
+        elif asked.path == "/":
+            self._answer(page(self.bank, is_live=True))
+        elif asked.path == "/version":
+            self._answer(json.dumps(version(self.bank)), kind="application/json")
+        elif asked.path == "/variant" and query.get("seed", "").isdecimal() and len(query["seed"]) < 10:
+            found = fragment(self.bank, query.get("key", ""), int(query["seed"]))
+            status = HTTPStatus.OK if found is not None else HTTPStatus.NOT_FOUND
+            self._answer(found or "There is no such question any more.", status)
+        else:
+            self._answer("There is no such page.", HTTPStatus.NOT_FOUND)
+
+    def _answer(self, text: str | Markup, status: HTTPStatus = HTTPStatus.OK, kind: str = "text/html") -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: one line a second would hide the address."""

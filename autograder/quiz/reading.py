@@ -1,0 +1,108 @@
+"""Responses as people write them on paper, in a table or in a cell: letters, numbers, words, numbered gaps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autograder.quiz.key import letter
+from worldsize.quiz.marking import number
+from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order
+
+_BETWEEN = re.compile(r"[\s,;+/]+")
+
+
+def understood(answer: Answer, written: str) -> Any:
+    """What was written, as `worldsize.quiz.mark` takes it; None where nothing was.
+
+    Options are letters as the key prints them (`C`, `A, C`), an order is the letters from the first to the last
+    (`B A C`), and gaps are numbered or named (`1: 14; 2: one chunk`).
+
+    Raises:
+        ValueError: it cannot be read as an answer of this kind; says why.
+    """
+    text = " ".join(written.split())
+    if not text:
+        return None
+    match answer:
+        case Options():
+            return _choice(text, answer)
+        case Amount():
+            if number(text, answer.unit) is None:
+                raise ValueError(f"{text!r} is no number" + (f" in {answer.unit}" if answer.unit else ""))
+            return text
+        case Order():
+            places = _letters(text, len(answer.shown))
+            if len(places) < len(answer.shown):
+                raise ValueError(f"{text!r} has {len(places)} of {len(answer.shown)} letters")
+            return places
+        case Gaps():
+            return _gaps(text, answer)
+        case _:
+            return text
+
+
+def of_value(answer: Answer, value: Any) -> Any:
+    """What a value of Python says: a number, a text, a list of letters, a dict of gaps; else as `understood`.
+
+    Raises:
+        ValueError: it cannot be read as an answer of this kind; says why.
+    """
+    if value is None or value is ... or value in ("", [], {}, ()):
+        return None
+    if isinstance(value, Mapping) and isinstance(answer, Gaps):
+        named = {_gap_name(str(name), answer): given for name, given in value.items()}
+        read = {name: of_value(answer.gaps[name], given) for name, given in named.items()}
+        return {name: given for name, given in read.items() if given is not None} or None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return understood(answer, repr(value))
+    if isinstance(value, Sequence | set) and all(isinstance(one, str) for one in value):
+        return understood(answer, value if isinstance(value, str) else ", ".join(sorted(value, key=list(value).index)))
+    raise ValueError(f"{value!r} is neither a number nor letters nor words")
+
+
+def _choice(text: str, answer: Options) -> list[int]:
+    places = _letters(text, len(answer.options))
+    if answer.single and len(places) > 1:
+        raise ValueError(f"{text!r} chooses {len(places)} options, and one is asked for")
+    return places
+
+
+def _letters(text: str, num: int) -> list[int]:
+    marks = [mark for mark in _BETWEEN.split(text) if mark]
+    marks = list(marks[0]) if len(marks) == 1 else marks
+    known = {letter(place): place for place in range(num)}
+    if not marks or any(mark.upper() not in known for mark in marks):
+        raise ValueError(f"{text!r} is not made of the letters A to {letter(num - 1)}")
+    places = [known[mark.upper()] for mark in marks]
+    if len(set(places)) < len(places):
+        raise ValueError(f"{text!r} has a letter twice")
+    return places
+
+
+def _gaps(text: str, answer: Gaps) -> dict[str, Any] | None:
+    names = "|".join([r"\d+", *map(re.escape, answer.gaps)])
+    head = rf"(?:\((?:{names})\)\s*:?|(?:{names})\s*:)"
+    if not re.match(head, text):
+        if len(answer.gaps) > 1:
+            raise ValueError(f"{text!r} does not say which gap is which: write 1: ...; 2: ...")
+        text = f"1: {text}"
+    filled: dict[str, Any] = {}
+    for part in re.split(rf";\s*(?={head})", text):
+        found = re.match(rf"{head}\s*", part)
+        assert found is not None
+        name = _gap_name(found[0].strip(" ():"), answer)
+        if name in filled:
+            raise ValueError(f"{text!r} fills a gap twice")
+        filled[name] = understood(answer.gaps[name], part[found.end() :].strip(" ;"))
+    return {name: given for name, given in filled.items() if given is not None} or None
+
+
+def _gap_name(given: str, answer: Gaps) -> str:
+    names = list(answer.gaps)
+    if given in names:
+        return given
+    if given.isdecimal() and 1 <= int(given) <= len(names):
+        return names[int(given) - 1]
+    raise ValueError(f"there is no gap {given!r}: there are 1 to {len(names)}, called {', '.join(names)}")

@@ -1,0 +1,79 @@
+"""The marks of a class: what each student answered, what each answer is worth, who passed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autograder.quiz.forms import Asked, Form
+from autograder.quiz.responses import Given, Handed
+from worldsize.quiz import Marked, Variant, mark
+from worldsize.quiz.marking import UNANSWERED
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One question of a form, and what came of it; `given` is None where nothing was written."""
+
+    number: int
+    asked: Asked
+    given: Given | None
+    marked: Marked
+
+    @property
+    def variant(self) -> Variant:
+        """What was asked."""
+        return self.asked.variant
+
+    @property
+    def is_empty(self) -> bool:
+        """True where there is no answer that could be read."""
+        return self.given is None or self.given.response is None
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One student's form with its marks: a point a question, or a part of it."""
+
+    form: Form
+    answered: tuple[Answered, ...]
+    is_handed_in: bool
+    minutes: float | None = None
+
+    @property
+    def points(self) -> float:
+        """The points, without the dust of floating point."""
+        return round(sum(one.marked.share for one in self.answered), 9)
+
+    @property
+    def out_of(self) -> int:
+        """The points that there were."""
+        return len(self.answered)
+
+    @property
+    def fraction(self) -> float:
+        """The part of the points."""
+        return self.points / self.out_of
+
+    @property
+    def is_passed(self) -> bool:
+        """True when the points are at least the blueprint's part."""
+        return self.fraction >= self.form.blueprint.pass_fraction - 1e-9
+
+
+def sheets(forms: Sequence[Form], handed: Handed) -> list[Sheet]:
+    """The marks of all, in the order of the key; a response that could not be read counts as none."""
+    return [_sheet(form, handed) for form in forms]
+
+
+def _sheet(form: Form, handed: Handed) -> Sheet:
+    given = handed.given.get(form.student.id, {})
+    answered = []
+    for number, one in enumerate(form.asked, start=1):
+        found = given.get(number)
+        marked = UNANSWERED if found is None else mark(one.variant, found.response)
+        assert math.isfinite(marked.share)
+        answered.append(Answered(number, one, found, marked))
+    is_handed_in = form.student.id in handed.given
+    return Sheet(form, tuple(answered), is_handed_in, handed.minutes.get(form.student.id))

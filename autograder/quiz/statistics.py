@@ -1,0 +1,454 @@
+"""What the answers of a class say of a quiz and of each of its questions, and which questions misbehave.
+
+Students may have been asked different questions, so a question is judged by those who were asked it, and a student's
+ability by the mean share of the *other* questions of that student's form. Forms are dealt equally hard.
+
+Sources: Crocker and Algina, Introduction to Classical and Modern Test Theory (1986), on item analysis and reliability;
+docs.moodle.org, Quiz statistics calculations, for the facility index and for the discrimination index as the
+correlation with the rest of the quiz; Kelley, The selection of upper and lower groups for the validation of test items
+(1939), for 27 %; Cronbach, Coefficient alpha and the internal structure of tests (1951); Tarrant, Ware and Mohammed,
+BMC Medical Education 9:40 (2009), for distractors that fewer than 5 % choose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from autograder.quiz.sheets import Answered, Sheet
+from worldsize.quiz import Question
+from worldsize.quiz.bank import Choices, Cloze, Number, Words, gap_names
+from worldsize.quiz.marking import mark_answer
+from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Phrase
+
+UPPER_LOWER = 0.27
+FEWEST = 20  # students who were asked a question, below which it is not flagged
+LEVEL = 0.05  # how often chance alone may do what is flagged
+VARIANTS_LEVEL = 0.01  # the same of variants that differ, for which several groupings are tried
+EASY, HARD = 0.95, 0.1  # mean shares beyond which a question is flagged, whatever chance does
+EXPECTED = 5  # the least expected count in a cell of a chi-square test (Cochran's rule)
+RIGHT = "right"
+OTHER = "another answer"
+EMPTY = "no answer"
+
+
+def facility(shares: Sequence[float]) -> float:
+    """The mean share that was earned: 0 when nobody got anything, 1 when all got all. Moodle's facility index."""
+    return float(np.mean(shares))
+
+
+def discrimination(shares: Sequence[float], rests: Sequence[float]) -> float | None:
+    """The correlation of the share with the mean share of the student's other questions, from -1 to 1.
+
+    With shares of 0 and 1 it is the point-biserial correlation, corrected: the question itself is left out of the rest.
+    None with fewer than three students, or where one of both does not vary.
+    """
+    if len(shares) < 3 or np.ptp(shares) < 1e-12 or np.ptp(rests) < 1e-12:
+        return None
+    return float(np.corrcoef(shares, rests)[0, 1])
+
+
+def upper_group(rests: Sequence[float], fraction: float = UPPER_LOWER) -> np.ndarray:
+    """How much of each student belongs to the best part of the class, from 0 to 1.
+
+    Students who are tied at the border share what is left of the group, so that their order in a list is nothing.
+    """
+    values = np.asarray(rests, dtype=float)
+    size = max(1, round(fraction * len(values)))
+    border = np.sort(values)[-size]
+    above, tied = values > border + 1e-12, np.abs(values - border) <= 1e-12
+    return above + tied * (size - above.sum()) / tied.sum()
+
+
+def upper_lower(shares: Sequence[float], rests: Sequence[float], fraction: float = UPPER_LOWER) -> float | None:
+    """The mean share of the best 27 % less that of the weakest 27 %, by their other questions; from -1 to 1.
+
+    None with fewer than four students, or where all did equally well elsewhere.
+    """
+    if len(shares) < 4 or np.ptp(rests) < 1e-12:
+        return None
+    upper, lower = upper_group(rests, fraction), upper_group([-rest for rest in rests], fraction)
+    return float(np.average(shares, weights=upper) - np.average(shares, weights=lower))
+
+
+def cronbach_alpha(shares: np.ndarray) -> float | None:
+    """Cronbach's alpha of a table with a row a student and a column a question.
+
+    For k questions k/(k-1) (1 - the sum of their variances / the variance of the sum). None with fewer than two
+    questions or three students, or where all have the same points.
+    """
+    num_students, num_questions = shares.shape
+    if num_students < 3 or num_questions < 2 or (total := shares.sum(axis=1).var(ddof=1)) < 1e-12:
+        return None
+    return float(num_questions / (num_questions - 1) * (1 - shares.var(axis=0, ddof=1).sum() / total))
+
+
+def upper_bound(correlation: float, num: int) -> float:
+    """What the true correlation is below in 95 % of cases, by Fisher's z."""
+    return float(np.tanh(np.arctanh(min(correlation, 1 - 1e-12)) + stats.norm.ppf(1 - LEVEL) / math.sqrt(num - 3)))
+
+
+def at_most(count: int, num: int) -> float:
+    """What the true part is at most in 95 % of cases, by Clopper and Pearson."""
+    return 1.0 if count >= num else float(stats.beta.ppf(1 - LEVEL, count + 1, num - count))
+
+
+def at_least(count: int, num: int) -> float:
+    """What the true part is at least in 95 % of cases, by Clopper and Pearson."""
+    return 0.0 if count <= 0 else float(stats.beta.ppf(LEVEL, count, num - count + 1))
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Whether variants of a question differ in difficulty: the groups that were compared, with how many got it right.
+
+    `p` is the chance that equally hard groups differ so much, times the number of groupings that were tried; None where
+    there were too few students, of whom it then `needs` about so many (None: nobody or everybody got it right).
+    """
+
+    by: str = ""
+    groups: tuple[tuple[str, int, float], ...] = ()
+    p: float | None = None
+    needs: int | None = None
+
+
+def compare_variants(parameters: Sequence[Mapping[str, Hashable]], is_right: Sequence[bool]) -> Grouping:
+    """Groups students by what was drawn for them, and tests by chi-square whether groups got it right equally often.
+
+    Grouped by the whole variant, and by each parameter: by its values, or by low and high ones where they are too many.
+    Every cell of a table must expect at least five students; the p of the clearest grouping is multiplied by the number
+    of groupings (Bonferroni). It needs so many students that two equal groups would have five in every cell.
+    """
+    rate = float(np.mean(is_right))
+    tested: list[tuple[float, str, list[tuple[str, int, float]]]] = []
+    names = sorted(set().union(*parameters)) if parameters else []
+    whole = ["; ".join(f"{name} = {given[name]}" for name in names) for given in parameters]
+    candidates: list[tuple[str, list[list[Hashable]]]] = [("the variant", [list(whole)])] if len(names) > 1 else []
+    for name in names:
+        values = [given[name] for given in parameters]
+        candidates.append((name, [list(values), *_halves(values)]))
+    for by, ways in candidates:
+        for labels in ways:
+            if (found := _chi_square(labels, is_right)) is not None:
+                tested.append((found, by, _rates(labels, is_right)))
+                break
+    if not tested:
+        needs = None if rate in (0.0, 1.0) else math.ceil(2 * EXPECTED / min(rate, 1 - rate))
+        return Grouping(needs=needs)
+    p, by, groups = min(tested)
+    return Grouping(by, tuple(groups), min(1.0, p * len(tested)))
+
+
+def _halves(values: Sequence[Hashable]) -> list[list[Hashable]]:
+    numbers = [value for value in values if isinstance(value, int | float)]
+    if len(numbers) < len(values) or len(set(numbers)) < 3:
+        return []
+    middle = median(numbers)
+    return [[f"up to {middle:g}" if value <= middle else f"above {middle:g}" for value in numbers]]
+
+
+def _chi_square(labels: Sequence[Hashable], is_right: Sequence[bool]) -> float | None:
+    counts = _counts(labels, is_right)
+    table = np.array([counts[label] for label in counts])
+    if len(table) < 2 or 0 in table.sum(axis=0):
+        return None
+    if (stats.contingency.expected_freq(table) < EXPECTED).any():
+        return None
+    found: Any = stats.chi2_contingency(table, correction=False)
+    return float(found.pvalue)
+
+
+def _counts(labels: Sequence[Hashable], is_right: Sequence[bool]) -> dict[Hashable, list[int]]:
+    counts: dict[Hashable, list[int]] = defaultdict(lambda: [0, 0])
+    for label, right in zip(labels, is_right, strict=True):
+        counts[label][not right] += 1
+    return counts
+
+
+def _rates(labels: Sequence[Hashable], is_right: Sequence[bool]) -> list[tuple[str, int, float]]:
+    counts = _counts(labels, is_right)
+    return [(str(label), sum(both), both[0] / sum(both)) for label, both in sorted(counts.items(), key=_by_label)]
+
+
+def _by_label(item: tuple[Hashable, list[int]]) -> tuple[float, str]:
+    return (item[0] if isinstance(item[0], int | float) else 0.0), str(item[0])
+
+
+@dataclass(frozen=True)
+class Use:
+    """How often one answer was given: by all, as a part of them, and among the best and the weakest 27 %.
+
+    `mean_rest` is the mean share of its givers' other questions: who choose what is right should have a higher one.
+    """
+
+    label: str
+    gap: str
+    is_right: bool
+    misconception: str | None
+    count: int
+    fraction: float
+    num_upper: float
+    num_lower: float
+    mean_rest: float | None
+    is_offered: bool  # among options to choose from
+
+    @property
+    def is_mistake(self) -> bool:
+        """True for a wrong answer that the bank names."""
+        return not self.is_right and self.label not in (OTHER, EMPTY)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Something about a question that somebody should look at."""
+
+    name: str
+    told: str
+
+
+@dataclass(frozen=True)
+class Item:
+    """One question of the bank, by all students who were asked it."""
+
+    question: Question
+    num_asked: int
+    num_empty: int
+    facility: float
+    deviation: float
+    discrimination: float | None
+    upper_lower: float | None
+    guess: float | None
+    uses: tuple[Use, ...]
+    variants: Grouping | None
+    flags: tuple[Flag, ...]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A quiz as a whole; `alpha_told` says of how many questions alpha is, or why there is none.
+
+    `error_points` is the standard error of a student's points by alpha: their deviation times the root of 1 - alpha.
+    """
+
+    title: str
+    num_forms: int
+    num_handed_in: int
+    num_passed: int
+    mean: float
+    middle: float
+    deviation: float
+    lowest: float
+    highest: float
+    alpha: float | None
+    alpha_told: str
+    error_points: float | None
+    minutes: float | None
+    minutes_planned: float
+
+
+def overview(sheets: Sequence[Sheet]) -> Overview:
+    """What the marks say of the quiz. Raises: ValueError when nobody handed anything in."""
+    there = _handed_in(sheets)
+    fractions = np.array([sheet.fraction for sheet in there])
+    alpha, told, num = _reliability(there)
+    shares = np.array([sheet.points for sheet in there])
+    whole = alpha is not None and num == there[0].out_of
+    taken = [sheet.minutes for sheet in there if sheet.minutes is not None]
+    return Overview(
+        title=there[0].form.blueprint.title,
+        num_forms=len(sheets),
+        num_handed_in=len(there),
+        num_passed=sum(sheet.is_passed for sheet in there),
+        mean=float(fractions.mean()),
+        middle=float(np.median(fractions)),
+        deviation=float(fractions.std(ddof=1)) if len(there) > 1 else 0.0,
+        lowest=float(fractions.min()),
+        highest=float(fractions.max()),
+        alpha=alpha,
+        alpha_told=told,
+        error_points=float(shares.std(ddof=1) * math.sqrt(max(0.0, 1 - alpha)))
+        if whole and alpha is not None
+        else None,
+        minutes=median(taken) if taken else None,
+        minutes_planned=float(np.mean([sheet.form.minutes for sheet in there])),
+    )
+
+
+def items(sheets: Sequence[Sheet]) -> list[Item]:
+    """What the marks say of each question, in the order of weeks and ids."""
+    results: dict[str, list[tuple[Answered, float]]] = defaultdict(list)
+    questions: dict[str, Question] = {}
+    for sheet in _handed_in(sheets):
+        total, num = sum(one.marked.share for one in sheet.answered), len(sheet.answered)
+        for one in sheet.answered:
+            rest = (total - one.marked.share) / (num - 1) if num > 1 else 0.0
+            results[one.variant.question.id].append((one, rest))
+            questions[one.variant.question.id] = one.variant.question
+    ordered = sorted(questions.values(), key=lambda question: (question.week, question.id))
+    return [_item(question, results[question.id]) for question in ordered]
+
+
+def _handed_in(sheets: Sequence[Sheet]) -> list[Sheet]:
+    there = [sheet for sheet in sheets if sheet.is_handed_in]
+    if not there:
+        raise ValueError("Nobody of the key handed anything in.")
+    return there
+
+
+def _reliability(sheets: Sequence[Sheet]) -> tuple[float | None, str, int]:
+    by_question = [{one.variant.question.id: one.marked.share for one in sheet.answered} for sheet in sheets]
+    shared = sorted(set(by_question[0]).intersection(*by_question))
+    if len(shared) < 2:
+        return None, "not defined: fewer than two questions were asked of everybody", len(shared)
+    alpha = cronbach_alpha(np.array([[shares[id] for id in shared] for shares in by_question]))
+    if alpha is None:
+        return None, "not defined: fewer than three students, or all have the same points", len(shared)
+    asked = "all" if len(shared) == len(by_question[0]) else "only the"
+    return alpha, f"of {asked} {len(shared)} questions that everybody was asked", len(shared)
+
+
+def _item(question: Question, results: Sequence[tuple[Answered, float]]) -> Item:
+    shares, rests = [one.marked.share for one, _ in results], [rest for _, rest in results]
+    variants = None
+    if question.parameters:
+        variants = compare_variants(
+            [one.variant.parameters for one, _ in results], [one.marked.is_right for one, _ in results]
+        )
+    found = Item(
+        question=question,
+        num_asked=len(results),
+        num_empty=sum(one.is_empty for one, _ in results),
+        facility=facility(shares),
+        deviation=float(np.std(shares, ddof=1)) if len(shares) > 1 else 0.0,
+        discrimination=discrimination(shares, rests),
+        upper_lower=upper_lower(shares, rests),
+        guess=1 / len(question.choice) if question.kind == "single" else None,
+        uses=tuple(_uses(question, results)),
+        variants=variants,
+        flags=(),
+    )
+    return Item(**{**vars(found), "flags": tuple(_flags(found))})
+
+
+def _uses(question: Question, results: Sequence[tuple[Answered, float]]) -> Iterable[Use]:
+    rests = [rest for _, rest in results]
+    upper, lower = upper_group(rests), upper_group([-rest for rest in rests])
+    gaps = gap_names(question.text) if isinstance(question, Cloze) else [""]
+    for gap in gaps:
+        kinds = {label: (is_right, named, offered) for label, is_right, named, offered in _known(question, gap)}
+        if not kinds:
+            continue
+        given = [_labels(one, gap) for one, _ in results]
+        for label, (is_right, named, offered) in kinds.items():
+            has = np.array([label in labels for labels in given])
+            yield Use(
+                label=label,
+                gap=gap,
+                is_right=is_right,
+                misconception=named,
+                count=int(has.sum()),
+                fraction=float(has.mean()),
+                num_upper=float((has * upper).sum()),
+                num_lower=float((has * lower).sum()),
+                mean_rest=float(np.mean(np.array(rests)[has])) if has.any() else None,
+                is_offered=offered,
+            )
+
+
+def _known(question: Question, gap: str) -> Iterable[tuple[str, bool, str | None, bool]]:
+    """The answers that the bank knows: label, whether it is right, misconception, whether it is offered."""
+    asked = question.gap[gap] if isinstance(question, Cloze) else question
+    if isinstance(asked, Choices):
+        for place, choice in enumerate(asked.choice):
+            yield _choice_label(asked, place), choice.correct, choice.misconception, True
+        yield EMPTY, False, None, False
+    elif isinstance(asked, Number | Words):
+        yield RIGHT, True, None, False
+        for misconception in dict.fromkeys(mistake.misconception for mistake in asked.mistake):
+            yield misconception, False, misconception, False
+        yield OTHER, False, None, False
+        yield EMPTY, False, None, False
+
+
+def _choice_label(asked: Choices, place: int) -> str:
+    choice = asked.choice[place]
+    return " ".join((choice.text or choice.value or "").split())
+
+
+def _labels(one: Answered, gap: str) -> set[str]:
+    """What somebody answered, in the words of `_known`."""
+    if one.is_empty or one.given is None:
+        return {EMPTY}
+    answer: Answer = one.variant.answer
+    response, asked = one.given.response, one.variant.question
+    if isinstance(answer, Gaps):
+        if gap not in response:
+            return {EMPTY}
+        answer, response = answer.gaps[gap], response[gap]
+        asked = asked.gap[gap] if isinstance(asked, Cloze) else asked
+    if isinstance(answer, Options) and isinstance(asked, Choices):
+        return {_choice_label(asked, answer.options[place].place) for place in response}
+    if isinstance(answer, Amount | Phrase):
+        marked = mark_answer(answer, response)
+        return {RIGHT} if marked.is_right else set(marked.misconceptions) or {OTHER}
+    return set()
+
+
+def _flags(item: Item) -> Iterable[Flag]:
+    """What to look at: too easy and too hard by limits; the others are tested, each by itself, at the levels above."""
+    num = item.num_asked
+    if num < FEWEST:
+        return
+    if item.discrimination is not None and num > 3:
+        bound = upper_bound(item.discrimination, num)
+        if bound < 0:
+            told = f"Who does better elsewhere does worse here (r = {item.discrimination:.2f}): look at the key first."
+            yield Flag("negative discrimination", told)
+        elif bound < 0.2:
+            yield Flag("tells little apart", f"Strong and weak students do alike (r = {item.discrimination:.2f}).")
+    yield from _answer_flags(item)
+    if item.facility > EASY:
+        yield Flag("too easy", f"The mean share is {item.facility:.0%}.")
+    if item.facility < HARD:
+        yield Flag("too hard", f"The mean share is {item.facility:.0%}.")
+    elif (
+        item.guess
+        and item.facility + stats.norm.ppf(1 - LEVEL) * math.sqrt(item.guess * (1 - item.guess) / num) < item.guess
+    ):
+        yield Flag("worse than guessing", f"The mean share is {item.facility:.0%}, and chance gives {item.guess:.0%}.")
+    if at_least(item.num_empty, num) > 0.1:
+        yield Flag("often left empty", f"{item.num_empty} of {num} gave no answer.")
+    if item.variants and item.variants.p is not None and item.variants.p < VARIANTS_LEVEL:
+        rates = ", ".join(f"{label}: {rate:.0%} of {count}" for label, count, rate in item.variants.groups)
+        yield Flag("variants differ", f"By {item.variants.by} ({rates} right; p = {item.variants.p:.2g}).")
+
+
+def _answer_flags(item: Item) -> Iterable[Flag]:
+    for gap in dict.fromkeys(use.gap for use in item.uses):
+        uses = [use for use in item.uses if use.gap == gap]
+        right = round(min((use.num_upper for use in uses if use.is_right), default=0.0))
+        for use in uses:
+            wrong = round(use.num_upper)
+            if use.is_mistake and wrong > right and _chance_of(wrong, wrong + right) < LEVEL:
+                told = f"Of the best 27 %, {wrong} answered {use.label!r}, which counts as wrong, and {right} right."
+                yield Flag("wrong answer preferred", told)
+            if use.is_offered and use.is_mistake and item.facility <= 0.9 and at_most(use.count, item.num_asked) < 0.05:
+                told = f"{use.count or 'None'} of {item.num_asked} chose {use.label!r}: it misleads hardly anybody."
+                yield Flag("idle choice", told)
+
+
+def _chance_of(count: int, num: int) -> float:
+    """The chance of at least so many heads of so many throws."""
+    return float(stats.binom.sf(count - 1, num, 0.5))
+
+
+def flag_counts(found: Sequence[Item]) -> Counter[str]:
+    """How many questions have each flag."""
+    return Counter(name for item in found for name in {flag.name for flag in item.flags})

@@ -1,0 +1,72 @@
+"""What a quiz is like as a whole: whether its forms are equally hard, and how much any two of them share."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+from autograder.quiz.blueprint import Cell
+from autograder.quiz.forms import Form
+
+_DIFFICULTIES = (1, 2, 3)
+
+
+def summarised(forms: Sequence[Form], formats: Sequence[str]) -> str:
+    """The summary as text."""
+    head = f"{forms[0].blueprint.title}: {_counted(len(forms), 'form')} of {_counted(len(forms[0].asked), 'question')}"
+    return "\n".join([head, f"written as {', '.join(formats)}", "", *_coverage(forms), "", *_facts(forms), ""])
+
+
+def shared(forms: Sequence[Form]) -> tuple[float, float]:
+    """The part of their parametrised variants that two forms have in common: the mean of all pairs, and the worst."""
+    holders: dict[str, list[int]] = defaultdict(list)
+    sizes = []
+    for place, form in enumerate(forms):
+        ids = [variant.id for variant in form.variants if variant.parameters]
+        sizes.append(len(ids))
+        for id in ids:
+            holders[id].append(place)
+    common = Counter(pair for places in holders.values() for pair in combinations(places, 2))
+    shares = [num / min(sizes[one], sizes[other]) for (one, other), num in common.items()]
+    num_pairs = len(forms) * (len(forms) - 1) // 2
+    return (sum(shares) / num_pairs, max(shares)) if shares else (0.0, 0.0)
+
+
+def _cells(form: Form) -> Counter[Cell]:
+    return Counter((variant.question.week, variant.question.difficulty) for variant in form.variants)
+
+
+def _coverage(forms: Sequence[Form]) -> Iterable[str]:
+    """How many questions of each week and difficulty a form has."""
+    every = {tuple(sorted(_cells(form).items())) for form in forms}
+    cells = _cells(forms[0])
+    yield f"questions of {'every form' if len(every) == 1 else 'the first form; OTHERS DIFFER'}, by difficulty"
+    yield f"{'':>8}" + "".join(f"{difficulty:>6}" for difficulty in _DIFFICULTIES) + f"{'all':>6}"
+    weeks = sorted({week for week, _ in cells})
+    for name, counted in [*((f"week {week}", [week]) for week in weeks), ("all", weeks)]:
+        row = [sum(cells[week, difficulty] for week in counted) for difficulty in _DIFFICULTIES]
+        yield f"{name:>8}" + "".join(f"{num or '':>6}" for num in row) + f"{sum(row):>6}"
+
+
+def _facts(forms: Sequence[Form]) -> Iterable[str]:
+    difficulties = [sum(v.question.difficulty for v in form.variants) / len(form.asked) for form in forms]
+    minutes = [form.minutes for form in forms]
+    uses = Counter(variant.question.id for form in forms for variant in form.variants)
+    yield f"mean difficulty  {_range(difficulties, '.2f')}"
+    yield f"minutes          {_range(minutes, 'g')}"
+    yield f"questions used   {len(uses)}, each on {_range(list(uses.values()), 'd')} of the forms"
+    if not any(variant.parameters for form in forms for variant in form.variants):
+        yield "shared variants  no question has parameters, so that forms differ in choice and order alone"
+    elif len(forms) > 1:
+        mean, worst = shared(forms)
+        yield f"shared variants  {mean:.1%} of two forms' questions with parameters in the mean, {worst:.1%} at worst"
+
+
+def _range(values: Sequence[float], format: str) -> str:
+    low, high = f"{min(values):{format}}", f"{max(values):{format}}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _counted(num: int, name: str) -> str:
+    return f"{num} {name}{'' if num == 1 else 's'}"

@@ -1,0 +1,71 @@
+"""GPUs as a jail has to show them: device files, the folders of their driver, and what NCCL reads of the machine.
+
+Inside, the device files alone decide which GPUs there are: CUDA finds those that it can open. NVIDIA's, whole ones; of
+a GPU that is cut in parts (MIG) nothing is shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+# no modules, files of the kernel or control groups: how the machine is wired
+_TOPOLOGY = ("/sys/devices", "/sys/class", "/sys/bus", "/sys/dev")
+_SHARED = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
+_LIBRARY = re.compile(r"^\s*libcuda\.so\S* .*=> (/\S+)$", re.MULTILINE)
+
+
+def devices_of(gpus: Sequence[str], dev: str = "/dev", driver: str = "/proc/driver/nvidia/gpus") -> list[str]:
+    """The device files of these GPUs, named as in CUDA_VISIBLE_DEVICES: by number or by UUID; none where none is known.
+
+    Numbers count the GPUs that this process may open, in the order of the PCI bus.
+    """
+    known = _known(dev, driver)
+    chosen = [path for name in gpus if (path := _find(name.strip(), known))]
+    if not chosen:
+        return []
+    shared = [os.path.join(dev, name) for name in _SHARED]
+    return [*(path for path in shared if os.path.exists(path)), *dict.fromkeys(chosen)]
+
+
+def folders() -> list[str]:
+    """What has to be seen beside the devices: where the driver's libraries are, and how the machine is wired."""
+    found = [os.path.realpath(folder) for folder in (*_driver_folders(), *library_path())]
+    return [path for path in dict.fromkeys([*found, *_TOPOLOGY]) if os.path.isdir(path)]
+
+
+def library_path() -> list[str]:
+    """The folders of LD_LIBRARY_PATH with the driver's library in them, which the loader does not know by itself."""
+    named = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    return [folder for folder in named if os.path.isabs(folder) and any(Path(folder).glob("libcuda.so*"))]
+
+
+def _known(dev: str, driver: str) -> list[tuple[str, str]]:
+    """The (UUID, device file) of every GPU that can be opened, in the order of the PCI bus."""
+    found = []
+    for folder in sorted(Path(driver).glob("*")):
+        with contextlib.suppress(OSError):
+            lines = (line.partition(":") for line in (folder / "information").read_text().splitlines())
+            told = {key.strip(): value.strip() for key, _, value in lines}
+            path = os.path.join(dev, f"nvidia{told.get('Device Minor', '')}")
+            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))  # a batch system or a container may keep some back
+            found.append((told.get("GPU UUID", ""), path))
+    return found
+
+
+def _find(name: str, known: Sequence[tuple[str, str]]) -> str | None:
+    if name.isdigit():
+        return known[int(name)][1] if int(name) < len(known) else None
+    return next((path for uuid, path in known if name and uuid.startswith(name)), None)
+
+
+def _driver_folders() -> list[str]:
+    for tool in ("/sbin/ldconfig", "/usr/sbin/ldconfig"):
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            listed = subprocess.run([tool, "-p"], capture_output=True, text=True, timeout=10).stdout
+            return [os.path.dirname(os.path.realpath(path)) for path in _LIBRARY.findall(listed)]
+    return []
