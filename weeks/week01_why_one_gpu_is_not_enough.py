@@ -23,8 +23,9 @@
 # > have trained? And what does that talk cost?
 
 # %% parameters tags=["parameters"]
-world_size = 2  # ranks in the small experiments
+world_size = 2  # ranks in the small experiments: 2 or 4
 backend = "auto"  # "nccl" on GPUs, "gloo" on CPUs; "auto" takes NCCL when there is a GPU for every rank
+cluster = "dgx-h100"  # the emulated cluster of the picture in section 6; the table there names its own
 seed = 0
 predicted_years = None  # to train GPT-3 on one A100
 predicted_memory_gb = None  # to train a model of 7.5 billion parameters with Adam
@@ -36,6 +37,7 @@ import json
 import os
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -43,7 +45,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 import worldsize as ws
-from worldsize import draw, images, ledger, models, quiz, units
+from worldsize import draw, hardware, images, ledger, models, quiz, units
+from worldsize.explore import explore
 
 folder = Path("build/week01")
 folder.mkdir(parents=True, exist_ok=True)
@@ -191,6 +194,25 @@ print(f"activations: {units.format_bytes(layer_bytes)} a layer, {units.format_by
 print(f"weights, gradients, optimizer: {units.format_bytes(sum(model_bytes(gpt3_parameters).values()))}")
 
 # %% [markdown]
+# More GPUs help only if the model is *split* over them. Give each GPU the whole model, and each needs all of these
+# bytes, however many GPUs there are. Move the sliders: from how many GPUs on does a split GPT-3 (175 billion) fit?
+
+
+# %% memory_of_one_gpu
+def on_one_gpu(num_parameters=7_500_000_000, num_gpus=8):
+    """What one GPU must hold, computed, when each has the whole model and when they split it evenly."""
+    whole = model_bytes(num_parameters)
+    split = {part: size / num_gpus for part, size in whole.items()}
+    title = f"{units.format_count(num_parameters)} parameters on {num_gpus} GPUs, computed, without activations"
+    return draw.memory(
+        {"whole model on each": whole, f"a part of 1/{num_gpus} on each": split}, 80 * units.GB, title, "one H100"
+    )
+
+
+SIZES = [1_500_000_000, 7_500_000_000, 70_000_000_000, 175_000_000_000]
+explore(on_one_gpu, num_parameters=SIZES, num_gpus=(1, 64, "x2"))
+
+# %% [markdown]
 # ### Four pillars
 #
 # One GPU is too slow, and too small. Four ideas carry everything that follows in this course.
@@ -280,7 +302,7 @@ def train_apart(pixels, labels):
 
 apart = ws.run(train_apart, pixels, labels, world_size=4, backend=backend)
 distances = {f"rank {rank}": values for rank, values in enumerate(apart.values)}
-draw.curves(distances, y_label="distance from the mean", title="Four ranks that never talk")
+draw.curves(distances, y_label="distance from the mean", title="The weights of four ranks that never talk")
 
 # %% [markdown]
 # The same start, different data: after one step they differ already, and nothing brings them together again. These
@@ -339,7 +361,7 @@ def through_rank_0(gradients):
 
 gradients = [torch.full((1_000_000,), float(number)) for number in range(4)]
 star = ws.run(through_rank_0, gradients, world_size=4, backend="gloo")
-draw.timeline(star.timeline, title="Through rank 0")
+draw.timeline(star.timeline, title="Through rank 0, measured here")
 
 # %% [markdown]
 # Read the rows. All gradients pass through rank 0, which adds them up alone. The long *send back* bars of the
@@ -371,7 +393,7 @@ def by_all_reduce(gradients):
 direct = ws.run(by_all_reduce, gradients, world_size=4, backend="gloo")
 print(f"through rank 0: {max(star.values) * 1e3:6.1f} ms")
 print(f"by all-reduce:  {max(direct.values) * 1e3:6.1f} ms")
-draw.timeline(direct.timeline, title="By all-reduce")
+draw.timeline(direct.timeline, title="By all-reduce, measured here")
 
 # %% [markdown]
 # One run of each, on a machine that does other things too: run the cells again before you quote a ratio. Every rank
@@ -391,6 +413,7 @@ draw.timeline(direct.timeline, title="By all-reduce")
 def train_together(pixels, labels, steps):
     """This rank's weights after some steps of data-parallel training."""
     device, model, optimizer = start()
+    dist.barrier()  # all start together
     for step in range(steps):
         with ws.span("split", kind="data"):
             mine = part_of_batch(step, dist.get_rank(), dist.get_world_size())
@@ -411,42 +434,56 @@ def train_together(pixels, labels, steps):
 
 together = ws.run(train_together, pixels, labels, 4, world_size=world_size, backend=backend)
 assert all(torch.equal(weights, together.values[0]) for weights in together.values)
-draw.timeline(together.timeline, title=f"{world_size} ranks, 4 steps")
+draw.timeline(together.timeline, title=f"{world_size} ranks, 4 steps, measured here")
 
 # %% [markdown]
 # The `assert` holds bit for bit: after four steps, every rank has the same weights. Where *synchronise* is longer
-# on one rank than on another, that rank is waiting: a collective ends when the last rank has come.
+# on one rank than on another, that rank is waiting: a collective ends when the last rank has come. The first step
+# takes longer than the others, because everything is done for the first time.
 #
-# ### With torchrun
+# ### One process, two ranks, four ranks
 #
-# `ws.run` is for short experiments. Real jobs are scripts, started by `torchrun`: it starts the ranks and tells
-# each one through the environment who it is (`RANK`, `LOCAL_RANK`, `WORLD_SIZE`). The magic `%%torchrun` hands a
-# whole cell to it, with torchrun's own flags. The cell runs in new processes: it knows nothing of this notebook's
-# variables.
+# Now the promise of this week: **N ranks with a batch of B/N train the same model as one process with a batch of
+# B.** First the one process, without a word about ranks: the loop that you know, with a clock around each step.
 
-# %% load_magic
-# %load_ext worldsize
 
-# %% torchrun_cell
-# %%torchrun --nproc-per-node 2
-import os
+# %% one_process
+def one_process(steps):
+    """The loss and the seconds of each step of plain training on one device."""
+    device = torch.device("cuda") if use_gpus else torch.device("cpu")
+    model = models.vision_net(width=32, seed=seed).to(device)
+    x, y = pixels.to(device), labels.to(device)
+    losses, step_times_s = [], []
+    for step in range(steps):
+        start_s = time.perf_counter()
+        batch = part_of_batch(step, 0, 1).to(device)
+        loss = F.cross_entropy(model(x[batch]), y[batch])
+        model.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= LEARNING_RATE * parameter.grad
+        losses.append(loss.item())
+        step_times_s.append(time.perf_counter() - start_s)
+    return {"losses": losses, "step_times_s": step_times_s[5:]}  # warm-up left out
 
-import torch
-import torch.distributed as dist
 
-gpus = torch.cuda.device_count() >= int(os.environ["WORLD_SIZE"])
-device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else torch.device("cpu")
-dist.init_process_group("nccl" if gpus else "gloo", device_id=device if gpus else None)
-gift = torch.tensor(float(dist.get_rank() + 1), device=device)
-dist.all_reduce(gift)
-print(f"rank {dist.get_rank()} of {dist.get_world_size()}, {dist.get_backend()}: 1 + 2 = {gift.item():.0f}")
-dist.destroy_process_group()
+# %% run_one_process
+num_gpus = torch.cuda.device_count()
+use_gpus = num_gpus >= 2 and backend != "gloo"
+torch.backends.cudnn.allow_tf32 = False  # plain float32 on GPUs, so that curves can be compared
+num_threads = torch.get_num_threads()
+torch.set_num_threads(1)  # one process, one core, as each rank below
+reports = {1: one_process(STEPS)}
+torch.set_num_threads(num_threads)
+losses = reports[1]["losses"]
+print(f"one process: the loss goes from {losses[0]:.2f} to {losses[-1]:.2f} in {STEPS} steps")
+print(f"{units.format_time_s(statistics.median(reports[1]['step_times_s']))} a step")
 
 # %% [markdown]
-# ### One rank, two ranks, four ranks
-#
-# Now the promise of this week: **N ranks with a batch of B/N train the same model as one rank with a batch of B.**
-# The training program is a script in three parts. First, who am I, and on which device?
+# `ws.run` is for short experiments. Real jobs are scripts, started by `torchrun`: it starts the ranks, and tells
+# each one through the environment who it is (`RANK`, `LOCAL_RANK`, `WORLD_SIZE`). The script runs in new processes
+# and knows nothing of this notebook's variables. It has three parts. First, who am I, and on which device?
 
 # %% script_who_am_i
 # %%writefile build/week01/train_digits.py
@@ -469,6 +506,7 @@ torch.backends.cudnn.allow_tf32 = False  # plain float32 on GPUs, so that curves
 torch.set_num_threads(1)  # one rank, one core: else one rank would take them all
 dist.init_process_group("nccl" if on_gpus else "gloo", device_id=device if on_gpus else None)
 rank = dist.get_rank()
+print(f"I am rank {rank} of {world_size}, on {device}, and talk over {dist.get_backend()}")
 
 # %% [markdown]
 # Second, the four steps, with a clock around them.
@@ -479,17 +517,17 @@ rank = dist.get_rank()
 pixels, labels = torch.load(f"{folder}/digits.pt", map_location=device)
 model = models.vision_net(width=32, seed=seed).to(device)  # the same seed: the same start on every rank
 losses, step_times_s = [], []
-for step in range(40):
+for step in range(30):
     start_s = time.perf_counter()
     chooser = torch.Generator().manual_seed(step)  # 1. split
     mine = torch.randint(len(pixels), (256,), generator=chooser).chunk(world_size)[rank].to(device)
     loss = F.cross_entropy(model(pixels[mine]), labels[mine])  # 2. compute
     model.zero_grad()
     loss.backward()
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)  # 3. synchronise
-        parameter.grad /= world_size
-        parameter.data -= 0.3 * parameter.grad  # 4. update: plain SGD, written out
+    with torch.no_grad():
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)  # 3. synchronise
+            parameter -= 0.3 * parameter.grad / world_size  # 4. update: plain SGD, written out
     total_loss = loss.detach().clone()
     dist.all_reduce(total_loss)  # only to report the loss of the whole batch
     losses.append(total_loss.item() / world_size)
@@ -502,38 +540,38 @@ for step in range(40):
 # %%writefile -a build/week01/train_digits.py
 
 if rank == 0:
-    report = {"losses": losses, "step_times_s": step_times_s[5:], "backend": dist.get_backend()}  # warm-up left out
+    after_warm_up = step_times_s[5:]
+    report = {"losses": losses, "step_times_s": after_warm_up, "backend": dist.get_backend()}
     with open(f"{folder}/{world_size}_ranks.json", "w") as file:
         json.dump(report, file)
 dist.destroy_process_group()
 
 # %% [markdown]
-# Run it under real torchrun. With two GPUs or more, the counts are those that the GPUs can serve, on NCCL.
-# Otherwise it is one, two and four ranks on CPU cores, on Gloo.
+# Run it under real torchrun. In a terminal you would type `torchrun --nproc-per-node 2 train_digits.py ...`;
+# `ws.torchrun` does that, and says of each line which rank printed it. (A cell that begins with
+# `%%torchrun --nproc-per-node 2`, after `%load_ext worldsize`, is a script too.) With two GPUs or more, the counts
+# are those that the GPUs can serve, on NCCL. Otherwise it is two and four ranks on CPU cores, on Gloo.
 
-# %% one_two_four
+# %% two_and_four
 torch.save((pixels, labels), folder / "digits.pt")
-num_gpus = torch.cuda.device_count()
-use_gpus = num_gpus >= 2 and backend != "gloo"
-rank_counts = [n for n in (1, 2, 4) if n <= num_gpus] if use_gpus else [1, 2, 4]
-reports = {}
-for n in rank_counts:
+for n in [n for n in (2, 4) if not use_gpus or n <= num_gpus]:
     arguments = [str(folder), "nccl" if use_gpus else "gloo", str(seed)]
     job = ws.torchrun(folder / "train_digits.py", *arguments, nproc_per_node=n)
     reports[n] = json.loads((folder / f"{n}_ranks.json").read_text())
     step_s = statistics.median(reports[n]["step_times_s"])
-    where = f"world size {n} on {reports[n]['backend']}"
-    print(f"{where}: {units.format_time_s(step_s)} a step, job {job.duration_s:.1f} s")
+    print(f"{n} ranks: {units.format_time_s(step_s)} a step; the whole job {job.duration_s:.1f} s")
 
 # %% same_curve
-losses = {f"{n} rank{'s' if n > 1 else ''}": report["losses"] for n, report in reports.items()}
+losses = {f"{n} ranks" if n > 1 else "one process": report["losses"] for n, report in reports.items()}
 for label, values in losses.items():
-    assert torch.allclose(torch.tensor(values), torch.tensor(losses["1 rank"]), atol=1e-5), label
-draw.curves(losses, title="The same batch, split: the same curve", difference_from="1 rank")
+    assert torch.allclose(torch.tensor(values), torch.tensor(losses["one process"]), atol=1e-4), label
+title = "The same batch, split: the same curve, measured"
+draw.curves(losses, y_label="loss of the whole batch", title=title, difference_from="one process")
 
 # %% [markdown]
 # The curves lie on each other: upper panel, thick to thin. The lower panel shows what is left of the difference:
-# rounding in the seventh digit, because float32 sums depend on the order in which they are taken.
+# rounding, because float32 has about seven digits, and sums depend on the order in which they are taken. Most of a
+# job's time goes into starting it: each rank is a new Python process that imports torch.
 #
 # ### The other way to split: an assembly line
 #
@@ -582,13 +620,13 @@ def train_ddp(pixels, labels, steps):
     return torch.nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
 
 
-ours = ws.run(train_together, pixels, labels, 20, world_size=world_size, backend=backend).values[0]
-theirs = ws.run(train_ddp, pixels, labels, 20, world_size=world_size, backend=backend).values[0]
+ours = together.values[0]  # after four steps
+theirs = ws.run(train_ddp, pixels, labels, 4, world_size=world_size, backend=backend).values[0]
 assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 print(f"largest weight {ours.abs().max():.3f}, largest difference from DDP {(ours - theirs).abs().max():.1e}")
 
 # %% [markdown]
-# ## 6. Formula and measurement
+# ## 6. Formula, measurement, emulation
 #
 # ### How much faster?
 #
@@ -611,64 +649,220 @@ def gustafson(num_ranks, serial):
     return serial + (1 - serial) * num_ranks
 
 
-ranks = range(1, 65)
-laws = {
-    "ideal": list(ranks),
-    "Gustafson, 5% serial": [gustafson(n, 0.05) for n in ranks],
-    "Amdahl, 5% serial": [amdahl(n, 0.05) for n in ranks],
-}
-draw.curves(laws, y_label="times faster, or times the work", x_label="number of ranks", title="The same 5%, two laws")
+def two_laws(serial_fraction=0.05, num_ranks=64):
+    """Both laws as curves, and what they say of this many ranks."""
+    ranks = range(1, num_ranks + 1)
+    laws = {
+        "ideal": list(ranks),
+        "Gustafson": [gustafson(n, serial_fraction) for n in ranks],
+        "Amdahl": [amdahl(n, serial_fraction) for n in ranks],
+    }
+    faster, more = laws["Amdahl"][-1], laws["Gustafson"][-1]
+    told = f"{num_ranks} ranks: {faster:.1f} times as fast (Amdahl), or {more:.1f} times the work (Gustafson)."
+    y_label = "times faster, or the work"
+    return draw.curves(laws, y_label, "number of ranks", f"The same {serial_fraction:.0%} serial, computed"), told
+
+
+explore(two_laws, serial_fraction=(0.0, 0.5, 0.01), num_ranks=(2, 1024, "x2"))
 
 # %% [markdown]
+# The two do not contradict each other: they answer different questions. In training, Amdahl's is *how soon is this
+# step done*, with a fixed batch; Gustafson's is *how many samples go through in this hour*, with a batch that grows.
+#
 # Now the measurement. The batch of 256 was fixed, so this is Amdahl's case.
 
 # %% measured_scaling
 step_times_s = {n: report["step_times_s"] for n, report in reports.items()}
-where = reports[1]["backend"]
+where = reports[2]["backend"]
 draw.scaling(step_times_s, title=f"Measured here, {where}, {os.cpu_count()} cores")
 
 # %% [markdown]
 # A formula is worth something when it predicts a run that it has not seen. Take *s* from one and two ranks alone,
-# predict the other rows, and compare.
+# and predict the largest number of ranks.
 
 # %% held_out
 median_s = {n: statistics.median(times) for n, times in step_times_s.items()}
-speedups = {n: median_s[1] / median_s[n] for n in rank_counts}
+speedups = {n: median_s[1] / median_s[n] for n in median_s}
 ledger.result("speed-up of 2 ranks", speedups[2])
-serial = draw.amdahl_fit({2: speedups[2]})
-print(f"serial fraction from 1 and 2 ranks: {serial:.1%}")
-print("ranks   formula   measured   error of the formula")
-for n in rank_counts:
-    formula = amdahl(n, serial)
-    print(f"{n:5} {formula:9.2f} {speedups[n]:10.2f} {formula / speedups[n] - 1:+10.0%}")
+serial = min(1, max(0, 2 / speedups[2] - 1))  # from speed-up = 1 / (s + (1 - s) / 2)
+most = max(speedups)
+print(f"2 ranks are {speedups[2]:.2f} times as fast as one process: a serial fraction of {serial:.0%}")
+print(f"{most} ranks, predicted by Amdahl {amdahl(most, serial):.2f}, measured {speedups[most]:.2f}", end=", ")
+print(f"error of the formula {amdahl(most, serial) / speedups[most] - 1:+.0%}")
 
 # %% [markdown]
 # Amdahl's law knows no machine. It assumes a processor for every rank: if you have fewer than four cores, four
-# ranks share them, and the error in the last row is that missing hardware.
+# ranks share them, and the error is that missing hardware.
 #
-# It knows no talk either. If two ranks were slower than one here, no *s* from 0 to 1 explains it: averaging cost
-# more than splitting saved. With a network this small, or a machine this busy, that happens. Week 3 finds the size
-# at which a second GPU begins to pay.
+# It knows no talk either. If two ranks were slower than one here, no *s* from 0 to 1 explains it (it is then
+# cut off at 100%): averaging cost more than splitting saved. With a network this small, or a machine this busy, that
+# happens. Week 3 finds the size at which a second GPU begins to pay.
 #
-# ### On hardware that you do not have
+# ### What does a step take?
 #
-# **Predicted, not measured.** An all-reduce of *S* bytes over links of bus bandwidth $\beta$ takes about
+# So write down both, compute and talk. Each rank works on *B* samples of its own. A network of *L* square layers of
+# width *W*, without biases, costs two operations per weight and sample forward, and four backward, but two in the
+# first layer: nobody asks for the gradient of the images. Then every layer's gradient, $S = 4 W^2$ bytes, is
+# all-reduced by *N* ranks:
 #
-# $$\text{time} = \frac{2 (N-1)}{N} \, \frac{S}{\beta}$$
+# $$t = \underbrace{\frac{(6 L - 2) \, W^2 B}{\text{FLOP/s}}}_{\text{compute}}
+#     + \underbrace{L \Big( 2 (N - 1) \, \alpha + \frac{2 (N - 1)}{N} \frac{S}{\beta} \Big)}_{\text{communication}}$$
 #
-# Take the gradients of ResNet-50, eight GPUs, and published bandwidths. Communication efficiency is compute /
-# (compute + communication): for 90%, a step must compute nine times as long as it talks.
+# The first term is the count of section 3. The second is week 2's: a ring over links with a latency of α seconds and
+# a bandwidth of β bytes per second. They add up, because this week's step first computes and then talks.
 
-# %% predicted_elsewhere
-bus_bandwidth = {  # bytes/s in an all-reduce
-    "8 A100, NVLink 3": 202.52e9,  # measured at 64 MiB: VIA-Research/vTrain, trace/a100/AR_GPU8_1M_1024M_LUT
-    "8 GPUs, PCIe Gen4": 24e9,  # NVIDIA GTC24 S62129, as reproduced in stas00/ml-engineering, network/benchmarks
-    "8 nodes, 100 Gbit/s Ethernet": 10e9,  # the same slide
-}
-print("predicted, not measured          all-reduce   compute for 90% efficiency")
-for fabric, bytes_per_s in bus_bandwidth.items():
-    time_s = 2 * 7 / 8 * gradient_bytes / bytes_per_s
-    print(f"{fabric:<30} {units.format_time_s(time_s):>12} {units.format_time_s(9 * time_s):>12}")
+
+# %% wide_step
+LAYERS, WIDTH, SAMPLES = 2, 1024, 512  # 512 samples on each rank
+
+
+def wide_step(network, samples):
+    """Nothing; afterwards the network has taken one data-parallel step on this rank's samples."""
+    with ws.span("forward", kind="forward"):
+        loss = network(samples).square().mean()
+    with ws.span("backward", kind="backward"):
+        network.zero_grad()
+        loss.backward()
+    with ws.span("synchronise", kind="communication"):
+        for parameter in network.parameters():
+            dist.all_reduce(parameter.grad)
+    with ws.span("update", kind="update"), torch.no_grad():
+        for parameter in network.parameters():
+            parameter -= 0.01 / dist.get_world_size() * parameter.grad
+
+
+def wide_network(device):
+    """A network of wide layers, the same on every rank, and samples that are this rank's own."""
+    torch.manual_seed(seed)
+    layers = [(torch.nn.Linear(WIDTH, WIDTH, bias=False), torch.nn.ReLU()) for _ in range(LAYERS)]
+    network = torch.nn.Sequential(*[module for pair in layers for module in pair]).to(device)
+    return network, torch.randn(SAMPLES, WIDTH, device=device) + dist.get_rank()
+
+
+# %% [markdown]
+# First on a cluster that this machine need not have. The run below is **emulated**: eight real ranks exchange real
+# gradients, but every operation is given the time that it would take on the described cluster. A matrix product
+# takes its operations over half of the GPU's peak; an all-reduce is priced by a model of NCCL on those links.
+
+
+# %% emulated_step
+def one_wide_step():
+    """Nothing; one step in virtual time."""
+    torch.set_num_threads(1)
+    network, samples = wide_network("cpu")
+    wide_step(network, samples)
+
+
+def emulated(where, num_ranks):
+    """The timeline of one step on a described cluster, from the start of the forward pass on."""
+    events = ws.run(one_wide_step, world_size=num_ranks, cluster=where, echo=False).timeline.events
+    start_s = min(event.start_s for event in events if event.kind == "forward")
+    return ws.Timeline.of_events(
+        replace(event, start_s=event.start_s - start_s, end_s=event.end_s - start_s)
+        for event in events
+        if event.start_s >= start_s
+    )
+
+
+num_ranks = min(8, hardware.cluster(cluster).world_size)
+steps = {cluster: emulated(cluster, num_ranks)}
+draw.timeline(steps[cluster], title=f"One step, emulated on {cluster}")
+
+# %% [markdown]
+# All ranks do the same in the same time, as long as nothing goes wrong. Nothing is computed while the ranks talk;
+# week 3 mends that.
+#
+# Then on this machine, where only parts can be measured: the compute of one rank that has no one to talk to, and
+# the all-reduces alone. Their sum is what the formula says.
+
+
+# %% measured_step
+def timed_steps(repeats):
+    """Seconds of a step, and of its all-reduces alone, on this rank: the medians."""
+    torch.set_num_threads(1)
+    on_gpus = dist.get_backend() == "nccl"
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpus else torch.device("cpu")
+    network, samples = wide_network(device)
+
+    def seconds_of(work):
+        dist.barrier()
+        start_s = time.perf_counter()
+        work()
+        next(network.parameters())[0, 0].item()  # reading a number waits for a GPU
+        return time.perf_counter() - start_s
+
+    steps_s = [seconds_of(lambda: wide_step(network, samples)) for _ in range(repeats + 1)]
+    talks_s = [seconds_of(lambda: [dist.all_reduce(p.grad) for p in network.parameters()]) for _ in range(repeats)]
+    return statistics.median(steps_s[1:]), statistics.median(talks_s)
+
+
+same = "nccl" if num_gpus >= world_size and backend != "gloo" else "gloo"  # where there is one GPU too
+alone = ws.run(timed_steps, 5, world_size=1, backend=same, echo=False).values
+several = ws.run(timed_steps, 5, world_size=world_size, backend=same, echo=False).values
+compute_s, talk_s, step_s = alone[0][0], max(talk for _, talk in several), max(step for step, _ in several)
+
+# %% [markdown]
+# Side by side, on three clusters of eight GPUs: eight H100s on NVLink, eight A100s on PCIe, and eight nodes of one
+# A100, joined by 10 Gb/s Ethernet.
+
+
+# %% side_by_side
+def formula_s(num_ranks, link, flops_per_s):
+    """Seconds of compute and of communication in one step."""
+    size_bytes = 4 * WIDTH**2
+    ring_s = 2 * (num_ranks - 1) * (link.latency_s + size_bytes / num_ranks / link.bandwidth_bytes_per_s)
+    return (6 * LAYERS - 2) * WIDTH**2 * SAMPLES / flops_per_s, LAYERS * ring_s
+
+
+ethernet = replace(hardware.cluster("a100-10gbe"), name="8 x 10 Gb/s", gpus_per_node=1, num_nodes=8)
+rows = []
+for where in (hardware.cluster("dgx-h100"), hardware.cluster("pcie-box"), ethernet):
+    link = where.intra if where.num_nodes == 1 else where.inter
+    parts_s = formula_s(8, link, where.gpu.peak_flops_per_s["float32"] / 2)
+    step = steps.get(where.name) or emulated(where, 8)
+    rows.append((f"{where.name}, emulated", 8, *parts_s, step.end_s))
+rows.append(("this machine, measured", world_size, compute_s, talk_s, step_s))
+print(f"{'':<23} N   compute + communication = formula       run   error   efficiency")
+for where, n, work_s, wire_s, run_s in rows:
+    parts = [f"{units.format_time_s(time_s):>8}" for time_s in (work_s, wire_s, work_s + wire_s, run_s)]
+    error = f"{(work_s + wire_s) / run_s - 1:+8.0%}"
+    print(f"{where:<23} {n}  {parts[0]}   {parts[1]}      {parts[2]}  {parts[3]} {error} {work_s / run_s:10.0%}")
+
+# %% [markdown]
+# Read the last column first. **Communication efficiency** is compute over the whole step. The second and the third
+# row have the same network, batch and GPUs: between their efficiencies lies nothing but the link.
+#
+# Then the errors, each for a reason:
+#
+# - **dgx-h100**: the formula leaves out what is no matrix product, and thinks of a ring. NCCL does better for so
+#   small a tensor: here it lets the NVLink switch add (NVLS).
+# - **pcie-box**: eight GPUs share one host bridge, and it cannot carry eight full links at once.
+# - **8 x 10 Gb/s**: nearly right, because one thing decides, and the formula has it.
+# - **this machine**: the parts were measured one at a time. Together, ranks share cores, caches and memory, and wait
+#   for each other's turn. If the error is large, this machine has less of them than ranks.
+#
+# ### What does a link need?
+#
+# **Computed, not measured.** Take the gradients of ResNet-50, all-reduced after the backward pass in one piece, and
+# move the sliders. The last column is the compute that it takes to be 90% efficient. How do the rows change with the
+# number of ranks, and why so little?
+
+
+# %% link_and_step
+LINKS = (hardware.NVLINK4, hardware.PCIE4, hardware.IB_NDR, hardware.ETHERNET_100G, hardware.ETHERNET_10G)
+
+
+def efficiency(compute_s=0.1, num_ranks=8, size_bytes=gradient_bytes):
+    """Communication efficiency on each link, and what compute it takes to reach 90%."""
+    rows = []
+    for link in LINKS:
+        talk_s = 2 * (num_ranks - 1) * (link.latency_s + size_bytes / num_ranks / link.bandwidth_bytes_per_s)
+        row = {"link": link.name, "all_reduce_s": talk_s, "efficiency_fraction": compute_s / (compute_s + talk_s)}
+        rows.append({**row, "compute_for_90%_s": 9 * talk_s})
+    return rows
+
+
+explore(efficiency, compute_s=(0.001, 2.0, "x2"), num_ranks=(2, 1024, "x2"))
 
 # %% [markdown]
 # ### Five numbers to ask of any run
@@ -683,9 +877,9 @@ for fabric, bytes_per_s in bus_bandwidth.items():
 
 # %% key_metrics
 n = 2
-throughput = BATCH_SIZE / median_s[n]
+throughput = BATCH_SIZE / median_s[n]  # of the training on two ranks in section 4
 scaling_efficiency = speedups[n] / n
-communication_efficiency = 1 - together.timeline.share("communication")
+communication_efficiency = 1 - together.timeline.share("communication")  # of the four steps in section 4
 capacity_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 if use_gpus:
     capacity_bytes = torch.cuda.get_device_properties(0).total_memory
@@ -757,7 +951,7 @@ def one_batch_short():
 
 
 try:
-    ws.run(one_batch_short, world_size=world_size, backend=backend, timeout_s=3)
+    ws.run(one_batch_short, world_size=world_size, backend=backend, stalled_s=1)
 except ws.RunTimeout as report:
     print(report)
 
@@ -773,8 +967,8 @@ except ws.RunTimeout as report:
 
 
 # %% sum_instead_of_mean
-def train_with(pixels, labels, divisor):
-    """The loss of the whole batch at each step, when the summed gradients are divided by this number."""
+def train_on_the_sum(pixels, labels):
+    """The loss of the whole batch at each step, when the gradients are summed and not divided."""
     device, model, optimizer = start()
     losses = []
     for step in range(STEPS):
@@ -784,18 +978,15 @@ def train_with(pixels, labels, divisor):
         loss.backward()
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
-            parameter.grad /= divisor
         optimizer.step()
         dist.all_reduce(total := loss.detach().clone())
         losses.append(total.item() / dist.get_world_size())
     return losses
 
 
-outcome = {
-    name: ws.run(train_with, pixels, labels, divisor, world_size=4, backend=backend).values[0]
-    for name, divisor in {"mean": 4, "sum": 1}.items()
-}
-draw.curves(outcome, title="Four ranks: mean and sum of the gradients")
+summed = ws.run(train_on_the_sum, pixels, labels, world_size=4, backend=backend).values[0]
+outcome = {"one process": reports[1]["losses"], "four ranks, sum": summed}
+draw.curves(outcome, title="One process, and four ranks that sum their gradients, measured")
 
 # %% [markdown]
 # **Symptom**: training that was stable on one GPU is wild on several, and worse the more you use. **Cause**: the
@@ -805,7 +996,7 @@ draw.curves(outcome, title="Four ranks: mean and sum of the gradients")
 # A loss that stays near ln 10 is that of a network which guesses among ten digits:
 
 # %% loss_of_a_guess
-print(f"loss of guessing one of ten: {torch.tensor(10.0).log():.3f}; last loss with the sum: {outcome['sum'][-1]:.3f}")
+print(f"loss of guessing one of ten: {torch.tensor(10.0).log():.3f}; last loss with the sum: {summed[-1]:.3f}")
 
 # %% [markdown]
 # Adam would hide it: it divides by the size of the gradient, so a factor of *N* nearly cancels. A bug that one
@@ -823,7 +1014,7 @@ ledger.show()
 # Five questions. Each answer has its own explanation, also the wrong ones.
 
 # %% self_check
-quiz.ask("week01")
+quiz.ask("week01", seed=seed)
 
 # %% [markdown]
 # ## To take with you
@@ -838,3 +1029,4 @@ quiz.ask("week01")
 #
 # **Now the lab**: [lab 1, average the gradients](../labs/lab01/lab01.ipynb). There the batch does not divide
 # evenly, ranks start from different weights, and some gradients are missing.
+# Then [week 2, all-reduce from scratch](week02_all_reduce_from_scratch.ipynb): what the call of this week moves.

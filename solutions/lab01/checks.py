@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from PIL import Image
 from torch import nn
 
 from autograder.checks import points
-from worldsize.check import CheckFailed, expect_close
+from autograder.endings import StudentFailed
+from worldsize import pricing
+from worldsize.alive import Alive
+from worldsize.check import CheckFailed, Drawn, expect_close
+from worldsize.event import COMMUNICATION, operations
+from worldsize.faults import SilentError
+from worldsize.hardware import H100, Cluster, Link
+from worldsize.timeline import Timeline
 
+NEEDS_TALK = ["check_result_is_made_of_what_travels"]
+ALLOWED = {"broadcast", "all_reduce", "reduce", "send", "recv", "barrier"}
+BESIDES = 256  # bytes that each rank may send for counts or a loss, each time
+MOST_COPIES = 3  # of the gradients, themselves among them, while they are averaged
+MOST_ALL_REDUCES = 2.5  # whose time the average may take
+MOST_STEPS = 1.5  # of the largest part's time, where computing takes far longer than talking
 Tensors = dict[str, torch.Tensor]
 Steps = list[list[torch.Tensor]]  # [step][rank]: sample indices
 
@@ -24,7 +42,8 @@ def classifier(state: Tensors) -> nn.Sequential:
     if "0.running_mean" in state:
         model = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3))
     else:
-        model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).to(state["0.weight"].dtype)
+        width = len(state["0.bias"])
+        model = nn.Sequential(nn.Linear(5, width), nn.Tanh(), nn.Linear(width, 3)).to(state["0.weight"].dtype)
     model.load_state_dict(state)
     return model
 
@@ -43,6 +62,33 @@ def buffered_model(tensors: Tensors) -> nn.Module:
 
 def every_tensor(model: nn.Module) -> Tensors:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+class TimedClassifier(nn.Module):
+    """A linear classifier that takes a known time for every sample, forward and backward together."""
+
+    def __init__(self, sample_s: float) -> None:
+        super().__init__()
+        self.linear, self.sample_s, self.num_rows = nn.Linear(5, 3), sample_s, 0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        import worldsize as ws
+        from worldsize import emulate
+
+        self.num_rows += len(images)
+        with ws.span("forward and backward"):
+            emulate.spend(self.sample_s * len(images))
+        return self.linear(images)
+
+
+def refuse_wrappers() -> None:
+    """Makes torch's own gradient bucketing unusable on this rank: under DDP, and by itself."""
+    from worldsize.emulate.conductor import Forbidden
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise Forbidden("torch's DistributedDataParallel and its Reducer are not allowed here: this is what you build")
+
+    dist.Reducer.__init__ = refuse  # pyright: ignore[reportPrivateImportUsage]
 
 
 def batches_on_rank(student: Any, calls: list[list[int]]) -> list[Any]:
@@ -73,6 +119,27 @@ def average_on_rank(
             parameter.grad = torch.full_like(parameter, float("nan"))
     student.average_gradients(model, len(images))
     return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def average_given_on_rank(student: Any, num_local_samples: int, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+    model = nn.Sequential(*[nn.Linear(gradient.shape[1], gradient.shape[0], bias=False) for gradient in gradients])
+    for layer, gradient in zip(model, gradients, strict=True):
+        layer.weight.grad = gradient
+    student.average_gradients(model, num_local_samples)
+    return [layer.weight.grad for layer in model]
+
+
+def memory_of_average_on_rank(student: Any, shapes: list[list[int]], num_local_samples: int) -> Any:
+    """The most bytes of tensors at once while gradients of these shapes are averaged, and the gradients' own."""
+    model = nn.Sequential(*[nn.Linear(shape[1], shape[0], bias=False) for shape in shapes])
+    for parameter in model.parameters() if num_local_samples else ():
+        parameter.grad = torch.ones_like(parameter)
+    given = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    alive = Alive(given)
+    del given  # a gradient that is replaced is free
+    with alive:
+        student.average_gradients(model, num_local_samples)
+    return alive.most_bytes
 
 
 def synchronise_on_rank(student: Any, tensors: Tensors) -> Tensors:
@@ -112,6 +179,7 @@ def train_with_given_batches(
         return [parts[rank] for parts in epochs[epoch]]
 
     with mock.patch.object(student, "rank_batches", rank_batches):
+        refuse_wrappers()
         return student.train(model, data["images"], data["labels"], **settings)
 
 
@@ -127,9 +195,36 @@ def losses_on_rank(student: Any, data: Tensors, epochs: list[Steps], settings: d
     return train_with_given_batches(student, classifier(state), data, epochs, settings)
 
 
+def memory_of_training_on_rank(
+    student: Any, data: Tensors, trainings: list[list[Steps]], settings: dict[str, Any], state: Tensors
+) -> Any:
+    """For each training of one model, the most bytes of tensors at once and the samples that went through the model."""
+    import gc
+
+    model, num_rows = counting_classifier(state)
+    alive = Alive([*model.parameters()])
+    found = []
+    for epochs in trainings:
+        gc.collect()
+        alive.most_bytes, seen = 0, sum(num_rows)
+        with alive:
+            train_with_given_batches(student, model, data, epochs, settings)
+        found += [alive.most_bytes, sum(num_rows) - seen]
+    return found
+
+
+def timed_training_on_rank(
+    student: Any, data: Tensors, epochs: list[Steps], settings: dict[str, Any], sample_s: float
+) -> Any:
+    model = TimedClassifier(sample_s)
+    train_with_given_batches(student, model, data, epochs, settings)
+    return model.num_rows
+
+
 def own_weights_on_rank(
     student: Any, data: Tensors, world_size: int, settings: dict[str, Any], rank: int, state: Tensors
 ) -> dict[str, Any]:
+    refuse_wrappers()
     torch.manual_seed(rank)  # ranks need not share torch's global random state
     model, num_rows = counting_classifier(state)
     student.train(model, data["images"], data["labels"], **settings)
@@ -148,8 +243,8 @@ def whole(rng: torch.Generator, low: int, high: int) -> int:
     return int(torch.randint(low, high + 1, (), generator=rng))
 
 
-def random_state(rng: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensors:
-    shapes = {"0.weight": (7, 5), "0.bias": (7,), "2.weight": (3, 7), "2.bias": (3,)}
+def random_state(rng: torch.Generator, dtype: torch.dtype = torch.float32, width: int = 7) -> Tensors:
+    shapes = {"0.weight": (width, 5), "0.bias": (width,), "2.weight": (3, width), "2.bias": (3,)}
     return {name: torch.randn(shape, generator=rng, dtype=dtype) for name, shape in shapes.items()}
 
 
@@ -198,10 +293,19 @@ def hint_for(value: Any, mistakes: list[tuple[Tensors, str]], otherwise: str) ->
     return next((hint for wrong, hint in mistakes if is_close(value, wrong)), otherwise)
 
 
-def expect_tensors(value: Any, wanted: Tensors, what: str, rank: int, hint: str, exact: bool = False) -> None:
+def expect_tensors(
+    value: Any,
+    wanted: Tensors,
+    what: str,
+    rank: int,
+    hint: str,
+    exact: bool = False,
+    picture: Callable[[], Drawn] | None = None,
+) -> None:
     tolerance = {"rtol": 0.0, "atol": 0.0} if exact else {}
     for name, expected in wanted.items():
-        expect_close(entry(value, name), expected, f"{what} {name} on rank {rank}", hint, **tolerance)
+        label = f"{what} {name} on rank {rank}"
+        expect_close(entry(value, name), expected, label, hint, picture=picture, **tolerance)
 
 
 def read_parts(value: Any, rank: int) -> list[torch.Tensor]:
@@ -257,23 +361,27 @@ def read_epoch(values: list[Any], num_samples: int, batch_size: int) -> Steps:
 def refuse_bad_step(parts: list[torch.Tensor], num_samples: int) -> None:
     """Raises CheckFailed unless these parts share out one global batch of this many samples."""
     sizes = [len(part) for part in parts]
+    picture = partial(draw_sizes, sizes, num_samples)
     if len(parts) > 1 and all(size == num_samples for size in sizes):
         raise CheckFailed(
             "every rank to get its own part of a global batch",
             "the same data everywhere" if all(torch.equal(part, parts[0]) for part in parts) else "a whole batch each",
             "Split each global batch among the ranks: the parts together have batch_size samples.",
+            picture,
         )
     if sum(sizes) != num_samples:
         raise CheckFailed(
             "parts that make up the global batch",
             f"parts with {sum(sizes)} samples together for a batch of {num_samples}",
             "No sample of a batch is dropped or repeated to make the parts even.",
+            picture,
         )
     if max(sizes) - min(sizes) > 1:
         raise CheckFailed(
             "parts whose sizes differ by at most one",
             f"sizes {sizes}",
             "Share out the remainder, one sample a rank.",
+            picture,
         )
     if len(torch.cat(parts).unique()) != num_samples:
         raise CheckFailed(
@@ -281,6 +389,17 @@ def refuse_bad_step(parts: list[torch.Tensor], num_samples: int) -> None:
             "a sample on two ranks in one step",
             "All ranks must draw the same order, from a generator of their own seeded alike, and cut it alike.",
         )
+
+
+def draw_sizes(sizes: list[int], num_samples: int) -> Drawn:
+    """How many samples of one global batch each rank got; which of them get one more is open."""
+    from worldsize.draw.contrast import bars  # matplotlib is imported only where something is drawn
+
+    fair = [len(part) for part in torch.arange(num_samples).tensor_split(len(sizes))]  # the longest first
+    by_size = sorted(range(len(sizes)), key=lambda rank: -sizes[rank])  # a larger part may be on any rank
+    expected = {f"rank {rank}": float(size) for rank, size in sorted(zip(by_size, fair, strict=True))}
+    actual = {f"rank {rank}": float(size) for rank, size in enumerate(sizes)}
+    return bars(expected, actual, "Samples of one global batch on each rank", "samples")
 
 
 def read_losses(value: Any, num_steps: int, rank: int) -> torch.Tensor:
@@ -466,7 +585,28 @@ def expect_rank_0s(values: list[Any], tensors: list[Tensors], names: list[str], 
         own = {name: tensors[rank][name] for name in names}
         is_untouched = rank > 0 and is_close(value, own)
         hint = f"Rank {rank} still has its own values. {otherwise}" if is_untouched else otherwise
-        expect_tensors(value, wanted, "the model's", rank, hint, exact=True)
+        picture = partial(draw_owners, values, tensors, names)
+        expect_tensors(value, wanted, "the model's", rank, hint, exact=True, picture=picture)
+
+
+def draw_owners(values: list[Any], tensors: list[Tensors], names: list[str]) -> Drawn:
+    """Whose values each rank holds, by tensor."""
+    from worldsize.draw.contrast import grid
+
+    def owner(name: str, rank: int) -> str:
+        value = entry(values[rank], name)
+        if not isinstance(value, torch.Tensor):
+            return "nothing"
+        for whose, other in {"rank 0's": 0, "its own": rank}.items():
+            own = tensors[other][name]
+            if value.shape == own.shape and value.dtype == own.dtype and torch.equal(value, own):
+                return whose
+        return "others"
+
+    ranks = range(len(tensors))
+    rows = {name: [owner(name, rank) for rank in ranks] for name in names}
+    title = "Whose values each rank holds afterwards"
+    return grid(rows, [f"rank {rank}" for rank in ranks], good="rank 0's", title=title)
 
 
 def is_buffer(name: str) -> bool:
@@ -552,8 +692,28 @@ def expect_average(
     for rank, value in enumerate(values):
         own = (local[rank], f"Rank {rank} still has the gradient of its own samples: nothing was exchanged.")
         hint = hint_for(value, [own, *mistakes], hint_for_shape(value, trained))
-        expect_tensors(value, wanted, "the gradient of", rank, hint)
+        picture = partial(draw_weights, value, local, counts, rank)
+        expect_tensors(value, wanted, "the gradient of", rank, hint, picture=picture)
     return values
+
+
+def draw_weights(value: Any, local: list[Tensors], counts: list[int], rank: int) -> Drawn:
+    """How much of each rank's own gradient is in the result of one rank."""
+    from worldsize.draw.contrast import bars
+
+    busy = [other for other, count in enumerate(counts) if count]
+    names = [name for name, tensor in local[0].items() if isinstance(entry(value, name), torch.Tensor)]
+    expected = {f"rank {other}'s gradient": counts[other] / sum(counts) for other in busy}
+    actual = dict.fromkeys(expected, float("nan"))
+    if not names:
+        actual = {}
+    elif all(value[name].shape == local[0][name].shape for name in names):
+        own = torch.stack([torch.cat([local[other][name].flatten() for name in names]) for other in busy], dim=1)
+        result = torch.cat([value[name].flatten().to(own.dtype) for name in names])
+        if result.isfinite().all():
+            weights = torch.linalg.lstsq(own.double(), result.double()[:, None]).solution.flatten()
+            actual = dict(zip(expected, weights.tolist(), strict=True))
+    return bars(expected, actual, f"What the result on rank {rank} is made of", "weight in the sum")
 
 
 def hint_for_shape(value: Any, names: list[str]) -> str:
@@ -566,20 +726,57 @@ def hint_for_shape(value: Any, names: list[str]) -> str:
     return "Weigh each rank's gradient by its samples, add up, and divide by the samples of all ranks."
 
 
-@points(2, cell="check_average_gradients")
+def given_gradients(rng: torch.Generator, num_ranks: int) -> tuple[list[tuple[int, list[torch.Tensor]]], int]:
+    """The count and the gradients of each rank, and the bytes of one rank's gradients."""
+    shapes = [(whole(rng, 30, 60), whole(rng, 30, 60)) for _ in range(3)]
+    gradients = [[torch.rand(shape, generator=rng) + 0.5 for shape in shapes] for _ in range(num_ranks)]
+    count = whole(rng, 2, 9)
+    return [(count, of_rank) for of_rank in gradients], sum(one.nbytes for one in gradients[0])
+
+
+@points(1, cell="check_average_gradients")
+def check_result_is_made_of_what_travels(student, rng):
+    """A rank knows of the others by what it receives: one number that is changed on its way changes the result."""
+    num_ranks = 3  # an odd number: as many changed signs of a count do not cancel
+    each, _ = given_gradients(rng, num_ranks)
+    clean = student.emulated(average_given_on_rank, world_size=num_ranks, each=each)
+    num_calls = [sum(one.kind == COMMUNICATION for one in clean.timeline.of(rank)) for rank in range(num_ranks)]
+    if not min(num_calls):
+        raise CheckFailed("every rank to send or receive", f"{num_calls} calls on the ranks")
+    after_calls = whole(rng, 0, min(num_calls) - 1)  # so that at least one call follows, on every rank
+    errors = [SilentError(rank, after_calls, seed=whole(rng, 0, 10**6)) for rank in range(num_ranks)]
+    try:
+        spoilt = student.emulated(average_given_on_rank, world_size=num_ranks, each=each, faults=errors)
+    except StudentFailed:
+        return  # it shows: objects that were pickled can no longer be read
+    if plain(clean.values) == plain(spoilt.values):
+        raise CheckFailed(
+            "one number that was changed on its way to show in the result",
+            "the same result as without it",
+            "What a rank knows of the others' gradients comes from what it receives.",
+        )
+
+
+def plain(values: list[Any]) -> list[Any]:
+    """The numbers of lists of tensors, to compare; None for anything else."""
+    lists = [value if isinstance(value, list) else [] for value in values]
+    return [[one.tolist() if isinstance(one, torch.Tensor) else None for one in value] for value in lists]
+
+
+@points(1, cell="check_average_gradients", needs=NEEDS_TALK)
 def check_equal_parts_give_the_mean(student, rng):
     """Ranks with equally many samples all end with the mean of their gradients, not the sum."""
     expect_average(student, rng, [whole(rng, 2, 5)] * whole(rng, 2, 4))
 
 
-@points(2, cell="check_average_gradients")
+@points(1.5, cell="check_average_gradients", needs=NEEDS_TALK)
 def check_uneven_parts_are_weighted(student, rng):
     """Ranks with more samples count for more, so that the result is the gradient over the global batch."""
     counts = torch.randperm(5, generator=rng)[: whole(rng, 2, 4)] + 1  # no two alike
     expect_average(student, rng, counts.tolist())
 
 
-@points(1, cell="check_average_gradients")
+@points(1, cell="check_average_gradients", needs=NEEDS_TALK)
 def check_rank_without_samples_takes_part(student, rng):
     """A rank without samples counts as zero, be its gradient None or nan, and receives the result."""
     ranks = torch.randperm(4, generator=rng).tolist()
@@ -587,7 +784,7 @@ def check_rank_without_samples_takes_part(student, rng):
     expect_average(student, rng, [counts[i] for i in ranks], [empties[i] for i in ranks])
 
 
-@points(1, cell="check_average_gradients")
+@points(0.5, cell="check_average_gradients", needs=NEEDS_TALK)
 def check_frozen_parameters_stay_without_gradient(student, rng):
     """Frozen parameters keep no gradient, while the others, here in float64, get the average."""
     frozen = [["0.weight", "0.bias"], ["0.bias", "2.weight"], ["2.bias"]][whole(rng, 0, 2)]
@@ -601,6 +798,104 @@ def check_frozen_parameters_stay_without_gradient(student, rng):
                     f"one on rank {rank}",
                     "Leave out parameters whose requires_grad is False.",
                 )
+
+
+def least_bytes(timeline: Timeline, num_ranks: int) -> float:
+    """The bytes that all ranks together must send for the operations of a run, whatever the algorithm of each."""
+    ways = {"all_reduce": 2 * (num_ranks - 1), "broadcast": num_ranks - 1, "reduce": num_ranks - 1, "send": 1}
+    done = [parts[0] for parts in operations(timeline.events)]  # one event of each, a message's send
+    return sum(ways.get(one.name, 0) * one.size_bytes for one in done if one.kind == COMMUNICATION)
+
+
+def expect_bytes(timeline: Timeline, num_ranks: int, least: int, most: int, what: str) -> None:
+    """Raises CheckFailed unless all ranks together had to send as many bytes as that."""
+    sent = least_bytes(timeline, num_ranks)
+    picture = partial(draw_bytes, least, sent)
+    if sent > most:
+        hint = "Each gradient goes through one all-reduce; samples, and what is alike everywhere, stay where they are."
+        raise CheckFailed(f"at most {most:,} bytes from {num_ranks} ranks: {what}", f"{sent:,.0f}", hint, picture)
+    if sent < least:
+        hint = "Every rank has to learn of the gradients of all others, in their own dtype."
+        raise CheckFailed(f"at least {least:,} bytes from {num_ranks} ranks: {what}", f"{sent:,.0f}", hint, picture)
+
+
+def draw_bytes(wanted: float, sent: float) -> Drawn:
+    """The bytes that have to travel and those that did."""
+    from worldsize.draw.contrast import bars
+
+    return bars({"all ranks": wanted / 1e3}, {"all ranks": sent / 1e3}, "Bytes sent by all ranks together", "kB")
+
+
+@points(1, cell="check_average_gradients", needs=NEEDS_TALK)
+def check_gradients_travel_as_in_one_all_reduce(student, rng):
+    """Ranks send together what an all-reduce of the gradients must send, and little else."""
+    num_ranks = whole(rng, 2, 4)
+    each, size_bytes = given_gradients(rng, num_ranks)
+    run = student.emulated(average_given_on_rank, world_size=num_ranks, each=each, allow=ALLOWED)
+    least = 2 * (num_ranks - 1) * size_bytes
+    expect_bytes(run.timeline, num_ranks, least, least + BESIDES * num_ranks, "2(N - 1) times the gradients")
+
+
+@points(0.5, cell="check_average_gradients", needs=NEEDS_TALK)
+def check_averaging_takes_the_time_of_an_all_reduce(student, rng):
+    """On links that bytes fill, the average takes at most 2.5 times as long as one all-reduce of all gradients."""
+    num_ranks = 4
+    link = Link("drawn", 2e-6, 1e9 * whole(rng, 2, 4), "drawn for one check, 2026", kind="nvlink")
+    cluster = Cluster(name="drawn", gpu=H100, gpus_per_node=num_ranks, intra=link)
+    shape = (whole(rng, 300, 400), whole(rng, 400, 500))
+    each = [(whole(rng, 1, 5), [torch.ones(shape), torch.ones(3, 5)]) for _ in range(num_ranks)]
+    size_bytes = sum(one.nbytes for one in each[0][1])
+    run = student.emulated(average_given_on_rank, world_size=num_ranks, each=each, cluster=cluster, allow=ALLOWED)
+    limit_s = MOST_ALL_REDUCES * pricing.price("all_reduce", size_bytes, range(num_ranks), cluster).time_s
+    end_s = run.timeline.end_s
+    if end_s > limit_s:
+        raise CheckFailed(
+            f"{num_ranks} ranks to average {size_bytes:,} bytes in at most {limit_s * 1e6:.0f} µs, "
+            f"{MOST_ALL_REDUCES} times the time of one all-reduce",
+            f"{end_s * 1e6:.0f} µs",
+            "As many bytes take longer where they all go through one rank: its link is full, and those of the others "
+            "are idle. In an all-reduce every rank's link carries an equal part.",
+            partial(draw_times, limit_s, end_s),
+        )
+
+
+def draw_times(limit_s: float, end_s: float) -> Drawn:
+    """The most emulated time that it may take and the time that it took."""
+    from worldsize.draw.contrast import bars
+
+    title = "Time on the described cluster, emulated"
+    return bars({"emulated time": limit_s * 1e6}, {"emulated time": end_s * 1e6}, title, "µs")
+
+
+@points(0.5, cell="check_average_gradients", needs=NEEDS_TALK)
+def check_averaging_holds_few_copies(student, rng):
+    """However many ranks there are, the gradients and what is made of them take at most three times their bytes."""
+    num_ranks = 4
+    rows, columns = whole(rng, 30, 60), whole(rng, 30, 60)
+    shapes = [[rows, columns], [columns, rows]] * 2  # of one size, so that one at a time is a quarter
+    counts = [0, *(whole(rng, 1, 5) for _ in range(num_ranks - 1))]
+    each = [(shapes, counts[i]) for i in torch.randperm(num_ranks, generator=rng).tolist()]
+    values = student.emulated(memory_of_average_on_rank, world_size=num_ranks, each=each).values
+    size_bytes = 4 * rows * columns * len(shapes)
+    limit_bytes = MOST_COPIES * size_bytes
+    for rank, most_bytes in enumerate(values):
+        if not isinstance(most_bytes, int) or most_bytes > limit_bytes + BESIDES:
+            raise CheckFailed(
+                f"at most {limit_bytes:,} bytes of tensors at once on rank {rank}: {MOST_COPIES} times its gradients",
+                f"{most_bytes:,} bytes" if isinstance(most_bytes, int) else f"{most_bytes!r:.40}",
+                "A tensor stays in memory as long as a name or a list holds it. Work in place (mul_, div_, copy_), one "
+                "parameter at a time or on one flat tensor, and never keep what came from each rank.",
+                partial(draw_held, dict.fromkeys(range(num_ranks), limit_bytes), dict(enumerate(values))),
+            )
+
+
+def draw_held(wanted: dict[int, int], held: dict[int, Any]) -> Drawn:
+    """The bytes that each rank may hold at once and those that it held."""
+    from worldsize.draw.contrast import bars
+
+    expected = {f"rank {rank}": size / 1e3 for rank, size in wanted.items()}
+    actual = {f"rank {rank}": size / 1e3 for rank, size in held.items() if isinstance(size, int)}
+    return bars(expected, actual, "Most bytes of tensors at once, on each rank", "kB")
 
 
 # synchronise_buffers
@@ -636,7 +931,7 @@ def check_integer_buffers_and_parameters_are_respected(student, rng):
 # train
 
 
-@points(2, cell="check_train")
+@points(1.5, cell="check_train")
 def check_ranks_reach_the_weights_of_one_process(student, rng):
     """Ranks that start differently and compute only their own part reach the weights of one process."""
     world_size, num_epochs = whole(rng, 2, 4), 2
@@ -650,7 +945,7 @@ def check_ranks_reach_the_weights_of_one_process(student, rng):
     expect_trained(values, states, data, epochs, settings["lr"])
 
 
-@points(1, cell="check_train")
+@points(0.5, cell="check_train")
 def check_all_five_work_together_on_uneven_batches(student, rng):
     """All five functions together reach the weights of one process, also with uneven batches and empty parts."""
     world_size, num_epochs = whole(rng, 3, 4), 2
@@ -664,6 +959,26 @@ def check_all_five_work_together_on_uneven_batches(student, rng):
     batches = [listed(entry(value, "batches"), num_epochs) for value in values]
     epochs = [read_epoch([own[epoch] for own in batches], num_samples, batch_size) for epoch in range(num_epochs)]
     expect_trained(values, states, data, epochs, settings["lr"])
+
+
+@points(1, cell="check_train")
+def check_training_sends_gradients_and_little_else(student, rng):
+    """Training sends the model once and the gradients in every step, by the operations that are allowed."""
+    world_size, num_steps = whole(rng, 2, 3), 2
+    batch_size = 40 * world_size  # one sample of five numbers is small, a batch is not
+    data = random_data(rng, num_steps * batch_size)
+    epochs = random_epochs(rng, num_steps * batch_size, batch_size, world_size, num_epochs=1)
+    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.1, "seed": whole(rng, 0, 10**6)}
+    width = whole(rng, 400, 900)  # a model whose bytes are many more than those of a count
+    states = [random_state(rng, width=width) for _ in range(world_size)]
+    each = [(state,) for state in states]
+    run = student.emulated(
+        weights_on_rank, data, epochs, settings, world_size=world_size, each=each, cluster="pcie-box", allow=ALLOWED
+    )
+    size_bytes = sum(tensor.nbytes for tensor in states[0].values())
+    least = 2 * num_steps * (world_size - 1) * size_bytes  # of the gradients; the start is judged elsewhere
+    most = least + (world_size - 1) * size_bytes + 2 * num_steps * world_size * BESIDES
+    expect_bytes(run.timeline, world_size, least, most, "the model once, then 2(N - 1) times the gradients a step")
 
 
 @points(1, cell="check_train")
@@ -706,7 +1021,19 @@ def check_losses_are_those_of_the_global_batch(student, rng):
             known = ~wrong.isnan()
             if torch.allclose(losses[known], wrong[known], rtol=1e-3, atol=1e-5):
                 hint = reason
-        expect_close(losses, wanted, f"the losses on rank {rank}", f"A step's loss belongs to the global batch: {hint}")
+        hint = f"A step's loss belongs to the global batch: {hint}"
+        picture = partial(draw_losses, wanted, losses, rank)
+        expect_close(losses, wanted, f"the losses on rank {rank}", hint, picture=picture)
+
+
+def draw_losses(wanted: torch.Tensor, losses: torch.Tensor, rank: int) -> Drawn:
+    """The losses that should be and those that came, by step."""
+    from worldsize.draw.contrast import bars
+
+    expected, actual = (
+        {f"step {step}": loss for step, loss in enumerate(one.tolist(), start=1)} for one in (wanted, losses)
+    )
+    return bars(expected, actual, f"The loss at each step, on rank {rank}", "loss")
 
 
 @points(1, cell="check_train")
@@ -735,3 +1062,101 @@ def check_training_keeps_the_buffers_alike(student, rng):
             "Rank 0's statistics follow from its own parts; all others receive them.",
         )
         expect_tensors(entry(value, "model"), of_rank[0], "the buffer", rank, hint)
+
+
+@points(0.5, cell="check_train")
+def check_ranks_compute_at_the_same_time(student, rng):
+    """Ranks compute their parts at the same time: a step takes about as long as its largest part alone."""
+    world_size, num_steps, sample_s = whole(rng, 3, 4), 3, 1e-3 * whole(rng, 2, 5)
+    batch_size = world_size * whole(rng, 3, 5) + 1
+    data = random_data(rng, num_steps * batch_size)
+    epochs = random_epochs(rng, num_steps * batch_size, batch_size, world_size, num_epochs=1)
+    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.1, "seed": whole(rng, 0, 10**6)}
+    arguments = (data, epochs, settings, sample_s)
+    run = student.emulated(timed_training_on_rank, *arguments, world_size=world_size, cluster="pcie-box")
+    expect_own_parts(run.values, epochs)
+    wanted_s = sum(max(len(part) for part in parts) for epoch in epochs for parts in epoch) * sample_s
+    end_s = run.timeline.end_s
+    if end_s > MOST_STEPS * wanted_s:
+        raise CheckFailed(
+            f"{num_steps} steps in about {wanted_s * 1e3:.0f} ms, the time of the largest part of each",
+            f"{end_s * 1e3:.0f} ms, {end_s / wanted_s:.1f} times as long, on {world_size} ranks",
+            "Let each rank compute its own part at once: nobody waits for another before the gradients are averaged.",
+            partial(draw_work, run.timeline),
+        )
+
+
+def draw_work(timeline: Timeline) -> Drawn:
+    """Who worked when."""
+    from worldsize.draw import timeline as draw_timeline
+
+    title = "When your ranks worked and waited, emulated"
+    return InFewColours(draw_timeline(timeline, title, streams=["compute", "wait"]))
+
+
+class InFewColours:
+    """A picture in a quarter of its bytes: a page may hold many."""
+
+    def __init__(self, picture: Drawn) -> None:
+        self._picture, self.alt = picture, picture.alt
+
+    def png(self) -> bytes:
+        """The bytes of a PNG file of 32 colours."""
+        file = io.BytesIO()
+        drawn = Image.open(io.BytesIO(self._picture.png())).convert("RGB")
+        drawn.quantize(32).save(file, "png", optimize=True)
+        return file.getvalue()
+
+
+def expect_own_parts(values: list[Any], epochs: list[Steps]) -> None:
+    """Raises CheckFailed unless at least as many samples as are in a rank's parts went through its model."""
+    for rank, num_rows in enumerate(values):
+        own = sum(len(parts[rank]) for epoch in epochs for parts in epoch)
+        if not isinstance(num_rows, int) or num_rows < own:
+            told = f"rank {rank} to train on its part of every batch, {own} samples"
+            raise CheckFailed(told, f"{num_rows!r:.20} samples")
+
+
+@points(0.5, cell="check_train")
+def check_training_gives_back_what_a_step_took(student, rng):
+    """Twelve steps hold no more memory at once than three, but for their losses and samples."""
+    world_size, few, many = 2, 3, 12
+    batch_size = world_size * whole(rng, 20, 30)
+    data = random_data(rng, many * batch_size)
+    trainings = [random_epochs(rng, num * batch_size, batch_size, world_size, num_epochs=1) for num in (few, many)]
+    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.1, "seed": whole(rng, 0, 10**6)}
+    each = [(random_state(rng, width=whole(rng, 1000, 1500)),)] * world_size
+    arguments = (data, trainings, settings)
+    values = student.emulated(memory_of_training_on_rank, *arguments, world_size=world_size, each=each).values
+    of_samples = 2 * sum(one.nbytes for one in data.values())
+    held = [read_counts(value, rank) for rank, value in enumerate(values)]
+    expect_own_parts([value[1] for value in held], trainings[0])
+    expect_own_parts([value[3] for value in held], trainings[1])
+    for rank, (few_bytes, _, many_bytes, _) in enumerate(held):
+        if many_bytes > few_bytes + of_samples + BESIDES * many:
+            raise CheckFailed(
+                f"{many} steps to hold as much memory as {few} on rank {rank}: {few_bytes:,} bytes of tensors at once",
+                f"{many_bytes:,} bytes",
+                "Something of every step is kept. A loss holds its whole graph until it is detached: keep "
+                "loss.item() or loss.detach(), no copies of weights or gradients, and backward without retain_graph.",
+                partial(draw_held_by_steps, few, few_bytes, many, many_bytes),
+            )
+
+
+def read_counts(value: Any, rank: int) -> list[int]:
+    """The bytes and samples of two trainings, as a rank told them."""
+    if not isinstance(value, list) or [type(one) for one in value] != [int] * 4:
+        raise CheckFailed(f"rank {rank} to train twice", f"{value!r:.60}")
+    return value
+
+
+def draw_held_by_steps(few: int, few_bytes: int, many: int, many_bytes: int) -> Drawn:
+    """The bytes that many steps hold at once, beside those that few hold."""
+    from worldsize.draw.contrast import bars
+
+    names = f"{few} steps", f"{many} steps"
+    expected, actual = (
+        dict(zip(names, sizes, strict=True))
+        for sizes in ((few_bytes / 1e3, few_bytes / 1e3), (few_bytes / 1e3, many_bytes / 1e3))
+    )
+    return bars(expected, actual, "Most bytes of tensors at once", "kB")

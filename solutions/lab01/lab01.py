@@ -25,17 +25,22 @@
 # |---|---|---|
 # | `rank_batches` | splits every global batch among the ranks | 4 |
 # | `broadcast_model` | gives every rank the weights of rank 0 | 3 |
-# | `average_gradients` | makes the gradients of all ranks one | 6 |
+# | `average_gradients` | makes the gradients of all ranks one | 7 |
 # | `synchronise_buffers` | keeps what is not a parameter alike | 2 |
-# | `train` | the loop that calls the other four | 5 |
+# | `train` | the loop that calls the other four | 6 |
+# | `what_it_costs` | a question that you answer in words | 3 |
 #
 # Each docstring is a contract: all that it promises is graded, and nothing else. Below each function stands
 # an open check that runs your code on two or three real ranks. It shows the idea on small, even sizes. The
 # hidden checks run the same function with other sizes, other numbers of ranks and the special cases that the
 # docstring names.
 #
-# Every collective of `torch.distributed` is allowed. The checks run on the CPU with Gloo, so that they give
-# the same result on every machine.
+# The checks run on real ranks on the CPU, with Gloo, so that they give the same result on every machine. Some run on an
+# emulated cluster besides, where every message is noted: they look at **the wire**, at what travels and how much, and
+# at the time that it takes there. Some count the bytes of all tensors that are alive at once: **the memory**. On the
+# wire, `broadcast`, `all_reduce`, `reduce`, `send`, `recv` and `barrier` are allowed (and `isend` and `irecv`). What
+# gathers is refused: each rank would receive the gradients of all others, and more with every rank. Torch's
+# `DistributedDataParallel` is refused too, for it is what you build here.
 
 # %% setup
 import torch
@@ -45,6 +50,18 @@ from torch import nn
 
 import worldsize as ws
 from worldsize.check import CheckFailed, expect_close
+
+
+def show(run, title):
+    from IPython.display import display  # here and not above: the ranks need neither
+
+    from worldsize import draw
+
+    if run.timeline.events:
+        display(draw.timeline(run.timeline, title=f"{title}, measured here", streams=["communication"]))
+
+
+ws.run(dist.get_rank, world_size=3, backend="gloo", echo=False)  # the first run loads torch: the checks are then quick
 
 # %% [markdown]
 # ## 1. Split the data
@@ -100,7 +117,19 @@ def two_epochs():
     return [rank_batches(8, 4, epoch, 1, rank, world_size) for epoch in (0, 1)]
 
 
-rank_0, rank_1 = ws.run(two_epochs, world_size=2, backend="gloo").values
+def show_owners(parts):
+    from IPython.display import display
+
+    from worldsize.draw.contrast import grid
+
+    owners = {}
+    for epoch in (0, 1):
+        of_sample = {int(sample): f"rank {rank}" for rank in (0, 1) for step in parts[rank][epoch] for sample in step}
+        owners[f"epoch {epoch}"] = [of_sample[sample] for sample in range(8)]
+    display(grid(owners, [f"sample {sample}" for sample in range(8)], "rank 0", "Which rank takes which sample"))
+
+
+rank_0, rank_1 = ws.run(two_epochs, world_size=2, backend="gloo", echo=False).values
 orders = []
 for epoch in (0, 1):
     steps = [sorted([*a.tolist(), *b.tolist()]) for a, b in zip(rank_0[epoch], rank_1[epoch], strict=False)]
@@ -115,6 +144,7 @@ for epoch in (0, 1):
     orders.append(steps)
 if orders[0] == orders[1]:
     raise CheckFailed("a new order in epoch 1", "the order of epoch 0", "The generator's seed must depend on epoch.")
+show_owners([rank_0, rank_1])
 print(f"rank_batches: 2 ranks share the batches {orders[0]}, then {orders[1]}.")
 
 # %% [markdown]
@@ -157,7 +187,9 @@ def start_differently():
     return model.weight
 
 
-for rank, weight in enumerate(ws.run(start_differently, world_size=3, backend="gloo").values):
+start = ws.run(start_differently, world_size=3, backend="gloo", echo=False)
+show(start, "Broadcast")
+for rank, weight in enumerate(start.values):
     expect_close(weight, torch.ones(3, 2), f"the weight on rank {rank}", "Rank 0 sends, all others receive.")
 print("broadcast_model: 3 ranks start from the weights of rank 0.")
 
@@ -192,6 +224,12 @@ def average_gradients(model: nn.Module, num_local_samples: int) -> None:
       receives the result like every other rank.
     - Parameters that are frozen (`requires_grad` False, the same ones on every rank) keep `grad` None.
     - Every gradient has the shape and the dtype of its parameter.
+    - On the wire: of S bytes of gradients, N ranks send 2(N - 1) S together, as an all-reduce must, and at most 256
+      bytes a rank for anything else.
+    - In time: where the bytes decide and not the latency, four ranks take at most 2.5 times as long as one all-reduce
+      of all S bytes. (What goes through one rank alone takes longer: its link carries everything.)
+    - In memory: while it works, the gradients and all tensors made of them have at most 3 S bytes at once, however
+      many ranks there are.
 
     Example: 3 samples with gradient 2.0 on rank 0 and 1 sample with gradient 6.0 on rank 1 give 3.0 on
     both.
@@ -209,7 +247,7 @@ def average_gradients(model: nn.Module, num_local_samples: int) -> None:
     ### END SOLUTION
 
 
-# %% check_average_gradients points=6
+# %% check_average_gradients points=7
 def gradient(images, labels):
     """The gradient of a linear classifier, averaged over the ranks when there are several."""
     model = nn.Linear(4, 3, bias=False)
@@ -222,7 +260,9 @@ def gradient(images, labels):
 
 images, labels = torch.linspace(-1, 1, 32).reshape(8, 4), torch.tensor([0, 1, 2, 0, 0, 1, 1, 2])
 halves = [(images[:4], labels[:4]), (images[4:], labels[4:])]
-for rank, grad in enumerate(ws.run(gradient, world_size=2, each=halves, backend="gloo").values):
+averaged = ws.run(gradient, world_size=2, each=halves, backend="gloo", echo=False)
+show(averaged, "Average")
+for rank, grad in enumerate(averaged.values):
     expect_close(
         grad,
         gradient(images, labels),
@@ -262,8 +302,9 @@ def running_mean():
     return model.running_mean
 
 
-means = ws.run(running_mean, world_size=3, backend="gloo").values
-for rank, mean in enumerate(means):
+synchronised = ws.run(running_mean, world_size=3, backend="gloo", echo=False)
+show(synchronised, "Buffers")
+for rank, mean in enumerate(synchronised.values):
     expect_close(mean, torch.tensor([0.2, 0.3]), f"the running mean on rank {rank}", "Rank 0's buffers count.")
 print("synchronise_buffers: 3 ranks hold the running mean of rank 0.")
 
@@ -308,6 +349,12 @@ def train(
     - The loss is `F.cross_entropy(model(images[part]), labels[part])` and the update is plain SGD
       (`torch.optim.SGD(model.parameters(), lr=lr)`), one update for every global batch.
     - A step's loss is taken before the update, as in the usual loop.
+    - On the wire: the parameters and buffers of rank 0 once, then in each step the gradients as `average_gradients`
+      sends them, the buffers of rank 0, and at most 256 bytes a rank for the loss. Samples stay where they are.
+    - In time: the ranks compute their parts at the same time, so that a step takes as long as its largest part (and
+      the communication).
+    - In memory: a step's tensors are free again before the next one. Twelve steps hold no more at once than three, but
+      for their losses and samples.
     - Afterwards every rank holds the parameters that one process would have reached with the same
       global batches (up to rounding), and the buffers of rank 0. One process with BatchNorm would
       normalise over the whole batch, while each rank normalises over its part: such a model ends up
@@ -335,7 +382,7 @@ def train(
     ### END SOLUTION
 
 
-# %% check_train points=5
+# %% check_train points=6
 def train_linear():
     torch.manual_seed(dist.get_rank())  # every rank starts from other weights
     model = nn.Linear(4, 3)
@@ -345,8 +392,10 @@ def train_linear():
     return model.weight, losses
 
 
-(one_weight, one_losses), *_ = ws.run(train_linear, world_size=1, backend="gloo").values
-for rank, (weight, losses) in enumerate(ws.run(train_linear, world_size=3, backend="gloo").values):
+((one_weight, one_losses),) = ws.run(train_linear, world_size=1, backend="gloo", echo=False).values
+trained = ws.run(train_linear, world_size=3, backend="gloo", echo=False)
+show(trained, "Six steps")
+for rank, (weight, losses) in enumerate(trained.values):
     expect_close(
         weight,
         one_weight,
@@ -362,6 +411,42 @@ for rank, (weight, losses) in enumerate(ws.run(train_linear, world_size=3, backe
         "Report the global mean.",
     )
 print(f"train: 3 ranks equal one; the loss went from {one_losses[0]:.3f} to {one_losses[-1]:.3f}.")
+
+# %% [markdown]
+# ## 6. In words
+#
+# A model of 350 million parameters trains in float32 on 8 GPUs. Each sends 24 GB/s, and latency does not matter. One
+# GPU takes 1.6 s to compute the gradients of a batch of 512 samples, and a part of the batch takes that part of the
+# time. After the backward pass, a ring all-reduces all gradients. The rest of the step takes no time.
+#
+# Answer in at most 200 words, with numbers:
+#
+# 1. The batch of 512 is split over the 8 GPUs. How long is a step, what is the speed-up over one GPU, and what is the
+#    communication efficiency, compute / (compute + communication)?
+# 2. Now each GPU gets 512 samples of its own. Answer the same: how long is a step, how many times as many samples a
+#    second as with one GPU, which efficiency? Why is it so much better, though each GPU sends just as much?
+# 3. A colleague forgot the division in `average_gradients`. With Adam the loss falls as well as before. Why, and with
+#    which comparison would you have found it?
+
+# %% what_it_costs [markdown] points=3 tags=["solution"]
+# **Answer.** The gradients are S = 4 · 350 million = 1.4 GB. The ring takes 2 · 7/8 · 1.4 GB / 24 GB/s = 102 ms.
+#
+# 1. Compute takes 1.6 s / 8 = 200 ms, so a step takes 302 ms. That is 1.6 / 0.302 = 5.3 times as fast as one GPU, and
+#    200/302 = 66% efficient.
+# 2. A step takes 1.6 s + 102 ms = 1.70 s and 8 times the samples go through it: 8 · 1.6 / 1.70 = 7.5 times as many a
+#    second, 94% efficient. The gradients are as large as before, because their size is the model's, not the batch's;
+#    there is 8 times as much compute to set against them. (That is Gustafson's case; the first is Amdahl's.)
+# 3. Adam divides the mean gradient by the root of the mean square, so that a factor of N (or of the number of
+#    samples) nearly cancels. Compare the averaged *gradient*, or the weights after a few steps of SGD, with those of
+#    one process on the same global batch.
+#
+# **Rubric**, one point each:
+#
+# - 302 ms (0.29 to 0.31 s), 5.3 times, 66%. Half a point where the all-reduce is 102 ms and one of the three is wrong
+#   by a slip; none where the factor 2(N - 1)/N is missing.
+# - 1.70 s, 7.5 times, 94%, and that the gradient's size does not depend on the batch.
+# - Adam's division cancels the factor, and a comparison with one process of something that Adam does not hide: the
+#   gradient itself, or weights under SGD. Half a point for one of the two.
 
 # %% [markdown]
 # ## What you have built

@@ -1,4 +1,4 @@
-# score: 17
+# score: 19
 # hint: keeps the statistics of its own samples
 # Each rank keeps the running statistics of its own samples.
 

@@ -1,4 +1,4 @@
-# score: 17
+# score: 19
 # hint: NoneType
 # A rank without samples has no gradient, and None cannot be multiplied.
 

@@ -1,4 +1,4 @@
-# score: 10
+# score: 10.5
 # hint: The ranks are there to share the work
 # No gradients are exchanged: every rank computes every global batch, and so all reach the same weights.
 

@@ -1,4 +1,4 @@
-# score: 19
+# score: 21.5
 # hint: Leave out parameters whose requires_grad is False
 # Every missing gradient is filled with zeros, also that of a frozen parameter.
 

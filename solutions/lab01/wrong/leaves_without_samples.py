@@ -1,4 +1,4 @@
-# score: 17
+# score: 19
 # hint: had returned
 # A rank without samples returns at once, and the others wait for it in the collective.
 

@@ -1,4 +1,4 @@
-# score: 18
+# score: 20
 # hint: 0 * nan is nan
 # The nan of an empty part is multiplied by 0, in the gradients and in the loss, which leaves a nan.
 

@@ -1,4 +1,4 @@
-# score: 19
+# score: 21
 # hint: this is the loss of the rank's own part
 # Every rank reports the mean loss of its own part of the batch.
 

@@ -1,4 +1,4 @@
-# score: 17
+# score: 20
 # hint: hand the epoch on to rank_batches
 # train asks for the batches of epoch 0 in every epoch.
 

@@ -1,4 +1,4 @@
-# score: 16
+# score: 19
 # hint: unweighted mean
 # Every rank counts the same, however many samples it has.
 

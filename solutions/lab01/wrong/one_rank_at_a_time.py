@@ -1,0 +1,26 @@
+# score: 21.5
+# hint: Let each rank compute its own part at once
+# The ranks take turns, with a barrier after each: the right weights, in the time of one process.
+
+# %% train
+def train(model, images, labels, *, num_epochs, batch_size, lr, seed):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    broadcast_model(model)
+    optimiser = torch.optim.SGD(model.parameters(), lr=lr)
+    losses = []
+    for epoch in range(num_epochs):
+        for part in rank_batches(len(images), batch_size, epoch, seed, rank, world_size):
+            optimiser.zero_grad()
+            summed = torch.zeros(2)
+            for turn in range(world_size):
+                if turn == rank and len(part):
+                    loss = F.cross_entropy(model(images[part]), labels[part])
+                    loss.backward()
+                    summed = torch.tensor([loss.item() * len(part), len(part)])
+                dist.barrier()  # so that two ranks never work at the same time
+            average_gradients(model, len(part))
+            optimiser.step()
+            synchronise_buffers(model)
+            dist.all_reduce(summed)
+            losses.append((summed[0] / summed[1]).item())
+    return losses

@@ -1,0 +1,11 @@
+# score: 4
+# hint: so it starts its way on the next one
+# Each rank begins with its own chunk, so that it ends with the one after its own.
+
+# %% ring_reduce_scatter
+def ring_reduce_scatter(chunks, ring):
+    place = ring.index(dist.get_rank())
+    for step in range(len(ring) - 1):
+        inbox = torch.empty_like(chunks[place - step - 1])
+        exchange(chunks[place - step], inbox, ring)
+        chunks[place - step - 1] += inbox

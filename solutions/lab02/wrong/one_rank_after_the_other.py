@@ -1,0 +1,13 @@
+# score: 17.5
+# hint: Start the send and the receive of a step before you wait
+# The first rank sends and all others wait for it in turn: a token goes round, and every step takes as long as a round.
+
+# %% exchange
+def exchange(outgoing, incoming, ring):
+    place = ring.index(dist.get_rank())
+    if place == 0:
+        dist.send(outgoing, ring[1])
+        dist.recv(incoming, ring[-1])
+    else:
+        dist.recv(incoming, ring[place - 1])
+        dist.send(outgoing, ring[(place + 1) % len(ring)])

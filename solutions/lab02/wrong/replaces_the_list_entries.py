@@ -1,0 +1,11 @@
+# score: 6
+# hint: chunk
+# Received chunks are put into the list and not into the tensors that it held.
+
+# %% ring_all_gather
+def ring_all_gather(chunks, ring):
+    place = ring.index(dist.get_rank())
+    for step in range(len(ring) - 1):
+        inbox = torch.empty_like(chunks[place - step - 1])
+        exchange(chunks[place - step], inbox, ring)
+        chunks[place - step - 1] = inbox

@@ -1,0 +1,8 @@
+# score: 27
+# hint: Buffers count too
+# Only parameters are broadcast.
+
+# %% broadcast_state
+def broadcast_state(module):
+    for parameter in module.parameters():
+        dist.broadcast(parameter.data, src=0)

@@ -1,0 +1,10 @@
+# score: 29
+# hint: average_one_by_one
+# A rank without a gradient makes no call: the calls of the others then meet the wrong ones.
+
+# %% average_one_by_one
+def average_one_by_one(module):
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()

@@ -1,0 +1,12 @@
+# score: 20
+# hint: must not be divided by
+# Gram-Schmidt without an epsilon: nan for columns without length.
+
+# %% orthogonalise
+def orthogonalise(matrix):
+    columns = []
+    for column in matrix.t():
+        for other in columns:
+            column = column - (column @ other) * other
+        columns.append(column / column.norm())
+    return torch.stack(columns, dim=1)

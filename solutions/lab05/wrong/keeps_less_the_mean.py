@@ -1,0 +1,28 @@
+# score: 16
+# hint: What a rank keeps is what itself did not send
+# A rank keeps its gradient less the mean of all ranks, and not less what it sent.
+
+# %% top_k_hook
+def top_k_hook(state, bucket):
+    buffer, world_size = bucket.buffer(), dist.get_world_size()
+    for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        if parameter in state.memory:
+            gradient += state.memory[parameter]
+    values, places = top_k(buffer, state.num_sent(buffer.numel()))
+    for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        state.memory[parameter] = gradient.clone()
+    all_values = [torch.empty_like(values) for _ in range(world_size)]
+    all_places = [torch.empty_like(places) for _ in range(world_size)]
+    works = [
+        dist.all_gather(all_values, values, async_op=True),
+        dist.all_gather(all_places, places, async_op=True),
+    ]
+
+    def mean(_):
+        buffer.zero_().index_add_(0, torch.cat(all_places), torch.cat(all_values))
+        buffer.div_(world_size)
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            state.memory[parameter] -= gradient
+        return buffer
+
+    return torch.futures.collect_all([work.get_future() for work in works]).then(mean)

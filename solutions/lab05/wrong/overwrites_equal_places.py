@@ -1,0 +1,28 @@
+# score: 12
+# hint: one has replaced the other
+# Entries of several ranks at one place overwrite each other.
+
+# %% top_k_hook
+def top_k_hook(state, bucket):
+    buffer, world_size = bucket.buffer(), dist.get_world_size()
+    for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        if parameter in state.memory:
+            gradient += state.memory[parameter]
+    values, places = top_k(buffer, state.num_sent(buffer.numel()))
+    buffer[places.long()] = 0
+    for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        state.memory[parameter] = gradient.clone()
+    all_values = [torch.empty_like(values) for _ in range(world_size)]
+    all_places = [torch.empty_like(places) for _ in range(world_size)]
+    works = [
+        dist.all_gather(all_values, values, async_op=True),
+        dist.all_gather(all_places, places, async_op=True),
+    ]
+
+    def mean(_):
+        buffer.zero_()
+        for values, places in zip(all_values, all_places, strict=True):
+            buffer[places.long()] = values
+        return buffer.div_(world_size)
+
+    return torch.futures.collect_all([work.get_future() for work in works]).then(mean)

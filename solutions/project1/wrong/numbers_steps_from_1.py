@@ -1,0 +1,26 @@
+# score: 85
+# hint: no line for step 0
+# The lines count steps from 1.
+
+# %% main
+def main() -> None:
+    """Joins, goes on or begins, trains, prints a line a step, hands in the weights."""
+    flags = read_flags()
+    torch.manual_seed(flags.seed)
+    dist.init_process_group(timeout=timedelta(seconds=flags.timeout))
+    samples = bench.open_samples(flags.batch, flags.seed)
+    replica = Replica(flags)
+    first = load_checkpoint(flags.checkpoints, replica) if flags.resume else 0
+    share = my_samples(flags.batch, dist.get_rank(), dist.get_world_size())
+    for step in range(first, flags.steps):
+        loss = replica.step(*samples.take(step, *share))
+        if replica.rank == 0:
+            print(json.dumps({"step": step + 1, "loss": loss, "sent_bytes": replica.sent_bytes}), flush=True)
+        if flags.checkpoint_every and (step + 1) % flags.checkpoint_every == 0:
+            save_checkpoint(flags.checkpoints, step + 1, replica)
+    if replica.rank == 0:
+        samples.hand_in(replica.model)
+
+
+if __name__ == "__main__":
+    main()
