@@ -1,4 +1,4 @@
-"""Published NCCL figures beside the model's: run as a script, it prints the table; a plot can take `compared()`."""
+"""Published NCCL figures beside the model's: run as a script, it prints the table and draws build/collectives.png."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from worldsize import hardware
+from worldsize.draw.picture import BLUE, ORANGE, SKY, VERMILLION, Picture
 from worldsize.hardware import Cluster
 from worldsize.pricing import bus_factor, price
 from worldsize.units import GB, GIB, MIB, US, format_bytes
 
 CSV = Path(__file__).parent / "data" / "collectives.csv"
+PICTURE = Path(__file__).parent.parent / "build" / "collectives.png"
+SERIES = [(SKY, "-", "o"), (ORANGE, "--", "s"), (BLUE, ":", "^"), (VERMILLION, "-.", "D")]
 MEASURED = ("busbw", "busbw_curve", "p2p")
 LARGE_BYTES = 256 * MIB
 # The slide says "large"; nccl-tests runs usually end at 8 or 16 GiB.
@@ -91,6 +94,43 @@ def table(found: Iterable[Compared]) -> str:
             f"{one.error_fraction:+7.1%}  {one.how}"
         )
     return "\n".join(lines)
+
+
+def picture(found: Iterable[Compared]) -> Picture:
+    """Left the A100 node's all-reduce over sizes, right every large size: published against modelled."""
+    found = list(found)
+    drawn = Picture(11, 4.6)
+    curve, large = drawn.subplots(1, 2)
+    of_node = [one for one in found if one.name.startswith("vtrain_ar_A100")]
+    for num_ranks, (colour, style, marker) in zip(sorted({one.num_ranks for one in of_node}), SERIES, strict=False):
+        points = sorted((one for one in of_node if one.num_ranks == num_ranks), key=lambda one: one.size_bytes)
+        sizes = [one.size_bytes / MIB for one in points]
+        label = f"{num_ranks} GPUs"
+        curve.plot(
+            sizes, [one.modelled_bytes_per_s / GB for one in points], style, color=colour, label=f"{label}, model"
+        )
+        published = [one.published_bytes_per_s / GB for one in points]
+        curve.plot(sizes, published, marker, color=colour, label=f"{label}, published")
+    curve.set(xscale="log", xlabel="size (MiB)", ylabel="bus bandwidth (GB/s)", title="All-reduce on one A100 node")
+    curve.legend(frameon=False, fontsize=8)
+    many = [one for one in found if one.size_bytes >= LARGE_BYTES]
+    for role, (colour, _, marker) in zip((GIVEN, FITTED, PREDICTED, HELD_OUT), SERIES, strict=True):
+        of_role = [one for one in many if one.role == role]
+        points = [(one.published_bytes_per_s / GB, one.modelled_bytes_per_s / GB) for one in of_role]
+        large.plot(*zip(*points, strict=True), marker, color=colour, label=f"{role} ({len(points)})")
+    ends = (
+        0.8 * min(one.published_bytes_per_s for one in many) / GB,
+        1.2 * max(one.published_bytes_per_s for one in many) / GB,
+    )
+    large.plot(ends, ends, "-", color="#333333", linewidth=0.8)
+    large.fill_between(ends, [0.9 * end for end in ends], [1.1 * end for end in ends], color="#DDDDDD", label="10%")
+    large.set(xscale="log", yscale="log", xlabel="published (GB/s)", ylabel="model (GB/s)", title="256 MiB and more")
+    large.legend(frameon=False, fontsize=8)
+    drawn.alt = (
+        f"Bus bandwidth, published and modelled. A100 node over sizes: median error {median_error(of_node):.1%}. "
+        f"{len(many)} large sizes on {len({one.name for one in many})} systems: median error {median_error(many):.1%}."
+    )
+    return drawn
 
 
 def _of_row(row: dict[str, str]) -> Iterator[Compared]:
@@ -177,3 +217,5 @@ def _size_bytes(text: str) -> int:
 
 if __name__ == "__main__":
     print(table(compared()))
+    PICTURE.parent.mkdir(exist_ok=True)
+    PICTURE.write_bytes(picture(compared()).png())

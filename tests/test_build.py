@@ -54,7 +54,7 @@ def course(tmp_path):
     (tmp_path / "weeks/week01_why.py").write_text(WEEK)
     (tmp_path / "solutions/lab01/lab01.py").write_text(LAB)
     (tmp_path / "solutions/lab01/data/losses.csv").write_text("step,loss\n")
-    (tmp_path / "solutions/project1/project1.py").write_text(LAB)
+    (tmp_path / "solutions/project1/report.py").write_text(LAB)
     (tmp_path / "solutions/project1/checks.py").write_text(CHECKS)
     for name in SECRETS:
         path = tmp_path / "solutions/lab01" / name
@@ -66,9 +66,9 @@ def course(tmp_path):
 BUILT = [
     "labs/lab01/data/losses.csv",
     "labs/lab01/lab01.ipynb",
-    "labs/project1/project1.ipynb",
+    "labs/project1/report.ipynb",
     "solutions/lab01/lab01.ipynb",
-    "solutions/project1/project1.ipynb",
+    "solutions/project1/report.ipynb",
     "weeks/week01_why.ipynb",
 ]
 

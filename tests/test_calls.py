@@ -1,8 +1,10 @@
 import os
 import sys
+import threading
 
 import pytest
 
+from worldsize.launch import watch
 from worldsize.launch.calls import DONE, ISSUED, WAITING, Call, Logbook
 from worldsize.launch.source import Line
 
@@ -97,3 +99,20 @@ def test_its_size_cannot_be_changed_by_who_writes_it(logbook):
 )
 def test_a_call_is_told_in_words(call, words):
     assert str(call) == words
+
+
+def test_before_a_process_group_ends_another_thread_has_its_turn(monkeypatch):
+    monkeypatch.setattr(watch, "_PAUSE_S", 1)
+    held, let_go, seen = threading.Lock(), [], []
+    held.acquire()
+    thread = threading.Thread(target=lambda: (held.acquire(), let_go.append("tensors")))
+    thread.start()
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(100)  # from here on a thread has its turn only where this one waits
+    try:
+        held.release()
+        watch._calm(lambda: seen.extend(let_go))()
+    finally:
+        sys.setswitchinterval(before_s)
+    thread.join()
+    assert seen == ["tensors"]

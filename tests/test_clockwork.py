@@ -14,12 +14,19 @@ class Way:
     hops: tuple[str, ...]
 
 
-def prices(latency_s=1.0, capacity=10.0, collective_s=5.0, shared=()):
+@dataclass(frozen=True)
+class Cost:
+    time_s: float
+    sent_bytes_per_rank: float = 12
+    delay_s: float = 0.0
+
+
+def prices(latency_s=1.0, capacity=10.0, collective_s=5.0, shared=(), delay_s=0.0):
     """Every rank has a way out and one in, at 10 bytes a second; and what all messages share."""
     return Prices(
         lambda src, dst: Way(latency_s, (f"{src} out", f"{dst} in", *shared)),
         lambda hop: capacity,
-        lambda operation: collective_s,
+        lambda operation: Cost(collective_s, delay_s=delay_s),
     )
 
 
@@ -50,7 +57,9 @@ def times(timeline, rank, kind):
 def test_a_message_takes_its_latency_and_its_bytes():
     timeline = replay([[post(), wait()]] * 2, [message(0, 1, 30)], prices())
     assert times(timeline, 0, "communication") == times(timeline, 1, "wait") == [(0.0, 4.0)]
-    assert [event.size_bytes for event in timeline.events if event.kind == "communication"] == [30, 0]
+    sent, received = [event for event in timeline.events if event.kind == "communication"]
+    assert (sent.name, sent.size_bytes, sent.sent_bytes, sent.peers) == ("send", 30, 30, (1,))
+    assert (received.name, received.size_bytes, received.sent_bytes, received.peers) == ("recv", 30, 0, (0,))
 
 
 def test_a_message_starts_when_both_ends_are_there():
@@ -98,6 +107,9 @@ def test_a_collective_starts_with_its_last_member_and_hides_behind_work():
     steps = [[post(), compute(7.0), wait()], [compute(1.0), post(), wait()]]
     timeline = replay(steps, [collective((0, 1))], prices())
     assert times(timeline, 0, "communication") == [(1.0, 6.0)]
+    event = timeline.of(1)[-1]
+    assert (event.size_bytes, event.group, event.sequence, event.peers) == (8, "all", 1, (0, 1))
+    assert [event.sent_bytes for event in timeline.events if event.kind == "communication"] == [12, 12]
     assert times(timeline, 0, "wait") == [] and times(timeline, 1, "wait") == [(1.0, 6.0)]
     assert timeline.end_s == 7.0
 
@@ -108,6 +120,15 @@ def test_collectives_of_a_group_run_in_order_and_those_of_two_groups_side_by_sid
     assert replay(steps, one_group, prices()).end_s == 10.0
     two_groups = [collective((0, 1), 1), collective((0, 1), 2, group="other")]
     assert replay(steps, two_groups, prices()).end_s == 5.0
+
+
+def test_collectives_of_a_group_share_their_delays_two_at_a_time():
+    numbers = range(1, 5)
+    steps = [[*map(post, numbers), *map(wait, numbers)]] * 2
+    operations = [collective((0, 1), number) for number in numbers]
+    timeline = replay(steps, operations, prices(collective_s=5.0, delay_s=3.0))
+    # each sends for 2; the third waits for the first to end
+    assert times(timeline, 0, "communication") == [(0.0, 5.0), (2.0, 7.0), (5.0, 10.0), (7.0, 12.0)]
 
 
 def test_a_record_that_ends_in_the_middle_of_a_wait_is_refused():

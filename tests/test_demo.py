@@ -43,6 +43,9 @@ def double(x):
 
 # %% check_double points=2
 assert double(2) == 4
+
+# %% why [markdown] points=1 tags=["solution"]
+# Because two are twice as many as one.
 """
 CHECKS = '''
 from autograder.checks import points
@@ -107,10 +110,10 @@ def test_page_shows_the_class_and_the_week(course: Path) -> None:
     page = demo(course, "week99", "lab99", console)
     html = page.read_text()
     rows = [re.sub(r"<[^>]+>|\s+", " ", row) for row in re.findall(r"<tr>(.*?)</tr>", html, re.DOTALL)]
-    assert any("honest" in row and "2 of 2" in row for row in rows)
-    assert any("wrong" in row and "0 of 2" in row for row in rows)
-    assert any("broken" in row and "0 of 2" in row and "malformed submission" in row for row in rows)
-    assert "2 of 2" in console.export_text()
+    assert any("honest" in row and "2 of 3" in row and "needs manual grading" in row for row in rows)
+    assert any("wrong" in row and "0 of 3" in row for row in rows)
+    assert any("broken" in row and "0 of 3" in row and "malformed submission" in row for row in rows)
+    assert "2 of 3" in console.export_text()
     assert html.count("data:image/png") == 1
     links = re.findall(r'href="([^"]+)"', html)
     assert len(links) == 4

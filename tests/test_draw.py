@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from worldsize import draw
-from worldsize.timeline import Event, Timeline
+from worldsize.draw import picture
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -19,19 +19,6 @@ def no_warnings():
         yield
 
 
-@pytest.fixture
-def two_ranks():
-    """Rank 0 computes 6 ms of 10, then talks for 4; rank 1 computes 3, is idle for 3, talks for 4."""
-    return Timeline.of_events(
-        [
-            Event(0, "main", "forward", "forward", 1.000, 1.006),
-            Event(0, "main", "communication", "all-reduce", 1.006, 1.010),
-            Event(1, "main", "forward", "forward", 1.000, 1.003),
-            Event(1, "main", "communication", "all-reduce", 1.006, 1.010),
-        ]
-    )
-
-
 def texts(picture):
     return [text.get_text() for axes in picture.axes for text in axes.texts]
 
@@ -40,41 +27,9 @@ def legend(picture):
     return [text.get_text() for text in picture.legends[0].get_texts()]
 
 
-def test_timeline_tells_communication_and_idle_time(two_ranks):
-    picture = draw.timeline(two_ranks, "Two ranks")
-    assert picture.axes[0].get_title(loc="left") == "Two ranks: 40% communication, 15% idle"
-    assert "2 ranks over 10.0 ms" in picture.alt
-    assert "forward 45%, communication 40%, idle 15%" in picture.alt
-    assert legend(picture) == ["forward", "communication", "idle"]
-    assert picture.axes[0].get_xlabel() == "time (ms)"
-    assert [label.get_text() for label in picture.axes[0].get_yticklabels()] == ["rank 0", "rank 1"]
-
-
-def test_timeline_labels_bars_that_are_wide_enough(two_ranks):
-    short = Event(0, "main", "update", "update", 1.010, 1.0101)
-    assert sorted(texts(draw.timeline(Timeline([*two_ranks.events, short])))) == ["all-reduce"] * 2 + ["forward"] * 2
-
-
-def test_timeline_counts_nested_spans_once():
-    outer = Event(0, "main", "communication", "all", 0.0, 1.0)
-    inner = Event(0, "main", "communication", "part", 0.2, 0.8)
-    assert "100% communication, 0% idle" in draw.timeline(Timeline([outer, inner])).axes[0].get_title(loc="left")
-
-
-def test_timeline_gives_each_stream_a_row_and_an_unknown_kind_a_style():
-    events = [Event(0, "main", "compute", "a", 0, 1), Event(0, "side", "thinking", "b", 0, 1)]
-    picture = draw.timeline(Timeline(events))
-    assert [label.get_text() for label in picture.axes[0].get_yticklabels()] == ["rank 0, main", "rank 0, side"]
-    assert legend(picture) == ["compute", "thinking", "idle"]
-    assert "communication" not in picture.axes[0].get_title(loc="left")
-
-
-def test_kinds_differ_by_more_than_colour():
-    # compute is the whole of a step of which forward is a part: they do not share a picture
-    styles = [style for kind, style in draw.KIND_STYLES.items() if kind != "compute"]
-    assert len({hatch for _, hatch in styles}) == len({colour for colour, _ in styles}) == len(styles)
-    assert len({hatch for _, hatch in draw.PART_STYLES}) == len(draw.PART_STYLES)
-    assert len({tuple(style[1:]) for style in draw.LINE_STYLES}) == len(draw.LINE_STYLES)
+def test_parts_and_lines_differ_by_more_than_colour():
+    assert len({hatch for _, hatch in picture.PART_STYLES}) == len(picture.PART_STYLES)
+    assert len({tuple(style[1:]) for style in picture.LINE_STYLES}) == len(picture.LINE_STYLES)
 
 
 def test_memory_says_what_does_not_fit():
@@ -83,7 +38,7 @@ def test_memory_says_what_does_not_fit():
     assert texts(picture) == ["30.0 GB", "100 GB: does not fit"]
     assert legend(picture) == ["one GPU, 80.0 GB", "weights", "gradients"]
     assert "small 30.0 GB (weights 10.0 GB, gradients 20.0 GB); large 100 GB" in picture.alt
-    assert "A line marks 80.0 GB, one GPU." in picture.alt
+    assert picture.alt.endswith("A line marks 80.0 GB, one GPU; 1 of 2 do not fit.")
 
 
 def test_memory_stacks_the_parts():
@@ -91,18 +46,11 @@ def test_memory_stacks_the_parts():
     assert [(bar.get_x(), bar.get_width()) for bar in bars] == [(0, 2), (2, 3)]
 
 
-def test_scaling_tells_speed_up_efficiency_and_fit():
-    picture = draw.scaling({1: [1.0, 1.0, 1.2], 2: [0.6, 0.6, 0.7], 4: [0.4, 0.4, 0.4]})
-    assert "2 ranks 1.67 times as fast, efficiency 83%; 4 ranks 2.50 times as fast, efficiency 62%" in picture.alt
-    assert "serial fraction of 20%" in picture.alt
-    assert texts(picture) == ["100%", "83%", "62%"]
-
-
-def test_amdahl_fit_finds_the_fraction_that_made_the_points():
-    assert draw.amdahl_fit({n: 1 / (0.1 + 0.9 / n) for n in (1, 2, 4, 8)}) == pytest.approx(0.1)
-    assert draw.amdahl_fit({1: 1.0, 2: 0.5}) == 1  # slower than one rank
-    assert draw.amdahl_fit({1: 1.0, 2: 2.5}) == 0  # faster than ideal
-    assert draw.amdahl_fit({1: 1.0}) == 0
+def test_many_bars_stay_on_one_screen_and_are_told_by_the_largest_and_the_smallest():
+    picture = draw.memory({f"rank {rank}": {"weights": 1e9 + rank} for rank in range(32)})
+    assert picture.get_size_inches()[1] < 8
+    told = "32 bars, the largest rank 31 1.00 GB (weights 1.00 GB), the smallest rank 0 1.00 GB"
+    assert told in picture.alt and "rank 7" not in picture.alt
 
 
 def test_curves_show_the_largest_difference():
@@ -122,11 +70,8 @@ def test_curves_that_should_agree_get_thinner():
 @pytest.mark.parametrize(
     ("drawing", "sentence"),
     [
-        (lambda: draw.timeline(Timeline([])), "The timeline is empty: mark a step's parts"),
         (lambda: draw.memory({}), "There is no memory to draw"),
         (lambda: draw.memory({"rank 0": {}}), "There is no memory to draw"),
-        (lambda: draw.scaling({2: [1.0]}), "Scaling is told relative to one rank"),
-        (lambda: draw.scaling({1: [1.0], 2: []}), "Scaling is told relative to one rank"),
         (lambda: draw.curves({}), "There is no curve to draw"),
         (lambda: draw.curves({"a": [1]}, difference_from="b"), "No curve is called 'b': choose one of a."),
     ],
@@ -144,7 +89,3 @@ def test_picture_shows_as_image_html_and_text_in_one_bundle():
     assert bundle["text/plain"] == picture.alt
     assert 'alt="Line chart of loss against step: &quot;a&quot; &lt; b from 1 to 2."' in bundle["text/html"]
     assert "http" not in bundle["text/html"]
-
-
-def test_same_data_gives_the_same_bytes(two_ranks):
-    assert draw.timeline(two_ranks).png() == draw.timeline(two_ranks).png()

@@ -10,6 +10,7 @@ import pytest
 from processes import are_gone, wait_until
 
 import worldsize as ws
+from worldsize.launch.agent import FORK_RANKS
 
 NUM_STEPS = 6
 # Trains one weight on four numbers that differ by step and are shared out among however many ranks there are. All are
@@ -115,9 +116,10 @@ def job(tmp_path):
     assert wait_until(lambda: not job.processes(), 5), "a rank or an agent stayed behind"
 
 
+@pytest.mark.parametrize("env", [{}, {FORK_RANKS: "1"}], ids=["started", "forked"])
 @pytest.mark.parametrize("kills", [[(0, 1, 3)], [(0, 1, 2), (1, 0, 4)]])
-def test_ranks_come_back_after_kills_and_go_on_from_the_checkpoint(job, kills):
-    run = ws.torchrun(*job.args(kills), nproc_per_node=2, max_restarts=len(kills), echo=False, timeout_s=60)
+def test_ranks_come_back_after_kills_and_go_on_from_the_checkpoint(job, kills, env):
+    run = ws.torchrun(*job.args(kills), nproc_per_node=2, max_restarts=len(kills), echo=False, timeout_s=60, env=env)
     assert (run.restarts, run.states) == (len(kills), ["done", "done"])
     job.assert_trained_as_if_undisturbed()
     generation = [sum(step >= kill[2] for kill in kills) for step in range(NUM_STEPS)]
@@ -139,6 +141,7 @@ def test_a_kill_when_no_restart_is_left_names_the_rank_of_that_kill(job):
 LAUNCHER = """
 import json, sys
 import worldsize as ws
+from worldsize.launch.agent import FORK_RANKS
 
 args, flags = json.loads(sys.argv[1])
 ws.torchrun(*args, **flags)

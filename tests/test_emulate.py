@@ -6,28 +6,16 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from rings import ring_all_reduce
 
 import worldsize as ws
-from worldsize import hardware
+from worldsize import emulate, hardware
 from worldsize.emulate.conductor import Conductor, Forbidden, Post
+from worldsize.launch import magic
 
 
 def emulated(fn, *args, world_size=4, cluster="dgx-h100", **kwargs):
     return ws.run(fn, *args, world_size=world_size, cluster=cluster, echo=False, timeout_s=120, **kwargs)
-
-
-def ring_all_reduce(num_items):
-    """A ring by hand; True when the sum is right."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    tensor = torch.full((num_items,), float(rank))
-    chunks, inbox = tensor.chunk(size), torch.empty(num_items // size)
-    for step in range(2 * (size - 1)):
-        take = (rank - step - 1) % size
-        works = dist.isend(chunks[(take + 1) % size], (rank + 1) % size), dist.irecv(inbox, (rank - 1) % size)
-        for work in works:
-            work.wait()
-        chunks[take].copy_(inbox + chunks[take] if step < size - 1 else inbox)
-    return bool((tensor == sum(range(size))).all())
 
 
 @pytest.mark.parametrize("size", [2, 3, 8, 16])
@@ -227,3 +215,172 @@ def test_measured_work_takes_time_and_none_takes_none():
 
     assert emulated(on_rank, compute="measured").timeline.time_s(0, "compute") > 1e-4
     assert emulated(on_rank, compute="none").timeline.time_s(0, "compute") == 0
+
+
+def tell_the_time():
+    """The rank's time before and after two seconds of its own, a barrier, and a lone rank's half second."""
+    times_s = [emulate.elapsed()]
+    emulate.spend(2.0 + dist.get_rank())
+    times_s.append(emulate.elapsed())
+    dist.barrier()
+    if dist.get_rank() == 0:
+        emulate.spend(0.5)
+        times_s.append(emulate.elapsed())
+    return times_s
+
+
+def test_a_rank_can_ask_what_time_it_is():
+    run = emulated(tell_the_time, world_size=3, compute="none")
+    assert [times_s[:2] for times_s in run.values] == [[0.0, 2.0], [0.0, 3.0], [0.0, 4.0]]
+    assert run.values[0][2] == pytest.approx(4.5, abs=1e-3) and run.values[0][2] > 4.5
+    assert run.timeline.end_s == run.values[0][2]
+
+
+def test_in_a_real_run_the_time_is_the_clocks():
+    def on_rank():
+        start_s = emulate.elapsed()
+        emulate.spend(0.02)
+        return emulate.elapsed() - start_s
+
+    (took_s,) = ws.run(on_rank, world_size=1, echo=False).values
+    assert took_s >= 0.02
+    with pytest.raises(ValueError, match="duration_s is -1"):
+        emulate.spend(-1)
+
+
+def serve_whoever_comes(num_each):
+    """Rank 0 takes what comes, from any rank, and answers; the others work at paces of their own."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    box, order = torch.zeros(1), []
+    for _ in range(num_each * (size - 1) if rank == 0 else 0):
+        src = dist.recv(box)
+        assert box.item() == src
+        order.append(src)
+        dist.send(box, src)
+    for _ in range(num_each if rank else 0):
+        emulate.spend(0.1 + [0, 0.0, 0.31, 1.0][rank])
+        dist.send(torch.full((1,), float(rank)), 0)
+        dist.recv(box, 0)
+    return order
+
+
+def test_a_receive_from_any_rank_takes_what_was_sent_first_in_virtual_time():
+    first, second = (emulated(serve_whoever_comes, 3, compute="none") for _ in range(2))
+    # sent at 0.1, 0.2, 0.3 by rank 1; 0.41, 0.82, 1.23 by rank 2; 1.1, 2.2, 3.3 by rank 3
+    assert first.values[0] == second.values[0] == [1, 1, 1, 2, 2, 3, 2, 3, 3]
+    assert first.timeline.to_json() == second.timeline.to_json()
+
+
+def receive_from_nobody():
+    if dist.get_rank() == 0:
+        dist.recv(torch.zeros(1))
+
+
+def test_a_receive_from_any_rank_that_nobody_sends_is_found():
+    with pytest.raises(ws.RunTimeout, match=r"^Nothing can move any more"):
+        emulated(receive_from_nobody, world_size=2)
+
+
+def poll():
+    work = dist.all_reduce(tensor := torch.ones(3), async_op=True)
+    while not work.is_completed():
+        pass
+    return tensor
+
+
+def test_work_can_be_polled():
+    assert [tensor.tolist() for tensor in emulated(poll, world_size=2).values] == [[2.0] * 3] * 2
+
+
+def hang_in_backward():
+    """Rank 1 leaves its second layer out, so that rank 0 waits for a bucket that never comes."""
+    torch.manual_seed(0)
+    layers = torch.nn.ModuleList([torch.nn.Linear(64, 64) for _ in range(2)])
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = layers
+
+        def forward(self, x):
+            x = self.layers[0](x)
+            return self.layers[1](x) if dist.get_rank() == 0 else x
+
+    model = torch.nn.parallel.DistributedDataParallel(Model(), bucket_cap_mb=0.001)
+    model(torch.ones(1, 64)).sum().backward()
+
+
+def test_a_hang_in_ddps_own_backward_is_found_at_once_and_told():
+    with pytest.raises(ws.RunTimeout, match=r"^Nothing can move any more") as caught:
+        ws.run(hang_in_backward, world_size=2, cluster="dgx-h100", echo=False, timeout_s=600, stalled_s=None)
+    assert "Rank 0 waits for rank 1 in collective" in str(caught.value)
+    assert "all_reduce (float32" in str(caught.value)
+
+
+SCRIPT = """
+import os, sys
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.ones(1 << 18)
+dist.all_reduce(total)
+print(sys.argv[1:], os.environ["LOCAL_RANK"], int(total[0]), __name__)
+dist.destroy_process_group()
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_a_script_joins_the_emulated_cluster_instead(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    run = ws.torchrun(path, "0", cluster="dgx-h100", nproc_per_node=4, echo=False)
+    assert run.output == [f"['0'] {rank} 4 __main__\n" for rank in range(4)]
+    assert run.timeline.bytes_sent(0) > 0
+    sixteen = ws.torchrun(path, "0", cluster="a100-hdr", echo=False)
+    assert sixteen.output[9] == "['0'] 1 16 __main__\n"
+    assert sixteen.timeline.end_s > run.timeline.end_s
+    with pytest.raises(ws.RankFailed, match=r"sys\.exit\(3\)"):
+        ws.torchrun(path, "3", cluster="dgx-h100", nproc_per_node=2, echo=False)
+
+
+def test_a_cell_names_its_cluster(tmp_path, capsys):
+    run = magic.torchrun("--cluster dgx-h100 --nproc-per-node=2 -- 0", SCRIPT)
+    assert "['0'] 1 2 __main__" in run.output[1]
+    assert "2 ranks on the emulated dgx-h100" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--cluster", "--cluster needs a name, one of dgx-a100, dgx-h100"),
+        ("--cluster --nproc-per-node=2", "--cluster needs a name"),
+        ("--cluster=dgx-h1000", "no cluster is called 'dgx-h1000'; did you mean 'dgx-h100'"),
+        ("--cluster=dgx-h100 --rdzv-backend=c10d", "takes --nnodes and --nproc-per-node, and not --rdzv-backend"),
+        ("--cluster=dgx-h100 --nnodes=2 --nproc-per-node=8", "dgx-h100 has 8 GPUs; 16 ranks do not fit on it"),
+        ("--cluster=dgx-h100 --nnodes=none", "--nnodes is a number from 1 up; got none"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused(line, words):
+    with pytest.raises(ValueError, match=words):
+        magic.torchrun(line, SCRIPT)
+
+
+def step_in_spans():
+    with ws.span("step", kind="compute"):
+        with ws.span("0", kind="forward"):
+            emulate.spend(1.0)
+        emulate.spend(0.25)
+        with ws.span("0", kind="backward"):
+            emulate.spend(2.0)
+            dist.barrier()
+            torch.ones(500, 500) @ torch.ones(500, 500)
+    emulate.spend(0.5)
+
+
+def test_spans_name_the_work_in_virtual_time():
+    timeline = emulated(step_in_spans, world_size=2).timeline
+    work = [(event.kind, event.name, event.start_s) for event in timeline.of(0) if event.is_work]
+    assert work[:3] == [("forward", "0", 0.0), ("compute", "step", 1.0), ("backward", "0", 1.25)]
+    assert [(kind, name) for kind, name, _ in work[3:]] == [("backward", "0"), ("compute", "")]
+    assert timeline.end_s == pytest.approx(3.75, abs=1e-2) and timeline.end_s > 3.75

@@ -205,6 +205,15 @@ def test_what_other_programs_write_is_read(read, submission, damage):
     assert cells_of(read(content), submission)["total"] == ANSWER
 
 
+@pytest.mark.parametrize("ids", [["same"] * 5, ["", "a b", None, 3, "x" * 100]])
+def test_ids_of_a_stranger_are_not_read(read, submission, ids, recwarn):
+    content = json.loads(nbformat.writes(submission))
+    for cell, name in zip(content["cells"], ids, strict=False):
+        cell["id"] = name
+    assert cells_of(read(content), submission)["total"] == ANSWER
+    assert not recwarn.list, "a line for every cell would bury what an instructor must read"
+
+
 def test_a_notebook_in_format_3_is_read(read, release, submission):
     old = nbformat.convert(submission, 3)
     assert cells_of(read(old), release)["total"] == ANSWER

@@ -183,7 +183,7 @@ def test_score(graded, student):
         ("right", "Every rank holds the sum over all ranks."),
         ("half", "Expected the total on rank 0"),
         ("half", "Sum over all ranks."),
-        ("forged_outputs", "Replace this line with your own code"),
+        ("forged_outputs", "not a valid notebook"),
         ("hanging", "while True"),
         ("damaged", "The file is damaged"),
         ("renamed", f"holds no {NAME}.ipynb"),

@@ -71,6 +71,7 @@ def test_nodes_without_a_network_cannot_be_two():
     ("change", "sentence"),
     [
         ({"gpus_per_node": 0}, "gpus_per_node is 0; it must be more than 0"),
+        ({"intra": hardware.IB_NDR}, "intra is InfiniBand NDR, of kind 'rdma'; a node's GPUs are joined by a Link of"),
         ({"nics_per_node": 5}, "5 NICs for 4 GPUs; nics_per_node must be at most gpus_per_node"),
         ({"oversubscription": 0.5}, "oversubscription is 0.5; it is downlinks over uplinks, 1 or more"),
         ({"nodes_per_leaf": 0}, "nodes_per_leaf is 0; it must be more than 0"),

@@ -1,8 +1,48 @@
 """The images that lessons train on, and the model that they train."""
 
+import numpy as np
+import pytest
 import torch
 
 from worldsize import images, models
+
+
+def write_cifar10(folder, num=20):
+    """Two files of the dataset's binary version, with drawn pixels; gives their labels and pixels."""
+    rng = np.random.default_rng(0)
+    records = rng.integers(0, 256, (2, num, 3073), dtype=np.uint8)
+    records[:, :, 0] %= 10
+    for number, part in enumerate(records, start=1):
+        part.tofile(folder / f"data_batch_{number}.bin")
+    (folder / "test_batch.bin").write_bytes(b"not to be trained on")
+    return records[:, :, 0].ravel(), records[:, :, 1:].reshape(-1, 3, 32, 32)
+
+
+def test_cifar10_is_read_where_its_files_are(tmp_path, monkeypatch):
+    labels, pixels = write_cifar10(tmp_path)
+    monkeypatch.setenv("WORLDSIZE_CIFAR10", str(tmp_path))
+    got, got_labels = images.load_cifar10()
+    assert got.shape == (40, 3, 32, 32) and got.dtype == torch.float32
+    assert got_labels.tolist() == labels.tolist() and got_labels.dtype == torch.int64
+    for channel in range(3):  # a shift and a scale of its own
+        assert abs(got[:, channel].mean()) < 1e-5 and abs(got[:, channel].std() - 1) < 1e-5
+        assert np.corrcoef(got[:, channel].ravel(), pixels[:, channel].ravel())[0, 1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("spoilt", ["missing", "short", "label 10", "empty"])
+def test_what_is_not_cifar10_is_told(tmp_path, monkeypatch, spoilt):
+    monkeypatch.delenv("WORLDSIZE_CIFAR10", raising=False)
+    said = r"data_batch_1\.bin is no file of CIFAR-10's binary version"
+    if spoilt == "missing":
+        said = "let WORLDSIZE_CIFAR10 name its folder"
+    else:
+        contents = {"short": bytes(3072), "label 10": bytes([10]) + bytes(3072), "empty": b""}[spoilt]
+        (tmp_path / "data_batch_1.bin").write_bytes(contents)
+    with pytest.raises(ValueError, match=said):
+        images.load_cifar10(tmp_path)
+    if spoilt == "missing":
+        with pytest.raises(ValueError, match=said):
+            images.load_cifar10()
 
 
 def test_digits_are_real_images_with_balanced_labels():

@@ -1,16 +1,19 @@
 """How a submission fares before the judge: every kind of outcome, and who is blamed for it."""
 
 import os
+import re
 
 import pytest
-from tiny_lab import TOTAL, judged, message, needs_jail, outcomes, write_checks
+from tiny_lab import GIVEN, MEAN, TOTAL, judged, message, needs_jail, outcomes, without_jails, write_checks
 
 from autograder.judge import judge
 from autograder.verdict import Outcome
 
 pytestmark = needs_jail
 PASSED, WRONG, CRASHED = Outcome.PASSED, Outcome.WRONG, Outcome.CRASHED
-HUNG, OUT_OF_TIME, SKIPPED, FAULT = Outcome.HUNG, Outcome.OUT_OF_TIME, Outcome.SKIPPED, Outcome.FAULT
+HUNG, SKIPPED, FAULT, PARTLY = Outcome.HUNG, Outcome.SKIPPED, Outcome.FAULT, Outcome.PARTLY
+TIME_LIMIT, MEMORY_LIMIT = Outcome.TIME_LIMIT, Outcome.MEMORY_LIMIT
+OUTPUT_LIMIT, FORBIDDEN = Outcome.OUTPUT_LIMIT, Outcome.FORBIDDEN
 ONE_CHECK = '''
 import torch
 
@@ -26,6 +29,23 @@ def on_rank(student):
 def check_total(student, rng):
     """The promise."""
     {body}
+'''
+
+SQUARE = """
+class Square:
+    alt = "a square"
+
+    def __init__(self, num_bytes):
+        self.num_bytes = num_bytes
+
+    def png(self):
+        return bytes(self.num_bytes)
+"""
+NUMBERED = '''
+@points(1, cell="check_total"{needs})
+def check_{number}(student, rng):
+    """It is so, {number}."""
+    raise CheckFailed("1", "2"{picture})
 '''
 
 
@@ -88,10 +108,80 @@ def test_a_hang_costs_its_check_and_then_time_runs_out(checks):
     assert outcomes(report) == {
         "check_total_sums": HUNG,
         "check_total_of_one": SKIPPED,
-        "check_mean_divides": OUT_OF_TIME,
+        "check_mean_divides": TIME_LIMIT,
     }
     assert "while dist.get_rank() == 0" in message(report, "check_total_sums")
     assert "on_rank" not in message(report, "check_total_sums")
+
+
+ENDS = {
+    "loops": ("while True: pass", TIME_LIMIT, "The ranks were not done after 3 s."),
+    "waits": ("if dist.get_rank() == 0: dist.barrier()", HUNG, "Rank 1 had returned."),
+    "waits on the wire": ("if dist.get_rank() == 0: dist.barrier()", HUNG, "Nothing can move any more: every rank"),
+    "cpu": (
+        "import resource\n    resource.setrlimit(resource.RLIMIT_CPU, (1, 2))\n    while True: pass",
+        TIME_LIMIT,
+        "",
+    ),
+    "memory": ("bytearray(1 << 40)", MEMORY_LIMIT, "MemoryError"),
+    "tensor": ("torch.empty(1 << 40)", MEMORY_LIMIT, "allocate memory"),
+    "prints": ("while True: print('x' * 100_000)", OUTPUT_LIMIT, "it printed more than"),
+    "returns": ("return torch.zeros(17 << 20)", OUTPUT_LIMIT, "bytes; at most"),
+    "writes": ("open('file', 'wb').write(bytes(300 << 20))", OUTPUT_LIMIT, ""),
+    "forbidden": ("dist.all_reduce(tensor)", FORBIDDEN, "all_reduce is not allowed here"),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_every_limit_has_a_verdict_of_its_own(one_check, name):
+    body, outcome, words = ENDS[name]
+    path = one_check('student.emulated(on_rank, world_size=2, allow={"send", "recv", "barrier"})')
+    if name == "waits":  # on the emulated wire a wait for nobody is seen at once
+        path = one_check("student.run(on_rank, world_size=2)")
+    given = "import torch\nimport torch.distributed as dist\ntensor = torch.zeros(1)"
+    code = f"def total(x):\n    {body}"
+    report = judge(path, [("setup", given), ("total", code)], call_s=3 if name in ("loops", "waits") else 60)
+    assert outcomes(report) == {"check_total": outcome}
+    assert words in message(report, "check_total")
+
+
+UNDER_AGENT = """
+def total(x):
+    import os
+    told = [os.environ["TORCHELASTIC_RUN_ID"] != "", os.environ["LOCAL_RANK"], os.readlink("/proc/self/ns/pid")]
+    value = torch.ones(1)
+    dist.all_reduce(value)
+    {more}
+    return [value, *told]
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "outcome", "words"),
+    [
+        ("", WRONG, "Expected [2.0, True, '1', 'pid:["),
+        ("if dist.get_rank() == 1: raise KeyError(2)", CRASHED, "Rank 1: KeyError: 2\n  cell total, line 7"),
+        ("if dist.get_rank() == 0: dist.barrier()", HUNG, "Rank 1 had returned."),
+    ],
+)
+def test_the_student_s_function_runs_under_the_real_agent_in_the_sandbox(one_check, more, outcome, words):
+    body = "_, (value, *told) = student.torchrun(on_rank, world_size=2)\n"
+    body += "    raise CheckFailed(str([value.item(), *told]), '')"
+    given = "import torch\nimport torch.distributed as dist"
+    report = judge(one_check(body), [("setup", given), ("total", UNDER_AGENT.format(more=more))], call_s=60)
+    assert outcomes(report) == {"check_total": outcome}, message(report, "check_total")
+    assert words in message(report, "check_total")
+    assert os.readlink("/proc/self/ns/pid") not in message(report, "check_total")
+
+
+def test_a_check_that_holds_in_part_gives_a_part_and_lets_others_be_tried(one_check):
+    path = one_check('from autograder.checks import PartlyHeld\n    raise PartlyHeld(0.25, "all", "a quarter")')
+    more = ONE_CHECK.format(body="pass").partition("@points")[2].replace("check_total(", "check_more(")
+    path.write_text(path.read_text() + "\n\n@points" + more.replace('_total")', '_total", needs=["check_total"])'))
+    report = judge(path, [])
+    assert outcomes(report) == {"check_total": PARTLY, "check_more": PASSED}
+    assert report.score == 1.25
+    assert message(report, "check_total") == "Expected all; got a quarter."
 
 
 def test_inputs_are_drawn_afresh_unless_a_seed_is_given(one_check):
@@ -136,6 +226,29 @@ def test_checks_that_cannot_all_be_tried_give_no_report(tmp_path, text):
         judge(checks, [("total", TOTAL)])
 
 
+def test_a_picture_is_carried_while_it_is_small_and_told_when_it_is_not(tmp_path):
+    text = ONE_CHECK.split("@points")[0] + SQUARE
+    for number, size in enumerate(["150_000", "250_000", "150_000", "150_000", "'no number'"]):
+        text += NUMBERED.format(number=number, needs="", picture=f", picture=lambda: Square({size})")
+    report = judge(write_checks(tmp_path / "course", text), [])
+    assert set(outcomes(report).values()) == {WRONG}
+    alts = [check.picture and check.picture.alt for check in report.checks]
+    assert alts == ["a square", None, "a square", None, None]
+    assert "it has 250 kB, 200 were left" in message(report, "check_1")
+    assert "it has 150 kB, 100 were left" in message(report, "check_3")
+    assert "could not be drawn" in message(report, "check_4")
+
+
+def test_a_check_that_was_not_tried_names_the_one_to_mend_first(tmp_path):
+    text = ONE_CHECK.split("@points")[0]
+    for number, needs in enumerate(["", ', needs=["check_0"]', ', needs=["check_1"]']):
+        text += NUMBERED.format(number=number, needs=needs, picture="")
+    report = judge(write_checks(tmp_path / "course", text), [])
+    assert [*outcomes(report).values()] == [WRONG, SKIPPED, SKIPPED]
+    for name in ("check_1", "check_2"):
+        assert message(report, name).endswith("Mend this one first: It is so, 0.")
+
+
 def test_a_message_fits_a_file_whatever_the_student_put_in(one_check):
     hostile = "def total(x):\n    raise ValueError('\\ud800 \\x1b[31m <b>' + 'x' * 100_000)"
     report = judge(one_check("student.run(on_rank, world_size=1)"), [("total", hostile)])
@@ -149,12 +262,19 @@ def test_options_for_pytest_in_the_environment_change_nothing(checks, monkeypatc
     assert judged(checks).score == 5
 
 
-def test_without_a_jail_the_judge_refuses_unless_told_otherwise(checks, monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RuntimeError, match=r"rest on nothing.*allow_untrusted = True"):
-        judged(checks)
-    report = judged(checks, allow_untrusted=True)
-    assert (report.score, report.tier) == (5, "none")
+def test_without_a_jail_the_judge_refuses_unless_told_otherwise(checks):
+    judged_there = f"""
+from pathlib import Path
+from autograder.judge import judge
+def judged(**options):
+    return judge(Path({str(checks)!r}), {[("setup", GIVEN), ("total", TOTAL), ("mean", MEAN)]!r}, **options)
+report = judged(allow_untrusted=True)
+print(report.score, report.tier)
+judged()
+"""
+    done = without_jails(judged_there)
+    assert done.stdout in ("5.0 none\n", "5.0 a user of its own, Landlock\n")
+    assert re.search(r"RuntimeError: .*too weak for a final grade.*allow_untrusted = True", done.stderr, re.DOTALL)
 
 
 def test_values_that_are_shared_between_checks_are_gone(checks):

@@ -10,28 +10,16 @@ import sys
 import threading
 import time
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from processes import STAY, are_gone, told_pids
+from launching import failed, values
 
 import worldsize as ws
 from worldsize import frames
 from worldsize.launch import crew, forked, warm
 from worldsize.launch.output import KEPT_OUTPUT
-
-
-def failed(fn, *args, world_size=2, timeout_s=30, error=ws.RankFailed, match=None, **kwargs):
-    """The error of a run that must fail."""
-    with pytest.raises(error, match=match) as caught:
-        ws.run(fn, *args, world_size=world_size, timeout_s=timeout_s, echo=False, **kwargs)
-    return caught.value
-
-
-def values(fn, *args, world_size=2, **kwargs):
-    return ws.run(fn, *args, world_size=world_size, echo=False, **kwargs).values
-
+from worldsize.launch.quota import Quota
 
 # what comes back
 
@@ -74,6 +62,20 @@ def test_arguments_go_to_all_ranks_and_each_adds_one_rank_s_own():
     first, second = values(on_rank, "both", each=shards)
     assert (first[0], first[2], second[0], second[2]) == ("both", "left", "both", "right")
     assert (first[1].tolist(), second[1].tolist()) == ([1, 1], [0, 0])
+
+
+def test_what_all_ranks_share_and_what_is_a_rank_s_own_stay_one_object():
+    shared, seen = [0], []
+
+    def note(rank):
+        seen.append(rank)
+
+    def on_rank(common, write, own, rank):
+        write(rank)
+        return common is own, seen
+
+    each = [(note, shared, 0), (note, [1], 1), (note, shared, 2)]
+    assert values(on_rank, shared, world_size=3, each=each) == [(True, [0]), (False, [1]), (True, [2])]
 
 
 def test_lambdas_closures_and_bound_methods_are_carried():
@@ -357,7 +359,7 @@ def test_a_rank_that_talks_without_end_is_ended_all_the_same():
 
 def test_a_value_beyond_the_limit_fails_the_run():
     words = "a message of .* bytes; at most 1000 are taken"
-    failed(lambda: torch.zeros(1000), world_size=1, max_value_bytes=1000, match=words)
+    failed(lambda: torch.zeros(1000), world_size=1, quota=Quota(value_bytes=1000), match=words)
 
 
 def test_a_rank_that_returns_early_leaves_the_others_hanging_and_the_report_says_where():
@@ -493,178 +495,3 @@ def test_a_function_runs_under_torchrun_as_it_does_warm():
     assert (run.states, len(run.durations_s), run.backend) == (["done", "done"], 2, "gloo")
     report = str(failed(on_rank, 0, each=each, launcher="torchrun", env={"LESSON": "3"}))
     assert report.startswith("Rank 1 of 2 failed with ValueError: no offset\n  test_launch.py, line ")
-
-
-# nothing left behind
-
-
-def returning(folder, launcher):
-    def on_rank():
-        with open(f"{folder}/{dist.get_rank()}.pids", "w") as file:
-            file.write(f"{os.getpid()} {subprocess.Popen(['sleep', '1000']).pid}")
-        dist.barrier()  # or the end of one could keep the other from telling
-
-    return on_rank
-
-
-def failing(folder, launcher):
-    tell = returning(folder, launcher)
-
-    def on_rank():
-        tell()
-        if dist.get_rank() == 0:
-            raise ValueError
-        signal.pause()
-
-    return on_rank
-
-
-def leaving(folder, launcher):
-    tell = returning(folder, launcher)
-
-    def on_rank():
-        tell()
-        os._exit(0)
-
-    return on_rank
-
-
-def hanging(folder, launcher):
-    tell = returning(folder, launcher)
-
-    def on_rank():
-        tell()
-        signal.pause()
-
-    return on_rank
-
-
-def interrupting(folder, launcher):
-    tell = returning(folder, launcher)
-
-    def on_rank():
-        tell()
-        dist.barrier()
-        if dist.get_rank() == 0:
-            os.kill(launcher, signal.SIGINT)
-        signal.pause()
-
-    return on_rank
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "timeout_s"),
-    [
-        (returning, None, 30),
-        (failing, ws.RankFailed, 30),
-        (leaving, ws.RankFailed, 30),
-        (hanging, ws.RunTimeout, 2),
-        (interrupting, KeyboardInterrupt, 30),
-    ],
-)
-def test_no_rank_and_none_of_its_children_outlive_a_run(tmp_path, make, error, timeout_s):
-    # tests that run in the background are told to ignore an interrupt
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    fn = make(tmp_path, os.getpid())
-    try:
-        if error:
-            failed(fn, timeout_s=timeout_s, error=error)
-        else:
-            values(fn, timeout_s=timeout_s)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    pids = told_pids(tmp_path, 2)
-    assert len(pids) == 4
-    assert are_gone(pids, within_s=1)
-    assert values(dist.get_rank) == [0, 1], "a run after that works"
-
-
-def test_many_runs_leave_no_process_no_open_file_and_no_scratch():
-    def on_rank():
-        if dist.get_rank() == 1:
-            raise ValueError
-
-    def left():
-        me, nursery = psutil.Process(), psutil.Process(warm.shared().process.pid)
-        running = me.children(recursive=True)
-        return me.num_fds(), nursery.num_fds(), len(running), os.listdir(warm.shared().scratch)
-
-    values(dist.get_rank)
-    before = left()
-    for _ in range(10):
-        values(dist.get_rank)
-        failed(on_rank)
-    assert left() == before
-
-
-LAUNCHER = """
-import sys, threading
-import worldsize as ws
-{stay}
-def on_rank(folder):
-    import torch.distributed as dist
-    stay(folder, dist.get_rank())
-
-def launch():
-    ws.run(on_rank, sys.argv[1], world_size=2)
-
-if sys.argv[2] == "main":
-    launch()
-else:
-    threading.Thread(target=launch).start()
-"""
-
-
-@pytest.mark.parametrize("thread", ["main", "side"])
-def test_ranks_and_their_nursery_end_with_a_killed_launcher(tmp_path, thread):
-    command = [sys.executable, "-c", LAUNCHER.format(stay=STAY), str(tmp_path), thread]
-    launcher = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    try:
-        pids = told_pids(tmp_path, 2)
-    finally:
-        launcher.kill()
-        launcher.wait()
-    assert len(pids) == 3, "two ranks of one nursery"
-    assert are_gone(pids, within_s=2)
-
-
-def in_thread(fn):
-    """What the function gave in a thread that has ended."""
-    gave = []
-    thread = threading.Thread(target=lambda: gave.append(fn()))
-    thread.start()
-    thread.join()
-    return gave[0]
-
-
-def test_a_nursery_that_died_is_replaced_also_from_a_thread_and_outlives_the_thread():
-    first = warm.shared().process
-    first.kill()
-    first.wait()
-    assert in_thread(lambda: values(dist.get_rank)) == [0, 1]
-    second = warm.shared().process
-    assert second.pid != first.pid
-    assert values(os.getppid) == [second.pid] * 2
-
-
-def test_a_nursery_that_dies_in_a_run_fails_that_run_and_heals():
-    def on_rank():
-        os.kill(os.getppid(), signal.SIGKILL)
-        signal.pause()
-
-    failed(on_rank, match="SIGKILL")
-    assert values(dist.get_rank) == [0, 1]
-
-
-def test_runs_from_two_threads_wait_for_each_other():
-    gave = {}
-
-    def launch(name):
-        gave[name] = values(lambda: f"{name}{dist.get_rank()}")
-
-    threads = [threading.Thread(target=launch, args=(name,)) for name in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert gave == {"a": ["a0", "a1"], "b": ["b0", "b1"]}

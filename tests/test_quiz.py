@@ -1,8 +1,10 @@
-"""The bank refuses malformed questions by name, and a form tells nothing before an attempt."""
+"""The bank refuses malformed questions by line and name, and a form tells nothing before an attempt."""
 
 import pytest
 
-from worldsize import quiz
+from worldsize import audience, quiz
+from worldsize.quiz.form import form
+from worldsize.quiz.form import page as page_of
 
 QUESTION = """
 title = "a test"
@@ -18,7 +20,7 @@ source = "arithmetic"
 text = "What is **1 + 1**?"
 choice = [
     {text = "2", correct = true, feedback = "One *and* one."},
-    {text = "3", correct = false, feedback = "That is one too many."},
+    {text = "3", correct = false, misconception = "miscounted", feedback = "That is one too many."},
 ]
 
 [[question]]
@@ -32,10 +34,11 @@ source = "arithmetic"
 text = "Which are even?"
 choice = [
     {text = "four", correct = true, feedback = "Two twos."},
-    {text = "five", correct = false, feedback = "One is left over."},
+    {text = "five", correct = false, misconception = "miscounted", feedback = "One is left over."},
     {text = "six", correct = true, feedback = "Three twos."},
 ]
 """
+MISCOUNTED = ', misconception = "miscounted"'
 
 
 @pytest.fixture
@@ -53,20 +56,25 @@ def bank(tmp_path):
 
 @pytest.fixture
 def page(bank):
-    """The widgets of one question's page: text, fields, Check, feedback."""
+    """The widgets of one question's page: fields by the texts of their choices, Check, feedback."""
 
     def make(place):
-        questions = quiz.load("test", bank()).question
-        text, *fields, check, feedback = quiz._page(questions[place]).children
-        return text, fields, check, feedback
+        variant = quiz.ask("test", folder=bank()).variants[place]
+        _, *fields, check, feedback = page_of(variant).children
+        texts = [option.text for option in variant.answer.options]
+        if len(fields) == 1:
+            return fields[0], {text: place for place, text in enumerate(texts)}, check, feedback
+        return fields, dict(zip(texts, fields, strict=True)), check, feedback
 
     return make
 
 
-def test_week_1_has_five_questions():
+def test_a_week_asks_the_first_five_of_its_ten_questions():
     loaded = quiz.load("week01")
-    assert len(loaded.question) == 5
+    assert len(loaded.question) == 10
     assert {question.week for question in loaded.question} == {1}
+    asked = [variant.question.id for variant in quiz.ask("week01").variants]
+    assert asked == [question.id for question in loaded.question[:5]]
 
 
 def test_folder_is_found_upwards_from_the_working_directory(bank, monkeypatch):
@@ -77,24 +85,42 @@ def test_folder_is_found_upwards_from_the_working_directory(bank, monkeypatch):
 
 
 def test_unknown_quiz_names_those_there_are(bank):
-    with pytest.raises(ValueError, match=r"no quiz 'week99' in .*: choose one of test"):
-        quiz.load("week99", bank())
+    folder = bank()
+    (folder / "blueprints.toml").write_text("[module]\ncount = 3\n")  # lies beside the questions and has none
+    with pytest.raises(ValueError, match=r"no quiz 'week99' in .*: choose one of test\.$"):
+        quiz.load("week99", folder)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
         ("id =", "id", "test.toml is not valid TOML: Expected '=' after a key"),
-        ("difficulty = 1", "difficulty = 4", r"question 1 \(t-two\), difficulty: Input should be less than or equal"),
-        ("week = 1\n", "", r"question 1 \(t-two\), week: Field required"),
+        (
+            "difficulty = 1",
+            "difficulty = 4",
+            r"line 9, question 1 \(t-two\), difficulty: Input should be less than or equal",
+        ),
+        ("week = 1\n", "", r"line 4, question 1 \(t-two\), week: Field required"),
         ("minutes", "minuets", r"question 1 \(t-two\), minuets: Extra inputs are not permitted"),
         (', feedback = "That is one too many."', "", r"question 1 \(t-two\), choice 2, feedback: Field required"),
         ('"That is one too many."', '" "', r"question 1 \(t-two\), choice 2, feedback: String should have at least"),
-        ("correct = true", "correct = false", r"\(t-two\): a single-choice question has exactly one .* one has 0"),
-        ("correct = false", "correct = true", r"\(t-two\): a single-choice question has exactly one .* one has 2"),
-        ('text = "3"', 'text = "2"', r"\(t-two\): two of its choices have the same text"),
-        ('"t-even"', '"t-two"', "question t-two: its id is used more than once"),
-        ('kind = "single"', 'kind = "guess"', r"question 1 \(t-two\), kind: Input should be 'single'"),
+        (
+            "correct = true",
+            f"correct = false{MISCOUNTED}",
+            r"\(t-two\): a single-choice question has exactly one .* one has 0",
+        ),
+        (
+            f"correct = false{MISCOUNTED}",
+            "correct = true",
+            r"\(t-two\): a single-choice question has exactly one .* one has 2",
+        ),
+        (MISCOUNTED, "", r"question 1 \(t-two\), choice 2: a wrong choice names its misconception"),
+        ('"t-even"', '"t-two"', "line 19, question t-two: its id is used more than once"),
+        (
+            'kind = "single"',
+            'kind = "guess"',
+            r"line 4, question 1 \(t-two\): Input tag 'guess' found using 'kind' does not match",
+        ),
         (QUESTION, 'title = "empty"\nquestion = []', "question: List should have at least 1 item"),
     ],
 )
@@ -111,11 +137,11 @@ def test_multiple_choice_needs_a_correct_choice(bank):
 
 
 def _all_wrong():
-    return QUESTION.split('id = "t-even"')[1].replace("true", "false")
+    return QUESTION.split('id = "t-even"')[1].replace("true", f"false{MISCOUNTED}")
 
 
 def test_without_anyone_to_click_the_questions_stand_there_without_answers(bank):
-    bundle = quiz.ask("test", bank())._repr_mimebundle_()
+    bundle = quiz.ask("test", folder=bank())._repr_mimebundle_()
     assert set(bundle) == {"text/html", "text/plain"}
     for text in bundle.values():
         assert "four" in text and "3" in text
@@ -125,25 +151,25 @@ def test_without_anyone_to_click_the_questions_stand_there_without_answers(bank)
 
 
 def test_with_a_live_kernel_the_form_comes_with_html_and_text(bank, monkeypatch):
-    monkeypatch.setattr(quiz, "_someone_is_there", lambda: True)
-    bundle = quiz.ask("test", bank())._repr_mimebundle_()
+    monkeypatch.setattr(audience, "is_there", lambda: True)
+    bundle = quiz.ask("test", folder=bank())._repr_mimebundle_()
     assert set(bundle) == {"application/vnd.jupyter.widget-view+json", "text/html", "text/plain"}
 
 
 def test_form_tells_nothing_before_an_attempt(page):
-    _, (radio,), check, feedback = page(0)
+    radio, _, check, feedback = page(0)
     assert feedback.value == "" and radio.value is None
     check.click()
     assert "Choose an answer first" in feedback.value
 
 
 def test_single_choice_explains_the_choice_that_was_made(page):
-    _, (radio,), check, feedback = page(0)
-    radio.value = 1
+    radio, places, check, feedback = page(0)
+    radio.value = places["3"]
     check.click()
     assert "Not yet." in feedback.value and "That is one too many." in feedback.value
     assert "One <em>and</em> one" not in feedback.value
-    radio.value = 0
+    radio.value = places["2"]
     check.click()
     assert "Right." in feedback.value and "One <em>and</em> one" in feedback.value
 
@@ -151,24 +177,24 @@ def test_single_choice_explains_the_choice_that_was_made(page):
 @pytest.mark.parametrize(
     ("chosen", "verdict"),
     [
-        ([0, 2], "Right."),
-        ([0], "something is missing"),
-        ([0, 1, 2], "Not yet."),
-        ([1], "Not yet."),
-        ([0, 1], "Not yet."),
+        (["four", "six"], "Right."),
+        (["four"], "something is missing"),
+        (["four", "five", "six"], "Not yet."),
+        (["five"], "Not yet."),
+        (["four", "five"], "Not yet."),
     ],
 )
 def test_multiple_choice_is_right_only_as_a_whole(page, chosen, verdict):
     _, boxes, check, feedback = page(1)
-    for place in chosen:
-        boxes[place].value = True
+    for text in chosen:
+        boxes[text].value = True
     check.click()
     assert verdict in feedback.value
-    assert ("One is left over." in feedback.value) == (1 in chosen)
+    assert ("One is left over." in feedback.value) == ("five" in chosen)
 
 
 def test_form_turns_from_question_to_question(bank):
-    place, shown, buttons = quiz.form(quiz.load("test", bank())).children
+    place, shown, buttons = form(quiz.ask("test", folder=bank()).variants).children
     back, onward = buttons.children
     first = shown.children[0]
     assert "Question 1 of 2" in place.value and back.disabled and not onward.disabled

@@ -13,9 +13,9 @@ from processes import STAY, are_gone, told_pids
 
 import worldsize as ws
 from worldsize import frames
-from worldsize.launch import elastic
+from worldsize.launch import command, elastic
 from worldsize.launch.calls import Logbook
-from worldsize.launch.elastic import torchrun
+from worldsize.launch.command import torchrun
 from worldsize.launch.flags import Flags
 from worldsize.launch.process import AGENT_PID, SOCKET
 
@@ -44,6 +44,12 @@ def test_a_script_runs_in_one_group_and_the_report_names_the_rank_that_was_kille
         f"[rank {rank}] sum 3.0 with --steps 20 3 train.py __main__" for rank in range(2)
     }
     assert agents() == []
+
+
+def test_an_agent_that_is_slow_to_start_is_not_taken_for_a_hang(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("print('here')")
+    assert torchrun(script, nproc_per_node=2, stalled_s=0.1, echo=False).output == ["here\n"] * 2
 
 
 def agents():
@@ -99,13 +105,15 @@ def test_a_torchrun_cell_shows_each_rank_s_lines_and_a_failure_as_its_report(tmp
     assert {output["output_type"] for output in hello} == {"stream", "execute_result"}
     error = failed[-1]
     assert error["ename"] == "RankFailed"
-    assert error["traceback"] == [
-        "RankFailed: Rank 1 of 2 failed with KeyError: 'weights'\n"
-        "  the cell, line 6\n"
-        '    raise KeyError("weights")\n'
-        "Rank 0 lost the connection because of it.\n"
-        "Rank 0, last call: collective 1, barrier, broken off"
-    ]
+    (report,) = error["traceback"]
+    culprit = ["RankFailed: Rank 1 of 2 failed with KeyError: 'weights'", "  the cell, line 6"]
+    assert report.splitlines()[:3] == [*culprit, '    raise KeyError("weights")']
+    victim = report.splitlines()[3:]  # how far rank 0 came, and could tell, before the agent ended it too
+    assert set(victim) <= {
+        "Rank 0 lost the connection because of it.",
+        "Rank 0, last call: collective 1, barrier, broken off",
+        "Rank 0, last call: collective 1, barrier, waiting",
+    }
     assert not any(printed(outputs, "stderr") for outputs in (loaded, hello, failed))
 
 
@@ -306,6 +314,6 @@ def test_threads_are_shared_out_and_what_the_user_set_stays(monkeypatch):
 
 def test_keyword_flags_become_torchrun_s_own(monkeypatch):
     taken = []
-    monkeypatch.setattr(elastic, "launch", lambda flags, *_: taken.append(flags))
+    monkeypatch.setattr(command, "launch", lambda flags, *_: taken.append(flags))
     torchrun("train.py", nproc_per_node=2, rdzv_backend="c10d", no_python=True)
     assert taken == [["--nproc-per-node=2", "--rdzv-backend=c10d", "--no-python"]]

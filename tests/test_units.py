@@ -50,3 +50,27 @@ def test_counts_as_model_sizes_are_written(count, text):
 
 def test_significant_digits():
     assert [units.significant(x) for x in (0.012345, 1.5, 12345.6)] == ["0.0123", "1.50", "12,300"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("size_bytes", 65_536, "64 KiB"),
+        ("size_bytes", 64_000, "64 kB"),
+        ("size_bytes", 4 * units.MIB, "4 MiB"),
+        ("size_bytes", 11_400_000 * units.KIB, "11.7 GB"),
+        ("size_bytes", 1500, "1.5 kB"),
+        ("step_time_s", 0.0032, "3.2 ms"),
+        ("time_s", 0, "0 s"),
+        ("bubble_fraction", 1 / 3, "33.3%"),
+        ("bandwidth_bytes_per_s", 25e9, "25 GB/s"),
+        ("peak_flops_per_s", 312e12, "312T flops/s"),
+        ("num_ranks", 4096, "4,096"),
+        ("num_parameters", 7_500_000_000, "7.5B"),
+        ("learning_rate", 1e-4, "0.0001"),
+        ("learning_rate", 10.0, "10"),
+        ("anything", float("inf"), "inf"),
+    ],
+)
+def test_a_number_gets_the_unit_that_its_name_ends_in(name, value, text):
+    assert units.format_as(name, value) == text

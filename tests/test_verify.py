@@ -4,7 +4,7 @@ import pytest
 from tiny_lab import NAME, make_course, needs_jail
 
 from autograder.verdict import CheckResult, Outcome, Report
-from autograder.verify import Case, _problems, cases, verify
+from autograder.verify import Case, Finding, _problems, cases, verify
 
 WRONG = """\
 # score: {score}
@@ -54,8 +54,20 @@ def test_an_answer_that_gets_something_else_is_told(score, outcomes, said):
     assert said in problems(score, *outcomes)
 
 
+@pytest.mark.parametrize(("most_score", "said"), [(None, "got 2 instead of 1;"), (1.5, "instead of 1 to 1.5"), (2, "")])
+def test_a_slow_answer_may_declare_a_range(most_score, said):
+    found = "; ".join(_problems(Case("lab", "answer", {}, 1, (), most_score), report(Outcome.PASSED, Outcome.PASSED)))
+    assert said in found and bool(said) == bool(found)
+
+
 def test_feedback_without_the_hint_is_told():
     assert problems(0, Outcome.WRONG, hints=("mean",)) == "its feedback does not say 'mean'"
+
+
+def test_a_finding_tells_all_that_is_needed_to_mend_it():
+    case = Case("lab09", "wrong/adds", {}, 0)
+    told = Finding(case, report(Outcome.PASSED, Outcome.WRONG), ["got 1 instead of 0"]).told()
+    assert told == "lab09 wrong/adds:\n  got 1 instead of 0\n  check_1: Sum it."
 
 
 @needs_jail

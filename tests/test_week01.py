@@ -1,14 +1,15 @@
-"""Week 1 runs unattended from its script: real ranks, the same curve, nothing on stderr."""
+"""Week 1 runs unattended from its script: real ranks, the same curve, one table, nothing on stderr."""
 
 import json
+import re
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
+from executed import assert_figures_have_words, assert_quiet, stream, week_outputs
 
-from autograder.authoring import read_week
-from autograder.build import notebook
+from worldsize import quiz
+
+pytestmark = pytest.mark.lesson
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "weeks" / "week01_why_one_gpu_is_not_enough.py"
@@ -23,66 +24,75 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def outputs(folder):
     """The outputs of every code cell by the cell's id, after one run of the whole week."""
-    week = notebook(read_week(SCRIPT), graded=False)
-    predicted = "predicted_years = 10\npredicted_memory_gb = 60"
-    parameters = next(index for index, cell in enumerate(week.cells) if cell.id == "parameters")
-    week.cells.insert(parameters + 1, nbformat.v4.new_code_cell(predicted, id="injected"))
-    NotebookClient(week, timeout=240, resources={"metadata": {"path": str(folder)}}).execute()
-    return {cell.id: cell.outputs for cell in week.cells if cell.cell_type == "code"}
+    return week_outputs(SCRIPT, folder, "predicted_years = 10\npredicted_memory_gb = 60")
 
 
-def stream(outputs):
-    return "".join(output.text for output in outputs if output.output_type == "stream")
+def test_nothing_warns_and_every_figure_has_words(outputs):
+    assert_quiet(outputs)
+    assert_figures_have_words(outputs, 14)
 
 
-def pictures(outputs):
-    bundles = (output.get("data", {}) for cell in outputs.values() for output in cell)
-    return [bundle for bundle in bundles if "image/png" in bundle]
+def test_what_is_not_measured_here_is_called_so(outputs):
+    for name in ("memory_of_one_gpu", "assembly_line", "assembly_line_in_pieces", "two_laws"):
+        told = [
+            output["data"]["text/plain"].lower() for output in outputs[name] if "image/png" in output.get("data", {})
+        ]
+        assert told and all("computed" in words for words in told), name
+    assert "emulated on dgx-h100" in outputs["emulated_step"][-1]["data"]["text/plain"]
+    assert stream(outputs["side_by_side"]).count(", emulated") == 3
 
 
-def test_cells_are_short():
-    cells = [cell for cell in read_week(SCRIPT).cells if cell.kind == "code"]
-    assert [cell.id for cell in cells if len(cell.source.splitlines()) > 25] == []
+def test_torchrun_says_which_rank_printed_what(outputs):
+    text = stream(outputs["two_and_four"])
+    for rank, world_size in [(0, 2), (1, 2), (0, 4), (3, 4)]:
+        assert f"[rank {rank}] I am rank {rank} of {world_size}, on cpu, and talk over gloo" in text
 
 
-def test_week_does_not_solve_its_lab():
-    text = SCRIPT.read_text(encoding="utf-8")
-    asked = ("rank_batches", "broadcast_model", "average_gradients", "synchronise_buffers", "def train(")
-    assert [name for name in asked if name in text] == []
-
-
-def test_nothing_is_written_to_stderr(outputs):
-    noise = {name: output.text for name, cell in outputs.items() for output in cell if output.get("name") == "stderr"}
-    assert noise == {}
-
-
-def test_every_figure_has_a_picture_and_words(outputs):
-    shown = pictures(outputs)
-    assert len(shown) == 12
-    for bundle in shown:
-        assert len(bundle["text/plain"]) > 60 and not bundle["text/plain"].startswith(("Figure", "<"))
-        assert bundle["text/html"].count("alt=") == 1
-
-
-def test_torchrun_cell_shows_both_ranks(outputs):
-    text = stream(outputs["torchrun_cell"])
-    assert "rank 0 of 2" in text and "rank 1 of 2" in text
-    assert text.count("1 + 2 = 3") == 2
-
-
-def test_one_two_and_four_ranks_have_the_same_losses(outputs, folder):
+def test_one_process_and_two_and_four_ranks_have_the_same_losses(outputs, folder):
     reports = [json.loads(path.read_text()) for path in sorted((folder / "build" / "week01").glob("*_ranks.json"))]
-    assert len(reports) >= 2
+    assert len(reports) == 2
     first = reports[0]["losses"]
     assert first[0] > 2.2 and first[-1] < 0.5
-    for report in reports[1:]:
-        assert report["losses"] == pytest.approx(first, abs=1e-4)
+    assert reports[1]["losses"] == pytest.approx(first, abs=1e-4)
+    words = outputs["same_curve"][-1]["data"]["text/plain"]
+    assert "one process from 2.32" in words and float(words.split()[-1].rstrip(".")) < 1e-5
 
 
-def test_mean_learns_and_sum_does_not(outputs):
+def test_one_process_learns_and_the_sum_does_not(outputs):
     words = outputs["sum_instead_of_mean"][-1]["data"]["text/plain"]
     learnt, broken = (float(part.split(" to ")[1].rstrip(".")) for part in words.split(": ")[-1].split(";"))
     assert learnt < 0.5 < broken
+
+
+def test_table_holds_the_formula_against_three_clusters_and_this_machine(outputs):
+    rows = [re.split(r"  +", line) for line in stream(outputs["side_by_side"]).splitlines()[1:]]
+    by_name = {row[0]: row for row in rows}
+    assert list(by_name) == [
+        "dgx-h100, emulated",
+        "pcie-box, emulated",
+        "8 x 10 Gb/s, emulated",
+        "this machine, measured",
+    ]
+    assert by_name["dgx-h100, emulated"][2:] == ["160 µs", "135 µs", "295 µs", "266 µs", "+11%", "60%"]
+    assert by_name["pcie-box, emulated"][2:] == ["551 µs", "771 µs", "1.32 ms", "1.86 ms", "-29%", "30%"]
+    assert by_name["8 x 10 Gb/s, emulated"][2:] == ["551 µs", "13.4 ms", "13.9 ms", "14.4 ms", "-3%", "4%"]
+    assert by_name["this machine, measured"][1] == "2" and len(by_name["this machine, measured"]) == 8
+
+
+def test_explorers_tell_what_they_show_without_a_front_end(outputs):
+    for name, words in {
+        "memory_of_one_gpu": "a part of 1/8 on each 15.0 GB",
+        "two_laws": "64 ranks: 15.4 times as fast (Amdahl), or 60.8 times the work (Gustafson).",
+        "link_and_step": "Ethernet 10 Gb/s, TCP  153 ms  39.5%  1.38 s",
+    }.items():
+        told = "\n".join(output["data"]["text/plain"] for output in outputs[name])
+        assert words in told and "Run this cell in JupyterLab" in told, name
+
+
+def test_all_five_key_metrics_are_there(outputs):
+    text = stream(outputs["key_metrics"]) + stream(outputs["recovery_time"])
+    for name in ("throughput", "scaling efficiency", "communication efficiency", "memory utilisation", "recovery time"):
+        assert re.search(rf"^{name} +[\d.,]+", text, flags=re.MULTILINE), name
 
 
 def test_weights_are_those_of_ddp(outputs):
@@ -119,7 +129,9 @@ def test_ledger_shows_predictions_beside_results(outputs, folder):
     assert all(entry["result"] is not None for entry in entries.values())
 
 
-def test_self_check_asks_without_answering(outputs):
+def test_self_check_asks_five_of_ten_questions_without_answering(outputs):
     bundle = outputs["self_check"][-1]["data"]
     assert set(bundle) == {"text/html", "text/plain"}
     assert "Four ranks start from the same weights" in bundle["text/plain"]
+    assert len(quiz.load("week01", ROOT / "quizzes").question) == 10
+    assert re.findall(r"^(\d+)\. ", bundle["text/plain"], flags=re.MULTILINE) == ["1", "2", "3", "4", "5"]

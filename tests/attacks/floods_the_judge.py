@@ -1,4 +1,4 @@
-# outcome: hung or crashed
+# outcome: time limit or crashed
 # Sends the judge messages without end, faster than it reads them.
 
 # %% total

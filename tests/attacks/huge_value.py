@@ -1,4 +1,4 @@
-# outcome: crashed
+# outcome: output limit
 # Returns more than the judge would take.
 
 # %% total

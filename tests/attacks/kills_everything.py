@@ -1,4 +1,4 @@
-# outcome: crashed
+# outcome: crashed or hung
 # Sends signals to every process that it can name.
 
 # %% total

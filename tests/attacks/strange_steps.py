@@ -1,0 +1,14 @@
+# outcome: crashed
+# Claims steps of unknown kinds, with lists for numbers and megabytes for names.
+
+# %% ring
+import torch.distributed as dist
+
+
+def ring(tensor):
+    from worldsize.emulate import backend
+
+    steps = [("compute", True, False, "x" * 10**6, []), ("post", 1, 0, "", ""), ("wait", [], None, {}, 0)]
+    backend.wire()._steps = [steps[dist.get_rank() % 3]] * 3
+    backend.wire()._send("leave")
+    raise ValueError("claimed")

@@ -1,0 +1,15 @@
+# outcome: crashed
+# Claims to have waited for an answer that never came.
+
+# %% ring
+import torch
+import torch.distributed as dist
+
+
+def ring(tensor):
+    from worldsize.emulate import backend
+
+    wire = backend.wire()
+    work = dist.irecv(torch.empty(3), (dist.get_rank() - 1) % 4)
+    wire.step("wait", work.number)
+    return tensor

@@ -1,0 +1,151 @@
+"""One small drawing of every kind of picture: what the image tests compare and the export tests carry."""
+
+from collections.abc import Callable
+from functools import cache
+
+from nbformat import NotebookNode, v4
+
+from worldsize import draw, units
+from worldsize.draw import Picture
+from worldsize.ledger import Entry, Table
+from worldsize.timeline import Event, Timeline
+
+
+def memory() -> Picture:
+    """Four ranks whose stages keep fewer activations the later they are; the first does not fit."""
+    stay = {"weights": 14e9, "gradients": 14e9, "optimizer state": 28e9}
+    parts = {f"rank {rank}": {**stay, "activations": (4 - rank) * 7e9} for rank in range(4)}
+    return draw.memory(parts, 80e9, "Four stages, computed", "one H100")
+
+
+def memory_over_time() -> Picture:
+    """Two stages of a pipeline with four micro-batches, one forward before one backward."""
+    stages = {"stage 0": [(0, 3), (1, 4), (5, 8), (7, 10)], "stage 1": [(1, 3), (3, 5), (5, 7), (7, 9)]}
+    parts = {}
+    for stage, lives in stages.items():
+        changes = [change for start, end in lives for change in ((start, 6e9), (end, -6e9))]
+        parts[stage] = {"weights": [(0, 14e9)], "activations": draw.live_bytes(changes)}
+    return draw.memory_over_time(parts, 30e9, "A pipeline's activations", "one device")
+
+
+def scaling() -> Picture:
+    """One series, measured, with spread."""
+    times_s = {1: [1.0, 0.98, 1.04], 2: [0.56, 0.55, 0.62], 4: [0.34, 0.33, 0.4], 8: [0.24, 0.22, 0.27]}
+    return draw.scaling(times_s, "A small network, measured")
+
+
+def scaling_of_several() -> Picture:
+    """Measured, emulated and predicted side by side, to many ranks."""
+    counts = (1, 2, 4, 8, 16, 32, 64)
+    measured = {n: [0.03 + 0.97 / n, 0.032 + 1.05 / n, 0.03 + 0.94 / n] for n in counts[:4]}
+    emulated = {n: [0.02 + 0.98 / n + 0.001 * (n - 1) ** 0.5] for n in counts}
+    predicted = {n: [0.02 + 0.98 / n] for n in counts}
+    series = {"measured": measured, "emulated": emulated, "predicted": predicted}
+    return draw.scaling(series, "Three ways to know")
+
+
+def cost() -> Picture:
+    """Two algorithms as formulas, one of them measured too."""
+    latency_s, bytes_per_s, num_ranks = 5e-6, 25e9, 16
+
+    def ring(size_bytes: float) -> float:
+        return 2 * (num_ranks - 1) * (latency_s + size_bytes / num_ranks / bytes_per_s)
+
+    def tree(size_bytes: float) -> float:
+        return 2 * 4 * (latency_s + size_bytes / bytes_per_s)
+
+    measured = {"ring": {10.0**e: [ring(10.0**e) * f for f in (1.02, 1.1, 1.3)] for e in range(3, 10)}}
+    return draw.cost({"ring": ring, "tree": tree}, (units.KB, units.GB), measured, "All-reduce of 16 ranks")
+
+
+def mesh() -> Picture:
+    """Sixteen ranks on two nodes, the tensor-parallel groups coloured."""
+    return draw.mesh({"dp": 2, "pp": 2, "tp": 4}, "tp", 8, title="Sixteen ranks")
+
+
+def ledger() -> Picture:
+    """Near, far, very far, and what cannot be compared."""
+    entries = {
+        "GPT-3 on one A100": Entry(12, 32, "years"),
+        "memory of a 7.5B model": Entry(120, 120, "GB"),
+        "speed-up of 2 ranks": Entry(1.9, 1.6),
+        "time of an all-reduce of 1 GB over 16 GPUs of two nodes": Entry(1, 0.0047, "s"),
+        "bubble of four stages": Entry(None, 0.27),
+        "steps lost in a failure": Entry(0, 3),
+        "bytes on the wire": Entry(1e12, 2e6, "B"),
+        "failures a day": Entry(5, None),
+    }
+    return draw.ledger(Table(entries))
+
+
+def curves() -> Picture:
+    """Two losses that agree but for a rounding error, and the difference."""
+    one = [2.3 * 0.9**step for step in range(30)]
+    two = [loss + 1e-7 * (step % 3) for step, loss in enumerate(one)]
+    return draw.curves({"1 rank": one, "2 ranks": two}, title="The same curve", difference_from="1 rank")
+
+
+def overlapped(talk_s: float = 1.5) -> Timeline:
+    """Two ranks and three buckets: each is reduced behind the next one's backward pass, the last behind nothing."""
+    events = []
+    for rank, late_s in ((0, 0.0), (1, 0.4)):
+        events.append(Event(rank, "compute", "forward", "forward", 0, 2 + late_s))
+        for bucket, start_s in enumerate((2 + late_s, 4 + late_s, 6 + late_s)):
+            called_s = 4.4 + 2 * bucket
+            events += [
+                Event(rank, "compute", "backward", f"bucket {bucket}", start_s, start_s + 2),
+                Event(rank, "communication", "communication", "all_reduce", called_s, called_s + talk_s, peers=(0, 1)),
+            ]
+        events.append(Event(rank, "wait", "wait", "all_reduce", 8 + late_s, 8.4 + talk_s))
+        events.append(Event(rank, "compute", "update", "step", 8.4 + talk_s, 9 + talk_s))
+    return Timeline.of_events(events)
+
+
+def timeline() -> Picture:
+    """Communication half behind work, half exposed, on a lane of its own."""
+    return draw.timeline(overlapped(), "Three buckets")
+
+
+def timelines() -> Picture:
+    """The same on a slower link."""
+    return draw.timelines({"predicted": overlapped(), "emulated": overlapped(2.4)})
+
+
+def messages() -> Picture:
+    """Two steps of a ring of four, then a collective."""
+    names = [(rank, name, (rank + way) % 4) for rank in range(4) for name, way in (("send", 1), ("recv", -1))]
+    events = [
+        Event(rank, "communication", "communication", name, step, step + 1, 16_000, peers=(peer,))
+        for step in range(2)
+        for rank, name, peer in names
+    ]
+    events += [Event(rank, "communication", "communication", "barrier", 2, 3, peers=(0, 1, 2, 3)) for rank in range(4)]
+    return draw.messages(Timeline.of_events(events), "Half a ring")
+
+
+DRAWINGS: dict[str, Callable[[], Picture]] = {
+    function.__name__: function
+    for function in (
+        timeline,
+        timelines,
+        messages,
+        memory,
+        memory_over_time,
+        scaling,
+        scaling_of_several,
+        cost,
+        mesh,
+        ledger,
+        curves,
+    )
+}
+
+
+@cache
+def gallery() -> NotebookNode:
+    """A notebook with a cell for each drawing, in their order, as its file holds it."""
+    cells = []
+    for name, drawing in DRAWINGS.items():
+        output = v4.new_output("execute_result", data=drawing()._repr_mimebundle_(), execution_count=1)
+        cells.append(v4.new_code_cell(f"{name}()", outputs=[output], execution_count=1))
+    return v4.new_notebook(cells=cells)

@@ -1,0 +1,42 @@
+"""Every week can be read in a notebook, and none of them solves its own lab."""
+
+from pathlib import Path
+
+import pytest
+
+from autograder.authoring import read_week
+
+WEEKS = {path.name[:6]: path for path in sorted(Path(__file__).parents[2].glob("weeks/week*.py"))}
+# what a lab asks for, and its week therefore does without
+ASKED = {
+    "week01": ("rank_batches", "broadcast_model", "average_gradients", "synchronise_buffers", "def train("),
+    "week02": ("def exchange", "ring_reduce_scatter", "ring_all_gather", "ring_all_reduce", "hierarchical_all_reduce"),
+    "week03": (
+        *("broadcast_state", "average_one_by_one", "average_flat", "make_buckets", "class DataParallel", "def finish"),
+        *("split(", "dist.broadcast"),
+    ),
+    "week04": ("run_worker", "run_server", "may_start", "lars_step", "lamb_step", "staleness_bound", "steps_done"),
+    "week05": ("def top_k", "top_k_hook", "def orthogonalise", "def power_hook", ".topk(", "linalg.qr", "state.memory"),
+}
+every_week = pytest.mark.parametrize("week", WEEKS)
+
+
+@every_week
+def test_cells_are_short(week):
+    cells = [cell for cell in read_week(WEEKS[week]).cells if cell.kind == "code"]
+    assert cells and [cell.id for cell in cells if len(cell.source.splitlines()) > 25] == []
+
+
+@every_week
+def test_lines_of_text_are_short(week):
+    assert [line for line in WEEKS[week].read_text(encoding="utf-8").splitlines() if len(line) > 120] == []
+
+
+@every_week
+def test_a_week_does_not_solve_its_lab(week):
+    text = WEEKS[week].read_text(encoding="utf-8")
+    assert [name for name in ASKED[week] if name in text] == []
+
+
+def test_week_3_notes_a_ready_gradient_once_and_sends_nothing_then():
+    assert WEEKS["week03"].read_text(encoding="utf-8").count("register_post_accumulate_grad_hook") == 1

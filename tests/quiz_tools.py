@@ -1,0 +1,140 @@
+"""Other people's readers of quiz formats, fetched once into pytest's cache: what reads a format there is the judge.
+
+- gift-pegjs (npm, MIT) reads GIFT.
+- Pyslet (PyPI, BSD) parses QTI 2.1 and runs its response processing; its source ships the QTI 1.2.1 DTD.
+- jupyterquiz (PyPI, MIT) has the scripts that check an answer.
+
+No package of PyPI, npm or Debian was found that ships the XML Schema of QTI 2.1; `quiz_qti21.py` checks its structure.
+"""
+
+import importlib
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from needs import give_up
+
+_NEED = "quiztools"
+_HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def fetched(request):
+    """Gives the folder of a package, fetched at its first use."""
+    cache = request.config.cache.mkdir("quiztools")
+
+    def get(name, command, unpack=None):
+        folder = cache / name
+        if not folder.exists():
+            half = Path(f"{folder}.{id(command)}")  # becomes the folder at once, whoever else fetches it
+            half.mkdir()
+            try:
+                subprocess.run([*command, str(half)], check=True, capture_output=True, timeout=240, cwd=half)
+                if unpack:
+                    unpack(half)
+                half.rename(folder)
+            except (OSError, subprocess.SubprocessError) as error:
+                if not folder.exists():
+                    said = getattr(error, "stderr", b"") or b""
+                    give_up(_NEED, f"{name} cannot be fetched: {error} {said.decode()[-300:]}")
+            finally:
+                shutil.rmtree(half, ignore_errors=True)
+        return folder
+
+    return get
+
+
+def _pip(*options):
+    return [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--disable-pip-version-check", *options, "-d"]
+
+
+@pytest.fixture(scope="session")
+def pyslet_source(fetched):
+    """The source of Pyslet."""
+
+    def unpack(folder):
+        (archive,) = folder.glob("pyslet*.tar.gz")
+        with tarfile.open(archive) as files:
+            files.extractall(folder, filter="data")
+
+    command = _pip("--no-binary", ":all:", "pyslet==0.7.20170805")
+    return fetched("pyslet-0.7.20170805", command, unpack) / "pyslet-0.7.20170805"
+
+
+@pytest.fixture(scope="session")
+def qti12_dtd(pyslet_source):
+    """The DTD of QTI 1.2.1, which 1EdTech (then IMS) published."""
+    from lxml import etree
+
+    return etree.DTD(str(pyslet_source / "unittests/data_imsqtiv1p2p1/ims_qtiasiv1p2p1.dtd"))
+
+
+@pytest.fixture(scope="session")
+def qti21_engine(pyslet_source):
+    """Scores an item: its XML and responses by name, to the score and the identifiers of what is told."""
+    sys.path.insert(0, str(pyslet_source))
+    variables, xml = (importlib.import_module(f"pyslet.qtiv2.{name}") for name in ("variables", "xml"))
+
+    def score(item, responses):
+        document = xml.QTIDocument()
+        document.read(src=io.BytesIO(item))
+        session = variables.ItemSessionState(document.root)
+        session.begin_session()
+        for name, value in responses.items():
+            session[name].set_value(value)
+        session.end_attempt()
+        return session["SCORE"].value, set(session["FEEDBACK"].value or ())
+
+    return score
+
+
+@pytest.fixture(scope="session")
+def gift_parser(fetched):
+    """Reads GIFT with gift-pegjs."""
+    if not shutil.which("npm"):
+        give_up(_NEED, "there is no npm")
+    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--silent", "gift-pegjs@1.0.2", "--prefix"]
+    folder = fetched("gift-pegjs-1.0.2", ["npm", "install", *options])
+
+    def read(data):
+        script = (
+            "process.stdout.write(JSON.stringify(require('gift-pegjs').parse(require('fs').readFileSync(0,'utf8'))))"
+        )
+        done = subprocess.run(["node", "-e", script], input=data, capture_output=True, cwd=folder, timeout=60)
+        assert done.returncode == 0, done.stderr.decode()[-2000:]
+        return json.loads(done.stdout)
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def jupyterquiz_checker(fetched):
+    """Checks typed answers with the scripts of jupyterquiz: pairs of a question and a text, to (is right, feedback)."""
+    if not shutil.which("node"):
+        give_up(_NEED, "there is no node")
+
+    def unpack(folder):
+        (wheel,) = folder.glob("jupyterquiz*.whl")
+        with zipfile.ZipFile(wheel) as files:
+            files.extractall(folder)
+
+    folder = fetched("jupyterquiz-2.9.6.4", _pip("jupyterquiz==2.9.6.4"), unpack)
+    scripts = [folder / "jupyterquiz" / "js" / f"{name}.js" for name in ("helpers", "numeric", "string")]
+
+    def check(pairs):
+        done = subprocess.run(
+            ["node", str(_HERE / "jupyterquiz_check.js"), *map(str, scripts)],
+            input=json.dumps(pairs).encode(),
+            capture_output=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr.decode()[-2000:]
+        return [tuple(one) for one in json.loads(done.stdout)]
+
+    return check
