@@ -8,7 +8,7 @@ NO_PYTHON = Python 3.11 or newer is needed; found $$($(PYTHON) --version 2>&1). 
 NO_VENV = Python cannot make virtual environments here; on Debian and Ubuntu: apt-get install python3-venv
 NO_INSTALL = Packages could not be installed. Without network: connect, or point PIP_INDEX_URL or PIP_FIND_LINKS at a mirror. If pip speaks of a missing compiler above, install one (Debian and Ubuntu: apt-get install build-essential; macOS: xcode-select --install)
 
-.PHONY: help setup demo lab test lint notebooks bench check
+.PHONY: help setup demo lab test lessons verify project lint notebooks bench netlab ray check
 help:  ## list what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -34,6 +34,15 @@ notebooks: setup  ## build the notebooks of weeks/, solutions/ and labs/ from th
 test: setup  ## run the tests
 	@$(BIN)/python -m pytest -n auto --dist worksteal
 
+lessons: setup  ## run every week and every lab from top to bottom, and look at what they give
+	@$(BIN)/python -m pytest -n auto --dist loadfile -m lesson
+
+verify: setup  ## grade every known answer of every lab, right, wrong and cheating
+	@$(BIN)/autograder verify
+
+project: setup  ## grade every known answer of project 1, one at a time, for their speed counts: nothing else may run
+	@$(BIN)/autograder verify project1
+
 lint: setup  ## ruff and pyright, and whether the built notebooks are up to date
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -43,4 +52,11 @@ lint: setup  ## ruff and pyright, and whether the built notebooks are up to date
 bench: setup  ## measure every figure that the project claims, into build/bench.json
 	@$(BIN)/python tests/bench.py
 
-check: lint test  ## what CI runs
+netlab: setup  ## real hosts on this machine against the emulator (Linux and root)
+	@$(BIN)/python -m worldsize.netlab
+
+ray: setup  ## install Ray, and grade a class on a cluster of it that is started here
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	@$(BIN)/python -m pytest -m ray
+
+check: lint test lessons verify  ## what CI runs
