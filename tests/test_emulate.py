@@ -292,6 +292,33 @@ def test_work_can_be_polled():
     assert [tensor.tolist() for tensor in emulated(poll, world_size=2).values] == [[2.0] * 3] * 2
 
 
+def forget_to_wait():
+    tensor = torch.ones(1)
+    work = dist.all_reduce(tensor, async_op=True)
+    dist.barrier()  # answered after the sum, on the same line: the sum is here
+    before = tensor.item()
+    work.wait()
+    return before, tensor.item()
+
+
+def test_a_tensor_stays_as_it_is_until_its_call_is_waited_for():
+    assert emulated(forget_to_wait, world_size=2).values == [(1.0, 2.0)] * 2
+
+
+def gather_two_coalesced():
+    mine = [torch.full((1,), 10.0 * dist.get_rank() + i) for i in range(2)]
+    wholes = [torch.zeros(2) for _ in mine]
+    with dist._coalescing_manager(async_ops=True) as works:
+        for whole, part in zip(wholes, mine, strict=True):
+            dist.all_gather_into_tensor(whole, part)
+    works.wait()
+    return [whole.tolist() for whole in wholes]
+
+
+def test_who_waits_for_coalesced_calls_has_them_all():
+    assert emulated(gather_two_coalesced, world_size=2).values == [[[0.0, 10.0], [1.0, 11.0]]] * 2
+
+
 def hang_in_backward():
     """Rank 1 leaves its second layer out, so that rank 0 waits for a bucket that never comes."""
     torch.manual_seed(0)

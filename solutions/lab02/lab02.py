@@ -61,7 +61,8 @@ ws.run(dist.get_rank, world_size=4, echo=False, **MESSAGES_ONLY)  # the first ru
 #
 # `dist.send` comes back when its message has been taken. If every rank first sends and then receives, each waits
 # for the next one to receive, and nobody ever does. `dist.isend` and `dist.irecv` come back at once with a handle;
-# the message is through when `handle.wait()` returns.
+# the message is through when `handle.wait()` returns. Who reads a tensor before that has, on real sockets, old or new
+# numbers by luck; on the emulated cluster always the old ones.
 #
 # ```text
 #            one after the other            at the same time

@@ -198,7 +198,9 @@ def _make(options: Any, _backend_options: Any) -> Group:
 
 def _last_of(call: Callable[..., Work], outputs: Sequence[Any], inputs: Sequence[Any], opts: Any) -> Work:
     """The work of the last of several calls; a group's calls end in their order, so it stands for all."""
-    return [call(*pair, opts) for pair in zip(outputs, inputs, strict=True)][-1]
+    *before, last = (call(*pair, opts) for pair in zip(outputs, inputs, strict=True))
+    last.stands_for = before
+    return last
 
 
 def _name_of(reduction: Any) -> str:

@@ -128,19 +128,22 @@ class Wire:
         frames.send(self._sock, kind, body, steps=steps, **fields)
 
     def await_answer(self, work: Work) -> None:
-        """Returns when the work has its answer."""
+        """Returns when the work has its answer, and that is where it belongs."""
         with self._arrival:
             while not work.is_there:
                 if self._is_hasty:
                     self._lose_patience(work)
                 if not (self._arrival.wait(self._patience_s) if self._is_read else self._read()):
                     self._lose_patience(work)
+            work.land()
 
     def poll(self, work: Work) -> bool:
         """True when the work has its answer, after taking what has come."""
         with self._arrival:
             if not work.is_there and not self._is_read:
                 self._read(socket.MSG_DONTWAIT)
+            if work.is_there:
+                work.land()
         return work.is_there
 
     def _read(self, flags: int = 0) -> bool:
@@ -169,7 +172,7 @@ class Wire:
 
 
 class Work(dist._Work):  # type: ignore[name-defined]
-    """One call under way."""
+    """One call under way. Its tensors stay as they are until somebody waits for it: a forgotten wait always shows."""
 
     def __init__(self, wire: Wire, number: int, fill: Callable[[bytes], Any], result: Any) -> None:
         super().__init__()
@@ -177,14 +180,20 @@ class Work(dist._Work):  # type: ignore[name-defined]
         self._wire, self._fill, self._result = wire, fill, result
         self.is_there = self.is_told = False
         self.source_group: Sequence[int] = ()
-        self._src = -1
+        self.stands_for: Sequence[Work] = ()  # earlier calls of the group, which nobody else waits for
+        self._src, self._body = -1, b""
 
     def take(self, body: bytes, src: int) -> None:
-        """Puts the answer where it belongs; called by the thread that reads."""
-        self._src = src
-        self._fill(body)
+        """Keeps the answer; called by the thread that reads."""
+        self._src, self._body = src, body
         self.tell(DONE)
         self.is_there = True
+
+    def land(self) -> None:
+        """Puts the answer where it belongs, once; with the arrival's lock held."""
+        for work in (*self.stands_for, self):
+            body, work._body = work._body, b""
+            work._fill(body)
 
     def tell(self, state: str) -> None:
         """Tells whoever wants to know that somebody waits for this, or that it is done."""
