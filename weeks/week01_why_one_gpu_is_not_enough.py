@@ -37,6 +37,7 @@ import json
 import os
 import statistics
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,9 +88,10 @@ for source, flops_per_s in {"data sheet": 312e12, "best measured": 271.2e12}.ite
 ledger.result("GPT-3 on one A100", gpt3_flops / 312e12 / units.YEAR)
 
 # %% [markdown]
-# Decades, on a GPU that never waits for anything. It was 34 days on 1,024 A100s: Narayanan et al. 2021 (*Efficient
-# Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, section 5.1) count eight operations
-# instead of six, because they compute the forward pass twice to save memory, and reach 140 TFLOP/s on each GPU.
+# Decades, on a GPU that never waits for anything. On 1,024 A100s it would be 34 days, by the estimate of Narayanan et
+# al. 2021 (*Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, section 5.1). They count
+# eight operations instead of six, because they compute the forward pass twice to save memory, and measured 140 TFLOP/s
+# on each GPU.
 
 # %% time_on_a_cluster
 cluster_s = 8 * gpt3_parameters * gpt3_tokens / (1024 * 140e12)
@@ -407,6 +409,19 @@ draw.timeline(direct.timeline, title="By all-reduce, measured here")
 # 4. **Update**: each rank steps its own optimizer. Same weights, same gradient: the weights stay the same.
 #
 # Step 3 is the only one that you did not have before. Step 4 needs no talk at all.
+#
+# A span is a bar in the picture. On a GPU a call comes back when its work has been *launched*; so that a bar is as long
+# as the work, each part here waits for the GPU at its end. A program that is not being measured does not.
+
+
+# %% part_of_a_step
+@contextmanager
+def part(name, kind, device):
+    """A span that ends when its work is done."""
+    with ws.span(name, kind=kind):
+        yield
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
 
 # %% four_steps
@@ -415,19 +430,19 @@ def train_together(pixels, labels, steps):
     device, model, optimizer = start()
     dist.barrier()  # all start together
     for step in range(steps):
-        with ws.span("split", kind="data"):
+        with part("split", "data", device):
             mine = part_of_batch(step, dist.get_rank(), dist.get_world_size())
             x, y = pixels[mine].to(device), labels[mine].to(device)
-        with ws.span("forward", kind="forward"):
+        with part("forward", "forward", device):
             loss = F.cross_entropy(model(x), y)
-        with ws.span("backward", kind="backward"):
+        with part("backward", "backward", device):
             optimizer.zero_grad()
             loss.backward()
-        with ws.span("synchronise", kind="communication"):
+        with part("synchronise", "communication", device):
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= dist.get_world_size()
-        with ws.span("update", kind="update"):
+        with part("update", "update", device):
             optimizer.step()
     return torch.nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
 
@@ -830,7 +845,8 @@ for where, n, work_s, wire_s, run_s in rows:
 
 # %% [markdown]
 # Read the last column first. **Communication efficiency** is compute over the whole step. The second and the third
-# row have the same network, batch and GPUs: between their efficiencies lies nothing but the link.
+# row have the same network and batch, and GPUs of the same peak: nearly all that lies between their efficiencies is the
+# way from GPU to GPU.
 #
 # Then the errors, each for a reason:
 #
@@ -956,10 +972,10 @@ except ws.RunTimeout as report:
     print(report)
 
 # %% [markdown]
-# **Symptom**: no error, no output, and the job hangs: on GPUs at full utilisation, because a waiting NCCL kernel
-# spins. **Cause**: a collective is a promise of *all* ranks, and one of them did not keep it. **Fix**: every rank
-# makes the same calls in the same order, also at the end of the data. Ask of a hang not *who waits*, but *who is
-# missing*: the report names both.
+# **Symptom**: no output and, until the group's timeout (by default 10 minutes with NCCL, 30 with Gloo), no error. The
+# job hangs: on GPUs at full utilisation, because a waiting NCCL kernel spins. **Cause**: a collective is a promise of
+# *all* ranks, and one of them did not keep it. **Fix**: every rank makes the same calls in the same order, also at
+# the end of the data. Ask of a hang not *who waits*, but *who is missing*: the report names both.
 #
 # ### The quiet failure: the sum instead of the mean
 #

@@ -64,8 +64,9 @@ ledger.predict("speed-up of torch's all-reduce", predicted_speedup, "times")
 #
 # ### Messages
 #
-# All collectives are made of messages. `dist.send(tensor, dst=1)` on rank 0 needs `dist.recv(tensor, src=0)` on
-# rank 1, with a tensor of the same size and type. Both calls come back when the message is through.
+# All collectives are made of messages. `dist.send(tensor, dst=1)` on rank 0 needs `dist.recv(tensor, src=0)` on rank
+# 1, with a tensor of the same size and type. On CPUs both calls come back when the message is through. On GPUs they
+# come back at once, and what you do next with the tensor waits on the GPU.
 #
 # The first all-reduce that comes to mind: everybody sends to rank 0, rank 0 adds, and sends the sum to everybody.
 
@@ -179,15 +180,16 @@ for rank, results in enumerate(ws.run(three_collectives, world_size=4, cluster=c
 #
 # ### How few bytes?
 #
-# Look at one element. Every rank has its own value of it, and in the end every rank must know the sum.
+# Look at one element, where ranks do the adding. (A switch that adds, as NVLink's in week 1, is another matter.)
+# Every rank has its own value of it, and in the end every rank must know the sum.
 #
 # - Until the first rank knows the sum, each of the other N − 1 ranks must have sent something: at least **N − 1
 #   messages**.
 # - At that moment the other N − 1 ranks do not know it. Each must still receive something: another **N − 1
 #   messages**.
 #
-# So each element is sent $2 (N - 1)$ times, and S bytes make $2 (N - 1) S$ in all. If N ranks share this equally,
-# each sends
+# So each element is sent at least $2 (N - 1)$ times, and S bytes make at least $2 (N - 1) S$ in all. If N ranks share
+# this equally, each sends
 #
 # $$\text{bytes sent by each rank} \;\geq\; \frac{2 (N - 1)}{N} \, S$$
 #
@@ -559,7 +561,8 @@ for where, num_ranks, name, formula, time_s in rows:
 # ### Algorithm bandwidth and bus bandwidth
 #
 # "We all-reduce 1 GB in 10 ms" is 100 GB/s, the **algorithm bandwidth** S / t. It cannot be held against a link's
-# data sheet, because each rank has sent more than S. **Bus bandwidth** is what the links must have carried:
+# data sheet, because each rank has sent $2 (N - 1) / N \cdot S$ and not S. **Bus bandwidth** is what the links must
+# have carried:
 #
 # $$\text{bus} = \frac{S}{t} \cdot \frac{2 (N - 1)}{N}$$
 #
@@ -578,9 +581,9 @@ for num_ranks in (2, 4, 8):
 # %% [markdown]
 # ### A ring or a parameter server?
 #
-# A parameter server takes S from each of N workers and sends S to each: $2 N S$ over its link, and N doubles that.
-# Add servers and each takes a part; but a ring needs none, because every new rank brings its own link. The
-# gradients of ResNet-50, on 100 Gb/s Ethernet, with a server that sends and receives at the same time:
+# A parameter server takes S from each of N workers and sends S to each: $2 N S$ over its link, and twice that with
+# twice the workers. Add servers and each takes a part; but a ring needs none, because every new rank brings its own
+# link. The gradients of ResNet-50, on 100 Gb/s Ethernet, with a server that sends and receives at the same time:
 
 # %% ring_or_server
 gradient_bytes = 25_557_032 * 4  # ResNet-50 in fp32; number of parameters: torchvision documentation
@@ -651,11 +654,11 @@ except ws.RunTimeout as report:
     print(report)
 
 # %% [markdown]
-# **Symptom**: nothing moves, and every rank stands in a `send`. **Cause**: a circle. A send is through when it is
-# received; rank 0's needs rank 1's receive, which comes after rank 1's send, and so on round to rank 0. **Fix**:
-# `isend` and `irecv`, and wait when both are posted. Here it hangs at any size. MPI libraries buffer small
-# messages, and then this program works in the test and hangs with the real tensor (W. Gropp, *Tutorial on MPI*,
-# Argonne, mcs.anl.gov/mpi/tutorial/gropp, node 87).
+# **Symptom**: nothing moves, and every rank stands in a `send` (on GPUs: in the first line that needs what should
+# have come). **Cause**: a circle. A send is through when it is received; rank 0's needs rank 1's receive, which comes
+# after rank 1's send, and so on round to rank 0. **Fix**: `isend` and `irecv`, and wait when both are posted. Here it
+# hangs at any size. MPI libraries buffer small messages, and then this program works in the test and hangs with the
+# real tensor (W. Gropp, *Tutorial on MPI*, Argonne, mcs.anl.gov/mpi/tutorial/gropp, node 87).
 #
 # ### The quiet failure: another order
 #
@@ -710,7 +713,8 @@ quiz.ask("week02", seed=seed)
 # ## To take with you
 #
 # - All-reduce = reduce-scatter + all-gather. Everybody adds a part; nobody adds everything.
-# - No algorithm lets ranks send less than 2(N − 1)/N · S each. Halving and doubling, and the ring, send exactly that.
+# - Where ranks do the adding they send 2(N − 1) S together or more: 2(N − 1)/N · S each, if all send alike. Halving
+#   and doubling, and the ring, send exactly that.
 # - A message costs α + S/β. Small tensors are bound by the number of steps, large ones by bytes.
 # - A server's link carries 2 N S; a ring's links never more than 2 S each.
 # - Bytes that cross slow links count for more: sum inside the node first.

@@ -419,7 +419,7 @@ for name, size_bytes in calls_of(ddp):
 #   gradients become ready, and rank 0 hands that order out: two small broadcasts.
 # - From the second step on: **buckets**, in the order noted. A layer has 1,050,624 bytes, its weight alone 1 MiB.
 #   Torch closes a bucket when it has *reached* the cap, so here a bucket may be larger than the cap. (Lab 3 has the
-#   other rule: never above.)
+#   other rule: never above, unless a single parameter is.)
 #
 # In bytes, the last two steps send the same as the first. In time:
 
@@ -435,7 +435,7 @@ draw.timeline(ddp.timeline, title=f"torch's DDP, emulated on {cluster}")
 #
 # | Option | what it changes |
 # |---|---|
-# | `with ddp.no_sync():` | backward inside sends nothing; gradients of several batches add up |
+# | `with ddp.no_sync():` | forward **and** backward inside: nothing is sent, gradients of several batches add up |
 # | `find_unused_parameters=True` | looks after each forward for parameters that the loss does not depend on |
 # | `static_graph=True` | promises that every step uses the same parameters in the same order |
 # | `broadcast_buffers=True` (default) | gives all ranks rank 0's buffers before each forward |

@@ -537,8 +537,9 @@ for name, setting in settings.items():
 # %% [markdown]
 # Four epochs each, four trials. With the same rate the large batch has too few steps to get anywhere; the scaled rate
 # brings most of it back. A run of 24 steps has little to gain from a warm-up; Goyal et al. use five epochs of it in
-# ninety. And there is an end: beyond it the rate is simply too large, for the same reason as ever, $\eta \lambda < 2$,
-# and no warm-up helps. A batch can replace steps only while its gradient is noisy.
+# ninety. And there is an end: beyond it the rate is simply too large, for the same reason as ever. A quadratic bears
+# $\eta \lambda < 2$, with momentum *m* $\eta \lambda < 2 (1 + m)$, and no warm-up helps. A batch can replace steps
+# only while its gradient is noisy.
 #
 # ### A learning rate for each layer
 #
@@ -666,9 +667,9 @@ print("LARS and LAMB in torch.optim:", any(hasattr(torch.optim, name) for name i
 #
 # ## 6. Formula, measurement, emulation
 #
-# One more term is missing. The server has **one link**, and every gradient crosses it twice: S bytes in, S bytes
-# out. A server that handles one worker at a time needs $2(\alpha + S/\beta)$ for each, and no number of workers gets
-# past that:
+# One more term is missing. The server has **one link**, and every push crosses it twice: S bytes of gradient in, S
+# bytes of weights out. A server that handles one worker at a time needs $2(\alpha + S/\beta)$ for each, and no number
+# of workers gets past that:
 #
 # $$\text{gradients per second} \leq \frac{1}{2 (\alpha + S/\beta)}$$
 #

@@ -385,7 +385,8 @@ if bytes_between_nodes(layered.timeline) > 6_400_000:
 #
 # 1. What does the ring take for each of the two, and which part of the formula decides?
 # 2. A parameter server with one such link would take the gradients of all ranks and send the sum back to each. What
-#    would it take for the 2 GB, and why does the ring's time hardly grow with the number of ranks?
+#    would it take for the 2 GB (say whether its link carries both directions at once), and why does the ring's time
+#    hardly grow with the number of ranks?
 # 3. Which algorithm would you use for the norm instead, and what would it take?
 
 # %% when_not_a_ring [markdown] points=5 tags=["solution"]

@@ -975,20 +975,22 @@ class DataParallel(torch.nn.Module):
         users = torch.tensor([float(one.grad is not None) for one in trained])
         dist.all_reduce(users)
         used = [one for one, count in zip(trained, users.tolist()) if count]
-        flat = torch.cat([(one * 0 if one.grad is None else one.grad).detach().flatten() for one in used])
-        dist.all_reduce(flat)
-        place = 0
-        for parameter in used:
-            part = flat[place : place + parameter.numel()] / dist.get_world_size()
-            parameter.grad = part.view(parameter.shape)
-            place += parameter.numel()
+        for dtype in dict.fromkeys(one.dtype for one in used):
+            alike = [one for one in used if one.dtype == dtype]
+            flat = torch.cat([(one * 0 if one.grad is None else one.grad).detach().flatten() for one in alike])
+            dist.all_reduce(flat)
+            place = 0
+            for parameter in alike:
+                part = flat[place : place + parameter.numel()] / dist.get_world_size()
+                parameter.grad = part.view(parameter.shape)
+                place += parameter.numel()
 
     @contextmanager
     def no_sync(self):
         yield self
 """
 )
-RIGHT = {"sends each gradient in finish": IN_FINISH, "is a module and sends one flat tensor": FLAT}
+RIGHT = {"sends each gradient in finish": IN_FINISH, "is a module and sends one flat tensor of each dtype": FLAT}
 RIGHT["divides first, and starts all at once"] = FROM_HOOKS
 
 

@@ -282,7 +282,7 @@ print(f"average_flat: 1 all-reduce in {one_s * 1e6:.0f} µs; one for each parame
 
 # %% make_buckets tags=["solution"]
 def make_buckets(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
-    """The parameters that require a gradient, in reverse order, cut into buckets of at most `bucket_bytes` bytes.
+    """The parameters that require a gradient, in reverse order, in buckets of at most `bucket_bytes` bytes.
 
     - A bucket ends where the next parameter would bring it above `bucket_bytes`, or has another dtype. So a bucket has
       one dtype and is never empty.
@@ -338,7 +338,8 @@ print(f"make_buckets: {draw_of}; with 4 bytes every parameter has a bucket of it
 #   first.
 # - **Unused parameters.** Their hook never comes. `finish` has to send what is not sent yet.
 # - **`no_sync`.** Inside it backward only adds to `grad`, and nothing is sent. The next backward outside adds its own
-#   part, and the sum is averaged.
+#   part, and the sum is averaged. (Here it is backward that counts. In torch's DDP it is forward, which must be
+#   inside.)
 #
 # A training step looks like this, and with gradient accumulation like the second one:
 #

@@ -38,7 +38,8 @@ _OF_ALL = ("all_gather", "gather", "reduce_scatter", "scatter")  # whose tensor 
 def span(name: str, kind: str = "compute") -> Iterator[None]:
     """Records the time that its block takes as an event of the run's timeline.
 
-    Kinds that the drawer knows: data, forward, backward, compute, communication, update.
+    Kinds that the drawer knows: data, forward, backward, compute, communication, update. A GPU's work goes on after the
+    call that launches it: end the block with `torch.cuda.synchronize()` where its length is to be that of the work.
     """
     start_s = time.monotonic()
     try:
