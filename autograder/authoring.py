@@ -13,6 +13,8 @@ from IPython.core.inputtransformer2 import TransformerManager
 from jupytext.cell_reader import DoublePercentScriptCellReader
 from nbformat.validator import NotebookValidationError
 
+from autograder import syntax
+
 ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 CELL_MARKER = re.compile(r"\s*# ?%%(?:\s|$)")
 MAGIC = re.compile(r"^# (%%?[a-z_]{2,}(?:\s.*)?)$", re.MULTILINE)
@@ -334,7 +336,7 @@ def _points_problems(script: Script, checks: Path) -> list[str]:
     earned = dict.fromkeys(cells, 0.0)
     problems = []
     try:
-        awards = list(_awards(ast.parse(checks.read_text(encoding="utf-8"))))
+        awards = list(_awards(syntax.parse(checks.read_text(encoding="utf-8"))))
     except SyntaxError as error:
         return located(checks, [(error.lineno or 1, f"This code has a syntax error: {error.msg}.")])
     for line, number, title in awards:

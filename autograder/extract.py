@@ -15,6 +15,8 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
 from nbgrader.utils import is_grade, is_solution
 
+from autograder import syntax
+
 MAX_BYTES = 20 << 20
 MAX_SOURCE_CHARS = 1 << 20  # of all cells together; parsing costs hundreds of bytes for each
 MAX_CELLS = 2000
@@ -138,7 +140,7 @@ def student_cells(submission: NotebookNode, release: NotebookNode) -> list[tuple
 
 def given_imports(release: NotebookNode) -> list[str]:
     """The modules that the given cells of a lab import: they are the instructor's, so safe to import ahead of time."""
-    trees = [ast.parse(_without_magics(cell.source)) for cell in release.cells if _is_given_code(cell)]
+    trees = [syntax.parse(_without_magics(cell.source)) for cell in release.cells if _is_given_code(cell)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     return sorted(names | {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module})
@@ -147,7 +149,7 @@ def given_imports(release: NotebookNode) -> list[str]:
 def definitions(source: str) -> str:
     """The imports, functions, classes and literal constants of a cell; nothing when it does not parse."""
     try:
-        tree = ast.parse(_without_magics(source))
+        tree = syntax.parse(_without_magics(source))
         return "\n".join(ast.unparse(node) for node in tree.body if _defines(node))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the parser's own word for "nested too deep"
         return ""

@@ -9,6 +9,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
+from autograder import syntax
 from autograder.quiz.forms import Form
 from autograder.quiz.reading import of_value
 from autograder.quiz.responses import Handed, Problem
@@ -77,7 +78,7 @@ def value(source: str, number: int) -> Any:
 
 def _assigned(source: str, number: int) -> ast.expr:
     try:
-        statements = ast.parse(source).body
+        statements = syntax.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"the cell is not Python ({error})") from error
     name = f"answer_{number}"
