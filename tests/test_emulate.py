@@ -1,6 +1,8 @@
 """The same programs on the emulated cluster: the data that Gloo gives, in the time that the cluster takes."""
 
 import dataclasses
+import os
+import signal
 import time
 
 import pytest
@@ -9,8 +11,10 @@ import torch.distributed as dist
 from rings import ring_all_reduce
 
 import worldsize as ws
-from worldsize import emulate, hardware
+from worldsize import emulate, hardware, pricing
+from worldsize.emulate.compute import FlopsMeter, MeasuredMeter
 from worldsize.emulate.conductor import Conductor, Forbidden, Post
+from worldsize.launch import emulated as emulated_side
 from worldsize.launch import magic
 
 
@@ -198,8 +202,9 @@ def test_a_rank_that_posts_nonsense_fails_its_run_and_not_the_launcher():
         ({"cluster": "dgx-h100", "allow": {"sendd"}}, "there is no operation sendd; known are all_gather"),
         (
             {"cluster": "dgx-h100", "compute": "guessed"},
-            "compute 'guessed' is not known; use one of flops, measured, none",
+            "compute 'guessed' is not known; use one of flops, measured, none, or a number from 0 up",
         ),
+        ({"cluster": "dgx-h100", "compute": -1}, "compute -1 is not known"),
     ],
 )
 def test_wrong_arguments_are_refused(kwargs, words):
@@ -213,8 +218,26 @@ def test_measured_work_takes_time_and_none_takes_none():
             torch.ones(300, 300) @ torch.ones(300, 300)
         dist.barrier()
 
-    assert emulated(on_rank, compute="measured").timeline.time_s(0, "compute") > 1e-4
+    assert 1e-4 < emulated(on_rank, compute="measured").timeline.time_s(0, "compute") < 100
+    assert emulated(on_rank, compute=1e6).timeline.time_s(0, "compute") > 100
     assert emulated(on_rank, compute="none").timeline.time_s(0, "compute") == 0
+
+
+def test_what_was_measured_before_the_start_does_not_count():
+    meter, before_s = MeasuredMeter(1.0), time.process_time()
+    while time.process_time() < before_s + 0.1:
+        pass
+    meter.start()
+    assert meter.take_s() < 0.1
+
+
+def test_room_for_a_tensor_costs_no_time():
+    meter = FlopsMeter({"float32": 1e12}, 1e9)
+    with meter:
+        torch.empty(1_000_000)
+        assert meter.take_s() == 0
+        torch.zeros(1_000_000)
+        assert meter.take_s() == pytest.approx(4e-3)
 
 
 def tell_the_time():
@@ -317,6 +340,162 @@ def gather_two_coalesced():
 
 def test_who_waits_for_coalesced_calls_has_them_all():
     assert emulated(gather_two_coalesced, world_size=2).values == [[[0.0, 10.0], [1.0, 11.0]]] * 2
+
+
+def gather_sizes_that_differ():
+    num = 3 if dist.get_rank() == 0 else 2
+    with dist._coalescing_manager(async_ops=True) as works:
+        dist.all_gather_into_tensor(torch.zeros(2 * num), torch.ones(num))
+        dist.all_gather_into_tensor(torch.zeros(2), torch.ones(1))
+    works.wait()
+
+
+def test_a_coalesced_call_that_is_never_answered_is_a_hang():
+    with pytest.raises(ws.RunTimeout, match=r"^Nothing can move any more"):
+        emulated(gather_sizes_that_differ, world_size=2)
+
+
+def wait_for_a_future(how):
+    emulate.elapsed()  # what depends on virtual time needs to know who waits
+    tensor = torch.ones(1_000_000)
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    if how == "all":
+        (future,) = torch.futures.collect_all([future]).wait()
+    waited = future.then(lambda done: done.wait()[0] * 10) if how == "then" else future
+    total = waited.wait()
+    took_s = emulate.elapsed()
+    return (total if how == "then" else total[0])[0].item(), took_s
+
+
+@pytest.mark.parametrize(("how", "total"), [("wait", 2.0), ("then", 20.0), ("all", 2.0)])
+def test_a_future_is_waited_for_in_virtual_time(how, total):
+    run = emulated(wait_for_a_future, how, world_size=2, compute="none")
+    taken_s = pricing.price("all_reduce", 4e6, range(2), hardware.DGX_H100).time_s
+    assert [value for value, _ in run.values] == [total] * 2
+    if how != "all":  # whose wait nobody sees
+        assert [time_s for _, time_s in run.values] == [pytest.approx(taken_s)] * 2
+
+
+def fail_in_a_callback():
+    def fail(done):
+        raise KeyError("no such thing")
+
+    dist.all_reduce(torch.ones(1), async_op=True).get_future().then(fail).wait()
+
+
+def test_what_goes_wrong_in_a_callback_is_its_waiters():
+    with pytest.raises(ws.RankFailed, match="no such thing"):
+        emulated(fail_in_a_callback, world_size=2)
+
+
+def poll_and_ask():
+    work = dist.all_reduce(torch.ones(1_000_000), async_op=True)
+    while not work.is_completed():
+        pass
+    return emulate.elapsed()
+
+
+def test_polling_takes_the_time_of_the_call():
+    taken_s = pricing.price("all_reduce", 4e6, range(2), hardware.DGX_H100).time_s
+    assert emulated(poll_and_ask, world_size=2, compute="none").values == [pytest.approx(taken_s)] * 2
+
+
+def test_a_scatter_is_sent_by_its_root_and_a_gather_by_the_others():
+    def on_rank(root):
+        parts = [torch.ones(1000) for _ in range(4)] if dist.get_rank() == root else None
+        dist.scatter(mine := torch.zeros(1000), parts, src=root)
+        dist.gather(mine, parts, dst=root)
+
+    timeline = emulated(on_rank, 3).timeline
+    sent = {op: [sum(e.sent_bytes for e in timeline.of(r) if e.name == op) for r in range(4)] for op in OF_A_ROOT}
+    assert sent == {"scatter": [0, 0, 0, 12_000], "gather": [4000, 4000, 4000, 0]}
+
+
+OF_A_ROOT = ("scatter", "gather")
+
+
+WRONG_TENSORS = {
+    "an output too large": (
+        lambda: dist.all_gather_into_tensor(torch.zeros(5), torch.ones(2)),
+        "16 bytes came for tensors of 20 bytes",
+    ),
+    "an output too small": (
+        lambda: dist.all_gather_into_tensor(torch.zeros(3), torch.ones(2)),
+        "16 bytes came for tensors of 12 bytes",
+    ),
+    "an input too large": (
+        lambda: dist.reduce_scatter_tensor(torch.zeros(2), torch.ones(5)),
+        "an output of 2 takes an input of 2 times 2 ranks",
+    ),
+    "a mean of integers": (
+        lambda: dist.all_reduce(torch.ones(2, dtype=torch.int64), op=dist.ReduceOp.AVG),
+        "a mean of torch.int64 is no torch.int64",
+    ),
+    "bits of floats": (lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BOR), "BOR is for integers"),
+    "two types": (
+        lambda: dist.all_to_all([torch.ones(1), torch.ones(1, dtype=torch.int64)], [torch.ones(1)] * 2),
+        "torch.float32 and torch.int64",
+    ),
+    "a message too long": (
+        lambda: dist.send(torch.ones(8), 1) if dist.get_rank() == 0 else dist.recv(torch.zeros(4), 0),
+        "32 bytes came for tensors of 16 bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_TENSORS)
+def test_tensors_that_do_not_fit_are_refused_where_they_are_given(what):
+    call, words = WRONG_TENSORS[what]
+    with pytest.raises(ws.RankFailed, match=words) as failed:
+        emulated(call, world_size=2)
+    assert failed.value.failures[0].kind == "ValueError" and "test_emulate.py" in str(failed.value)
+
+
+def receive_less():
+    if dist.get_rank() == 0:
+        return dist.send(torch.ones(2), 1)
+    dist.recv(box := torch.zeros(4), 0)
+    return box.tolist()
+
+
+def test_a_message_may_be_shorter_than_what_it_is_received_in_as_on_gloo():
+    assert emulated(receive_less, world_size=2).values[1] == [1, 1, 0, 0]
+
+
+def reduce_parts_that_differ():
+    sizes = [1, 2] if dist.get_rank() == 0 else [2, 1]
+    dist.reduce_scatter(torch.zeros(sizes[dist.get_rank()]), [torch.ones(size) for size in sizes])
+
+
+def test_a_reduce_scatter_of_parts_that_differ_is_a_hang():
+    with pytest.raises(ws.RunTimeout, match=r"^Nothing can move any more"):
+        emulated(reduce_parts_that_differ, world_size=2)
+
+
+def be_killed_while_others_wait():
+    if dist.get_rank() == 1:
+        emulate.elapsed()  # answered when all others wait
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
+def test_a_rank_that_is_killed_is_told_and_not_that_others_wait_for_it():
+    with pytest.raises(ws.RankFailed, match="Rank 1 of 4 failed with SIGKILL"):
+        emulated(be_killed_while_others_wait)
+
+
+def ask_often(num_rounds):
+    for _ in range(num_rounds):
+        dist.barrier()
+        emulate.elapsed()
+
+
+def test_ranks_that_ask_at_the_same_moment_cost_one_replay(monkeypatch):
+    replays = []
+    clocks = emulated_side.clocks
+    monkeypatch.setattr(emulated_side, "clocks", lambda *args: replays.append(1) or clocks(*args))
+    emulated(ask_often, 5, compute="none")
+    assert len(replays) == 5
 
 
 def hang_in_backward():

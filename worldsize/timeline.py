@@ -52,7 +52,8 @@ class Timeline:
     def bytes_sent(self, rank: int) -> float:
         """Bytes that `rank` put on the wire.
 
-        In an emulated run all of them. In a real one those of its sends alone: what a collective sends is decided
+        In an emulated run all of them; of a broadcast or a reduction to one rank, which send less on some ranks, what
+        the busiest rank sends. In a real one those of its sends alone: what a collective sends is decided
         inside the backend, which does not tell.
         """
         return sum(e.sent_bytes for e in self.events if e.rank == rank and e.kind == COMMUNICATION)

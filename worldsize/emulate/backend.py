@@ -17,7 +17,8 @@ from worldsize.emulate.compute import meter_of
 from worldsize.emulate.wire import Wire, Work
 
 BACKEND = "emulated"
-_REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+_OF_BITS = ("BAND", "BOR", "BXOR")
+_REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", *_OF_BITS)
 _wire: Wire | None = None
 
 
@@ -46,14 +47,13 @@ class Group(dist.ProcessGroup):
         result: Any = None,
         **fields: Any,
     ) -> Work:
-        tensor = next(iter([*inputs, *outputs]), None)
-        dtype = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
+        dtype = _dtype_of([*inputs, *outputs], fields.get("reduction", ""))
         return self._wire.post(
             op,
             self._name,
             self.ranks,
             b"".join(map(_bytes_of, inputs)),
-            lambda body: _fill(outputs, body),
+            lambda body: _fill(outputs, body, may_be_less=op == "recv"),
             list(outputs) if result is None else result,
             dtype=dtype,
             num_items=sum(one.numel() for one in inputs),
@@ -126,6 +126,9 @@ class Group(dist.ProcessGroup):
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         """The same of one tensor."""
+        if tensor.numel() != output.numel() * self.size():
+            wanted = f"an output of {output.numel()} takes an input of {output.numel()} times {self.size()} ranks"
+            raise ValueError(f"reduce_scatter of {tensor.numel()} items: {wanted}")
         splits = [output.numel()] * self.size()
         name = _name_of(opts.reduceOp if opts else None)
         return self._post("reduce_scatter", [tensor], [output], splits=splits, reduction=name)
@@ -211,13 +214,34 @@ def _name_of(reduction: Any) -> str:
     return name
 
 
+def _dtype_of(tensors: Sequence[torch.Tensor], reduction: str) -> str:
+    dtypes = list(dict.fromkeys(tensor.dtype for tensor in tensors))
+    if len(dtypes) > 1:
+        raise ValueError(f"one call has tensors of {' and '.join(map(str, dtypes))}; give it those of one type")
+    if not dtypes:
+        return ""
+    (dtype,) = dtypes
+    if reduction == "AVG" and not (dtype.is_floating_point or dtype.is_complex):
+        raise ValueError(f"a mean of {dtype} is no {dtype}: reduce by SUM and divide, or convert first")
+    if reduction in _OF_BITS and (dtype.is_floating_point or dtype.is_complex):
+        raise ValueError(f"{reduction} is for integers, and these tensors are {dtype}")
+    return str(dtype).removeprefix("torch.")
+
+
 def _bytes_of(tensor: torch.Tensor) -> bytes:
     whole = tensor.cpu().contiguous()
     return ctypes.string_at(whole.data_ptr(), whole.nbytes)
 
 
-def _fill(outputs: Sequence[torch.Tensor], body: bytes) -> None:
-    """Copies the bytes into the tensors, one after the other; no bytes leave them as they are."""
+def _fill(outputs: Sequence[torch.Tensor], body: bytes, may_be_less: bool) -> None:
+    """Copies the bytes into the tensors, one after the other; no bytes leave them as they are.
+
+    Raises:
+        ValueError: they do not fit; a message may be shorter than what it is received in, as on Gloo.
+    """
+    wanted = sum(output.nbytes for output in outputs)
+    if body and (len(body) > wanted or (len(body) < wanted and not may_be_less)):
+        raise ValueError(f"{len(body)} bytes came for tensors of {wanted} bytes; give them the size of what is sent")
     start = 0
     for output in outputs if body else ():
         part = body[start : start + output.nbytes] if len(outputs) > 1 else body

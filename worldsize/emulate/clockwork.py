@@ -274,12 +274,17 @@ class _Replay:
         is_message = operation.op == "send"
         name = "recv" if is_message and rank == operation.ranks[1] else operation.op
         sent_bytes = 0.0
-        if kind == "communication" and name != "recv":
+        if kind == "communication" and name != "recv" and not _only_receives(operation, rank):
             sent_bytes = operation.size_bytes if is_message else self._prices.collective(operation).sent_bytes_per_rank
         peers = tuple(other for other in operation.ranks if other != rank) if is_message else operation.ranks
         place = operation.group, operation.sequence
         event = Event(rank, kind, kind, name, start_s, end_s, operation.size_bytes, sent_bytes, peers, *place)
         self.ranks[rank].events.append(event)
+
+
+def _only_receives(operation: Operation, rank: int) -> bool:
+    is_root = rank == operation.root
+    return (operation.op == "scatter" and not is_root) or (operation.op == "gather" and is_root)
 
 
 def _work(rank: int, step: Step, start_s: float) -> Event:

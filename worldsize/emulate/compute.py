@@ -10,6 +10,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from worldsize.emulate.record import MEASURED
+
+_MOVE_NOTHING = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
+
 
 class Meter:
     """No work costs anything."""
@@ -26,7 +30,11 @@ class MeasuredMeter(Meter):
     """The CPU time of this process, times `scale`."""
 
     def __init__(self, scale: float) -> None:
-        self._scale, self._taken_s = scale, time.process_time()
+        self._scale, self._taken_s = scale, 0.0
+
+    def start(self) -> None:
+        """Begins to count: what it took to join is not the rank's own work."""
+        self._taken_s = time.process_time()
 
     def take_s(self) -> float:
         """The virtual seconds since this was last asked."""
@@ -58,7 +66,7 @@ class FlopsMeter(Meter, TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func.namespace == "aten" and not func.is_view:
+        if func.namespace == "aten" and not func.is_view and func.overloadpacket.__name__ not in _MOVE_NOTHING:
             self._total_s += self._cost_s(func, args, kwargs or {}, out)
         return out
 
@@ -75,7 +83,7 @@ def meter_of(fields: Mapping[str, Any]) -> Meter:
     """The meter that a job's fields describe."""
     if fields["kind"] == "flops":
         return FlopsMeter(fields["flops_per_s"], fields["bytes_per_s"])
-    return MeasuredMeter(fields["scale"]) if fields["kind"] == "measured" else Meter()
+    return MeasuredMeter(fields["scale"]) if fields["kind"] == MEASURED else Meter()
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

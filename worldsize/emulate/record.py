@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-KINDS = ("flops", "measured", "none")  # of what a rank's own work costs
+MEASURED = "measured"
+KINDS = ("flops", MEASURED, "none")  # of what a rank's own work costs
 EFFICIENCY = 0.5  # of the peak, that matrix products reach; ours to state, not a measurement
 COMPUTE, POST, WAIT = "compute", "post", "wait"
 
@@ -35,4 +36,3 @@ class Operation:
     sequence: int = 0
     parts: Mapping[int, int] = field(default_factory=dict)  # rank -> number of its post
     root: int | None = None
-    reduction: str = ""

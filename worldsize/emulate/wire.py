@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import socket
 import struct
@@ -49,7 +50,7 @@ class Wire:
         self._steps: list[tuple[str, int, float, str, str]] = []
         self._labels = [("", COMPUTE)]  # name and kind of the work now under way
         self._is_hasty = False
-        self._slept_s: dict[int, float] = {}
+        self._slept_s: dict[int, tuple[float, float]] = {}  # thread -> when it last asked, CPU time until then
 
     def step(self, kind: str, number: int) -> None:
         """Keeps what this rank has done, its own work before that first; it goes out with the next message."""
@@ -111,11 +112,17 @@ class Wire:
             self._send("wait", number=work.number)
 
     def _is_main_asleep(self) -> bool:
-        """True when the main thread has done nothing in C++'s backward since this thread last asked."""
-        before_s = self._slept_s.get(threading.get_ident(), -1.0)
-        now_s = self._slept_s[threading.get_ident()] = time.process_time()
+        """True when the main thread has done nothing for a patience, in C++'s backward or in its wait for a future."""
+        asked_s, before_s = self._slept_s.get(threading.get_ident(), (-math.inf, -1.0))
+        if time.monotonic() - asked_s < self._patience_s:
+            return False
+        now_s = time.process_time()
+        self._slept_s[threading.get_ident()] = time.monotonic(), now_s
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        return frame is not None and frame.f_code.co_name == _BACKWARD and now_s - before_s < _IDLE_S
+        is_in_native = frame is not None and (
+            frame.f_code.co_name == _BACKWARD or frame.f_code.co_filename == torch.futures.__file__
+        )
+        return is_in_native and now_s - before_s < _IDLE_S
 
     def leave(self) -> None:
         """Tells the conductor that this rank posts no more, and what it did last."""
@@ -130,21 +137,22 @@ class Wire:
     def await_answer(self, work: Work) -> None:
         """Returns when the work has its answer, and that is where it belongs."""
         with self._arrival:
-            while not work.is_there:
-                if self._is_hasty:
-                    self._lose_patience(work)
-                if not (self._arrival.wait(self._patience_s) if self._is_read else self._read()):
-                    self._lose_patience(work)
+            for one in (*work.stands_for, work):
+                while not one.is_there:
+                    if self._is_hasty:
+                        self._lose_patience(one)
+                    if not (self._arrival.wait(self._patience_s) if self._is_read else self._read()):
+                        self._lose_patience(one)
             work.land()
 
     def poll(self, work: Work) -> bool:
         """True when the work has its answer, after taking what has come."""
         with self._arrival:
-            if not work.is_there and not self._is_read:
+            if not work.has_all and not self._is_read:
                 self._read(socket.MSG_DONTWAIT)
-            if work.is_there:
+            if work.has_all:
                 work.land()
-        return work.is_there
+            return work.has_all
 
     def _read(self, flags: int = 0) -> bool:
         """Takes what comes next, with the arrival's lock let go meanwhile; false when nothing comes for long."""
@@ -189,6 +197,11 @@ class Work(dist._Work):  # type: ignore[name-defined]
         self.tell(DONE)
         self.is_there = True
 
+    @property
+    def has_all(self) -> bool:
+        """True when the answer is there, and that of every call for which this one stands."""
+        return all(work.is_there for work in (*self.stands_for, self))
+
     def land(self) -> None:
         """Puts the answer where it belongs, once; with the arrival's lock held."""
         for work in (*self.stands_for, self):
@@ -211,8 +224,11 @@ class Work(dist._Work):  # type: ignore[name-defined]
         return True
 
     def is_completed(self) -> bool:
-        """True when the answer is there."""
-        return self._wire.poll(self)
+        """True when the answer is there; in virtual time, the rank has then waited for the end of the call."""
+        if not self._wire.poll(self):
+            return False
+        self._wire.step(WAIT, self.number)
+        return True
 
     def is_success(self) -> bool:
         """True when the answer is there: nothing goes wrong on the way."""
@@ -231,14 +247,48 @@ class Work(dist._Work):  # type: ignore[name-defined]
         if torch._C._current_graph_task_id() != -1:  # type: ignore[attr-defined]
             join = lambda: self._wire.step(WAIT, self.number)  # noqa: E731
             torch.autograd.Variable._execution_engine.queue_callback(join)  # type: ignore[attr-defined]
-        future: torch.futures.Future[Any] = torch.futures.Future()
+        future = Future(self)
         # who waits for a future may do so in C++, and what hangs on it may itself wait: a thread of its own
         threading.Thread(target=self._fulfil, args=(future,), daemon=True).start()
         return future
 
     def _fulfil(self, future: torch.futures.Future[Any]) -> None:
-        self._wire.await_answer(self)
-        future.set_result(self._result)
+        try:
+            self._wire.await_answer(self)
+        except Exception as error:  # which is its waiter's to hear
+            future.set_exception(error)
+        else:
+            future.set_result(self._result)
+
+
+class Future(torch.futures.Future):  # type: ignore[type-arg]
+    """The tensors of a call, put in their place when its answer comes. Its rank waits for it in virtual time too."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self._work = work
+
+    def wait(self) -> Any:
+        """The tensors, or what a callback made of them.
+
+        Raises:
+            Exception: what went wrong with the call or in the callback.
+        """
+        self._work.wait()
+        return super().wait()
+
+    def then(self, callback: Callable[[Any], Any]) -> Future:  # type: ignore[override]
+        """A future of what the callback makes of this one."""
+        after = Future(self._work)
+
+        def run(done: Any) -> None:
+            try:
+                after.set_result(callback(done))
+            except Exception as error:
+                after.set_exception(error)
+
+        self.add_done_callback(run)
+        return after
 
 
 def _timeval(time_s: float) -> bytes:

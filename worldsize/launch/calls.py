@@ -133,8 +133,10 @@ class Logbook:
             self._put(_place(call.number), head + text + b"\n")
 
     def mark(self, number: int, state: str) -> None:
-        """Changes the state of a call."""
-        self._put(_place(number), _MARKS[state])
+        """Changes the state of a call; nothing when another has taken its place."""
+        place = _place(number)
+        if self._page is not None and self._page[place + 1 : place + 10] == b"%09d" % number:
+            self._put(place, _MARKS[state])
 
     def read(self) -> list[Call]:
         """The calls, oldest first; what cannot be read is left out, because a rank may write anything."""

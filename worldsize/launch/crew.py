@@ -230,6 +230,7 @@ class Crew(ABC):
             member.fail(kind, f"what the rank sent back cannot be read: {error}")
 
     def hang_up(self, member: Member) -> None:
+        """Hears no more of a rank."""
         member.is_hung_up = True
         self.selector.unregister(member.control)
 
@@ -274,9 +275,9 @@ class Crew(ABC):
         Raises:
             RankFailed, RunTimeout, RunStopped: otherwise.
         """
-        failures = [member.failure for member in self.members if member.failure]
-        if not self.went_well or failures:
+        if not self.went_well or any(member.failure for member in self.members):
             self._ask_where()
+        failures = [member.failure for member in self.members if member.failure]  # of which some came meanwhile
         standings = [member.standing for member in self.members]
         for member in self.members:
             member.last_state = member.state
@@ -329,12 +330,14 @@ class Crew(ABC):
                 yield Event(member.rank, SPANS, kind, name, start_s - self._start_s, end_s - self._start_s)
 
     def _ask_where(self) -> None:
-        asked = [member for member in self.members if not member.is_hung_up]
-        for member in asked:
+        """Asks every rank where it stands; how one that has hung up came to its end is told by who started it."""
+        for member in self.members:
+            if member.is_hung_up:
+                continue
             with contextlib.suppress(OSError):
                 self.tell(member, "where")
         deadline_s = time.monotonic() + self.answer_s
-        while any(m.where is None and not m.is_hung_up for m in asked) and time.monotonic() < deadline_s:
+        while any(map(_is_awaited, self.members)) and time.monotonic() < deadline_s:
             self.turn(deadline_s)
 
     def close(self) -> None:
@@ -346,6 +349,10 @@ class Crew(ABC):
             self.emulation.close()
         for member in self.members:
             member.close()
+
+
+def _is_awaited(member: Member) -> bool:
+    return not member.is_settled if member.is_hung_up else member.where is None
 
 
 def _read_where(rank: int, header: dict[str, Any]) -> Standing:

@@ -11,7 +11,10 @@ from worldsize.launch.source import Line, is_cell
 
 RETURNED, FAILED, RUNNING = "had returned", "had failed", "is at work"
 # collectives in which every rank's tensor must have the same shape
-_SAME_SHAPE = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter"})
+_SAME_SHAPE = frozenset(
+    {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter"}
+    | {"all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single"}
+)
 
 
 @dataclass(frozen=True)

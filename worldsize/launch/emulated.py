@@ -14,7 +14,7 @@ from typing import Any
 from worldsize import frames, hardware, pricing
 from worldsize.emulate.clockwork import Prices, clocks, replay
 from worldsize.emulate.conductor import ASK, Conductor, Post, Reply
-from worldsize.emulate.record import COMPUTE, EFFICIENCY, KINDS, POST, WAIT, Step
+from worldsize.emulate.record import COMPUTE, EFFICIENCY, KINDS, MEASURED, POST, WAIT, Step
 from worldsize.faults import Fault, Faults
 from worldsize.hardware import Cluster
 from worldsize.timeline import Timeline
@@ -40,7 +40,7 @@ class _Line:
         self.outgoing: deque[memoryview] = deque()
         self.groups: dict[str, tuple[int, ...]] = {}
         self.open_bytes: dict[int, int] = {}  # posts without an answer
-        self.num_posts = self.num_steps = 0
+        self.num_posts = self.num_calls = self.num_steps = 0  # who asks for the time posts, and calls nothing
         self.is_full = False
 
 
@@ -49,7 +49,7 @@ class Emulation:
 
     Raises:
         ValueError: the cluster is not known or has too few GPUs, `allow` names an operation that there is not, or
-            `compute` is not one of flops, measured, none.
+            `compute` is not one of flops, measured, none, nor a number from 0 up.
     """
 
     def __init__(
@@ -57,13 +57,14 @@ class Emulation:
         world_size: int,
         cluster: Cluster | str,
         allow: Collection[str] | None,
-        compute: str,
+        compute: str | float,
         faults: Sequence[Fault] = (),
         max_post_bytes: int = 1 << 34,
     ) -> None:
-        if compute not in KINDS:
-            raise ValueError(f"compute {compute!r} is not known; use one of {', '.join(KINDS)}")
-        self._compute = compute
+        is_number = isinstance(compute, int | float) and math.isfinite(compute) and compute >= 0
+        if compute not in KINDS and not is_number:
+            raise ValueError(f"compute {compute!r} is not known; use one of {', '.join(KINDS)}, or a number from 0 up")
+        self._compute, self._scale = (MEASURED, float(compute)) if is_number else (compute, 1.0)
         self._cluster = hardware.cluster(cluster) if isinstance(cluster, str) else cluster
         if world_size > self._cluster.world_size:
             raise ValueError(f"{self.name} has {self._cluster.world_size} GPUs; {world_size} ranks do not fit on it")
@@ -86,7 +87,7 @@ class Emulation:
         gpu = self._cluster.gpu
         compute = {
             "kind": self._compute,
-            "scale": 1.0,
+            "scale": self._scale,
             "flops_per_s": {dtype: peak * EFFICIENCY for dtype, peak in gpu.peak_flops_per_s.items()},
             "bytes_per_s": gpu.memory_bandwidth_bytes_per_s,
         }
@@ -169,7 +170,9 @@ class Emulation:
         line = self._lines[rank]
         line.num_steps += len(header["steps"]) + 1
         if line.num_steps > _MAX_STEPS:
-            raise ValueError(f"more than {_MAX_STEPS} steps")
+            raise ValueError(
+                f"one rank has more than {_MAX_STEPS:,} pieces of work, calls and waits; emulate fewer steps"
+            )
         self._conductor.note(rank, [self._step_of(line, fields) for fields in header["steps"]])
         if header["kind"] == "post":
             self._take_post(line, header, body)
@@ -181,9 +184,7 @@ class Emulation:
 
     def _take_post(self, line: _Line, header: dict[str, Any], sent: bytes) -> None:
         post = _post_of(line, header, sent, len(self._lines))
-        if self._faults.is_lost(line.rank, line.num_posts):
-            raise Lost(f"gone after {line.num_posts} calls")
-        body = self._faults.spoil(line.rank, line.num_posts, post.num_items, sent)
+        body = sent if post.op == ASK else self._befall(line, post)
         line.num_posts += 1
         line.open_bytes[post.number] = len(sent)
         self._held_bytes += len(sent)
@@ -194,6 +195,17 @@ class Emulation:
             post = replace(post, body=body)
         for reply in self._conductor.post(post):
             self._answer(reply)
+
+    def _befall(self, line: _Line, post: Post) -> bytes:
+        """What leaves the rank in place of the operation's data.
+
+        Raises:
+            Lost: the rank is gone instead.
+        """
+        if self._faults.is_lost(line.rank, line.num_calls):
+            raise Lost(f"gone after {line.num_calls} calls")
+        line.num_calls += 1
+        return self._faults.spoil(line.rank, line.num_calls - 1, post.num_items, post.body)
 
     def _step_of(self, line: _Line, fields: Sequence[Any]) -> Step:
         kind, number, duration_s, name, work = fields

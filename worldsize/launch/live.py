@@ -127,7 +127,9 @@ class _Widgets:
         self._tabs = ipywidgets.Tab()
         self._pages: dict[str, Any] = {}
         self._page = ipywidgets.HTML
-        box = ipywidgets.VBox([ipywidgets.HBox([button, self._head]), self._states, self._tabs])
+        row = ipywidgets.HBox([button, self._head])
+        box = ipywidgets.VBox([row, self._states, self._tabs])
+        self._frame = (box, row, button)
         self._handle = display(box, display_id=uuid.uuid4().hex)
         # ipykernel 7.4 sends a click where the widget was made, to the main thread, which is busy with the run; without
         # this note it goes to the thread that the front end asks for
@@ -150,7 +152,7 @@ class _Widgets:
         """Puts the bundle in the place of the widgets, which are then closed."""
         if self._handle is not None:
             self._handle.update(bundle, raw=True)
-        for widget in (self._tabs, *self._pages.values(), self._states, self._head):
+        for widget in (*self._frame, self._tabs, *self._pages.values(), self._states, self._head):
             widget.close()
 
 

@@ -34,7 +34,7 @@ def run(
     launcher: str = "warm",
     cluster: Cluster | str | None = None,
     allow: Collection[str] | None = None,
-    compute: str = "flops",
+    compute: str | float = "flops",
     faults: Sequence[Fault] = (),
     nursery: warm.Nursery | None = None,
     netns: Sequence[str] | None = None,
@@ -50,7 +50,8 @@ def run(
     With `cluster`, such as `hardware.DGX_H100` or "dgx-h100", the ranks exchange the same data on an emulated cluster,
     and the run's timeline is in that cluster's virtual time; `allow` then names the operations that may be used, and
     `compute` how the ranks' own work is priced: by its "flops" on the cluster's GPU at half of the peak, as "measured"
-    on this machine, or not at all ("none"). `faults` are what goes wrong there: those of `worldsize.faults`.
+    on this machine, by a number as that times what is measured (0.01 for a device a hundred times faster), or not at
+    all ("none"). `faults` are what goes wrong there: those of `worldsize.faults`.
 
     With `netns`, on Linux and as root, rank i joins from the network namespace `netns[i]`, as if it were another
     machine; `env={"GLOO_SOCKET_IFNAME": ...}` then names the network device, which is `lo` otherwise.
