@@ -6,6 +6,7 @@ cut off goes on where it stopped, and the same submission gets the same score ag
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
 import hashlib
@@ -20,6 +21,7 @@ from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
+from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
 from pydantic import BaseModel, ValidationError
@@ -28,7 +30,7 @@ from autograder import assignment
 from autograder.engines import Engine, LocalPool
 from autograder.extract import Malformed, given_imports, read_submission, student_cells
 from autograder.records import QUIZ_KEY, Limits, engine_sha256, file_sha256, hidden
-from autograder.verdict import Report
+from autograder.verdict import Outcome, Report
 
 _USUAL = Limits(call_s=15, total_s=120, allow_untrusted=False)
 KEPT = Path("build", "judged")  # below the course's folder
@@ -52,6 +54,17 @@ class Judged(BaseModel):
         if self.fault:
             return f"not graded: {self.fault}"
         return f"malformed: {self.malformed}" if self.malformed else f"{self.score:g} points"
+
+    @property
+    def may_be_a_neighbours(self) -> bool:
+        """True where something took too long or was killed, which another submission on the machine may have caused."""
+        checks = self.report.checks if self.report else []
+        return any(
+            one.outcome is Outcome.TIME_LIMIT
+            or (one.outcome is Outcome.HUNG and "Nothing has moved" in one.message)
+            or (one.outcome is Outcome.CRASHED and "SIGKILL" in one.message)
+            for one in checks
+        )
 
     @property
     def score(self) -> float:
@@ -132,10 +145,11 @@ class Lab:
             return None
         return found if not found.fault and found.fingerprint == self.fingerprint(student) else None
 
-    def judge(self, student: str, engine: Engine | None = None) -> Judged:
+    def judge(self, student: str, engine: Engine | None = None, is_alone: bool = True) -> Judged:
         """A fresh judgement, kept from now on. A grader that breaks is told in it and never raised.
 
-        The submission is read and the judgement kept by this process, wherever the engine judges.
+        The submission is read and the judgement kept by this process, wherever the engine judges. What may be the fault
+        of others, where it is not alone, is not kept.
         """
         judged = Judged(fingerprint=self.fingerprint(student))
         try:
@@ -149,7 +163,8 @@ class Lab:
             judged.malformed = str(reason)
         except Exception as error:
             judged.fault = f"{type(error).__name__}: {error}"
-        write_whole(self._kept_path(student), judged.model_dump_json())
+        if is_alone or not judged.may_be_a_neighbours:
+            write_whole(self._kept_path(student), judged.model_dump_json())
         return judged
 
     def _programs_beside(self, file: Path) -> list[Path]:
@@ -186,7 +201,7 @@ class Lab:
 
     def enter(self, student: str, judged: Judged) -> Judged:
         """Takes a kept judgement to the gradebook, through nbgrader; what came of it. One caller at a time."""
-        if judged.fault or judged.is_entered:
+        if judged.fault or (judged.is_entered and self._is_in_gradebook(student)):
             return judged
         self.refuse_stock_grading()
         config = deepcopy(self.coursedir.config)
@@ -198,6 +213,14 @@ class Lab:
             return judged
         return judged.model_copy(update={"fault": f"nbgrader could not take the score: {_reason(done)}"})
 
+    def _is_in_gradebook(self, student: str) -> bool:
+        """True while it has a score for every cell that is graded by checks; an older one may have been put back."""
+        name = assignment.notebook_of(self.name)
+        with Gradebook(self.coursedir.db_url, self.coursedir.course_id) as book, contextlib.suppress(MissingEntry):
+            grades = book.find_submission_notebook(name, self.name, student).grades
+            return all(one.auto_score is not None for one in grades if one.cell.cell_type == "code")
+        return False
+
 
 def marked(key: Path, coursedir: CourseDirectory, student: str, submission: NotebookNode) -> Report:
     """The report on a student's answers in a quiz, by its key and the bank of the course."""
@@ -208,14 +231,25 @@ def marked(key: Path, coursedir: CourseDirectory, student: str, submission: Note
 
 
 def judge_class(lab: Lab, students: Sequence[str], engine: Engine, again: bool = False) -> Iterator[tuple[str, Judged]]:
-    """Each student's judgement as it comes; `again` judges also what is kept already."""
+    """Each student's judgement as it comes; `again` judges also what is kept already.
+
+    Who may have lost time or memory to a neighbour is judged once more at the end, alone.
+    """
     with ThreadPoolExecutor(engine.jobs) as pool:
         kept = {} if again else {student: found for student in students if (found := lab.kept(student))}
         yield from kept.items()
-        asked = {pool.submit(lab.judge, student, engine): student for student in students if student not in kept}
+        is_alone = engine.jobs == 1
+        others = [student for student in students if student not in kept]
+        asked = {pool.submit(lab.judge, student, engine, is_alone): student for student in others}
+        crowded = []
         try:
             for done in as_completed(asked):
-                yield asked[done], done.result()
+                if not is_alone and done.result().may_be_a_neighbours:
+                    crowded.append(asked[done])
+                else:
+                    yield asked[done], done.result()
+            for student in crowded:
+                yield student, lab.judge(student, engine)
         finally:
             for one in asked:
                 one.cancel()

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import secrets
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,7 +66,7 @@ def judge(
     are the GPUs that the sandbox shows, named as in CUDA_VISIBLE_DEVICES.
 
     Raises:
-        RuntimeError: the judge itself broke; nothing is known about the submission.
+        RuntimeError: the judge itself broke, or did not come to an end; nothing is known about the submission.
     """
     with tempfile.TemporaryDirectory(prefix="judge-", dir=stem.shared(preload).scratch) as folder:
         request, report = Path(folder, "request.json"), Path(folder, "report.json")
@@ -92,14 +93,22 @@ def judge(
 
 
 def _run_judge(request: Path, report: Path, preload: Sequence[str], granted: Sequence[str], timeout_s: float) -> str:
-    """What a judge in a process of its own printed while it judged; a TimeoutExpired when it did not come to an end."""
+    """What a judge in a process of its own printed while it judged.
+
+    Raises:
+        RuntimeError: it did not come to an end, or there was no room for it.
+    """
     with tempfile.TemporaryFile() as output:
         env = {**environment(granted), **_PYTEST_ENV}
         judging = stem.shared(preload).call("autograder.judge:main", [str(request), str(report)], env, output.fileno())
         try:
             judging.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            reason = f"the judge was not done after {timeout_s:g} s, of which {_SPARE_S:g} s are its own"
+            raise RuntimeError(f"{reason}; judge fewer at once (--jobs), or look for a check that takes long") from None
         finally:
             judging.kill()
+            judging.close()
         output.seek(0)
         return output.read().decode(errors="replace")
 

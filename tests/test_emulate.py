@@ -433,8 +433,8 @@ WRONG_TENSORS = {
     ),
     "bits of floats": (lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BOR), "BOR is for integers"),
     "two types": (
-        lambda: dist.all_to_all([torch.ones(1), torch.ones(1, dtype=torch.int64)], [torch.ones(1)] * 2),
-        "torch.float32 and torch.int64",
+        lambda: dist.all_gather_into_tensor(torch.ones(2), torch.ones(1, dtype=torch.int32)),
+        "one call has tensors of torch.int32 and torch.float32",
     ),
     "a message too long": (
         lambda: dist.send(torch.ones(8), 1) if dist.get_rank() == 0 else dist.recv(torch.zeros(4), 0),

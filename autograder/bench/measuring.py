@@ -111,9 +111,12 @@ def _lines_of(job: Job, request: Path, outcome: Path, granted: Sequence[str]) ->
             yield from (line.decode(errors="replace") for line in lines)
         if kept:
             yield kept.decode(errors="replace")
+        elif time.monotonic() >= deadline_s:
+            yield f"it was not done after {job.total_s + _SPARE_S:g} s; what was timed is kept: give the command again"
     finally:
         os.close(ours)
         process.kill()
+        process.close()
 
 
 def main(request_path: str, outcome_path: str) -> None:

@@ -1,7 +1,7 @@
 """A warm, clean process from which jails and judges are forked: torch is imported once, and not for each of them.
 
-It runs with a jail's own environment. What a submission is judged by never enters it: a judge reads that itself, after
-the fork, and jails are forked from here and not from judges.
+It runs with a jail's own environment. What a submission is judged by, and the environment of who judges, never enter
+it: a judge reads them itself, after the fork, and jails are forked from here and not from judges.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Forked:
         """
         if self._fd >= 0 and not select.select([self._fd], [], [], timeout)[0]:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
-        self._close()
+        self.close()
         return 0
 
     def terminate(self) -> None:
@@ -81,7 +81,8 @@ class Forked:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._fd, number)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Lets go of it, whatever becomes of it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -142,7 +143,10 @@ class Stem:
         It prints to `output_fd` and works in this process's folder.
         """
         fields = {"function": function, "args": list(args), "env": dict(env), "cwd": os.getcwd()}
-        return self._ask("call", [output_fd], **fields)
+        with tempfile.TemporaryFile() as told:  # for the fork alone: jails inherit what the stem has in its memory
+            told.write(json.dumps(fields).encode())
+            told.seek(0)
+            return self._ask("call", [output_fd, told.fileno()])
 
     def _ask(self, kind: str, fds: list[int], **fields: Any) -> Forked:
         with self._lock:
@@ -150,6 +154,9 @@ class Stem:
             answer = frames.receive(self._sock)
         if answer is None:
             raise RuntimeError("the process that jails and judges come from has ended")
+        if answer[0]["kind"] == "refused":
+            reason = f"this machine has no room for another process ({answer[0]['reason']})"
+            raise RuntimeError(f"{reason}; judge fewer at once (--jobs)")
         return Forked(answer[0]["pid"], answer[2][0])
 
     def close(self) -> None:
@@ -258,12 +265,17 @@ class _Server:
             sock.close()
             return sock is not self._first
         header, body, fds = message
-        pid = self._fork(header["kind"], json.loads(body), fds[0])
-        handle = os.pidfd_open(pid)  # also of one that has ended: it is reaped only when this handle tells
-        self._selector.register(handle, selectors.EVENT_READ, pid)
-        os.close(fds[0])
         with contextlib.suppress(ConnectionError):  # who asked may have been ended; what it asked for then ends too
-            frames.send(sock, "forked", fds=[handle], pid=pid)
+            try:
+                pid = self._fork(header["kind"], json.loads(body), fds)
+            except OSError as error:  # no room for another process, which is no reason to end the others
+                frames.send(sock, "refused", reason=str(error))
+            else:
+                handle = os.pidfd_open(pid)  # also of one that has ended: it is reaped only when this handle tells
+                self._selector.register(handle, selectors.EVENT_READ, pid)
+                frames.send(sock, "forked", fds=[handle], pid=pid)
+        for fd in fds:
+            os.close(fd)
         return True
 
     def _reap(self, ended: selectors.SelectorKey) -> None:
@@ -271,17 +283,22 @@ class _Server:
         os.waitpid(ended.data, 0)
         os.close(ended.fd)
 
-    def _fork(self, kind: str, fields: dict[str, Any], fd: int) -> int:
+    def _fork(self, kind: str, fields: dict[str, Any], fds: Sequence[int]) -> int:
         line = socket.socketpair() if kind == "call" else None  # on which it asks for jails
         stem_pid = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            for end in line or ():
+                end.close()
+            raise
         if pid == 0:
             try:
                 die_with_parent(stem_pid)
                 if line is None:
-                    _become_jail(fields["plan"], fd, self._ahead)
+                    _become_jail(fields["plan"], fds[0], self._ahead)
                 else:
-                    _become_caller(fields, fd, line[1], self._scratch)
+                    _become_caller(fds[0], fds[1], line[1], self._scratch)
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -307,7 +324,9 @@ def _become_jail(plan: dict[str, Any], fd: int, ahead: int) -> None:
     nursery.serve(fd, ahead)
 
 
-def _become_caller(fields: dict[str, Any], output_fd: int, line: socket.socket, scratch: str) -> None:
+def _become_caller(output_fd: int, told_fd: int, line: socket.socket, scratch: str) -> None:
+    with open(told_fd, closefd=False) as told:
+        fields = json.load(told)
     os.dup2(output_fd, 1)
     os.dup2(output_fd, 2)
     _keep_only([line.fileno()])

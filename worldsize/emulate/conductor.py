@@ -86,10 +86,15 @@ class Conductor:
 
         Raises:
             Forbidden: the run does not allow this operation.
+            ValueError: the rank asks for the time and has not been told it yet.
         """
         if self.allow is not None and post.op not in (*self.allow, ASK):
             raise Forbidden(refusal(post.op, self.allow))
         if post.op == ASK:
+            if post.rank in self._asks:
+                raise ValueError(
+                    "the time is asked for while it is being asked for: one thread of a rank may ask at once"
+                )
             self._open.add((post.rank, post.number))
             self._asks[post.rank] = post
             self.wait(post.rank, post.number)

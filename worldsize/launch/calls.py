@@ -178,7 +178,7 @@ def _read(slot: bytes) -> Call | None:
         fields = json.loads(slot[_HEAD_BYTES : slot.index(b"\n")])
         call = Call.from_fields(fields, _STATES[slot[:1]], int(slot[1:10]))
         return replace(call, sequence=int(slot[10:_HEAD_BYTES]))
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
 
 

@@ -162,6 +162,7 @@ class Emulation:
         try:
             for header, body in line.inbox.feed(data):
                 self._take(line.rank, header, body)
+            self._decide()  # after all of them, for it may take a second: whoever watches the time comes in between
         except Exception as error:  # a rank may post anything, and it must not become the launcher's fault
             self._selector.unregister(line.ours)
             self._on_fault(line.rank, "a planned loss" if isinstance(error, Lost) else "broken message", str(error))
@@ -180,7 +181,6 @@ class Emulation:
             self._conductor.wait(rank, int(header["number"]))
         elif header["kind"] == "leave":
             self._conductor.leave(rank)
-        self._decide()
 
     def _take_post(self, line: _Line, header: dict[str, Any], sent: bytes) -> None:
         post = _post_of(line, header, sent, len(self._lines))
