@@ -45,6 +45,13 @@ def test_of_many_calls_the_last_64_are_kept(logbook):
     assert [call.number for call in logbook.read()] == list(range(936, 1000))
 
 
+def test_a_call_whose_place_another_has_taken_changes_no_more(logbook):
+    for number in range(65):
+        logbook.write(Call(number, "irecv", state=ISSUED))
+    logbook.mark(0, WAITING)
+    assert logbook.current() == Call(64, "irecv", state=ISSUED)
+
+
 def test_an_empty_and_a_closed_one_hold_nothing(logbook):
     assert (logbook.read(), logbook.current()) == ([], None)
     logbook.close()
@@ -57,16 +64,20 @@ def test_a_call_that_is_too_long_for_its_slot_is_left_out(logbook):
     assert logbook.read() == []
 
 
+HEAD = b"w" + b"%09d" * 2 % (1, 1)  # state, number, sequence
+
+
 @pytest.mark.parametrize(
     "slot",
     [
-        b"w000000001[]\n",
-        b"w000000001{}\n",
-        b'w00000000x{"op":"send"}\n',
-        b'w000000001{"op":"send","shape":5}\n',
-        b'w000000001{"op":"send","line":{}}\n',
-        b"w000000001" + b"[" * 1000 + b"\n",
-        b'w000000001{"op":"send"}',
+        HEAD + b"[]\n",
+        HEAD + b"{}\n",
+        HEAD[:-1] + b'x{"op":"send"}\n',
+        HEAD + b'{"op":"send","shape":5}\n',
+        HEAD + b'{"op":"send","shape":[Infinity]}\n',
+        HEAD + b'{"op":"send","line":{}}\n',
+        HEAD + b"[" * 1000 + b"\n",
+        HEAD + b'{"op":"send"}',
         b"\xff" * 1024,
     ],
 )

@@ -131,6 +131,65 @@ def test_a_grader_that_breaks_on_one_goes_on_with_the_others_and_tries_it_again(
     assert dict(judge_class(lab(course), ["ben"], LocalPool(1)))["ben"].score == 5 and engines.judge is judge
 
 
+def neighbours(outcome, message):
+    """A judge that lets the first submission be slow, or killed, as beside a neighbour that takes too much."""
+    asked = []
+
+    def judge(checks, cells, **options):
+        asked.append(cells)
+        ending = {"outcome": outcome, "message": message} if len(asked) == 1 else {"outcome": Outcome.PASSED}
+        check = CheckResult(name="check", cell="check_total", promise="It holds.", points=5, **ending)
+        return Report(checks=[check], tier="none", seed=len(asked), duration_s=0)
+
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("outcome", "message"),
+    [
+        (Outcome.TIME_LIMIT, "The ranks were not done after 15 s."),
+        (Outcome.HUNG, "Nothing has moved for 20 s: every rank that is not done waits in a call."),
+        (Outcome.CRASHED, "Rank 1 of 4 failed with SIGKILL: something killed it"),
+    ],
+)
+def test_who_may_have_lost_to_a_neighbour_is_judged_again_alone(course, monkeypatch, outcome, message):
+    for student in ("anna", "ben"):
+        hand_in(course, student)
+    monkeypatch.setattr(engines, "judge", neighbours(outcome, message))
+    found = dict(judge_class(lab(course), ["anna", "ben"], LocalPool(2)))
+    assert sorted(judged.score for judged in found.values()) == [5, 5]
+    assert sorted(judged.report.seed for judged in found.values()) == [2, 3]
+    assert {student: lab(course).kept(student) for student in found} == found
+    monkeypatch.setattr(engines, "judge", neighbours(outcome, message))
+    assert sorted(one.score for _, one in judge_class(lab(course), ["anna", "ben"], LocalPool(1), again=True)) == [0, 5]
+
+
+def test_a_hang_that_is_the_programs_own_is_not_judged_again(course, monkeypatch):
+    hand_in(course, "anna")
+    monkeypatch.setattr(engines, "judge", neighbours(Outcome.HUNG, "Nothing can move any more: ..."))
+    assert [one.score for _, one in judge_class(lab(course), ["anna"], LocalPool(2))] == [0]
+
+
+def test_a_gradebook_that_was_lost_gets_its_scores_again(course, monkeypatch):
+    checks = [
+        CheckResult(name=cell, cell=f"check_{cell}", promise="It holds.", points=points, outcome=Outcome.PASSED)
+        for cell, points in (("total", 3), ("mean", 2))
+    ]
+    asked = []
+    report = Report(checks=checks, tier="none", seed=1, duration_s=0)
+    monkeypatch.setattr(engines, "judge", lambda *_, **__: asked.append(1) or report)
+    hand_in(course, "anna")
+    generate = [str(Path(sys.executable).with_name("nbgrader")), "generate_assignment", NAME, "--force"]
+    for _ in range(2):
+        subprocess.run(generate, cwd=course, check=True, capture_output=True, timeout=120)
+        ((_, judged),) = judge_class(lab(course), ["anna"], LocalPool(1))
+        assert lab(course).enter("anna", judged).is_entered
+        with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
+            assert gradebook.find_submission(NAME, "anna").score == 5
+        (course / "gradebook.db").unlink()
+    assert asked == [1]
+
+
 def test_a_report_with_a_broken_check_is_a_fault(course, monkeypatch):
     check = CheckResult(name="check_a", cell="a", promise="", points=1, outcome=Outcome.FAULT, message="1 / 0")
     broken = Report(checks=[check], tier="none", seed=1, duration_s=0)

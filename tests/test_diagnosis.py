@@ -159,3 +159,9 @@ def test_ranks_are_named_in_words():
 
 def test_an_unknown_signal_is_told_by_its_number():
     assert of_status(0, 40, 0).headline == "signal 40: the process was ended by this signal"
+
+
+@pytest.mark.parametrize("op", ["all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor"])
+def test_tensors_of_different_sizes_are_told_also_of_collectives_into_one_tensor(op):
+    found = mismatch([waits(rank, collective(1, WAITING, op, (4 + rank,))) for rank in range(2)])
+    assert found and f"{op} (float32 [5])" in found.sentence

@@ -13,7 +13,7 @@ from rings import ring_all_reduce
 import worldsize as ws
 from worldsize import emulate, hardware, pricing
 from worldsize.emulate.compute import FlopsMeter, MeasuredMeter
-from worldsize.emulate.conductor import Conductor, Forbidden, Post
+from worldsize.emulate.conductor import ASK, Conductor, Forbidden, Post
 from worldsize.launch import emulated as emulated_side
 from worldsize.launch import magic
 
@@ -181,6 +181,13 @@ def test_the_conductor_refuses_it_also_from_a_rank_that_does_not_ask_itself():
     conductor = Conductor(2, allow={"send", "recv"})
     with pytest.raises(Forbidden, match="barrier is not allowed here"):
         conductor.post(Post(0, 1, "barrier", "0", (0, 1), "", 0, b""))
+
+
+def test_a_rank_asks_for_the_time_once_at_a_time():
+    conductor = Conductor(2)
+    assert conductor.post(Post(0, 1, ASK, "", (), "", 0, b"")) == []
+    with pytest.raises(ValueError, match="one thread of a rank"):
+        conductor.post(Post(0, 2, ASK, "", (), "", 0, b""))
 
 
 def test_a_rank_that_posts_nonsense_fails_its_run_and_not_the_launcher():

@@ -82,6 +82,19 @@ def test_a_lost_rank_is_told_as_such_and_who_waits_for_it():
     assert "barrier" in str(caught.value)
 
 
+def ask_and_meet(num_steps):
+    for step in range(num_steps):
+        emulate.elapsed()
+        dist.barrier()
+        print(f"met {step}")
+
+
+def test_who_asks_for_the_time_calls_nothing():
+    with pytest.raises(ws.RankFailed, match="gone after 2 calls") as caught:
+        emulated(ask_and_meet, 5, world_size=2, faults=[LostRank(0, after_calls=2)])
+    assert caught.value.output[0].count("met") == 2
+
+
 def test_a_fault_that_is_not_said_is_drawn_the_same_by_the_same_seed():
     def drawn(fault):
         return fault.on(DGX, 8)

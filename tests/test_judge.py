@@ -297,3 +297,9 @@ def mean(tensor):
     return tensor / dist.get_world_size()
 """
     assert judged(checks, total=remembers, mean=finds).score == 5
+
+
+def test_a_judge_that_comes_to_no_end_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("autograder.judge._SPARE_S", -1)
+    with pytest.raises(RuntimeError, match=r"the judge was not done after 0 s.*--jobs"):
+        judge(write_checks(tmp_path), [("total", TOTAL), ("mean", MEAN)], call_s=1, total_s=1)

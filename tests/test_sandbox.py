@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -20,7 +21,7 @@ from needs import give_up
 from processes import wait_until
 from tiny_lab import ROOT, need_root, needs_jail, without_jails, write_checks
 
-from autograder.sandbox import Limits, Sandbox, Tier, plan
+from autograder.sandbox import Limits, Sandbox, Tier, plan, stem
 from autograder.sandbox.jail import SCOPED_ABI, landlock_abi
 from worldsize.launch import RankFailed, RunTimeout, run
 from worldsize.launch.quota import Quota
@@ -415,6 +416,23 @@ def test_of_what_the_stem_forked_no_dead_process_stays():
         first = sandbox.nursery.process.pid
         assert psutil.pid_exists(first)
     assert wait_until(lambda: not psutil.pid_exists(first), WAIT_S)  # for which a zombie is still there
+
+
+def test_no_room_for_a_fork_is_said_and_ends_nothing_else(tmp_path, monkeypatch):
+    def fork():
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", fork)
+    ours, theirs = socket.socketpair()
+    served = threading.Thread(target=stem._Server(theirs, str(tmp_path / "scratch"), 0).serve)
+    served.start()
+    asks = stem.Stem(ours, str(tmp_path))
+    for _ in range(2):
+        with open(os.devnull) as output, pytest.raises(RuntimeError, match=r"unavailable.*--jobs"):
+            asks.call("autograder.judge:main", [], {}, output.fileno())
+    asks.close()
+    served.join(10)
+    assert not served.is_alive()
 
 
 def memory_of_this_process():
