@@ -139,23 +139,39 @@ class Cluster:
         return replace(self, intra=replace(self.intra, latency_s=0.0), inter=inter)
 
     def node_of(self, rank: int) -> int:
-        """The node that holds this rank."""
+        """The node that holds this rank.
+
+        Raises:
+            ValueError: the cluster has no such rank.
+        """
         if not 0 <= rank < self.world_size:
             raise ValueError(f"rank {rank} is not on {self.name}; its ranks are 0 to {self.world_size - 1}")
         return rank // self.gpus_per_node
 
     def nic_of(self, rank: int) -> int:
-        """The NIC, counted within its node, through which this rank leaves its node."""
+        """The NIC, counted within its node, through which this rank leaves its node.
+
+        Raises:
+            ValueError: the cluster has no such rank.
+        """
         self.node_of(rank)
         return rank % self.gpus_per_node * self.nics_per_node // self.gpus_per_node
 
     def leaf_of(self, rank: int) -> int:
-        """The leaf switch to which this rank's NIC is connected."""
+        """The leaf switch to which this rank's NIC is connected.
+
+        Raises:
+            ValueError: the cluster has no such rank.
+        """
         group = self.node_of(rank) // (self.nodes_per_leaf or self.num_nodes)
         return group * self.nics_per_node + self.nic_of(rank) if self.is_rail else group
 
     def route(self, src_rank: int, dst_rank: int) -> Route:
-        """The latency in seconds and the hops of a message; messages that share a hop share its capacity."""
+        """The latency in seconds and the hops of a message; messages that share a hop share its capacity.
+
+        Raises:
+            ValueError: the cluster has no such rank.
+        """
         src_node, dst_node = self.node_of(src_rank), self.node_of(dst_rank)
         if src_rank == dst_rank:
             return Route(0.0, ())
@@ -175,7 +191,11 @@ class Cluster:
         )
 
     def capacity_bytes_per_s(self, hop: str) -> float:
-        """What the messages on a hop of `route` can carry together, in bytes per second."""
+        """What the messages on a hop of `route` can carry together, in bytes per second.
+
+        Raises:
+            ValueError: the cluster has no such hop.
+        """
         if re.fullmatch(r"gpu\d+ (out|in)", hop):
             return self.intra.bandwidth_bytes_per_s
         if self.inter is not None and re.fullmatch(r"node\d+ nic\d+ (out|in)", hop):
@@ -198,7 +218,11 @@ class Cluster:
 
 
 def cluster(name: str) -> Cluster:
-    """The catalogue's cluster of this name; `-x4` at its end sets four nodes, as in `h100-ndr-x4`."""
+    """The catalogue's cluster of this name; `-x4` at its end sets four nodes, as in `h100-ndr-x4`.
+
+    Raises:
+        ValueError: there is no such cluster; names the nearest and all.
+    """
     base, count = name, None
     if match := re.fullmatch(r"(.+)-x(\d+)", name):
         base, count = match[1], int(match[2])

@@ -115,6 +115,9 @@ def price(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, al
 
     Without `algorithm`, NCCL's tuner chooses; Gloo has no choice. "ring" is the textbook's: one ring in the order of
     the ranks, every step a message on `cluster.route`, no protocol. The others force NCCL's choice.
+
+    Raises:
+        ValueError: there is no such operation, algorithm or rank, the size is negative, or it cannot be done so here.
     """
     _check(op, size_bytes, ranks, cluster, algorithm)
     if op == "barrier":

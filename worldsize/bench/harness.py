@@ -58,6 +58,9 @@ def measure(
     them. As many ranks as there are GPUs, or cores where there is none, are real; more than that are emulated on
     `cluster`, and labelled so. `told` hears of every timing. With `journal`, a file, timings are kept as they end, and
     a measurement of the same program on the same machine that was cut off goes on where it stopped.
+
+    Raises:
+        ValueError: no step is left to be timed after those that warm up.
     """
     task = Task.model_validate(task)
     if num_warmup_steps >= task.num_steps:

@@ -43,6 +43,9 @@ def memory_over_time(
     Each part is a list of `(time_s, size_bytes)`: so many bytes are live from then on, before it none, until the next
     entry or the end of the picture. A single entry is a part that stays. `live_bytes` makes such a list of what is
     allocated and freed.
+
+    Raises:
+        ValueError: no label, a label without an entry, or no bytes at all.
     """
     stacks = {label: _stack(label, levels) for label, levels in parts.items()}
     largest = max([capacity_bytes or 0, *(max(stack.totals, default=0) for stack in stacks.values())])

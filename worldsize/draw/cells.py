@@ -74,7 +74,11 @@ class Mesh:
 
 
 def mesh_of(axes: Mapping[str, int] | DeviceMesh) -> Mesh:
-    """The mesh of these axes, or of torch's DeviceMesh with its own ranks."""
+    """The mesh of these axes, or of torch's DeviceMesh with its own ranks.
+
+    Raises:
+        ValueError: there are no axes, an axis is below 1, or there are too many ranks to draw.
+    """
     if isinstance(axes, Mapping):
         sizes, ranks = dict(axes), None
     else:

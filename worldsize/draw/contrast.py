@@ -30,7 +30,11 @@ class SmallPicture(Picture):
 
 
 def bars(expected: Mapping[str, float], actual: Mapping[str, float], title: str, unit: str = "") -> SmallPicture:
-    """Two bars for each label: what should be and what is; a label that `actual` lacks, or a nan, is told in words."""
+    """Two bars for each label: what should be and what is; a label that `actual` lacks, or a nan, is told in words.
+
+    Raises:
+        ValueError: nothing is expected.
+    """
     labels = list(expected)[:_MAX_ROWS]
     if not labels:
         raise ValueError("There is nothing to compare: give {label: number}.")
@@ -63,7 +67,11 @@ def bars(expected: Mapping[str, float], actual: Mapping[str, float], title: str,
 
 
 def grid(rows: Mapping[str, Sequence[str]], columns: Sequence[str], good: str, title: str) -> SmallPicture:
-    """A field for each row and column with a word in it; where it says `good`, all is well, elsewhere not."""
+    """A field for each row and column with a word in it; where it says `good`, all is well, elsewhere not.
+
+    Raises:
+        ValueError: there are no rows or no columns.
+    """
     labels = list(rows)[:_MAX_ROWS]
     if not labels or not columns:
         raise ValueError("There is nothing to compare: give {row: [word, word, ...]} and the columns' names.")

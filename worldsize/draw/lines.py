@@ -17,7 +17,11 @@ def curves(
     title: str = "",
     difference_from: str | None = None,
 ) -> Picture:
-    """One line for each label; with `difference_from`, a second panel of how far the others are from it."""
+    """One line for each label; with `difference_from`, a second panel of how far the others are from it.
+
+    Raises:
+        ValueError: there is no curve, one has no values, or none is called `difference_from`.
+    """
     if not series or not all(len(values) for values in series.values()):
         raise ValueError("There is no curve to draw: give {label: [value, value, ...]}, no list empty.")
     if difference_from is not None and difference_from not in series:

@@ -37,6 +37,9 @@ def ledger(table: Entries, title: str = "Your predictions") -> Picture:
 
     `table` is what `ledger.show()` gives. A row without such a ratio says why: nothing predicted, no result yet, or a
     prediction or result that is zero or no number, or of which one is below zero.
+
+    Raises:
+        ValueError: the ledger is empty.
     """
     entries = table.entries
     if not entries:

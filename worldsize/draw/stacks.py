@@ -17,7 +17,11 @@ def memory(
     title: str = "What fills memory",
     capacity_label: str = "capacity",
 ) -> Picture:
-    """One stacked bar for each label (a rank, a model, a batch size): bytes by part, and what fits."""
+    """One stacked bar for each label (a rank, a model, a batch size): bytes by part, and what fits.
+
+    Raises:
+        ValueError: no part has a size above 0.
+    """
     totals = {label: sum(sizes.values()) for label, sizes in parts.items()}
     largest = max([*totals.values(), capacity_bytes or 0], default=0)
     if largest <= 0:

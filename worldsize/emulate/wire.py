@@ -89,7 +89,11 @@ class Wire:
         result: Any,
         **fields: Any,
     ) -> Work:
-        """The work of a call; when the answer comes, `fill` puts it where it belongs."""
+        """The work of a call; when the answer comes, `fill` puts it where it belongs.
+
+        Raises:
+            Forbidden: the run does not allow this operation.
+        """
         if self._allow is not None and op not in (*self._allow, ASK):
             raise Forbidden(refusal(op, self._allow))
         with self._lock:

@@ -293,7 +293,11 @@ def load(name: str, folder: Path | str | None = None) -> Quiz:
 
 
 def find_folder() -> Path:
-    """The nearest folder of quizzes, from the working directory upwards."""
+    """The nearest folder of quizzes, from the working directory upwards.
+
+    Raises:
+        ValueError: there is none.
+    """
     here, ours = Path.cwd(), Path(__file__).resolve()
     for folder in (here, *here.parents, *ours.parents):
         if any((folder / FOLDER).glob("*.toml")):
