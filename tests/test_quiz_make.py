@@ -79,6 +79,13 @@ def test_key_draws_the_forms_again_and_its_table_has_every_answer(place, make):
     assert forms[0].variants[0].text.split("**")[1] in (place / "quiz/md/s0000.md").read_text()
 
 
+def test_an_answer_is_no_formula_in_the_keys_table():
+    asked = question(WORDS.replace('"all-gather", ', '"＝1+1", '))
+    (form,) = deal(Blueprint(title="Test", count=1), [asked], [Student("ada", "Ada")], b"k")
+    (_, row) = csv.reader(making._table([form]).decode("utf-8-sig").splitlines())
+    assert row[-1] == "'＝1+1 or allgather"
+
+
 def test_same_secret_gives_the_same_bytes_in_one_process_or_two_and_another_one_others(place, make, monkeypatch):
     monkeypatch.setattr(making, "_FEW", 2)
     secret = place / "secret"

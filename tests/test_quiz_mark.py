@@ -1,6 +1,8 @@
 """Responses of every layout become scores; what cannot be read stops the command, and nothing is half-written."""
 
 import csv
+import json
+import os
 import re
 
 import pytest
@@ -10,8 +12,9 @@ from typer.testing import CliRunner
 from autograder.cli import app
 from autograder.quiz import marked
 from autograder.quiz.layouts import read_responses
+from autograder.quiz.notebooks import value
 from autograder.quiz.reading import of_value, understood
-from autograder.quiz.reports import comparable
+from autograder.quiz.reports import comparable, of_moodle
 from autograder.quiz.responses import read_table
 from autograder.quiz.sheets import sheets
 from worldsize.quiz import mark
@@ -365,13 +368,150 @@ def test_a_folder_of_notebooks_is_read_and_never_run(run, dealt, tmp_path):
     assert (scores(out)["ada"]["points"], scores(out)["bob"]["points"]) == ("6", "0") and not marker.exists()
 
 
+@pytest.fixture
+def handed_in(dealt, tmp_path):
+    """A folder with a notebook of Ada's, who gets all right, and what writes another one: of whom, and changed how."""
+    folder = tmp_path / "handed"
+    folder.mkdir()
+
+    def write(form, change=lambda content: None, answers=None, name=None):
+        content = json.loads(notebook(form, answers or {}))
+        change(content)
+        file = folder / (name or f"{form.student.id}.ipynb")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(content), encoding="utf-8")
+        return folder
+
+    ada = dealt[0][0]
+    write(ada, answers={number: repr(written) for _, number, written in all_right(ada)})
+    return folder, write
+
+
+SILLY = {
+    "the quiz's metadata": lambda content: content["metadata"].update(quiz=5),
+    "nbgrader's": lambda content: [cell["metadata"].update(nbgrader=5) for cell in content["cells"]],
+    "an older minor version": lambda content: content.update(nbformat_minor=4),
+    "an output": lambda content: content["cells"][0].update(outputs=[{"output_type": "stream"}]),
+}
+
+
+@pytest.mark.parametrize("change", SILLY.values(), ids=SILLY)
+def test_a_notebook_with_odd_marks_is_read_by_the_rest(run, dealt, handed_in, change):
+    folder, write = handed_in
+    bob = dealt[0][1]
+    write(bob, change, {number: repr(written) for _, number, written in all_right(bob)})
+    result, out = run(folder)
+    assert result.exit_code == 0, result.output
+    assert [scores(out)[name]["points"] for name in ("ada", "bob")] == ["6", "6"]
+
+
+ODD_ANSWERS = {"overflow": "1" + "0" * 400 + " + 1j", "signs": "-" * 900 + "1", "sum": "+".join("1" * 900)}
+
+
+@pytest.mark.parametrize("answer", ODD_ANSWERS.values(), ids=ODD_ANSWERS)
+def test_an_answer_that_breaks_pythons_own_reading_is_a_problem_of_that_answer(run, dealt, handed_in, answer):
+    folder, write = handed_in
+    write(dealt[0][1], answers={1: answer})
+    result, out = run(folder)
+    assert result.exit_code == 1 and not out.exists() and isinstance(result.exception, SystemExit)
+    assert "bob.ipynb, cell question_1: bob, question 1: " in result.output and "ada.ipynb" not in result.output
+    result, out = run(folder, "--unreadable-as-zero")
+    assert result.exit_code == 0, result.output
+    assert [scores(out)[name]["points"] for name in ("ada", "bob")] == ["6", "0"]
+
+
+SPOILED = {
+    "a number for a source": lambda content: content["cells"][0].update(source=5),
+    "half a surrogate": lambda content: content["cells"][0].update(source="\ud800"),
+    "too much text": lambda content: content["cells"][0].update(source="#" * (1 << 20)),
+}
+
+
+@pytest.mark.parametrize("change", SPOILED.values(), ids=SPOILED)
+def test_a_file_that_is_no_notebook_is_told_with_its_student(run, dealt, handed_in, change):
+    folder, write = handed_in
+    write(dealt[0][1], change)
+    result, out = run(folder, "--unreadable-as-zero")
+    assert result.exit_code == 1 and not out.exists() and isinstance(result.exception, SystemExit)
+    assert "bob.ipynb: bob: " in result.output and "ada.ipynb" not in result.output
+
+
+def _link(path):
+    path.with_suffix(".txt").write_text("{}")
+    path.symlink_to(path.with_suffix(".txt"))
+
+
+def _huge(path):
+    path.touch()
+    os.truncate(path, (20 << 20) + 1)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, _link, _huge])
+def test_only_plain_files_of_some_megabytes_are_opened(run, handed_in, make):
+    folder, _ = handed_in
+    make(folder / "bob.ipynb")
+    result, out = run(folder)
+    assert result.exit_code == 1 and not out.exists()
+    assert "bob.ipynb: bob: it is no plain file of at most 20 MB." in result.output
+
+
+def test_a_files_name_does_not_outdo_the_collectors_folder(run, dealt, handed_in):
+    folder, write = handed_in
+    ada = folder / "ada.ipynb"
+    (folder / "ada").mkdir()
+    ada.rename(folder / "ada" / "Bob.ipynb")
+    result, out = run(folder, "--unreadable-as-zero", "--ignore-unknown")
+    assert result.exit_code == 1 and not out.exists()
+    assert "ada/Bob.ipynb: ada: its path names more than one student" in result.output
+    write(dealt[0][1])
+    assert "bob: has a row already" not in run(folder)[0].output
+    (folder / "ada" / "Bob.ipynb").rename(folder / "ada" / "ADA.ipynb")
+    result, out = run(folder)
+    assert result.exit_code == 0, result.output
+    assert [scores(out)[name]["points"] for name in ("ada", "bob")] == ["6", "0"]
+
+
+def test_a_files_name_that_is_no_text_can_be_told(run, dealt, handed_in):
+    folder, write = handed_in
+    write(dealt[0][1]).joinpath("bob.ipynb").rename(folder / os.fsdecode(b"\xff\x1b.ipynb"))
+    result, _ = run(folder)
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+    assert r"\udcff\x1b.ipynb: \udcff\x1b: has no form in this key" in result.output
+    result, out = run(folder, "--ignore-unknown")
+    assert result.exit_code == 0, result.output
+    assert r"\udcff\x1b.ipynb" in (out / "unreadable.csv").read_text(encoding="utf-8")
+
+
+def test_a_set_is_an_answer_only_where_order_says_nothing(dealt):
+    form = dealt[0][0]
+    of_kind = {kind: form.variants[number_of(form, kind) - 1].answer for kind in ("multiple", "ordering", "cloze")}
+    assert of_value(of_kind["multiple"], {"D", "C", "B", "A"}) == [0, 1, 2, 3]
+    for kind, given in (("ordering", {"A", "B", "C"}), ("cloze", {"1: 14", "2: a lump"})):
+        with pytest.raises(ValueError, match="it is a set, which has no order: write a list"):
+            of_value(of_kind[kind], given)
+
+
+def test_gaps_in_a_list_are_told_apart_and_none_is_filled_twice(dealt):
+    form = dealt[0][0]
+    answer = form.variants[number_of(form, "cloze") - 1].answer
+    assert of_value(answer, ["1: 14", "2: a lump"]) == {"steps": "14", "what": "a lump"}
+    with pytest.raises(ValueError, match="fills a gap twice"):
+        of_value(answer, {1: 14, "steps": 15})
+
+
+@pytest.mark.parametrize("parts", ["part 1: 14; part 2: x; part 9: y", "part 1: 14; part 2: x; part 2: y"])
+def test_parts_of_a_cloze_that_are_not_each_there_once_are_refused(dealt, parts):
+    form = dealt[0][0]
+    with pytest.raises(ValueError, match="is not 3 parts"):
+        of_moodle(form.variants[number_of(form, "cloze") - 1].answer, parts)
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [("answer_1 =", "is not Python"), ("", "assigns answer_1 no times"), ("answer_1 = 1\nanswer_1 = 2", "2 times")],
 )
 def test_a_cell_that_does_not_say_one_thing_is_refused(source, reason):
-    from autograder.quiz.notebooks import value
-
     with pytest.raises(ValueError, match=reason):
         value(source, 1)
 

@@ -206,16 +206,13 @@ def _write_keys(forms: Sequence[Form], formats: Sequence[Format], folder: Path) 
 
 
 def _table(forms: Sequence[Form]) -> bytes:
+    from autograder.exports import neutral  # here, for it loads nbgrader, which no process that writes forms needs
+
     text = io.StringIO(newline="")
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["student", "number", "question", "variant", "answer"])
     for form in forms:
         for number, variant in enumerate(form.variants, start=1):
             answer = printed(variant.answer)
-            table.writerow([form.student.id, number, variant.question.id, variant.id, _no_formula(answer)])
+            table.writerow([form.student.id, number, variant.question.id, variant.id, neutral(answer)])
     return text.getvalue().encode("utf-8-sig")  # by which spreadsheets know UTF-8
-
-
-def _no_formula(text: str) -> str:
-    """A text that no spreadsheet takes for a formula: an apostrophe is what they themselves put before such text."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

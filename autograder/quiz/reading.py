@@ -53,12 +53,18 @@ def of_value(answer: Answer, value: Any) -> Any:
         return None
     if isinstance(value, Mapping) and isinstance(answer, Gaps):
         named = {_gap_name(str(name), answer): given for name, given in value.items()}
+        if len(named) < len(value):
+            raise ValueError(f"{value!r} fills a gap twice")
         read = {name: of_value(answer.gaps[name], given) for name, given in named.items()}
         return {name: given for name, given in read.items() if given is not None} or None
     if isinstance(value, int | float) and not isinstance(value, bool):
         return understood(answer, repr(value))
+    if isinstance(value, set) and len(value) > 1 and not isinstance(answer, Options):
+        raise ValueError("it is a set, which has no order: write a list")
     if isinstance(value, Sequence | set) and all(isinstance(one, str) for one in value):
-        return understood(answer, value if isinstance(value, str) else ", ".join(sorted(value, key=list(value).index)))
+        between = "; " if isinstance(answer, Gaps) else ", "
+        parts = sorted(value) if isinstance(value, set) else value
+        return understood(answer, value if isinstance(value, str) else between.join(parts))
     raise ValueError(f"{value!r} is neither a number nor letters nor words")
 
 

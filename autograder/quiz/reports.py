@@ -107,7 +107,7 @@ def of_moodle(answer: Answer, text: str) -> Any:
             return _all_of(_several(text, list(answer.shown), "; ", cut=True), answer)
         case Gaps():
             parts = re.split(r"(?:^|; )part (\d+): ", text)
-            if parts[0] or len(parts) != 2 * len(answer.gaps) + 1:
+            if parts[0] or sorted(map(int, parts[1::2])) != list(range(1, len(answer.gaps) + 1)):
                 raise ValueError(f"{text!r} is not {len(answer.gaps)} parts, `part 1: ...; part 2: ...`")
             filled = {
                 list(answer.gaps)[int(number) - 1]: given

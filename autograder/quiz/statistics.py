@@ -13,7 +13,7 @@ BMC Medical Education 9:40 (2009), for distractors that fewer than 5 % choose.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -447,8 +447,3 @@ def _answer_flags(item: Item) -> Iterable[Flag]:
 def _chance_of(count: int, num: int) -> float:
     """The chance of at least so many heads of so many throws."""
     return float(stats.binom.sf(count - 1, num, 0.5))
-
-
-def flag_counts(found: Sequence[Item]) -> Counter[str]:
-    """How many questions have each flag."""
-    return Counter(name for item in found for name in {flag.name for flag in item.flags})
