@@ -66,11 +66,12 @@ c.AssignLatePenalties.plugin_class = "autograder.late.Policy"
 # `nbgrader export`: no number where there is no grade
 c.ExportApp.plugin_class = "autograder.exports.Grades"
 
-# a student's Markdown, in feedback and in the formgrader, with nothing in it that can run
+# a student's cells, in feedback and in the formgrader, with nothing in them that can run or take hours to render
 sanitize.install()
 c.HTMLExporter.filters = {
     "markdown2html": "autograder.sanitize.markdown_to_html",
     "clean_html": "autograder.sanitize.clean",
+    "highlight_code": "autograder.sanitize.highlight_code",
 }
 
 # feedback: a page of our own, which a student can read without a network

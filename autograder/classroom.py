@@ -11,7 +11,6 @@ import functools
 import glob
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from copy import deepcopy
@@ -29,7 +28,7 @@ from pydantic import BaseModel, ValidationError
 from autograder import assignment
 from autograder.engines import Engine, LocalPool
 from autograder.extract import Malformed, given_imports, read_submission, student_cells
-from autograder.records import QUIZ_KEY, Limits, engine_sha256, file_sha256, hidden
+from autograder.records import QUIZ_KEY, Limits, engine_sha256, file_sha256, hidden, put
 from autograder.verdict import Outcome, Report
 
 _USUAL = Limits(call_s=15, total_s=120, allow_untrusted=False)
@@ -268,8 +267,4 @@ def _reason(done: Mapping[str, Any]) -> str:
 def write_whole(path: Path, text: str) -> None:
     """Puts a file in its place whole, so that a run that is cut off leaves either the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(file.name, path)
+    put(path, text.encode())

@@ -21,6 +21,7 @@ MAX_BYTES = 20 << 20
 MAX_SOURCE_CHARS = 1 << 20  # of all cells together; parsing costs hundreds of bytes for each
 MAX_CELLS = 2000
 MAX_DEPTH = 40
+MAX_NODES = 200_000  # values beside outputs; each may cost a hundred times its bytes. An honest file has 1000
 _DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _NEW_CELL = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
 
@@ -33,8 +34,8 @@ def read_submission(path: Path, release: NotebookNode, student: str | None = Non
     """The text of a submitted file in a fresh notebook, whose metadata and grade cells are the release's.
 
     Raises:
-        Malformed: it is no plain file, too large, not JSON, nested too deep, or not a notebook of this assignment; or
-            it is the form of a quiz that another student than this one was given.
+        Malformed: it is no plain file, too large, not JSON, nested too deep, of too many values, with unknown cells, or
+            not a notebook of this assignment; or it is the form of a quiz that another student than this one was given.
     """
     submitted = _read(path)
     quiz = submitted.metadata.get("quiz")
@@ -67,12 +68,15 @@ def _read(path: Path) -> NotebookNode:
             "Open it in JupyterLab, save it and submit it again."
         ) from None
     _forget(content)
-    _refuse_depth(content, MAX_DEPTH)
+    _refuse_shape(content, MAX_DEPTH, MAX_NODES)
     try:
         notebook = nbformat.reads(json.dumps(content), as_version=4)
         nbformat.validate(notebook)
     except Exception as error:
         raise Malformed(f"The file is not a valid notebook: {_first_line(error)}.") from None
+    # a minor version that nbformat does not know yet may have any, as far as it is concerned
+    if unknown := [cell.cell_type for cell in notebook.cells if cell.cell_type not in [*_NEW_CELL]]:
+        raise Malformed(f"The notebook has a cell of a type that is none of Jupyter's: {repr(unknown[0])[:40]}.")
     if len(notebook.cells) > MAX_CELLS:
         raise Malformed(f"The notebook has {len(notebook.cells)} cells; at most {MAX_CELLS} are read.")
     if (size := sum(len(cell.source) for cell in notebook.cells)) > MAX_SOURCE_CHARS:
@@ -159,7 +163,7 @@ def _defines(node: ast.stmt) -> bool:
     if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
         try:
             ast.literal_eval(node.value)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, ArithmeticError):  # as of a sum that no float can hold
             return False
         return True
     return isinstance(node, _DEFINITIONS)
@@ -189,13 +193,16 @@ def _forget(content: Any) -> None:
             cell |= {"id": f"cell-{number}"} if "id" in cell else {}
 
 
-def _refuse_depth(content: Any, limit: int) -> None:
-    level = [content]
-    for _ in range(limit):
+def _refuse_shape(content: Any, max_depth: int, max_nodes: int) -> None:
+    level, num_nodes = [content], 1
+    for _ in range(max_depth):
         level = [child for node in level for child in _children(node)]
+        num_nodes += len(level)
+        if num_nodes > max_nodes:
+            raise Malformed(f"The file holds more than {max_nodes} values; clear its outputs and submit again.")
         if not level:
             return
-    raise Malformed(f"The file nests deeper than any notebook does ({limit} levels).")
+    raise Malformed(f"The file nests deeper than any notebook does ({max_depth} levels).")
 
 
 def _children(node: Any) -> Iterator[Any]:

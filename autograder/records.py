@@ -199,9 +199,13 @@ def hidden(source: Path) -> Path:
 
 
 def append(log: Path, **content: object) -> Entry:
-    """The entry made of this content, added to the log's end as one line that is on disk when this returns."""
+    """The entry made of this content, added to the log's end as one line that is on disk when this returns.
+
+    Raises:
+        OSError: it could not be written whole.
+    """
     descriptor = os.open(log, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-    with os.fdopen(descriptor, "rb+", buffering=0) as file:
+    with os.fdopen(descriptor, "rb+") as file:  # buffered: it goes on after a write that took only a part
         fcntl.flock(file, fcntl.LOCK_EX)  # several gradings may end at once
         text = file.read().decode(errors="replace")
         last = next((entry for line in reversed(text.split("\n")) if (entry := _parsed(line))), None)
@@ -211,6 +215,7 @@ def append(log: Path, **content: object) -> Entry:
         entry = entry.model_copy(update={"sha256": entry.computed_sha256()})
         torn = "\n" if text and not text.endswith("\n") else ""
         file.write(f"{torn}{entry.model_dump_json()}\n".encode())
+        file.flush()
         os.fsync(file.fileno())
     return entry
 
@@ -253,26 +258,46 @@ def latest(entries: list[Entry]) -> dict[tuple[str, str, str], Entry]:
 
 
 def keep(root: Path, path: Path) -> str | None:
-    """The hash of a plain file, of which a copy is kept unless it is larger than any submission that is read."""
+    """The hash of a plain file, of which a copy is kept unless it is larger than any submission that is read.
+
+    A copy that is not whole, as after a power failure, is made anew.
+    """
     sha256 = file_sha256(path)
     kept = root / KEPT / str(sha256)
-    if sha256 and not kept.exists() and path.stat().st_size <= MAX_BYTES:
+    if sha256 and path.stat().st_size <= MAX_BYTES and file_sha256(kept) != sha256:
         kept.parent.mkdir(mode=0o700, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as copy:
-            copy.write(path.read_bytes())
-        os.replace(copy.name, kept)
+        put(kept, path.read_bytes())
     return sha256
 
 
+def put(path: Path, content: bytes) -> None:
+    """Puts a file in its place whole, so that a run that is cut off leaves either the old one or the new one."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, path)
+        except BaseException:  # a full disk is not to be filled with halves
+            os.unlink(file.name)
+            raise
+
+
 def file_sha256(path: Path) -> str | None:
-    """The hash of a plain file, None of anything else; of one that nobody will read, that of its size and beginning."""
-    if path.is_symlink() or not path.is_file():
+    """The hash of a plain file, of one that nobody will read that of its size and beginning, None of anything else.
+
+    None also of a file that may not be read: reading it later is the fault of that submission, not of the whole class.
+    """
+    try:
+        if path.is_symlink() or not path.is_file():
+            return None
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            if size <= MAX_BYTES:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+            return hashlib.sha256(f"{size} bytes, ".encode() + file.read(MAX_BYTES)).hexdigest()  # it may be a terabyte
+    except PermissionError:
         return None
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        if size <= MAX_BYTES:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-        return hashlib.sha256(f"{size} bytes, ".encode() + file.read(MAX_BYTES)).hexdigest()  # it may be a terabyte
 
 
 @cache

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import jsonschema
 import psutil
@@ -16,7 +17,7 @@ from tiny_lab import ROOT, needs_jail, once
 from tiny_project import ENDLESS, NAME, PROGRAM, RAISES, SILENT, hand_in, make_course, program
 from typer.testing import CliRunner
 
-from autograder.bench.batch import read_batch
+from autograder.bench.batch import Batch, read_batch
 from autograder.cli import app
 from worldsize import bench
 
@@ -190,6 +191,13 @@ def test_what_cannot_be_measured_is_told_in_a_sentence(tmp_path, monkeypatch, wo
     monkeypatch.delenv("WORLDSIZE_CIFAR10", raising=False)
     done = call(*words)
     assert done.exit_code == 1 and said in done.output, done.output
+
+
+def test_a_program_that_may_not_be_read_does_not_end_the_batch(monkeypatch):
+    refused = PermissionError(13, "Permission denied")
+    monkeypatch.setattr("autograder.assignment.read", Mock(side_effect=refused))
+    measured = Batch(Mock(limits=None), None)._fingerprint("ada")  # pyright: ignore[reportArgumentType]
+    assert len(measured) == 64
 
 
 def test_a_lab_without_a_program_has_nothing_to_measure(tmp_path, monkeypatch):

@@ -1,14 +1,19 @@
 """Grading a class at once: what is kept, what is judged again, what a crash leaves, what a broken grader costs."""
 
+import io
 import json
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from copy import deepcopy
+from functools import partial
+from itertools import count
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from nbgrader.api import Gradebook
@@ -18,7 +23,7 @@ from tiny_lab import MEAN, NAME, TOTAL, answered, make_course, needs_jail, relea
 from typer.testing import CliRunner
 
 from autograder import engines, records
-from autograder.classroom import KEPT, Lab, judge_class
+from autograder.classroom import KEPT, Lab, judge_class, write_whole
 from autograder.cli import app
 from autograder.course import open_course
 from autograder.engines import LocalPool
@@ -133,13 +138,13 @@ def test_a_grader_that_breaks_on_one_goes_on_with_the_others_and_tries_it_again(
 
 def neighbours(outcome, message):
     """A judge that lets the first submission be slow, or killed, as beside a neighbour that takes too much."""
-    asked = []
+    numbers = count(1)
 
     def judge(checks, cells, **options):
-        asked.append(cells)
-        ending = {"outcome": outcome, "message": message} if len(asked) == 1 else {"outcome": Outcome.PASSED}
+        number = next(numbers)
+        ending = {"outcome": outcome, "message": message} if number == 1 else {"outcome": Outcome.PASSED}
         check = CheckResult(name="check", cell="check_total", promise="It holds.", points=5, **ending)
-        return Report(checks=[check], tier="none", seed=len(asked), duration_s=0)
+        return Report(checks=[check], tier="none", seed=number, duration_s=0)
 
     return judge
 
@@ -188,6 +193,43 @@ def test_a_gradebook_that_was_lost_gets_its_scores_again(course, monkeypatch):
             assert gradebook.find_submission(NAME, "anna").score == 5
         (course / "gradebook.db").unlink()
     assert asked == [1]
+
+
+def test_a_file_that_may_not_be_read_is_a_fault_of_its_student_alone(course, judgings, monkeypatch):
+    hand_in(course, "ada")
+    hand_in(course, "bob")
+    refused, real = lab(course).submission("ada"), io.open
+
+    def opened(file, *args, **kw):  # root may read everything, so no mode of a file would do
+        if str(file) == str(refused):
+            raise PermissionError(13, "Permission denied", str(file))
+        return real(file, *args, **kw)
+
+    monkeypatch.setattr(io, "open", opened)
+    monkeypatch.setattr("builtins.open", opened)
+    found = dict(judge_class(lab(course), ["ada", "bob"], LocalPool(1)))
+    assert found["ada"].fault.startswith("PermissionError: ") and found["ada"].report is None
+    assert found["bob"].report and not found["bob"].fault
+
+
+def test_a_file_is_written_in_utf8_whatever_the_locale(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", partial(_in_latin1, tempfile.NamedTemporaryFile))
+    write_whole(tmp_path / "new" / "a.json", "✓ 3")
+    assert (tmp_path / "new" / "a.json").read_bytes() == "✓ 3".encode()
+
+
+def _in_latin1(real, mode="w+b", **kw):
+    return real(mode, **({} if "b" in mode else {"encoding": "latin-1"}) | kw)
+
+
+@pytest.mark.parametrize("broken", ["fsync", "replace"])
+def test_a_file_that_could_not_be_written_leaves_the_old_one_and_no_other(tmp_path, monkeypatch, broken):
+    (tmp_path / "a.json").write_text("old")
+    monkeypatch.setattr(os, broken, Mock(side_effect=OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        write_whole(tmp_path / "a.json", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+    assert (tmp_path / "a.json").read_text() == "old"
 
 
 def test_a_report_with_a_broken_check_is_a_fault(course, monkeypatch):

@@ -60,6 +60,11 @@ def nested(depth):
     return f'{{"nbformat": 4, "nbformat_minor": 5, "cells": [], "metadata": {"[" * depth}1{"]" * depth}}}'
 
 
+def of_tomorrow(cell):
+    """A notebook of a format that nbformat does not know yet, which may therefore have cells that it does not know."""
+    return json.dumps({"nbformat": 4, "nbformat_minor": 99, "metadata": {}, "cells": [cell]}).encode()
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -78,6 +83,12 @@ def nested(depth):
         (nested(60).encode(), "deeper"),
         (nested(100_000).encode(), "damaged"),
         (b'{"nbformat": 1' + b"0" * 5000 + b"}", "damaged"),
+        (of_tomorrow({"cell_type": "foo", "metadata": {}}), "a cell of a type .* 'foo'"),
+        (of_tomorrow({"cell_type": "foo", "metadata": {}, "source": "x = 1"}), "a cell of a type .* 'foo'"),
+        (of_tomorrow({"cell_type": "", "metadata": {}}), "a cell of a type .* ''"),
+        (of_tomorrow({"cell_type": "x\ud800" * 999, "metadata": {}}), "a cell of a type"),
+        (of_tomorrow({"cell_type": ["code"], "metadata": {}}), "a cell of a type"),
+        (of_tomorrow({"cell_type": "markdown", "metadata": {}}), "not a valid notebook"),
     ],
     ids=lambda value: repr(value)[:40],
 )
@@ -116,6 +127,19 @@ def test_too_many_cells_are_refused(read, submission):
     submission.cells += [new_code_cell("") for _ in range(extract.MAX_CELLS)]
     with pytest.raises(Malformed, match="cells; at most"):
         read(submission)
+
+
+def test_too_many_values_are_refused_before_nbformat_copies_each(read, submission, monkeypatch):
+    submission.metadata.padding = [[{}] * 1000] * 200
+    monkeypatch.setattr(nbformat, "reads", lambda *_, **__: pytest.fail("nbformat was given them"))
+    with pytest.raises(Malformed, match="more than 200000 values; clear its outputs"):
+        read(json.dumps(submission))
+
+
+def test_as_many_values_as_outputs_have_are_read(read, submission):
+    content = json.loads(nbformat.writes(submission))
+    content["cells"][-1]["outputs"] = [{}] * (extract.MAX_NODES + 1)
+    assert cells_of(read(content), submission)["total"] == ANSWER
 
 
 def test_text_that_no_file_can_hold_is_refused(read, submission):
@@ -324,6 +348,7 @@ def test_magics_are_blanked_and_lines_stay(release, submission):
         "x = 1\0",
         "def f(:",
         "x = 1" + "0" * 5000,
+        "x = 1" + "0" * 400 + " + 1j",
     ],
     ids=lambda source: source[:12],
 )

@@ -1,11 +1,13 @@
 """The audit log: nothing is taken out of it unseen, and a score in it can be reproduced."""
 
 import json
+import os
 import subprocess
 import sys
 from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import nbformat
 import pytest
@@ -151,6 +153,54 @@ def test_the_log_goes_on_after_a_line_that_was_half_written(course, lines):
     entries, problems = records.read(log)
     assert [entry.student for entry in entries] == ["ada", "bob", "cy", "dan"]
     assert len(problems) == 1 and "line 4" in problems[0]
+
+
+def test_an_entry_that_the_disk_has_no_room_for_is_an_error(course, lines):
+    """Of the last bytes that fit, the system tells in a number only that they were not all."""
+    log = Path(course.root, records.LOG)
+    before = log.read_bytes()
+    script = (
+        "import resource, signal, sys\nsys.path[:0] = [sys.argv[1]]\nfrom test_records import grade, report, PASSED\n"
+    )
+    script += "from nbgrader.coursedir import CourseDirectory\n"
+    script += "course = CourseDirectory(root=sys.argv[2], source_directory='solutions', release_directory='labs')\n"
+    script += "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    script += "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))\n"
+    script += "try:\n    grade(course, report(PASSED))\nexcept OSError as error:\n    sys.exit(f'refused: {error}')\n"
+    command = [sys.executable, "-c", script, str(Path(__file__).parent), course.root, str(len(before) + 100)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "refused: [Errno 27] File too large" in done.stderr
+    grade(course, report(PASSED), student="dan")
+    entries, problems = read(course)
+    assert [entry.student for entry in entries] == ["ada", "bob", "cy", "dan"] and log.read_bytes().startswith(before)
+    assert len(problems) == 1 and "line 4" in problems[0]
+
+
+def test_a_kept_copy_that_is_not_whole_is_made_anew(course, tmp_path):
+    path = records.graded_files(course, NAMES)["submission"]
+    kept = tmp_path / records.KEPT / str(records.keep(tmp_path, path))
+    kept.write_bytes(b"")
+    records.keep(tmp_path, path)
+    assert kept.read_bytes() == path.read_bytes()
+
+
+def test_a_copy_is_on_disk_before_it_has_its_name(course, tmp_path, monkeypatch):
+    done, synced, named = [], os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda file: done.append(f"{os.fstat(file).st_size} bytes") or synced(file))
+    monkeypatch.setattr(os, "replace", lambda *paths: done.append("named") or named(*paths))
+    path = records.graded_files(course, NAMES)["submission"]
+    records.keep(tmp_path, path)
+    assert done == [f"{path.stat().st_size} bytes", "named"]
+
+
+@pytest.mark.parametrize("of", ["open", "stat"])
+def test_a_file_that_may_not_be_read_has_no_hash(course, monkeypatch, of):
+    path = records.graded_files(course, NAMES)["submission"]
+    where = "builtins.open" if of == "open" else "pathlib.Path.is_file"  # the folder, too, may be closed
+    with monkeypatch.context() as patched:
+        patched.setattr(where, Mock(side_effect=PermissionError(13, "Permission denied")))
+        found = records.file_sha256(path)
+    assert found is None and records.file_sha256(path)
 
 
 def test_a_log_whose_end_was_cut_off_is_found_by_the_graded_notebook(course, lines):

@@ -1,6 +1,7 @@
 """What a student writes in Markdown, on a rendered feedback page and on the instructor's formgrader page."""
 
 import re
+from html import escape
 from xml.etree import ElementTree
 
 import nbgrader
@@ -13,9 +14,10 @@ from tiny_lab import ROOT
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
+from autograder.authoring import parse
 from autograder.offline import FormulasToMathML
 from autograder.page import FeedbackExporter
-from autograder.sanitize import markdown_to_html
+from autograder.sanitize import highlight_code, markdown_to_html
 
 NBGRADER = f"{nbgrader.__path__[0]}/server_extensions/formgrader"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAG7buVgAAAABJRU5ErkJggg=="
@@ -145,6 +147,82 @@ def test_formulas_stay_formulas():
     formgrade = page("formgrade", cell)
     assert r"$a<b$ and $$\frac{1}{N} \sum_i x_i$$" in text(formgrade)  # which MathJax draws, in its safe mode
     assert any(",Safe" in one.get("src", "") for one in formgrade.iter("script"))
+
+
+SLOW = {  # whose rendering would take hours at the length that is accepted
+    "environments": r"\begin{a}" * 120,
+    "formulas": r"\\[" * 120,
+    "blanks": "x" + " " * 400 + "x",
+    "blank lines": "x" + "\n \t" * 120 + "x",
+    "names": r'"\N{' * 120,
+    "long": "<b>x</b> " * 2500,
+    "tags": "<mi>" * 20_001,
+}
+
+
+@pytest.mark.parametrize("kind", sorted(SLOW.keys() - {"names"}))
+def test_markdown_that_would_be_rendered_slowly_is_shown_as_it_was_written(kind):
+    assert markdown_to_html({}, SLOW[kind]) == f"<pre>{escape(SLOW[kind])}</pre>"
+
+
+@pytest.mark.parametrize("kind", ["blanks", "blank lines", "names", "long"])
+def test_code_that_would_be_coloured_slowly_is_shown_as_it_was_written(kind):
+    written = f"<pre>{escape(SLOW[kind])}</pre>"
+    assert highlight_code(SLOW[kind]) == f'<div class="highlight">{written}</div>'
+    for name in EXPORTERS:
+        pre = [text(one) for one in page(name, new_code_cell(SLOW[kind])).iter("pre")]
+        assert SLOW[kind] in pre or SLOW[kind].lstrip("\n") in pre
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("piece", [r"\begin{a}", r"\\[", r"\\(", "\n \t", " ", "*", "a.", "- a\n", "<b>", r"'\N{", "["])
+def test_a_cell_as_long_as_a_notebook_may_be_is_shown(piece):
+    source = "x " + piece * ((1 << 20) // len(piece)) + " x"
+    assert markdown_to_html({}, source).startswith("<pre>") and "<pre>" in highlight_code(source)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", EXPORTERS)
+def test_the_pages_colour_code_quickly(name):
+    source = "*" * 19_000  # of which the highlighter for IPython searches the rest from each
+    assert source in text(page(name, *[new_code_cell(source) for _ in range(20)]))
+
+
+@pytest.mark.parametrize("name", EXPORTERS)
+def test_only_python_is_coloured_whatever_a_student_names(name):
+    cells = [
+        new_code_cell("%%javascript\nif (a) b"),
+        new_markdown_cell("```js\nif (a) b\n```\n\n```mermaid\nif b\n```"),
+    ]
+    soup = page(name, *cells)
+    (code,) = (one for one in soup.iter("code") if one.get("class") == "language-js")
+    assert text(code) == "if (a) b\n" and not [*code]
+    (code,) = (one for one in soup.iter("code") if one.get("class") == "language-mermaid")
+    assert text(code) == "if b\n"
+    assert [one.text for one in soup.iter("span") if one.get("class") == "k"] == ["if"]  # as if it were Python
+
+
+def test_slow_code_is_escaped_on_the_pages():
+    payload = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>" + " " * 400 + "x"
+    for name in EXPORTERS:
+        assert active(page(name, new_code_cell(payload))) == active(page(name, new_code_cell("plain")))
+
+
+def test_the_cells_of_this_course_are_rendered_and_coloured():
+    """What is refused for its time stays far from what is written: cells twice as long and as full pass."""
+    paths = [path for folder in ("weeks", "labs", "solutions") for path in (ROOT / folder).rglob("*.py")]
+    sources = [cell.source for path in paths for cell in parse(path).cells]
+    longest, fullest = sorted(sources, key=len), sorted(sources, key=lambda source: source.count("\\"))
+    for source in {*longest[-20:], *fullest[-20:]}:
+        twice = f"{source}\n\n{source}"
+        assert "hl-python3" in highlight_code(twice)
+        assert not markdown_to_html({}, twice).startswith("<pre>")
+
+
+def test_formulas_do_not_make_a_cell_too_long():
+    cell, _ = FormulasToMathML().preprocess_cell(new_markdown_cell(r"$\frac{a_1}{b_1}$ and " * 150), {}, 0)
+    html = markdown_to_html({}, cell.source)
+    assert len(cell.source) > 25_000 and html.count("<mfrac>") == 150 and not html.startswith("<pre>")
 
 
 def test_a_cell_that_cannot_be_rendered_is_shown_as_it_was_written():

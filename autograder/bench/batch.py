@@ -190,7 +190,7 @@ class Batch:
         """A hash of the program, of how it is measured, and of the code that measures."""
         try:
             source = assignment.read(self.lab.submission(student).with_name(PROGRAM))
-        except Malformed as reason:
+        except (Malformed, OSError) as reason:  # measuring it tells the reason
             source = f"malformed: {reason}"
         basis = [source, self.settings, self.lab.limits, engine_sha256()]
         return hashlib.sha256(repr(basis).encode()).hexdigest()
