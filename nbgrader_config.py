@@ -17,7 +17,8 @@ warnings.filterwarnings("ignore", message="Object of type <Submitted")
 c.CourseDirectory.course_id = "worldsize"
 c.CourseDirectory.source_directory = "solutions"
 c.CourseDirectory.release_directory = "labs"
-# what lies beside a solution and must reach neither students nor their submissions
+# what lies beside a solution and must reach neither students nor their submissions; a project's programs travel
+# through the exchange all the same, by the classes of autograder.exchange
 c.CourseDirectory.ignore = ["*.py", "*.pyc", "*.toml", "key.json", "wrong", "right", "feedback", "__pycache__", ".*"]
 
 c.ClearSolutions.code_stub = {
@@ -55,10 +56,16 @@ c.OverwriteCells.add_missing_cells = True
 # a project is trained many times over: as often as its hidden checks ask, and by torchrun, which takes seconds to start
 c.Grade.call_s_of, c.Grade.total_s_of = {"project1": 90}, {"project1": 900}
 
+# the exchange: with a project's programs
+c.ExchangeFactory.release_assignment = "autograder.exchange.Release"
+c.ExchangeFactory.fetch_assignment = "autograder.exchange.Fetch"
+c.ExchangeFactory.submit = "autograder.exchange.Submit"
+
 # lateness: by the collectors' record, and not by a timestamp.txt among the student's files
 late.install()
 c.ExchangeFactory.collect = "autograder.late.Collect"
 c.ZipCollectApp.collector_plugin = "autograder.late.FileNames"
+c.FileNameCollectorPlugin.valid_ext = [".ipynb", ".py"]  # of programs only those that a project asks for
 c.AssignLatePenalties.plugin_class = "autograder.late.Policy"
 # for instance 30 minutes free, then 10% for every day begun, but never more than 50%; by default nothing
 # c.Policy.grace_minutes, c.Policy.percent_per_day, c.Policy.cap_percent = 30, 10, 50

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import re
+import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,9 @@ from nbgrader.exchange.default import ExchangeCollect
 from nbgrader.plugins import FileNameCollectorPlugin, LateSubmissionPlugin
 from nbgrader.utils import parse_utc
 from traitlets import Bool, Dict, Float
+
+from autograder.assignment import beside
+from autograder.exchange import copy_plain
 
 COLLECTED = "collected.csv"
 _COLUMNS = ["assignment", "student", "submitted", "from"]
@@ -54,13 +59,56 @@ class Policy(LateSubmissionPlugin):
 
 
 class Collect(ExchangeCollect):
-    """nbgrader's own collector, which also notes when each submission that it copies was handed in."""
+    """nbgrader's own collector, which notes when each submission was handed in, and which no student stops or misleads.
+
+    Everybody may write into the exchange's inbound folder: of what lies there only plain files and folders are copied.
+    """
+
+    def init_src(self) -> None:
+        """Finds the submissions; raises as nbgrader's own."""
+        super().init_src()
+        self.src_records = [record for record in self.src_records if record["username"]]
+
+    def _path_to_record(self, path: str) -> dict:
+        """What the name of a submission tells; no username where it is no student's folder."""
+        try:
+            name = os.path.basename(path)
+            name.encode()  # it is noted in UTF-8
+            record = super()._path_to_record(path)
+            if stat.S_ISDIR(os.lstat(path).st_mode) and record["username"]:
+                return record
+        except (OSError, ValueError, OverflowError, TypeError):  # the last three: it tells no time
+            pass
+        self.log.warning(
+            "%r is left out of what is collected: it is no folder with a student and a time in its name", path
+        )
+        return {"username": "", "filename": name, "timestamp": datetime.min}
+
+    def copy_files(self) -> None:
+        """Copies every submission that can be copied.
+
+        Raises:
+            ExchangeError: some could not be copied; the text names the students.
+        """
+        records, failed = self.src_records, []
+        if not records:
+            super().copy_files()  # which says so
+        for record in records:
+            self.src_records = [record]
+            try:
+                super().copy_files()
+            except (OSError, RuntimeError) as reason:
+                self.log.error("%r is not collected: %s", record["filename"], reason)
+                failed.append(record["username"])
+        if failed:
+            self.fail(f"Not collected: {', '.join(failed)}")
 
     def do_copy(self, src: str, dest: str, log: Any = None) -> None:
-        """Copies one submission and notes its time."""
-        super().do_copy(src, dest, log)
+        """Copies one submission and notes its time; raises as `copy_plain`."""
         record = self._path_to_record(src)
-        changed = datetime.fromtimestamp(Path(src).stat().st_ctime, UTC).replace(tzinfo=None)
+        changed = datetime.fromtimestamp(os.lstat(src).st_ctime, UTC).replace(tzinfo=None)
+        coursedir: Any = self.coursedir
+        copy_plain(coursedir, src, dest, self.log)
         if changed - record["timestamp"] > _SLACK:
             self.log.warning(
                 "%s says that it was submitted at %s UTC, but was last changed at %s UTC",
@@ -68,7 +116,6 @@ class Collect(ExchangeCollect):
                 record["timestamp"],
                 changed,
             )
-        coursedir: Any = self.coursedir
         note(Path(coursedir.root), coursedir.assignment_id, record["username"], record["timestamp"], src)
 
 
@@ -78,11 +125,16 @@ class FileNames(FileNameCollectorPlugin):
     _latest = Dict()
 
     def collect(self, submitted_file: str) -> dict | None:
-        """What the name of a file says, as `FileNameCollectorPlugin.collect`."""
+        """What the name of a file says, as `FileNameCollectorPlugin.collect`; None for a program nobody asked for."""
         found = super().collect(submitted_file)
+        app: Any = self.parent
+        coursedir = app.coursedir
+        if found and submitted_file.endswith(".py"):
+            released = coursedir.format_path(coursedir.release_directory, ".", coursedir.assignment_id)
+            # two of one name and without times, as of a library beside the program, would stop nbgrader
+            if f"{os.path.splitext(found['file_id'])[0]}.py" not in beside(Path(released)):
+                return None
         if found and found.get("timestamp"):
-            app: Any = self.parent
-            coursedir = app.coursedir
             student, time = found["student_id"], parse_utc(found["timestamp"])
             if time >= self._latest.get(student, time):  # of several attempts nbgrader takes the last one
                 self._latest[student] = time
