@@ -47,7 +47,7 @@ def read_answer(path: Path) -> Answer:
 
 
 def solution_cells(path: Path) -> dict[str, str]:
-    """The solution of every student cell of a lab script by title, without the marker lines."""
+    """The solution of every student cell of a lab's script or of a program by title, without the marker lines."""
     return {cell.title: without_markers(cell.source) for cell in parse(path).cells if cell.is_solution}
 
 

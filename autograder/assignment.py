@@ -61,11 +61,6 @@ def titles(path: Path) -> list[str]:
     return [cell.title for cell in parse(path).cells if cell.is_solution]
 
 
-def solution_cells_of(path: Path) -> dict[str, str]:
-    """The solution of every cell that students write, by title."""
-    return {cell.title: without_markers(cell.source) for cell in parse(path).cells if cell.is_solution}
-
-
 def beside(released_folder: Path) -> list[str]:
     """The names of the programs that were released beside a notebook, and are to come back beside it."""
     return sorted(path.name for path in released_folder.glob("*.py") if is_project(released_folder.name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +11,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
+from autograder.bench.commands import Engine
 from autograder.bench.commands import app as bench
 from autograder.quiz.commands import app as quizzes
 from autograder.terminal import console, errors, told
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(quizzes, name="quiz")
 app.add_typer(bench, name="bench")
-
-
-class Engine(StrEnum):
-    """Where a class can be judged."""
-
-    LOCAL = "local"
-    RAY = "ray"
 
 
 @app.callback()

@@ -61,7 +61,7 @@ def cases(root: Path, lab: str) -> list[Case]:
     folder = root / "solutions" / lab
     solution = solution_cells(folder / f"{assignment.notebook_of(lab)}.py")
     for program in assignment.authored(folder):
-        solution |= assignment.solution_cells_of(program)
+        solution |= solution_cells(program)
     right = [read_answer(path) for path in sorted(folder.glob("right/*.py"))]
     wrong = [read_answer(path) for path in sorted(folder.glob("wrong/*.py"))]
     return [

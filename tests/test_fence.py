@@ -210,6 +210,19 @@ print(report.model_dump_json())
     assert report.score == 3 and "ValueError: False" in report.checks[-1].message
 
 
+def test_a_program_that_landlock_alone_would_keep_from_its_samples_is_not_judged(tmp_path):
+    checks = write_checks(tmp_path / "course")
+    program = f"""
+from pathlib import Path
+from autograder.judge import judge
+judge(Path({str(checks)!r}), [], allow_untrusted=True, programs={{"train.py": ""}}, references={{"train.py": ""}})
+"""
+    if jail.landlock_abi() < jail.SCOPED_ABI:
+        give_up("sandbox", "this kernel's Landlock cannot keep signals to a jail")
+    done = without_jails(program)
+    assert done.returncode and "keep a program from the samples" in done.stderr and "user namespaces" in done.stderr
+
+
 # Which walls a machine gives.
 
 

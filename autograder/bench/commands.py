@@ -38,7 +38,7 @@ app = typer.Typer(cls=_Group, no_args_is_help=True, pretty_exceptions_enable=Fal
 
 
 class Engine(StrEnum):
-    """Where a class can be measured."""
+    """Where a class can be judged or measured."""
 
     LOCAL = "local"
     RAY = "ray"
@@ -101,7 +101,7 @@ def run(
     with told():
         class_ = _batch(what, submissions, out, settings, grade, allow_untrusted)
         names = class_.lab.named(students or ())
-        place = _place(engine, num_gpus, class_)
+        place = _place(engine, num_gpus)
     outcomes = []
     try:
         with (
@@ -258,7 +258,7 @@ def _batch(
     return batch
 
 
-def _place(engine: Engine, num_gpus: int | None, batch: Batch) -> Any:
+def _place(engine: Engine, num_gpus: int | None) -> Any:
     from autograder.engines import gpu_names, open_engine
 
     if num_gpus is None:

@@ -93,8 +93,9 @@ class _Nursery:
         self._selector.register(self._sock, selectors.EVENT_READ, self._obey)
         self._selector.register(self._wake_r, selectors.EVENT_READ, self._reap)
         try:
-            while all(key.data() for key, _ in self._selector.select()):
-                pass
+            with contextlib.suppress(ConnectionError):  # whoever asks is gone, which needs no words
+                while all(key.data() for key, _ in self._selector.select()):
+                    pass
         finally:
             for pid in self._jobs:
                 _end(pid)
