@@ -53,9 +53,9 @@ def test_one_process_and_two_and_four_ranks_have_the_same_losses(outputs, folder
     assert len(reports) == 2
     first = reports[0]["losses"]
     assert first[0] > 2.2 and first[-1] < 0.5
-    assert reports[1]["losses"] == pytest.approx(first, abs=1e-4)
+    assert reports[1]["losses"] == pytest.approx(first, abs=1e-9)
     words = outputs["same_curve"][-1]["data"]["text/plain"]
-    assert "one process from 2.32" in words and float(words.split()[-1].rstrip(".")) < 1e-5
+    assert "one process from 2.32" in words and float(words.split()[-1].rstrip(".")) < 1e-9
 
 
 def test_one_process_learns_and_the_sum_does_not(outputs):
