@@ -332,15 +332,17 @@ def check_exchange_hands_tensors_on(student, rng):
     """Each rank of the ring receives what the one before it in the list has sent, whatever its size; outgoing stays."""
     world_size = whole(rng, 3, 5)
     ring = drawn_ring(rng, world_size)
-    sent = [positive(rng, whole(rng, 1, 40), dtype=torch.float64) for _ in range(world_size)]
     before = {rank: ring[place - 1] for place, rank in enumerate(ring)}
-    each = [(sent[rank], torch.full_like(sent[before[rank]], -1.0)) for rank in range(world_size)]
-    run = student.emulated(exchange_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES)
-    expect_ring(run.timeline, ring, world_size)
-    for rank, value in enumerate(run.values):
-        hint = "Send to the next in the list, receive from the one before, and wait for both."
-        expect_close(item(value, "incoming"), sent[before[rank]], f"what rank {rank} received in {ring}", hint)
-        expect_close(item(value, "outgoing"), sent[rank], f"what rank {rank} sent", "outgoing is left as it is.")
+    of_one_size = [whole(rng, 1, 40)] * world_size  # first, for a wrong neighbour's tensor may not fit otherwise
+    for sizes in (of_one_size, [whole(rng, 1, 40) for _ in range(world_size)]):
+        sent = [positive(rng, size, dtype=torch.float64) for size in sizes]
+        each = [(sent[rank], torch.full_like(sent[before[rank]], -1.0)) for rank in range(world_size)]
+        run = student.emulated(exchange_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES)
+        expect_ring(run.timeline, ring, world_size)
+        for rank, value in enumerate(run.values):
+            hint = "Send to the next in the list, receive from the one before, and wait for both."
+            expect_close(item(value, "incoming"), sent[before[rank]], f"what rank {rank} received in {ring}", hint)
+            expect_close(item(value, "outgoing"), sent[rank], f"what rank {rank} sent", "outgoing is left as it is.")
     expect_over_the_wire(student, rng, run, exchange_on_rank, ring, world_size=world_size, each=each)
 
 
