@@ -58,6 +58,7 @@ def verify(
         typer.Argument(help="Which, such as lab01 or project1; by default all labs, for a project is timed."),
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="How many answers to grade at once; one a core by default.")] = None,
+    seed: Annotated[int, typer.Option(help="What the inputs of the checks are drawn from.")] = 0,
 ) -> None:
     """Grade every known answer of a lab and compare with the score that it declares."""
     from autograder import assignment
@@ -69,7 +70,7 @@ def verify(
     all_names = [path.parent.name for path in builder.find_sources(root).labs]
     names = labs or [name for name in all_names if not assignment.is_project(name)]
     known = [case for lab in names for case in bank.cases(root, lab)]
-    findings = track(bank.verify(root, known, jobs), total=len(known), console=console, description="Grading")
+    findings = track(bank.verify(root, known, jobs, seed), total=len(known), console=console, description="Grading")
     table = Table("answer", "must get", "got", "seconds", "", box=SIMPLE)
     wrong = []
     for finding in sorted(findings, key=lambda finding: known.index(finding.case)):

@@ -53,7 +53,8 @@ class Finding:
     def told(self) -> str:
         """Its problems, and what every check that was not passed says: all that is needed to mend it from a log."""
         lost = [f"  {check.name}: {check.message}" for check in self.report.checks if check.earned < check.points]
-        return "\n".join([f"{self.case.lab} {self.case.name}:", *(f"  {problem}" for problem in self.problems), *lost])
+        head = f"{self.case.lab} {self.case.name}, inputs drawn with --seed {self.report.seed}:"
+        return "\n".join([head, *(f"  {problem}" for problem in self.problems), *lost])
 
 
 def cases(root: Path, lab: str) -> list[Case]:
@@ -82,18 +83,21 @@ def cases(root: Path, lab: str) -> list[Case]:
     ]
 
 
-def verify(root: Path, cases: list[Case], jobs: int | None = None) -> Iterator[Finding]:
-    """A finding for every case, as they come: those of labs side by side, then those of projects one at a time."""
+def verify(root: Path, cases: list[Case], jobs: int | None = None, seed: int | None = None) -> Iterator[Finding]:
+    """A finding for every case, as they come: those of labs side by side, then those of projects one at a time.
+
+    Inputs are drawn from `seed`, for each case from a fresh one by default, as for a submission.
+    """
     timed = [case for case in cases if assignment.is_project(case.lab)]
     others = [case for case in cases if case not in timed]
     for these, num_at_once in ((others, jobs or os.cpu_count()), (timed, 1)):
         with ThreadPoolExecutor(num_at_once) as pool:
-            for done in as_completed([pool.submit(try_case, root, case) for case in these]):
+            for done in as_completed([pool.submit(try_case, root, case, seed) for case in these]):
                 yield done.result()
 
 
-def try_case(root: Path, case: Case) -> Finding:
-    """The finding for one case, graded as a submission would be."""
+def try_case(root: Path, case: Case, seed: int | None = None) -> Finding:
+    """The finding for one case, graded as a submission would be, on inputs drawn from `seed` or a fresh one."""
     folder, released = root / "solutions" / case.lab, root / "labs" / case.lab
     release = nbformat.read(released / f"{assignment.notebook_of(case.lab)}.ipynb", as_version=4)
     authored = assignment.authored(folder)
@@ -105,6 +109,7 @@ def try_case(root: Path, case: Case) -> Finding:
         preload=given_imports(release),
         programs={path.name: _program(path, case.cells) for path in authored},
         references={path.name: assignment.solved(path) for path in authored},
+        seed=seed,
         **_limits(root, case.lab),
     )
     return Finding(case, report, list(_problems(case, report)))

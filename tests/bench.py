@@ -26,6 +26,7 @@ import bench_hanging
 import bench_honest
 import bench_killing
 import bench_launching
+import bench_lots
 import bench_overlapping
 import bench_quizzing
 import bench_reducing
@@ -227,6 +228,7 @@ PARTS: list[Callable[[], Iterator[Figure]]] = [
     bench_hanging.hanging,
     bench_killing.killing,
     bench_honest.honest,
+    bench_lots.drawing_lots,
     bench_quizzing.quizzing,
     bench_reducing.reducing,
     bench_overlapping.overlapping,

@@ -67,7 +67,7 @@ def test_feedback_without_the_hint_is_told():
 def test_a_finding_tells_all_that_is_needed_to_mend_it():
     case = Case("lab09", "wrong/adds", {}, 0)
     told = Finding(case, report(Outcome.PASSED, Outcome.WRONG), ["got 1 instead of 0"]).told()
-    assert told == "lab09 wrong/adds:\n  got 1 instead of 0\n  check_1: Sum it."
+    assert told == "lab09 wrong/adds, inputs drawn with --seed 1:\n  got 1 instead of 0\n  check_1: Sum it."
 
 
 @needs_jail
@@ -87,6 +87,8 @@ def test_one_wrong_declaration_in_a_bank_is_found(tmp_path):
         "wrong/honest",
         "wrong/too_generous",
     ]
-    found = {finding.case.name: "; ".join(finding.problems) for finding in verify(root, known, jobs=2)}
+    findings = list(verify(root, known, jobs=2, seed=5))
+    assert {finding.report.seed for finding in findings} == {5}
+    found = {finding.case.name: "; ".join(finding.problems) for finding in findings}
     assert "got 2 instead of 3" in (bad := found.pop("wrong/too_generous")) and "'another word'" in bad
     assert set(found.values()) == {""}

@@ -280,6 +280,18 @@ def expect_result(run: Run, step: int, wanted: Tensors, what: str, hint: Callabl
         expect_close(given, flat(wanted), f"{what} on rank {rank}", hint(given), picture=picture)
 
 
+def hold_on_one_of_two_draws(expect: Callable[..., None], student: Any, rng: torch.Generator) -> None:
+    """Raises CheckFailed where this expectation does not hold, nor on inputs that are drawn once more.
+
+    The first Q is the hook's own. To a matrix of just its rank it is in one of some 10,000 draws so nearly blind in one
+    direction that M Q in float32 has lost it: no answer can be right then.
+    """
+    try:
+        expect(student, rng)
+    except CheckFailed:
+        expect(student, rng)
+
+
 def is_like(given: Any, wanted: torch.Tensor, tolerance: float = 1e-4) -> bool:
     return (
         isinstance(given, torch.Tensor)
@@ -526,7 +538,7 @@ NUM_STEPS = 40
 @points(0.5, cell="check_top_k_hook", needs=["check_hook_averages_what_ranks_send"])
 def check_training_with_top_k(student, rng):
     """After 40 steps of training with a twentieth of the entries, the loss is close to the uncompressed one's."""
-    expect_learning(student, rng, TOP_K, 0.05, 1.1)  # with memory it is 0.88 at most, without 3.9 at least
+    expect_learning(student, rng, TOP_K, 0.05, 1.1)  # with memory 0.93 at most of 3,000 draws, without 3.9 at least
 
 
 # orthogonalise
@@ -536,7 +548,7 @@ def check_training_with_top_k(student, rng):
 def check_columns_are_orthonormal(student, rng):
     """Columns of length 1 at right angles, which span what the columns of the matrix span."""
     shapes = [(whole(rng, 20, 40), 4), (9, 9), (whole(rng, 5, 9), 1)]
-    matrices = [torch.randn(shape, generator=rng) + 0.3 for shape in shapes]
+    matrices = [well_conditioned(rng, *shape) for shape in shapes]
     (told,) = student.run(orthogonalise_on_rank, matrices, world_size=1)
     for matrix, given in zip(matrices, told, strict=True):
         shape = tuple(matrix.shape)
@@ -551,6 +563,16 @@ def check_columns_are_orthonormal(student, rng):
         spanned = given @ (given.t() @ matrix)
         hint = "They span another space."
         expect_close(spanned, matrix, f"the {shape} matrix, from the new columns,", hint, rtol=1e-3, atol=1e-3)
+
+
+def well_conditioned(rng: torch.Generator, num_rows: int, num_columns: int) -> torch.Tensor:
+    """A matrix whose columns are neither of length 1 nor at right angles, of strengths from 1 to 3.
+
+    A normal square one is singular to float32 often enough for a right Gram-Schmidt to lose its right angles.
+    """
+    columns = torch.linalg.qr(torch.randn(num_rows, num_columns, generator=rng)).Q
+    mixed = torch.linalg.qr(torch.randn(num_columns, num_columns, generator=rng)).Q
+    return columns * torch.linspace(1.5, 3, num_columns) @ mixed
 
 
 def is_of_shape(given: Any, matrix: torch.Tensor) -> bool:
@@ -607,6 +629,10 @@ def expect_projection(result: torch.Tensor, matrix: torch.Tensor, rank: int, wha
 @points(2, cell="check_power_hook")
 def check_power_is_exact_at_its_rank(student, rng):
     """A mean gradient of rank r arrives whole, though no rank's own has that rank; vectors are averaged."""
+    hold_on_one_of_two_draws(expect_exact_at_its_rank, student, rng)
+
+
+def expect_exact_at_its_rank(student: Any, rng: torch.Generator) -> None:
     num_rows, num_columns = whole(rng, 12, 16), whole(rng, 18, 24)
     matrix, vector = low_rank(rng, num_rows, num_columns, 3), torch.randn(9, generator=rng)
     by_rank = zip(spread(rng, 3, matrix), spread(rng, 3, vector), strict=True)
@@ -742,6 +768,10 @@ def check_power_takes_any_shape_in_any_bucket(student, rng):
 @points(0.5, cell="check_power_hook", needs=["check_power_is_exact_at_its_rank"])
 def check_power_survives_a_gradient_of_zeros(student, rng):
     """A gradient of zeros gives zeros, and the step after it is as good as ever."""
+    hold_on_one_of_two_draws(expect_to_survive_zeros, student, rng)
+
+
+def expect_to_survive_zeros(student: Any, rng: torch.Generator) -> None:
     matrix = low_rank(rng, whole(rng, 12, 16), whole(rng, 18, 24), 2)
     gradients = [[[torch.zeros_like(matrix)], [one]] for one in spread(rng, 2, matrix)]
     run = emulated(student, POWER, 2, gradients, ONE_BUCKET_MB)
