@@ -56,10 +56,12 @@ c.OverwriteCells.add_missing_cells = True
 # a project is trained many times over: as often as its hidden checks ask, and by torchrun, which takes seconds to start
 c.Grade.call_s_of, c.Grade.total_s_of = {"project1": 90}, {"project1": 900}
 
-# the exchange: with a project's programs
+# the exchange: with a project's programs, and no student's file stops the others'
 c.ExchangeFactory.release_assignment = "autograder.exchange.Release"
 c.ExchangeFactory.fetch_assignment = "autograder.exchange.Fetch"
 c.ExchangeFactory.submit = "autograder.exchange.Submit"
+c.ExchangeFactory.release_feedback = "autograder.exchange.ReleaseFeedback"
+c.ZipCollectApp.extractor_plugin = "autograder.archives.Extractor"
 
 # lateness: by the collectors' record, and not by a timestamp.txt among the student's files
 late.install()

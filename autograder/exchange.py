@@ -11,6 +11,7 @@ never ends, and all of it may change while it is copied.
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import shutil
 import stat
@@ -20,7 +21,12 @@ from logging import Logger
 from typing import Any
 
 from nbgrader.coursedir import CourseDirectory
-from nbgrader.exchange.default import ExchangeFetchAssignment, ExchangeReleaseAssignment, ExchangeSubmit
+from nbgrader.exchange.default import (
+    ExchangeFetchAssignment,
+    ExchangeReleaseAssignment,
+    ExchangeReleaseFeedback,
+    ExchangeSubmit,
+)
 from nbgrader.utils import ignore_patterns
 
 from autograder.assignment import is_project
@@ -73,6 +79,27 @@ class Submit(ExchangeSubmit):
         """Copies a student's folder to the exchange; raises as nbgrader's own."""
         with _handing_over(self.coursedir):
             super().do_copy(src, dest, log)
+
+
+class ReleaseFeedback(ExchangeReleaseFeedback):
+    """nbgrader's own, which no student's folder stops."""
+
+    def copy_files(self) -> None:
+        """Releases the feedback of every student for whom that is possible.
+
+        Raises:
+            ExchangeError: for some it was not; the text names their folders.
+        """
+        folders, failed = sorted(glob.glob(self.src_path)), []
+        for folder in folders:
+            self.src_path = folder
+            try:
+                super().copy_files()
+            except (OSError, ValueError) as reason:
+                self.log.error("%s is not released: %s", folder, reason)
+                failed.append(folder)
+        if failed:
+            self.fail(f"Not released: {', '.join(failed)}")
 
 
 def copy_plain(coursedir: CourseDirectory, src: str, dest: str, log: Logger) -> None:

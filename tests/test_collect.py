@@ -246,3 +246,23 @@ def test_zip_collect_takes_the_program_that_was_asked_for(tmp_path):
     assert done.returncode == 0, done.stdout
     assert collected(tmp_path, "ada") == {"report.ipynb", PROGRAM}
     assert collected(tmp_path, "bob") == {"report.ipynb"}
+
+
+def released_feedback(root: Path, student: str, secret: str | None) -> None:
+    folder = root / "feedback" / student / NAME
+    folder.mkdir(parents=True)
+    (folder / "report.html").write_text(student)
+    (folder / "timestamp.txt").write_text(NOON)
+    if secret is not None:
+        (folder / "submission_secret.txt").write_bytes(secret.encode("latin-1"))
+
+
+def test_feedback_of_the_others_is_released_where_one_student_has_no_secret(tmp_path):
+    for student, secret in (("ada", "a"), ("bob", None), ("cleo", "\xff"), ("dan", "d")):
+        released_feedback(tmp_path, student, secret)
+    (tmp_path / "exchange").mkdir()
+    release = exchange.ReleaseFeedback(coursedir=collector(tmp_path).coursedir, config=collector(tmp_path).config)
+    with pytest.raises(ExchangeError, match=r"Not released: \S*/bob/\S+, \S*/cleo/\S+$"):
+        release.start()
+    pages = (tmp_path / "exchange" / "worldsize" / "feedback").glob("*.html")
+    assert sorted(page.read_text() for page in pages) == ["ada", "dan"]

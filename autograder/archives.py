@@ -1,0 +1,136 @@
+"""What `nbgrader zip_collect` unpacks: archives out of an LMS, in which each student may have put one of their own.
+
+An archive may be damaged, locked with a password, hold itself, or unpack to more than a disk takes. nbgrader's own
+extractor ends at the first that it cannot read, and follows archives in archives for ever.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from nbgrader.plugins import ExtractorPlugin
+from traitlets import Integer
+
+_MAX_DEPTH = 3  # of archives in archives
+_LEAST_BYTES = 4096  # that a file takes of a disk, however short it is
+_CHUNK_BYTES = 1 << 20
+
+
+class Extractor(ExtractorPlugin):
+    """nbgrader's own, which no archive stops or floods: what cannot be unpacked is named, and all else is unpacked."""
+
+    max_archive_bytes = Integer(
+        10 << 30, help="Bytes that an archive may unpack to; one within it: CourseDirectory.max_dir_size."
+    ).tag(config=True)
+
+    def extract(self, archive_path: str, extracted_path: str) -> None:
+        """Unpacks what archives there are in a folder into another, and copies all other files.
+
+        Of an archive only plain files come out, and only below the folder that has its name.
+        """
+        app: Any = self.parent
+        inner_bytes = 1000 * app.coursedir.max_dir_size
+        failed = []
+        for path in sorted(Path(archive_path).rglob("*")):
+            dest = Path(extracted_path, path.relative_to(archive_path)).parent
+            if not path.is_file():
+                continue
+            dest.mkdir(parents=True, exist_ok=True)
+            if path.suffix in self.zip_ext:
+                unpacking = _Unpacking(self.zip_ext, self.log, inner_bytes)
+                unpacking.archive(path, dest, _Budget(self.max_archive_bytes), _MAX_DEPTH)
+                failed += unpacking.failed
+            else:
+                shutil.copy(path, dest)
+        if failed:
+            self.log.error("Not unpacked: %s", ", ".join(failed))
+
+
+class _Budget:
+    """The bytes that may still be written for one archive."""
+
+    def __init__(self, num_bytes: int):
+        self._num_bytes = self._left_bytes = num_bytes
+
+    def take(self, num_bytes: int) -> None:
+        """Nothing.
+
+        Raises:
+            ValueError: that many are not left.
+        """
+        self._left_bytes -= num_bytes
+        if self._left_bytes < 0:
+            raise ValueError(f"it unpacks to more than {self._num_bytes:,} bytes")
+
+
+class _Unpacking:
+    """Unpacks one archive and what archives it holds."""
+
+    def __init__(self, extensions: list[str], log: Any, inner_bytes: int):
+        self._extensions, self._log, self._inner_bytes = extensions, log, inner_bytes
+        self.failed: list[str] = []
+
+    def archive(self, path: Path, folder: Path, budget: _Budget, depth: int) -> None:
+        """Unpacks an archive whole into a folder of its name in `folder`, or notes that it cannot be."""
+        name = path.name.removesuffix(path.suffix).removesuffix(".tar")
+        with tempfile.TemporaryDirectory(dir=folder) as unpacked:
+            try:
+                written = set(_unpack(path, Path(unpacked), budget))
+                shutil.copytree(unpacked, folder / name, dirs_exist_ok=True)
+            except Exception as reason:  # whoever wrote the archive chooses which
+                self._log.error("%s is not unpacked: %s", path, reason or type(reason).__name__)
+                self.failed.append(path.name)
+                return
+        for inner in sorted(folder / name / one for one in written if one.suffix in self._extensions):
+            if not depth:
+                self._log.error("%s is not unpacked: it lies in more than %d archives", inner, _MAX_DEPTH)
+                self.failed.append(inner.name)
+                continue
+            # a student's archive must not use up what is left for the others; one within it must
+            own = _Budget(self._inner_bytes) if depth == _MAX_DEPTH else budget
+            self.archive(inner, inner.parent, own, depth - 1)
+
+
+def _unpack(path: Path, dest: Path, budget: _Budget) -> Iterator[Path]:
+    """The files that it writes below `dest`, relative to it; raises whatever a damaged archive makes a reader raise."""
+    for told, source in _members(path, dest, budget):
+        name = PurePosixPath(told.replace("\\", "/"))
+        if name.is_absolute() or ".." in name.parts or not name.parts:
+            continue
+        target = dest.joinpath(*name.parts)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with source, open(target, "wb") as copy:
+            budget.take(_LEAST_BYTES)
+            _copy(source, copy, budget)
+        yield Path(*name.parts)
+
+
+def _members(path: Path, dest: Path, budget: _Budget) -> Iterator[tuple[str, IO[bytes]]]:
+    """The name of every plain file in an archive, and the file opened."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                if not entry.is_dir():
+                    yield entry.filename, archive.open(entry)
+        return
+    with tempfile.TemporaryFile(dir=dest.parent) as plain:  # tarfile reads headers whole, of any size they tell
+        with gzip.open(path) as packed:
+            _copy(packed, plain, budget)
+        plain.seek(0)
+        with tarfile.open(fileobj=plain, mode="r:") as archive:
+            for entry in archive:
+                if entry.isreg() and (source := archive.extractfile(entry)):
+                    yield entry.name, source
+
+
+def _copy(source: IO[bytes] | gzip.GzipFile, target: IO[bytes], budget: _Budget) -> None:
+    while chunk := source.read(_CHUNK_BYTES):
+        budget.take(len(chunk))
+        target.write(chunk)
