@@ -108,7 +108,7 @@ class Stateful(nn.Module):
         self.body = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 4).requires_grad_(False))
         self.again = nn.Linear(4, 6)
         self.again.weight = self.body.get_parameter("0.weight")  # pyright: ignore[reportAttributeAccessIssue]
-        self.register_buffer("mask", torch.zeros(5, dtype=torch.bool))
+        self.register_buffer("mask", torch.zeros(40, dtype=torch.bool))
         self.register_buffer("table", torch.zeros(3, dtype=torch.float64), persistent=False)
 
 
@@ -133,11 +133,12 @@ def tangled(seed: int) -> nn.Module:
 
 
 def stateful(seed: int) -> nn.Module:
-    """A module with much state, drawn from a seed."""
+    """A module with much state, drawn from a seed; its one integer is the seed's last digit."""
     torch.manual_seed(seed)
     module = Stateful()
     for buffer in module.buffers():
-        buffer.copy_(torch.randint(0, 2 if buffer.dtype == torch.bool else 99, buffer.shape))
+        buffer.copy_(torch.randint(0, 2 if buffer.dtype == torch.bool else 999, buffer.shape))
+    module.body.get_buffer("1.num_batches_tracked").fill_(seed % 10)
     return module
 
 
@@ -292,6 +293,11 @@ def whole(rng: torch.Generator, low: int, high: int) -> int:
 
 def shuffled(rng: torch.Generator, items: Sequence[Any]) -> list[Any]:
     return [items[place] for place in torch.randperm(len(items), generator=rng).tolist()]
+
+
+def seeds_of_ranks(rng: torch.Generator, num_ranks: int) -> list[tuple[int]]:
+    """A seed for each rank. Their last digits differ: no buffer of `stateful` is by chance alike on two ranks."""
+    return [(10 * whole(rng, 0, 10**5) + digit,) for digit in shuffled(rng, range(10))[:num_ranks]]
 
 
 def positive(rng: torch.Generator, *shape: int, dtype: str = "float32") -> torch.Tensor:
@@ -496,7 +502,7 @@ def expect_state_of_rank_0(values: Sequence[Any], seed: int) -> None:
 def check_broadcast_gives_everybody_the_state_of_rank_0(student, rng):
     """All parameters and buffers are in place those of rank 0: frozen ones, integers and booleans too."""
     world_size = whole(rng, 2, 4)
-    seeds = [(whole(rng, 0, 10**6),) for _ in range(world_size)]
+    seeds = seeds_of_ranks(rng, world_size)
     run = student.emulated(broadcast_on_rank, world_size=world_size, each=seeds, allow=COLLECTIVES)
     expect_state_of_rank_0(run.values, *seeds[0])
 
@@ -517,10 +523,15 @@ def check_broadcast_sends_each_tensor_once(student, rng):
 
 
 def drawn_spec(rng: torch.Generator, dtypes: Sequence[str]) -> Spec:
-    """Some trainable parameters of each dtype and some frozen ones; the first one is trainable."""
+    """Some trainable parameters of each dtype and some frozen ones.
+
+    The first one is trainable and the largest, the second an odd number of float32: in reverse order, or one dtype
+    after the other, they never have the same sizes.
+    """
     rest = [([whole(rng, 1, 4), whole(rng, 1, 5)], dtype, True) for dtype in dtypes for _ in range(2)]
-    rest += [([whole(rng, 1, 9)], "float32", False), ([whole(rng, 1, 9)], "float32", True)]
-    return [([whole(rng, 2, 6)], dtypes[0], True), *shuffled(rng, rest)]
+    rest += [([whole(rng, 1, 9)], "float32", False)]
+    first = [([whole(rng, 21, 29)], dtypes[0], True), ([2 * whole(rng, 0, 4) + 1], "float32", True)]
+    return [*first, *shuffled(rng, rest)]
 
 
 def drawn_gradients(rng: torch.Generator, spec: Spec, world_size: int) -> list[Gradients]:
@@ -546,7 +557,7 @@ def bytes_of(spec: Spec, place: int) -> int:
 
 def run_average(student: Any, rng: torch.Generator, name: str, dtypes: Sequence[str], lacks: bool) -> tuple[Run, Spec]:
     """A run of one of the two, with its result compared."""
-    world_size, spec = whole(rng, 2, 4), drawn_spec(rng, dtypes)
+    world_size, spec = whole(rng, 3, 4), drawn_spec(rng, dtypes)  # of 2 ranks, halves would be means
     frozen = [place for place, one in enumerate(spec) if not one[2]]
     gradients = drawn_gradients(rng, spec, world_size)
     if not lacks:
@@ -647,6 +658,10 @@ def check_buckets_are_filled_from_the_last_parameter_on(student, rng):
     for _ in range(4):
         spec = [([whole(rng, 1, 20)], "float32", whole(rng, 0, 3) > 0) for _ in range(whole(rng, 6, 12))]
         cases.append((spec, 4 * whole(rng, 20, 45)))
+    # one more, where it always shows that a frozen one is listed or counted, or that the first bucket takes a third
+    sizes = [whole(rng, 5, 9) for _ in range(5)]
+    spec = [([size], "float32", place != 3) for place, size in enumerate(sizes)]
+    cases.append((spec, 4 * (sizes[2] + sizes[4] + whole(rng, 1, 4))))
     expect_buckets(student, cases, "A bucket ends where the next parameter would bring it above bucket_bytes.")
 
 
@@ -692,7 +707,7 @@ def frozen_of(module: nn.Module) -> list[int]:
 @points(1, cell="check_DataParallel")
 def check_parallel_starts_like_rank_0(student, rng):
     """After the constructor all ranks have the parameters and buffers of rank 0."""
-    seeds = [(whole(rng, 0, 10**6),) for _ in range(3)]
+    seeds = seeds_of_ranks(rng, 3)
     run = student.emulated(start_on_rank, world_size=3, each=seeds, allow=COLLECTIVES)
     expect_state_of_rank_0(run.values, *seeds[0])
 
@@ -700,7 +715,7 @@ def check_parallel_starts_like_rank_0(student, rng):
 @points(3, cell="check_DataParallel")
 def check_parallel_gives_the_gradients_of_one_process(student, rng):
     """After `finish` each gradient is the one of a single process with all batches, step after step, over the wire."""
-    world_size, seed = whole(rng, 2, 4), whole(rng, 0, 10**6)
+    world_size, seed = whole(rng, 3, 4), whole(rng, 0, 10**6)  # of 2 ranks, halves would be means
     batches = drawn_batches(rng, world_size, 3)
     each = [(seed, of_rank) for of_rank in batches]
     args = (plain, 4 * whole(rng, 40, 60))
