@@ -194,7 +194,8 @@ def run_server(parameters: torch.Tensor, update, num_steps: int, staleness_bound
     - All other ranks, one or more, are workers; each pulls and pushes `num_steps` times (1 or more), as
       `run_worker` does. `parameters` is contiguous, of any shape and float dtype.
     - `update(parameters, gradient)` changes `parameters` in place. The server calls it once for every push, one push
-      after the other, in the order in which the pushes come, whoever sends them.
+      after the other, in the order in which the pushes come, whoever sends them: it receives them without `src`.
+      (To poll a receive for each worker would tell, on the emulated cluster, which one this computer ran first.)
     - A pull gives a worker the parameters as they are then. Each worker gets its first one before any push, and the
       next ones when `may_start` holds for the steps that the server has applied: not before, and as soon as it does.
       So a worker is never more than `staleness_bound` steps ahead of the slowest, and it waits for nothing else.
