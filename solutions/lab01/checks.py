@@ -29,6 +29,7 @@ ALLOWED = {"broadcast", "all_reduce", "reduce", "send", "recv", "barrier"}
 BESIDES = 256  # bytes that each rank may send for counts or a loss, each time
 MOST_COPIES = 3  # of the gradients, themselves among them, while they are averaged
 MOST_ALL_REDUCES = 2.5  # whose time the average may take
+MAX_SEED = 400_000  # times 10,000 and an epoch it is still a seed for NumPy
 MOST_STEPS = 1.5  # of the largest part's time, where computing takes far longer than talking
 Tensors = dict[str, torch.Tensor]
 Steps = list[list[torch.Tensor]]  # [step][rank]: sample indices
@@ -497,9 +498,9 @@ def as_tensors(value: Any) -> Tensors:
 
 
 def ask_for_epoch(student: Any, rng: torch.Generator, num_samples: int, batch_size: int, world_size: int) -> Steps:
-    epoch, seed = whole(rng, 0, 9), whole(rng, 0, 10**6)
+    epoch, seed = whole(rng, 0, 9), whole(rng, 0, MAX_SEED)
     calls = [
-        [whole(rng, 0, 10**6), num_samples, batch_size, epoch, seed, rank, world_size] for rank in range(world_size)
+        [whole(rng, 0, MAX_SEED), num_samples, batch_size, epoch, seed, rank, world_size] for rank in range(world_size)
     ]
     (values,) = student.run(batches_on_rank, calls, world_size=1)
     return read_epoch(listed(values, world_size), num_samples, batch_size)
@@ -531,7 +532,7 @@ def check_uneven_sizes_lose_nothing(student, rng):
 @points(1, cell="check_rank_batches")
 def check_every_epoch_has_a_new_order(student, rng):
     """Every epoch goes through the samples in another order."""
-    seed, global_seed, world_size = whole(rng, 0, 10**6), whole(rng, 0, 10**6), whole(rng, 1, 3)
+    seed, global_seed, world_size = whole(rng, 0, MAX_SEED), whole(rng, 0, MAX_SEED), whole(rng, 1, 3)
     calls = [[global_seed, 48, 12, epoch, seed, 0, world_size] for epoch in range(3)]
     (values,) = student.run(batches_on_rank, calls, world_size=1)
     orders = [read_order(value) for value in listed(values, 3)]
@@ -546,7 +547,7 @@ def check_every_epoch_has_a_new_order(student, rng):
 @points(1, cell="check_rank_batches")
 def check_order_depends_on_the_seed_alone(student, rng):
     """The order follows from seed and epoch: another seed gives another order, the global random state does not."""
-    epoch, seed, global_seed = whole(rng, 0, 1), whole(rng, 1, 10**6), whole(rng, 0, 10**6)
+    epoch, seed, global_seed = whole(rng, 0, 1), whole(rng, 1, MAX_SEED), whole(rng, 0, MAX_SEED)
     calls = [
         [global_seed, 48, 12, epoch, seed, 0, 2],
         [global_seed + 1, 48, 12, epoch, seed, 0, 2],
@@ -745,7 +746,7 @@ def check_result_is_made_of_what_travels(student, rng):
     if not min(num_sends):
         raise CheckFailed("every rank to send numbers", f"{num_sends} calls on the ranks that send any")
     after_calls = whole(rng, 0, min(num_sends) - 1)  # so that one of them follows, also where others are in between
-    errors = [SilentError(rank, after_calls, seed=whole(rng, 0, 10**6)) for rank in range(num_ranks)]
+    errors = [SilentError(rank, after_calls, seed=whole(rng, 0, MAX_SEED)) for rank in range(num_ranks)]
     try:
         spoilt = student.emulated(average_given_on_rank, world_size=num_ranks, each=each, faults=errors)
     except StudentFailed:
@@ -944,7 +945,7 @@ def check_ranks_reach_the_weights_of_one_process(student, rng):
     batch_size = world_size * whole(rng, 3, 4)  # of few samples, two epochs may have the same batches by chance
     data = random_data(rng, 3 * batch_size)
     epochs = random_epochs(rng, 3 * batch_size, batch_size, world_size, num_epochs)
-    settings = {"num_epochs": num_epochs, "batch_size": batch_size, "lr": 0.3, "seed": whole(rng, 0, 10**6)}
+    settings = {"num_epochs": num_epochs, "batch_size": batch_size, "lr": 0.3, "seed": whole(rng, 0, MAX_SEED)}
     states = [random_state(rng) for _ in range(world_size)]
     each = [(state,) for state in states]
     values = student.run(weights_on_rank, data, epochs, settings, world_size=world_size, each=each)
@@ -959,7 +960,7 @@ def check_all_five_work_together_on_uneven_batches(student, rng):
     num_samples = 3 * batch_size + whole(rng, 1, world_size - 1)  # the last batch leaves a rank without samples
     data = random_data(rng, num_samples)
     # steps on a sample alone are long ones: with a larger lr they make too much of float32's rounding
-    settings = {"num_epochs": num_epochs, "batch_size": batch_size, "lr": 0.2, "seed": whole(rng, 0, 10**6)}
+    settings = {"num_epochs": num_epochs, "batch_size": batch_size, "lr": 0.2, "seed": whole(rng, 0, MAX_SEED)}
     states = [random_state(rng) for _ in range(world_size)]
     each = list(enumerate(states))
     values = student.run(own_weights_on_rank, data, world_size, settings, world_size=world_size, each=each)
@@ -975,7 +976,7 @@ def check_training_sends_gradients_and_little_else(student, rng):
     batch_size = 40 * world_size  # one sample of five numbers is small, a batch is not
     data = random_data(rng, num_steps * batch_size)
     epochs = random_epochs(rng, num_steps * batch_size, batch_size, world_size, num_epochs=1)
-    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.1, "seed": whole(rng, 0, 10**6)}
+    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.1, "seed": whole(rng, 0, MAX_SEED)}
     width = whole(rng, 400, 900)  # a model whose bytes are many more than those of a count
     states = [random_state(rng, width=width) for _ in range(world_size)]
     each = [(state,) for state in states]
@@ -997,7 +998,7 @@ def check_losses_are_those_of_the_global_batch(student, rng):
     data, state = random_data(rng, num_samples), random_state(rng)
     (steps,) = random_epochs(rng, num_samples, batch_size, world_size, num_epochs=1)
     # with lr 0 the weights stay, so that a mistake in the gradients, judged elsewhere, does not count again
-    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.0, "seed": whole(rng, 0, 10**6)}
+    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.0, "seed": whole(rng, 0, MAX_SEED)}
     each = [(state,)] * world_size
     values = student.run(losses_on_rank, data, [steps], settings, world_size=world_size, each=each)
 
@@ -1050,7 +1051,7 @@ def check_training_keeps_the_buffers_alike(student, rng):
     batch_size = world_size * whole(rng, 3, 4)
     data = random_data(rng, 3 * batch_size)
     (steps,) = random_epochs(rng, 3 * batch_size, batch_size, world_size, num_epochs=1)
-    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.1, "seed": whole(rng, 0, 10**6)}
+    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.1, "seed": whole(rng, 0, MAX_SEED)}
     weights = {"1.weight": torch.randn(3, 5, generator=rng), "1.bias": torch.randn(3, generator=rng)}
     state = {**nn.BatchNorm1d(5).state_dict(prefix="0."), **weights}
     each = [(state,)] * world_size
@@ -1078,7 +1079,7 @@ def check_ranks_compute_at_the_same_time(student, rng):
     batch_size = world_size * whole(rng, 3, 5) + 1
     data = random_data(rng, num_steps * batch_size)
     epochs = random_epochs(rng, num_steps * batch_size, batch_size, world_size, num_epochs=1)
-    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.1, "seed": whole(rng, 0, 10**6)}
+    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.1, "seed": whole(rng, 0, MAX_SEED)}
     arguments = (data, epochs, settings, sample_s)
     run = student.emulated(timed_training_on_rank, *arguments, world_size=world_size, cluster="pcie-box")
     expect_own_parts(run.values, epochs)
@@ -1131,7 +1132,7 @@ def check_training_gives_back_what_a_step_took(student, rng):
     batch_size = world_size * whole(rng, 20, 30)
     data = random_data(rng, many * batch_size)
     trainings = [random_epochs(rng, num * batch_size, batch_size, world_size, num_epochs=1) for num in (few, many)]
-    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.1, "seed": whole(rng, 0, 10**6)}
+    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.1, "seed": whole(rng, 0, MAX_SEED)}
     each = [(random_state(rng, width=whole(rng, 1000, 1500)),)] * world_size
     arguments = (data, trainings, settings)
     values = student.emulated(memory_of_training_on_rank, *arguments, world_size=world_size, each=each).values
