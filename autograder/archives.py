@@ -101,7 +101,7 @@ class _Unpacking:
 def _unpack(path: Path, dest: Path, budget: _Budget) -> Iterator[Path]:
     """The files that it writes below `dest`, relative to it; raises whatever a damaged archive makes a reader raise."""
     for told, source in _members(path, dest, budget):
-        name = PurePosixPath(told.replace("\\", "/"))
+        name = PurePosixPath(told.replace("\\", "/").encode(errors="replace").decode())  # it will be noted in UTF-8
         if name.is_absolute() or ".." in name.parts or not name.parts:
             continue
         target = dest.joinpath(*name.parts)

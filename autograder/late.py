@@ -134,12 +134,25 @@ class FileNames(FileNameCollectorPlugin):
             # two of one name and without times, as of a library beside the program, would stop nbgrader
             if f"{os.path.splitext(found['file_id'])[0]}.py" not in beside(Path(released)):
                 return None
+        unpacked = Path(app._format_collect_path(app.extracted_directory))
+        if found and not _may_be_of(found["student_id"], Path(submitted_file), unpacked):
+            self.log.warning("%s is left out: it lies in an archive that somebody else handed in", submitted_file)
+            return None
         if found and found.get("timestamp"):
             student, time = found["student_id"], parse_utc(found["timestamp"])
             if time >= self._latest.get(student, time):  # of several attempts nbgrader takes the last one
                 self._latest[student] = time
                 note(Path(coursedir.root), coursedir.assignment_id, student, time, Path(submitted_file).name)
         return found
+
+
+def _may_be_of(student: str, file: Path, unpacked: Path) -> bool:
+    """False for a file out of an archive in an archive whose own path below `unpacked`, by the LMS, names another."""
+    folders = [folder for folder in file.parents if unpacked in folder.parents]
+    packed = [
+        one for one in folders if any(one.with_name(one.name + end).is_file() for end in (".zip", ".gz", ".tar.gz"))
+    ]
+    return not packed or student in os.fspath(packed[-1].relative_to(unpacked))
 
 
 def note(root: Path, assignment: str, student: str, submitted: datetime, source: str) -> None:

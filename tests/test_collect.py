@@ -248,6 +248,28 @@ def test_zip_collect_takes_the_program_that_was_asked_for(tmp_path):
     assert collected(tmp_path, "bob") == {"report.ipynb"}
 
 
+def test_zip_collect_gives_nobody_what_another_handed_in_under_that_name(tmp_path):
+    make_course(tmp_path, f"c.FileNameCollectorPlugin.named_regexp = {REGEXP!r}\n")
+    archive = tmp_path / "downloaded" / NAME / "archive"
+    archive.mkdir(parents=True)
+    inner = archive / "inner.zip"
+    with zipfile.ZipFile(inner, "w") as file:
+        file.writestr("eve_report.ipynb", '{"by": "eve"}')
+        file.writestr("bob_report.ipynb", '{"by": "eve"}')
+    with zipfile.ZipFile(archive / "all.zip", "w") as file:
+        file.write(inner, "eve_work.zip")
+        file.writestr("bob_report.ipynb", '{"by": "bob"}')
+        file.writestr("cleo_report.zip", b"damaged")
+    inner.unlink()
+    done = run(tmp_path, "nbgrader", "zip_collect", NAME)
+    assert done.returncode == 0, done.stdout
+    assert {path.name: (path / NAME / "report.ipynb").read_text() for path in (tmp_path / "submitted").iterdir()} == {
+        "bob": '{"by": "bob"}',
+        "eve": '{"by": "eve"}',
+    }
+    assert "it lies in an archive that somebody else handed in" in done.stdout and "cleo_report.zip" in done.stdout
+
+
 def released_feedback(root: Path, student: str, secret: str | None) -> None:
     folder = root / "feedback" / student / NAME
     folder.mkdir(parents=True)
