@@ -92,8 +92,13 @@ def verify(root: Path, cases: list[Case], jobs: int | None = None, seed: int | N
     others = [case for case in cases if case not in timed]
     for these, num_at_once in ((others, jobs or os.cpu_count()), (timed, 1)):
         with ThreadPoolExecutor(num_at_once) as pool:
-            for done in as_completed([pool.submit(try_case, root, case, seed) for case in these]):
-                yield done.result()
+            asked = [pool.submit(try_case, root, case, seed) for case in these]
+            try:
+                for done in as_completed(asked):
+                    yield done.result()
+            finally:  # an interrupt would else wait for all of them
+                for one in asked:
+                    one.cancel()
 
 
 def try_case(root: Path, case: Case, seed: int | None = None) -> Finding:

@@ -1,5 +1,7 @@
 """A bank whose answers do not get what they declare is reported."""
 
+import time
+
 import pytest
 from tiny_lab import NAME, make_course, needs_jail
 
@@ -68,6 +70,19 @@ def test_a_finding_tells_all_that_is_needed_to_mend_it():
     case = Case("lab09", "wrong/adds", {}, 0)
     told = Finding(case, report(Outcome.PASSED, Outcome.WRONG), ["got 1 instead of 0"]).told()
     assert told == "lab09 wrong/adds, inputs drawn with --seed 1:\n  got 1 instead of 0\n  check_1: Sum it."
+
+
+def test_who_looks_no_further_waits_for_no_other_answer(monkeypatch, tmp_path):
+    tried = []
+
+    def grade(root, case, seed):
+        tried.append(case)
+        time.sleep(0.01)  # what grading takes
+
+    monkeypatch.setattr("autograder.verify.try_case", grade)
+    next(findings := verify(tmp_path, [Case("lab09", str(number), {}, 0) for number in range(500)], jobs=1))
+    findings.close()
+    assert len(tried) < 500
 
 
 @needs_jail
