@@ -51,7 +51,7 @@ def line_of(said: str, student: str) -> str:
 
 
 def make_class(root: Path) -> None:
-    make_course(root, "c.Grade.call_s = 8\nc.Grade.total_s = 40\n")
+    make_course(root, "c.Grade.call_s = 20\nc.Grade.total_s = 90\n")
     sources = {
         "apart": tiny_project.apart(root),
         "endless": program(root, ENDLESS),

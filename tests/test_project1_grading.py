@@ -66,7 +66,7 @@ AT_SAVE = "    if replica.rank == 0:\n        folder.mkdir"
 
 
 def of_theirs(
-    program: str, tmp_path: Path, *, call_s: float = 20, elastic: bool = False, checks: str = CHECKS
+    program: str, tmp_path: Path, *, call_s: float = 60, elastic: bool = False, checks: str = CHECKS
 ) -> CheckResult:
     """What the judge says of the program; ours must have trained after it, and nothing be left running."""
     path = tmp_path / "checks.py"
@@ -74,7 +74,7 @@ def of_theirs(
     source = stem.shared(())
     before = set(Path(source.scratch).iterdir())
     report = judge(
-        path, [], call_s=call_s, total_s=90, programs={"train.py": program}, references={"train.py": REFERENCE}
+        path, [], call_s=call_s, total_s=200, programs={"train.py": program}, references={"train.py": REFERENCE}
     )
     assert outcomes(report)["check_ours"] is Outcome.PASSED, report
     assert source._process
@@ -203,5 +203,5 @@ for folder in folders:
     ],
 )
 def test_a_program_that_kills_torchrun_or_itself_has_crashed(lines, tmp_path):
-    theirs = of_theirs(disturbed(lines), tmp_path, elastic=True, call_s=15)
+    theirs = of_theirs(disturbed(lines), tmp_path, elastic=True, call_s=30)
     assert theirs.outcome in {Outcome.CRASHED, Outcome.TIME_LIMIT}, theirs

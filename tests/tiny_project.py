@@ -76,7 +76,7 @@ def make_course(root: Path, config: str = "") -> Path:
     shutil.copy(ROOT / "solutions" / "project1" / PROGRAM, folder)
     shutil.copy(ROOT / "nbgrader_config.py", root)
     with open(root / "nbgrader_config.py", "a") as file:
-        file.write(f"\nc.Grade.call_s = 30\n{config}")
+        file.write(f"\nc.Grade.call_s = 60\n{config}")
     build(root)
     return root
 
