@@ -28,7 +28,7 @@ Not all of the rate is for data: of {mtu} bytes in a packet here, 52 are headers
 And a message costs two delays, not one: with Gloo the receiver first says "ready", then the data comes.
 This is all that the emulator is told of this network. Nothing is fitted.
 
-Now the same programs run twice: on real hosts through Gloo and TCP (median of {repeats} repeats after a warm-up,
+Now the same programs run twice: on real hosts through Gloo and TCP (best of {repeats} repeats after a warm-up,
 until the last rank is done), and emulated in virtual time. The formula is the textbook's, alpha-beta. A DDP step also
 computes; the emulator is given the CPU time that its own ranks took for that.
 """
