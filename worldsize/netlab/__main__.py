@@ -42,7 +42,8 @@ def main() -> int:
         return 1 if "netlab" in os.environ.get("WORLDSIZE_REQUIRE", "") else 0
     console.print(OPENING)
     with Lab(2, 100, 0.005, say=lambda command: console.print(f"  # {command}", soft_wrap=True)) as lab:
-        console.print(BUILT.format(mtu=lab.mtu_bytes, payload=lab.payload_fraction, repeats=compare.NUM_REPEATS))
+        repeats = compare.NUM_ROUNDS * compare.NUM_REPEATS
+        console.print(BUILT.format(mtu=lab.mtu_bytes, payload=lab.payload_fraction, repeats=repeats))
     results = compare.compare_all()
     console.print(table(results))
     return _judge(results, console)

@@ -18,8 +18,10 @@ DEVICE = "net0"  # what every host calls its network card
 MAX_HOSTS = 4
 _PACKET_S = 250e-6  # what a packet may take: fine enough for small messages, coarse enough for this machine's CPU
 _PACKET_BYTES = 1500, 60_000
-_BURST_PACKETS = 2  # how far behind tbf may fall and still catch up, for when the kernel's timer is late
-_BURST_PACKETS_IN = 8  # more on the way in, which is to hold back several senders together, not one alone
+# how far behind tbf may fall and still catch up: 2 ms, for a virtual machine's timer is now and then 1 ms late, and
+# what is lost then slows the link by up to 40%; more would let a message's first packets through at once
+_BURST_PACKETS = 8
+_BURST_PACKETS_IN = 16  # more on the way in, which is to hold back several senders together, not one alone
 _QUEUE_BYTES = 64 << 20  # a queue that drops nothing
 _ETHERNET, _IP, _TCP = 14, 20, 20 + 12  # header bytes: no frame check in software; TCP with time stamps
 # a connection that has rested starts at full speed, and as nothing is lost, Reno never slows down
