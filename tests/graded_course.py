@@ -13,7 +13,7 @@ from nbformat.v4 import new_markdown_cell
 from tiny_lab import MEAN, NAME, ROOT, TOTAL, answered, make_course, release
 
 CONFIG = """
-c.Grade.call_s = 6
+c.Grade.call_s = 20
 c.Policy.percent_per_day = 10
 """
 DUE = "2026-11-20 12:00:00 UTC"

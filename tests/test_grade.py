@@ -21,7 +21,7 @@ HALF = {"total": "def total(tensor):\n    return tensor", "mean": MEAN}
 HOSTILE = "def total(tensor):\n    raise ValueError('<script>alert(1)</script> \\ud800')"
 HANGING = {"total": "def total(tensor):\n    while True:\n        pass", "mean": MEAN}
 CONFIG = """
-c.Grade.call_s = 4
+c.Grade.call_s = 10
 c.Grade.total_s = 60
 c.Execute.kernel_name = "no kernel is needed"
 """

@@ -90,7 +90,7 @@ class SameSeeds(LocalPool):
 def test_a_class_gets_from_the_cluster_what_it_gets_here(tmp_path, folder):
     course = make_course(tmp_path)
     with open(course / "nbgrader_config.py", "a") as file:
-        file.write("\nc.Grade.call_s = 6\n")
+        file.write("\nc.Grade.call_s = 10\n")
     for student in ("right", "wrong", "hanging"):
         hand_in(course, student, is_right=student == "right")
     path = course / "submitted" / "hanging" / NAME / f"{NAME}.ipynb"
