@@ -30,7 +30,7 @@ def wait_until(condition: Callable[[], bool], within_s: float) -> bool:
     return True
 
 
-def are_gone(pids: Iterable[int], within_s: float = 0.0) -> bool:
+def are_gone(pids: Iterable[int], within_s: float = 20.0) -> bool:
     """True once none of the processes runs; one that is dead and not yet collected does not."""
     return wait_until(lambda: not any(_is_running(pid) for pid in pids), within_s)
 

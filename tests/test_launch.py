@@ -368,10 +368,10 @@ def test_a_rank_that_returns_early_leaves_the_others_hanging_and_the_report_says
             return
         dist.barrier()
 
-    error = failed(on_rank, world_size=3, timeout_s=2, error=ws.RunTimeout)
+    error = failed(on_rank, world_size=3, timeout_s=5, error=ws.RunTimeout)
     lines = str(error).splitlines()
     assert lines[:4] == [
-        "The ranks were not done after 2 s.",
+        "The ranks were not done after 5 s.",
         "Ranks 1 and 2 wait for rank 0 in collective 1, barrier; rank 0 had returned.",
         "Rank 0 had returned.",
         "Ranks 1 and 2 stood in collective 1, barrier",
@@ -409,7 +409,7 @@ def test_a_rank_that_computes_for_ever_is_ended():
         while True:
             pass
 
-    failed(on_rank, world_size=1, timeout_s=2, error=ws.RunTimeout, match=", in on_rank")
+    failed(on_rank, world_size=1, timeout_s=4, error=ws.RunTimeout, match=", in on_rank")
 
 
 def test_a_rank_that_prints_for_ever_is_ended():

@@ -75,7 +75,7 @@ def address(folder):
     started = {one.pid for daemon in daemons for one in (daemon, *daemon.children(recursive=True))}
     ray.shutdown()
     cluster.shutdown()
-    assert are_gone(started, within_s=20)
+    assert are_gone(started)
 
 
 class SameSeeds(LocalPool):
@@ -128,7 +128,7 @@ def test_a_judging_whose_worker_is_killed_is_done_again(tmp_path):
     report = RayCluster().judge(write_checks(tmp_path / "hidden", text), CELLS)
     assert report.score == 5
     first, second = ([int(pid) for pid in line.split()] for line in told.read_text().splitlines())
-    assert not set(first) & set(second) and are_gone(first, within_s=10)
+    assert not set(first) & set(second) and are_gone(first)
 
 
 @pytest.mark.usefixtures("address")
