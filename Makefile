@@ -50,7 +50,7 @@ lint: setup  ## ruff and pyright, and whether the built notebooks are up to date
 	@$(BIN)/autograder build --check
 
 bench: setup  ## measure every figure that the project claims, into build/bench.json
-	@$(BIN)/python tests/bench.py
+	@$(BIN)/python tests/bench
 
 netlab: setup  ## real hosts on this machine against the emulator (Linux and root)
 	@$(BIN)/python -m worldsize.netlab

@@ -19,7 +19,7 @@ from autograder.terminal import console, errors, told
 if TYPE_CHECKING:
     from nbgrader.coursedir import CourseDirectory
 
-    from autograder.records import Entry
+    from autograder.grading.audit_log import Entry
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(quizzes, name="quiz")
@@ -40,7 +40,7 @@ def build(
 ) -> None:
     """Build the notebooks of weeks/ and solutions/, and release the students' labs."""
     # nbgrader takes a second to import, which other commands and --help need not wait for
-    from autograder import build as builder
+    from autograder.authoring import notebooks as builder
 
     with told():
         root = builder.find_root(Path.cwd())
@@ -61,14 +61,14 @@ def verify(
     seed: Annotated[int, typer.Option(help="What the inputs of the checks are drawn from.")] = 0,
 ) -> None:
     """Grade every known answer of a lab and compare with the score that it declares."""
-    from autograder import assignment
-    from autograder import build as builder
-    from autograder import verify as bank
+    from autograder.authoring import notebooks as builder
+    from autograder.authoring import programs
+    from autograder.grading import verify as bank
 
     with told():
         root = builder.find_root(Path.cwd())
     all_names = [path.parent.name for path in builder.find_sources(root).labs]
-    names = labs or [name for name in all_names if not assignment.is_project(name)]
+    names = labs or [name for name in all_names if not programs.is_project(name)]
     known = [case for lab in names for case in bank.cases(root, lab)]
     findings = track(bank.verify(root, known, jobs, seed), total=len(known), console=console, description="Grading")
     table = Table("answer", "must get", "got", "seconds", "", box=SIMPLE)
@@ -103,12 +103,12 @@ def grade(
     ] = False,
 ) -> None:
     """Grade a class: like nbgrader autograde, many at a time; a run that was cut off goes on where it stopped."""
-    from autograder import build as builder
-    from autograder.assignment import is_project
-    from autograder.classroom import Lab, judge_class
+    from autograder.authoring import notebooks as builder
+    from autograder.authoring.programs import is_project
     from autograder.course import open_course
-    from autograder.engines import open_engine
-    from autograder.grade import Grade
+    from autograder.grading.classroom import Lab, judge_class
+    from autograder.grading.engines import open_engine
+    from autograder.grading.preprocessor import Grade
 
     with told():
         coursedir = open_course(builder.find_root(Path.cwd()))
@@ -143,9 +143,9 @@ def export(
     ] = None,
 ) -> None:
     """Write the gradebook's scores for another system; only where they are final."""
-    from autograder import build as builder
-    from autograder import exports
+    from autograder.authoring import notebooks as builder
     from autograder.course import open_course
+    from autograder.grading import exports
 
     with told():
         root = builder.find_root(Path.cwd())
@@ -166,14 +166,14 @@ def audit(
     replay: Annotated[int | None, typer.Option(help="Grade this entry again and compare.")] = None,
 ) -> None:
     """Check that the log of all gradings is whole; list a student's, or reproduce one."""
-    from autograder import build as builder
-    from autograder import records
+    from autograder.authoring import notebooks as builder
     from autograder.course import open_course
+    from autograder.grading import audit_log
 
     with told():
         coursedir = open_course(builder.find_root(Path.cwd()))
-    entries, problems = records.read(Path(coursedir.root, records.LOG))
-    problems += records.missing_entries(coursedir, entries)
+    entries, problems = audit_log.read(Path(coursedir.root, audit_log.LOG))
+    problems += audit_log.missing_entries(coursedir, entries)
     if student:
         table = Table("entry", "time (UTC)", "assignment", "verdict", "score", "sandbox", box=SIMPLE)
         for entry in (entry for entry in entries if entry.student == student):
@@ -193,7 +193,7 @@ def audit(
 
 def _replay(coursedir: CourseDirectory, entries: list[Entry], number: int) -> bool:
     """Shows a grading done again beside what the log says of it; True when they are the same."""
-    from autograder.replay import replay
+    from autograder.grading.replay import replay
 
     entry = next((entry for entry in entries if entry.number == number), None)
     try:
@@ -224,8 +224,8 @@ def demo(
     lab: Annotated[str, typer.Option(help="The lab whose sample class to grade.")] = "lab01",
 ) -> None:
     """Execute a week, grade a sample class, and write build/demo/index.html about both."""
-    from autograder import build as builder
     from autograder import demo as show
+    from autograder.authoring import notebooks as builder
 
     try:
         page = show.demo(builder.find_root(Path.cwd()), week, lab, console)

@@ -24,10 +24,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
-from autograder.answers import compose, read_answer, solution_cells
-from autograder.exports import Standing
-from autograder.grade import RECORD
-from autograder.offline import FormulasToMathML, OfflineHTMLExporter
+from autograder.authoring.known_answers import compose, read_answer, solution_cells
+from autograder.feedback.mathml import FormulasToMathML, OfflineHTMLExporter
+from autograder.grading.exports import Standing
+from autograder.grading.preprocessor import RECORD
 
 _RESULT = re.compile(r"\] (\w+: (?:[\d.]+ of [\d.]+ points|malformed submission).*)")
 

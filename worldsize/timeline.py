@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from worldsize.chrome_trace import chrome_trace
 from worldsize.critical_path import critical_path
 from worldsize.event import COMMUNICATION, Event
-from worldsize.stretches import exposed, length_s, under_way, working
+from worldsize.intervals import exposed, length_s, under_way, working
 
 __all__ = ["Event", "Timeline"]
 

@@ -16,12 +16,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
-from autograder import assignment
+from autograder.authoring import programs
 from autograder.bench.measuring import PROGRAM, Job, Progress, Settings, first_failure
-from autograder.classroom import Judged, Lab, write_whole
-from autograder.engines import Engine
-from autograder.extract import Malformed, given_imports
-from autograder.records import engine_sha256
+from autograder.grading.audit_log import engine_sha256
+from autograder.grading.classroom import Judged, Lab, write_whole
+from autograder.grading.engines import Engine
+from autograder.submissions.notebook import Malformed, given_imports
 from worldsize.bench import Point, Result
 
 TOLERANCE = 2e-3  # of the way that the weights went; a sum in another order differs by 1e-6
@@ -89,7 +89,7 @@ class HandedIn(Lab):
         """As of `Lab`."""
         folder = self.submissions / student
         folder = folder / self.name if (folder / self.name).is_dir() else folder
-        return folder / f"{assignment.notebook_of(self.name)}.ipynb"
+        return folder / f"{programs.notebook_of(self.name)}.ipynb"
 
     def named(self, students: Sequence[str]) -> list[str]:
         """As of `Lab`."""
@@ -122,7 +122,7 @@ class Batch:
             ValueError: it asks for none, so that there is nothing to measure.
         """
         self.lab.refuse_missing()
-        if PROGRAM not in assignment.beside(self.lab.released_folder):
+        if PROGRAM not in programs.beside(self.lab.released_folder):
             raise ValueError(f"{self.lab.name} asks for no {PROGRAM}, so there is nothing to measure.")
 
     def done(self, student: str) -> Outcome | None:
@@ -146,7 +146,7 @@ class Batch:
         if again:
             journal.unlink(missing_ok=True)
         try:
-            source = assignment.read(self.lab.submission(student).with_name(PROGRAM))
+            source = programs.read(self.lab.submission(student).with_name(PROGRAM))
             for word in engine.measure(self._job(source), journal):
                 if isinstance(word, Progress):
                     told(student, "measured", word.done, word.total)
@@ -189,7 +189,7 @@ class Batch:
     def _fingerprint(self, student: str) -> str:
         """A hash of the program, of how it is measured, and of the code that measures."""
         try:
-            source = assignment.read(self.lab.submission(student).with_name(PROGRAM))
+            source = programs.read(self.lab.submission(student).with_name(PROGRAM))
         except (Malformed, OSError) as reason:  # measuring it tells the reason
             source = f"malformed: {reason}"
         basis = [source, self.settings, self.lab.limits, engine_sha256()]

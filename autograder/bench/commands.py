@@ -182,7 +182,7 @@ def _cells(result: Result | None, several: Sequence[int]) -> list[str]:
 
 
 def _run_here(path: Path, out: Path | None, settings: Settings) -> None:
-    from autograder.classroom import write_whole
+    from autograder.grading.classroom import write_whole
     from worldsize.bench import ScriptHere, measure, sha256_of
 
     with told():
@@ -241,10 +241,10 @@ def _refuse_failures(result: Result) -> None:
 def _batch(
     name: str, submissions: Path | None, out: Path | None, settings: Settings, is_graded: bool, allow_untrusted: bool
 ) -> Batch:
-    from autograder import build as builder
+    from autograder.authoring import notebooks as builder
     from autograder.bench.batch import Batch, HandedIn
     from autograder.course import open_course
-    from autograder.grade import Grade
+    from autograder.grading.preprocessor import Grade
 
     root = builder.find_root(Path.cwd())
     coursedir = open_course(root)
@@ -259,7 +259,7 @@ def _batch(
 
 
 def _place(engine: Engine, num_gpus: int | None) -> Any:
-    from autograder.engines import gpu_names, open_engine
+    from autograder.grading.engines import gpu_names, open_engine
 
     if num_gpus is None:
         num_gpus = len(gpu_names()) if engine is Engine.LOCAL else 0

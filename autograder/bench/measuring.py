@@ -13,10 +13,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from autograder.endings import StudentFailed
-from autograder.judge import environment, refuse_weak_walls
-from autograder.sandbox import gpus, stem
-from autograder.verdict import Outcome
+from autograder.judging.failures import StudentFailed
+from autograder.judging.judge import environment, refuse_weak_walls
+from autograder.judging.report import Outcome
+from autograder.sandbox import gpus, zygote
 from worldsize.bench import Ended, Program, Result, Start, Task, Timing, measure
 from worldsize.bench.program import Elastic
 
@@ -77,7 +77,7 @@ def measured(job: Job, journal: Path, granted: Sequence[str] = ()) -> Iterator[P
     Raises:
         RuntimeError: the harness itself broke; nothing is known about the program.
     """
-    with tempfile.TemporaryDirectory(prefix="measure-", dir=stem.shared(job.preload).scratch) as folder:
+    with tempfile.TemporaryDirectory(prefix="measure-", dir=zygote.shared(job.preload).scratch) as folder:
         request, outcome = Path(folder, "request.json"), Path(folder, "outcome.json")
         fields = {"job": job.model_dump(), "journal": os.fspath(journal.absolute()), "granted": list(granted)}
         request.write_text(json.dumps(fields))
@@ -97,7 +97,7 @@ def _lines_of(job: Job, request: Path, outcome: Path, granted: Sequence[str]) ->
     ours, theirs = os.pipe()
     try:
         words = [str(request), str(outcome)]
-        call = stem.shared(job.preload).call
+        call = zygote.shared(job.preload).call
         process = call("autograder.bench.measuring:main", words, environment(granted), theirs)
     finally:
         os.close(theirs)
@@ -121,7 +121,7 @@ def _lines_of(job: Job, request: Path, outcome: Path, granted: Sequence[str]) ->
 
 def main(request_path: str, outcome_path: str) -> None:
     """Measures the program that the request names; prints a line for each timing and writes the outcome."""
-    from autograder.student import Student
+    from autograder.judging.student import Student
 
     request = json.loads(Path(request_path).read_text())
     job = Job.model_validate(request["job"])

@@ -15,17 +15,17 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from autograder.quiz.bank import read_bank
+from autograder.grading.audit_log import QUIZ_KEY
+from autograder.judging.report import NO_CODE, CheckResult, Outcome, Report
+from autograder.quiz.atomic_folder import in_place_of
 from autograder.quiz.formats import notebook as forms_notebook
 from autograder.quiz.key import Key, parse_key, read_key
-from autograder.quiz.marked import Told, told
-from autograder.quiz.markup import solution
-from autograder.quiz.notebooks import read_cells
-from autograder.quiz.placing import in_place_of
+from autograder.quiz.marks import sheets
+from autograder.quiz.notebook_responses import read_cells
+from autograder.quiz.page_html import solution
 from autograder.quiz.responses import Handed
-from autograder.quiz.sheets import sheets
-from autograder.records import QUIZ_KEY
-from autograder.verdict import NO_CODE, CheckResult, Outcome, Report
+from autograder.quiz.results import Told, told
+from autograder.quiz.whole_bank import read_bank
 
 HANDOUTS = "handouts"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")

@@ -51,11 +51,11 @@ def make(
     jobs: Annotated[int | None, typer.Option(min=1, help="How many processes; by default one a core.")] = None,
 ) -> None:
     """Write a form for each student in every format, the key, and a summary; all of it or nothing."""
-    from autograder.quiz import choosing
-    from autograder.quiz.bank import read_bank
+    from autograder.quiz import options
     from autograder.quiz.blueprint import shares
     from autograder.quiz.make import make, refuse_to_destroy, secret
     from autograder.quiz.roster import read_roster
+    from autograder.quiz.whole_bank import read_bank
     from worldsize.quiz.bank import find_folder
 
     wanted: dict[str, Any] = {
@@ -70,8 +70,8 @@ def make(
         if (key_file is None) == (seed is None):
             raise ValueError("Give either --key-file, a secret that is made if absent, or for a demonstration --seed.")
         folder = bank or find_folder()
-        plan = choosing.blueprint(folder, blueprint, wanted)
-        formats = choosing.formats(format or (), paper)
+        plan = options.blueprint(folder, blueprint, wanted)
+        formats = options.formats(format or (), paper)
         students, questions = read_roster(roster), read_bank(folder)
         refuse_to_destroy(out, force)
         shares(plan, questions)  # tells what the bank lacks, before a secret is made
@@ -90,7 +90,7 @@ def make(
                 done=lambda num: bar.advance(task, num),
             )
     console.print(summary, markup=False, soft_wrap=True)
-    if any(one.name == "pdf" for one in formats) and (without := choosing.without_a_font(students)):
+    if any(one.name == "pdf" for one in formats) and (without := options.without_a_font(students)):
         errors.print(without, markup=False, soft_wrap=True)
     console.print(f"Written: {out}", markup=False, soft_wrap=True)
 
@@ -116,11 +116,11 @@ def mark(
     force: Annotated[bool, typer.Option("--force", help="Replace marks that are there.")] = False,
 ) -> None:
     """Mark a class's responses: scores, a page of feedback for each student, and how each question did."""
-    from autograder.quiz import marked
-    from autograder.quiz.bank import read_bank
+    from autograder.quiz import results
     from autograder.quiz.key import read_key
-    from autograder.quiz.layouts import read_responses
-    from autograder.quiz.sheets import sheets
+    from autograder.quiz.marks import sheets
+    from autograder.quiz.response_layouts import read_responses
+    from autograder.quiz.whole_bank import read_bank
     from worldsize.quiz.bank import find_folder
 
     with told():
@@ -128,7 +128,7 @@ def mark(
         handed = read_responses(responses, forms, encoding)
         _stop_at_problems(handed, unreadable_as_zero, ignore_unknown)
         sheet = sheets(forms, handed)
-        found = marked.write_marked(sheet, handed, out, force=force)
+        found = results.write_marked(sheet, handed, out, force=force)
     there = [one for one in sheet if one.is_handed_in]
     table = Table("student", "points", "percent", "", box=SIMPLE)
     for one in sheet:
@@ -143,10 +143,10 @@ def mark(
         names = ", ".join(dict.fromkeys(flag.name for flag in item.flags))
         console.print(f"[yellow]look at[/] {item.question.id}: {names}", soft_wrap=True)
     num = len(handed.problems) + len(handed.strangers)
-    counted = f" {num} things could not be read or have no form: {marked.UNREADABLE}." if num else ""
+    counted = f" {num} things could not be read or have no form: {results.UNREADABLE}." if num else ""
     console.print(
         f"{len(there)} of {len(sheet)} handed in, {sum(one.is_passed for one in there)} passed.{counted}\n"
-        f"Written: {out / marked.SCORES}, {out / marked.REPORT}, {out / marked.FEEDBACK}/",
+        f"Written: {out / results.SCORES}, {out / results.REPORT}, {out / results.FEEDBACK}/",
         soft_wrap=True,
     )
 
@@ -170,7 +170,7 @@ def assign(
     name: Annotated[str, typer.Argument(help="What the assignment is to be called, such as quiz_week02.")],
 ) -> None:
     """Make a quiz an assignment of nbgrader, whose autograde then marks each student's own notebook by the key."""
-    from autograder.build import find_root
+    from autograder.authoring.notebooks import find_root
     from autograder.quiz import assignment
 
     with told():

@@ -19,12 +19,12 @@ from types import FrameType
 
 from pydantic import ValidationError
 
+from autograder.quiz.atomic_folder import in_place_of
 from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.formats import FORMATS
 from autograder.quiz.formats.format import Format
 from autograder.quiz.forms import Form, deal
 from autograder.quiz.key import Key, key_of, printed
-from autograder.quiz.placing import in_place_of
 from autograder.quiz.roster import Student
 from autograder.quiz.summary import summarised
 from worldsize.quiz import Question
@@ -206,7 +206,9 @@ def _write_keys(forms: Sequence[Form], formats: Sequence[Format], folder: Path) 
 
 
 def _table(forms: Sequence[Form]) -> bytes:
-    from autograder.exports import neutral  # here, for it loads nbgrader, which no process that writes forms needs
+    from autograder.grading.exports import (
+        neutral,  # here, for it loads nbgrader, which no process that writes forms needs
+    )
 
     text = io.StringIO(newline="")
     table = csv.writer(text, lineterminator="\n")

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from markupsafe import Markup
 
-from autograder.quiz import markup
+from autograder.quiz import page_html
 from autograder.quiz.blueprint import FILE
 from worldsize.quiz import Question, Variant, draw, load
 
@@ -106,7 +106,7 @@ def shown(folder: Path, file: str, question: Question, seed: int) -> Shown:
     """The variant of a seed, checked as far as its picture; a mistake with its file and line."""
     try:
         variant = draw(question, seed)
-        markup.picture(variant.picture)
+        page_html.picture(variant.picture)
     except ValueError as error:
         path = folder / f"{file}.toml"
         return Shown(seed, None, f"{path.name}, line {line_of(path, question)}: {error}")
@@ -124,7 +124,7 @@ def page(folder: Path, num_variants: int = 1, *, is_live: bool = False) -> str:
         )
         for file, question in bank.questions
     ]
-    template = markup.environment.get_template("quiz/preview.html.j2")
+    template = page_html.environment.get_template("quiz/preview.html.j2")
     return template.render(
         bank=bank,
         entries=entries,
@@ -139,7 +139,7 @@ def fragment(folder: Path, key: str, seed: int) -> str | None:
     """One variant of one question as a part of the page; None where there is no such question."""
     for file, question in read(folder).questions:
         if key == f"{file}/{question.id}":
-            module = markup.environment.get_template("quiz/variant.html.j2")
+            module = page_html.environment.get_template("quiz/variant.html.j2")
             return module.render(one=shown(folder, file, question, seed))
     return None
 

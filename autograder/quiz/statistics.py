@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from autograder.quiz.sheets import Answered, Sheet
+from autograder.quiz.marks import Answered, Sheet
 from worldsize.quiz import Question
 from worldsize.quiz.bank import Choices, Cloze, Number, Words, gap_names
 from worldsize.quiz.marking import mark_answer

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import worldsize
-from autograder.sandbox import gpus, jail, stem
-from worldsize.launch.warm import Nursery
+from autograder.sandbox import gpus, jail, zygote
+from worldsize.launch.launcher.forkserver import Nursery
 
 _USERS = range(61184, 65520)  # numbers that systemd keeps for users of the moment
 # what any program needs to start; none of it is the course's
@@ -123,11 +123,11 @@ class Sandbox:
         if not self.tier.is_jail:
             self._root, self.nursery = "", Nursery()
             return
-        self._root = tempfile.mkdtemp(prefix="jail-", dir=stem.shared(preload).scratch)
+        self._root = tempfile.mkdtemp(prefix="jail-", dir=zygote.shared(preload).scratch)
         limits = limits or (WITH_GPUS if devices else Limits())
         jail_plan = plan(self.tier, self._root, limits, shown, devices)
         scratch = "/tmp" if self.tier.namespaces else self._root
-        self.nursery = Nursery(lambda fd: stem.shared(preload).jail(jail_plan, fd), scratch=scratch)
+        self.nursery = Nursery(lambda fd: zygote.shared(preload).jail(jail_plan, fd), scratch=scratch)
 
     def sweep(self) -> None:
         """Removes what runs have left, processes and files; where that takes the whole jail, it is closed."""

@@ -14,14 +14,14 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from autograder.checks import points
-from autograder.endings import StudentFailed
+from autograder.judging.checks import points
+from autograder.judging.failures import StudentFailed
 from worldsize import pricing
-from worldsize.alive import Alive
 from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event, operations
 from worldsize.faults import SilentError
 from worldsize.hardware import H100, Cluster, Link
+from worldsize.peak_memory import Alive
 from worldsize.timeline import Timeline
 
 NEEDS_TALK = ["check_result_is_made_of_what_travels"]

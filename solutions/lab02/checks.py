@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from PIL import Image
 
-from autograder.checks import PartlyHeld, points
-from worldsize.alive import Alive
+from autograder.judging.checks import PartlyHeld, points
 from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event
 from worldsize.faults import SilentError
 from worldsize.hardware import H100, Cluster, Link
 from worldsize.launch import Run
+from worldsize.peak_memory import Alive
 from worldsize.timeline import Timeline
 
 MESSAGES = {"send", "recv"}
@@ -163,9 +163,9 @@ def expect_ring(timeline: Timeline, ring: Sequence[int], world_size: int) -> Non
 
 def draw_messages(timeline: Timeline) -> Drawn:
     """Who sent what to whom, step by step."""
-    from worldsize.draw import messages
+    from worldsize.draw import _messages
 
-    return InFewColours(messages(timeline, "What your ranks sent"))
+    return InFewColours(_messages(timeline, "What your ranks sent"))
 
 
 class InFewColours:

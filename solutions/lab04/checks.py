@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 from PIL import Image
 
-from autograder.checks import points
+from autograder.judging.checks import points
 from worldsize import emulate
-from worldsize.alive import Alive
 from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event
 from worldsize.launch import Run
+from worldsize.peak_memory import Alive
 from worldsize.timeline import Timeline
 
 MESSAGES = {"send", "recv"}
@@ -149,9 +149,9 @@ def draw_work(timeline: Timeline) -> Drawn:
 
 def draw_messages(timeline: Timeline) -> Drawn:
     """Who sent what to whom, step by step."""
-    from worldsize.draw import messages
+    from worldsize.draw import _messages
 
-    return InFewColours(messages(timeline, "What your ranks sent"))
+    return InFewColours(_messages(timeline, "What your ranks sent"))
 
 
 def messages_of(timeline: Timeline, rank: int, name: str) -> list[Event]:

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from autograder.checks import points
-from autograder.student import StudentFailed
+from autograder.judging.checks import points
+from autograder.judging.student import StudentFailed
 from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event
 from worldsize.faults import SilentError

@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from autograder.checks import PartlyHeld, points
-from autograder.endings import StudentFailed
+from autograder.judging.checks import PartlyHeld, points
+from autograder.judging.failures import StudentFailed
 from worldsize import bench
 from worldsize.bench import CLASSROOM, Disturbance, Elastic, Start, Task, Trial
 from worldsize.bench.machine import matrix_flops_per_s

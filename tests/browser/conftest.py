@@ -19,8 +19,8 @@ import psutil
 import pytest
 from needs import give_up
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from repository import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 COURSE = ("weeks", "labs", "quizzes", "nbgrader_config.py", "jupyter_lab_config.py")
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]

@@ -6,7 +6,7 @@ import pytest
 from feedback_pages import answer, check, graded, html
 from nbformat.v4 import new_markdown_cell
 
-from autograder.verdict import Drawing, Outcome
+from autograder.judging.report import Drawing, Outcome
 from worldsize.draw.contrast import bars
 
 pytestmark = pytest.mark.browser

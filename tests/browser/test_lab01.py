@@ -4,7 +4,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, expect
 
-from autograder.answers import compose, solution_cells
+from autograder.authoring.known_answers import compose, solution_cells
 
 LAB = "labs/lab01/lab01.ipynb"
 pytestmark = pytest.mark.browser

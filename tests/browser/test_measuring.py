@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from autograder.assignment import solved
+from autograder.authoring.programs import solved
 
 REPORT, PROGRAM = "labs/project1/report.ipynb", "train.py"
 FIRST_CELLS = 5  # up to the first check: parameters, setup, trying_out, compare, check_correct

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from repository import ROOT as REPOSITORY
 
-from autograder.answers import solution_cells
-from autograder.assignment import authored, notebook_of
-from autograder.authoring import parse, split_solution
+from autograder.authoring.known_answers import solution_cells
+from autograder.authoring.programs import authored, notebook_of
+from autograder.authoring.scripts import parse, split_solution
 
-REPOSITORY = Path(__file__).parents[2]
 TELLING_LINE = 20
 TELLING_BODY = 200
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -8,8 +8,8 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
-    {"units", "event", "stretches", "critical_path", "chrome_trace", "timeline"},
-    {"alive", "images", "models", "frames", "audience"},
+    {"units", "event", "intervals", "critical_path", "chrome_trace", "timeline"},
+    {"peak_memory", "images", "models", "framing"},
     {"hardware"},
     {"emulate", "faults", "gloo", "pricing"},
     {"launch"},

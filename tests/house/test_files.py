@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from repository import ROOT as REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
 BANNED_STEMS = {"utils", "util", "helpers", "helper", "common", "misc", "lib"}
 NOT_COMMITTED = {
     ".git",

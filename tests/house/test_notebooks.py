@@ -5,10 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from repository import ROOT as REPOSITORY
 
-from autograder.build import build, out_of_date
-
-REPOSITORY = Path(__file__).parents[2]
+from autograder.authoring.notebooks import build, out_of_date
 
 
 def notebooks_with_outputs(root: Path) -> list[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.authoring import read_week
+from autograder.authoring.scripts import read_week
 
 WEEKS = {path.name[:6]: path for path in sorted(Path(__file__).parents[2].glob("weeks/week*.py"))}
 # what a lab asks for, and its week therefore does without

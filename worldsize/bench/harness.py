@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
-from worldsize.bench.alone import train_alone
 from worldsize.bench.clusters import CLASSROOM
 from worldsize.bench.machine import describe
 from worldsize.bench.program import NO_WEIGHTS, Incomplete, Program, Start, StepLine, Trial, attempt
+from worldsize.bench.reference_run import train_alone
 from worldsize.bench.result import Kind, Result, Scaling, Timing, points
 from worldsize.bench.task import Task
 from worldsize.hardware import Cluster
@@ -169,10 +169,10 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 
 
 def _num_real() -> int:
-    from worldsize.launch import warm
+    from worldsize.launch.launcher import forkserver
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return warm.shared().num_gpus or cores
+    return forkserver.shared().num_gpus or cores
 
 
 class _Journal:

@@ -13,13 +13,14 @@ from typing import Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from worldsize.bench.batches import Batches
-from worldsize.bench.feed import Disturbance, Feed, Record
+from worldsize.bench.sample_server import Disturbance, Feed, Record
 from worldsize.bench.samples import ADDRESS
 from worldsize.bench.task import Task
 from worldsize.check import CheckFailed
 from worldsize.faults import Fault
 from worldsize.hardware import Cluster
-from worldsize.launch import Run, RunError, play, run, torchrun
+from worldsize.launch import Run, RunError, run, torchrun
+from worldsize.launch.worker import run_as_main
 from worldsize.timeline import Timeline
 
 _MAX_LINES = 20_000
@@ -183,7 +184,7 @@ def play_on(num_threads: int, path: str, *args: str) -> None:
     import torch
 
     torch.set_num_threads(num_threads)
-    play.join_and_play(path, *args)
+    run_as_main.join_and_play(path, *args)
 
 
 def profiled(num_threads: int, path: str, *args: str) -> None:

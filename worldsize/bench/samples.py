@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from worldsize import frames
-from worldsize.bench.alone import flat_weights
+from worldsize import framing
 from worldsize.bench.batches import Batch, Batches
+from worldsize.bench.reference_run import flat_weights
 from worldsize.bench.task import Images
-from worldsize.launch.record import span
+from worldsize.launch.worker.spans import span
 
 ADDRESS = "WORLDSIZE_FEED"  # the socket of the harness, in the environment of every rank
 
@@ -49,7 +49,7 @@ class Samples:
             ConnectionError: the harness has ended.
         """
         with span(f"samples of step {step}", "data"):
-            frames.send(self._sock, "take", rank=self._rank, step=step, start=start, stop=stop)
+            framing.send(self._sock, "take", rank=self._rank, step=step, start=start, stop=stop)
             header, body = self._answer()
             num, shape = stop - start, header["shape"]
             labels = torch.frombuffer(body, dtype=torch.int64, count=num) if num else torch.empty(0, dtype=torch.int64)
@@ -59,11 +59,11 @@ class Samples:
 
     def hand_in(self, model: nn.Module) -> None:
         """Brings the trained weights; one rank does so, after its last step. The training ends here."""
-        frames.send(self._sock, "hand_in", flat_weights(model).numpy().tobytes())
+        framing.send(self._sock, "hand_in", flat_weights(model).numpy().tobytes())
         self._answer()
 
     def _answer(self) -> tuple[dict[str, Any], bytearray]:
-        answer = frames.receive(self._sock)
+        answer = framing.receive(self._sock)
         if answer is None:
             raise ConnectionError("the harness that hands out the samples has ended")
         header, body, _ = answer

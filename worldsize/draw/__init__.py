@@ -1,15 +1,15 @@
 """Pictures: who was busy when and who sends what to whom, what fills memory, how speed grows, what messages cost."""
 
-from worldsize.draw.areas import live_bytes, memory_over_time
-from worldsize.draw.costs import cost, crossovers
-from worldsize.draw.grid import mesh
-from worldsize.draw.lanes import timeline, timelines
-from worldsize.draw.lines import curves
-from worldsize.draw.messages import messages
+from worldsize.draw._cost import cost, crossovers
+from worldsize.draw._curves import curves
+from worldsize.draw._ledger import ledger
+from worldsize.draw._memory import memory
+from worldsize.draw._memory_over_time import live_bytes, memory_over_time
+from worldsize.draw._mesh import mesh
+from worldsize.draw._messages import messages
+from worldsize.draw._scaling import scaling
+from worldsize.draw._timeline import timeline, timelines
 from worldsize.draw.picture import Picture
-from worldsize.draw.ratios import ledger
-from worldsize.draw.speedups import scaling
-from worldsize.draw.stacks import memory
 
 __all__ = [
     "Picture",

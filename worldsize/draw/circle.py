@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from worldsize.draw.rounds import Transfer
+from worldsize.draw.message_steps import Transfer
 
 _NODE, _MOST_OF_ARC = 0.19, 0.24  # a node's radius, of the circle's; of the way from one node to the next
 _BEND = 0.16  # of an arrow's length, to its left: so there and back are two arrows

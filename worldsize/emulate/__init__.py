@@ -4,8 +4,8 @@ import sys
 import time
 from typing import Any
 
-from worldsize.emulate.clockwork import replay
 from worldsize.emulate.conductor import Conductor, Forbidden
+from worldsize.emulate.simulator import replay
 
 __all__ = ["Conductor", "Forbidden", "elapsed", "replay", "spend"]
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from worldsize.emulate.client import Wire, Work
 from worldsize.emulate.compute import meter_of
-from worldsize.emulate.wire import Wire, Work
 
 BACKEND = "emulated"
 _OF_BITS = ("BAND", "BOR", "BXOR")

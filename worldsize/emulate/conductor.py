@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from worldsize.emulate.clockwork import Clocks
 from worldsize.emulate.record import Operation, Step
+from worldsize.emulate.simulator import Clocks
 
 
 class Forbidden(RuntimeError):

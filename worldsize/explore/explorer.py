@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from worldsize import audience
 from worldsize.draw.picture import in_dark_theme
-from worldsize.explore.calls import Outcome, call
-from worldsize.explore.panel import Panel
+from worldsize.explore import frontend
+from worldsize.explore.captured_call import Outcome, call
 from worldsize.explore.parts import Part, Words, parts_of, words_of_bundle
 from worldsize.explore.ranges import Control, controls_of
+from worldsize.explore.widgets import Panel
 
 # in the file the stills follow the live panel; of the two, a front end shows what works there
 _LIVE, _STILL = ".jp-OutputArea:has(.worldsize-explorer)", ".jp-OutputArea-child:has(.worldsize-still)"
@@ -99,7 +99,7 @@ class Explorer:
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        if not audience.is_there():
+        if not frontend.is_there():
             stills = self.stills()
         else:
             panel = Panel(self)

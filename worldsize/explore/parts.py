@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from worldsize import draw, units
-from worldsize.explore.drawn import Drawn
+from worldsize.explore.figure_image import Drawn
 from worldsize.timeline import Timeline
 
 _MOST_ROWS = 50

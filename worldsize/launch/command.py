@@ -8,10 +8,12 @@ from pathlib import Path
 
 from worldsize import hardware
 from worldsize.hardware import Cluster
-from worldsize.launch import elastic, limits, live, play
-from worldsize.launch.flags import Flags
-from worldsize.launch.outcome import Run
+from worldsize.launch.display import live
+from worldsize.launch.launcher import arguments, elastic
+from worldsize.launch.launcher.flags import Flags
+from worldsize.launch.reports.result import Run
 from worldsize.launch.runner import run
+from worldsize.launch.worker import run_as_main
 
 _ON_A_CLUSTER = {"nnodes", "nproc_per_node"}  # the flags that mean something there
 
@@ -55,9 +57,9 @@ def launch(
     cluster: Cluster | str | None = None,
 ) -> Run:
     """The same with torchrun's flags as they are written in a shell."""
-    limits.refuse_bad_timeout(timeout_s)
+    arguments.refuse_bad_timeout(timeout_s)
     flags = Flags.parse(words)
-    limits.refuse_too_many(flags.num_ranks, "torchrun" if cluster is None else "warm")
+    arguments.refuse_too_many(flags.num_ranks, "torchrun" if cluster is None else "warm")
     if not Path(script).is_file():
         raise ValueError(f"there is no script {os.fspath(script)!r} in {os.getcwd()}")
     command = [os.fspath(script), *args]
@@ -65,7 +67,7 @@ def launch(
         return elastic.run_script(flags, command, timeout_s, stalled_s, env, live.choose_view(echo))
     found = hardware.cluster(cluster) if isinstance(cluster, str) else cluster
     return run(
-        play.join_and_play,
+        run_as_main.join_and_play,
         *command,
         world_size=_world_size(flags, found),
         timeout_s=timeout_s,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worldsize.launch import command
-from worldsize.launch.outcome import Run
-from worldsize.launch.source import CELL_FILE
+from worldsize.launch.protocol.source import CELL_FILE
+from worldsize.launch.reports.result import Run
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

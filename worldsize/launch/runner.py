@@ -6,15 +6,16 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from worldsize.emulate.server import Emulation
 from worldsize.faults import Fault
 from worldsize.hardware import Cluster
-from worldsize.launch import elastic, limits, live, warm
-from worldsize.launch.emulated import Emulation
-from worldsize.launch.forked import ForkedCrew
-from worldsize.launch.job import job_of
-from worldsize.launch.outcome import Run
-from worldsize.launch.process import NETWORKS_OF_RANKS
-from worldsize.launch.quota import Quota
+from worldsize.launch.display import live
+from worldsize.launch.launcher import arguments, elastic, forkserver
+from worldsize.launch.launcher.forked import ForkedCrew
+from worldsize.launch.launcher.job import job_of
+from worldsize.launch.protocol.process import NETWORKS_OF_RANKS
+from worldsize.launch.protocol.quota import Quota
+from worldsize.launch.reports.result import Run
 
 _LAUNCHERS = ("warm", "torchrun")
 _AMPLE = Quota()
@@ -36,7 +37,7 @@ def run(
     allow: Collection[str] | None = None,
     compute: str | float = "flops",
     faults: Sequence[Fault] = (),
-    nursery: warm.Nursery | None = None,
+    nursery: forkserver.Nursery | None = None,
     netns: Sequence[str] | None = None,
     quota: Quota = _AMPLE,
 ) -> Run:
@@ -63,8 +64,8 @@ def run(
             not done waited in one call; says who waits for whom.
         RunStopped: the stop button was pressed.
     """
-    limits.refuse_bad_arguments(world_size, each, backend, env or {})
-    limits.refuse_bad_timeout(timeout_s)
+    arguments.refuse_bad_arguments(world_size, each, backend, env or {})
+    arguments.refuse_bad_timeout(timeout_s)
     if launcher not in _LAUNCHERS:
         raise ValueError(f"launcher {launcher!r} is not known; use one of {', '.join(_LAUNCHERS)}")
     if cluster is not None and (launcher != "warm" or backend != "auto"):
@@ -73,19 +74,19 @@ def run(
         raise ValueError("allow and faults are for an emulated cluster; name one, such as cluster='dgx-h100'")
     env = dict(env or {})
     if netns is not None:
-        limits.refuse_bad_networks(netns, world_size, launcher == "warm" and cluster is None and nursery is None)
+        arguments.refuse_bad_networks(netns, world_size, launcher == "warm" and cluster is None and nursery is None)
         env[NETWORKS_OF_RANKS] = ",".join(netns)
-    limits.refuse_too_many(world_size, launcher)
-    payloads = limits.carry(fn, args, each, world_size)
+    arguments.refuse_too_many(world_size, launcher)
+    payloads = arguments.carry(fn, args, each, world_size)
     if launcher == "torchrun":
         if backend == "nccl":
-            limits.refuse_missing_gpus(world_size, backend, warm.shared().num_gpus)
+            arguments.refuse_missing_gpus(world_size, backend, forkserver.shared().num_gpus)
         job = job_of(world_size, backend, timeout_s, env)
         return elastic.run_function(payloads, job, timeout_s, stalled_s, live.choose_view(echo), quota)
     emulation = None if cluster is None else Emulation(world_size, cluster, allow, compute, faults, quota.value_bytes)
     with _one_at_a_time:
-        nursery = nursery or warm.shared()
-        limits.refuse_missing_gpus(world_size, backend, nursery.num_gpus)
+        nursery = nursery or forkserver.shared()
+        arguments.refuse_missing_gpus(world_size, backend, nursery.num_gpus)
         crew = ForkedCrew(nursery, live.choose_view(echo), quota, emulation)
         try:
             crew.start(payloads, backend, timeout_s, env)

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from worldsize.launch.process import enter_network
+from worldsize.launch.protocol.process import enter_network
 
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _MAX_PACKET = 1 << 16

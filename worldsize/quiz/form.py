@@ -7,8 +7,8 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from worldsize.quiz.marking import Marked, mark
+from worldsize.quiz.question_text import html, inline, picture_html, with_blanks
 from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase, Variant
-from worldsize.quiz.words import html, inline, picture_html, with_blanks
 
 if TYPE_CHECKING:
     import ipywidgets

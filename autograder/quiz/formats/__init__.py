@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from autograder.quiz.formats import canvas, gift, jupyterquiz, markdown, moodle, notebook, page, pdf, qti21
+from autograder.quiz.formats import canvas, gift, html, jupyterquiz, markdown, moodle, notebook, pdf, qti21
 from autograder.quiz.formats.format import Format
 
 FORMATS: dict[str, Format] = {
     format.name: format
     for format in (
         markdown.FORMAT,
-        page.FORMAT,
+        html.FORMAT,
         pdf.FORMAT,
         notebook.FORMAT,
         Format("moodle", ".moodle.xml", moodle.render),

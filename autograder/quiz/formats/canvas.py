@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from autograder.quiz.formats.asking import (
+from autograder.markdown.markup import html, line, put_in, tag, words
+from autograder.quiz.formats.question_text import (
     bounds,
     decimal,
     distinct,
@@ -31,13 +32,12 @@ from autograder.quiz.formats.asking import (
     text_of,
     title_of,
 )
-from autograder.quiz.formats.markup import html, line, put_in, tag, words
-from autograder.quiz.formats.packing import packed
+from autograder.quiz.formats.zip_file import packed
 from autograder.quiz.forms import Form
 from autograder.quiz.key import letter
 from worldsize.quiz import Variant
+from worldsize.quiz.question_text import png
 from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase
-from worldsize.quiz.words import png
 from worldsize.units import significant
 
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from autograder.quiz.formats.asking import (
+from autograder.markdown.markup import html
+from autograder.quiz.formats.question_text import (
     decimal,
     distinct,
     gap_text,
@@ -21,11 +22,10 @@ from autograder.quiz.formats.asking import (
     text_of,
     title_of,
 )
-from autograder.quiz.formats.markup import html
 from autograder.quiz.forms import Form
 from worldsize.quiz import Variant
+from worldsize.quiz.question_text import picture_html
 from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase
-from worldsize.quiz.words import picture_html
 
 
 def render(form: Form) -> bytes:

@@ -12,12 +12,12 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from autograder.quiz.formats.asking import bounds, distinct, gap_text, gaps_of, mistake_tolerance, text_of
-from autograder.quiz.formats.markup import html
+from autograder.markdown.markup import html
+from autograder.quiz.formats.question_text import bounds, distinct, gap_text, gaps_of, mistake_tolerance, text_of
 from autograder.quiz.forms import Form
 from worldsize.quiz import Variant
+from worldsize.quiz.question_text import picture_html
 from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase
-from worldsize.quiz.words import picture_html
 
 _RIGHT, _WRONG = "Right.", "Not yet."
 

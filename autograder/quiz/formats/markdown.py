@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from autograder.quiz.formats.form_text import data_uri, gap_hints, instruction, lettered, terms, who
 from autograder.quiz.formats.format import Format
-from autograder.quiz.formats.wording import data_uri, gap_hints, instruction, lettered, terms, who
 from autograder.quiz.forms import Form
 from worldsize.quiz import Variant
+from worldsize.quiz.question_text import with_blanks
 from worldsize.quiz.variant import Amount, Gaps, Options
-from worldsize.quiz.words import with_blanks
 
 _LINE = r"\_" * 12
 _SPECIAL = re.compile(r"([\\`*_\[\]<>#$|])")

@@ -10,12 +10,12 @@ from __future__ import annotations
 import base64
 import re
 
-from autograder.quiz.formats.asking import distinct, gaps_of, mistake_tolerance, names_of, text_of
-from autograder.quiz.formats.markup import html, is_plain, line, put_in, tag, words
+from autograder.markdown.markup import html, is_plain, line, put_in, tag, words
+from autograder.quiz.formats.question_text import distinct, gaps_of, mistake_tolerance, names_of, text_of
 from autograder.quiz.forms import Form
 from worldsize.quiz import Variant
+from worldsize.quiz.question_text import png
 from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase
-from worldsize.quiz.words import png
 
 _TYPES = {Options: "multichoice", Amount: "numerical", Phrase: "shortanswer", Order: "ordering", Gaps: "cloze"}
 

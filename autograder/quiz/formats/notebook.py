@@ -11,14 +11,14 @@ import itertools
 import json
 from typing import Any
 
+from autograder.quiz.formats.form_text import instruction, lettered, terms, who
 from autograder.quiz.formats.format import Format
 from autograder.quiz.formats.markdown import choices, escaped, hints, text_of
-from autograder.quiz.formats.wording import instruction, lettered, terms, who
 from autograder.quiz.forms import Form
 from autograder.quiz.key import letter
 from worldsize.quiz import Variant
+from worldsize.quiz.question_text import png
 from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order
-from worldsize.quiz.words import png
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 _RULES = """\

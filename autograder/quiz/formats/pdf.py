@@ -12,16 +12,16 @@ from typing import Any, Literal
 
 import typst
 
-from autograder.quiz.formats import texts
-from autograder.quiz.formats.explained import Explained, Remark, explained
+from autograder.markdown import texts
+from autograder.quiz.formats.form_text import gap_hints, instruction, lettered, terms, who
 from autograder.quiz.formats.format import Format
+from autograder.quiz.formats.key_text import Explained, Remark, explained
 from autograder.quiz.formats.typst_source import escaped, quoted
-from autograder.quiz.formats.wording import gap_hints, instruction, lettered, terms, who
 from autograder.quiz.forms import Form
 from autograder.quiz.key import printed
 from worldsize.quiz import Variant
+from worldsize.quiz.question_text import png
 from worldsize.quiz.variant import Amount, Gaps, Options, Phrase, Picture
-from worldsize.quiz.words import png
 
 Paper = Literal["a4", "us-letter"]
 _ACCESSIBLE: Any = {"pdf_standards": "ua-1"}  # tagged, with words for pictures and formulas

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from autograder.quiz.formats.asking import (
+from autograder.markdown.markup import html_with_mathml as html
+from autograder.markdown.markup import line, put_in, tag, words
+from autograder.quiz.formats.question_text import (
     bounds,
     distinct,
     gaps_of,
@@ -20,13 +22,11 @@ from autograder.quiz.formats.asking import (
     text_of,
     title_of,
 )
-from autograder.quiz.formats.markup import html_with_mathml as html
-from autograder.quiz.formats.markup import line, put_in, tag, words
-from autograder.quiz.formats.packing import packed
+from autograder.quiz.formats.zip_file import packed
 from autograder.quiz.forms import Form
 from worldsize.quiz import Variant
+from worldsize.quiz.question_text import png
 from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase
-from worldsize.quiz.words import png
 
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _QTI = "http://www.imsglobal.org/xsd/imsqti_v2p1"

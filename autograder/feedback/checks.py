@@ -1,0 +1,65 @@
+"""What a student reads about each check: what it promises, how it ended, and what to do; never a hidden input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
+from autograder.judging.report import CheckResult, Outcome
+
+# the mark says it without colour
+_OPEN = (Outcome.SKIPPED, Outcome.FAULT, Outcome.NO_ANSWER)
+_MARKS = {Outcome.PASSED: ("✓", "good"), **dict.fromkeys(_OPEN, ("–", "open"))}
+_OTHER_MARKS = {True: ("◐", "part"), False: ("✗", "bad")}
+# blue, vermilion and grey are told apart by every kind of colour vision, and stand out from white and from black
+CSS = """\
+.checks { list-style: none; margin: 0; padding: 0; }
+.checks li { margin: .5em 0; padding: .3em .8em; border-left: 5px solid #D55E00; }
+.checks li.good { border-color: #0072B2; }
+.checks li.open { border-color: #767676; }
+.checks li.part { border-left-style: double; }
+.checks pre { white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere; margin: .3em 0; font-size: .95em; }
+.checks img { display: block; max-width: min(100%, 42rem); height: auto; margin: .4em 0; background: white; }
+"""
+
+
+def points(number: float) -> str:
+    """A number of points as people write it: at most two digits after the point."""
+    return f"{round(number, 2):g}"
+
+
+def mark(check: CheckResult) -> tuple[str, str]:
+    """A sign that says how a check ended, and the name of its style."""
+    return _MARKS.get(check.outcome) or _OTHER_MARKS[0 < check.earned < check.points]
+
+
+def of_checks(results: Sequence[CheckResult], cell: str) -> str:
+    """The HTML that explains the checks of one grade cell; the n-th one's id is the cell's with `-n`."""
+    return _environment.get_template("checks.html.j2").render(
+        checks=results,
+        cell=cell,
+    )
+
+
+def of_malformed(reason: str) -> str:
+    """The HTML that stands in every grade cell of a file that could not be read."""
+    template = "<p><strong>Malformed submission, 0 points.</strong> {{ reason }}</p>"
+    return _environment.from_string(template).render(reason=reason)
+
+
+def explained(markdown: str) -> Markup:
+    """Markdown of a quiz's bank as HTML, with formulas that need no script."""
+    from autograder.markdown import texts  # only a quiz needs it
+
+    return Markup(texts.html(markdown))
+
+
+def styled(html: str) -> str:
+    """The HTML of checks for a page that does not know their styles, as the formgrader's."""
+    return f'<style>{CSS}</style>\n<div style="font-family: system-ui, sans-serif; max-width: 52em">\n{html}\n</div>'
+
+
+_environment = Environment(loader=PackageLoader("autograder"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+_environment.filters |= {"points": points, "mark": mark, "explained": explained}

@@ -1,0 +1,173 @@
+"""The page of feedback that a student gets: the score, what to do next, every check, then the student's own cells.
+
+It loads nothing, runs nothing, and reads without colour. What is on it comes from the gradebook and from the judge's
+record in the graded notebook; outputs of cells are never shown. The template escapes whatever is not marked as clean.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+from markupsafe import Markup
+from nbformat import NotebookNode
+from nbgrader.preprocessors import GetGrades
+from nbgrader.utils import is_grade, is_solution, is_task
+from pydantic import ValidationError
+from pygments.formatters import HtmlFormatter
+from traitlets.config import Config
+
+from autograder.feedback import checks
+from autograder.grading.preprocessor import RECORD
+from autograder.feedback.mathml import OfflineHTMLExporter
+from autograder.judging.report import CheckResult, Outcome, Report
+
+_TEMPLATES = Path(__file__).parents[1] / "templates"
+_STYLES = ("xcode", "github-dark")  # of code on light and on dark
+_HEADING = re.compile(r"<(/?)h([1-6])\b")
+
+
+class Grades(GetGrades):
+    """nbgrader's own, which also tells which points were given by hand, and which are still to come."""
+
+    def _get_score(self, cell: NotebookNode, resources: Any) -> None:
+        super()._get_score(cell, resources)
+        grade = self.gradebook.find_grade(
+            cell.metadata.nbgrader.grade_id, self.notebook_id, self.assignment_id, self.student_id
+        )
+        cell.metadata.nbgrader |= {
+            "by_hand": grade.manual_score is not None,
+            "extra_credit": grade.extra_credit or 0,
+            "is_waiting": bool(grade.needs_manual_grade) and grade.manual_score is None,
+        }
+
+
+@dataclass(frozen=True)
+class Graded:
+    """One cell that has points: what it gave, who gave it, and the checks behind it."""
+
+    id: str
+    earned: float
+    possible: float
+    extra_credit: float
+    is_by_hand: bool
+    is_waiting: bool
+    checks: Sequence[CheckResult]
+
+    @classmethod
+    def of(cls, cell: NotebookNode, report: Report | None) -> Graded:
+        """What the gradebook, by way of `Grades`, and the judge say of a cell."""
+        marks = cell.metadata.nbgrader
+        return cls(
+            id=marks.grade_id,
+            earned=marks.get("score", 0),
+            possible=marks.get("points", 0),
+            extra_credit=marks.get("extra_credit", 0),
+            is_by_hand=marks.get("by_hand", False) or is_solution(cell) or is_task(cell),
+            is_waiting=marks.get("is_waiting", False),
+            checks=report.of(marks.grade_id) if report and not is_solution(cell) else [],
+        )
+
+    @property
+    def details(self) -> Markup:
+        """The HTML that explains the checks."""
+        return Markup(checks.of_checks(self.checks, self.id))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What stands at the head of a page."""
+
+    cells: Sequence[Graded]
+    report: Report | None
+    malformed: str
+
+    @classmethod
+    def of(cls, notebook: NotebookNode) -> Summary:
+        """What a graded notebook says; nothing of what its record says where it is none of ours."""
+        record = notebook.metadata.get(RECORD, {})
+        malformed = record.get("malformed")
+        try:
+            report = None if malformed or not record else Report.model_validate(record)
+        except ValidationError:
+            report = None
+        graded = [cell for cell in notebook.cells if is_grade(cell) or is_task(cell)]
+        return cls([Graded.of(cell, report) for cell in graded], report, str(malformed or ""))
+
+    def of_cell(self, cell: NotebookNode) -> Graded | None:
+        """What stands behind the points of a cell; None of one without points."""
+        name = cell.metadata.get("nbgrader", {}).get("grade_id")
+        return next((one for one in self.cells if one.id == name), None)
+
+    @property
+    def by_hand(self) -> float:
+        """The points that a person gave, extra credit included."""
+        return sum(cell.earned if cell.is_by_hand else cell.extra_credit for cell in self.cells)
+
+    @property
+    def by_checks(self) -> float:
+        """The points that the checks gave."""
+        return sum(cell.earned - cell.extra_credit for cell in self.cells if not cell.is_by_hand)
+
+    @property
+    def num_waiting(self) -> int:
+        """How many cells nobody has read yet."""
+        return sum(cell.is_waiting for cell in self.cells)
+
+    @property
+    def failed(self) -> list[tuple[str, CheckResult]]:
+        """The checks that were tried and gave less than they could, each with its place on the page."""
+        return [
+            (f"{cell.id}-{number}", check)
+            for cell in self.cells
+            for number, check in enumerate(cell.checks, start=1)
+            if check.outcome not in (Outcome.PASSED, Outcome.SKIPPED, Outcome.FAULT)
+        ]
+
+    @property
+    def next(self) -> tuple[str, CheckResult, int] | None:
+        """The check to mend first with its place, and how many others wait for it: where others wait, one of those."""
+        waiting = [check.message for cell in self.cells for check in cell.checks if check.outcome is Outcome.SKIPPED]
+        blocked = [sum(check.promise in message for message in waiting) for _, check in self.failed]
+        if not blocked:
+            return None
+        first = next((place for place, count in enumerate(blocked) if count), 0)
+        return (*self.failed[first], blocked[first])
+
+
+class FeedbackExporter(OfflineHTMLExporter):
+    """The page of a notebook that nbgrader has put a student's grades into."""
+
+    @property
+    def default_config(self) -> Config:
+        ours = {"template_name": "student_page", "extra_template_basedirs": [str(_TEMPLATES)]}
+        config = Config(super().default_config)
+        config.merge(Config({type(self).__name__: ours}))  # nbgrader names its own template for every HTMLExporter
+        return config
+
+    def _create_environment(self) -> Environment:
+        environment = super()._create_environment()
+        environment.autoescape = True
+        environment.trim_blocks = environment.lstrip_blocks = True
+        environment.globals |= {"checks_css": Markup(checks.CSS), "code_css": _code_css()}
+        environment.filters |= {
+            "summary": Summary.of,
+            "demoted": _demoted,
+            "points": checks.points,
+            "mark": checks.mark,
+        }
+        return environment
+
+
+def _demoted(html: str) -> Markup:
+    """Clean HTML with its headings two levels lower, below those of the page."""
+    return Markup(_HEADING.sub(lambda tag: f"<{tag[1]}h{min(6, int(tag[2]) + 2)}", html))
+
+
+def _code_css() -> Markup:
+    light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in _STYLES)
+    return Markup(f"{light}\n@media screen and (prefers-color-scheme: dark) {{\n{dark}\n}}")

@@ -1,0 +1,1 @@
+"""A class's submissions, judged and taken to nbgrader's gradebook."""

@@ -1,0 +1,346 @@
+"""The audit log: what was graded, from which files, under which conditions, so that any score can be reproduced.
+
+Beside gradebook.db, `gradebook-audit.jsonl` gets one line for every grading and is only ever added to. Each entry has a
+hash of itself and of the one before: a line that was edited or taken out is found, not so a log that somebody rewrote
+from there to its end; whoever fears that keeps the last hash, which `autograder audit` prints, elsewhere.
+`gradebook-audit/` keeps the graded files under their hashes, so that an older submission can be judged again. Both hold
+hidden checks and students' work: only their owner may read them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Self
+
+from nbgrader.coursedir import CourseDirectory
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+import autograder
+import worldsize
+from autograder.authoring import programs
+from autograder.judging.report import CheckResult, Outcome, Report
+from autograder.submissions.notebook import MAX_BYTES
+
+LOG = "gradebook-audit.jsonl"
+KEPT = "gradebook-audit"
+QUIZ_KEY = "key.json"  # in the source of an assignment that is a quiz, in place of hidden checks
+MARK = "worldsize_audit"  # metadata of a graded notebook: the entry about it
+_MAX_REASON_CHARS = 2000
+
+
+class Verdict(StrEnum):
+    """How a grading ended."""
+
+    GRADED = "graded"
+    MALFORMED = "malformed submission"
+    FAULT = "grader fault"
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Inputs(_Record):
+    """SHA-256 of all that a score depends on; None for what is no plain file."""
+
+    submission: str | None
+    release: str | None
+    checks: str | None
+    engine: str  # every file of autograder and worldsize
+    programs: dict[str, str | None] = {}  # by name: those beside the notebook, and our solutions to them
+
+
+class Versions(_Record):
+    """The programs that graded; `commit` only where the engine lies in a git checkout."""
+
+    worldsize: str
+    commit: str | None
+    python: str
+    torch: str
+    nbgrader: str
+    machine: str
+
+
+class Limits(_Record):
+    """What bounded the student's code, in seconds, and whether a machine without a sandbox would have done."""
+
+    call_s: float
+    total_s: float
+    allow_untrusted: bool
+
+
+class CheckScore(_Record):
+    """How one check ended and what it gave."""
+
+    name: str
+    cell: str
+    outcome: Outcome
+    earned: float
+    points: float
+
+    @classmethod
+    def of(cls, check: CheckResult) -> Self:
+        """The part of a result that belongs in the log: no message, which a student may have written."""
+        return cls(name=check.name, cell=check.cell, outcome=check.outcome, earned=check.earned, points=check.points)
+
+
+class Entry(_Record):
+    """One grading. `sha256` is the hash of all the rest, `previous` that of the entry before."""
+
+    number: int
+    time: datetime
+    assignment: str
+    student: str
+    notebook: str
+    verdict: Verdict
+    reason: str
+    score: float | None
+    checks: list[CheckScore]
+    inputs: Inputs
+    versions: Versions
+    limits: Limits
+    tier: str | None
+    seed: int | None
+    duration_s: float
+    previous: str
+    sha256: str = ""
+
+    def computed_sha256(self) -> str:
+        """The hash that the entry must have."""
+        rest = self.model_dump(mode="json", exclude={"sha256"})
+        return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass
+class Grading:
+    """A grading under way: what was found out about it so far."""
+
+    report: Report | None = None
+    malformed: str = ""
+    entry: Entry | None = field(default=None, init=False)  # once it has ended
+
+
+@contextmanager
+def grading(coursedir: CourseDirectory, names: dict[str, str], limits: Limits) -> Iterator[Grading]:
+    """Notes one grading in the course's log, however it ends; `names` as nbgrader gives them to preprocessors."""
+    root, start = Path(coursedir.root), datetime.now(UTC)
+    kept = {kind: keep(root, path) for kind, path in graded_files(coursedir, names).items()}
+    programs = {kind: keep(root, path) for kind, path in programs_of(coursedir, names).items()}
+    inputs = Inputs(**kept, engine=engine_sha256(), programs=programs)
+    now, fault = Grading(), ""
+    try:
+        yield now
+    except BaseException as error:  # also when it was interrupted: then nothing is known
+        fault = str(error) or type(error).__name__
+        raise
+    finally:
+        verdict = Verdict.FAULT if fault else Verdict.MALFORMED if now.malformed else Verdict.GRADED
+        report = now.report
+        now.entry = append(
+            root / LOG,
+            time=start,
+            assignment=names["assignment"],
+            student=names["student"],
+            notebook=names["notebook"],
+            verdict=verdict,
+            reason=(fault or now.malformed)[:_MAX_REASON_CHARS],
+            score={Verdict.FAULT: None, Verdict.MALFORMED: 0.0}.get(verdict, report and report.score),
+            checks=[CheckScore.of(check) for check in report.checks] if report else [],
+            inputs=inputs,
+            versions=versions(),
+            limits=limits,
+            tier=report and report.tier,
+            seed=report and report.seed,
+            duration_s=(datetime.now(UTC) - start).total_seconds(),
+        )
+
+
+def graded_files(coursedir: CourseDirectory, names: dict[str, str]) -> dict[str, Path]:
+    """Where the submission, the release and the hidden checks of a grading lie now."""
+    name = names["notebook"] + ".ipynb"
+    submitted = coursedir.format_path(coursedir.submitted_directory, names["student"], names["assignment"])
+    release = coursedir.format_path(coursedir.release_directory, ".", names["assignment"])
+    source = coursedir.format_path(coursedir.source_directory, ".", names["assignment"])
+    return {
+        "submission": Path(submitted, name),
+        "release": Path(release, name),
+        "checks": hidden(Path(source)),
+    }
+
+
+def programs_of(coursedir: CourseDirectory, names: dict[str, str]) -> dict[str, Path]:
+    """Where the programs of a grading lie now, as "submitted/NAME" and "reference/NAME"."""
+    places = graded_files(coursedir, names)
+    return {
+        f"{kind}/{name}": place.with_name(name)
+        for name in programs.beside(places["release"].parent)
+        for kind, place in (("submitted", places["submission"]), ("reference", places["checks"]))
+    }
+
+
+def hidden(source: Path) -> Path:
+    """What decides over the submissions of an assignment: hidden checks, or the key of a quiz."""
+    key = source / QUIZ_KEY
+    return key if key.is_file() else source / "checks.py"
+
+
+def append(log: Path, **content: object) -> Entry:
+    """The entry made of this content, added to the log's end as one line that is on disk when this returns.
+
+    Raises:
+        OSError: it could not be written whole.
+    """
+    descriptor = os.open(log, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    with os.fdopen(descriptor, "rb+") as file:  # buffered: it goes on after a write that took only a part
+        fcntl.flock(file, fcntl.LOCK_EX)  # several gradings may end at once
+        text = file.read().decode(errors="replace")
+        last = next((entry for line in reversed(text.split("\n")) if (entry := _parsed(line))), None)
+        entry = Entry.model_validate(
+            {**content, "number": last.number + 1 if last else 1, "previous": last.sha256 if last else ""}
+        )
+        entry = entry.model_copy(update={"sha256": entry.computed_sha256()})
+        torn = "\n" if text and not text.endswith("\n") else ""
+        file.write(f"{torn}{entry.model_dump_json()}\n".encode())
+        file.flush()
+        os.fsync(file.fileno())
+    return entry
+
+
+def read(log: Path) -> tuple[list[Entry], list[str]]:
+    """All entries of a log, and a sentence for each line at which it is not what it was; no file has no entries."""
+    entries: list[Entry] = []
+    problems: list[str] = []
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
+        entry = _parsed(line)
+        if entry is None:
+            problems.append(f"{log}, line {number}: this is no entry; it was edited or only half written.")
+            continue
+        before = entries[-1].sha256 if entries else ""
+        if entry.previous != before:
+            problems.append(f"{log}, line {number}: the entry before it is missing, moved or another one.")
+        if entry.sha256 != entry.computed_sha256():
+            problems.append(f"{log}, line {number}: entry {entry.number} was edited: its hash is another one.")
+        entries.append(entry)
+    return entries, problems
+
+
+def missing_entries(coursedir: CourseDirectory, entries: list[Entry]) -> list[str]:
+    """A sentence for each graded notebook whose entry the log has no more, as when its end was cut off."""
+    known = {entry.sha256 for entry in entries}
+    pattern = coursedir.format_path(coursedir.autograded_directory, "*", "*")
+    paths = sorted(Path("/").glob(str(Path(pattern, "*.ipynb")).lstrip("/")))
+    marks = {path: json.loads(path.read_bytes())["metadata"].get(MARK) for path in paths}
+    return [
+        f"{path} was graded as entry {mark['number']}, which the log does not hold."
+        for path, mark in marks.items()
+        if mark and mark["sha256"] not in known
+    ]
+
+
+def latest(entries: list[Entry]) -> dict[tuple[str, str, str], Entry]:
+    """The last entry about each (assignment, student, notebook)."""
+    return {(entry.assignment, entry.student, entry.notebook): entry for entry in entries}
+
+
+def keep(root: Path, path: Path) -> str | None:
+    """The hash of a plain file, of which a copy is kept unless it is larger than any submission that is read.
+
+    A copy that is not whole, as after a power failure, is made anew.
+    """
+    sha256 = file_sha256(path)
+    kept = root / KEPT / str(sha256)
+    if sha256 and path.stat().st_size <= MAX_BYTES and file_sha256(kept) != sha256:
+        kept.parent.mkdir(mode=0o700, exist_ok=True)
+        put(kept, path.read_bytes())
+    return sha256
+
+
+def put(path: Path, content: bytes) -> None:
+    """Puts a file in its place whole, so that a run that is cut off leaves either the old one or the new one."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, path)
+        except BaseException:  # a full disk is not to be filled with halves
+            os.unlink(file.name)
+            raise
+
+
+def file_sha256(path: Path) -> str | None:
+    """The hash of a plain file, of one that nobody will read that of its size and beginning, None of anything else.
+
+    None also of a file that may not be read: reading it later is the fault of that submission, not of the whole class.
+    """
+    try:
+        if path.is_symlink() or not path.is_file():
+            return None
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            if size <= MAX_BYTES:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+            return hashlib.sha256(f"{size} bytes, ".encode() + file.read(MAX_BYTES)).hexdigest()  # it may be a terabyte
+    except PermissionError:
+        return None
+
+
+@cache
+def engine_sha256() -> str:
+    """The hash of every source file and template of autograder and worldsize, with their names, as they were at first.
+
+    They are what this process grades by, whatever becomes of the files.
+    """
+    whole = hashlib.sha256()
+    for package in (autograder, worldsize):
+        (folder,) = package.__path__
+        for path in sorted(Path(folder).rglob("*")):
+            if path.is_file() and path.suffix != ".pyc":
+                whole.update(f"{package.__name__}/{path.relative_to(folder).as_posix()} {file_sha256(path)}\n".encode())
+    return whole.hexdigest()
+
+
+@cache
+def versions() -> Versions:
+    """What grades now."""
+    return Versions(
+        worldsize=version("worldsize"),
+        commit=_commit(),
+        python=platform.python_version(),
+        torch=version("torch"),
+        nbgrader=version("nbgrader"),
+        machine=platform.platform(),
+    )
+
+
+def _commit() -> str | None:
+    (folder,) = autograder.__path__
+    if not Path(folder).with_name(".git").exists():  # another project's checkout may lie above
+        return None
+    try:
+        asked = subprocess.run(["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return asked.stdout.strip() or None
+
+
+def _parsed(line: str) -> Entry | None:
+    try:
+        return Entry.model_validate_json(line)
+    except ValidationError:
+        return None

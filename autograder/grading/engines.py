@@ -1,0 +1,125 @@
+"""Where the submissions of a class are judged: on this machine, or on a cluster that the instructor names."""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from autograder.judging.judge import judge
+from autograder.judging.report import Report
+from autograder.sandbox import zygote
+
+if TYPE_CHECKING:
+    from autograder.bench.measuring import Job, Measured, Progress
+
+
+class Engine(Protocol):
+    """Where submissions are judged; at most `jobs` at a time, each asked for by a thread of its own."""
+
+    jobs: int
+
+    def judge(self, checks: Path, cells: Sequence[tuple[str, str]], **options: Any) -> Report:
+        """The report on a student's cells; arguments and errors as of `autograder.judging.judge.judge`."""
+        ...
+
+    def measure(self, job: Job, journal: Path) -> Iterator[Progress | Measured]:
+        """A program's measurement; as of `autograder.bench.measuring.measured`."""
+        ...
+
+    def stop(self) -> None:
+        """Gives up what is being judged, as far as it can; nothing is asked for after that."""
+        ...
+
+    def abort(self) -> None:
+        """Ends at once what is being judged or measured; whoever waits for it gets an error."""
+        ...
+
+
+class LocalPool:
+    """This machine. Whatever it judges at a time has `num_gpus` GPUs of its own, or shares one when that is below 1."""
+
+    def __init__(self, jobs: int | None = None, num_gpus: float = 0) -> None:
+        self.jobs = jobs or os.cpu_count() or 1
+        if num_gpus:
+            self.jobs = min(self.jobs, _num_fitting(num_gpus))
+        self._is_aborted = False
+        self._free: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
+        self._num_gpus = num_gpus
+        names = gpu_names() if num_gpus else []
+        for number in range(self.jobs if num_gpus else 0):
+            self._free.put(names[math.floor(number * num_gpus) : math.ceil((number + 1) * num_gpus)])
+
+    def judge(self, checks: Path, cells: Sequence[tuple[str, str]], **options: Any) -> Report:
+        """The report, by a judge that this process has forked."""
+        with self._granted() as granted:
+            return judge(checks, cells, granted=granted, **options)
+
+    @contextmanager
+    def _granted(self) -> Iterator[list[str]]:
+        granted = self._free.get() if self._num_gpus else []
+        try:
+            if self._is_aborted:
+                raise RuntimeError("this was ended before it began")
+            yield granted
+        finally:
+            if self._num_gpus:
+                self._free.put(granted)
+
+    def measure(self, job: Job, journal: Path) -> Iterator[Progress | Measured]:
+        """As of `Engine`."""
+        from autograder.bench.measuring import measured  # with torch, which a class of labs does without here
+
+        with self._granted() as granted:
+            yield from measured(job, journal, granted)
+
+    def stop(self) -> None:
+        """Nothing: each judging here ends at its own limit."""
+
+    def abort(self) -> None:
+        """Ends every jail and judge of this process."""
+        self._is_aborted = True
+        zygote.end_all()
+
+
+def open_engine(
+    name: Literal["local", "ray"], jobs: int | None = None, num_gpus: float = 0, is_alone: bool = False
+) -> Engine:
+    """The engine of that name, ready; each judging takes `num_gpus` GPUs, and as many go on at once as there is room.
+
+    With `is_alone` two of them never share the cores of a machine, unless each has GPUs of its own.
+
+    Raises:
+        ValueError: there is no such engine to be had here, or no room in it for a single judging.
+    """
+    if name == "local":
+        return LocalPool(1 if is_alone and not num_gpus else jobs, num_gpus)
+    from autograder.grading.ray_engine import RayCluster
+
+    return RayCluster(jobs, num_gpus, is_alone and not num_gpus)
+
+
+def gpu_names() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    import torch
+
+    found = torch.cuda.device_count()
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return [name.strip() for name in visible.split(",")][:found]
+    return [str(number) for number in range(found)]
+
+
+def _num_fitting(num_gpus: float) -> int:
+    import torch
+
+    found = torch.cuda.device_count()
+    if found < num_gpus:
+        raise ValueError(
+            f"Judging takes {num_gpus:g} GPUs (c.Grade.num_gpus) and this machine has {found}. "
+            "Grade on one that has them, or on a cluster: --engine ray."
+        )
+    return int(found / num_gpus)

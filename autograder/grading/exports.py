@@ -1,0 +1,336 @@
+"""Grades for other systems, from nbgrader's gradebook: a table, Canvas, Moodle, Gradescope.
+
+Scores are nbgrader's: manual points take the place of automatic ones, extra credit is added, the late penalty is taken
+away. A number is given only where it is final: never for a submission on which the grader broke, nor for one that
+still needs manual grading.
+
+Sources, all read in November 2026: Canvas, `lib/gradebook_importer.rb` of instructure/canvas-lms (columns, and which of
+them identify a student; a blank cell is no grade); Moodle, `grade/import/csv/classes/load_data.php` of moodle/moodle (a
+blank cell is no grade; anything else that is no number ends the import); Gradescope,
+gradescope-autograders.readthedocs.io/en/latest/specs (results.json).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.plugins import ExportPlugin
+from pydantic import BaseModel, ConfigDict
+
+from autograder.grading import audit_log
+
+# what a spreadsheet takes for a formula, or for the start of one after it has skipped white space
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+
+class Standing(StrEnum):
+    """What is known about one student's work on one assignment."""
+
+    GRADED = "graded"
+    MANUAL = "needs manual grading"
+    BROKE = "not graded: the grader broke"
+    MISSING = "not submitted"
+
+
+class Points(BaseModel):
+    """One graded cell of a submission; `score` is None until somebody has graded it by hand."""
+
+    model_config = ConfigDict(frozen=True)
+
+    cell: str
+    score: float | None
+    max_score: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One student's work on one assignment; `raw_score` and `penalty` are as far as graded, in points."""
+
+    assignment: str
+    student: str
+    last_name: str
+    first_name: str
+    email: str
+    lms_user_id: str
+    standing: Standing
+    max_score: float
+    due: str = ""
+    submitted: str = ""
+    raw_score: float = 0.0
+    penalty: float = 0.0
+    cells: list[Points] = field(default_factory=list)
+
+    @property
+    def score(self) -> float | None:
+        """The points that count; None where none do. Who handed in nothing has 0, as with nbgrader."""
+        if self.standing in (Standing.BROKE, Standing.MANUAL):
+            return None
+        return max(0.0, self.raw_score - self.penalty)
+
+    @property
+    def name(self) -> str:
+        """The student's name as a gradebook sorts it, or the id where no name is known."""
+        return ", ".join(part for part in (self.last_name, self.first_name) if part) or self.student
+
+
+def rows(
+    gradebook: Gradebook,
+    entries: Sequence[audit_log.Entry],
+    assignments: Sequence[str] = (),
+    students: Sequence[str] = (),
+) -> list[Row]:
+    """Every student's row for each of these assignments, or all; `entries` are the audit log's.
+
+    Raises:
+        ValueError: the gradebook holds no assignment, or none of such a name.
+    """
+    known = [str(assignment.name) for assignment in gradebook.assignments]
+    if unknown := set(assignments) - set(known):
+        raise ValueError(
+            f"The gradebook holds no assignment {', '.join(sorted(unknown))}: it has {', '.join(known) or 'none'}."
+        )
+    if not known:
+        raise ValueError(
+            "The gradebook holds no assignment yet: run `nbgrader generate_assignment` and autograde first."
+        )
+    last = audit_log.latest(list(entries))
+    broke = {key[:2] for key, entry in last.items() if entry.verdict is audit_log.Verdict.FAULT}
+    return [
+        _row(gradebook, assignment, student, (assignment.name, student.id) in broke)
+        for assignment in gradebook.assignments
+        if not assignments or assignment.name in assignments
+        for student in gradebook.students
+        if not students or student.id in students
+    ]
+
+
+def _row(gradebook: Gradebook, assignment: Any, student: Any, broke: bool) -> Row:
+    about = {
+        "assignment": assignment.name,
+        "student": student.id,
+        "last_name": student.last_name or "",
+        "first_name": student.first_name or "",
+        "email": student.email or "",
+        "lms_user_id": student.lms_user_id or "",
+        "max_score": assignment.max_score,
+        "due": str(assignment.duedate or ""),
+    }
+    try:
+        submission: Any = gradebook.find_submission(assignment.name, student.id)
+    except MissingEntry:
+        return Row(**about, standing=Standing.MISSING)
+    return Row(
+        **about,
+        standing=_standing(submission, broke),
+        submitted=str(submission.timestamp or ""),
+        raw_score=submission.score,
+        penalty=submission.late_submission_penalty,
+        cells=[
+            Points(cell=grade.name, score=None if _is_pending(grade) else grade.score, max_score=grade.max_score)
+            for notebook in submission.notebooks
+            for grade in notebook.grades
+        ],
+    )
+
+
+def _standing(submission: Any, broke: bool) -> Standing:
+    if broke or any(_has_no_score(notebook) for notebook in submission.notebooks):
+        return Standing.BROKE
+    return Standing.MANUAL if submission.needs_manual_grade else Standing.GRADED
+
+
+def _has_no_score(notebook: Any) -> bool:
+    """True when a cell that the autograder grades has no score, as after a grading that ended before its end."""
+    by_hand = {cell.name for cell in (*notebook.notebook.solution_cells, *notebook.notebook.task_cells)}
+    return any(
+        grade.name not in by_hand and grade.auto_score is None and grade.manual_score is None
+        for grade in notebook.grades
+    )
+
+
+def _is_pending(grade: Any) -> bool:
+    return grade.needs_manual_grade and grade.manual_score is None
+
+
+class Grades(ExportPlugin):
+    """`nbgrader export`: nbgrader's own columns, quoted as CSV asks for, and one that says what a row stands for."""
+
+    def export(self, gradebook: Gradebook) -> None:
+        """Writes `grades.csv`, or the file that `--to` names."""
+        app: Any = self.parent
+        entries, _ = audit_log.read(Path(app.coursedir.root, audit_log.LOG))
+        path = Path(self.to or "grades.csv")
+        found = rows(gradebook, entries, [str(name) for name in self.assignment], [str(one) for one in self.student])
+        write_table(found, path)
+        self.log.info("Exported %d rows to %s", len(found), path)
+        for row in found:
+            if row.score is None:
+                self.log.warning("%s has no score for %s: %s", row.student, row.assignment, row.standing)
+
+
+def write_table(rows: Iterable[Row], to: Path) -> None:
+    """Writes a CSV with nbgrader's columns and `status`; where there is no final score, the cell is empty."""
+    columns = ["assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email"]
+    columns += ["raw_score", "late_submission_penalty", "score", "max_score", "status"]
+    lines = [
+        [row.assignment, row.due, row.submitted, row.student, row.last_name, row.first_name, row.email]
+        + ([None, None] if row.standing is Standing.BROKE else [row.raw_score, row.penalty])
+        + [row.score, row.max_score, row.standing.value]
+        for row in rows
+    ]
+    _write_csv(to, [columns, *lines])
+
+
+def write_canvas(rows: Iterable[Row], to: Path, names: Mapping[str, str] | None = None) -> None:
+    """Writes Canvas's gradebook import: a line a student, a column an assignment, and their points possible.
+
+    A student is found by `ID`, which is nbgrader's `lms_user_id`, else by `SIS Login ID`, which is nbgrader's id.
+    `names` gives an assignment the name that it has in Canvas, with its id there: `{"lab01": "Lab 1 (4711)"}`; Canvas
+    makes a new assignment of a name that it does not know. Only final scores of submissions are given.
+    """
+    table = _by_student(rows)
+    header = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
+    assignments = table.max_scores
+    possible = ["    Points Possible", None, None, None, None, *assignments.values()]
+    lines = [
+        [one.name, one.lms_user_id, None, one.student, None, *(scores.get(name) for name in assignments)]
+        for one, scores in table.students
+    ]
+    _write_csv(to, [[*header, *((names or {}).get(name, name) for name in assignments)], possible, *lines])
+
+
+def write_moodle(rows: Iterable[Row], to: Path, names: Mapping[str, str] | None = None) -> None:
+    """Writes a CSV for Moodle's Grades, Import: a line a student, a column an assignment.
+
+    There, identify the user by `Username` (nbgrader's id), `ID number` (its `lms_user_id`) or `Email address`, and map
+    the other columns to grade items. Only final scores of submissions are given.
+    """
+    table = _by_student(rows)
+    header = ["First name", "Last name", "Username", "ID number", "Email address"]
+    lines = [
+        [one.first_name, one.last_name, one.student, one.lms_user_id, one.email]
+        + [scores.get(name) for name in table.max_scores]
+        for one, scores in table.students
+    ]
+    _write_csv(to, [[*header, *((names or {}).get(name, name) for name in table.max_scores)], *lines])
+
+
+def write_gradescope(rows: Iterable[Row], to: Path, entries: Sequence[audit_log.Entry] = ()) -> None:
+    """Writes `ASSIGNMENT/STUDENT/results.json` below a folder, for every submission whose score is final.
+
+    Gradescope's format has no word for a submission without a score, so others get no file. Points of the cells are as
+    graded; the score at the top is after extra credit and late penalty. Students see it once it is published.
+    """
+    durations = {key[:2]: entry.duration_s for key, entry in audit_log.latest(list(entries)).items()}
+    for row in rows:
+        if row.score is None or row.standing is Standing.MISSING:
+            continue
+        folder = to / _folder(row.assignment) / _folder(row.student)
+        folder.mkdir(parents=True, exist_ok=True)
+        results = {
+            "score": row.score,
+            "execution_time": durations.get((row.assignment, row.student)),
+            "output": f"Late: {row.penalty:g} points taken." if row.penalty else "",
+            "output_format": "text",
+            "visibility": "after_published",
+            "stdout_visibility": "hidden",
+            "tests": [_test(points) for points in row.cells],
+        }
+        kept = {name: value for name, value in results.items() if value is not None}
+        (folder / "results.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+FORMATS: dict[str, Callable[..., None]] = {
+    "csv": write_table,
+    "canvas": write_canvas,
+    "moodle": write_moodle,
+    "gradescope": write_gradescope,
+}
+
+
+def export(
+    coursedir: CourseDirectory,
+    format: str,
+    to: Path,
+    assignments: Sequence[str] = (),
+    names: Mapping[str, str] | None = None,
+) -> list[Row]:
+    """Writes the course's grades in one of `FORMATS`; returns the rows that the file gives no score for.
+
+    Raises:
+        ValueError: there is no such format or assignment.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"There is no format {format!r}: choose one of {', '.join(FORMATS)}.")
+    entries, _ = audit_log.read(Path(coursedir.root, audit_log.LOG))
+    with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
+        found = rows(gradebook, entries, assignments)
+    more = {"csv": {}, "gradescope": {"entries": entries}}.get(format, {"names": names})
+    FORMATS[format](found, to, **more)
+    return [row for row in found if row.score is None or (format != "csv" and row.standing is Standing.MISSING)]
+
+
+def renamed(text: str) -> tuple[str, str]:
+    """An assignment's name here and elsewhere, from `lab01=Lab 1 (4711)`. Raises: ValueError."""
+    here, equals, elsewhere = text.partition("=")
+    if not (here and equals and elsewhere):
+        raise ValueError(f"{text!r} renames nothing: write an assignment's name here, = and its name there.")
+    return here, elsewhere
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A line a student: one of the student's rows, and the final score by assignment."""
+
+    max_scores: dict[str, float]
+    students: list[tuple[Row, dict[str, float | None]]]
+
+
+def _by_student(rows: Iterable[Row]) -> _Table:
+    students: dict[str, tuple[Row, dict[str, float | None]]] = {}
+    max_scores: dict[str, float] = {}
+    for row in rows:
+        max_scores[row.assignment] = row.max_score
+        _, scores = students.setdefault(row.student, (row, {}))
+        # whether a missing submission is a zero is for the other system to say: it knows the dates and the excused
+        scores[row.assignment] = None if row.standing is Standing.MISSING else row.score
+    return _Table(max_scores, list(students.values()))
+
+
+def _test(points: Points) -> dict[str, object]:
+    score = points.score or 0.0
+    return {
+        "name": points.cell,
+        "score": score,
+        "max_score": points.max_score,
+        "status": "passed" if score >= points.max_score else "failed",
+        "output": f"{score:g} of {points.max_score:g} points.",
+        "output_format": "text",
+        "visibility": "after_published",
+    }
+
+
+def _folder(name: str) -> str:
+    """The name as that of one folder, whatever it holds."""
+    return quote(name, safe=" @+,") if name.strip(".") else name.replace(".", "%2E")
+
+
+def _write_csv(to: Path, lines: Iterable[Sequence[object]]) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with open(to, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([map(neutral, line) for line in lines])
+
+
+def neutral(value: object) -> object:
+    """A value as a cell of a CSV that no spreadsheet takes for a formula."""
+    # an apostrophe is what spreadsheets themselves put before text that is no formula
+    return f"'{value}" if isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA) else value

@@ -1,0 +1,178 @@
+"""`nbgrader autograde` through the judge: student code runs in the sandbox, and no kernel is asked for a score.
+
+nbgrader reads a score out of a cell's outputs. Here those outputs are written by this process, from the judge's report.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbconvert.exporters import NotebookExporter
+from nbformat import NotebookNode
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.preprocessors import NbGraderPreprocessor
+from nbgrader.utils import is_grade, is_solution
+from traitlets import Bool, Dict, Float, Unicode
+from traitlets.config import Configurable
+
+from autograder.authoring.programs import beside, notebook_of, submitted
+from autograder.feedback import checks
+from autograder.grading import audit_log, no_kernel
+from autograder.grading.audit_log import Limits
+from autograder.grading.classroom import Lab
+from autograder.grading.engines import LocalPool
+from autograder.judging.report import Report
+from autograder.submissions.notebook import Malformed, read_submission
+
+MAX_BESIDE_BYTES = 100 << 20  # of all files beside a notebook, which nbgrader copies twice
+RECORD = "worldsize"  # notebook metadata: why a file is malformed, or how it was graded
+
+
+class GraderFault(RuntimeError):
+    """The grader broke on a submission; no score is recorded for it."""
+
+
+def prepare(assignment: str, student: str, notebooks: list[str]) -> None:
+    """Leaves few and plain files in a submission and names the notebook that is due; run before nbgrader copies any."""
+    folder = Path(notebooks[0]).parent
+    due = os.path.join(folder, f"{notebook_of(assignment)}.ipynb")
+    left_bytes = MAX_BESIDE_BYTES
+    for inside, folders, files in os.walk(folder):
+        for path in (Path(inside, name) for name in sorted((*folders, *files))):
+            status = path.lstat()
+            # nbgrader would copy what a link points to into the feedback, and stop at a pipe
+            is_plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+            # a sparse file may claim to be larger than any disk, and is so once copied; the due one is never copied
+            is_beside = stat.S_ISREG(status.st_mode) and os.fspath(path) != due
+            if not is_plain or (is_beside and status.st_size > left_bytes):
+                path.unlink()
+            elif is_beside:
+                left_bytes -= status.st_size
+    if due not in notebooks:
+        notebooks.append(due)  # so that its absence is a verdict like any other
+
+
+class SubmissionExporter(NotebookExporter):
+    """Reads a submitted file strictly; a damaged one becomes the untouched release, marked with the reason."""
+
+    def from_filename(self, filename: str, resources: Any = None, **kw: Any) -> Any:
+        coursedir, names = _coursedir(self), resources["nbgrader"]
+        ours = coursedir.format_path(coursedir.autograded_directory, names["student"], names["assignment"])
+        if Path(filename).parent == Path(ours):  # nbgrader comes twice: now with what this gave it the first time
+            return super().from_filename(filename, resources=resources, **kw)
+        release = nbformat.read(_release_path(coursedir, resources), as_version=4)
+        try:
+            notebook = read_submission(Path(filename), release, names["student"])
+            submitted(Path(filename).parent, beside(Path(_release_path(coursedir, resources)).parent))
+        except Malformed as reason:
+            notebook = release
+            notebook.metadata[RECORD] = {"malformed": str(reason)}
+        return self.from_notebook_node(notebook, resources=resources, **kw)
+
+
+class Grade(NbGraderPreprocessor):
+    """Puts the judge's report on a submission into its grade cells, in place of executing it."""
+
+    call_s = Float(15, help="Seconds that one run of student code may take.").tag(config=True)
+    total_s = Float(120, help="Seconds that all runs of one submission may take together.").tag(config=True)
+    call_s_of = Dict(
+        key_trait=Unicode(), value_trait=Float(min=0), help="The same for assignments where it is another."
+    ).tag(config=True)
+    total_s_of = Dict(
+        key_trait=Unicode(), value_trait=Float(min=0), help="The same for assignments where it is another."
+    ).tag(config=True)
+    allow_untrusted = Bool(False, help="Grade also on a machine that gives no sandbox.").tag(config=True)
+    num_gpus = Dict(
+        key_trait=Unicode(),
+        value_trait=Float(min=0),
+        help="GPUs that judging one submission takes, by lab: {'lab09': 1}. Its sandbox shows these and no others.",
+    ).tag(config=True)
+    kept = Bool(False, help="Take what is kept of the judging of the same file, if there is.").tag(config=True)
+
+    def limits_of(self, assignment: str) -> Limits:
+        """What a submission may use."""
+        return Limits(
+            call_s=self.call_s_of.get(assignment, self.call_s),
+            total_s=self.total_s_of.get(assignment, self.total_s),
+            allow_untrusted=self.allow_untrusted,
+        )
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        no_kernel.name_no_kernel(resources["nbgrader"])
+        limits = self.limits_of(resources["nbgrader"]["assignment"])
+        with audit_log.grading(_coursedir(self), resources["nbgrader"], limits) as grading:
+            self._grade(nb, resources, grading)
+        assert grading.entry
+        nb.metadata[audit_log.MARK] = grading.entry.model_dump(include={"number", "sha256"})
+        return nb, resources
+
+    def _grade(self, nb: NotebookNode, resources: dict, grading: audit_log.Grading) -> None:
+        student = resources["nbgrader"]["student"]
+        if reason := nb.metadata.get(RECORD, {}).get("malformed"):
+            self.log.warning("%s: malformed submission: %s", student, reason)
+            grading.malformed = reason
+            _fill(nb, lambda cell: (0.0, checks.of_malformed(reason)))
+            return
+        report = self._judge(student, resources["nbgrader"]["assignment"], grading)
+        self.log.info(
+            "%s: %g of %g points, in %.1f s, sandbox: %s",
+            student,
+            report.score,
+            report.max_score,
+            report.duration_s,
+            report.tier,
+        )
+        _fill(nb, lambda cell: _score_of(report, cell))
+        nb.metadata[RECORD] = report.model_dump(mode="json")
+
+    def _judge(self, student: str, assignment: str, grading: audit_log.Grading) -> Report:
+        lab = Lab(_coursedir(self), assignment, self.limits_of(assignment))
+        judged = lab.kept(student) if self.kept else None
+        if judged is None:
+            judged = lab.judge(student, LocalPool(1, self.num_gpus.get(assignment, 0)))
+        grading.report = judged.report
+        if judged.fault or judged.report is None:
+            raise GraderFault(f"The grader broke; this is not the student's zero. {judged.fault or judged.malformed}")
+        return judged.report
+
+
+def _fill(nb: NotebookNode, score_of: Any) -> None:
+    """Gives every automatically graded cell one output: its score for nbgrader, and the explanation for people."""
+    for cell in nb.cells:
+        if cell.cell_type != "code":
+            continue
+        cell.outputs, cell.execution_count = [], None
+        if is_grade(cell) and not is_solution(cell):
+            earned, html = score_of(cell)
+            cell.outputs = [
+                nbformat.v4.new_output(
+                    "execute_result", data={"text/plain": repr(float(earned)), "text/html": html}, execution_count=None
+                )
+            ]
+
+
+def _score_of(report: Report, cell: NotebookNode) -> tuple[float, str]:
+    results = report.of(cell.metadata.nbgrader.grade_id)
+    if not results:
+        raise GraderFault(f"No hidden check is for the cell {cell.metadata.nbgrader.grade_id}.")
+    earned = sum(result.earned for result in results)
+    html = checks.styled(checks.of_checks(results, cell.metadata.nbgrader.grade_id))
+    return min(earned, float(cell.metadata.nbgrader.points)), html
+
+
+def _coursedir(part: Configurable) -> CourseDirectory:
+    """The course folder of the nbgrader command that this part belongs to."""
+    while not hasattr(part, "coursedir"):
+        assert part.parent, "made outside an nbgrader command"
+        part = part.parent
+    return getattr(part, "coursedir")  # noqa: B009
+
+
+def _release_path(coursedir: CourseDirectory, resources: dict) -> str:
+    names = resources["nbgrader"]
+    folder = coursedir.format_path(coursedir.release_directory, ".", names["assignment"])
+    return str(Path(folder, names["notebook"] + ".ipynb"))

@@ -1,0 +1,216 @@
+"""Judging on the machines of a Ray cluster, to which only data goes, and from which only reports come back.
+
+A worker judges as this machine would: a judge is forked, and what runs student code is a jail that it asks for. No
+process of Ray's imports any of it. The hidden checks lie on the worker as long as the judging lasts; a worker that is
+killed leaves them behind, in a folder of the machine's /tmp that only its user may enter.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import platform
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from autograder.bench.measuring import Job, Measured, Progress, measured
+from autograder.grading.audit_log import engine_sha256
+from autograder.judging.judge import judge
+from autograder.judging.report import Report
+
+_TRIES_AGAIN = 3  # when a worker or its machine dies
+_CONNECT_S = 5
+_HELP = "Start a cluster with `ray start --head`, or set RAY_ADDRESS to the address of one that runs, as host:port."
+
+
+class RayCluster:
+    """The cluster that runs at RAY_ADDRESS, or on this machine; `num_gpus` is what one judging needs, beside a CPU.
+
+    With `has_whole_nodes` it takes as many CPUs as the largest node has: nothing else of this cluster runs beside it.
+
+    Raises:
+        ValueError: Ray is not installed, no cluster answers, or none of its nodes has room for a judging.
+    """
+
+    def __init__(self, jobs: int | None = None, num_gpus: float = 0, has_whole_nodes: bool = False) -> None:
+        self._ray = _connect()
+        self._num_gpus = num_gpus
+        num_cpus = _most_cpus(self._ray.nodes()) if has_whole_nodes else 1
+        self.jobs = jobs or _room(self._ray.nodes(), num_gpus, num_cpus)
+        needs = {"num_cpus": num_cpus, "num_gpus": num_gpus}
+        self._task = self._ray.remote(judge_here).options(**needs, max_retries=_TRIES_AGAIN)
+        # not tried again by Ray itself: what was measured before a worker died is to be kept
+        self._measuring = self._ray.remote(measure_here).options(**needs, max_retries=0, num_returns="streaming")
+        self._running: set[Any] = set()
+        self._is_stopped = False
+
+    def judge(self, checks: Path, cells: Sequence[tuple[str, str]], **options: Any) -> Report:
+        """The report, by a judge that a worker of the cluster has forked.
+
+        Raises:
+            RuntimeError: the judge broke, its worker died too often, or it is another version of the grader.
+        """
+        errors = self._ray.exceptions
+        asked = self._task.remote(grader(), checks.read_bytes(), list(cells), options, self._num_gpus > 0)
+        self._running.add(asked)
+        try:
+            if self._is_stopped:
+                self._ray.cancel(asked)
+            return Report.model_validate_json(self._ray.get(asked))
+        except errors.RayTaskError as error:
+            raise error.cause from None
+        except errors.RayError as error:
+            told = (str(error).strip().splitlines() or [""])[0]
+            raise RuntimeError(f"the cluster gave no report ({type(error).__name__}): {told}") from None
+        finally:
+            self._running.discard(asked)
+
+    def measure(self, job: Job, journal: Path) -> Iterator[Progress | Measured]:
+        """A program's measurement by a worker; every timing is kept here as soon as it is there.
+
+        Raises:
+            RuntimeError: as of `judge`.
+        """
+        errors = self._ray.exceptions
+        for left in reversed(range(_TRIES_AGAIN + 1)):
+            kept = journal.read_text() if journal.exists() else ""
+            words = self._measuring.remote(grader(), job.model_dump_json(), kept, self._num_gpus > 0)
+            self._running.add(words)
+            try:
+                for asked in words:
+                    yield _noted(json.loads(self._ray.get(asked)), journal)
+                return
+            except errors.RayTaskError as error:
+                raise error.cause from None
+            except errors.RayError as error:
+                if self._is_stopped or not left:
+                    told = (str(error).strip().splitlines() or [""])[0]
+                    raise RuntimeError(f"the cluster gave no measurement ({type(error).__name__}): {told}") from None
+            finally:
+                self._running.discard(words)
+
+    def abort(self) -> None:
+        """The same as `stop`."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Cancels what waits or runs on the cluster."""
+        self._is_stopped = True
+        for asked in list(self._running):
+            self._ray.cancel(asked)
+
+
+def judge_here(
+    asked_by: Mapping[str, str], checks: bytes, cells: list[tuple[str, str]], options: dict, on_gpus: bool = False
+) -> str:
+    """The report as JSON; this runs on a worker. `asked_by` is the `grader()` of who asks.
+
+    With `on_gpus` the sandbox shows the GPUs that Ray has given to this worker.
+
+    Raises:
+        RuntimeError: this machine has another grader, or the judge broke.
+    """
+    refuse_another_grader(asked_by)
+    with tempfile.TemporaryDirectory(prefix="worldsize-checks-") as folder:  # which only this user may enter
+        path = Path(folder, "checks.py")
+        path.write_bytes(checks)
+        return judge(path, cells, granted=_granted() if on_gpus else (), **options).model_dump_json()
+
+
+def measure_here(asked_by: Mapping[str, str], job: str, kept: str, on_gpus: bool) -> Iterator[str]:
+    """A measurement's words as JSON, each with the new lines of its journal; this runs on a worker.
+
+    Raises:
+        RuntimeError: as of `judge_here`.
+    """
+    refuse_another_grader(asked_by)
+    with tempfile.TemporaryDirectory(prefix="worldsize-timings-") as folder:
+        journal = Path(folder, "journal")
+        journal.write_text(kept)
+        at = len(kept)
+        for word in measured(Job.model_validate_json(job), journal, _granted() if on_gpus else ()):
+            text = journal.read_text()
+            kind = "progress" if isinstance(word, Progress) else "measured"
+            yield json.dumps({"lines": text[at:], kind: word.model_dump()})
+            at = len(text)
+
+
+def _noted(told: dict[str, Any], journal: Path) -> Progress | Measured:
+    """The word that a worker sent; its lines are in the journal after this."""
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    with open(journal, "a", encoding="utf-8") as file:
+        file.write(told["lines"])
+        file.flush()
+        os.fsync(file.fileno())
+    if "progress" in told:
+        return Progress.model_validate(told["progress"])
+    return Measured.model_validate(told["measured"])
+
+
+def _granted() -> list[str]:
+    return [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+
+
+def refuse_another_grader(asked_by: Mapping[str, str]) -> None:
+    """Nothing where this machine would grade as the one that asks does.
+
+    Raises:
+        RuntimeError: it has another version of something that counts.
+    """
+    if differing := [name for name, own in grader().items() if asked_by.get(name) != own]:
+        raise RuntimeError(
+            f"the worker on {platform.node()} would not grade as this machine does: it has another "
+            f"{' and another '.join(differing)}. Install the same there, and grade again"
+        )
+
+
+def grader() -> dict[str, str]:
+    """What has to be the same wherever a class is graded."""
+    torch = version("torch").partition("+")[0]  # its builds for CPUs and for GPUs may go together
+    return {"version of autograder or worldsize": engine_sha256(), "version of torch": torch}
+
+
+def _connect() -> Any:
+    try:
+        ray = importlib.import_module("ray")
+    except ImportError:
+        raise ValueError("Ray is not installed here: pip install 'worldsize[ray]'") from None
+    address = os.environ.get("RAY_ADDRESS") or "auto"
+    try:
+        _knock(address)
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        where = "on this machine" if address == "auto" else f"at {address}"
+        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"No Ray cluster can be reached {where}. {_HELP} Ray said: {told}") from None
+    return ray
+
+
+def _knock(address: str) -> None:
+    """Nothing where somebody listens: Ray itself would try for minutes where nobody does."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+
+
+def _most_cpus(nodes: Sequence[Mapping[str, Any]]) -> float:
+    return max((node["Resources"].get("CPU", 0) for node in nodes if node["Alive"]), default=0) or 1
+
+
+def _room(nodes: Sequence[Mapping[str, Any]], num_gpus: float, num_cpus: float = 1) -> int:
+    """How many judgings these nodes hold at once, when nothing else runs there."""
+    needs = {"CPU": num_cpus, "GPU": num_gpus}
+    alive = [node["Resources"] for node in nodes if node["Alive"]]
+    room = sum(int(min(has.get(name, 0) / need for name, need in needs.items() if need)) for has in alive)
+    if not room:
+        raise ValueError(
+            f"No node of the Ray cluster has the CPU and the {num_gpus:g} GPUs (c.Grade.num_gpus) that judging takes. "
+            "Where the cluster grows as it is asked, say how many to ask for at once: --jobs."
+        )
+    return room

@@ -1,0 +1,124 @@
+"""A grading done again from the audit log: on the same files, with the same seed and limits."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbgrader.coursedir import CourseDirectory
+
+from autograder.authoring import programs
+from autograder.grading.audit_log import (
+    KEPT,
+    QUIZ_KEY,
+    CheckScore,
+    Entry,
+    Verdict,
+    engine_sha256,
+    file_sha256,
+    graded_files,
+    programs_of,
+    versions,
+)
+from autograder.grading.classroom import marked
+from autograder.grading.engines import LocalPool
+from autograder.grading.preprocessor import Grade
+from autograder.judging.report import Report
+from autograder.submissions.notebook import Malformed, given_imports, read_submission, student_cells
+
+_PLACES = ("submitted/", "reference/")
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A grading done again: what came out, and what was not as the first time."""
+
+    entry: Entry
+    verdict: Verdict
+    score: float
+    checks: list[CheckScore]
+    differences: list[str]
+
+    @property
+    def is_same(self) -> bool:
+        """True when every check gives what the log says."""
+        return (self.verdict, self.score, self.checks) == (self.entry.verdict, self.entry.score, self.entry.checks)
+
+
+def replay(coursedir: CourseDirectory, entry: Entry) -> Replay:
+    """The grading of an entry done again, on the same files, with the same seed and limits.
+
+    Raises:
+        ValueError: one of the files is gone, or the entry is of a grading that broke.
+        RuntimeError: the judge broke.
+    """
+    if entry.verdict is Verdict.FAULT:
+        raise ValueError(f"Entry {entry.number} has no score to reproduce: the grader broke. {entry.reason}")
+    names = entry.model_dump(include={"assignment", "student", "notebook"})
+    now = graded_files(coursedir, names) | programs_of(coursedir, names)
+    with tempfile.TemporaryDirectory(prefix="worldsize-replay-") as folder:
+        files = {kind: _found(Path(coursedir.root), entry, kind, path, Path(folder)) for kind, path in now.items()}
+        verdict, report = _judged_again(coursedir, files, entry)
+    checks = [CheckScore.of(check) for check in report.checks] if report else []
+    return Replay(entry, verdict, report.score if report else 0.0, checks, list(_differences(entry, now, report)))
+
+
+def _judged_again(coursedir: CourseDirectory, files: dict[str, Path], entry: Entry) -> tuple[Verdict, Report | None]:
+    release = nbformat.read(files["release"], as_version=4)
+    handed_in, ours = ({path.name: path for kind, path in files.items() if kind.startswith(place)} for place in _PLACES)
+    try:
+        submission = read_submission(files["submission"], release, entry.student)
+        sources = {name: programs.read(path) for name, path in handed_in.items()}
+    except Malformed:
+        return Verdict.MALFORMED, None
+    if files["checks"].name == QUIZ_KEY:
+        return Verdict.GRADED, marked(files["checks"], coursedir, entry.student, submission)
+    cells, limits = student_cells(submission, release), entry.limits.model_dump()
+    references = {name: programs.solved(path) for name, path in ours.items()}
+    num_gpus = Grade(config=coursedir.config).num_gpus.get(entry.assignment, 0)
+    report = LocalPool(1, num_gpus).judge(
+        files["checks"],
+        cells,
+        preload=given_imports(release),
+        seed=entry.seed,
+        programs=sources,
+        references=references,
+        **limits,
+    )
+    return Verdict.FAULT if report.is_fault else Verdict.GRADED, report
+
+
+def _found(root: Path, entry: Entry, kind: str, now: Path, folder: Path) -> Path:
+    """A file with the content that was graded: as it lies in the course, or a copy of what was kept."""
+    sha256 = _sha256_then(entry, kind)
+    if file_sha256(now) == sha256:
+        return now
+    kept = root / KEPT / str(sha256)
+    if sha256 is None or file_sha256(kept) != sha256:
+        raise ValueError(
+            f"Entry {entry.number} cannot be graded again: {now} is not the {kind} of then, nor is {kept} there."
+        )
+    copy = folder / kind / now.name
+    copy.parent.mkdir(parents=True)
+    shutil.copy(kept, copy)
+    return copy
+
+
+def _sha256_then(entry: Entry, kind: str) -> str | None:
+    return entry.inputs.programs.get(kind) if "/" in kind else getattr(entry.inputs, kind)
+
+
+def _differences(entry: Entry, files: dict[str, Path], report: Report | None) -> Iterator[str]:
+    for kind, path in files.items():
+        if file_sha256(path) != _sha256_then(entry, kind):
+            yield f"The {kind} has changed since, so its kept copy was used."
+    if engine_sha256() != entry.inputs.engine:
+        yield "The files of autograder or worldsize have changed."
+    then, now = entry.versions.model_dump(), versions().model_dump()
+    yield from (f"{name}: {then[name]} then, {now[name]} now." for name in then if then[name] != now[name])
+    if report and report.tier != entry.tier:
+        yield f"The sandbox: {entry.tier} then, {report.tier} now."

@@ -1,0 +1,266 @@
+"""The judge: a process that runs a lab's hidden checks against a student in a sandbox, and never imports student code.
+
+`judge(...)` has it forked and returns its report; `main` is what runs in it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import secrets
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autograder.judging.checks import Check, PartlyHeld
+from autograder.judging.report import CheckResult, Drawing, Outcome, Report
+from autograder.sandbox import Tier, gpus, obstacle, zygote
+from worldsize.check import CheckFailed, Drawn
+
+_PYTEST_ENV = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+# a judge cannot keep what rewriting assertions costs, and checks do not assert: they raise CheckFailed
+_OPTIONS = [
+    "-q",
+    "--noconftest",
+    "-p",
+    "no:cacheprovider",
+    "-c",
+    os.devnull,
+    "--import-mode=importlib",
+    "--assert=plain",
+    "-p",
+    "no:logging",
+]
+_NAMES = ["-o", "python_files=checks.py", "-o", "python_functions=check_*"]
+_SPARE_S = 60  # for the judge's own work beside the student's
+_MAX_MESSAGE_CHARS = 8000
+_MAX_PICTURE_BYTES = 200_000
+_MAX_PICTURES_BYTES = 400_000  # of one submission: a page of feedback stays below a megabyte
+
+
+def judge(
+    checks: Path,
+    cells: Sequence[tuple[str, str]],
+    *,
+    preload: Sequence[str] = (),
+    call_s: float = 15,
+    total_s: float = 120,
+    allow_untrusted: bool = False,
+    seed: int | None = None,
+    programs: Mapping[str, str] | None = None,
+    references: Mapping[str, str] | None = None,
+    granted: Sequence[str] = (),
+) -> Report:
+    """The report on a student's cells, given as (name, source), by the hidden checks in a file.
+
+    `preload` names modules that the lab itself imports. `call_s` bounds one run of student code and `total_s` all of
+    them, in seconds. Inputs are drawn from `seed`, a fresh and secret one by default. `programs` are the sources of
+    files that the student handed in beside the notebook, by name, and `references` our own solutions to them. `granted`
+    are the GPUs that the sandbox shows, named as in CUDA_VISIBLE_DEVICES.
+
+    Raises:
+        RuntimeError: the judge itself broke, or did not come to an end; nothing is known about the submission.
+    """
+    with tempfile.TemporaryDirectory(prefix="judge-", dir=zygote.shared(preload).scratch) as folder:
+        request, report = Path(folder, "request.json"), Path(folder, "report.json")
+        request.write_text(
+            json.dumps(
+                {
+                    "checks": os.fspath(checks.resolve()),
+                    "cells": list(cells),
+                    "preload": list(preload),
+                    "call_s": call_s,
+                    "total_s": total_s,
+                    "allow_untrusted": allow_untrusted,
+                    "seed": secrets.randbits(48) if seed is None else seed,
+                    "programs": dict(programs or {}),
+                    "references": dict(references or {}),
+                    "devices": gpus.devices_of(granted),
+                }
+            )
+        )
+        said = _run_judge(request, report, preload, granted, total_s + _SPARE_S)
+        if not report.exists():
+            raise RuntimeError(f"the judge broke before it could report:\n{said[-4000:]}")
+        return Report.model_validate_json(report.read_text())
+
+
+def _run_judge(request: Path, report: Path, preload: Sequence[str], granted: Sequence[str], timeout_s: float) -> str:
+    """What a judge in a process of its own printed while it judged.
+
+    Raises:
+        RuntimeError: it did not come to an end, or there was no room for it.
+    """
+    with tempfile.TemporaryFile() as output:
+        env = {**environment(granted), **_PYTEST_ENV}
+        judging = zygote.shared(preload).call(
+            "autograder.judging.judge:main", [str(request), str(report)], env, output.fileno()
+        )
+        try:
+            judging.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            reason = f"the judge was not done after {timeout_s:g} s, of which {_SPARE_S:g} s are its own"
+            raise RuntimeError(f"{reason}; judge fewer at once (--jobs), or look for a check that takes long") from None
+        finally:
+            judging.kill()
+            judging.close()
+        output.seek(0)
+        return output.read().decode(errors="replace")
+
+
+def environment(granted: Sequence[str]) -> dict[str, str]:
+    """The environment of a process that judges or measures: it counts the GPUs that its jail shows, and no others."""
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(granted), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return {**os.environ, **visible, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def refuse_weak_walls(tier: Tier, is_allowed: bool) -> None:
+    """Nothing where student code may run.
+
+    Raises:
+        SystemExit: this machine has no walls that would do, and nobody has allowed it without.
+    """
+    if not (tier.is_trusted or is_allowed):
+        raise SystemExit(
+            f"This machine's walls are too weak for a final grade: {tier} ({obstacle()}). Grade on Linux with user "
+            "namespaces or as root, or allow it: autograder grade --allow-untrusted, for nbgrader "
+            "c.Grade.allow_untrusted = True."
+        )
+
+
+def main(request_path: str, report_path: str) -> None:
+    """Judges the submission that the request names and writes the report."""
+    import torch
+
+    from autograder.judging.student import Student
+
+    request = json.loads(Path(request_path).read_text())
+    start_s = time.monotonic()
+    names = ("cells", "preload", "call_s", "total_s", "programs", "references", "devices")
+    student = Student(*(request[name] for name in names))
+    try:
+        refuse_weak_walls(student.tier, request["allow_untrusted"])
+        session = _Session(student, request["seed"])
+        torch.set_num_threads(1)  # small tensors, and judges side by side
+        ended = pytest.main([*_OPTIONS, *_NAMES, *_rooted(request["checks"])], plugins=[session])
+        if ended not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            raise SystemExit(f"The checks could not all be tried ({ended!s}); what pytest said stands above.")
+    finally:
+        student.close()
+    report = Report(
+        checks=session.results,
+        tier=str(student.tier),
+        seed=request["seed"],
+        duration_s=time.monotonic() - start_s,
+    )
+    Path(report_path).write_text(report.model_dump_json())
+
+
+def _rooted(checks: str) -> list[str]:
+    """The file as pytest's whole world: it would else list every folder above."""
+    return [f"--rootdir={os.path.dirname(checks)}", checks]
+
+
+class _Session:
+    """A pytest plugin: gives checks their fixtures and notes how each one ended."""
+
+    def __init__(self, student: Any, seed: int) -> None:
+        self._student, self._seed = student, seed
+        self._left_bytes = _MAX_PICTURES_BYTES
+        self._causes: dict[str, str] = {}  # of a check that did not hold, the promise of the one to mend first
+        self.results: list[CheckResult] = []
+
+    @pytest.fixture
+    def student(self) -> Any:
+        return self._student
+
+    @pytest.fixture
+    def rng(self, request: pytest.FixtureRequest) -> Iterator[Any]:
+        import torch
+
+        digest = hashlib.sha256(f"{self._seed}/{request.node.name}".encode()).digest()
+        yield torch.Generator().manual_seed(int.from_bytes(digest[:6], "little"))
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        causes = [self._causes[need] for need in _check_of(item).needs if need in self._causes]
+        if causes:
+            self._causes[item.name] = causes[0]
+            pytest.skip(f"{Outcome.SKIPPED.sentence} Mend this one first: {causes[0]}")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
+        report = yield
+        is_outcome = call.when == "call" or (call.when == "setup" and call.excinfo is not None)
+        if is_outcome or (call.when == "teardown" and call.excinfo is not None):
+            self._note(item, _result(item, call), call.excinfo.value if call.excinfo else None)
+        return report
+
+    def _note(self, item: pytest.Item, result: CheckResult, error: BaseException | None) -> None:
+        if isinstance(error, CheckFailed) and error.picture:
+            result.picture, excuse = _draw(error.picture, min(self._left_bytes, _MAX_PICTURE_BYTES))
+            result.message += excuse
+            self._left_bytes -= len(base64.b64decode(result.picture.png)) if result.picture else 0
+        if not result.outcome.holds:
+            self._causes.setdefault(item.name, result.promise)
+        self.results.append(result)
+
+
+def _check_of(item: pytest.Item) -> Check:
+    return item.function.check  # type: ignore[attr-defined]
+
+
+def _result(item: pytest.Item, call: pytest.CallInfo) -> CheckResult:
+    check = _check_of(item)
+    error = call.excinfo.value if call.excinfo else None
+    outcome, message = _explain(error)
+    promise = " ".join((item.function.__doc__ or "").split())  # type: ignore[attr-defined]
+    return CheckResult(
+        name=item.name,
+        cell=check.cell,
+        promise=promise,
+        points=check.points,
+        outcome=outcome,
+        message=_tame(message),
+        share=error.share if isinstance(error, PartlyHeld) else None,
+    )
+
+
+def _draw(picture: Callable[[], Drawn], limit_bytes: int) -> tuple[Drawing | None, str]:
+    """The picture of a failure, or None and a sentence that says why there is none."""
+    try:
+        drawn = picture()
+        png, alt = drawn.png(), _tame(drawn.alt)
+    except Exception:  # it draws what a student's code gave: that it cannot be drawn is no fault of the grader
+        return None, "\n(This could not be drawn.)"
+    if len(png) > limit_bytes:
+        return None, f"\n(The picture is left out: it has {len(png) // 1000} kB, {limit_bytes // 1000} were left.)"
+    return Drawing(png=base64.b64encode(png).decode(), alt=alt), ""
+
+
+def _tame(message: str) -> str:
+    """The message cut to a length that people read, without what no file can hold: a student may have written it."""
+    text = message.encode(errors="replace").decode()
+    return text if len(text) <= _MAX_MESSAGE_CHARS else text[:_MAX_MESSAGE_CHARS] + " ..."
+
+
+def _explain(error: BaseException | None) -> tuple[Outcome, str]:
+    from autograder.judging.failures import StudentFailed
+
+    if error is None:
+        return Outcome.PASSED, ""
+    if isinstance(error, pytest.skip.Exception):
+        return Outcome.SKIPPED, str(error.msg)
+    if isinstance(error, PartlyHeld):
+        return Outcome.PARTLY, str(error)
+    if isinstance(error, CheckFailed):
+        return Outcome.WRONG, str(error)
+    if isinstance(error, StudentFailed):
+        return error.outcome, str(error)
+    return Outcome.FAULT, f"{type(error).__name__}: {error}"

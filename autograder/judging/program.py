@@ -1,0 +1,118 @@
+"""A program that was handed in, as hidden checks see it: started in the sandbox, fed and timed from outside.
+
+What it prints, writes and returns may be forged. Who took which samples when, and what came back as weights, is the
+feed's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from autograder.judging.failures import PROGRAMS, StudentFailed, raise_told, tell
+from autograder.judging.report import Outcome
+from worldsize.bench.program import Elastic, Ended, Incomplete, Start, ended, read_lines
+from worldsize.bench.samples import ADDRESS
+from worldsize.launch import Run
+from worldsize.launch.worker.agent import FORK_RANKS
+from worldsize.timeline import Timeline
+
+_ENDS_S = 3.0  # what torchrun's agent may take to end its ranks, within the limit
+
+
+class SubmittedProgram:
+    """One program in a submission's sandbox; a `worldsize.bench.program.Program`."""
+
+    def __init__(
+        self,
+        source: str,
+        feed_folder: str,
+        launch: Callable[..., Run],
+        limit_s: Callable[[], float],
+        num_threads: int = 1,
+    ) -> None:
+        self._source, self._num_threads = source, num_threads
+        self._launch, self._limit_s = launch, limit_s
+        self.feed_folder = feed_folder
+        self.errors = (StudentFailed, Incomplete)
+
+    def play(self, start: Start, address: str) -> Ended:
+        """As of `Program`.
+
+        Raises:
+            StudentFailed: a rank raised, died or hung, or time is used up.
+        """
+        options: dict[str, Any] = {"backend": "auto"}
+        if start.cluster is not None:
+            options = {"cluster": start.cluster, "faults": start.faults}
+        return ended(
+            self._launch(
+                _play,
+                PROGRAMS,
+                self._source,
+                self._num_threads,
+                start.args(""),
+                world_size=start.world_size,
+                env={ADDRESS: address},
+                **options,
+            )
+        )
+
+    def torchrun(self, start: Start, address: str, elastic: Elastic) -> Ended:
+        """As of `Program`.
+
+        Raises:
+            StudentFailed: as of `play`; also when it did not come back from a failure.
+        """
+        env = {ADDRESS: address, "OMP_NUM_THREADS": str(self._num_threads), FORK_RANKS: "1"}
+        limit_s = self._limit_s() - _ENDS_S
+        run = self._launch(_under_agent, PROGRAMS, self._source, start, elastic, limit_s, env, world_size=1)
+        told = run.values[0] if isinstance(run.values[0], dict) else {}  # whatever comes may be forged
+        raise_told(told)
+        if not isinstance(told.get("printed"), str):
+            raise StudentFailed(Outcome.CRASHED, "The program's run under torchrun gave nothing back.")
+        return Ended(read_lines(told["printed"]), Timeline(), int(told.get("restarts", 0)), "torchrun")
+
+
+def _write(folder: str, source: str) -> str:
+    """The path of the program, written; runs inside the sandbox."""
+    import os
+
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, "train.py")
+    partial = f"{path}.{os.getpid()}"  # ranks of one machine write the same file at the same time
+    with open(partial, "w", encoding="utf-8") as file:
+        file.write(source)
+    os.replace(partial, path)
+    return path
+
+
+def _play(folder: str, source: str, num_threads: int, args: list[str]) -> None:
+    """Runs inside the sandbox, on a rank that has joined."""
+    from worldsize.bench.program import play_on
+
+    play_on(num_threads, _write(folder, source), *args)
+
+
+def _under_agent(
+    folder: str, source: str, start: Start, elastic: Elastic, limit_s: float, env: dict[str, str]
+) -> dict[str, Any]:
+    """Runs inside the sandbox, as the one who calls torchrun there, and runs none of the program's code itself."""
+    import contextlib
+    import os
+    import signal
+
+    from worldsize.bench.program import under_agent
+    from worldsize.launch import RunError
+
+    def end_all() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)  # all but this process and the jail's first: nothing of the job lives on
+
+    os.makedirs(os.path.join(folder, "checkpoints"), exist_ok=True)
+    path = _write(folder, source)
+    try:
+        ended = under_agent(path, start, os.path.join(folder, "checkpoints"), elastic, limit_s, env, end_all)
+        return {"printed": "\n".join(line.model_dump_json() for line in ended.lines), "restarts": ended.restarts}
+    except RunError as error:
+        return tell(error)

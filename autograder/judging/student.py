@@ -1,0 +1,232 @@
+"""The student's code as hidden checks see it: a function to run on ranks in the sandbox, and what it gave back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from autograder.judging import failures
+from autograder.judging.failures import StudentFailed, tell
+from autograder.judging.program import SubmittedProgram
+from autograder.judging.report import Outcome
+from autograder.sandbox import Sandbox, zygote
+from worldsize.faults import Fault
+from worldsize.hardware import Cluster
+from worldsize.launch import RankFailed, Run, RunTimeout, run
+from worldsize.launch.protocol.quota import Quota
+
+_AFTER_A_HANG_S = 5.0  # what a call may take once one has hung: the code is known not to end by itself
+_QUOTA = Quota(value_bytes=64 << 20, printed_bytes=64 << 20)  # of each rank; the judge holds a value three times
+_AGENT_ENDS = 0.2  # of the limit: what torchrun's agent may take to end its ranks, within it
+_CARRIED = (__name__, "autograder.judging.program", "autograder.judging.failures")
+_USED_UP = "The time for this submission was used up by the checks before this one."
+
+
+class Student:
+    """One submission in a sandbox of its own. Only data comes out of it, and whatever comes may be forged."""
+
+    def __init__(
+        self,
+        cells: Sequence[tuple[str, str]],
+        preload: Sequence[str],
+        call_s: float,
+        total_s: float,
+        programs: Mapping[str, str] | None = None,
+        references: Mapping[str, str] | None = None,
+        devices: Sequence[str] = (),
+    ) -> None:
+        self._devices = devices
+        self._cells, self._preload = list(cells), preload
+        self._call_s, self._left_s = call_s, total_s
+        self._programs, self._references = programs or {}, references or {}
+        self._shown = tempfile.mkdtemp(prefix="shown-", dir=zygote.shared(preload).scratch) if programs else ""
+        if self._shown:
+            os.chmod(self._shown, 0o711)  # a jail has a user of its own
+        self._sandbox = self._open()
+        self.tier = self._sandbox.tier
+        if programs and self.tier.is_jail and not self.tier.namespaces:  # Landlock alone lets nobody call its socket
+            self.close()
+            raise RuntimeError(
+                f"these walls ({self.tier}) keep a program from the samples that it is handed: grade projects on a "
+                "machine with user namespaces, or as root"
+            )
+
+    def run(
+        self, on_rank: Callable[..., Any], *args: Any, world_size: int, each: Sequence[Sequence[Any]] | None = None
+    ) -> list[Any]:
+        """What `on_rank(student, *args, *each[rank])` returned on every rank; `student` there is the student's module.
+
+        Raises:
+            StudentFailed: a rank raised, died or hung, or time is used up.
+        """
+        return self._on_ranks(on_rank, *args, world_size=world_size, each=each, backend="gloo").values
+
+    def torchrun(
+        self, on_rank: Callable[..., Any], *args: Any, world_size: int, each: Sequence[Sequence[Any]] | None = None
+    ) -> list[Any]:
+        """The same under torch's own elastic agent, in the sandbox too; some seconds slower.
+
+        Raises:
+            StudentFailed: as of `run`.
+        """
+        limit_s = self._limit_s() * (1 - _AGENT_ENDS)
+        _carry(on_rank)
+        (told,) = self._launch(_under_agent, self._cells, on_rank, args, each, world_size, limit_s, world_size=1).values
+        told = told if isinstance(told, dict) else {}  # whatever comes may be forged
+        if "hang" in told:
+            self._call_s = min(self._call_s, _AFTER_A_HANG_S)
+        failures.raise_told(told)
+        return list(told["values"])
+
+    def emulated(
+        self,
+        on_rank: Callable[..., Any],
+        *args: Any,
+        world_size: int,
+        each: Sequence[Sequence[Any]] | None = None,
+        cluster: Cluster | str = "dgx-h100",
+        allow: Collection[str] | None = None,
+        compute: str = "none",
+        faults: Sequence[Fault] = (),
+    ) -> Run:
+        """The same on an emulated cluster: the `values`, and the `timeline` of what went over the wire.
+
+        Operations, their bytes, peers and order are the conductor's word, and only operations in `allow` take place.
+        When a rank worked, and what it waited for, is its own word. What ranks hand each other past the wire is not on
+        the timeline: compare `timeline.bytes_sent(rank)` with what the algorithm must send, and let one more run have a
+        `SilentError` of `worldsize.faults` in it, which shows in the result where the data went over the wire.
+
+        Raises:
+            StudentFailed: a rank raised, died or hung, used another operation, or time is used up.
+        """
+        options = {"cluster": cluster, "allow": allow, "compute": compute, "faults": faults}
+        return self._on_ranks(on_rank, *args, world_size=world_size, each=each, **options)
+
+    @property
+    def num_gpus(self) -> int:
+        """How many GPUs are seen inside."""
+        self._sandbox.nursery.wait_until_warm()
+        return self._sandbox.nursery.num_gpus
+
+    def program(self, name: str) -> SubmittedProgram:
+        """The program of that name that was handed in."""
+        return SubmittedProgram(self._programs[name], self._shown, self._launch, self._limit_s)
+
+    def reference(self, name: str) -> SubmittedProgram:
+        """Our own solution to it, which runs in the same sandbox: what it takes there is what the task takes."""
+        return SubmittedProgram(self._references[name], self._shown, self._launch, self._limit_s)
+
+    def _on_ranks(self, on_rank: Callable[..., Any], *args: Any, **options: Any) -> Run:
+        _carry(on_rank)
+        return self._launch(_call_on_rank, self._cells, on_rank, *args, **options)
+
+    def _limit_s(self, taken_s: float = 0.0) -> float:
+        left_s = self._left_s - taken_s
+        if left_s <= 0:
+            raise StudentFailed(Outcome.TIME_LIMIT, _USED_UP)
+        return min(self._call_s, left_s)
+
+    def _launch(self, function: Callable[..., Any], *args: Any, **options: Any) -> Run:
+        limit_s, start_s = self._limit_s(), time.monotonic()
+        _carry(function)
+        try:
+            self._reopen_if_dead()  # in the student's time, whose code has ended the one before
+            limit_s = self._limit_s(time.monotonic() - start_s)
+            return run(
+                function,
+                *args,
+                timeout_s=limit_s,
+                echo=False,
+                nursery=self._sandbox.nursery,
+                quota=_QUOTA,
+                **options,
+            )
+        except RankFailed as error:
+            raise failures.of_failure(error) from None
+        except RunTimeout as error:
+            self._call_s = min(self._call_s, _AFTER_A_HANG_S)
+            self._sandbox.close()  # what hangs may also withstand a sweep
+            raise failures.of_timeout(error) from None
+        finally:
+            self._left_s -= time.monotonic() - start_s
+            self._sandbox.sweep()
+
+    def close(self) -> None:
+        """Ends the sandbox and everything in it."""
+        self._sandbox.close()
+        if self._shown:
+            shutil.rmtree(self._shown, ignore_errors=True)
+
+    def _open(self) -> Sandbox:
+        return Sandbox(preload=self._preload, shown=[self._shown] if self._shown else (), devices=self._devices)
+
+    def _reopen_if_dead(self) -> None:
+        if not self._sandbox.nursery.is_alive:
+            self._sandbox.close()
+            self._sandbox = self._open()
+        self._sandbox.nursery.wait_until_warm()
+
+
+def _carry(function: Callable[..., Any]) -> None:
+    """Sees to it that a function of a lab's checks, and of these files, travels whole: the sandbox has none of them."""
+    for name in (function.__module__, *_CARRIED):
+        cloudpickle.register_pickle_by_value(sys.modules[name])
+
+
+class _StudentModule(ModuleType):
+    """The names that the student's cells define; a cell that did not run says so when its name is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__("student")
+        self.__dict__["broken_cells"] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        broken = self.__dict__["broken_cells"]
+        if name in broken:
+            raise broken[name]
+        first = next(iter(broken.values()), None)
+        raise AttributeError(f"the notebook defines no {name}") from first
+
+
+def _call_on_rank(cells: list[tuple[str, str]], on_rank: Callable[..., Any], *args: Any) -> Any:
+    """Runs inside the sandbox, on a rank."""
+    import sys
+
+    from worldsize.launch.protocol.source import remember_sources
+
+    module = _StudentModule()
+    sys.modules["student"] = module
+    for name, source in cells:
+        filename = f"<cell {name}>"
+        remember_sources({filename: source})
+        try:
+            exec(compile(source, filename, "exec"), module.__dict__)
+        except Exception as error:
+            module.__dict__["broken_cells"][name] = error
+    return on_rank(module, *args)
+
+
+def _under_agent(
+    cells: list[tuple[str, str]],
+    on_rank: Callable[..., Any],
+    args: tuple[Any, ...],
+    each: Sequence[Sequence[Any]] | None,
+    world_size: int,
+    limit_s: float,
+) -> dict[str, Any]:
+    """Runs inside the sandbox, as the one who calls torchrun there: the ranks' values, or why there are none."""
+    from worldsize.launch import RunError, run
+
+    options = {"world_size": world_size, "each": each, "launcher": "torchrun", "echo": False, "timeout_s": limit_s}
+    try:
+        return {"values": run(_call_on_rank, cells, on_rank, *args, **options).values}
+    except RunError as error:
+        return tell(error)

@@ -1,0 +1,1 @@
+"""The bank's and the students' Markdown as HTML, MathML and Typst."""

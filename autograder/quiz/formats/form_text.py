@@ -1,0 +1,65 @@
+"""What forms say beside their questions, in every format that people read."""
+
+from __future__ import annotations
+
+import base64
+
+from autograder.quiz.forms import Form
+from autograder.quiz.key import letter
+from worldsize.quiz import Variant
+from worldsize.quiz.question_text import png
+from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Picture
+
+
+def who(form: Form) -> str:
+    """The student, as printed on a form."""
+    return f"{form.student.name} ({form.student.id})" if form.student.name else form.student.id
+
+
+def terms(form: Form) -> str:
+    """How many questions there are, the time, and what it takes to pass."""
+    share = f"{form.blueprint.pass_fraction:.0%}"
+    minutes = form.blueprint.minutes or form.minutes
+    return f"{len(form.asked)} questions, {minutes:g} minutes, passed with {share} of the points. Each counts the same."
+
+
+def instruction(answer: Answer) -> str:
+    """What to do."""
+    match answer:
+        case Options(single=True):
+            return "Choose one."
+        case Options():
+            return "Choose all that apply."
+        case Amount(unit=unit):
+            return f"Give a number, in {unit}." if unit else "Give a number."
+        case Phrase():
+            return "Answer in a word or two."
+        case Order():
+            return "Put in order: write the letters, from the first to the last."
+        case Gaps():
+            return "Fill in each gap."
+
+
+def lettered(answer: Answer) -> list[tuple[str, str]]:
+    """What is offered to choose from or to put in order: letter and Markdown."""
+    match answer:
+        case Options(options=options):
+            texts = [option.text for option in options]
+        case Order(shown=shown):
+            texts = list(shown)
+        case _:
+            texts = []
+    return [(letter(place), text) for place, text in enumerate(texts)]
+
+
+def gap_hints(variant: Variant) -> list[tuple[int, str, list[tuple[str, str]]]]:
+    """Of each gap its number, what to give, and what is offered to choose from."""
+    if not isinstance(variant.answer, Gaps):
+        return []
+    gaps = enumerate(variant.answer.gaps.values(), start=1)
+    return [(place, instruction(gap), lettered(gap)) for place, gap in gaps]
+
+
+def data_uri(picture: Picture) -> str:
+    """The picture as an address that holds it."""
+    return f"data:image/png;base64,{base64.b64encode(png(picture)).decode()}"

@@ -1,0 +1,88 @@
+"""A form as one HTML page that loads nothing: to fill in on a screen or on paper, and the key of all forms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from autograder.markdown import texts
+from autograder.quiz.formats.form_text import data_uri, gap_hints, instruction, lettered, terms, who
+from autograder.quiz.formats.format import Format
+from autograder.quiz.formats.key_text import explained
+from autograder.quiz.forms import Form
+from autograder.quiz.key import printed
+from worldsize.quiz import Variant
+from worldsize.quiz.variant import Amount, Gaps, Options
+
+_TEMPLATES = Path(__file__).parents[2] / "templates"
+
+
+def render(form: Form) -> bytes:
+    """The form as a page."""
+    return _template("quiz_form.html.j2").render(form=form).encode()
+
+
+def key(forms: Sequence[Form]) -> bytes:
+    """The answers of all forms, and what to say about every question, as a page."""
+    return _template("quiz_key.html.j2").render(forms=forms, explained=explained(forms)).encode()
+
+
+@lru_cache
+def _template(name: str) -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {
+        "data_uri": data_uri,
+        "gap_hints": gap_hints,
+        "html": lambda markdown: Markup(texts.html(markdown)),
+        "html_with_gaps": lambda markdown: Markup(texts.html(markdown, lambda gap: f"<b>___({gap})___</b>")),
+        "inline": lambda markdown: Markup(texts.inline_html(markdown)),
+        "instruction": instruction,
+        "lettered": lettered,
+        "printed": printed,
+        "terms": terms,
+        "who": who,
+    }
+    environment.globals |= {"field": _field, "question": _question}
+    return environment.get_template(name)
+
+
+def _question(variant: Variant, place: int) -> Markup:
+    """The text, with a field for each gap."""
+    return Markup(texts.html(variant.text, lambda gap: _gap(place, gap)))
+
+
+def _gap(place: int, gap: int) -> str:
+    label = escape(f"Question {place}, gap {gap}")
+    return (
+        f'<span class="gap"><span aria-hidden="true">({gap})</span>'
+        f'<input type="text" name="q{place}-{gap}" aria-label="{label}"></span>'
+    )
+
+
+def _field(variant: Variant) -> dict[str, Any]:
+    """Which field the answer goes into: radio buttons, boxes, a line with a unit, or none besides the gaps."""
+    answer = variant.answer
+    match answer:
+        case Options(single=single):
+            return {"kind": "radio" if single else "checkbox"}
+        case Gaps():
+            return {"kind": "gaps"}
+        case Amount(unit=unit):
+            return {"kind": "line", "unit": unit}
+        case _:
+            return {"kind": "line", "unit": ""}
+
+
+FORMAT = Format("html", ".html", render, key)

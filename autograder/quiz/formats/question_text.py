@@ -1,0 +1,99 @@
+"""What every format says the same way: a question's text with its unit, numbers without exponents, safe names."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+
+from autograder.markdown.markup import mark_gaps, put_in
+from autograder.quiz.forms import Form
+from worldsize.quiz import Variant
+from worldsize.quiz.bank import gap_names
+from worldsize.quiz.marking import plain
+from worldsize.quiz.variant import Amount, Gaps, Phrase, WrongNumber
+
+_MOST_SPELLINGS = 60
+
+
+def text_of(variant: Variant) -> str:
+    """The question in Markdown; a number's unit is named, and gaps are marked for `markup.put_in`."""
+    answer = variant.answer
+    if isinstance(answer, Amount) and answer.unit:
+        return f"{variant.text}\n\n(Give a number, in {answer.unit}.)"
+    if isinstance(answer, Gaps):
+        text = variant.text
+        for name, gap in answer.gaps.items():
+            before, after = text.split(f"[[{name}]]", 1)
+            if isinstance(gap, Amount) and gap.unit and not after.lstrip().startswith(gap.unit):
+                text = f"{before}[[{name}]] {gap.unit}{after}"
+        return mark_gaps(text, gaps_of(variant))
+    return variant.text
+
+
+def gaps_of(variant: Variant) -> list[str]:
+    """The names of the gaps in the order of the text."""
+    return [
+        name for name in gap_names(variant.text) if isinstance(variant.answer, Gaps) and name in variant.answer.gaps
+    ]
+
+
+def gap_text(variant: Variant, place: int) -> str:
+    """The text of a question about one gap alone, counted from 0: all gaps are numbered blanks."""
+    blanks = [f"\\_\\_\\_({number})\\_\\_\\_" for number in range(1, len(gaps_of(variant)) + 1)]
+    return f"{put_in(text_of(variant), blanks)}\n\nWhat belongs in ({place + 1})?"
+
+
+def names_of(form: Form) -> list[str]:
+    """A name for each question: its place in the form, so that lists sort, and its variant."""
+    return [f"{place:02d} {variant.id}" for place, variant in enumerate(form.variants, start=1)]
+
+
+def title_of(form: Form) -> str:
+    """The quiz and whose form it is."""
+    return f"{form.blueprint.title} ({form.student.id})"
+
+
+def identifier(text: str) -> str:
+    """The text as an XML identifier; what may not be in one becomes its code, so that two texts stay two."""
+    safe = re.sub(r"[^A-Za-z0-9.-]", lambda found: f"_{ord(found[0]):x}_", text)
+    return safe if safe[0].isalpha() else f"id-{safe}"
+
+
+def decimal(value: float) -> str:
+    """The number in plain decimals, exactly as a computer reads it back."""
+    return format(Decimal(repr(value)), "f")
+
+
+def mistake_tolerance(answer: Amount, mistake: WrongNumber) -> float:
+    """How near to a mistake a number still counts as that: as near, in proportion, as a right one is to the answer."""
+    return abs(mistake.value) * answer.tolerance / max(abs(answer.value), 1e-300)
+
+
+def bounds(value: float, tolerance: float) -> tuple[float, float]:
+    """The lowest and the highest number that count."""
+    return value - tolerance, value + tolerance
+
+
+def distinct(answer: Phrase) -> list[str]:
+    """The accepted texts without those that differ only by case or spaces."""
+    return list({plain(text): " ".join(text.split()) for text in reversed(answer.accepted)}.values())[::-1]
+
+
+def spellings(answer: Amount) -> list[str]:
+    """Right numbers as texts, for a platform that only compares texts: all of up to three digits within the tolerance.
+
+    The first is the one of the key. Where more than 60 would count, those of fewer digits.
+    """
+    value = Decimal(repr(answer.value))
+    low, high = value - Decimal(repr(answer.tolerance)), value + Decimal(repr(answer.tolerance))
+    found = {answer.text.removesuffix(answer.unit).strip(): None, answer.text: None}
+    found |= {text.replace(",", ""): None for text in found}
+    for digits in (1, 2, 3) if value else ():
+        step = Decimal(1).scaleb(math.floor(math.log10(abs(answer.value))) - digits + 1)
+        first = int((low / step).to_integral_value(ROUND_CEILING))
+        last = int((high / step).to_integral_value(ROUND_FLOOR))
+        if last - first >= _MOST_SPELLINGS:
+            break
+        found |= {format(count * step, "f"): None for count in range(first, last + 1)}
+    return list(found)

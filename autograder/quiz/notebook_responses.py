@@ -1,0 +1,144 @@
+"""Answers in notebooks, read as data: literals that are assigned to `answer_N`. No code is run."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+
+from autograder.authoring import python_parser
+from autograder.quiz.forms import Form
+from autograder.quiz.responses import Handed, Problem
+from autograder.quiz.written_answers import of_value
+from autograder.submissions.notebook import MAX_BYTES, MAX_SOURCE_CHARS
+
+_CHECKPOINTS = ".ipynb_checkpoints"
+
+
+def read_notebooks(folder: Path, handed: Handed) -> None:
+    """Reads every notebook below a folder: whose it is, one of its folders or its name says.
+
+    The cell of question N is the one whose id, or whose grade id, is `question_N`.
+
+    Raises:
+        ValueError: there are no notebooks.
+    """
+    files = [file for file in sorted(folder.rglob("*.ipynb")) if _CHECKPOINTS not in file.parts]
+    if not files:
+        raise ValueError(f"{folder} holds no notebooks.")
+    for file in files:
+        place = file.relative_to(folder)
+        where = _shown(place)
+        names = [name for name in (*place.parts[:-1], place.stem) if handed.is_known(name)]
+        if len({name.strip().casefold() for name in names}) > 1:  # a folder is the collector's, a file's name is not
+            reason = "its path names more than one student; keep it under the one who handed it in"
+            handed.problems.append(Problem(where, _shown(names[0]), None, reason))
+            continue
+        form = handed.form(names[0] if names else _shown(place.stem), where)
+        if form is None or not handed.once(form, where):
+            continue
+        try:
+            notebook = _read(file)
+            _refuse_another(notebook, form)
+        except (OSError, ValueError) as error:
+            handed.problems.append(Problem(where, form.student.id, None, str(error)))
+            continue
+        read_cells(notebook, form, where, handed)
+
+
+def _shown(path: object) -> str:
+    """A name that a stranger gave to a file, as text that can be printed and written."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(path))
+
+
+def _read(file: Path) -> NotebookNode:
+    """A stranger's notebook, without its outputs.
+
+    Raises:
+        OSError, ValueError: it is no plain file, too large, or no notebook in Unicode; says why.
+    """
+    if file.is_symlink() or not file.is_file() or file.stat().st_size > MAX_BYTES:
+        raise ValueError(f"it is no plain file of at most {MAX_BYTES >> 20} MB")
+    try:
+        notebook = nbformat.read(file, as_version=4)
+        for cell in notebook.cells:
+            if "outputs" in cell:
+                cell.outputs = []
+        nbformat.validate(notebook, relax_add_props=True)  # to read one only logs what is wrong with it
+        nbformat.writes(notebook).encode()  # half a surrogate could be written to no page
+    except Exception as error:  # nbformat raises whatever a stranger's file provokes
+        said = f"the notebook cannot be read ({type(error).__name__}: {error})"
+        raise ValueError(" ".join(said.split())[:300]) from error
+    if (size := sum(len(cell.source) for cell in notebook.cells)) > MAX_SOURCE_CHARS:
+        raise ValueError(f"its cells hold {size} characters, and at most {MAX_SOURCE_CHARS} are read")
+    return notebook
+
+
+def _refuse_another(notebook: NotebookNode, form: Form) -> None:
+    """Raises ValueError where the notebook says that it was made for another student than the form."""
+    quiz = notebook.metadata.get("quiz")
+    named = str(quiz.get("student", form.student.id)) if isinstance(quiz, dict) else form.student.id
+    if named.casefold() != form.student.id.casefold():
+        raise ValueError(f"the notebook was made for {named[:100]!r}")
+
+
+def read_cells(notebook: NotebookNode, form: Form, where: str, handed: Handed) -> None:
+    """Reads the answers of one notebook."""
+    cells = {name: cell.source for cell in notebook.cells if cell.cell_type == "code" for name in _names(cell)}
+    for number in range(1, len(form.asked) + 1):
+        source = cells.get(f"question_{number}")
+        if source is None:
+            handed.problems.append(Problem(where, form.student.id, number, f"there is no cell question_{number}"))
+            continue
+        answer, here = handed.answer(form, number), f"{where}, cell question_{number}"
+        handed.put(
+            form, number, _written(source, number), here, lambda s=source, n=number, a=answer: of_value(a, value(s, n))
+        )
+
+
+def value(source: str, number: int) -> Any:
+    """What a cell assigns to `answer_N`.
+
+    Raises:
+        ValueError: it is not Python, assigns it never or twice, or something that is not a literal.
+    """
+    assigned = _assigned(source, number)
+    try:
+        return ast.literal_eval(assigned)
+    except (ValueError, TypeError, SyntaxError, ArithmeticError, RecursionError, MemoryError):
+        said = f"{_written(source, number)[:80]!r} is not a plain number, text, list or dict"
+        raise ValueError(f"{said}, and no code is run") from None
+
+
+def _assigned(source: str, number: int) -> ast.expr:
+    try:
+        statements = python_parser.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"the cell is not Python ({error})") from error
+    name = f"answer_{number}"
+    found = [
+        statement.value
+        for statement in statements
+        if isinstance(statement, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == name for target in statement.targets)
+    ]
+    if len(found) != 1:
+        raise ValueError(f"the cell assigns {name} {len(found) or 'no'} times, and not once")
+    return found[0]
+
+
+def _names(cell: NotebookNode) -> set[str]:
+    marks = cell.metadata.get("nbgrader")
+    names = [cell.get("id"), marks.get("grade_id") if isinstance(marks, dict) else None]
+    return {name for name in names if isinstance(name, str)}
+
+
+def _written(source: str, number: int) -> str:
+    """What the cell assigns, as far as that can be seen."""
+    try:
+        return ast.unparse(_assigned(source, number)).strip()
+    except (ValueError, RecursionError, MemoryError):  # what was parsed may still nest too deep to be written
+        return source.strip()

@@ -1,0 +1,92 @@
+"""Texts of the bank on a page that loads nothing: Markdown as HTML, formulas as MathML, pictures inside it."""
+
+from __future__ import annotations
+
+from threading import Lock
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from autograder.feedback import checks
+from autograder.markdown import texts
+from autograder.quiz.key import letter, printed
+from worldsize.quiz import question_text
+from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Picture, Variant
+
+_drawing = Lock()  # matplotlib draws one picture at a time
+
+
+def shown(markdown: str) -> Markup:
+    """A text as HTML."""
+    return Markup(texts.html(markdown))
+
+
+def asked(variant: Variant) -> Markup:
+    """What is asked, with its gaps as numbered blanks."""
+    return Markup(texts.html(variant.text, _blank))
+
+
+def inline(markdown: str) -> Markup:
+    """A short text without the paragraph round it."""
+    return Markup(texts.inline_html(markdown))
+
+
+def picture(one: Picture | None) -> Markup:
+    """The picture of a question; nothing where there is none."""
+    if one is None:
+        return Markup("")
+    with _drawing:
+        return Markup(question_text.picture_html(one))
+
+
+def kind(answer: Answer) -> str:
+    """What sort of answer it is, for a template."""
+    match answer:
+        case Options():
+            return "single" if answer.single else "multiple"
+        case Amount():
+            return "numeric"
+        case Order():
+            return "ordering"
+        case Gaps():
+            return "cloze"
+        case _:
+            return "text"
+
+
+def solution(answer: Answer) -> str:
+    """The right answer in Markdown, with the texts of its letters."""
+    match answer:
+        case Options():
+            return "; ".join(f"{letter(place)}: {answer.options[place].text}" for place in sorted(answer.right))
+        case Order():
+            return "; ".join(f"{letter(place)}: {answer.shown[place]}" for place in answer.places)
+        case Gaps():
+            return "; ".join(f"({place}) {solution(gap)}" for place, gap in enumerate(answer.gaps.values(), start=1))
+        case Phrase():
+            return " or ".join(answer.accepted)
+        case _:
+            return printed(answer)
+
+
+def _blank(number: int) -> str:
+    return f'<span class="gap" role="img" aria-label="gap {number}">({number})</span>'
+
+
+environment = Environment(
+    loader=PackageLoader("autograder"),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=StrictUndefined,
+)
+environment.filters |= {
+    "asked": asked,
+    "inline": inline,
+    "kind": kind,
+    "letter": letter,
+    "picture": picture,
+    "points": checks.points,
+    "shown": shown,
+    "solution": solution,
+}

@@ -1,0 +1,231 @@
+"""A marked quiz as a folder: scores, a page of feedback for each student, and what the answers say of the questions."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autograder.feedback.checks import points
+from autograder.grading.exports import neutral
+from autograder.quiz import page_html
+from autograder.quiz.atomic_folder import in_place_of
+from autograder.quiz.marks import Answered, Sheet
+from autograder.quiz.responses import Handed, Problem
+from autograder.quiz.statistics import EASY, FEWEST, HARD, LEVEL, VARIANTS_LEVEL, Item, items, overview
+from worldsize.quiz import Marked
+from worldsize.quiz.marking import mark_answer
+from worldsize.quiz.variant import Gaps, Options
+
+SCORES, ANSWERS, ITEMS, REPORT, FEEDBACK = "scores.csv", "answers.csv", "items.csv", "items.html", "feedback"
+UNREADABLE = "unreadable.csv"
+_OURS = {SCORES, ANSWERS, ITEMS, REPORT, FEEDBACK, UNREADABLE}
+_OUTCOMES = {"good": "Right", "part": "Partly right", "bad": "Not right", "open": "No answer"}
+_SIGNS = {"good": "✓", "part": "◐", "bad": "✗", "open": "–"}
+
+
+@dataclass(frozen=True)
+class Told:
+    """One answer as its page shows it; `why` are texts of the bank."""
+
+    answered: Answered
+    style: str
+    problem: str
+
+    @property
+    def kind(self) -> str:
+        """What sort of question it is."""
+        return page_html.kind(self.answered.variant.answer)
+
+    @property
+    def sign(self) -> str:
+        """A sign that says the outcome without colour."""
+        return _SIGNS[self.style]
+
+    @property
+    def outcome(self) -> str:
+        """The outcome in words."""
+        return _OUTCOMES[self.style]
+
+    @property
+    def written(self) -> str:
+        """What the student wrote."""
+        return self.answered.given.written.strip() if self.answered.given else ""
+
+    @property
+    def chosen(self) -> list[int]:
+        """The places of the options that were chosen."""
+        return [] if self.answered.is_empty or self.answered.given is None else self.answered.given.response
+
+    @property
+    def gaps(self) -> list[str]:
+        """How each gap was filled: a sign and words; nothing of other kinds."""
+        answer = self.answered.variant.answer
+        if not isinstance(answer, Gaps):
+            return []
+        given = self.answered.given.response if self.answered.given and not self.answered.is_empty else {}
+        styles = [_style_of(mark_answer(gap, given.get(name)), name not in given) for name, gap in answer.gaps.items()]
+        return [f"({place}) {_SIGNS[style]} {_OUTCOMES[style].lower()}" for place, style in enumerate(styles, start=1)]
+
+    @property
+    def why(self) -> list[str]:
+        """What to tell: of each chosen option and of the right ones that were missed; else of the question."""
+        variant, told = self.answered.variant, list(self.answered.marked.feedback)
+        if isinstance(variant.answer, Options):
+            missed = [variant.answer.options[place] for place in sorted(variant.answer.right - set(self.chosen))]
+            return told + [f"**{option.text}**\n\n{option.feedback}" for option in missed]
+        return told or [variant.feedback]
+
+
+def write_marked(sheets: Sequence[Sheet], handed: Handed, out: Path, *, force: bool = False) -> list[Item]:
+    """Writes all of it to `out`, which appears when it is complete; gives what the answers say of the questions.
+
+    Raises:
+        ValueError: `out` holds other things, or (without `force`) marks; or nobody handed anything in.
+    """
+    _refuse_to_destroy(out, force)
+    found = items(sheets)
+    with in_place_of(out) as folder:
+        _write_csv(folder / SCORES, _scores(sheets))
+        _write_csv(folder / ANSWERS, _answers(sheets))
+        _write_csv(folder / ITEMS, _items(found))
+        _write_csv(folder / UNREADABLE, _unreadable(handed))
+        (folder / REPORT).write_text(report(sheets, found), encoding="utf-8")
+        (folder / FEEDBACK).mkdir()
+        for sheet in sheets:
+            if sheet.is_handed_in:
+                page = feedback_page(sheet, handed.problems)
+                (folder / FEEDBACK / f"{sheet.form.student.id}.html").write_text(page, encoding="utf-8")
+    return found
+
+
+def feedback_page(sheet: Sheet, problems: Sequence[Problem] = ()) -> str:
+    """A student's page: what was asked, what was answered, what is right and why. Nothing of anybody else is on it."""
+    return page_html.environment.get_template("quiz/feedback.html.j2").render(
+        title=sheet.form.blueprint.title,
+        student=sheet.form.student,
+        pass_fraction=sheet.form.blueprint.pass_fraction,
+        sheet=sheet,
+        told=told(sheet, problems),
+    )
+
+
+def told(sheet: Sheet, problems: Sequence[Problem]) -> list[Told]:
+    """What a student is told about each answer."""
+    mine = {one.number: one.reason for one in problems if one.student == sheet.form.student.id and one.number}
+    return [Told(one, _style_of(one.marked, one.is_empty), mine.get(one.number, "")) for one in sheet.answered]
+
+
+def report(sheets: Sequence[Sheet], found: Sequence[Item]) -> str:
+    """The page about the questions, for instructors; it names no student."""
+    return page_html.environment.get_template("quiz/items.html.j2").render(
+        overview=overview(sheets),
+        items=found,
+        fewest=FEWEST,
+        easy=EASY,
+        hard=HARD,
+        level=LEVEL,
+        variants_level=VARIANTS_LEVEL,
+        is_judged=any(item.num_asked >= FEWEST for item in found),
+        pc=lambda fraction: f"{fraction:.0%}",
+        num=lambda value: "–" if value is None else f"{value:.2f}",
+    )
+
+
+def _style_of(marked: Marked, is_empty: bool) -> str:
+    if is_empty:
+        return "open"
+    return "good" if marked.is_right else "part" if marked.share else "bad"
+
+
+def _scores(sheets: Sequence[Sheet]) -> Iterator[Sequence[object]]:
+    most = max(sheet.out_of for sheet in sheets)
+    yield ["student", "name", "status", "points", "out_of", "percent", "passed", "minutes"] + [
+        f"question_{number}" for number in range(1, most + 1)
+    ]
+    for sheet in sheets:
+        student = sheet.form.student
+        if not sheet.is_handed_in:
+            # whether that is a zero is for the course to say: it knows the dates and the excused
+            yield [student.id, student.name, "not handed in", "", sheet.out_of, "", "", ""] + [""] * most
+            continue
+        yield [
+            student.id,
+            student.name,
+            "marked",
+            points(sheet.points),
+            sheet.out_of,
+            f"{100 * sheet.fraction:.1f}",
+            "yes" if sheet.is_passed else "no",
+            "" if sheet.minutes is None else points(sheet.minutes),
+            *(f"{one.marked.share:.4g}" for one in sheet.answered),
+            *[""] * (most - sheet.out_of),
+        ]
+
+
+def _answers(sheets: Sequence[Sheet]) -> Iterator[Sequence[object]]:
+    yield ["student", "number", "question", "variant", "response", "share", "misconceptions"]
+    for sheet in sheets:
+        for one in sheet.answered if sheet.is_handed_in else ():
+            written = one.given.written if one.given else ""
+            yield [
+                sheet.form.student.id,
+                one.number,
+                one.variant.question.id,
+                one.variant.id,
+                written,
+                f"{one.marked.share:.4g}",
+                "; ".join(one.marked.misconceptions),
+            ]
+
+
+def _items(found: Sequence[Item]) -> Iterator[Sequence[object]]:
+    yield [
+        *("question", "week", "kind", "difficulty", "asked", "empty", "facility", "deviation", "discrimination"),
+        *("upper_lower", "variants_by", "variants_p", "flags"),
+    ]
+    for item in found:
+        question, variants = item.question, item.variants
+        yield [
+            *(question.id, question.week, question.kind, question.difficulty, item.num_asked, item.num_empty),
+            f"{item.facility:.4f}",
+            f"{item.deviation:.4f}",
+            "" if item.discrimination is None else f"{item.discrimination:.4f}",
+            "" if item.upper_lower is None else f"{item.upper_lower:.4f}",
+            variants.by if variants else "",
+            "" if variants is None or variants.p is None else f"{variants.p:.3g}",
+            "; ".join(dict.fromkeys(flag.name for flag in item.flags)),
+        ]
+
+
+def _unreadable(handed: Handed) -> Iterator[Sequence[object]]:
+    yield ["where", "student", "number", "reason"]
+    for one in (*handed.problems, *handed.strangers):
+        yield [one.where, one.student, one.number or "", one.reason]
+
+
+def _write_csv(to: Path, lines: Iterable[Sequence[object]]) -> None:
+    with to.open("w", newline="", encoding="utf-8") as file:
+        # numbers of ours may begin with a minus; only texts of others can be formulas
+        csv.writer(file).writerows([cell if _is_number(cell) else neutral(cell) for cell in line] for line in lines)
+
+
+def _is_number(cell: object) -> bool:
+    try:
+        float(str(cell))
+    except ValueError:
+        return False
+    return True
+
+
+def _refuse_to_destroy(out: Path, force: bool) -> None:
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise ValueError(f"{out} is no folder: name another one.")
+    there = {path.name for path in out.iterdir()}
+    if others := sorted(there - _OURS):
+        raise ValueError(f"{out} holds {others[0]}, which is no part of a marked quiz: name a new or an empty folder.")
+    if there and not force:
+        raise ValueError(f"{out} holds marks already: name another folder, or replace them with --force.")

@@ -1,0 +1,350 @@
+"""A warm, clean process from which jails and judges are forked: torch is imported once, and not for each of them.
+
+It runs with a jail's own environment. What a submission is judged by, and the environment of who judges, never enter
+it: a judge reads them itself, after the fork, and jails are forked from here and not from judges.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autograder.sandbox import gpus, jail
+from worldsize import framing
+from worldsize.launch.protocol.process import die_with_parent
+from worldsize.launch.worker import forkserver_main
+
+PRELOAD = ("autograder.judging.student", "autograder.judging.judge", "worldsize.launch.launcher.forked")
+_PROGRAM = "import sys; from autograder.sandbox import zygote; zygote.main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])"
+_NOT_FOR_RANKS = ("autograder", "pytest", "_pytest")
+_QUIET = ["-p", "no:cacheprovider", "-c", os.devnull]
+_WARM_S = 180  # how long the imports may take
+_END_S = 2  # how long a judge or a jail may take to end
+_AHEAD = 20  # of nice, where root's rights are to be had
+ENV = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": jail.HOME,
+    "LANG": "C.UTF-8",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONNOUSERSITE": "1",
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+}
+
+
+class Forked:
+    """A process that the stem has forked, by a handle that stays its own when its number goes to another."""
+
+    def __init__(self, pid: int, fd: int) -> None:
+        self.pid, self._fd = pid, fd
+
+    def poll(self) -> int | None:
+        """0 once it has ended, however that was; None while it runs."""
+        return 0 if self._fd < 0 or select.select([self._fd], [], [], 0)[0] else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """0 once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs after `timeout` seconds.
+        """
+        if self._fd >= 0 and not select.select([self._fd], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+        self.close()
+        return 0
+
+    def terminate(self) -> None:
+        """Asks it to end, if it still runs."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kills it, if it still runs."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self._fd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._fd, number)
+
+    def close(self) -> None:
+        """Lets go of it, whatever becomes of it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Stem:
+    """The side of those who ask for a fork; any thread may."""
+
+    def __init__(self, sock: socket.socket, scratch: str, process: subprocess.Popen[bytes] | None = None) -> None:
+        self._sock, self._process = sock, process
+        self.scratch = scratch  # a folder that goes with it, also when its owner is killed
+        self._lock = threading.Lock()
+        self.owner_pid = os.getpid()
+
+    @staticmethod
+    def start(preload: Sequence[str]) -> Stem:
+        """A new one, warm.
+
+        Raises:
+            RuntimeError: it did not come up.
+        """
+        ours, theirs = socket.socketpair()
+        scratch = tempfile.mkdtemp(prefix="worldsize-stem-")
+        os.chmod(scratch, 0o711)  # a jail with a user of its own must come to its folder; each is shut to the others
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), scratch, *preload],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={**ENV, **_search_path()},
+            start_new_session=True,
+        )
+        theirs.close()
+        stem = Stem(ours, scratch, process)
+        ours.settimeout(_WARM_S)
+        try:
+            is_warm = framing.receive(ours) is not None
+        except (TimeoutError, ConnectionError):
+            is_warm = False
+        if not is_warm:
+            stem.close()
+            raise RuntimeError("the process that jails and judges come from did not come up; its words stand above")
+        ours.settimeout(None)
+        return stem
+
+    @property
+    def is_alive(self) -> bool:
+        """True while it can be asked; never true in a fork of the process that it belongs to."""
+        return self.owner_pid == os.getpid() and (self._process is None or self._process.poll() is None)
+
+    def jail(self, plan: Mapping[str, Any], nursery_fd: int) -> Forked:
+        """A nursery in a jail that is built by the plan; it talks on `nursery_fd`."""
+        return self._ask("jail", [nursery_fd], plan=dict(plan))
+
+    def call(self, function: str, args: Sequence[str], env: Mapping[str, str], output_fd: int) -> Forked:
+        """A process that calls a function, such as "autograder.judging.judge:main", and may ask for jails itself.
+
+        It prints to `output_fd` and works in this process's folder.
+        """
+        fields = {"function": function, "args": list(args), "env": dict(env), "cwd": os.getcwd()}
+        with tempfile.TemporaryFile() as told:  # for the fork alone: jails inherit what the stem has in its memory
+            told.write(json.dumps(fields).encode())
+            told.seek(0)
+            return self._ask("call", [output_fd, told.fileno()])
+
+    def _ask(self, kind: str, fds: list[int], **fields: Any) -> Forked:
+        with self._lock:
+            framing.send(self._sock, kind, json.dumps(fields).encode(), fds=fds)
+            answer = framing.receive(self._sock)
+        if answer is None:
+            raise RuntimeError("the process that jails and judges come from has ended")
+        if answer[0]["kind"] == "refused":
+            reason = f"this machine has no room for another process ({answer[0]['reason']})"
+            raise RuntimeError(f"{reason}; judge fewer at once (--jobs)")
+        return Forked(answer[0]["pid"], answer[2][0])
+
+    def close(self) -> None:
+        """Ends it, and with it every jail and judge that came from it."""
+        self._sock.close()
+        if self._process and self.owner_pid == os.getpid():
+            self._process.kill()
+            self._process.wait()
+            shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+_shared: dict[tuple[str, ...], Stem] = {}
+_lock = threading.Lock()
+
+
+def shared(preload: Sequence[str] = ()) -> Stem:
+    """The stem of this process for these modules, started at its first use and ended with the process."""
+    with _lock:
+        key = tuple(sorted(preload))
+        stem = _shared.get(key) or _shared.get(("*",))
+        if stem is None or not stem.is_alive:
+            stem = _shared[key] = Stem.start(key)
+            atexit.register(stem.close)
+        return stem
+
+
+def end_all() -> None:
+    """Ends every jail and judge of this process, at once."""
+    with _lock:
+        for stem in _shared.values():
+            stem.close()
+        _shared.clear()
+
+
+def _search_path() -> dict[str, str]:
+    """Where this process finds the course's own packages and a GPU's driver, when that is not the usual place."""
+    paths = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "LD_LIBRARY_PATH": os.pathsep.join(gpus.library_path())}
+    return {name: path for name, path in paths.items() if path}
+
+
+# the process itself
+
+
+def main(fd: int, scratch: str, preload: Sequence[str]) -> None:
+    """Serves until whoever started it hangs up."""
+    for name in (*forkserver_main.PRELOAD, *PRELOAD, *preload):
+        importlib.import_module(name)
+    importlib.import_module("pytest").main(["--version", *_QUIET])  # by which its own plugins are imported
+    importlib.import_module("autograder.sandbox").probe()  # it is remembered, so that no judge has to
+    gc.collect()
+    gc.freeze()
+    sock = socket.socket(fileno=fd)
+    framing.send(sock, "warm")
+    server = _Server(sock, scratch, _go_ahead())
+    try:
+        server.serve()
+    finally:
+        server.end()
+        os._exit(0)
+
+
+def _go_ahead() -> int:
+    """By how much ranks must fall back to where this process stood; judges and nurseries go before them from here on.
+
+    A storm of forks would else leave hardly any time to those who have to end it.
+    """
+    with contextlib.suppress(PermissionError):
+        os.nice(-_AHEAD)
+        return _AHEAD
+    return 0
+
+
+class _Server:
+    def __init__(self, sock: socket.socket, scratch: str, ahead: int) -> None:
+        self._first, self._scratch, self._ahead = sock, scratch, ahead
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(sock, selectors.EVENT_READ)
+
+    def serve(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                if isinstance(key.fileobj, socket.socket):
+                    if not self._obey(key.fileobj):
+                        return
+                else:
+                    self._reap(key)
+
+    def end(self) -> None:
+        """Ends all that was forked, then removes what its owner, if it was killed, could not."""
+        forked = [key for key in self._selector.get_map().values() if not isinstance(key.fileobj, socket.socket)]
+        for key in forked:
+            signal.pidfd_send_signal(key.fd, signal.SIGTERM)  # at which a jail ends what is in it
+        for key in forked:
+            if not select.select([key.fd], [], [], _END_S)[0]:
+                signal.pidfd_send_signal(key.fd, signal.SIGKILL)
+            os.waitpid(key.data, 0)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _obey(self, sock: socket.socket) -> bool:
+        try:
+            message = framing.receive(sock)
+        except ConnectionError:
+            message = None
+        if message is None:
+            self._selector.unregister(sock)
+            sock.close()
+            return sock is not self._first
+        header, body, fds = message
+        with contextlib.suppress(ConnectionError):  # who asked may have been ended; what it asked for then ends too
+            try:
+                pid = self._fork(header["kind"], json.loads(body), fds)
+            except OSError as error:  # no room for another process, which is no reason to end the others
+                framing.send(sock, "refused", reason=str(error))
+            else:
+                handle = os.pidfd_open(pid)  # also of one that has ended: it is reaped only when this handle tells
+                self._selector.register(handle, selectors.EVENT_READ, pid)
+                framing.send(sock, "forked", fds=[handle], pid=pid)
+        for fd in fds:
+            os.close(fd)
+        return True
+
+    def _reap(self, ended: selectors.SelectorKey) -> None:
+        self._selector.unregister(ended.fileobj)
+        os.waitpid(ended.data, 0)
+        os.close(ended.fd)
+
+    def _fork(self, kind: str, fields: dict[str, Any], fds: Sequence[int]) -> int:
+        line = socket.socketpair() if kind == "call" else None  # on which it asks for jails
+        stem_pid = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError:
+            for end in line or ():
+                end.close()
+            raise
+        if pid == 0:
+            try:
+                die_with_parent(stem_pid)
+                if line is None:
+                    _become_jail(fields["plan"], fds[0], self._ahead)
+                else:
+                    _become_caller(fds[0], fds[1], line[1], self._scratch)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(1)
+        if line is not None:
+            line[1].close()
+            self._selector.register(line[0], selectors.EVENT_READ)
+        return pid
+
+
+def _become_jail(plan: dict[str, Any], fd: int, ahead: int) -> None:
+    """Waits outside of the jail for the nursery inside, which dies with it."""
+    _keep_only([fd])
+    inside = jail.isolate(plan)
+    if inside:
+        os.close(fd)
+        jail.outlast(inside, plan)
+        os._exit(0)
+    for name in [name for name in sys.modules if name.partition(".")[0] in _NOT_FOR_RANKS]:
+        del sys.modules[name]  # there is nothing secret in them, and nothing for a student either
+    forkserver_main.serve(fd, ahead)
+
+
+def _become_caller(output_fd: int, told_fd: int, line: socket.socket, scratch: str) -> None:
+    with open(told_fd, closefd=False) as told:
+        fields = json.load(told)
+    os.dup2(output_fd, 1)
+    os.dup2(output_fd, 2)
+    _keep_only([line.fileno()])
+    os.environ.clear()
+    os.environ.update(fields["env"])
+    os.chdir(fields["cwd"])
+    _shared.clear()
+    _shared["*",] = Stem(line, scratch)
+    module, name = fields["function"].split(":")
+    getattr(importlib.import_module(module), name)(*fields["args"])
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _keep_only(fds: Sequence[int]) -> None:
+    """Closes every file but standard error and output and these."""
+    at = 3
+    for fd in sorted(fds):
+        os.closerange(at, fd)
+        at = fd + 1
+    os.closerange(at, os.sysconf("SC_OPEN_MAX"))

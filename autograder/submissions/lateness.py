@@ -1,0 +1,232 @@
+"""Late penalties from the collector's time, by a policy in nbgrader_config.py.
+
+nbgrader takes the time of a submission from `timestamp.txt`, which lies among the student's own files. Here it counts
+only where `c.Policy.trust_timestamps` says so. Instead the collectors note the time of what they collect in
+`collected.csv` at the root of the course, where no student writes: `nbgrader collect` from the name of the exchange's
+folder, `nbgrader zip_collect` from the group `timestamp` of your `named_regexp`. Whoever collects by other means writes
+that file: a header `assignment,student,submitted`, times as 2026-11-30 23:59:00 UTC; the last row for a student counts.
+A submission that no collector noted is not late.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import re
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.exchange.default import ExchangeCollect
+from nbgrader.plugins import FileNameCollectorPlugin, LateSubmissionPlugin
+from nbgrader.utils import parse_utc
+from traitlets import Bool, Dict, Float
+
+from autograder.authoring.programs import beside
+from autograder.submissions.exchange import copy_plain
+
+COLLECTED = "collected.csv"
+_COLUMNS = ["assignment", "student", "submitted", "from"]
+_DAY_S = 86400
+_SLACK = timedelta(minutes=10)  # between the name that a submission gets in the exchange and its last file
+
+
+class Policy(LateSubmissionPlugin):
+    """How many points a late submission loses: by default none.
+
+    Late is what comes after the due date and the grace period; then every day begun since the due date counts. nbgrader
+    computes a penalty while autograding: points that are given by hand later bear one from the next autograding on.
+    """
+
+    grace_minutes = Float(0, min=0, help="Minutes after the due date that cost nothing.").tag(config=True)
+    percent_per_day = Float(0, min=0, max=100, help="Percent of the points, for every day begun.").tag(config=True)
+    cap_percent = Float(100, min=0, max=100, help="The most that lateness can cost, in percent.").tag(config=True)
+    trust_timestamps = Bool(
+        False, help="Believe a timestamp.txt in the submission, where no collector noted a time."
+    ).tag(config=True)
+
+    def late_submission_penalty(self, student_id: str, score: float, total_seconds_late: float) -> float | None:
+        """The points to take from `score`, or None."""
+        if total_seconds_late <= 60 * self.grace_minutes:
+            return None
+        if self.penalty_method == "zero":
+            return score
+        percent = min(self.percent_per_day * math.ceil(total_seconds_late / _DAY_S), self.cap_percent)
+        return score * percent / 100 or None
+
+
+class Collect(ExchangeCollect):
+    """nbgrader's own collector, which notes when each submission was handed in, and which no student stops or misleads.
+
+    Everybody may write into the exchange's inbound folder: of what lies there only plain files and folders are copied.
+    """
+
+    def init_src(self) -> None:
+        """Finds the submissions; raises as nbgrader's own."""
+        super().init_src()
+        self.src_records = [record for record in self.src_records if record["username"]]
+
+    def _path_to_record(self, path: str) -> dict:
+        """What the name of a submission tells; no username where it is no student's folder."""
+        try:
+            name = os.path.basename(path)
+            name.encode()  # it is noted in UTF-8
+            record = super()._path_to_record(path)
+            if stat.S_ISDIR(os.lstat(path).st_mode) and record["username"]:
+                return record
+        except (OSError, ValueError, OverflowError, TypeError):  # the last three: it tells no time
+            pass
+        self.log.warning(
+            "%r is left out of what is collected: it is no folder with a student and a time in its name", path
+        )
+        return {"username": "", "filename": name, "timestamp": datetime.min}
+
+    def copy_files(self) -> None:
+        """Copies every submission that can be copied.
+
+        Raises:
+            ExchangeError: some could not be copied; the text names the students.
+        """
+        records, failed = self.src_records, []
+        if not records:
+            super().copy_files()  # which says so
+        for record in records:
+            self.src_records = [record]
+            try:
+                super().copy_files()
+            except (OSError, RuntimeError) as reason:
+                self.log.error("%r is not collected: %s", record["filename"], reason)
+                failed.append(record["username"])
+        if failed:
+            self.fail(f"Not collected: {', '.join(failed)}")
+
+    def do_copy(self, src: str, dest: str, log: Any = None) -> None:
+        """Copies one submission and notes its time; raises as `copy_plain`."""
+        record = self._path_to_record(src)
+        changed = datetime.fromtimestamp(os.lstat(src).st_ctime, UTC).replace(tzinfo=None)
+        coursedir: Any = self.coursedir
+        copy_plain(coursedir, src, dest, self.log)
+        if changed - record["timestamp"] > _SLACK:
+            self.log.warning(
+                "%s says that it was submitted at %s UTC, but was last changed at %s UTC",
+                src,
+                record["timestamp"],
+                changed,
+            )
+        note(Path(coursedir.root), coursedir.assignment_id, record["username"], record["timestamp"], src)
+
+
+class FileNames(FileNameCollectorPlugin):
+    """nbgrader's own reader of file names from an LMS, which also notes the times that they tell."""
+
+    _latest = Dict()
+
+    def collect(self, submitted_file: str) -> dict | None:
+        """What the name of a file says, as `FileNameCollectorPlugin.collect`; None for a program nobody asked for."""
+        found = super().collect(submitted_file)
+        app: Any = self.parent
+        coursedir = app.coursedir
+        if found and submitted_file.endswith(".py"):
+            released = coursedir.format_path(coursedir.release_directory, ".", coursedir.assignment_id)
+            # two of one name and without times, as of a library beside the program, would stop nbgrader
+            if f"{os.path.splitext(found['file_id'])[0]}.py" not in beside(Path(released)):
+                return None
+        unpacked = Path(app._format_collect_path(app.extracted_directory))
+        if found and not _may_be_of(found["student_id"], Path(submitted_file), unpacked):
+            self.log.warning("%s is left out: it lies in an archive that somebody else handed in", submitted_file)
+            return None
+        if found and found.get("timestamp"):
+            student, time = found["student_id"], parse_utc(found["timestamp"])
+            if time >= self._latest.get(student, time):  # of several attempts nbgrader takes the last one
+                self._latest[student] = time
+                note(Path(coursedir.root), coursedir.assignment_id, student, time, Path(submitted_file).name)
+        return found
+
+
+def _may_be_of(student: str, file: Path, unpacked: Path) -> bool:
+    """False for a file out of an archive in an archive whose own path below `unpacked`, by the LMS, names another."""
+    folders = [folder for folder in file.parents if unpacked in folder.parents]
+    packed = [
+        one for one in folders if any(one.with_name(one.name + end).is_file() for end in (".zip", ".gz", ".tar.gz"))
+    ]
+    return not packed or student in os.fspath(packed[-1].relative_to(unpacked))
+
+
+def note(root: Path, assignment: str, student: str, submitted: datetime, source: str) -> None:
+    """Adds a row to the collectors' record; `submitted` is in UTC."""
+    is_new = not (root / COLLECTED).exists()
+    with open(root / COLLECTED, "a", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        if is_new:
+            rows.writerow(_COLUMNS)
+        rows.writerow([assignment, student, f"{submitted.isoformat(' ')} UTC", source])
+
+
+def collected(root: Path) -> dict[tuple[str, str], datetime]:
+    """When each (assignment, student) was handed in, in UTC, by the collectors' record; empty where there is none.
+
+    Raises:
+        ValueError: a row cannot be read; the text says which.
+    """
+    path = root / COLLECTED
+    if not path.exists():
+        return {}
+    times: dict[tuple[str, str], datetime] = {}
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        rows = csv.DictReader(file)
+        for row in rows:
+            try:
+                time = parse_utc(row["submitted"].strip())
+                times[row["assignment"], row["student"]] = time
+            except (KeyError, AttributeError, ValueError, OverflowError):
+                raise ValueError(
+                    f"{path}, line {rows.line_num}: write assignment,student,submitted there, "
+                    "with a time such as 2026-11-30 23:59:00 UTC."
+                ) from None
+    return times
+
+
+def submitted_at(coursedir: CourseDirectory, folder: str) -> datetime | None:
+    """When the submission in a folder was handed in, in UTC, or None when nobody who can be trusted says so.
+
+    Raises:
+        ValueError: the collectors' record cannot be read.
+    """
+    written = Path(folder, "timestamp.txt")
+    names = coursedir.format_path(
+        coursedir.submitted_directory, "(?P<student>[^/]+)", "(?P<assignment>[^/]+)", escape=True
+    )
+    found = re.fullmatch(names, folder)
+    if not found:  # a copy that nbgrader made: only whether it is out of date depends on it
+        return _read_timestamp(written)
+    time = collected(Path(coursedir.root)).get((found["assignment"], found["student"]))
+    if time or not written.exists():
+        return time
+    if Policy(parent=coursedir).trust_timestamps:
+        return _read_timestamp(written)
+    coursedir.log.warning(
+        "%s is the student's word and not believed; no collector noted a time in %s, so nothing is late.",
+        written,
+        COLLECTED,
+    )
+    return None
+
+
+def _read_timestamp(path: Path) -> datetime | None:
+    """The time in a file; None where there is none, or no time that can be read."""
+    if not path.is_file():  # a pipe would never end
+        return None
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse_utc(file.read(100).strip())
+    except (OSError, ValueError, OverflowError, TypeError):
+        return None
+
+
+def install() -> None:
+    """Puts `submitted_at` in the place where every nbgrader command asks for the time of a submission."""
+    # it is no plugin of nbgrader's, and all of its commands must agree
+    CourseDirectory.get_existing_timestamp = lambda self, dest_path: submitted_at(self, dest_path)

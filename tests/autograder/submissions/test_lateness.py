@@ -1,0 +1,164 @@
+"""Whose word counts for when a submission was handed in, and what lateness costs."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from nbgrader.coursedir import CourseDirectory
+from tiny_lab import NAME, make_course
+from traitlets import TraitError
+from traitlets.config import Config
+
+from autograder.submissions import lateness
+
+NOON = datetime(2026, 11, 20, 12)
+GARBAGE = [b"", b"garbage", b"\x00\xff\xfe", b"9" * 4000, b"2026-13-45", b"1 2 3", b"-1", b"9999999-01-01"]
+
+
+def policy(**settings: object) -> lateness.Policy:
+    return lateness.Policy(config=Config({"Policy": settings}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "late_s", "penalty"),
+    [
+        ({}, 10**9, None),
+        ({"percent_per_day": 10}, 1, 2),
+        ({"percent_per_day": 10}, 86400, 2),
+        ({"percent_per_day": 10}, 86401, 4),
+        ({"percent_per_day": 10}, 10**9, 20),
+        ({"percent_per_day": 10, "cap_percent": 50}, 10**9, 10),
+        ({"percent_per_day": 10, "grace_minutes": 30}, 1800, None),
+        ({"percent_per_day": 10, "grace_minutes": 30}, 1801, 2),
+        ({"penalty_method": "zero"}, 1, 20),
+        ({"penalty_method": "zero", "grace_minutes": 1}, 60, None),
+    ],
+)
+def test_a_penalty(settings, late_s, penalty):
+    assert policy(**settings).late_submission_penalty("ada", 20, late_s) == penalty
+
+
+@pytest.mark.parametrize("settings", [{"percent_per_day": 101}, {"cap_percent": -1}, {"grace_minutes": -1}])
+def test_a_policy_that_makes_no_sense_is_refused(settings):
+    with pytest.raises(TraitError, match="should not be"):
+        policy(**settings)
+
+
+@pytest.fixture
+def handed_in(tmp_path):
+    folder = tmp_path / "submitted" / "ada" / NAME
+    folder.mkdir(parents=True)
+    return folder
+
+
+def submitted_at(folder: Path, **settings: object) -> datetime | None:
+    course = CourseDirectory(root=str(folder.parents[2]), config=Config({"Policy": settings}))
+    return lateness.submitted_at(course, str(folder))
+
+
+def test_the_students_own_word_does_not_count(handed_in):
+    (handed_in / "timestamp.txt").write_text("2020-01-01 00:00:00 UTC")
+    assert submitted_at(handed_in) is None
+    assert submitted_at(handed_in, trust_timestamps=True) == datetime(2020, 1, 1)
+
+
+def test_the_collectors_word_counts_and_its_last_one(handed_in):
+    (handed_in / "timestamp.txt").write_text("2020-01-01 00:00:00 UTC")
+    root = handed_in.parents[2]
+    lateness.note(root, NAME, "ada", datetime(2026, 11, 19), "first")
+    lateness.note(root, NAME, "bob", datetime(2026, 11, 18), "another student")
+    lateness.note(root, "other", "ada", datetime(2026, 11, 18), "another assignment")
+    lateness.note(root, NAME, "ada", NOON.replace(microsecond=5), "second, with a comma")
+    for settings in ({}, {"trust_timestamps": True}):
+        assert submitted_at(handed_in, **settings) == NOON.replace(microsecond=5)
+
+
+@pytest.mark.parametrize("trust", [False, True])
+@pytest.mark.parametrize("written", GARBAGE)
+def test_garbage_is_no_time_and_fails_nobody(handed_in, written, trust):
+    (handed_in / "timestamp.txt").write_bytes(written)
+    if written != b"-1":  # which dateutil takes for a day of this month
+        assert submitted_at(handed_in, trust_timestamps=trust) is None
+    submitted_at(handed_in, trust_timestamps=trust)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_what_is_no_file_is_no_time(handed_in, make):
+    make(handed_in / "timestamp.txt")
+    assert submitted_at(handed_in, trust_timestamps=True) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "assignment,student,submitted\nsums,ada,tomorrow",
+        "name,time\nada,2026-11-20",
+        "assignment,student,submitted\nsums",
+    ],
+)
+def test_a_record_that_cannot_be_read_is_told_with_its_line(tmp_path, text):
+    (tmp_path / lateness.COLLECTED).write_text(text)
+    with pytest.raises(ValueError, match=r"collected\.csv, line 2: write assignment,student,submitted"):
+        lateness.collected(tmp_path)
+
+
+def test_an_instructors_own_record_may_have_a_time_zone_and_a_byte_order_mark(tmp_path):
+    text = "assignment,student,submitted\nsums,ada,2026-11-20T13:00:00+01:00\n"
+    (tmp_path / lateness.COLLECTED).write_text(text, encoding="utf-8-sig")
+    assert lateness.collected(tmp_path) == {("sums", "ada"): NOON}
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    root = tmp_path_factory.mktemp("course")
+    make_course(root)
+    with open(root / "nbgrader_config.py", "a") as file:
+        file.write(f"c.Exchange.root = {str(root / 'exchange')!r}\nc.FileNameCollectorPlugin.named_regexp = REGEXP\n")
+        file.write("c.ZipCollectApp.force = True\n")
+    config = (root / "nbgrader_config.py").read_text()
+    regexp = r".*/(?P<student_id>[a-z]+)_(?P<timestamp>[-\d]+)_(?P<file_id>.*)"
+    (root / "nbgrader_config.py").write_text(config.replace("REGEXP", repr(regexp)))
+    return root
+
+
+def nbgrader(root: Path, *words: str) -> str:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("nbgrader"), *words], cwd=root, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_nbgrader_collect_notes_the_exchanges_time(course):
+    def submit(time: str) -> None:
+        folder = course / "exchange" / "worldsize" / "inbound" / f"ada+{NAME}+{time} UTC+x"
+        folder.mkdir(parents=True)
+        (folder / f"{NAME}.ipynb").write_text("{}")
+        (folder / "timestamp.txt").write_text("garbage")
+
+    submit("2026-11-20 12:00:00.000000")
+    said = nbgrader(course, "collect", NAME)
+    assert "was last changed" in said  # the test made its folder later than the name says
+    assert lateness.collected(course)[NAME, "ada"] == NOON
+    nbgrader(course, "collect", NAME, "--update")  # nothing is newer
+    assert len((course / lateness.COLLECTED).read_text().splitlines()) == 2
+    submit("2026-11-21 12:00:00.000000")
+    nbgrader(course, "collect", NAME)  # without --update the first one stays, and so does its time
+    assert lateness.collected(course)[NAME, "ada"] == NOON
+    nbgrader(course, "collect", NAME, "--update")
+    assert lateness.collected(course)[NAME, "ada"] == NOON.replace(day=21)
+
+
+def test_nbgrader_zip_collect_notes_the_time_of_the_last_attempt(course):
+    archive = course / "downloaded" / NAME / "archive"
+    archive.mkdir(parents=True)
+    with zipfile.ZipFile(archive / "all.zip", "w") as file:
+        for name in ("bob_2026-11-21-10-00-00", "z/bob_2026-11-20-12-00-00", "cy_2026-11-19-12-00-00"):
+            file.writestr(f"{name}_{NAME}.ipynb", "{}")
+    nbgrader(course, "zip_collect", NAME)
+    times = lateness.collected(course)
+    assert (times[NAME, "bob"], times[NAME, "cy"]) == (datetime(2026, 11, 21, 10), datetime(2026, 11, 19, 12))

@@ -1,0 +1,27 @@
+"""Whether a right answer keeps its full marks whatever its checks draw."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from figures import Figure
+from repository import ROOT
+
+from autograder.authoring.notebooks import find_sources
+from autograder.authoring.programs import is_project
+from autograder.grading.verify import cases, verify
+
+NUM_DRAWS = 20
+
+
+def drawing_lots() -> Iterator[Figure]:
+    """Of the right answers to every lab, graded on 20 draws of all inputs, the gradings that lost a point."""
+    labs = [path.parent.name for path in find_sources(ROOT).labs if not is_project(path.parent.name)]
+    right = [case for lab in labs for case in cases(ROOT, lab) if case.score is None]
+    asked = NUM_DRAWS * right
+    lost = [finding for finding in verify(ROOT, asked) if finding.problems]
+    for finding in lost:
+        print(finding.told(), file=sys.stderr)
+    how = f"{len(right)} right answers to {len(labs)} labs, {NUM_DRAWS} draws each"
+    yield Figure("right answers that a draw cost points", len(lost), "", f"0 of {len(asked)}", not lost, how)

@@ -1,0 +1,239 @@
+"""Measures every figure that the project claims: `make bench` prints one table and writes build/bench.json.
+
+`python tests/bench speed culprits` measures those parts alone.
+
+A speed is a ratio of two things measured in the same run, or a time with the goal beside it; nothing here is a test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import bench_compressing
+import bench_cutting
+import bench_fuzzing
+import bench_grading
+import bench_hanging
+import bench_honest
+import bench_killing
+import bench_launching
+import bench_lots
+import bench_overlapping
+import bench_quizzing
+import bench_reducing
+import bench_regrading
+import bench_serving
+import bench_training
+import cloudpickle
+import psutil
+import published
+import torch
+from bench_launching import first_all_reduce
+from figures import Figure, median_s
+from repository import ROOT
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from rings import ring_all_reduce
+
+import worldsize as ws
+from autograder.grading.verify import cases, try_case
+from autograder.sandbox import Sandbox, probe
+from worldsize import draw, hardware
+from worldsize.draw.picture import SCREEN_DPI
+from worldsize.units import GIB
+
+
+def emulating() -> Iterator[Figure]:
+    """How long 64 ranks take for a ring all-reduce by hand on an emulated cluster, and how true its time is."""
+    wide = dataclasses.replace(hardware.DGX_H100, gpus_per_node=64)
+    ws.run(ring_all_reduce, 2, world_size=2, cluster=wide, echo=False)  # as in a kernel, ranks are warm from here on
+    first_s = time.monotonic()
+    run = ws.run(ring_all_reduce, 1 << 18, world_size=64, cluster=wide, compute="none", echo=False, timeout_s=300)
+    took_s = time.monotonic() - first_s
+    formula_s = 2 * 63 * (wide.intra.latency_s + (1 << 20) / (64 * wide.intra.bandwidth_bytes_per_s))
+    error = abs(run.timeline.end_s / formula_s - 1)
+    yield Figure("emulated ring, 64 ranks of 1 MB", took_s, "s", "at most 6", took_s <= 6, "by hand, ranks warm")
+    yield Figure("emulated ring against its formula", error, "", "under 1e-6", error < 1e-6, "relative error, 64 ranks")
+
+
+def emulating_many() -> Iterator[Figure]:
+    """How long 256 ranks take for a ring all-reduce by hand, and how much memory this machine then uses more."""
+    wide = dataclasses.replace(hardware.DGX_H100, gpus_per_node=256)
+    with PeakMemory() as memory:
+        first_s = time.monotonic()
+        run = ws.run(ring_all_reduce, 1 << 14, world_size=256, cluster=wide, compute="none", echo=False, timeout_s=300)
+        took_s = time.monotonic() - first_s
+    assert all(run.values)
+    yield Figure("emulated ring, 256 ranks of 64 kB", took_s, "s", "at most 60", took_s <= 60, "one run, by hand")
+    yield Figure(
+        "and its memory", memory.gib, "GiB", "at most 8", memory.gib <= 8, "used more on this machine at worst"
+    )
+
+
+class PeakMemory:
+    """Watches how much more memory this machine uses, ten times a second."""
+
+    gib = 0.0
+
+    def __enter__(self) -> PeakMemory:
+        self._before, self._is_over = psutil.virtual_memory().used, threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(0.1):
+            self.gib = max(self.gib, (psutil.virtual_memory().used - self._before) / GIB)
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+
+def publishing() -> Iterator[Figure]:
+    """How far published NCCL figures are from the model's, and the plot of both in build/collectives.png."""
+    found = published.compared()
+    curve = published.median_error(one for one in found if one.name.startswith("vtrain_ar_A100"))
+    large = published.median_error(one for one in found if one.size_bytes >= published.LARGE_BYTES)
+    published.PICTURE.parent.mkdir(exist_ok=True)
+    published.PICTURE.write_bytes(published.picture(found).png())
+    yield Figure(
+        "published A100 curve against the model", 100 * curve, "%", "at most 15", curve <= 0.15, "median error"
+    )
+    yield Figure("published large sizes against it", 100 * large, "%", "at most 10", large <= 0.1, "median error")
+
+
+def drawing() -> Iterator[Figure]:
+    """How long a slider's redraw of a large pipeline takes: 32 ranks, 64 micro-batches, forward and backward."""
+    run = pipeline(32, 64)
+    redraw_s = median_s(lambda: draw.timeline(run).png(SCREEN_DPI), 21, clock=time.process_time)
+    how = "processor time, median of 21"
+    yield Figure("redraw of 4096 blocks", 1e3 * redraw_s, "ms", "at most 60", redraw_s <= 0.06, how)
+
+
+def pipeline(num_ranks: int, num_pieces: int) -> ws.Timeline:
+    """All forwards, then all backwards, of a stage a rank; a backward takes twice as long."""
+    last_s = num_ranks + num_pieces - 1
+    return ws.Timeline.of_events(
+        event
+        for rank in range(num_ranks)
+        for piece in range(num_pieces)
+        for start_s, back_s in [(rank + piece, 3 * last_s - 2 * (rank + piece + 1))]
+        for event in (
+            ws.Event(rank, "compute", "forward", f"forward {piece}", start_s, start_s + 1),
+            ws.Event(rank, "compute", "backward", f"backward {piece}", back_s, back_s + 2),
+        )
+    )
+
+
+def sandboxing() -> Iterator[Figure]:
+    """What the sandbox costs on top of the same run outside it."""
+    outside_s = median_s(lambda: ws.run(first_all_reduce, world_size=2, backend="gloo"), 10)
+    cloudpickle.register_pickle_by_value(bench_launching)  # a jail sees no tests to import it from
+    started_s = median_s(lambda: _open_jail().close(), 10)
+    with _open_jail() as sandbox:
+        inside = lambda: ws.run(first_all_reduce, world_size=2, backend="gloo", nursery=sandbox.nursery)  # noqa: E731
+        inside_s = median_s(inside, 10)
+    yield Figure("a sandbox opened and closed", started_s, "s", "", None, f"median of 10; {probe()}")
+    yield Figure("a run in the sandbox", inside_s, "s", "", None, "2 ranks, median of 10")
+    yield Figure("sandbox over no sandbox", inside_s / outside_s, "times", "", None, "same run, 2 ranks")
+
+
+def _open_jail() -> Sandbox:
+    sandbox = Sandbox()
+    sandbox.nursery.wait_until_warm()
+    return sandbox
+
+
+def grading() -> Iterator[Figure]:
+    """How long one honest submission of lab 1 takes to judge."""
+    solution = cases(ROOT, "lab01")[0]
+    findings = []
+    grade_s = median_s(lambda: findings.append(try_case(ROOT, solution)), 3)
+    is_full = all(not finding.problems for finding in findings)
+    yield Figure("judging one submission of lab 1", grade_s, "s", "", None, "median of 3, sandbox on")
+    yield Figure("honest answer at full marks", float(is_full), "yes=1", "1", is_full, "3 of 3 judgings")
+
+
+def exploring() -> Iterator[Figure]:
+    """How long after the press of a key a browser shows an explorer's new result."""
+    test = [sys.executable, "-m", "pytest", "-q", "tests/browser/test_exploring.py", "-k", "redraws"]
+    fifty = {**os.environ, "WORLDSIZE_MOVES": "50"}
+    subprocess.run(test, cwd=ROOT, env=fifty, check=True, stdout=subprocess.DEVNULL)
+    for name, times_ms in json.loads((ROOT / "build" / "exploring.json").read_text()).items():
+        took_ms = statistics.median(times_ms)
+        yield Figure(f"slider to picture, {name}", took_ms, "ms", "under 150", took_ms < 150, "median of 50, browser")
+
+
+def demo() -> Iterator[Figure]:
+    """How long `make demo` takes once it is set up."""
+    start_s = time.monotonic()
+    command = [sys.executable, "-m", "autograder", "demo"]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    took_s = time.monotonic() - start_s
+    yield Figure("make demo after set-up", took_s, "s", "under 120", took_s < 120, "one run")
+
+
+def main() -> None:
+    """Prints the table and writes build/bench.json; ends with 1 when a goal is missed or a part broke."""
+    console = Console()
+    wanted = [part for part in PARTS if part.__name__ in sys.argv[1:] or not sys.argv[1:]]
+    figures: list[Figure] = []
+    broken = []
+    for part in track(wanted, "Measuring", console=console):
+        try:
+            figures += part()
+        except Exception:  # what the other parts measured is worth minutes
+            broken.append(part.__name__)
+            console.print_exception()
+    table = Table("figure", "value", "goal", "met", "how", title=f"{os.cpu_count()} cores, torch {torch.__version__}")
+    for one in figures:
+        met = {True: "yes", False: "NO", None: ""}[one.met]
+        table.add_row(one.name, f"{one.value:.3g} {one.unit}", one.goal, met, one.how)
+    console.print(table)
+    if broken:
+        console.print(f"broke, and measured nothing: {', '.join(broken)}")
+    out = ROOT / "build" / "bench.json"
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(json.dumps([dataclasses.asdict(figure) for figure in figures], indent=1) + "\n")
+    sys.exit(bool(broken) or any(figure.met is False for figure in figures))
+
+
+PARTS: list[Callable[[], Iterator[Figure]]] = [
+    bench_launching.speed,
+    bench_launching.printing,
+    bench_launching.repeats,
+    bench_launching.culprits,
+    bench_launching.orphans,
+    emulating,
+    emulating_many,
+    publishing,
+    drawing,
+    sandboxing,
+    grading,
+    exploring,
+    bench_fuzzing.fuzzing,
+    bench_grading.throughput,
+    bench_hanging.hanging,
+    bench_killing.killing,
+    bench_honest.honest,
+    bench_lots.drawing_lots,
+    bench_quizzing.quizzing,
+    bench_reducing.reducing,
+    bench_overlapping.overlapping,
+    bench_serving.serving,
+    bench_training.training,
+    bench_compressing.compressing,
+    bench_regrading.regrading,
+    bench_cutting.cutting,
+    demo,
+]

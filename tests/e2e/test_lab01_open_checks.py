@@ -1,0 +1,113 @@
+"""Lab 1's open checks as a student runs them, and what its hidden checks count on the wire."""
+
+import importlib.util
+import types
+
+import pytest
+import torch
+from executed import errors, lab_outputs
+from repository import ROOT
+
+import worldsize as ws
+from autograder.authoring.known_answers import read_answer, solution_cells
+
+pytestmark = pytest.mark.lesson
+
+LAB = ROOT / "solutions" / "lab01"
+SOLUTION = solution_cells(LAB / "lab01.py")
+
+
+def pictures(outputs):
+    return [output.data["text/plain"] for output in outputs if "image/png" in output.get("data", {})]
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory):
+    """The outputs with the solution filled in."""
+    return lab_outputs("lab01", tmp_path_factory.mktemp("lab01"), SOLUTION, last="loss_curves")
+
+
+@pytest.fixture(scope="module")
+def checks():
+    """The module of the hidden checks."""
+    spec = importlib.util.spec_from_file_location("checks_of_lab01", LAB / "checks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def of_answer(path, name):
+    """A function of a known answer, with the solution's around it."""
+    module = types.ModuleType("answer")
+    exec(
+        "import torch\nimport torch.distributed as dist\nimport torch.nn.functional as F\nfrom torch import nn",
+        vars(module),
+    )
+    for source in ({**SOLUTION, **(read_answer(LAB / path).cells if path else {})}).values():
+        if source.startswith(("def", "import")):
+            exec(source, vars(module))
+    return getattr(module, name)
+
+
+def averaging(average_gradients):
+    """A function that averages one gradient of 4,000 bytes."""
+
+    def on_rank():
+        model = torch.nn.Linear(100, 10, bias=False)
+        model.weight.grad = torch.ones(10, 100)
+        average_gradients(model, 3)
+
+    return on_rank
+
+
+def test_open_checks_pass_with_the_solution_and_show_a_picture_each(solved):
+    assert [name for name, outputs in solved.items() if errors(outputs)] == []
+    shown = {name: pictures(outputs) for name, outputs in solved.items() if name.startswith("check_")}
+    assert len(shown) == 5 and all(len(found) == 1 for found in shown.values())
+    assert shown.pop("check_rank_batches")[0].startswith("Which rank takes which sample. epoch 0: rank")
+    for words in shown.values():
+        (words,) = words
+        assert words.startswith("Timeline (") and "measured here" in words and "communication" in words
+
+
+def test_three_curves_are_one(solved):
+    (words,) = pictures(solved["loss_curves"])
+    assert float(words.split()[-1].rstrip(".")) < 1e-4
+
+
+def test_open_check_tells_a_sum_from_a_mean(tmp_path):
+    wrong = read_answer(LAB / "wrong" / "sum_instead_of_mean.py").cells
+    outputs = lab_outputs("lab01", tmp_path, wrong, last="check_average_gradients")["check_average_gradients"]
+    (error,) = errors(outputs)
+    assert error.ename == "CheckFailed"
+    assert "Twice as large means a sum instead of a mean" in "\n".join(error.traceback)
+    assert len(pictures(outputs)) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "factor"),
+    [("", 1), ("right/flat_vector.py", 1), ("right/reduced_to_rank_0.py", 1), ("wrong/sends_float64.py", 2)],
+)
+def test_bytes_are_counted_alike_for_every_style(checks, answer, factor):
+    on_rank = averaging(of_answer(answer, "average_gradients"))
+    run = ws.run(on_rank, world_size=3, cluster="dgx-h100", allow=checks.ALLOWED, compute="none", echo=False)
+    least = 2 * (3 - 1) * 4_000 * factor
+    assert least <= checks.least_bytes(run.timeline, 3) <= least + 3 * checks.BESIDES
+
+
+@pytest.mark.parametrize("answer", ["wrong/gathers_all_gradients.py"])
+def test_what_gathers_is_refused(checks, answer):
+    on_rank = averaging(of_answer(answer, "average_gradients"))
+    with pytest.raises(ws.RankFailed, match="all_gather is not allowed here"):
+        ws.run(on_rank, world_size=2, cluster="dgx-h100", allow=checks.ALLOWED, compute="none", echo=False)
+
+
+@pytest.mark.parametrize(
+    ("answer", "copies"), [("", 1), ("right/flat_vector.py", 3), ("wrong/copies_at_every_step.py", 5.5)]
+)
+def test_copies_of_gradients_are_counted_and_what_travels_is_not(checks, answer, copies):
+    student = types.SimpleNamespace(average_gradients=of_answer(answer, "average_gradients"))
+    on_rank = checks.memory_of_average_on_rank
+    run = ws.run(on_rank, student, [[20, 30], [30, 20]], 2, world_size=2, cluster="dgx-h100", echo=False)
+    for most_bytes in run.values:
+        assert copies * 4_800 <= most_bytes <= copies * 4_800 + checks.BESIDES

@@ -1,0 +1,95 @@
+from pathlib import Path
+
+import pytest
+
+from worldsize.launch.launcher import arguments
+from worldsize.launch.launcher.flags import Flags
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A function that gives limits the contents of the system's files, by path."""
+
+    def pretend(**files):
+        for name, text in files.items():
+            (tmp_path / name).write_text(text)
+        names = {"/proc/meminfo": "meminfo", "/sys/fs/cgroup": ""}
+        monkeypatch.setattr(arguments, "Path", lambda path: tmp_path / names[path] if path in names else Path(path))
+
+    return pretend
+
+
+def test_the_least_of_what_machine_and_container_leave_is_free(machine):
+    machine(meminfo="MemTotal: 9000 kB\nMemAvailable:    4000 kB\n")
+    assert arguments.free_memory_bytes() == 4000 << 10
+    machine(
+        **{"memory.max": "3000000\n", "memory.current": "2500000\n", "memory.stat": "anon 5\ninactive_file 400000\n"}
+    )
+    assert arguments.free_memory_bytes() == 900_000
+    machine(**{"memory.max": "max\n"})
+    assert arguments.free_memory_bytes() == 4000 << 10
+
+
+def test_a_system_that_does_not_say_refuses_nobody(machine, monkeypatch):
+    monkeypatch.setattr(arguments.sys, "platform", "freebsd")
+    machine()
+    assert arguments.free_memory_bytes() is None
+    arguments.refuse_too_many(10**6, "warm")
+
+
+def test_more_ranks_than_memory_holds_are_refused_with_the_number_that_it_holds(monkeypatch):
+    monkeypatch.setattr(arguments, "free_memory_bytes", lambda: 2 << 30)
+    arguments.refuse_too_many(37, "warm")
+    words = r"^38 ranks take at least 2.0 GB of memory and 2.0 GB are free; start at most 37$"
+    with pytest.raises(ValueError, match=words):
+        arguments.refuse_too_many(38, "warm")
+    with pytest.raises(ValueError, match="start at most 8"):
+        arguments.refuse_too_many(9, "torchrun")
+
+
+@pytest.mark.parametrize(("num_gpus", "found"), [(0, "0 CUDA devices"), (1, "1 CUDA device")])
+def test_nccl_with_too_few_gpus_is_refused(num_gpus, found):
+    arguments.refuse_missing_gpus(2, "nccl", 2)
+    arguments.refuse_missing_gpus(2, "auto", num_gpus)
+    with pytest.raises(ValueError, match=rf"2 ranks, and this machine has {found}\. Leave backend='auto'"):
+        arguments.refuse_missing_gpus(2, "nccl", num_gpus)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--nproc-per-nod=2"], "there is no flag --nproc-per-nod; did you mean --nproc-per-node"),
+        (["--max-restart", "2"], "did you mean --max-restarts"),
+        (["--zzzzzz"], "there is no flag --zzzzzz$"),
+        (["--max-restarts=many"], "argument --max-restarts/--max_restarts: invalid int value: 'many'"),
+        (["--nproc-per-node"], "--nproc-per-node needs a value"),
+        (["train.py"], "train.py is no flag; a script's own arguments come after it, or after --"),
+        (["--nproc-per-node=-1"], "from 1 up; got -1"),
+    ],
+)
+def test_flags_that_torchrun_does_not_take_are_refused_with_the_one_that_was_meant(words, told):
+    with pytest.raises(ValueError, match=told):
+        Flags.parse(words)
+
+
+def test_help_is_printed_and_starts_nothing(capsys):
+    with pytest.raises(SystemExit):
+        Flags.parse(["--help"])
+    assert "--nproc-per-node" in capsys.readouterr().out
+
+
+def test_a_range_of_nodes_gets_patience_and_what_is_typed_stands():
+    def conf(*words):
+        return [word for word in Flags.parse(words).complete("logs") if word.startswith("--rdzv-conf")]
+
+    ours = "--rdzv-conf=keep_alive_interval=1,last_call_timeout=3"
+    assert conf("--nnodes=1:2") == [ours]
+    assert conf("--nnodes=1:2", "--rdzv-conf=is_host=1") == ["--rdzv-conf=is_host=1", f"{ours},is_host=1"]
+    assert conf("--nnodes=2") == conf("--nnodes=2:2") == []
+
+
+def test_agents_that_meet_on_this_machine_use_its_local_address():
+    assert "--local-addr=localhost" in Flags.parse(["--rdzv-endpoint=localhost:29400"]).complete("logs")
+    assert "--local-addr=localhost" not in Flags.parse(["--rdzv-endpoint=gpu1:29400"]).complete("logs")
+    typed = ["--rdzv-endpoint=localhost:29400", "--local-addr=10.0.0.1"]
+    assert "--local-addr=localhost" not in Flags.parse(typed).complete("logs")

@@ -1,0 +1,129 @@
+import os
+import sys
+import threading
+
+import pytest
+
+from worldsize.launch.protocol.call_log import DONE, ISSUED, WAITING, Call, Logbook
+from worldsize.launch.protocol.source import Line
+from worldsize.launch.worker import call_tracer
+
+LINE = Line("/tmp/train.py", 3, "step", "dist.all_reduce(x)")
+
+
+@pytest.fixture
+def logbook():
+    book = Logbook.make()
+    yield book
+    book.close()
+
+
+def test_a_call_is_read_as_it_was_written(logbook):
+    calls = [
+        Call(0, "all_reduce", None, 1, "float32", (4, 2), None, 0, "MAX", LINE, DONE),
+        Call(1, "isend", (0, 3), 0, "int64", (), 0, 7, state=ISSUED),
+        Call(2, "barrier", (0, 3), 2, state=WAITING),
+    ]
+    for call in calls:
+        logbook.write(call)
+    assert logbook.read() == calls
+
+
+def test_a_state_changes_in_place_and_the_waiting_call_is_the_current_one(logbook):
+    for number in range(3):
+        logbook.write(Call(number, "isend", state=ISSUED))
+    assert logbook.current() == Call(2, "isend", state=ISSUED)
+    logbook.mark(0, WAITING)
+    assert logbook.current() == Call(0, "isend", state=WAITING)
+    logbook.mark(0, DONE)
+    assert logbook.current() == Call(2, "isend", state=ISSUED)
+
+
+def test_of_many_calls_the_last_64_are_kept(logbook):
+    for number in range(1000):
+        logbook.write(Call(number, "barrier"))
+    assert [call.number for call in logbook.read()] == list(range(936, 1000))
+
+
+def test_a_call_whose_place_another_has_taken_changes_no_more(logbook):
+    for number in range(65):
+        logbook.write(Call(number, "irecv", state=ISSUED))
+    logbook.mark(0, WAITING)
+    assert logbook.current() == Call(64, "irecv", state=ISSUED)
+
+
+def test_an_empty_and_a_closed_one_hold_nothing(logbook):
+    assert (logbook.read(), logbook.current()) == ([], None)
+    logbook.close()
+    logbook.close()
+    assert (logbook.read(), logbook.current()) == ([], None)
+
+
+def test_a_call_that_is_too_long_for_its_slot_is_left_out(logbook):
+    logbook.write(Call(0, "all_reduce", tuple(range(1000))))
+    assert logbook.read() == []
+
+
+HEAD = b"w" + b"%09d" * 2 % (1, 1)  # state, number, sequence
+
+
+@pytest.mark.parametrize(
+    "slot",
+    [
+        HEAD + b"[]\n",
+        HEAD + b"{}\n",
+        HEAD[:-1] + b'x{"op":"send"}\n',
+        HEAD + b'{"op":"send","shape":5}\n',
+        HEAD + b'{"op":"send","shape":[Infinity]}\n',
+        HEAD + b'{"op":"send","line":{}}\n',
+        HEAD + b"[" * 1000 + b"\n",
+        HEAD + b'{"op":"send"}',
+        b"\xff" * 1024,
+    ],
+)
+def test_what_is_no_call_is_passed_over(logbook, slot):
+    os.pwrite(logbook.fd, slot, 1024)
+    logbook.write(Call(0, "barrier"))
+    assert logbook.read() == [Call(0, "barrier")]
+    assert logbook.current() in (None, Call(0, "barrier"))
+
+
+def test_its_size_cannot_be_changed_by_who_writes_it(logbook):
+    if sys.platform != "linux":
+        pytest.skip("sealed files are Linux's")
+    for size in (0, 1 << 20):
+        with pytest.raises(PermissionError):
+            os.ftruncate(logbook.fd, size)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (Call(0, "all_reduce", None, 3, "float32", (4,)), "collective 3, all_reduce (float32 [4])"),
+        (Call(0, "all_reduce", None, 3, reduction="MAX"), "collective 3, all_reduce (MAX)"),
+        (Call(0, "broadcast", (0, 2), 1, peer=2), "collective 1, broadcast (root 2, group [0, 2])"),
+        (Call(0, "barrier", None, 1), "collective 1, barrier"),
+        (Call(0, "send", peer=1, dtype="int64", shape=()), "send to rank 1 (int64 [])"),
+        (Call(0, "irecv", peer=0, tag=5), "irecv from rank 0 (tag 5)"),
+        (Call(0, "recv"), "recv from any rank"),
+    ],
+)
+def test_a_call_is_told_in_words(call, words):
+    assert str(call) == words
+
+
+def test_before_a_process_group_ends_another_thread_has_its_turn(monkeypatch):
+    monkeypatch.setattr(call_tracer, "_PAUSE_S", 1)
+    held, let_go, seen = threading.Lock(), [], []
+    held.acquire()
+    thread = threading.Thread(target=lambda: (held.acquire(), let_go.append("tensors")))
+    thread.start()
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(100)  # from here on a thread has its turn only where this one waits
+    try:
+        held.release()
+        call_tracer._calm(lambda: seen.extend(let_go))()
+    finally:
+        sys.setswitchinterval(before_s)
+    thread.join()
+    assert seen == ["tensors"]

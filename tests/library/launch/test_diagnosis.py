@@ -1,0 +1,167 @@
+import pytest
+
+from worldsize.launch.protocol.call_log import BROKEN, DONE, WAITING, Call
+from worldsize.launch.protocol.failure import Failure, of_status
+from worldsize.launch.protocol.source import Line
+from worldsize.launch.reports.diagnosis import FAILED, RETURNED, RUNNING, Standing, diagnose, mismatch, name_ranks
+from worldsize.launch.reports.text import blame, held_up, tell_failure, tell_hang
+
+LINE = Line("/tmp/a.py", 3, "step", "f()")
+
+
+def collective(sequence, state=DONE, op="all_reduce", shape=(4,), **kwargs):
+    return Call(sequence, op, kwargs.pop("ranks", None), sequence, "float32", shape, state=state, **kwargs)
+
+
+def waits(rank, *calls):
+    return Standing(rank, RUNNING, [LINE], list(calls))
+
+
+def sentence(*standings):
+    found = diagnose(standings)
+    return found and found.sentence
+
+
+def test_ranks_that_all_get_on_have_no_diagnosis():
+    assert diagnose([waits(0, collective(1)), waits(1, collective(1))]) is None
+    assert diagnose([]) is None
+
+
+def test_the_rank_that_has_not_come_is_named_with_what_it_does():
+    others = [waits(rank, collective(1), collective(2, WAITING)) for rank in (0, 1)]
+    for state, does in [(RETURNED, "had returned"), (FAILED, "had failed"), (RUNNING, "is at a.py, line 3, in step")]:
+        told = "Ranks 0 and 1 wait for rank 2 in collective 2, all_reduce (float32 [4]); rank 2 "
+        assert sentence(*others, Standing(2, state, [LINE], [collective(1)])) == f"{told}{does}."
+
+
+def test_of_a_chain_of_waits_its_end_is_named():
+    standings = [
+        waits(0, Call(0, "recv", peer=1)),
+        waits(1, Call(0, "recv", peer=2)),
+        Standing(2, RETURNED),
+    ]
+    assert sentence(*standings) == "Rank 1 waits for rank 2 in recv from rank 2; rank 2 had returned."
+    assert diagnose(standings).culprits == [2]
+
+
+def test_a_circle_is_told_step_by_step():
+    standings = [waits(rank, Call(0, "recv", peer=(rank + 1) % 3)) for rank in range(3)]
+    assert sentence(*standings) == (
+        "Ranks 0, 1 and 2 wait for each other: rank 0 waits for rank 1 in recv from rank 1, "
+        "rank 1 waits for rank 2 in recv from rank 2, rank 2 waits for rank 0 in recv from rank 0."
+    )
+    assert sentence(waits(0, Call(0, "send", peer=0))) == "Rank 0 waits for itself in send to rank 0."
+
+
+def test_a_circle_is_found_from_a_rank_outside_it():
+    outside = waits(0, Call(0, "recv", peer=1))
+    found = diagnose([outside, waits(1, Call(0, "send", peer=2)), waits(2, Call(0, "send", peer=1))])
+    assert found.culprits == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"op": "broadcast", "peer": 0}, "broadcast (float32 [4], root 0)"),
+        ({"shape": (5,)}, "all_reduce (float32 [5])"),
+        ({"reduction": "MAX"}, "all_reduce (float32 [4], MAX)"),
+    ],
+)
+def test_of_calls_that_do_not_match_the_minority_is_to_blame(change, told):
+    odd = waits(1, collective(1), collective(2, **change))
+    standings = [waits(0, collective(1), collective(2)), odd, waits(2, collective(1), collective(2))]
+    found = diagnose(standings)
+    assert found.culprits == [1]
+    assert found.sentence == (
+        f"Collectives do not match: Rank 1 calls collective 2, {told}, "
+        "ranks 0 and 2 call collective 2, all_reduce (float32 [4])."
+    )
+
+
+def test_of_two_ranks_that_do_not_match_both_are_named_and_the_first_difference_counts():
+    one = waits(0, collective(1, op="barrier"), collective(2))
+    found = mismatch([one, waits(1, collective(1), collective(2, op="barrier"))])
+    assert found.culprits == [0, 1] and "collective 1" in found.sentence and "collective 2" not in found.sentence
+
+
+def test_shapes_may_differ_where_they_are_meant_to():
+    calls = [collective(1, op="all_to_all_single", shape=(rank,)) for rank in range(2)]
+    assert mismatch([waits(rank, call) for rank, call in enumerate(calls)]) is None
+
+
+def test_groups_count_their_own_collectives():
+    left, right = (collective(1, WAITING, ranks=group) for group in ((0, 1), (2, 3)))
+    standings = [waits(0, left), waits(1), waits(2, right), waits(3, right)]
+    assert diagnose(standings).culprits == [1]
+
+
+def test_a_collective_of_torch_s_own_waits_for_who_has_not_started_it():
+    native = Call(0, "torch's own all_reduce", None, 5, state=WAITING)
+    waiting = Standing(0, native=native, num_native=5)
+    assert diagnose([waiting, Standing(1, num_native=4)]).culprits == [1]
+    assert diagnose([waiting, Standing(1, num_native=5)]) is None
+
+
+def test_a_hang_is_told_with_every_rank_s_place_and_alike_ones_together():
+    standings = [waits(rank, collective(1, WAITING)) for rank in (0, 2)]
+    report = tell_hang([*standings, Standing(1, RETURNED), Standing(3)], "Too late.")
+    assert report.splitlines() == [
+        "Too late.",
+        "Ranks 0 and 2 wait for rank 1 in collective 1, all_reduce (float32 [4]); rank 1 had returned. "
+        "Ranks 0 and 2 wait for rank 3 in collective 1, all_reduce (float32 [4]); rank 3 is at work.",
+        "Rank 1 had returned.",
+        "Ranks 0 and 2 stood in collective 1, all_reduce (float32 [4])",
+        "  a.py, line 3, in step",
+        "    f()",
+        "Rank 3 stood outside any call, at",
+        "  a place that it did not tell",
+    ]
+    assert tell_hang([], "Too late.") == "Too late.\nNone of them had started."
+
+
+def test_who_held_up_the_rest_comes_first():
+    standings = [waits(0, collective(1, WAITING)), Standing(1, RETURNED), Standing(2, RETURNED, [], [collective(1)])]
+    assert [(one.rank, one.message) for one in held_up(standings)] == [
+        (1, "had returned"),
+        (0, "waits in collective 1, all_reduce (float32 [4])"),
+    ]
+
+
+def test_failures_of_several_kinds_are_told_by_the_clock():
+    late = Failure(0, "ValueError", "b", [Line("/tmp/a.py", 3, "<lambda>", " f() ")], 20)
+    early = Failure(2, "KeyError", "a", [Line("/tmp/ipykernel_1/5.py", 7, "step", "")], 10)
+    standings = [Standing(0, FAILED, [], [collective(3, BROKEN)]), Standing(1), Standing(2, FAILED)]
+    assert tell_failure(blame([late, early], standings), standings).splitlines() == [
+        "Rank 2 of 3 failed with KeyError: a",
+        "  the cell, line 7, in step",
+        "Rank 0 failed too, with ValueError: b",
+        "Rank 0, last call: collective 3, all_reduce (float32 [4]), broken off",
+    ]
+
+
+def test_a_mismatch_is_blamed_for_what_torch_does_about_it_and_for_nothing_else():
+    standings = [
+        waits(0, collective(1, line=LINE)),
+        waits(1, collective(1)),
+        waits(2, collective(1, shape=(7,), line=LINE)),
+    ]
+    aborted = of_status(0, 6, 10)
+    (first, second) = blame([aborted], standings)
+    assert (first.rank, first.kind, first.lines, second) == (2, "a mismatched collective", [LINE], aborted)
+    own = Failure(1, "KeyError", "a", [], 30)
+    assert blame([aborted, own], standings) == [aborted, own]
+
+
+def test_ranks_are_named_in_words():
+    assert name_ranks([1]) == "Rank 1"
+    assert name_ranks([0, 2, 3]) == "Ranks 0, 2 and 3"
+
+
+def test_an_unknown_signal_is_told_by_its_number():
+    assert of_status(0, 40, 0).headline == "signal 40: the process was ended by this signal"
+
+
+@pytest.mark.parametrize("op", ["all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor"])
+def test_tensors_of_different_sizes_are_told_also_of_collectives_into_one_tensor(op):
+    found = mismatch([waits(rank, collective(1, WAITING, op, (4 + rank,))) for rank in range(2)])
+    assert found and f"{op} (float32 [5])" in found.sentence

@@ -1,0 +1,497 @@
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from launching import failed, values
+
+import worldsize as ws
+from worldsize import framing
+from worldsize.launch.display.output import KEPT_OUTPUT
+from worldsize.launch.launcher import forked, forkserver, worker_group
+from worldsize.launch.protocol.quota import Quota
+
+# what comes back
+
+
+def test_ranks_are_processes_in_one_group_with_values_in_order():
+    def on_rank():
+        total = torch.tensor([1.0 + dist.get_rank()])
+        dist.all_reduce(total)
+        return dist.get_rank(), dist.get_world_size(), os.getpid(), total
+
+    run = ws.run(on_rank, world_size=3, echo=False)
+    ranks, sizes, pids, totals = zip(*run.values, strict=True)
+    assert (ranks, sizes) == ((0, 1, 2), (3, 3, 3))
+    assert len({*pids, os.getpid()}) == 4
+    assert [total.item() for total in totals] == [6, 6, 6]
+    assert (run.backend, run.output) == ("gloo", ["", "", ""])
+    assert run.duration_s > 0 and repr(run).startswith("Run(3 ranks on gloo, ")
+
+
+@pytest.mark.gpu
+def test_ranks_with_a_gpu_each_join_on_nccl():
+    if torch.cuda.device_count() < 2:
+        pytest.skip(f"needs two CUDA devices; this machine has {torch.cuda.device_count()}")
+
+    def on_rank():
+        total = torch.ones(4, device="cuda") * (1 + dist.get_rank())
+        dist.all_reduce(total)
+        return total, torch.cuda.current_device()
+
+    run = ws.run(on_rank, world_size=2, echo=False)
+    assert run.backend == "nccl"
+    assert [(total.tolist(), device) for total, device in run.values] == [([3.0] * 4, 0), ([3.0] * 4, 1)]
+
+
+def test_arguments_go_to_all_ranks_and_each_adds_one_rank_s_own():
+    def on_rank(*args):
+        return list(args)
+
+    shards = [(torch.ones(2), "left"), (torch.zeros(2), "right")]
+    first, second = values(on_rank, "both", each=shards)
+    assert (first[0], first[2], second[0], second[2]) == ("both", "left", "both", "right")
+    assert (first[1].tolist(), second[1].tolist()) == ([1, 1], [0, 0])
+
+
+def test_what_all_ranks_share_and_what_is_a_rank_s_own_stay_one_object():
+    shared, seen = [0], []
+
+    def note(rank):
+        seen.append(rank)
+
+    def on_rank(common, write, own, rank):
+        write(rank)
+        return common is own, seen
+
+    each = [(note, shared, 0), (note, [1], 1), (note, shared, 2)]
+    assert values(on_rank, shared, world_size=3, each=each) == [(True, [0]), (False, [1]), (True, [2])]
+
+
+def test_lambdas_closures_and_bound_methods_are_carried():
+    factor = 3
+
+    class Model:
+        def __init__(self, size):
+            self.size = size
+
+        def scaled(self):
+            return self.size * factor
+
+    assert values(lambda x: x * factor, 2) == [6, 6]
+    assert values(Model(5).scaled) == [15, 15]
+
+
+def test_a_function_of_a_module_is_found_where_the_launcher_finds_it(tmp_path, monkeypatch):
+    (tmp_path / "step_of_lesson.py").write_text("import os\ndef where():\n    return os.getcwd()\n")
+    values(os.getpid, world_size=1)  # the nursery is warm from here on, in another folder
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    import step_of_lesson  # pyright: ignore[reportMissingImports]
+
+    assert values(step_of_lesson.where) == [str(tmp_path)] * 2
+
+
+def test_ranks_see_the_environment_of_now_and_what_env_adds(monkeypatch):
+    values(os.getpid, world_size=1)  # the nursery is warm from here on
+    monkeypatch.setenv("LESSON", "3")
+    monkeypatch.setenv("STEPS", "10")
+
+    def on_rank():
+        return [os.environ.get(name) for name in ("LESSON", "STEPS", "RANK", "WORLD_SIZE")]
+
+    assert values(on_rank, env={"STEPS": "20"}) == [["3", "20", "0", "2"], ["3", "20", "1", "2"]]
+
+
+def test_tensors_larger_than_any_buffer_go_and_come():
+    shards = [(torch.full((3_000_000,), float(rank)),) for rank in range(2)]
+    assert [(value.mean().item(), value.numel()) for value in values(lambda x: x + 1, each=shards)] == [
+        (1.0, 3_000_000),
+        (2.0, 3_000_000),
+    ]
+
+
+def test_ranks_draw_different_random_numbers_in_every_run():
+    assert len({number for _ in range(2) for number in values(lambda: random.random())}) == 4
+
+
+# output and timeline
+
+
+def test_output_is_shown_as_it_comes_with_its_rank_and_kept(capsys):
+    def on_rank():
+        print("hello from", dist.get_rank())
+        print("to stderr", file=sys.stderr)
+        os.system("echo from a child")
+        print("no newline", end="")
+
+    run = ws.run(on_rank, world_size=2)
+    assert run.output == [f"hello from {rank}\nto stderr\nfrom a child\nno newline" for rank in range(2)]
+    shown, errors = capsys.readouterr()
+    expected = [
+        f"[rank {rank}] {line}"
+        for rank in range(2)
+        for line in (f"hello from {rank}", "to stderr", "from a child", "no newline")
+    ]
+    first, *lines = shown.splitlines()
+    assert first == "2 ranks on Gloo: this machine has no GPU" or torch.cuda.is_available()
+    assert sorted(lines) == sorted(expected)
+    assert errors == ""
+
+
+def test_nothing_is_shown_without_echo(capsys):
+    assert ws.run(lambda: print("quiet"), world_size=1, echo=False).output == ["quiet\n"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_output_before_a_failure_is_in_the_error():
+    def on_rank():
+        print("step 7", end="")
+        raise ValueError
+
+    assert failed(on_rank).output == ["step 7", "step 7"]
+
+
+def test_of_much_output_the_end_is_kept():
+    def on_rank():
+        print("first")
+        print("x" * KEPT_OUTPUT)
+        print("last")
+
+    (text,) = ws.run(on_rank, world_size=1, echo=False).output
+    assert len(text) == KEPT_OUTPUT and text.endswith("x\nlast\n") and text.startswith("x")
+
+
+def test_no_letter_is_torn_where_output_is_read_in_pieces(monkeypatch, capsys):
+    monkeypatch.setattr(forked, "_OUTPUT_CHUNK", 3)
+    assert ws.run(lambda: print("aéé" * 50), world_size=1).output == ["aéé" * 50 + "\n"]
+    assert capsys.readouterr().out.endswith("\n[rank 0] " + "aéé" * 50 + "\n")
+
+
+def test_spans_become_the_timeline_of_all_ranks():
+    def on_rank():
+        for step in range(2):
+            with ws.span(f"step {step}", kind="forward"), ws.span("matmul"):
+                torch.ones(50, 50) @ torch.ones(50, 50)
+
+    run = ws.run(on_rank, world_size=2, echo=False)
+    assert run.timeline.num_ranks == 2
+    for rank in range(2):
+        events = run.timeline.of(rank)
+        assert [(event.name, event.kind, event.stream) for event in events] == [
+            ("step 0", "forward", "main"),
+            ("matmul", "compute", "main"),
+            ("step 1", "forward", "main"),
+            ("matmul", "compute", "main"),
+        ]
+        assert all(0 < event.start_s <= event.end_s <= run.duration_s for event in events)
+
+
+def test_spans_of_a_long_loop_arrive_and_the_latest_are_kept():
+    def on_rank():
+        for step in range(60_000):
+            with ws.span(f"step {step} of a loop", kind="communication"):
+                pass
+
+    events = ws.run(on_rank, world_size=1, echo=False).timeline.events
+    assert len(events) == 50_000 and events[-1].name == "step 59999 of a loop"
+
+
+# failures
+
+
+def raises_and_cleans_up():
+    def on_rank():
+        try:
+            if dist.get_rank() == 1:
+                raise KeyError("weights")
+            dist.all_reduce(torch.ones(1))
+        finally:
+            dist.destroy_process_group()
+
+    return on_rank
+
+
+def exits():
+    def on_rank():
+        if dist.get_rank() == 1:
+            sys.exit(3)
+        dist.barrier()
+
+    return on_rank
+
+
+def is_killed():
+    def on_rank():
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.barrier()
+
+    return on_rank
+
+
+def crashes():
+    def on_rank():
+        if dist.get_rank() == 1:
+            ctypes.string_at(0)
+        dist.barrier()
+
+    return on_rank
+
+
+def leaves():
+    def on_rank():
+        if dist.get_rank() == 1:
+            os._exit(4)
+        dist.barrier()
+
+    return on_rank
+
+
+def returns_a_set():
+    return lambda: {dist.get_rank()} if dist.get_rank() == 1 else None
+
+
+@pytest.mark.parametrize(
+    ("make", "headline", "quoted"),
+    [
+        (raises_and_cleans_up, "KeyError: 'weights'", 'raise KeyError("weights")'),
+        (exits, r"sys.exit\(3\): the function ended the process", "sys.exit(3)"),
+        (is_killed, "SIGKILL: something killed it; out of memory", None),
+        (crashes, "SIGSEGV: native code touched memory", None),
+        (leaves, "exit code 4: the process ended without returning", None),
+        (returns_a_set, "ValueError: a rank returned a set, which cannot leave it", None),
+    ],
+)
+def test_the_report_names_the_culprit_and_quotes_its_line(make, headline, quoted):
+    error = failed(make(), world_size=3, match=rf"^Rank 1 of 3 failed with {headline}")
+    lines = str(error).splitlines()
+    assert error.failures[0].rank == 1
+    assert [line.strip() for line in lines[2:3]] == [quoted] if quoted else "  " not in str(error)
+    if quoted:
+        assert "test_launch.py, line " in lines[1] and lines[1].endswith(", in on_rank")
+    assert "launch/rank.py" not in str(error) and "site-packages" not in str(error)
+
+
+def test_victims_are_named_in_one_sentence_and_never_first(monkeypatch):
+    monkeypatch.setattr(worker_group, "_GRACE_S", 20.0)  # until the others have noticed, on however busy a machine
+    error = failed(is_killed(), world_size=3)
+    assert "Ranks 0 and 2 lost the connection because of it." in str(error).splitlines()
+    assert [one.is_victim for one in error.failures] == [False, True, True]
+
+
+def test_ranks_that_fail_alike_are_told_once():
+    report = str(failed(lambda: undefined_name, world_size=3))  # noqa: F821  # pyright: ignore
+    assert report.count("name 'undefined_name' is not defined") == 1
+    assert "failed in the same way." in report
+
+
+def test_a_notebook_prints_the_report_alone():
+    assert failed(exits())._render_traceback_()[0].startswith("RankFailed: Rank 1 of 2 failed with sys.exit(3)")
+
+
+def test_a_rank_that_hides_its_failure_from_print_is_still_told():
+    def on_rank():
+        class Broken(Exception):
+            def __str__(self):
+                raise RuntimeError
+
+        sys.stdout.close()
+        raise Broken
+
+    failed(on_rank, match="Broken: an exception that cannot be printed")
+
+
+def test_an_endless_message_and_an_endless_recursion_are_cut():
+    def talks():
+        raise ValueError("x" * 9_000_000)
+
+    def recurses():
+        return recurses()
+
+    assert 3000 < len(str(failed(talks, world_size=1))) < 6000
+    report = str(failed(recurses, world_size=1))
+    assert "RecursionError" in report and len(report.splitlines()) < 50
+
+
+def test_an_error_in_a_library_quotes_the_line_that_called_it():
+    report = str(failed(lambda: torch.nn.Linear(2, 3)(torch.ones(5)), world_size=1))
+    assert "torch.nn.Linear(2, 3)(torch.ones(5))" in report and "in forward" not in report
+
+
+def test_bytes_that_are_no_message_fail_the_run_and_not_the_launcher():
+    def on_rank():
+        for fd in range(3, 64):
+            try:
+                if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                    with socket.socket(fileno=os.dup(fd)) as sock:
+                        if sock.family == socket.AF_UNIX:
+                            sock.sendall(b"\xff" * 64)
+            except OSError:
+                pass
+
+    failed(on_rank, world_size=1, match="broken result: what the rank sent back cannot be read")
+
+
+def test_a_rank_that_talks_without_end_is_ended_all_the_same():
+    def on_rank():
+        for fd in range(3, 64):
+            with contextlib.suppress(OSError):
+                if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                    sock = socket.socket(fileno=os.dup(fd))
+                    while sock.family == socket.AF_UNIX:
+                        framing.send(sock, "joined", backend="gloo")
+
+    start_s = time.monotonic()
+    failed(on_rank, world_size=1, timeout_s=1, error=ws.RunTimeout)
+    assert time.monotonic() - start_s < 20
+
+
+def test_a_value_beyond_the_limit_fails_the_run():
+    words = "a message of .* bytes; at most 1000 are taken"
+    failed(lambda: torch.zeros(1000), world_size=1, quota=Quota(value_bytes=1000), match=words)
+
+
+def test_a_rank_that_returns_early_leaves_the_others_hanging_and_the_report_says_where():
+    def on_rank():
+        if dist.get_rank() == 0:
+            return
+        dist.barrier()
+
+    error = failed(on_rank, world_size=3, timeout_s=5, error=ws.RunTimeout)
+    lines = str(error).splitlines()
+    assert lines[:4] == [
+        "The ranks were not done after 5 s.",
+        "Ranks 1 and 2 wait for rank 0 in collective 1, barrier; rank 0 had returned.",
+        "Rank 0 had returned.",
+        "Ranks 1 and 2 stood in collective 1, barrier",
+    ]
+    assert "test_launch.py" in lines[4] and lines[5].strip() == "dist.barrier()"
+    assert isinstance(error, ws.RunError) and not isinstance(error, ws.RankFailed)
+    assert [one.rank for one in error.failures] == [0, 1, 2]
+
+
+def test_a_run_in_which_nothing_moves_is_ended_long_before_its_time():
+    def on_rank():
+        if dist.get_rank() == 1:
+            dist.recv(torch.ones(1), 0)
+        dist.barrier()
+
+    error = failed(on_rank, timeout_s=600, stalled_s=0.5, error=ws.RunTimeout)
+    assert str(error).startswith(
+        "Nothing has moved for 0.5 s: every rank that is not done waits in a call.\nRanks 0 and 1"
+    )
+
+
+def test_a_run_in_which_one_rank_works_while_the_others_wait_goes_on():
+    def on_rank():
+        dist.barrier()
+        if dist.get_rank() == 0:
+            time.sleep(1.5)
+        dist.barrier()
+        return True
+
+    assert values(on_rank, stalled_s=0.5) == [True, True]
+
+
+def test_a_rank_that_computes_for_ever_is_ended():
+    def on_rank():
+        while True:
+            pass
+
+    failed(on_rank, world_size=1, timeout_s=4, error=ws.RunTimeout, match=", in on_rank")
+
+
+def test_a_rank_that_prints_for_ever_is_ended():
+    def on_rank():
+        while True:
+            print("again")
+
+    assert len(failed(on_rank, world_size=1, timeout_s=0.5, error=ws.RunTimeout).output[0]) <= KEPT_OUTPUT
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"world_size": 0}, "world_size is the number of ranks, a whole number from 1 up; got 0"),
+        ({"world_size": -1}, "got -1"),
+        ({"world_size": True}, "got True"),
+        ({"world_size": 2.5}, "got 2.5"),
+        ({"world_size": "2"}, "got '2'"),
+        ({"each": [(1,)]}, "each holds one tuple of arguments a rank; got 1 for 2 ranks"),
+        ({"each": []}, "got 0 for 2 ranks"),
+        ({"each": [1, 2]}, r"for one argument a rank, write \[\(a0,\), \(a1,\)\]"),
+        ({"each": torch.ones(2, 2)}, "for one argument a rank, write"),
+        ({"each": [torch.ones(3), torch.ones(3)]}, "for one argument a rank, write"),
+        ({"each": ["ab", "cd"]}, "for one argument a rank, write"),
+        ({"world_size": 10**6}, r"1000000 ranks take at least 52734.4 GB .* start at most \d+"),
+        ({"launcher": "slurm"}, "launcher 'slurm' is not known; use one of warm, torchrun"),
+        ({"backend": "mpi"}, "backend 'mpi' is not known; use one of auto, gloo, nccl"),
+        ({"timeout_s": 0}, "timeout_s is a number of seconds above 0.*got 0"),
+        ({"timeout_s": -1}, "got -1"),
+        ({"timeout_s": float("nan")}, "got nan"),
+        ({"timeout_s": float("inf")}, "got inf"),
+        ({"timeout_s": "60"}, "got '60'"),
+        ({"env": {"STEPS": 3}}, "env holds text by name; got 'STEPS': 3"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused_before_anything_starts(monkeypatch, kwargs, words):
+    monkeypatch.setattr(forkserver, "shared", lambda: pytest.fail("a process was started"))
+    with pytest.raises(ValueError, match=words):
+        ws.run(print, **{"world_size": 2, **kwargs})
+
+
+def test_nccl_without_enough_gpus_is_refused_before_a_rank_starts():
+    too_many = torch.cuda.device_count() + 1
+    with pytest.raises(ValueError, match=rf"NCCL needs a GPU for every rank: {too_many} ranks, and this machine has"):
+        ws.run(print, world_size=too_many, backend="nccl")
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "words"),
+    [
+        (42, (), "run takes a function; got a int"),
+        (print, (threading.Lock(),), "print and its arguments cannot be carried to another process"),
+        (print, ((i for i in range(3)),), "running generators must be made inside the function"),
+    ],
+)
+def test_what_cannot_be_carried_is_refused_before_anything_starts(monkeypatch, fn, args, words):
+    monkeypatch.setattr(forkserver, "shared", lambda: pytest.fail("a process was started"))
+    with pytest.raises(ValueError, match=words):
+        ws.run(fn, *args, world_size=2)
+
+
+def test_windows_is_told_where_to_go():
+    code = "import sys; sys.platform = 'win32'; import worldsize"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].startswith("ImportError: worldsize starts its ranks as forks")
+    assert done.stderr.endswith("work inside WSL\n")
+
+
+def test_a_function_runs_under_torchrun_as_it_does_warm():
+    def on_rank(offset, shard):
+        total = shard.clone()
+        dist.all_reduce(total)
+        if dist.get_rank() == 1 and offset == 0:
+            raise ValueError("no offset")
+        return total + offset, os.environ["TORCHELASTIC_RUN_ID"], os.environ["LESSON"]
+
+    each = [(torch.ones(3),), (torch.full((3,), 2.0),)]
+    run = ws.run(on_rank, 10, world_size=2, each=each, launcher="torchrun", env={"LESSON": "3"}, echo=False)
+    totals, ids, lessons = zip(*run.values, strict=True)
+    assert [total.tolist() for total in totals] == [[13.0] * 3] * 2
+    assert len(set(ids)) == 1 and lessons == ("3", "3")
+    assert (run.states, len(run.durations_s), run.backend) == (["done", "done"], 2, "gloo")
+    report = str(failed(on_rank, 0, each=each, launcher="torchrun", env={"LESSON": "3"}))
+    assert report.startswith("Rank 1 of 2 failed with ValueError: no offset\n  test_launch.py, line ")

@@ -1,0 +1,75 @@
+"""Lessons and labs executed from top to bottom, and what their cells gave."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+from repository import ROOT
+
+from autograder.authoring.known_answers import compose
+from autograder.authoring.notebooks import notebook
+from autograder.authoring.scripts import read_week
+
+
+def week_outputs(script: Path, folder: Path, parameters: str) -> dict[str, list]:
+    """The outputs of every code cell by the cell's id, after one run of the whole week with these parameters."""
+    week = notebook(read_week(script), graded=False)
+    place = next(index for index, cell in enumerate(week.cells) if cell.id == "parameters")
+    week.cells.insert(place + 1, nbformat.v4.new_code_cell(parameters, id="injected"))
+    NotebookClient(week, timeout=240, resources={"metadata": {"path": str(folder)}}).execute()
+    return _outputs(week)
+
+
+def lab_outputs(
+    lab: str, folder: Path, cells: Mapping[str, str], last: str | None = None, without: Collection[str] = ()
+) -> dict[str, list]:
+    """The outputs of every code cell of a student's lab by id, with these cells filled in, up to the cell `last`."""
+    filled = compose(nbformat.read(ROOT / "labs" / lab / f"{lab}.ipynb", as_version=4), cells)
+    ids = [cell.id for cell in filled.cells]
+    end = len(ids) if last is None else ids.index(last) + 1
+    filled.cells = [cell for cell in filled.cells[:end] if cell.id not in without]
+    NotebookClient(filled, timeout=120, allow_errors=True, resources={"metadata": {"path": str(folder)}}).execute()
+    return _outputs(filled)
+
+
+def _outputs(executed: Any) -> dict[str, list]:
+    return {cell.id: cell.outputs for cell in executed.cells if cell.cell_type == "code"}
+
+
+def errors(outputs: list) -> list:
+    """A cell's errors."""
+    return [output for output in outputs if output.output_type == "error"]
+
+
+def stream(outputs: list) -> str:
+    """What a cell printed."""
+    return "".join(output.text for output in outputs if output.output_type == "stream")
+
+
+def words(outputs: list) -> str:
+    """A cell's last output in words."""
+    return outputs[-1]["data"]["text/plain"]
+
+
+def pictures(outputs: Mapping[str, list]) -> list[dict[str, str]]:
+    """The figures of all cells, each in all its forms."""
+    bundles = (output.get("data", {}) for cell in outputs.values() for output in cell)
+    return [bundle for bundle in bundles if "image/png" in bundle]
+
+
+def assert_quiet(outputs: Mapping[str, list]) -> None:
+    """Nothing is written to stderr, and nothing warns."""
+    noise = {name: output.text for name, cell in outputs.items() for output in cell if output.get("name") == "stderr"}
+    assert noise == {}
+    assert [name for name, cell in outputs.items() if "Warning" in stream(cell)] == []
+
+
+def assert_figures_have_words(outputs: Mapping[str, list], num_figures: int) -> None:
+    """There are so many figures, each with words beside the picture, for who does not see it."""
+    shown = pictures(outputs)
+    assert len(shown) == num_figures
+    for bundle in shown:
+        assert len(bundle["text/plain"]) > 60 and not bundle["text/plain"].startswith(("Figure", "<"))
+        assert bundle["text/html"].count("alt=") == 1

@@ -1,0 +1,5 @@
+"""Where the course lies that is tested."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]

@@ -1,0 +1,317 @@
+"""Hands out the samples of one training and takes its weights back, by a clock that no rank can touch.
+
+Whoever asks is not trusted: it may ask for anything, send anything, and never hang up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import select
+import signal
+import socket
+import struct
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from worldsize import framing
+from worldsize.bench.batches import Batches
+from worldsize.bench.task import Task
+
+_MAX_CONNECTIONS = 256
+_MAX_TAKES = 200_000
+_MAX_HEADER_BYTES = 4096
+_MAX_RANKS = 4096
+_SO_PEERPIDFD = 77  # Linux 6.5; Python has no name for it
+_POLL_S = 0.01
+
+
+@dataclass(frozen=True)
+class Take:
+    """Samples `start` to `stop` of a step's batch, handed to a rank (by its own word) at `time_s`, in seconds.
+
+    `process` is the number of the process that asked, by the kernel's word; 0 where the system tells of none.
+    """
+
+    rank: int
+    step: int
+    start: int
+    stop: int
+    time_s: float
+    process: int = 0
+
+
+@dataclass
+class Disturbance:
+    """What happens to the process that asks for a step's samples as this rank: it is killed, or stopped for a while.
+
+    A stopped one goes on when all the others have ended, or after `patience_s` seconds. `time_s` is when it struck.
+    """
+
+    kind: Literal["kill", "stall"]
+    step: int
+    rank: int
+    patience_s: float = 60.0
+    time_s: float | None = None
+    is_given_up: bool = False  # by the others, while it stood still
+
+
+@dataclass
+class Record:
+    """What was seen of one training: who took what, and the weights that came back (float32, flat)."""
+
+    takes: list[Take] = field(default_factory=list)
+    weights: torch.Tensor | None = None
+    handed_in_s: float | None = None
+
+    def started_s(self, step: int) -> float | None:
+        """When the first sample of this step or of a later one was handed out."""
+        return min((take.time_s for take in self.takes if take.step >= step), default=None)
+
+    def window_s(self, first_step: int) -> float | None:
+        """From the first sample of `first_step` to the weights; nothing of what lies between can be done earlier."""
+        started_s = self.started_s(first_step)
+        return None if started_s is None or self.handed_in_s is None else self.handed_in_s - started_s
+
+    def step_times_s(self) -> list[float]:
+        """How long each step took, from its first sample to the first of the next one; the last to the weights."""
+        starts: dict[int, float] = {}
+        for take in self.takes:
+            starts.setdefault(take.step, take.time_s)
+        times = [starts[step] for step in sorted(starts)] + ([self.handed_in_s] if self.handed_in_s else [])
+        return [later - earlier for earlier, later in itertools.pairwise(times)]
+
+    def missed(self, task: Task) -> list[int]:
+        """The steps of which not every sample was handed out."""
+        taken = {step: torch.zeros(task.batch_size, dtype=torch.bool) for step in range(task.num_steps)}
+        for take in self.takes:
+            taken[take.step][take.start : take.stop] = True
+        return [step for step, samples in taken.items() if not bool(samples.all())]
+
+
+class Feed:
+    """Serves one training; `address` is for the ranks' environment."""
+
+    def __init__(self, task: Task, seed: int, folder: str, disturbance: Disturbance | None = None) -> None:
+        self.task, self.record, self.disturbance = task, Record(), disturbance
+        self.batches = Batches(seed, task.batch_size, task.images)
+        self.batches.draw_all(task.num_steps)
+        self._num_weights = task.gradient_bytes // 4
+        self._folder = tempfile.TemporaryDirectory(prefix="feed-", dir=folder)
+        os.chmod(self._folder.name, 0o711)  # a jail has a user of its own
+        self.address = os.path.join(self._folder.name, "s")
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(self.address)
+        os.chmod(self.address, 0o666)
+        self._server.listen(_MAX_CONNECTIONS)
+        self._lock = threading.Lock()
+        self._lines: set[_Line] = set()
+        self._processes: dict[int, int] = {}  # by its number a handle of every process that has come
+        self._is_closed = False
+        self._accepting = threading.Thread(target=self._accept, daemon=True, name="feed")
+        self._accepting.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._server.accept()
+            except OSError:
+                return  # it is closed
+            line = _Line(sock)
+            with self._lock:
+                if self._is_closed or len(self._lines) >= _MAX_CONNECTIONS or not self._know(line):
+                    line.close()
+                    continue
+                self._lines.add(line)
+                line.thread = threading.Thread(target=self._serve, args=[line], daemon=True, name="feed line")
+                line.thread.start()  # before anybody who closes can see it
+
+    def _know(self, line: _Line) -> bool:
+        """Keeps a handle of a line's process; False where so many have come that no honest program is at work."""
+        if line.pidfd is None:
+            return True
+        known = self._processes.get(line.process)
+        if known is not None and not _has_ended(known):
+            return True
+        if known is not None:
+            os.close(self._processes.pop(line.process))  # its number has gone to another
+        if len(self._processes) >= _MAX_CONNECTIONS:
+            return False
+        self._processes[line.process] = os.dup(line.pidfd)
+        return True
+
+    def _serve(self, line: _Line) -> None:
+        try:
+            while self._obey(line):
+                pass
+        except Exception:  # whatever came over the line, it is this line's end and nothing else's
+            pass
+        finally:
+            with self._lock:
+                self._lines.discard(line)
+            line.close()
+
+    def _obey(self, line: _Line) -> bool:
+        message = framing.receive(line.sock, 4 * self._num_weights, _MAX_HEADER_BYTES)
+        time_s = time.monotonic()
+        if message is None:
+            return False
+        header, body, fds = message
+        for fd in fds:
+            os.close(fd)
+        if header["kind"] == "hand_in":
+            return self._take_weights(line, body, time_s)
+        wanted = [header[name] for name in ("rank", "step", "start", "stop")]
+        if refusal := self._refusal(wanted):
+            framing.send(line.sock, "refused", reason=refusal)
+            return True
+        rank, step, start, stop = wanted
+        take = Take(rank, step, start, stop, time_s, line.process)
+        with self._lock:
+            self.record.takes.append(take)
+            strikes = self._strikes(take)
+        if strikes and not self._disturb(line):
+            return False
+        self._hand_out(line, take)
+        return True
+
+    def _refusal(self, wanted: list[Any]) -> str:
+        """Why there is nothing to be had; empty when there is."""
+        if not all(type(one) is int for one in wanted):
+            return f"rank, step, start and stop are whole numbers, not {wanted!r:.80}"
+        rank, step, start, stop = wanted
+        if not 0 <= rank < _MAX_RANKS:
+            return f"there is no rank {rank!r:.20}: ranks are counted from 0"
+        if not 0 <= step < self.task.num_steps:
+            return f"there is no step {step}: this training has {self.task.num_steps}, from 0 on"
+        if not 0 <= start <= stop <= self.task.batch_size:
+            return f"there are no samples {start} to {stop}: the global batch has {self.task.batch_size}, from 0 on"
+        if len(self.record.takes) >= _MAX_TAKES:
+            return f"more than {_MAX_TAKES} times asked for samples"
+        return ""
+
+    def _hand_out(self, line: _Line, take: Take) -> None:
+        images, labels = self.batches.batch(take.step)
+        chosen = slice(take.start, take.stop)
+        body = labels[chosen].numpy().tobytes() + images[chosen].numpy().tobytes()
+        framing.send(line.sock, "samples", body, shape=list(images.shape[1:]))
+
+    def _take_weights(self, line: _Line, body: bytes, time_s: float) -> bool:
+        if len(body) != 4 * self._num_weights:
+            framing.send(
+                line.sock, "refused", reason=f"{self._num_weights} float32 weights are due, not {len(body)} bytes"
+            )
+            return True
+        with self._lock:
+            self.record.weights = torch.frombuffer(bytearray(body), dtype=torch.float32)
+            self.record.handed_in_s = time_s
+        framing.send(line.sock, "thanks")
+        return True
+
+    # what goes wrong
+
+    def _strikes(self, take: Take) -> bool:
+        ours = self.disturbance
+        if ours is None or ours.time_s is not None:
+            return False
+        # a later step: nobody has come as this rank, so whoever comes next will do
+        if take.step > ours.step or (take.step, take.rank) == (ours.step, ours.rank):
+            ours.time_s = take.time_s
+            return True
+        return False
+
+    def _disturb(self, line: _Line) -> bool:
+        """True when the one who asked lives on and is to be answered."""
+        assert self.disturbance
+        if self.disturbance.kind == "kill":
+            line.signal(signal.SIGKILL)
+            return False
+        line.signal(signal.SIGSTOP)
+        with self._lock:
+            others = [handle for number, handle in self._processes.items() if number != line.process]
+        others = [handle for handle in others if not _has_ended(handle)]
+        deadline_s = time.monotonic() + self.disturbance.patience_s
+        while time.monotonic() < deadline_s and not self._is_closed:
+            if others and all(map(_has_ended, others)):
+                self.disturbance.is_given_up = True
+                break
+            time.sleep(_POLL_S)
+        line.signal(signal.SIGCONT)
+        return True
+
+    def close(self) -> None:
+        """Hangs up on everybody."""
+        with self._lock:
+            self._is_closed = True
+            lines = list(self._lines)
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)  # which wakes whoever waits in accept
+        self._server.close()
+        for line in lines:
+            line.hang_up()
+            if line.thread:
+                line.thread.join(5)
+        self._accepting.join(5)
+        for handle in self._processes.values():
+            os.close(handle)
+        self._processes.clear()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Line:
+    """A connection, and a handle of the process that made it, which stays its own when its number goes to another."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock, self.is_open = sock, True
+        self.thread: threading.Thread | None = None
+        self.process, self.pidfd = _peer(sock)
+
+    def signal(self, number: int) -> None:
+        """Signals the process, if it still runs."""
+        if self.pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, number)
+
+    def hang_up(self) -> None:
+        """Wakes whoever reads from it."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Closes it for good."""
+        self.is_open = False
+        self.sock.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+
+def _has_ended(handle: int) -> bool:
+    """True when the process of this handle is no more."""
+    poll = select.poll()  # unlike select, of any number of open files
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _peer(sock: socket.socket) -> tuple[int, int | None]:
+    """The process at the other end, its number and a handle; 0 and None where the system tells of none."""
+    if not hasattr(os, "pidfd_open"):
+        return 0, None
+    number = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    with contextlib.suppress(OSError):
+        return number, sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    with contextlib.suppress(OSError):
+        return number, os.pidfd_open(number)
+    return number, None

@@ -1,0 +1,192 @@
+"""Which rank holds what: a mesh of ranks, its groups along one axis, and the nodes that they live on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import fill
+
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.patches import FancyBboxPatch, Rectangle
+
+from worldsize.draw.mesh_layout import DeviceMesh, Mesh, mesh_of, rectangles
+from worldsize.draw.picture import INK, PART_STYLES, Picture, finish
+
+_WIDTH_IN = 9.0
+_MARGIN_IN = 0.9  # on the left, for the names of axes
+_MOST_TOLD = 8
+_SMALLEST = 4.5  # points; a rank's number smaller than this is left out
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where columns and rows start, in cells, and how large a cell is."""
+
+    x: list[float]
+    y: list[float]
+    width_in: float
+    height_in: float
+
+    def level_up(self, level: int) -> float:
+        """How many cells above the first row the names of the axis at this level stand."""
+        return 0.08 + 0.2 / self.height_in * level
+
+
+def mesh(
+    axes: Mapping[str, int] | DeviceMesh,
+    groups: str = "",
+    ranks_per_node: int = 0,
+    contents: Mapping[int, str] | None = None,
+    title: str = "",
+) -> Picture:
+    """A cell for each rank of a device mesh, the groups along one axis in colours and hatches, nodes framed.
+
+    `axes` names the axes with their sizes, outermost first, as in `{"dp": 2, "pp": 2, "tp": 4}`; ranks count along the
+    last one first, as torch's `init_device_mesh` does. A DeviceMesh shows its own ranks. `groups` is the axis whose
+    groups are coloured, else the last; rank r lives on node r // `ranks_per_node`; `contents` is text for ranks. More
+    than 36 groups share their looks.
+
+    Raises:
+        ValueError: there is no rank, or more than 1024, or no axis of that name.
+    """
+    shape = mesh_of(axes)
+    axis = groups or list(shape.sizes)[-1]
+    if axis not in shape.sizes:
+        raise ValueError(f"The mesh has no axis {axis!r}: choose one of {', '.join(shape.sizes)}.")
+    in_groups, nodes = shape.groups(axis), shape.nodes(ranks_per_node)
+    layout, texts = _layout(shape, contents or {}, has_nodes=bool(nodes))
+    num_levels = (len(shape.sizes) + 1) // 2 if len(shape.sizes) > 1 else 0
+    top, bottom = -0.04 - layout.level_up(num_levels), layout.y[-1] + 1.1
+
+    picture = Picture(_WIDTH_IN, 0.5 + layout.height_in * (bottom - top))
+    panel = picture.subplots()
+    _draw_cells(panel, shape, in_groups, layout, texts)
+    _draw_nodes(panel, shape, nodes, layout)
+    _name_places(panel, shape, layout)
+    left = -_MARGIN_IN / layout.width_in
+    panel.set(xlim=(left, left + (_WIDTH_IN - 0.2) / layout.width_in), ylim=(bottom, top), xticks=[], yticks=[])
+    told = _count(in_groups, axis) + _crossing(in_groups, ranks_per_node, len(nodes))
+    finish(panel, f"{title}: {told}" if title else told, frame=())
+    picture.alt = f"{title or 'Device mesh'}: {_told(shape, nodes, ranks_per_node)}. {told}: {_listed(in_groups)}."
+    if contents:
+        held = [f"rank {rank} holds {text}" for rank, text in contents.items()]
+        more = [f"and {len(held) - _MOST_TOLD} more"] if len(held) > _MOST_TOLD else []
+        picture.alt += f" {'; '.join([*held[:_MOST_TOLD], *more])}."
+    return picture
+
+
+def _layout(shape: Mesh, contents: Mapping[int, str], has_nodes: bool) -> tuple[_Layout, dict[int, str]]:
+    """Cells as large as they need to be and the width allows, and what stands in them, in lines."""
+    x, y = shape.edges(0), shape.edges(1)
+    width_in = min(2.2 if contents else 1.15, (_WIDTH_IN - 1.1) / (x[-1] + 1.05))
+    texts = {rank: fill(text, max(4, round(14 * width_in))) for rank, text in contents.items()}
+    num_lines = max((1 + text.count("\n") for text in texts.values()), default=0)
+    return _Layout(x, y, width_in, (0.56 if has_nodes else 0.5) + 0.14 * num_lines), texts
+
+
+def _draw_cells(
+    axes: Axes, shape: Mesh, groups: Sequence[Sequence[int]], layout: _Layout, texts: Mapping[int, str]
+) -> None:
+    places = shape.places
+    size = min(10.0, 90 * layout.width_in / len(str(max(shape.ranks))))
+    for number, ranks in enumerate(groups):
+        for rank in ranks:
+            x, y = layout.x[places[rank][0]], layout.y[places[rank][1]]
+            _draw_cell(axes, x, y, number)
+            if size >= _SMALLEST:
+                _write_cell(axes, x + 0.5, y, rank, size, texts.get(rank, ""))
+
+
+def _draw_cell(axes: Axes, x: float, y: float, group: int) -> None:
+    # with colour and hatch taken in different strides, 36 groups look different
+    colour = PART_STYLES[group % len(PART_STYLES)][0]
+    hatch = PART_STYLES[(group + group // len(PART_STYLES)) % len(PART_STYLES)][1]
+    tint = tuple(0.45 + 0.55 * part for part in to_rgb(colour))
+    cell = Rectangle((x + 0.07, y + 0.12), 0.86, 0.76, facecolor=tint, hatch=hatch, edgecolor="white", linewidth=0)
+    axes.add_patch(cell)
+
+
+def _write_cell(axes: Axes, x: float, y: float, rank: int, size: float, text: str) -> None:
+    box = {"facecolor": "white", "linewidth": 0, "pad": 0.12 * size, "alpha": 0.85}
+    style = {"ha": "center", "va": "center", "color": INK, "bbox": box}
+    axes.text(x, y + (0.3 if text else 0.5), f"{rank}", fontsize=size, fontweight="bold", **style)
+    if text:
+        axes.text(x, y + 0.64, text, fontsize=7.5, **style)
+
+
+def _draw_nodes(axes: Axes, shape: Mesh, nodes: Mapping[int, Sequence[int]], layout: _Layout) -> None:
+    """A frame round each node's cells, or one for each part where they lie apart."""
+    places = shape.places
+    box = {"facecolor": "white", "linewidth": 0, "pad": 0.8}
+    style = {"fontsize": 7.5, "color": INK, "ha": "left", "va": "center", "bbox": box, "zorder": 4}
+    for node, ranks in nodes.items():
+        for first, last in rectangles([places[rank] for rank in ranks]):
+            left, top = layout.x[first[0]] + 0.025, layout.y[first[1]] + 0.04
+            right, bottom = layout.x[last[0]] + 0.975, layout.y[last[1]] + 0.96
+            frame = FancyBboxPatch(
+                (left, top),
+                right - left,
+                bottom - top,
+                boxstyle=f"round,pad=0,rounding_size={0.07 / layout.width_in:.3f}",
+                mutation_aspect=layout.width_in / layout.height_in,
+                facecolor="none",
+                edgecolor=INK,
+                linewidth=1.6,
+                zorder=3,
+            )
+            axes.add_patch(frame)
+            axes.text(left + 0.095, top, f"node {node}", **style)
+
+
+def _name_places(panel: Axes, shape: Mesh, layout: _Layout) -> None:
+    """Names along the top for the axes that run across, on the left for those that run down, the inner one nearer."""
+    if len(shape.sizes) == 1:
+        panel.text(-0.1, 0.5, next(iter(shape.sizes)), ha="right", va="center", fontsize=9, color=INK)
+        return
+    spans = [1, 1]
+    for depth, (name, size) in enumerate(reversed(shape.sizes.items())):
+        side, level = depth % 2, depth // 2
+        edges, span = (layout.x, layout.y)[side], spans[side]
+        is_narrow = side == 0 and span * layout.width_in < 0.4
+        for start in range(0, len(edges), span):
+            middle = (edges[start] + edges[start + span - 1] + 1) / 2
+            place = {"x": middle, "y": -layout.level_up(level), "ha": "center", "va": "bottom"}
+            if side == 1:
+                place = {"x": (-0.08 - 0.42 * level) / layout.width_in, "y": middle, "ha": "right", "va": "center"}
+            number = start // span % size
+            text = f"{number}" if is_narrow and number else f"{name} {number}"
+            panel.text(s=text, fontsize=9, color=INK, fontweight="bold" if level else "normal", **place)
+        spans[side] *= size
+
+
+def _count(groups: Sequence[Sequence[int]], axis: str) -> str:
+    return f"{len(groups)} {axis} group{'s' if len(groups) > 1 else ''} of {len(groups[0])}"
+
+
+def _crossing(groups: Sequence[Sequence[int]], ranks_per_node: int, num_nodes: int) -> str:
+    """Whether the groups stay on their nodes; empty where there is nothing to tell."""
+    if num_nodes < 2 or len(groups[0]) == 1:
+        return ""
+    widths = {len({rank // ranks_per_node for rank in ranks}) for ranks in groups}
+    if widths == {1}:
+        return ", each inside one node"
+    return f", {'each ' if len(groups) > 1 else ''}across {'up to ' if len(widths) > 1 else ''}{max(widths)} nodes"
+
+
+def _told(shape: Mesh, nodes: Mapping[int, Sequence[int]], ranks_per_node: int) -> str:
+    axes = " × ".join(f"{name} {size}" for name, size in shape.sizes.items())
+    on = f" on {len(nodes)} node{'s' if len(nodes) > 1 else ''} of {ranks_per_node}" if nodes else ""
+    return f"{axes}, {len(shape.ranks)} rank{'s' if len(shape.ranks) > 1 else ''}{on}"
+
+
+def _listed(groups: Sequence[Sequence[int]]) -> str:
+    shown = "; ".join(_ranks(ranks) for ranks in groups[:_MOST_TOLD])
+    return shown + (f"; and {len(groups) - _MOST_TOLD} more" if len(groups) > _MOST_TOLD else "")
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]} to {ranks[-1]}"
+    shown = ranks if len(ranks) <= 8 else [*ranks[:3], "…", ranks[-1]]
+    return ", ".join(map(str, shown))

@@ -1,0 +1,191 @@
+"""Who was busy when: a row for each rank, a lane in it for each stream; one run, or several on one axis of time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+
+from worldsize import units
+from worldsize.draw.legend import Key
+from worldsize.draw.picture import INK, SCREEN_DPI, Picture, finish
+from worldsize.draw.timeline_content import Busy
+from worldsize.draw.timeline_panel import Panel, lane_names_in, rank_names_in
+from worldsize.intervals import length_s
+from worldsize.timeline import Timeline
+
+_WIDTH, _RIGHT = 9.0, 0.15  # inches, as all sizes here
+_TITLE, _SUBTITLE, _AXIS, _BETWEEN, _FOOT = 0.34, 0.2, 0.52, 0.1, 0.18
+_LANE_PX, _MORE_LANE_PX = 30, 20  # a row's height, and what each lane more adds
+_ROWS_PX, _PANELS_PX = 500, 380  # the most that all rows get, in one panel or in several
+_SAME = 0.0005  # a relative difference that is none
+_LONG_ARROW = 0.15  # of the axis: has room for a number
+
+
+class _Part(NamedTuple):
+    busy: Busy
+    title: str
+    subtitle: str = ""
+
+
+def timeline(
+    run: Timeline, title: str = "", streams: Collection[str] | None = None, *, tells_shares: bool = True
+) -> Picture:
+    """What each rank did when: a row a rank, a lane a stream; bubbles hatched, exposed communication underlined.
+
+    A *bubble* is time in which a rank does not work; in it, communication is *exposed* (see `Timeline`), and the rest
+    is idle. Shares are means over the ranks that have an event; where two streams overlap, each moment counts once.
+    `streams` picks what is drawn. Without it, a real run's spans alone where the rest is the recorded calls, which
+    they cover; else all. Waiting has no lane of its own beside work. `tells_shares=False`: the reader is to find them.
+
+    Raises:
+        ValueError: There is nothing to draw.
+    """
+    busy = Busy(run, streams)
+    about = f"Timeline ({title})" if title else "Timeline"
+    over = f"{len(busy.of_rank)} ranks over {units.format_time_s(busy.length_s)}"
+    if not tells_shares:
+        picture, _ = _draw([_Part(busy, title)], tells_shares=False)
+        picture.alt = f"{about} of {over}."
+        return picture
+    told = busy.told()
+    picture, _ = _draw([_Part(busy, f"{title}: {told}" if title else told)])
+    shares = ", ".join(f"{kind} {share:.0%}" for kind, share in busy.shares().items())
+    picture.alt = f"{about} of {over}; share of the ranks' time: {shares}; {told}."
+    return picture
+
+
+def timelines(runs: Mapping[str, Timeline], title: str = "", streams: Collection[str] | None = None) -> Picture:
+    """Several runs, one below the other on one axis of time, each told by how it differs from the first.
+
+    Each begins at 0, with its first event. A dashed line is where the first run ends; an arrow from it shows how much
+    earlier or later another does.
+
+    Raises:
+        ValueError: There are fewer than two runs, or there is nothing to draw in one.
+    """
+    if len(runs) < 2:
+        raise ValueError(
+            "To compare takes two runs: give {label: timeline, label: timeline, ...}, the reference first."
+        )
+    all_busy = {label: Busy(run, streams) for label, run in runs.items()}
+    (first_label, first), *others = all_busy.items()
+    parts = [_Part(first, f"{first_label}: {units.format_time_s(first.length_s)}", first.told())]
+    for label, busy in others:
+        than = f"{label}: {units.format_time_s(busy.length_s)}, {_longer(first, busy)} {first_label}"
+        parts.append(_Part(busy, than, ": ".join([busy.told(), *_more_exposed(first, busy)])))
+    picture, panels = _draw(parts, title)
+    for panel in panels:
+        _mark_end(panel, first.length_s)
+    about = f"Timelines ({title})" if title else "Timelines"
+    picture.alt = f"{about} on one axis. " + " ".join(f"{part.title}; {part.subtitle}." for part in parts)
+    return picture
+
+
+def _draw(parts: Sequence[_Part], title: str = "", tells_shares: bool = True) -> tuple[Picture, list[Panel]]:
+    """A picture of these parts, one below the other, on one axis of time."""
+    num_rows = sum(len(part.busy.of_rank) for part in parts)
+    num_lanes = max(len(part.busy.lanes) for part in parts)
+    row = (
+        max(
+            2, min(_LANE_PX + _MORE_LANE_PX * (num_lanes - 1), (_PANELS_PX if len(parts) > 1 else _ROWS_PX) // num_rows)
+        )
+        / SCREEN_DPI
+    )
+    aside = max(lane_names_in(part.busy, row) for part in parts)
+    left = aside + max(rank_names_in(part.busy) for part in parts)
+    width = _WIDTH - left - _RIGHT
+    length = max(part.busy.length_s for part in parts)
+    factor, unit = units.time_scale(length)
+    key = Key([part.busy for part in parts], left, width, tells_shares)
+    foot = _FOOT if len(parts) > 1 else 0.0
+    heads = [_TITLE + (_SUBTITLE if part.subtitle else 0) for part in parts]
+    below = _BETWEEN * (len(parts) - 1) + _AXIS + key.height
+    total = sum(heads) + row * num_rows + foot * len(parts) + below + (_TITLE if title else 0)
+
+    picture = Picture(_WIDTH, total, layout=None)
+    top = total
+    if title:
+        top -= _TITLE
+        picture.text(left / _WIDTH, (top + 0.08) / total, title, fontsize=12, fontweight="bold", color=INK)
+    panels = []
+    for part, head in zip(parts, heads, strict=True):
+        height = row * len(part.busy.of_rank) + foot
+        top -= head + height
+        axes = picture.add_axes((left / _WIDTH, top / total, width / _WIDTH, height / total))
+        axes.set(xlim=(0, length / factor or 1))
+        panels.append(Panel(axes, part.busy, factor, row, width / length if length else 0, aside))
+        panels[-1].draw()
+        axes.set_ylim(len(part.busy.of_rank) + foot / row, 0)
+        _head(axes, part)
+        top -= _BETWEEN
+    for panel in panels[:-1]:
+        panel.axes.tick_params(axis="x", length=0, labelbottom=False)
+    panels[-1].axes.set_xlabel(f"time ({unit})", color=INK)
+    key.draw(picture)
+    return picture, panels
+
+
+def _head(axes: Axes, part: _Part) -> None:
+    finish(axes, part.title, frame=("bottom",))
+    if part.subtitle:
+        axes.set_title(part.title, loc="left", pad=20, fontweight="bold")
+        style = {"xytext": (0, 5), "textcoords": "offset points", "fontsize": 9, "color": INK}
+        axes.annotate(part.subtitle, (0, 1), xycoords="axes fraction", **style)
+
+
+def _longer(first: Busy, other: Busy) -> str:
+    ratio = other.length_s / first.length_s if first.length_s else 1.0
+    if abs(ratio - 1) < _SAME:
+        return "as long as"
+    if _is_far(ratio):
+        return f"{units.significant(ratio)} times as long as"
+    return f"{abs(ratio - 1):.1%} {'longer' if ratio > 1 else 'shorter'} than"
+
+
+def _is_far(ratio: float) -> bool:
+    """True where a percentage would no longer be read."""
+    return not 0.1 < ratio < 3
+
+
+def _more_exposed(first: Busy, other: Busy) -> list[str]:
+    """How much more communication is exposed, and on which rank most; nothing when none communicates."""
+    if not (first.has_communication or other.has_communication):
+        return []
+    more_s = other.exposed_s() - first.exposed_s()
+    if abs(more_s) <= _SAME * first.length_s:
+        return ["as much exposed as in the first"]
+    by_rank = {r: length_s(other.exposed[r]) - length_s(first.exposed[r]) for r in other.exposed if r in first.exposed}
+    told = f"exposed {_more(more_s)} a rank"
+    if by_rank:
+        rank = max(by_rank, key=lambda r: abs(by_rank[r]))
+        told += f", {_more(by_rank[rank])} on rank {rank}"
+    return [told]
+
+
+def _more(time_s: float) -> str:
+    return f"{units.format_time_s(abs(time_s))} {'more' if time_s >= 0 else 'less'}"
+
+
+def _mark_end(panel: Panel, end_s: float) -> None:
+    """A dashed line at the reference's end, and below the rows an arrow from there to this run's."""
+    axes, rows = panel.axes, len(panel.row_of)
+    reference, own = end_s / panel.factor, panel.busy.length_s / panel.factor
+    axes.axvline(reference, color=INK, linestyle=(0, (4, 3)), linewidth=1.2)
+    if abs(own - reference) <= _SAME * reference:
+        return
+    y = rows + _FOOT / panel.row / 2
+    axes.annotate(
+        "", (own, y), (reference, y), arrowprops={"arrowstyle": "-|>", "color": INK, "shrinkA": 0, "shrinkB": 0}
+    )
+    ratio = own / reference if reference else math.inf
+    told = f"× {units.significant(ratio)}" if _is_far(ratio) else f"{ratio - 1:+.1%}".replace("-", "−")
+    style = {"va": "center", "fontsize": 8.5, "color": INK}
+    if abs(own - reference) > _LONG_ARROW * axes.get_xlim()[1]:
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 2}
+        axes.text((own + reference) / 2, y, told, ha="center", bbox=box, **style)
+    else:
+        beside = {"xytext": (-6, 0), "textcoords": "offset points", "ha": "right"}
+        axes.annotate(told, (min(own, reference), y), **beside, **style)

@@ -1,0 +1,299 @@
+"""A rank's line to the conductor, and the calls that are under way on it."""
+
+from __future__ import annotations
+
+import math
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from worldsize import framing
+from worldsize.emulate.compute import Meter
+from worldsize.emulate.conductor import ASK, Forbidden, refusal
+from worldsize.emulate.record import COMPUTE, WAIT
+
+WAITING, DONE = "waiting", "done"
+_PATIENCE_S = 0.1  # how long a rank waits for an answer before it says that it can do nothing else,
+_RANK_S = 0.005  # and how much longer for every rank that shares this machine
+_CHUNK = 1 << 18
+_MAX_ANSWER_BYTES = 1 << 40  # the launcher is trusted
+_BACKWARD = "_engine_run_backward"  # torch's Python frame round the C++ that runs backward
+_IDLE_S = 0.005  # CPU time in a patience that is nothing but waiting
+
+
+class Wire:
+    """The socket to the conductor. Any thread posts; of those that wait for an answer, one reads for all."""
+
+    def __init__(
+        self, sock: socket.socket, rank: int, world_size: int, allow: Iterable[str] | None, meter: Meter
+    ) -> None:
+        self.rank, self.meter = rank, meter
+        self._sock, self._patience_s = sock, _PATIENCE_S + _RANK_S * world_size
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._patience_s))
+        self._inbox = framing.Inbox(_MAX_ANSWER_BYTES)
+        self._allow = None if allow is None else frozenset(allow)
+        self._lock = threading.Lock()
+        self._arrival = threading.Condition()
+        self._is_read = False  # some thread reads
+        self._num_posts = 0
+        self._groups: set[str] = set()
+        self._works: dict[int, Work] = {}
+        self._steps: list[tuple[str, int, float, str, str]] = []
+        self._labels = [("", COMPUTE)]  # name and kind of the work now under way
+        self._is_hasty = False
+        self._slept_s: dict[int, tuple[float, float]] = {}  # thread -> when it last asked, CPU time until then
+
+    def step(self, kind: str, number: int) -> None:
+        """Keeps what this rank has done, its own work before that first; it goes out with the next message."""
+        self.spend(self.meter.take_s())
+        self._steps.append((kind, number, 0.0, "", ""))
+
+    def spend(self, duration_s: float) -> None:
+        """Lets this rank work for so long in virtual time."""
+        if duration_s:
+            self._steps.append((COMPUTE, 0, duration_s, *self._labels[-1]))
+
+    @contextmanager
+    def span(self, name: str, kind: str) -> Iterator[None]:
+        """Work inside has this name and kind."""
+        self.spend(self.meter.take_s())
+        self._labels.append((name, kind))
+        try:
+            yield
+        finally:
+            self.spend(self.meter.take_s())
+            self._labels.pop()
+
+    def elapsed_s(self) -> float:
+        """The virtual time of this rank in seconds."""
+        answer: list[bytes] = []
+        self.await_answer(self.post(ASK, "", (), b"", answer.append, None, dtype="", num_items=0))
+        return struct.unpack("d", answer[0])[0]
+
+    def post(
+        self,
+        op: str,
+        group: str,
+        ranks: Sequence[int],
+        body: bytes,
+        fill: Callable[[bytes], Any],
+        result: Any,
+        **fields: Any,
+    ) -> Work:
+        """The work of a call; when the answer comes, `fill` puts it where it belongs.
+
+        Raises:
+            Forbidden: the run does not allow this operation.
+        """
+        if self._allow is not None and op not in (*self._allow, ASK):
+            raise Forbidden(refusal(op, self._allow))
+        with self._lock:
+            self._num_posts += 1
+            number = self._num_posts
+            work = self._works[number] = Work(self, number, fill, result)
+            self.spend(self.meter.take_s())  # that it then posts, the launcher notes itself
+            if group not in self._groups:  # its members are told once: of 256 ranks they are a kilobyte
+                self._groups.add(group)
+                fields["ranks"] = ranks
+            self._send("post", body, number=number, op=op, group=group, **fields)
+        return work
+
+    def _lose_patience(self, work: Work) -> None:
+        """Tells the conductor, once, that this rank can do nothing until the work has its answer; if that is so."""
+        if work.is_told or not (threading.current_thread() is threading.main_thread() or self._is_main_asleep()):
+            return
+        work.tell(WAITING)
+        with self._lock:
+            self._send("wait", number=work.number)
+
+    def _is_main_asleep(self) -> bool:
+        """True when the main thread has done nothing for a patience, in C++'s backward or in its wait for a future."""
+        asked_s, before_s = self._slept_s.get(threading.get_ident(), (-math.inf, -1.0))
+        if time.monotonic() - asked_s < self._patience_s:
+            return False
+        now_s = time.process_time()
+        self._slept_s[threading.get_ident()] = time.monotonic(), now_s
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        is_in_native = frame is not None and (
+            frame.f_code.co_name == _BACKWARD or frame.f_code.co_filename == torch.futures.__file__
+        )
+        return is_in_native and now_s - before_s < _IDLE_S
+
+    def leave(self) -> None:
+        """Tells the conductor that this rank posts no more, and what it did last."""
+        with self._lock:
+            self.spend(self.meter.take_s())
+            self._send("leave")
+
+    def _send(self, kind: str, body: bytes = b"", **fields: Any) -> None:
+        steps, self._steps = self._steps, []
+        framing.send(self._sock, kind, body, steps=steps, **fields)
+
+    def await_answer(self, work: Work) -> None:
+        """Returns when the work has its answer, and that is where it belongs."""
+        with self._arrival:
+            for one in (*work.stands_for, work):
+                while not one.is_there:
+                    if self._is_hasty:
+                        self._lose_patience(one)
+                    if not (self._arrival.wait(self._patience_s) if self._is_read else self._read()):
+                        self._lose_patience(one)
+            work.land()
+
+    def poll(self, work: Work) -> bool:
+        """True when the work has its answer, after taking what has come."""
+        with self._arrival:
+            if not work.has_all and not self._is_read:
+                self._read(socket.MSG_DONTWAIT)
+            if work.has_all:
+                work.land()
+            return work.has_all
+
+    def _read(self, flags: int = 0) -> bool:
+        """Takes what comes next, with the arrival's lock let go meanwhile; false when nothing comes for long."""
+        self._is_read = True
+        self._arrival.release()
+        try:
+            data = self._sock.recv(_CHUNK, flags)
+            if not data:
+                signal.pause()  # the launcher has hung up, and ends this process
+            for header, body in self._inbox.feed(data):
+                self._take(header, body)
+        except BlockingIOError:  # after the socket's own patience
+            return False
+        finally:
+            self._arrival.acquire()
+            self._is_read = False
+            self._arrival.notify_all()
+        return True
+
+    def _take(self, header: dict[str, Any], body: bytes) -> None:
+        if header["kind"] == "haste":
+            self._is_hasty = True
+        else:
+            self._works.pop(header["number"]).take(body, header.get("src", -1))
+
+
+class Work(dist._Work):  # type: ignore[name-defined]
+    """One call under way. Its tensors stay as they are until somebody waits for it: a forgotten wait always shows."""
+
+    def __init__(self, wire: Wire, number: int, fill: Callable[[bytes], Any], result: Any) -> None:
+        super().__init__()
+        self.number = number
+        self._wire, self._fill, self._result = wire, fill, result
+        self.is_there = self.is_told = False
+        self.source_group: Sequence[int] = ()
+        self.stands_for: Sequence[Work] = ()  # earlier calls of the group, which nobody else waits for
+        self._src, self._body = -1, b""
+
+    def take(self, body: bytes, src: int) -> None:
+        """Keeps the answer; called by the thread that reads."""
+        self._src, self._body = src, body
+        self.tell(DONE)
+        self.is_there = True
+
+    @property
+    def has_all(self) -> bool:
+        """True when the answer is there, and that of every call for which this one stands."""
+        return all(work.is_there for work in (*self.stands_for, self))
+
+    def land(self) -> None:
+        """Puts the answer where it belongs, once; with the arrival's lock held."""
+        for work in (*self.stands_for, self):
+            body, work._body = work._body, b""
+            work._fill(body)
+
+    def tell(self, state: str) -> None:
+        """Tells whoever wants to know that somebody waits for this, or that it is done."""
+        self.is_told = True
+        self.on_state(self, state)
+
+    @staticmethod
+    def on_state(work: Work, state: str) -> None:
+        """What hears of a change of state; a launcher puts its own in this place."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        """True once the answer is there; in virtual time, the rank waits for the end of the call."""
+        self._wire.await_answer(self)
+        self._wire.step(WAIT, self.number)
+        return True
+
+    def is_completed(self) -> bool:
+        """True when the answer is there; in virtual time, the rank has then waited for the end of the call."""
+        if not self._wire.poll(self):
+            return False
+        self._wire.step(WAIT, self.number)
+        return True
+
+    def is_success(self) -> bool:
+        """True when the answer is there: nothing goes wrong on the way."""
+        return self._wire.poll(self)
+
+    def _source_rank(self) -> int:
+        """The sender; to be counted in a group, whose call sets `source_group`."""
+        return self.source_group.index(self._src)
+
+    def result(self) -> Any:
+        """The tensors that the call has filled."""
+        return self._result
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future of the tensors. Inside backward nobody says when it is joined: at backward's end, as DDP does."""
+        if torch._C._current_graph_task_id() != -1:  # type: ignore[attr-defined]
+            join = lambda: self._wire.step(WAIT, self.number)  # noqa: E731
+            torch.autograd.Variable._execution_engine.queue_callback(join)  # type: ignore[attr-defined]
+        future = Future(self)
+        # who waits for a future may do so in C++, and what hangs on it may itself wait: a thread of its own
+        threading.Thread(target=self._fulfil, args=(future,), daemon=True).start()
+        return future
+
+    def _fulfil(self, future: torch.futures.Future[Any]) -> None:
+        try:
+            self._wire.await_answer(self)
+        except Exception as error:  # which is its waiter's to hear
+            future.set_exception(error)
+        else:
+            future.set_result(self._result)
+
+
+class Future(torch.futures.Future):  # type: ignore[type-arg]
+    """The tensors of a call, put in their place when its answer comes. Its rank waits for it in virtual time too."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self._work = work
+
+    def wait(self) -> Any:
+        """The tensors, or what a callback made of them.
+
+        Raises:
+            Exception: what went wrong with the call or in the callback.
+        """
+        self._work.wait()
+        return super().wait()
+
+    def then(self, callback: Callable[[Any], Any]) -> Future:  # type: ignore[override]
+        """A future of what the callback makes of this one."""
+        after = Future(self._work)
+
+        def run(done: Any) -> None:
+            try:
+                after.set_result(callback(done))
+            except Exception as error:
+                after.set_exception(error)
+
+        self.add_done_callback(run)
+        return after
+
+
+def _timeval(time_s: float) -> bytes:
+    return struct.pack("ll", int(time_s), int(time_s % 1 * 1e6))

@@ -1,0 +1,89 @@
+"""What a run shows while it lasts: nothing, plain lines, or the live view of a notebook."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from worldsize.launch.display.output import Lines, Tail
+
+_SHOWN_CHARACTERS = 256 << 10  # of all ranks together; more would freeze a browser
+_END_CHARACTERS = 2000  # of each rank that was not shown whole
+
+
+class Ranks(Protocol):
+    """What a view asks of the ranks: each one's state in words, what it printed, how often all restarted."""
+
+    tails: dict[int, Tail]
+    restarts: int
+
+    @property
+    def states(self) -> Sequence[tuple[int, str]]: ...
+
+
+class View:
+    """Shows nothing; the base of those that do."""
+
+    is_stop_asked = False
+
+    def begin(self, headline: str) -> None:
+        """Called with where the ranks run, once for every rank that has joined."""
+
+    def output(self, rank: int, text: str) -> None:
+        """Called with what a rank printed, as it comes."""
+
+    def glance(self, ranks: Ranks) -> None:
+        """Called ten times a second."""
+
+    def end(self, ranks: Ranks) -> None:
+        """Called when no rank runs any more, more than once."""
+
+
+class Plain(View):
+    """Lines with their rank, as they come; when there are too many of them, only the end of the rest."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, Lines] = {}
+        self._left = _SHOWN_CHARACTERS
+        self._hidden: dict[int, int] = {}  # lines by rank
+        self._has_begun = self._has_ended = False
+
+    def begin(self, headline: str) -> None:
+        """Says in one line where the ranks run."""
+        if not self._has_begun:
+            self._has_begun = True
+            _write(headline + "\n")
+
+    def output(self, rank: int, text: str) -> None:
+        """Writes whole lines, until there have been too many."""
+        self._show(rank, self._lines.setdefault(rank, Lines()).feed(text))
+
+    def _show(self, rank: int, lines: list[str]) -> None:
+        text = "".join(f"[rank {rank}] {line}\n" for line in lines)
+        if lines and not self._hidden and len(text) > self._left:
+            _write(f"... more than {_SHOWN_CHARACTERS >> 10} kB: from here on, only the end of what each rank prints\n")
+            self._hidden[rank] = 0
+        if self._hidden:
+            self._hidden[rank] = self._hidden.get(rank, 0) + len(lines)
+        else:
+            self._left -= len(text)
+            _write(text)
+
+    def end(self, ranks: Ranks) -> None:
+        """Writes what has no end of line, and the end of what was too much."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        for rank, lines in sorted(self._lines.items()):
+            self._show(rank, lines.end())
+        for rank, num_lines in sorted(self._hidden.items()):
+            if num_lines:
+                last = ranks.tails[rank].last(_END_CHARACTERS).splitlines()
+                _write(f"[rank {rank}] ... {num_lines} lines, the last of them:\n")
+                _write("".join(f"[rank {rank}] {line}\n" for line in last))
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

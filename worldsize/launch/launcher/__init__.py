@@ -1,0 +1,1 @@
+"""The launcher's process: it starts ranks, hears them and ends them."""

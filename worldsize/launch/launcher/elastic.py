@@ -1,0 +1,257 @@
+"""Ranks under torch's real elastic agent, with torchrun's own flags."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from worldsize import framing
+from worldsize.launch.display import view
+from worldsize.launch.launcher.flags import Flags
+from worldsize.launch.launcher.worker_group import Crew, Member
+from worldsize.launch.protocol import failure
+from worldsize.launch.protocol.process import SOCKET
+from worldsize.launch.protocol.quota import Quota
+from worldsize.launch.reports.result import RankFailed, Run
+
+_RANK_LINE = re.compile(rb"\[rank (\d+)\] ?")
+_EXIT = re.compile(r"rank +: (\d+) .*\n +exitcode +: (-?\d+)")  # in the agent's closing summary
+_LONGEST_LINE = 1 << 16  # bytes; what is longer comes in pieces
+_KEPT_WORDS = 1 << 16  # characters of what the agent itself says
+_CLOSE_S = 3.0  # how long the agent may take to end its ranks before it is killed
+
+
+def run_script(
+    flags: Flags, command: list[str], timeout_s: float, stalled_s: float | None, env: dict[str, str], shown: view.View
+) -> Run:
+    """A `Run` of a script and its arguments under the agent."""
+    with AgentCrew(flags, env, shown) as crew:
+        crew.start(command)
+        return crew.outcome(crew.listen(timeout_s, stalled_s))
+
+
+def run_function(
+    payloads: list[bytes],
+    job: dict[str, Any],
+    timeout_s: float,
+    stalled_s: float | None,
+    shown: view.View,
+    quota: Quota,
+) -> Run:
+    """A `Run` of one function a rank under the agent; for `run(launcher="torchrun")`."""
+    flags = Flags.parse([f"--nproc-per-node={len(payloads)}"])
+    with AgentCrew(flags, {}, shown, job, payloads, quota) as crew:
+        crew.start([])
+        return crew.outcome(crew.listen(timeout_s, stalled_s))
+
+
+class AgentCrew(Crew):
+    """Ranks that torchrun's agent starts, and starts again; each calls back over a socket in the run's folder."""
+
+    may_recover = True
+
+    def __init__(
+        self,
+        flags: Flags,
+        env: dict[str, str],
+        shown: view.View,
+        job: dict[str, Any] | None = None,
+        payloads: Sequence[bytes] = (),
+        quota: Quota | None = None,
+    ) -> None:
+        super().__init__(shown, quota or Quota(value_bytes=0))
+        self._flags, self._env, self._job, self._payloads = flags, env, job or {}, payloads
+        self._folder = tempfile.TemporaryDirectory(prefix="worldsize-", dir="/tmp")  # a socket's path must be short
+        self._server = socket.socket(socket.AF_UNIX)
+        self._path = os.path.join(self._folder.name, "ranks")
+        self._server.bind(self._path)
+        self._server.listen(128)
+        self.selector.register(self._server, selectors.EVENT_READ, self._welcome)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._words = ""
+        self._rest = b""
+        self._line_rank: int | None = None  # of a line that has begun and not ended
+        self._has_ended = False
+        self._world_size = 0
+        self.backend = "torchrun"
+
+    def start(self, program: list[str]) -> None:
+        """Starts the agent, which starts the ranks."""
+        command = [sys.executable, "-m", "worldsize.launch.worker.agent", str(os.getpid())]
+        command += [*self._flags.complete(self._folder.name), "-m", "worldsize.launch.worker.torchrun_main", *program]
+        self._process = subprocess.Popen(
+            command,
+            env=environment(self._flags, self._env, self._path),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert self._process.stdout
+        self.selector.register(self._process.stdout, selectors.EVENT_READ, self._hear_agent)
+
+    # what is heard
+
+    @property
+    def is_over(self) -> bool:
+        """True when the agent has ended."""
+        return self._has_ended
+
+    @property
+    def headline(self) -> str:
+        """One line: how many ranks, and who starts them."""
+        return f"{self._world_size} rank{'s' * (self._world_size != 1)} under torchrun"
+
+    def _welcome(self) -> None:
+        control, _ = self._server.accept()
+        message = framing.receive(control)
+        if message is None:
+            control.close()
+            return
+        hello = message[0]
+        self._forget(int(hello["local_rank"]))
+        self.restarts = max(self.restarts, int(hello["restarts"]))
+        member = self.add(int(hello["rank"]), control)
+        member.local_rank, member.pid = int(hello["local_rank"]), int(hello["pid"])
+        member.has_joined = True
+        self._world_size = int(hello["world_size"])
+        self.view.begin(self.headline)
+        payload = self._payloads[member.rank] if self._payloads else b""
+        with contextlib.suppress(OSError):  # its end is about to be reported
+            self.tell(member, "job", payload, fds=[member.logbook.fd], rank=member.rank, **self._job)
+
+    def _forget(self, local_rank: int) -> None:
+        """Drops the rank that the agent has replaced by another."""
+        for member in [member for member in self.members if member.local_rank == local_rank]:
+            self.members.remove(member)
+            if not member.is_hung_up:
+                self.hang_up(member)
+            _end_group(member)
+            member.close()
+
+    def take(self, member: Member, header: dict[str, Any], body: bytes) -> None:
+        """Takes one message; lets the ranks leave once all of them have brought their values."""
+        super().take(member, header, body)
+        if self._payloads and self.went_well and len(self.members) == len(self._payloads):
+            for one in self.members:
+                with contextlib.suppress(OSError):
+                    self.tell(one, "leave")
+
+    def _hear_agent(self) -> None:
+        assert self._process and self._process.stdout
+        data = os.read(self._process.stdout.fileno(), 1 << 16)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._take_line(line + b"\n")
+        if self._rest and (not data or len(self._rest) > _LONGEST_LINE):
+            self._take_line(self._rest)
+            self._rest = b""
+        if not data:
+            self.selector.unregister(self._process.stdout)
+            self._process.wait()
+            self._has_ended = True
+
+    def _take_line(self, line: bytes) -> None:
+        match = _RANK_LINE.match(line)
+        if match:
+            self._line_rank = int(match[1])
+            line = line[match.end() :]
+        if self._line_rank is not None:
+            self.print(self._line_rank, line)
+        else:
+            self._words = (self._words + line.decode("utf-8", "replace"))[-_KEPT_WORDS:]
+        if line.endswith(b"\n"):
+            self._line_rank = None
+
+    # how it ends
+
+    def outcome(self, why: str) -> Run:
+        """The run, when the agent ended well.
+
+        Raises:
+            RankFailed, RunTimeout, RunStopped: otherwise.
+        """
+        assert self._process
+        for member in self.members:
+            self.hear(member)
+        if self._has_ended and self._process.returncode == 0:
+            for member in self.members:  # a script may leave by os._exit, without a word
+                member.has_value, member.failure = True, None
+        elif self._has_ended:
+            self._note_exits()
+        return super().outcome(why)
+
+    def _note_exits(self) -> None:
+        by_rank = {member.rank: member for member in self.members}
+        for rank, code in ((int(rank), int(code)) for rank, code in _EXIT.findall(self._words)):
+            member = by_rank.get(rank)
+            if member and not member.is_settled and code != -signal.SIGTERM:  # by which the agent ends the others
+                member.failure = failure.of_status(rank, -code if code < 0 else code << 8, 0)
+        if not any(member.failure for member in self.members):
+            said = self._words.strip()[-2000:]
+            if "Traceback (most" in said:  # torchrun's own stack says nothing about the script
+                said = said.splitlines()[-1]
+            raise RankFailed(f"torchrun failed and named no rank. It said:\n{said}")
+
+    def end_ranks(self) -> None:
+        """Ends the agent if it still runs, as an interrupt in a shell would, then for good; then all that is left."""
+        if self._process is None:
+            return
+        deadline_s = time.monotonic() + _CLOSE_S
+        if not self._has_ended:
+            self._process.terminate()
+        while not self._has_ended and time.monotonic() < deadline_s:
+            self.turn(deadline_s)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        for member in self.members:
+            if not member.has_exited:  # once only: its number may soon be another's
+                member.has_exited = True
+                _end_group(member)
+
+    def __enter__(self) -> AgentCrew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends what is left and forgets it."""
+        super().close()
+        self._server.close()
+        if self._process:
+            for pipe in (self._process.stdin, self._process.stdout):
+                assert pipe
+                pipe.close()
+        self._folder.cleanup()
+
+
+def environment(flags: Flags, env: Mapping[str, str], path: str) -> dict[str, str]:
+    """The environment of an agent and its ranks; what the user has set stands."""
+    ours = {
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // flags.num_ranks)),
+        "PYTHONUNBUFFERED": "1",
+        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank ${rank}] ",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # keys left in a shared store fail restarts on Gloo (torch 2.13)
+    }
+    if flags.is_local:
+        ours["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    return {**ours, **os.environ, **env, SOCKET: path}
+
+
+def _end_group(member: Member) -> None:
+    """Ends a rank and what it has started; torchrun makes every rank the leader of a group."""
+    if member.pid:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(member.pid, signal.SIGKILL)

@@ -1,0 +1,186 @@
+"""A rank's calls of torch.distributed, in a file that its launcher reads while the rank hangs or when it is dead."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeGuard
+
+from worldsize.launch.protocol.source import Line
+
+ISSUED, WAITING, DONE, BROKEN = "issued", "waiting", "done", "broken off"
+POINT_TO_POINT = ("send", "recv", "isend", "irecv")
+_MARKS = {ISSUED: b"i", WAITING: b"w", DONE: b"d", BROKEN: b"b"}
+_STATES = {mark: state for state, mark in _MARKS.items()}
+_SLOT_BYTES, _NUM_SLOTS = 1024, 64  # the last 64 calls are kept
+_HEAD_BYTES = 19  # a letter, and nine digits each for number and sequence
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: the `number`-th of its rank, and the `sequence`-th collective of its group (0 for a send or receive).
+
+    `ranks` are the group's members, None for the default group. `state` is issued (not waited for yet), waiting, done,
+    or broken off by an exception.
+    """
+
+    number: int
+    op: str
+    ranks: tuple[int, ...] | None = None
+    sequence: int = 0
+    dtype: str = ""
+    shape: tuple[int, ...] | None = None
+    peer: int | None = None  # of a send or receive; the root of a collective that has one
+    tag: int = 0
+    reduction: str = ""
+    line: Line | None = None
+    state: str = WAITING
+
+    @staticmethod
+    def from_fields(fields: dict[str, Any], state: str, number: int) -> Call:
+        """The call that `to_fields` gave.
+
+        Raises:
+            ValueError, TypeError, KeyError: the fields are not a call's.
+        """
+        return Call(
+            number=number,
+            op=str(fields["op"])[:80],
+            ranks=_integers(fields.get("ranks")),
+            sequence=int(fields.get("sequence", 0)),
+            dtype=str(fields.get("dtype", ""))[:80],
+            shape=_integers(fields.get("shape")),
+            peer=int(fields["peer"]) if "peer" in fields else None,
+            tag=int(fields.get("tag", 0)),
+            reduction=str(fields.get("reduction", ""))[:80],
+            line=Line.from_fields(fields["line"]) if "line" in fields else None,
+            state=state,
+        )
+
+    def to_fields(self) -> dict[str, Any]:
+        """The call as JSON fields, without its state and without what it does not have."""
+        fields = {name: value for name, value in vars(self).items() if value not in (None, "") and name != "state"}
+        return fields | {"line": vars(self.line)} if self.line else fields
+
+    @property
+    def is_point_to_point(self) -> bool:
+        """True for a send or a receive."""
+        return self.op in POINT_TO_POINT
+
+    @property
+    def sends(self) -> bool:
+        """True for a send."""
+        return self.op in ("send", "isend")
+
+    def __str__(self) -> str:
+        name = self.op if self.is_point_to_point else f"collective {self.sequence}, {self.op}"
+        notes = [self.what] if self.what else []
+        if self.is_point_to_point:
+            name += {True: " to ", False: " from "}[self.sends]
+            name += "any rank" if self.peer is None else f"rank {self.peer}"
+            notes += [f"tag {self.tag}"] if self.tag else []
+        else:
+            notes += [f"root {self.peer}"] if self.peer is not None else []
+            notes += [self.reduction] if self.reduction not in ("", "SUM") else []
+            notes += [f"group {list(self.ranks)}"] if self.ranks is not None else []
+        return name + (f" ({', '.join(notes)})" if notes else "")
+
+    @property
+    def what(self) -> str:
+        """The tensor that it moves, such as 'float32 [4, 2]'."""
+        return f"{self.dtype} {list(self.shape)}" if self.shape is not None else ""
+
+
+class Logbook:
+    """The file: a ring of slots, each one letter for the state of a call, its number, and the call as JSON."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._page: mmap.mmap | None = None
+
+    @staticmethod
+    def make() -> Logbook:
+        """An empty one, in memory where the system can; a rank that is not trusted cannot change its size there."""
+        size = _SLOT_BYTES * _NUM_SLOTS
+        if not hasattr(os, "memfd_create"):
+            fd, path = tempfile.mkstemp(prefix="worldsize-")
+            os.unlink(path)
+            os.ftruncate(fd, size)
+            return Logbook(fd)
+        import fcntl
+
+        fd = os.memfd_create("calls", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        return Logbook(fd)
+
+    def close(self) -> None:
+        """Closes the file; nothing when that was done before."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def write(self, call: Call) -> None:
+        """Adds a call; it takes the place of the 64th before it."""
+        text = _text_of(replace(call, number=0, sequence=0, state=ISSUED))  # the same call comes again and again
+        if len(text) < _SLOT_BYTES - _HEAD_BYTES:
+            head = b"%c%09d%09d" % (_MARKS[call.state], call.number, call.sequence)
+            self._put(_place(call.number), head + text + b"\n")
+
+    def mark(self, number: int, state: str) -> None:
+        """Changes the state of a call; nothing when another has taken its place."""
+        place = _place(number)
+        if self._page is not None and self._page[place + 1 : place + 10] == b"%09d" % number:
+            self._put(place, _MARKS[state])
+
+    def read(self) -> list[Call]:
+        """The calls, oldest first; what cannot be read is left out, because a rank may write anything."""
+        return sorted(filter(_is_call, map(_read, self._slots())), key=lambda call: call.number)
+
+    def current(self) -> Call | None:
+        """The call that the rank waits in, otherwise its last one, otherwise None; far cheaper than `read`."""
+        slots = [slot for slot in self._slots() if slot[:1] in _STATES and slot[1:_HEAD_BYTES].isdigit()]
+        newest = max(slots, key=lambda slot: (slot[:1] == _MARKS[WAITING], slot[1:10]), default=None)
+        return _read(newest) if newest else None
+
+    def _put(self, place: int, data: bytes) -> None:
+        if self._page is None:  # mapped by who writes: a call is noted four times, too often for a system call each
+            self._page = mmap.mmap(self.fd, _SLOT_BYTES * _NUM_SLOTS)
+        self._page[place : place + len(data)] = data
+
+    def _slots(self) -> Iterator[bytes]:
+        data = os.pread(self.fd, _SLOT_BYTES * _NUM_SLOTS, 0) if self.fd >= 0 else b""
+        return (data[start : start + _SLOT_BYTES] for start in range(0, len(data), _SLOT_BYTES))
+
+
+@lru_cache(maxsize=256)
+def _text_of(call: Call) -> bytes:
+    return json.dumps(call.to_fields()).encode()
+
+
+def _place(number: int) -> int:
+    return number % _NUM_SLOTS * _SLOT_BYTES
+
+
+def _is_call(call: Call | None) -> TypeGuard[Call]:
+    return call is not None
+
+
+def _read(slot: bytes) -> Call | None:
+    if slot[:1] not in _STATES:
+        return None
+    try:
+        fields = json.loads(slot[_HEAD_BYTES : slot.index(b"\n")])
+        call = Call.from_fields(fields, _STATES[slot[:1]], int(slot[1:10]))
+        return replace(call, sequence=int(slot[10:_HEAD_BYTES]))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+
+
+def _integers(values: Any) -> tuple[int, ...] | None:
+    return None if values is None else tuple(int(value) for value in values)

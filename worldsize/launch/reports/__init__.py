@@ -1,0 +1,1 @@
+"""Why a run ended: the diagnosis and its text."""

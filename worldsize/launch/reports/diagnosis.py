@@ -1,0 +1,171 @@
+"""Why ranks hang: calls that do not match, ranks that wait for each other, a rank that everybody waits for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from worldsize.launch.protocol.call_log import WAITING, Call
+from worldsize.launch.protocol.source import Line, is_cell
+
+RETURNED, FAILED, RUNNING = "had returned", "had failed", "is at work"
+# collectives in which every rank's tensor must have the same shape
+_SAME_SHAPE = frozenset(
+    {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter"}
+    | {"all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single"}
+)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where one rank stood when the run was stopped: its state, its main thread's lines, its last calls.
+
+    `native` is a collective that it waits for and did not call itself, such as one of DDP's; such calls are counted by
+    torch, and `num_native` of them had been started.
+    """
+
+    rank: int
+    state: str = RUNNING
+    lines: list[Line] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    native: Call | None = None
+    num_native: int = 0
+
+    @property
+    def waits_in(self) -> Call | None:
+        """The call that it waits in now; None when it waits in none, or is over."""
+        if self.state != RUNNING:
+            return None
+        return next((call for call in reversed(self.calls) if call.state == WAITING), self.native)
+
+    @property
+    def in_cells(self) -> Standing:
+        """The same with no other lines than those of notebook cells."""
+        calls = [
+            replace(call, line=None) if call.line and not is_cell(call.line.filename) else call for call in self.calls
+        ]
+        return replace(self, lines=[line for line in self.lines if is_cell(line.filename)], calls=calls)
+
+    @property
+    def doing(self) -> str:
+        """What it was doing, as the end of a sentence."""
+        if self.waits_in:
+            return f"waits in {self.waits_in}"
+        return f"is at {self.lines[-1]}" if self.lines and self.state == RUNNING else self.state
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One sentence on why nothing moved, and the ranks that it points at: the few that differ, or are waited for."""
+
+    sentence: str
+    culprits: list[int]
+    calls: dict[int, Call] = field(default_factory=dict)
+
+
+def diagnose(standings: Sequence[Standing]) -> Diagnosis | None:
+    """The first that holds: calls that do not match, a circle of waits, a rank that the others wait for."""
+    return mismatch(standings) or _circle(standings) or _missing(standings)
+
+
+def mismatch(standings: Sequence[Standing]) -> Diagnosis | None:
+    """The first collective of a group that is not the same on all ranks; None when all that are known agree."""
+    by_place: dict[tuple[tuple[int, ...], int], dict[int, Call]] = {}
+    for standing in standings:
+        for call in standing.calls:
+            if not call.is_point_to_point:
+                place = (_members(call, standings), call.sequence)
+                by_place.setdefault(place, {})[standing.rank] = call
+    for place in sorted(by_place, key=lambda place: place[1]):
+        calls = by_place[place]
+        if len({_signature(call) for call in calls.values()}) > 1:
+            return _tell_mismatch(calls)
+    return None
+
+
+def _signature(call: Call) -> tuple[object, ...]:
+    shape = call.shape if call.op in _SAME_SHAPE else None
+    return call.op, call.dtype, shape, call.peer, call.reduction
+
+
+def _tell_mismatch(calls: dict[int, Call]) -> Diagnosis:
+    votes = Counter(_signature(call) for call in calls.values())
+    kinds = sorted(votes, key=lambda kind: votes[kind])
+    groups = [[rank for rank in calls if _signature(calls[rank]) == kind] for kind in kinds]
+    is_tie = votes[kinds[0]] == votes[kinds[-1]]
+    told = [f"{name_ranks(ranks)} {'call' if ranks[1:] else 'calls'} {calls[ranks[0]]}" for ranks in groups]
+    sentence = "Collectives do not match: " + ", ".join(told).replace(", Rank", ", rank")
+    return Diagnosis(sentence + ".", sorted(calls) if is_tie else groups[0], calls)
+
+
+def _circle(standings: Sequence[Standing]) -> Diagnosis | None:
+    waits = {one.rank: list(_waited_for(one, standings)) for one in standings}
+    for start in waits:
+        trail = [start]
+        while (following := next(iter(waits.get(trail[-1], [])), None)) is not None and following not in trail:
+            trail.append(following)
+        if following is not None:
+            circle = trail[trail.index(following) :]
+            return Diagnosis(_tell_circle(circle, standings), sorted(circle))
+    return None
+
+
+def _tell_circle(circle: list[int], standings: Sequence[Standing]) -> str:
+    by_rank = {one.rank: one for one in standings}
+    if len(circle) == 1:
+        return f"Rank {circle[0]} waits for itself in {by_rank[circle[0]].waits_in}."
+    pairs = zip(circle, [*circle[1:], circle[0]], strict=True)
+    told = [f"rank {rank} waits for rank {other} in {by_rank[rank].waits_in}" for rank, other in pairs]
+    return f"{name_ranks(sorted(circle))} wait for each other: {', '.join(told)}."
+
+
+def _missing(standings: Sequence[Standing]) -> Diagnosis | None:
+    waits = {one.rank: list(_waited_for(one, standings)) for one in standings}
+    wanted = {other for others in waits.values() for other in others}
+    blocking = [one for one in standings if one.rank in wanted and not waits[one.rank]]
+    if not blocking:
+        return None
+    sentences = []
+    for one in blocking:
+        waiting = sorted(rank for rank, others in waits.items() if one.rank in others)
+        call = next(standing.waits_in for standing in standings if standing.rank == waiting[0])
+        verb = "waits" if len(waiting) == 1 else "wait"
+        sentences.append(f"{name_ranks(waiting)} {verb} for rank {one.rank} in {call}; rank {one.rank} {one.doing}.")
+    return Diagnosis(" ".join(sentences), [one.rank for one in blocking])
+
+
+def _waited_for(standing: Standing, standings: Sequence[Standing]) -> Iterator[int]:
+    """The ranks without which this one cannot go on, as far as the calls tell."""
+    call = standing.waits_in
+    if call is None:
+        return
+    others = {one.rank: one for one in standings}
+    if call.is_point_to_point:
+        if call.peer in others:
+            yield call.peer
+        return
+    for rank in _members(call, standings):
+        other = others.get(rank)
+        if other and rank != standing.rank and not _has_come_to(other, call, standing):
+            yield rank
+
+
+def _has_come_to(other: Standing, call: Call, standing: Standing) -> bool:
+    """True when `other` has started the collective that `standing` waits in."""
+    if call is standing.native:
+        return other.num_native >= call.sequence
+    return any(
+        one.sequence >= call.sequence and one.ranks == call.ranks and not one.is_point_to_point for one in other.calls
+    )
+
+
+def _members(call: Call, standings: Sequence[Standing]) -> tuple[int, ...]:
+    return call.ranks if call.ranks is not None else tuple(one.rank for one in standings)
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """'Rank 1' or 'Ranks 0, 2 and 3'."""
+    if len(ranks) == 1:
+        return f"Rank {ranks[0]}"
+    return f"Ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

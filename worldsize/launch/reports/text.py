@@ -1,0 +1,80 @@
+"""The text of a report: who failed and who only suffered from it, or why nothing moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from worldsize.launch.protocol.failure import Failure, order
+from worldsize.launch.protocol.source import quote
+from worldsize.launch.reports import diagnosis
+from worldsize.launch.reports.diagnosis import RETURNED, Standing, name_ranks
+
+
+def blame(failures: Sequence[Failure], standings: Sequence[Standing]) -> list[Failure]:
+    """The failures with the culprit first; that is a rank whose collective differs when torch only stumbled over it."""
+    ordered = order(failures)
+    found = diagnosis.mismatch(standings) if all(failure.is_symptom for failure in ordered) else None
+    if found is None:
+        return ordered
+    lines = {rank: [line] if (line := found.calls[rank].line) else [] for rank in found.culprits}
+    first = [Failure(rank, "a mismatched collective", found.sentence, lines[rank]) for rank in found.culprits]
+    return [*first, *(failure for failure in ordered if failure.rank not in found.culprits)]
+
+
+def tell_failure(failures: Sequence[Failure], standings: Sequence[Standing]) -> str:
+    """The report of a failed run, culprit first: its lines, the others in one sentence each, everyone's last call."""
+    culprit, *others = failures
+    parts = [f"Rank {culprit.rank} of {len(standings)} failed with {culprit.headline}", *quote(culprit.lines)]
+    victims = sorted(other.rank for other in others if other.is_victim)
+    alike = sorted(other.rank for other in others if not other.is_victim and other.headline == culprit.headline)
+    if alike:
+        parts.append(f"{name_ranks(alike)} failed in the same way.")
+    for other in others:
+        if not other.is_victim and other.rank not in alike:
+            parts.append(f"Rank {other.rank} failed too, with {other.headline}")
+    if victims:
+        parts.append(f"{name_ranks(victims)} lost the connection because of it.")
+    return "\n".join([*parts, *_last_calls(standings)])
+
+
+def tell_hang(standings: Sequence[Standing], why: str) -> str:
+    """The report of a run that did not end: why nothing moved, and where each rank stood."""
+    found = diagnosis.diagnose(standings)
+    parts = [why, *([found.sentence] if found else [])]
+    if not standings:
+        parts.append("None of them had started.")
+    over = [one.rank for one in standings if one.state == RETURNED]
+    if over:
+        parts.append(f"{name_ranks(over)} had returned.")
+    for ranks, text in _alike([(one.rank, _tell_place(one)) for one in standings if one.state != RETURNED]):
+        parts.append(f"{name_ranks(ranks)} {text}")
+    return "\n".join(parts)
+
+
+def held_up(standings: Sequence[Standing]) -> list[Failure]:
+    """Where each rank that was not done stood, those first that held up the others."""
+    found = diagnosis.diagnose(standings)
+    culprits = found.culprits if found else []
+    told = [one for one in standings if one.state != RETURNED or one.rank in culprits]
+    ordered = sorted(told, key=lambda one: one.rank not in culprits)
+    return [Failure(one.rank, "not done", one.doing, one.lines) for one in ordered]
+
+
+def _tell_place(standing: Standing) -> str:
+    call = standing.waits_in
+    lines = standing.lines or ([call.line] if call and call.line else [])
+    headline = f"stood in {call}" if call else "stood outside any call, at"
+    return "\n".join([headline, *(quote(lines) or ["  a place that it did not tell"])])
+
+
+def _last_calls(standings: Sequence[Standing]) -> list[str]:
+    known = [(one.rank, f"{one.calls[-1]}, {one.calls[-1].state}") for one in standings if one.calls]
+    return [f"{name_ranks(ranks)}, last call: {call}" for ranks, call in _alike(known)]
+
+
+def _alike(told: Sequence[tuple[int, str]]) -> list[tuple[list[int], str]]:
+    """Ranks with the same text together, in order of the first of them."""
+    groups: dict[str, list[int]] = {}
+    for rank, text in told:
+        groups.setdefault(text, []).append(rank)
+    return [(ranks, text) for text, ranks in groups.items()]

@@ -1,0 +1,257 @@
+"""Notes every call of torch.distributed that this rank makes in its logbook, by wrapping torch's public functions."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from worldsize.launch.protocol.call_log import BROKEN, DONE, ISSUED, POINT_TO_POINT, WAITING, Call, Logbook
+from worldsize.launch.protocol.source import line_of
+from worldsize.launch.worker import spans
+
+# each function, and the parameter whose tensor tells what is moved; what this torch lacks is passed over
+_PAYLOADS = {
+    "all_gather": "tensor",
+    "all_gather_into_tensor": "input_tensor",
+    "all_gather_single": "input_tensor",
+    "all_reduce": "tensor",
+    "all_to_all": "input_tensor_list",
+    "all_to_all_single": "input",
+    "barrier": None,
+    "broadcast": "tensor",
+    "gather": "tensor",
+    "irecv": "tensor",
+    "isend": "tensor",
+    "monitored_barrier": None,
+    "recv": "tensor",
+    "reduce": "tensor",
+    "reduce_scatter": "output",
+    "reduce_scatter_single": "output",
+    "reduce_scatter_tensor": "output",
+    "scatter": "tensor",
+    "send": "tensor",
+}
+_ROOTED = ("broadcast", "gather", "reduce", "scatter")
+_PEERS = ("dst", "group_dst", "src", "group_src")
+
+_FOREVER_NS = 1 << 63
+_PAUSE_S = 0.05
+_noted_ns: deque[list[int]] = deque(maxlen=1000)  # when the last noted calls started and ended
+
+
+class _End:
+    state = DONE
+
+
+class _Watch:
+    """What is known between calls: the count of calls, of each group's collectives, and the works not waited for."""
+
+    def __init__(self, logbook: Logbook, work_type: type) -> None:
+        self._logbook, self._work_type = logbook, work_type
+        self._num_calls = 0
+        self._num_collectives: dict[tuple[int, ...] | None, int] = {}
+        self._issued: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._of_torch: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._inside = threading.local()
+
+    def wrap(self, fn: Callable[..., Any], payload: str | None) -> Callable[..., Any]:
+        """The function, noting each call before it starts and when it is over."""
+        names = list(inspect.signature(fn).parameters)
+
+        @functools.wraps(fn)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            if self._is_inside:  # one of torch's own functions calls another
+                return fn(*args, **kwargs)
+            number = self._note(fn.__name__, {**dict(zip(names, args, strict=False)), **kwargs}, payload)
+            with self._during(number) as end:
+                work = fn(*args, **kwargs)
+                if isinstance(work, self._work_type):
+                    self._issued[work] = number
+                    end.state = ISSUED
+            return work
+
+        return noted
+
+    def wrap_wait(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        """A work's `wait`, noting when it starts and when it is over."""
+
+        @functools.wraps(wait)
+        def noted(work: Any, *args: Any, **kwargs: Any) -> Any:
+            number = None if self._is_inside else self._issued.get(work)
+            if number is None:
+                return wait(work, *args, **kwargs)
+            self._logbook.mark(number, WAITING)
+            with self._during(number):
+                return wait(work, *args, **kwargs)
+
+        return noted
+
+    def wrap_post(self, post: Callable[..., Any]) -> Callable[..., Any]:
+        """A Python process group's `_post`, noting what torch itself calls, such as the collectives of DDP."""
+
+        @functools.wraps(post)
+        def noted(group: Any, op: str, inputs: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._is_inside:
+                return post(group, op, inputs, outputs, *args, **kwargs)
+            tensor = next(iter([*inputs, *outputs]), None)
+            told = {"tensor": tensor, "group": group, "op": kwargs.get("reduction", ""), "src": kwargs.get("peer")}
+            number = self._note(op, told, "tensor")
+            self._logbook.mark(number, ISSUED)
+            work = post(group, op, inputs, outputs, *args, **kwargs)
+            self._issued[work] = self._of_torch[work] = number
+            return work
+
+        return noted
+
+    def mark(self, work: Any, state: str) -> None:
+        """Notes the state of what torch itself has called."""
+        if (number := self._of_torch.get(work)) is not None:
+            self._logbook.mark(number, state)
+
+    @property
+    def _is_inside(self) -> bool:
+        return getattr(self._inside, "yes", False)
+
+    @contextmanager
+    def _during(self, number: int) -> Iterator[_End]:
+        """Notes the state that its block leaves: done unless it says otherwise."""
+        self._inside.yes = True
+        window = [time.time_ns(), _FOREVER_NS]
+        _noted_ns.append(window)
+        end = _End()
+        start_s = time.monotonic()
+        try:
+            yield end
+        except BaseException:
+            end.state = BROKEN
+            raise
+        finally:
+            spans.calls.during(number, end.state, start_s, time.monotonic())
+            window[1] = time.time_ns()
+            self._inside.yes = False
+            self._logbook.mark(number, end.state)
+
+    def _note(self, op: str, arguments: dict[str, Any], payload: str | None) -> int:
+        group = arguments.get("group")
+        ranks = _ranks_of(group)
+        sequence = 0
+        if op not in POINT_TO_POINT:
+            sequence = self._num_collectives[ranks] = self._num_collectives.get(ranks, 0) + 1
+        tensor = arguments.get(payload) if payload else None
+        if isinstance(tensor, list | tuple):
+            tensor = tensor[0] if tensor else None
+        call = Call(
+            number=self._num_calls,
+            op=op,
+            ranks=ranks,
+            sequence=sequence,
+            dtype=str(getattr(tensor, "dtype", "")).removeprefix("torch."),
+            shape=None if tensor is None else tuple(tensor.shape),
+            peer=_peer_of(op, arguments, group, ranks),
+            tag=arguments.get("tag", 0),
+            reduction=str(arguments.get("op", "")).rpartition(".")[2].removeprefix("SUM"),
+            line=line_of(sys._getframe(2)),
+        )
+        self._num_calls += 1
+        self._logbook.write(call)
+        spans.calls.begin(call, arguments.get(payload) if payload else None, group)
+        return call.number
+
+
+def install(logbook: Logbook) -> _Watch:
+    """What notes, from here on, this process's calls of torch.distributed."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    work = distributed_c10d.Work
+    watch = _Watch(logbook, work)
+    for name, payload in _PAYLOADS.items():
+        if fn := getattr(distributed_c10d, name, None):
+            noted = watch.wrap(fn, payload)
+            setattr(distributed_c10d, name, noted)
+            if hasattr(dist, name):
+                setattr(dist, name, noted)
+    work.wait = watch.wrap_wait(work.wait)
+    dist.destroy_process_group = distributed_c10d.destroy_process_group = _calm(distributed_c10d.destroy_process_group)
+    return watch
+
+
+def _calm(destroy: Callable[..., None]) -> Callable[..., None]:
+    """The function, after a pause in which Gloo's thread can let go of the last call's tensors.
+
+    It needs the interpreter's lock for that, which torch holds while it waits for that thread to end (2.13).
+    """
+
+    @functools.wraps(destroy)
+    def calm(*args: Any, **kwargs: Any) -> None:
+        time.sleep(_PAUSE_S)
+        destroy(*args, **kwargs)
+
+    return calm
+
+
+def native() -> dict[str, Any]:
+    """The collective that torch itself has started and not finished, such as one of DDP's, and how many there were.
+
+    Both by torch's own count, which includes the noted calls. Source: torch's flight recorder, which on Gloo knows
+    collectives and not sends.
+    """
+    from torch._C import _distributed_c10d as c10d
+
+    try:
+        recorded = json.loads(c10d._dump_fr_trace_json())  # pyright: ignore[reportAttributeAccessIssue]
+    except (AttributeError, RuntimeError, ValueError):  # a torch without it
+        return {}
+    entries = [entry for entry in recorded.get("entries", ()) if not entry["is_p2p"]]
+    started = max((entry["collective_seq_id"] for entry in entries if _is_of_all(entry)), default=0)
+    pending = next((entry for entry in entries if not entry["retired"] and not _is_noted(entry)), None)
+    return {"num_native": started, "native": _call_of(pending).to_fields() if pending else None}
+
+
+def _is_of_all(entry: dict[str, Any]) -> bool:
+    return entry["process_group"][1] == "default_pg"
+
+
+def _is_noted(entry: dict[str, Any]) -> bool:
+    """True when a noted call has made this entry: it was running when the entry came to be."""
+    return any(start_ns <= entry["time_created_ns"] <= end_ns for start_ns, end_ns in _noted_ns)
+
+
+def _call_of(entry: dict[str, Any]) -> Call:
+    return Call(
+        number=0,
+        op="torch's own " + entry["profiling_name"].rpartition(":")[2],
+        ranks=None if _is_of_all(entry) else (),  # torch does not tell whose group it is
+        sequence=entry["collective_seq_id"],
+        dtype={"float": "float32", "double": "float64"}.get(kind := "".join(entry["input_dtypes"][:1]).lower(), kind),
+        shape=tuple(next(iter(entry["input_sizes"]), ())),
+    )
+
+
+def _ranks_of(group: Any) -> tuple[int, ...] | None:
+    import torch.distributed as dist
+
+    if group is None or group is dist.group.WORLD or not isinstance(group, dist.ProcessGroup):
+        return None
+    if hasattr(group, "ranks"):  # an emulated one, called by torch itself
+        return None if group.size() == dist.get_world_size() else getattr(group, "ranks", None)
+    return tuple(dist.get_process_group_ranks(group))
+
+
+def _peer_of(op: str, arguments: dict[str, Any], group: Any, ranks: tuple[int, ...] | None) -> int | None:
+    """The other rank of a send or receive, the root of a collective that has one; among all ranks, not the group's."""
+    for name in _PEERS:
+        if (peer := arguments.get(name)) is not None:
+            return ranks[peer] if name.startswith("group") and ranks is not None else peer
+    if op in _ROOTED:  # torch's own default
+        return ranks[0] if ranks is not None else 0
+    return None

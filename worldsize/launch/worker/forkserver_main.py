@@ -1,0 +1,192 @@
+"""A warm process that has imported torch and forks ranks from itself, so that a rank starts in milliseconds.
+
+Run as `python -m worldsize.launch.worker.forkserver_main FD [PARENT_PID]`; it and its ranks end when the other end
+of FD closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import traceback
+
+from worldsize import framing
+from worldsize.launch.protocol.process import die_with_parent, hide_memory
+from worldsize.launch.worker import main as worker
+
+# torch._dynamo is what the first optimizer constructor imports, 1.3 s on its own
+PRELOAD = (
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.optim",
+    "torch._dynamo",
+    "torch.utils.serialization.config",  # tensors as arguments and as values import these two, in every rank anew
+    "numpy.ctypeslib",
+    "safetensors.torch",
+    "cloudpickle",
+    "worldsize.emulate.backend",
+)
+
+
+def main(fd: int, parent_pid: int | None) -> None:
+    """Serves fork and kill requests until the launcher hangs up."""
+    if parent_pid is not None:
+        die_with_parent(parent_pid, signal.SIGTERM)  # so that it can still end what ranks have started
+    for name in (*PRELOAD, *filter(None, os.environ.get("WORLDSIZE_PRELOAD", "").split(","))):
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a rank would write to every object, and so copy what all ranks share
+    serve(fd)
+
+
+def serve(fd: int, ahead: int = 0) -> None:
+    """Serves in a process that has imported all that ranks may need; never returns.
+
+    Ranks are nicer by `ahead` than this process, whose turn must come however many processes they start.
+    """
+    if os.getpid() == 1:
+        hide_memory()  # from the ranks of a jail, which have the same user
+    sock = socket.socket(fileno=fd)
+    framing.send(sock, "warm", pid=os.getpid(), num_gpus=_count_gpus())
+    _Nursery(sock, ahead).serve()
+    os._exit(0)  # the interpreter would take most of a second to tear torch down
+
+
+def _count_gpus() -> int:
+    """The CUDA devices, counted in a process of its own: what asks the driver cannot be forked any more."""
+    import torch
+
+    if torch.version.cuda is None:
+        return 0
+    pid = os.fork()
+    if pid == 0:
+        count = 0
+        with contextlib.suppress(BaseException):
+            count = torch.cuda.device_count()
+        os._exit(min(count, 255))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class _Nursery:
+    def __init__(self, sock: socket.socket, ahead: int) -> None:
+        self._sock, self._ahead = sock, ahead
+        self._jobs: dict[int, int] = {}  # pid -> job
+        # where ranks of a jail can write, and what stands there before the first of them
+        writable = ("/dev/shm", "/tmp", os.getcwd()) if os.getpid() == 1 else ()
+        self._kept = {folder: set(os.listdir(folder)) for folder in writable}
+        self._selector = selectors.DefaultSelector()
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_w, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._is_told_to_end = False
+        signal.signal(signal.SIGTERM, self._note_term)
+        signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        self._selector.register(self._sock, selectors.EVENT_READ, self._obey)
+        self._selector.register(self._wake_r, selectors.EVENT_READ, self._reap)
+        try:
+            with contextlib.suppress(ConnectionError):  # whoever asks is gone, which needs no words
+                while all(key.data() for key, _ in self._selector.select()):
+                    pass
+        finally:
+            for pid in self._jobs:
+                _end(pid)
+
+    def _note_term(self, *_: object) -> None:
+        self._is_told_to_end = True  # an exception here could break off the ending of ranks
+
+    def _obey(self) -> bool:
+        message = framing.receive(self._sock)
+        if message is None:
+            return False
+        header, _, fds = message
+        if header["kind"] == "fork":
+            self._fork(header["job"], *fds)
+        elif header["kind"] == "sweep" and os.getpid() == 1:
+            self._sweep()
+        elif header["kind"] == "kill":
+            for pid in [pid for pid, job in self._jobs.items() if job in header["jobs"]]:
+                _end(pid)
+        return True
+
+    def _fork(self, job: int, control_fd: int, output_fd: int) -> None:
+        pid = os.fork()
+        if pid == 0:
+            os.setpgid(0, 0)  # so that what the rank starts can be ended with it
+            os.nice(self._ahead)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self._selector.close()  # or a rank could add files of its own to those that the nursery waits for
+            for fd in (self._sock.fileno(), self._wake_r, self._wake_w):
+                os.close(fd)
+            try:
+                worker.main(socket.socket(fileno=control_fd), output_fd)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)  # a rank must never return into the nursery's loop
+        os.close(control_fd)
+        os.close(output_fd)
+        self._jobs[pid] = job
+        framing.send(self._sock, "forked", job=job, pid=pid)
+
+    def _reap(self) -> bool:
+        os.read(self._wake_r, 4096)
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+                self._note_end(*ended)
+        return not self._is_told_to_end
+
+    def _note_end(self, pid: int, status: int) -> None:
+        if pid in self._jobs:  # in a jail, orphans of a rank come here too
+            _end_group(pid)
+            framing.send(self._sock, "exited", job=self._jobs.pop(pid), status=status)
+
+    def _sweep(self) -> None:
+        """Removes all that ranks have left; for the first process of a jail, to which every orphan comes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                self._note_end(*os.waitpid(-1, 0))
+        for folder, kept in self._kept.items():
+            _empty(folder, kept)
+        if any(set(os.listdir(folder)) - kept for folder, kept in self._kept.items()):
+            os._exit(1)  # too deep, or closed to its owner: the whole jail goes, and all that is in it
+        framing.send(self._sock, "swept")
+
+
+def _end(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    _end_group(pid)
+
+
+def _end_group(pid: int) -> None:
+    """Ends what a rank has started and not moved to a group of its own."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _empty(folder: str, kept: set[str]) -> None:
+    """Removes what can be removed from a folder: a submission's own mischief may stand in the way of that."""
+    for name in set(os.listdir(folder)) - kept if os.path.isdir(folder) else ():
+        path = os.path.join(folder, name)
+        with contextlib.suppress(OSError, RecursionError):
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None)

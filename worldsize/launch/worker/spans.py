@@ -1,0 +1,173 @@
+"""What a rank notes about itself while it runs: the blocks that it marks, and the times of its calls."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from worldsize.event import COMMUNICATION, WAIT, Event
+from worldsize.launch.protocol.call_log import ISSUED, Call
+
+_MAX_SPANS = 50_000  # the last ones are kept; all of them travel in one header
+_MAX_EVENTS = 20_000  # the last ones of each of `_kept`
+_BATCH = 2_000  # events that travel in one header
+_MAX_OPEN = 10_000  # calls that may wait for their `wait`
+_spans: deque[tuple[str, str, float, float]] = deque(maxlen=_MAX_SPANS)
+_kept: dict[str, deque[tuple[Any, ...]]] = {}  # a source of events -> its rows, as in `read_events`
+_is_on = True
+_virtual: Callable[[str, str], AbstractContextManager[None]] | None = None  # what marks work in virtual time
+
+_NAMES = {  # where they are not torch's own
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_single": "all_gather",
+    "all_to_all_single": "all_to_all",
+    "irecv": "recv",
+    "isend": "send",
+    "monitored_barrier": "barrier",
+    "reduce_scatter_single": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+}
+_OF_ALL = ("all_gather", "gather", "reduce_scatter", "scatter")  # whose tensor is one rank's part of what is counted
+
+
+@contextmanager
+def span(name: str, kind: str = "compute") -> Iterator[None]:
+    """Records the time that its block takes as an event of the run's timeline.
+
+    Kinds that the drawer knows: data, forward, backward, compute, communication, update. A GPU's work goes on after the
+    call that launches it: end the block with `torch.cuda.synchronize()` where its length is to be that of the work.
+    """
+    start_s = time.monotonic()
+    try:
+        with _virtual(name, kind) if _virtual else nullcontext():
+            yield
+    finally:
+        _spans.append((name[:80], kind[:80], start_s, time.monotonic()))
+
+
+def drain() -> list[tuple[str, str, float, float]]:
+    """The spans so far as (name, kind, start, end), in seconds of the machine's monotonic clock; then forgets them."""
+    spans = list(_spans)
+    _spans.clear()
+    return spans
+
+
+def stop(virtual: Callable[[str, str], AbstractContextManager[None]]) -> None:
+    """Keeps no events from here on: those of an emulated run happen in its cluster's time, and `virtual` marks them."""
+    global _is_on, _virtual
+    _is_on, _virtual = False, virtual
+
+
+def is_on() -> bool:
+    """True when events are kept."""
+    return _is_on
+
+
+def keep(source: str, *row: Any) -> None:
+    """Keeps an event: stream, kind, name, start, end, then, as far as there are, size, peers, group and sequence."""
+    if source not in _kept:
+        _kept[source] = deque(maxlen=_MAX_EVENTS)
+    _kept[source].append(row)
+
+
+class Calls:
+    """The times of calls of torch.distributed: communication from call to completion, and the waits in it.
+
+    Completion is when the call returns, of an asynchronous one its `wait`; of one never waited for, the call itself.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[int, list[Any]] = {}  # number of a call -> its row
+        self._members: dict[tuple[int, ...] | None, tuple[str, tuple[int, ...]]] = {}
+
+    def begin(self, call: Call, payload: Any, group: Any) -> None:
+        """Notes what is about to be called."""
+        if not _is_on or isinstance(group, int):  # torch's sign that this rank is no member
+            return
+        if len(self._open) >= _MAX_OPEN:
+            self._close(next(iter(self._open)))
+        name = _NAMES.get(call.op, call.op)
+        if call.is_point_to_point:
+            group_name, peers = "", () if call.peer is None else (call.peer,)
+        else:
+            group_name, peers = self._members.get(call.ranks) or self._look_up(call.ranks, group)
+        tensors = payload if isinstance(payload, list | tuple) else () if payload is None else (payload,)
+        size_bytes = sum(one.numel() * one.element_size() for one in tensors if hasattr(one, "numel"))
+        size_bytes *= len(peers) if name in _OF_ALL else 1
+        self._open[call.number] = [COMMUNICATION, COMMUNICATION, name, 0.0, 0.0, size_bytes, peers]
+        self._open[call.number] += [group_name, call.sequence]
+
+    def during(self, number: int, state: str, start_s: float, end_s: float) -> None:
+        """Notes a stretch of time in a call, or in its `wait`, and the state that it left."""
+        row = self._open.get(number)
+        if row is None:
+            return
+        row[3], row[4] = row[3] or start_s, end_s
+        if state != ISSUED:
+            self._close(number)
+            keep("calls", WAIT, WAIT, row[2], start_s, *row[4:])
+
+    def close(self) -> None:
+        """Keeps also what was never waited for."""
+        for number in list(self._open):
+            self._close(number)
+
+    def _close(self, number: int) -> None:
+        keep("calls", *self._open.pop(number))
+
+    def _look_up(self, ranks: tuple[int, ...] | None, group: Any) -> tuple[str, tuple[int, ...]]:
+        import torch.distributed as dist
+
+        if not dist.is_initialized():  # torch itself will say so
+            return "", ()
+        name = getattr(dist.group.WORLD if ranks is None else group, "group_name", "")
+        self._members[ranks] = name, tuple(range(dist.get_world_size())) if ranks is None else ranks
+        return self._members[ranks]
+
+
+calls = Calls()
+
+
+def drain_events() -> Iterator[list[tuple[Any, ...]]]:
+    """The events so far, in batches for `read_events`; then forgets them."""
+    calls.close()
+    rows = [row for source in _kept.values() for row in source]
+    _kept.clear()
+    for start in range(0, len(rows), _BATCH):
+        yield rows[start : start + _BATCH]
+
+
+def read_events(rank: int, rows: Any, origin_s: float) -> list[Event]:
+    """The events that a rank drained, in seconds since `origin_s` of the monotonic clock.
+
+    Raises:
+        ValueError, TypeError: the rows are no events, which a rank may send.
+    """
+    return [_event(rank, origin_s, *row) for row in rows]
+
+
+def _event(
+    rank: int,
+    origin_s: float,
+    stream: Any,
+    kind: Any,
+    name: Any,
+    start_s: Any,
+    end_s: Any,
+    size_bytes: Any = 0,
+    peers: Any = (),
+    group: Any = "",
+    sequence: Any = 0,
+) -> Event:
+    start_s, end_s, size_bytes = float(start_s) - origin_s, float(end_s) - origin_s, int(size_bytes)
+    if not (math.isfinite(start_s) and start_s <= end_s < math.inf and size_bytes >= 0):
+        raise ValueError(f"an event from {start_s} s to {end_s} s of {size_bytes} bytes")
+    # what a collective puts on the wire is not to be seen from outside of the backend
+    sent_bytes = size_bytes if (kind, name) == (COMMUNICATION, "send") else 0
+    words = str(stream)[:80], str(kind)[:80], str(name)[:80]
+    place = tuple(int(peer) for peer in peers), str(group)[:80], int(sequence)
+    return Event(rank, *words, start_s, end_s, size_bytes, sent_bytes, *place)
