@@ -4,8 +4,7 @@ import os
 import sys
 import warnings
 
-from autograder.feedback import sanitize
-from autograder.submissions import lateness
+from autograder import nbgrader
 
 c = get_config()  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 
@@ -15,11 +14,13 @@ os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.enviro
 # nbgrader's own, about objects that it adds to its session later; nothing that a user can act on
 warnings.filterwarnings("ignore", message="Object of type <Submitted")
 
+nbgrader.install()
+
 c.CourseDirectory.course_id = "worldsize"
 c.CourseDirectory.source_directory = "solutions"
 c.CourseDirectory.release_directory = "labs"
 # what lies beside a solution and must reach neither students nor their submissions; a project's programs travel
-# through the exchange all the same, by the classes of autograder.submissions.exchange
+# through the exchange all the same, by the classes named below
 c.CourseDirectory.ignore = ["*.py", "*.pyc", "*.toml", "key.json", "wrong", "right", "feedback", "__pycache__", ".*"]
 
 c.ClearSolutions.code_stub = {
@@ -36,8 +37,8 @@ c.GenerateAssignment.preprocessors = [
     "nbgrader.preprocessors.ClearOutput",
     "nbgrader.preprocessors.CheckCellMetadata",
     "nbgrader.preprocessors.ComputeChecksums",
-    "autograder.grading.no_kernel.SaveCells",
-    "autograder.authoring.programs.ReleasePrograms",
+    "autograder.nbgrader.SaveCells",
+    "autograder.nbgrader.ReleasePrograms",
     "nbgrader.preprocessors.ClearHiddenTests",
     "nbgrader.preprocessors.ClearMarkScheme",
     "nbgrader.preprocessors.ComputeChecksums",
@@ -45,10 +46,10 @@ c.GenerateAssignment.preprocessors = [
 ]
 
 # grading: the judge decides, in place of a kernel that ran student code
-c.Autograde.pre_convert_hook = "autograder.grading.preprocessor.prepare"
-c.Autograde.exporter_class = "autograder.grading.preprocessor.SubmissionExporter"
+c.Autograde.pre_convert_hook = "autograder.nbgrader.prepare"
+c.Autograde.exporter_class = "autograder.nbgrader.SubmissionExporter"
 c.Autograde.autograde_preprocessors = [
-    "autograder.grading.preprocessor.Grade",
+    "autograder.nbgrader.Grade",
     "nbgrader.preprocessors.SaveAutoGrades",
     "nbgrader.preprocessors.AssignLatePenalties",
     "nbgrader.preprocessors.CheckCellMetadata",
@@ -58,32 +59,30 @@ c.OverwriteCells.add_missing_cells = True
 c.Grade.call_s_of, c.Grade.total_s_of = {"project1": 90}, {"project1": 900}
 
 # the exchange: with a project's programs, and no student's file stops the others'
-c.ExchangeFactory.release_assignment = "autograder.submissions.exchange.Release"
-c.ExchangeFactory.fetch_assignment = "autograder.submissions.exchange.Fetch"
-c.ExchangeFactory.submit = "autograder.submissions.exchange.Submit"
-c.ExchangeFactory.release_feedback = "autograder.submissions.exchange.ReleaseFeedback"
-c.ZipCollectApp.extractor_plugin = "autograder.submissions.archives.Extractor"
+c.ExchangeFactory.release_assignment = "autograder.nbgrader.Release"
+c.ExchangeFactory.fetch_assignment = "autograder.nbgrader.Fetch"
+c.ExchangeFactory.submit = "autograder.nbgrader.Submit"
+c.ExchangeFactory.release_feedback = "autograder.nbgrader.ReleaseFeedback"
+c.ZipCollectApp.extractor_plugin = "autograder.nbgrader.Extractor"
 
 # lateness: by the collectors' record, and not by a timestamp.txt among the student's files
-lateness.install()
-c.ExchangeFactory.collect = "autograder.submissions.lateness.Collect"
-c.ZipCollectApp.collector_plugin = "autograder.submissions.lateness.FileNames"
+c.ExchangeFactory.collect = "autograder.nbgrader.Collect"
+c.ZipCollectApp.collector_plugin = "autograder.nbgrader.FileNames"
 c.FileNameCollectorPlugin.valid_ext = [".ipynb", ".py"]  # of programs only those that a project asks for
-c.AssignLatePenalties.plugin_class = "autograder.submissions.lateness.Policy"
+c.AssignLatePenalties.plugin_class = "autograder.nbgrader.Policy"
 # for instance 30 minutes free, then 10% for every day begun, but never more than 50%; by default nothing
 # c.Policy.grace_minutes, c.Policy.percent_per_day, c.Policy.cap_percent = 30, 10, 50
 
 # `nbgrader export`: no number where there is no grade
-c.ExportApp.plugin_class = "autograder.grading.exports.Grades"
+c.ExportApp.plugin_class = "autograder.nbgrader.ExportGrades"
 
 # a student's cells, in feedback and in the formgrader, with nothing in them that can run or take hours to render
-sanitize.install()
 c.HTMLExporter.filters = {
-    "markdown2html": "autograder.feedback.sanitize.markdown_to_html",
-    "clean_html": "autograder.feedback.sanitize.clean",
-    "highlight_code": "autograder.feedback.sanitize.highlight_code",
+    "markdown2html": "autograder.nbgrader.markdown_to_html",
+    "clean_html": "autograder.nbgrader.clean_html",
+    "highlight_code": "autograder.nbgrader.highlight_code",
 }
 
 # feedback: a page of our own, which a student can read without a network
-c.GenerateFeedback.exporter_class = "autograder.feedback.page.FeedbackExporter"
-c.GenerateFeedback.preprocessors = ["autograder.feedback.page.Grades", "autograder.feedback.mathml.FormulasToMathML"]
+c.GenerateFeedback.exporter_class = "autograder.nbgrader.FeedbackExporter"
+c.GenerateFeedback.preprocessors = ["autograder.nbgrader.FeedbackGrades", "autograder.nbgrader.FormulasToMathML"]

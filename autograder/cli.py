@@ -41,9 +41,10 @@ def build(
     """Build the notebooks of weeks/ and solutions/, and release the students' labs."""
     # nbgrader takes a second to import, which other commands and --help need not wait for
     from autograder.authoring import notebooks as builder
+    from autograder.course import find_root
 
     with told():
-        root = builder.find_root(Path.cwd())
+        root = find_root(Path.cwd())
         if check:
             _report_out_of_date(builder.out_of_date(root, names or ()))
         else:
@@ -62,13 +63,13 @@ def verify(
 ) -> None:
     """Grade every known answer of a lab and compare with the score that it declares."""
     from autograder.authoring import notebooks as builder
-    from autograder.authoring import programs
+    from autograder.course import find_root, is_project
     from autograder.grading import verify as bank
 
     with told():
-        root = builder.find_root(Path.cwd())
+        root = find_root(Path.cwd())
     all_names = [path.parent.name for path in builder.find_sources(root).labs]
-    names = labs or [name for name in all_names if not programs.is_project(name)]
+    names = labs or [name for name in all_names if not is_project(name)]
     known = [case for lab in names for case in bank.cases(root, lab)]
     findings = track(bank.verify(root, known, jobs, seed), total=len(known), console=console, description="Grading")
     table = Table("answer", "must get", "got", "seconds", "", box=SIMPLE)
@@ -103,15 +104,13 @@ def grade(
     ] = False,
 ) -> None:
     """Grade a class: like nbgrader autograde, many at a time; a run that was cut off goes on where it stopped."""
-    from autograder.authoring import notebooks as builder
-    from autograder.authoring.programs import is_project
-    from autograder.course import open_course
+    from autograder.course import find_root, is_project, open_course
     from autograder.grading.classroom import Lab, judge_class
     from autograder.grading.engines import open_engine
     from autograder.grading.preprocessor import Grade
 
     with told():
-        coursedir = open_course(builder.find_root(Path.cwd()))
+        coursedir = open_course(find_root(Path.cwd()))
         if allow_untrusted:
             coursedir.config.Grade.allow_untrusted = True
         settings = Grade(config=coursedir.config)
@@ -143,12 +142,11 @@ def export(
     ] = None,
 ) -> None:
     """Write the gradebook's scores for another system; only where they are final."""
-    from autograder.authoring import notebooks as builder
-    from autograder.course import open_course
+    from autograder.course import find_root, open_course
     from autograder.grading import exports
 
     with told():
-        root = builder.find_root(Path.cwd())
+        root = find_root(Path.cwd())
         path = to or root / ("gradescope" if format == "gradescope" else f"grades-{format}.csv")
         names = dict(exports.renamed(text) for text in rename or ())
         left_out = exports.export(open_course(root), format, path, assignment or (), names)
@@ -166,12 +164,11 @@ def audit(
     replay: Annotated[int | None, typer.Option(help="Grade this entry again and compare.")] = None,
 ) -> None:
     """Check that the log of all gradings is whole; list a student's, or reproduce one."""
-    from autograder.authoring import notebooks as builder
-    from autograder.course import open_course
+    from autograder.course import find_root, open_course
     from autograder.grading import audit_log
 
     with told():
-        coursedir = open_course(builder.find_root(Path.cwd()))
+        coursedir = open_course(find_root(Path.cwd()))
     entries, problems = audit_log.read(Path(coursedir.root, audit_log.LOG))
     problems += audit_log.missing_entries(coursedir, entries)
     if student:
@@ -225,10 +222,10 @@ def demo(
 ) -> None:
     """Execute a week, grade a sample class, and write build/demo/index.html about both."""
     from autograder import demo as show
-    from autograder.authoring import notebooks as builder
+    from autograder.course import find_root
 
     try:
-        page = show.demo(builder.find_root(Path.cwd()), week, lab, console)
+        page = show.demo(find_root(Path.cwd()), week, lab, console)
     except show.StepFailed as error:
         errors.print(str(error), markup=False, soft_wrap=True)
         raise typer.Exit(1) from None

@@ -18,3 +18,61 @@ def open_course(root: Path) -> CourseDirectory:
     finally:
         os.chdir(here)
     return CourseDirectory(parent=app, root=str(root))  # nbgrader makes its own before it has read the configuration
+
+
+QUIZ_KEY = "key.json"  # in the source of an assignment that is a quiz, in place of hidden checks
+
+
+def graded_files(coursedir: CourseDirectory, names: dict[str, str]) -> dict[str, Path]:
+    """Where the submission, the release and the hidden checks of a grading lie now."""
+    name = names["notebook"] + ".ipynb"
+    submitted = coursedir.format_path(coursedir.submitted_directory, names["student"], names["assignment"])
+    release = coursedir.format_path(coursedir.release_directory, ".", names["assignment"])
+    source = coursedir.format_path(coursedir.source_directory, ".", names["assignment"])
+    return {
+        "submission": Path(submitted, name),
+        "release": Path(release, name),
+        "checks": hidden(Path(source)),
+    }
+
+
+def programs_of(coursedir: CourseDirectory, names: dict[str, str]) -> dict[str, Path]:
+    """Where the programs of a grading lie now, as "submitted/NAME" and "reference/NAME"."""
+    places = graded_files(coursedir, names)
+    return {
+        f"{kind}/{name}": place.with_name(name)
+        for name in beside(places["release"].parent)
+        for kind, place in (("submitted", places["submission"]), ("reference", places["checks"]))
+    }
+
+
+def hidden(source: Path) -> Path:
+    """What decides over the submissions of an assignment: hidden checks, or the key of a quiz."""
+    key = source / QUIZ_KEY
+    return key if key.is_file() else source / "checks.py"
+
+
+def notebook_of(assignment: str) -> str:
+    """The name of the notebook that an assignment asks for, without its ending: that of a project is its report."""
+    return "report" if is_project(assignment) else assignment
+
+
+def is_project(assignment: str) -> bool:
+    """True for one whose speed is graded, so that two submissions must never share cores."""
+    return assignment.startswith("project")
+
+
+def beside(released_folder: Path) -> list[str]:
+    """The names of the programs that were released beside a notebook, and are to come back beside it."""
+    return sorted(path.name for path in released_folder.glob("*.py") if is_project(released_folder.name))
+
+
+CONFIG_FILE = "nbgrader_config.py"
+
+
+def find_root(start: Path) -> Path:
+    """The course folder that `start` lies in. Raises: ValueError."""
+    for folder in (start, *start.parents):
+        if (folder / CONFIG_FILE).exists():
+            return folder
+    raise ValueError(f"{start} lies in no course: change to the folder that holds {CONFIG_FILE}.")

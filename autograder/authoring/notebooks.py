@@ -17,9 +17,8 @@ from traitlets.config.loader import Config, PyFileConfigLoader
 
 from autograder.authoring import programs
 from autograder.authoring.scripts import AuthoringError, Cell, Script, read_lab, read_week
-from autograder.grading.audit_log import QUIZ_KEY, hidden
+from autograder.course import CONFIG_FILE, QUIZ_KEY, hidden, notebook_of
 
-CONFIG_FILE = "nbgrader_config.py"
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {
@@ -41,20 +40,10 @@ class Sources:
     labs: list[Path]
 
 
-def find_root(start: Path) -> Path:
-    """The course folder that `start` lies in. Raises: ValueError."""
-    for folder in (start, *start.parents):
-        if (folder / CONFIG_FILE).exists():
-            return folder
-    raise ValueError(f"{start} lies in no course: change to the folder that holds {CONFIG_FILE}.")
-
-
 def find_sources(root: Path, names: Sequence[str] = ()) -> Sources:
     """The scripts called `names`, such as week01 or lab01, or all of them. Raises: ValueError."""
     weeks = sorted((root / "weeks").glob("*.py"))
-    labs = sorted(
-        path for path in (root / "solutions").glob("*/*.py") if path.stem == programs.notebook_of(path.parent.name)
-    )
+    labs = sorted(path for path in (root / "solutions").glob("*/*.py") if path.stem == notebook_of(path.parent.name))
     known = {alias for path in weeks + labs for alias in _aliases(path)}
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"No script is called {', '.join(unknown)}: there are {', '.join(sorted(known)) or 'none'}.")

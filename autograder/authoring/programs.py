@@ -5,7 +5,6 @@ A program is authored as the notebooks are, in cells with titles, so that a know
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,9 @@ from nbformat import NotebookNode
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from autograder.authoring.scripts import parse, split_regions, without_markers
-from autograder.submissions.notebook import Malformed
+from autograder.course import is_project, notebook_of
 
-MAX_BYTES = 1 << 20
 _STUB = 'raise NotImplementedError("Replace this line with your own code.")'
-
-
-def notebook_of(assignment: str) -> str:
-    """The name of the notebook that an assignment asks for, without its ending: that of a project is its report."""
-    return "report" if is_project(assignment) else assignment
-
-
-def is_project(assignment: str) -> bool:
-    """True for one whose speed is graded, so that two submissions must never share cores."""
-    return assignment.startswith("project")
 
 
 def authored(folder: Path) -> list[Path]:
@@ -59,38 +47,6 @@ def released(path: Path) -> str:
 def titles(path: Path) -> list[str]:
     """The cells of a program that students write."""
     return [cell.title for cell in parse(path).cells if cell.is_solution]
-
-
-def beside(released_folder: Path) -> list[str]:
-    """The names of the programs that were released beside a notebook, and are to come back beside it."""
-    return sorted(path.name for path in released_folder.glob("*.py") if is_project(released_folder.name))
-
-
-def submitted(folder: Path, names: list[str]) -> dict[str, str]:
-    """The sources of the programs of these names that a student handed in.
-
-    Raises:
-        Malformed: one is missing, no plain file, too large, or not text.
-    """
-    return {name: read(folder / name) for name in names}
-
-
-def read(path: Path) -> str:
-    """The source of a program that was handed in.
-
-    Raises:
-        Malformed: as of `submitted`.
-    """
-    if not os.path.lexists(path):
-        raise Malformed(f"The submission holds no {path.name}. Hand it in beside the notebook, under its own name.")
-    if path.is_symlink() or not path.is_file():
-        raise Malformed(f"{path.name} is not a plain file.")
-    if (size := os.path.getsize(path)) > MAX_BYTES:
-        raise Malformed(f"{path.name} has {size >> 10} kB; at most {MAX_BYTES >> 10} are read.")
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except ValueError:
-        raise Malformed(f"{path.name} is not a text in UTF-8.") from None
 
 
 def _text(path: Path, source_of: Any) -> str:

@@ -16,11 +16,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
-from autograder.authoring import programs
 from autograder.bench.measuring import PROGRAM, Job, Progress, Settings, first_failure
+from autograder.course import beside, notebook_of
+from autograder.files import write_whole
 from autograder.grading.audit_log import engine_sha256
-from autograder.grading.classroom import Judged, Lab, write_whole
+from autograder.grading.classroom import Judged, Lab
 from autograder.grading.engines import Engine
+from autograder.submissions import programs
 from autograder.submissions.notebook import Malformed, given_imports
 from worldsize.bench import Point, Result
 
@@ -89,7 +91,7 @@ class HandedIn(Lab):
         """As of `Lab`."""
         folder = self.submissions / student
         folder = folder / self.name if (folder / self.name).is_dir() else folder
-        return folder / f"{programs.notebook_of(self.name)}.ipynb"
+        return folder / f"{notebook_of(self.name)}.ipynb"
 
     def named(self, students: Sequence[str]) -> list[str]:
         """As of `Lab`."""
@@ -122,7 +124,7 @@ class Batch:
             ValueError: it asks for none, so that there is nothing to measure.
         """
         self.lab.refuse_missing()
-        if PROGRAM not in programs.beside(self.lab.released_folder):
+        if PROGRAM not in beside(self.lab.released_folder):
             raise ValueError(f"{self.lab.name} asks for no {PROGRAM}, so there is nothing to measure.")
 
     def done(self, student: str) -> Outcome | None:

@@ -182,7 +182,7 @@ def _cells(result: Result | None, several: Sequence[int]) -> list[str]:
 
 
 def _run_here(path: Path, out: Path | None, settings: Settings) -> None:
-    from autograder.grading.classroom import write_whole
+    from autograder.files import write_whole
     from worldsize.bench import ScriptHere, measure, sha256_of
 
     with told():
@@ -241,12 +241,11 @@ def _refuse_failures(result: Result) -> None:
 def _batch(
     name: str, submissions: Path | None, out: Path | None, settings: Settings, is_graded: bool, allow_untrusted: bool
 ) -> Batch:
-    from autograder.authoring import notebooks as builder
     from autograder.bench.batch import Batch, HandedIn
-    from autograder.course import open_course
+    from autograder.course import find_root, open_course
     from autograder.grading.preprocessor import Grade
 
-    root = builder.find_root(Path.cwd())
+    root = find_root(Path.cwd())
     coursedir = open_course(root)
     if allow_untrusted:
         coursedir.config.Grade.allow_untrusted = True

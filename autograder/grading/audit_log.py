@@ -15,7 +15,6 @@ import json
 import os
 import platform
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,13 +30,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 import autograder
 import worldsize
-from autograder.authoring import programs
+from autograder.course import graded_files, programs_of
+from autograder.files import MAX_BYTES, file_sha256, put
 from autograder.judging.report import CheckResult, Outcome, Report
-from autograder.submissions.notebook import MAX_BYTES
 
 LOG = "gradebook-audit.jsonl"
 KEPT = "gradebook-audit"
-QUIZ_KEY = "key.json"  # in the source of an assignment that is a quiz, in place of hidden checks
 MARK = "worldsize_audit"  # metadata of a graded notebook: the entry about it
 _MAX_REASON_CHARS = 2000
 
@@ -169,35 +167,6 @@ def grading(coursedir: CourseDirectory, names: dict[str, str], limits: Limits) -
         )
 
 
-def graded_files(coursedir: CourseDirectory, names: dict[str, str]) -> dict[str, Path]:
-    """Where the submission, the release and the hidden checks of a grading lie now."""
-    name = names["notebook"] + ".ipynb"
-    submitted = coursedir.format_path(coursedir.submitted_directory, names["student"], names["assignment"])
-    release = coursedir.format_path(coursedir.release_directory, ".", names["assignment"])
-    source = coursedir.format_path(coursedir.source_directory, ".", names["assignment"])
-    return {
-        "submission": Path(submitted, name),
-        "release": Path(release, name),
-        "checks": hidden(Path(source)),
-    }
-
-
-def programs_of(coursedir: CourseDirectory, names: dict[str, str]) -> dict[str, Path]:
-    """Where the programs of a grading lie now, as "submitted/NAME" and "reference/NAME"."""
-    places = graded_files(coursedir, names)
-    return {
-        f"{kind}/{name}": place.with_name(name)
-        for name in programs.beside(places["release"].parent)
-        for kind, place in (("submitted", places["submission"]), ("reference", places["checks"]))
-    }
-
-
-def hidden(source: Path) -> Path:
-    """What decides over the submissions of an assignment: hidden checks, or the key of a quiz."""
-    key = source / QUIZ_KEY
-    return key if key.is_file() else source / "checks.py"
-
-
 def append(log: Path, **content: object) -> Entry:
     """The entry made of this content, added to the log's end as one line that is on disk when this returns.
 
@@ -268,36 +237,6 @@ def keep(root: Path, path: Path) -> str | None:
         kept.parent.mkdir(mode=0o700, exist_ok=True)
         put(kept, path.read_bytes())
     return sha256
-
-
-def put(path: Path, content: bytes) -> None:
-    """Puts a file in its place whole, so that a run that is cut off leaves either the old one or the new one."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        try:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except BaseException:  # a full disk is not to be filled with halves
-            os.unlink(file.name)
-            raise
-
-
-def file_sha256(path: Path) -> str | None:
-    """The hash of a plain file, of one that nobody will read that of its size and beginning, None of anything else.
-
-    None also of a file that may not be read: reading it later is the fault of that submission, not of the whole class.
-    """
-    try:
-        if path.is_symlink() or not path.is_file():
-            return None
-        size = path.stat().st_size
-        with open(path, "rb") as file:
-            if size <= MAX_BYTES:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-            return hashlib.sha256(f"{size} bytes, ".encode() + file.read(MAX_BYTES)).hexdigest()  # it may be a terabyte
-    except PermissionError:
-        return None
 
 
 @cache

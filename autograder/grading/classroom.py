@@ -26,12 +26,16 @@ from nbgrader.coursedir import CourseDirectory
 from pydantic import BaseModel, ValidationError
 
 from autograder.authoring import programs
-from autograder.grading.audit_log import QUIZ_KEY, Limits, engine_sha256, file_sha256, hidden, put
+from autograder.course import QUIZ_KEY, beside, hidden, notebook_of
+from autograder.files import file_sha256, write_whole
+from autograder.grading.audit_log import Limits, engine_sha256
 from autograder.grading.engines import Engine, LocalPool
 from autograder.judging.report import Outcome, Report
 from autograder.submissions.notebook import Malformed, given_imports, read_submission, student_cells
+from autograder.submissions.programs import submitted
 
 _USUAL = Limits(call_s=15, total_s=120, allow_untrusted=False)
+GRADE = "autograder.nbgrader.Grade"  # the preprocessor by which nbgrader grades, as nbgrader_config.py names it
 KEPT = Path("build", "judged")  # below the course's folder
 
 
@@ -91,7 +95,7 @@ class Lab:
 
     @property
     def _release_path(self) -> Path:
-        return self._folder(self.coursedir.release_directory) / f"{programs.notebook_of(self.name)}.ipynb"
+        return self._folder(self.coursedir.release_directory) / f"{notebook_of(self.name)}.ipynb"
 
     @property
     def released_folder(self) -> Path:
@@ -100,7 +104,7 @@ class Lab:
 
     def submission(self, student: str) -> Path:
         """The file that a student handed in; it may be absent or anything else."""
-        return self._folder(self.coursedir.submitted_directory, student) / f"{programs.notebook_of(self.name)}.ipynb"
+        return self._folder(self.coursedir.submitted_directory, student) / f"{notebook_of(self.name)}.ipynb"
 
     def named(self, students: Sequence[str]) -> list[str]:
         """These students, or everybody who handed something in.
@@ -153,8 +157,8 @@ class Lab:
         judged = Judged(fingerprint=self.fingerprint(student))
         try:
             submission = read_submission(self.submission(student), self.release, student)
-            names = programs.beside(self.released_folder)
-            sources = programs.submitted(self.submission(student).parent, names)
+            names = beside(self.released_folder)
+            sources = submitted(self.submission(student).parent, names)
             judged.report = self._report(student, submission, sources, engine or LocalPool())
             if judged.report.is_fault:
                 judged.fault = judged.report.fault
@@ -167,7 +171,7 @@ class Lab:
         return judged
 
     def _programs_beside(self, file: Path) -> list[Path]:
-        return [file.with_name(name) for name in programs.beside(self.released_folder)]
+        return [file.with_name(name) for name in beside(self.released_folder)]
 
     def _report(self, student: str, submission: NotebookNode, sources: Mapping[str, str], engine: Engine) -> Report:
         if self.checks.name == QUIZ_KEY:
@@ -192,13 +196,11 @@ class Lab:
         Raises:
             ValueError: it would run the students' code itself.
         """
-        if "autograder.grading.preprocessor.Grade" not in self.coursedir.config.Autograde.get(
-            "autograde_preprocessors", ()
-        ):
+        named = self.coursedir.config.Autograde.get("autograde_preprocessors", ())
+        if GRADE not in named:
             raise ValueError(
-                "nbgrader_config.py does not name autograder.grading.preprocessor.Grade among "
-                "c.Autograde.autograde_preprocessors: nbgrader would run the students' code itself, outside of any "
-                "sandbox."
+                f"nbgrader_config.py does not name {GRADE} among c.Autograde.autograde_preprocessors: nbgrader would run "
+                "the students' code itself, outside of any sandbox."
             )
 
     def enter(self, student: str, judged: Judged) -> Judged:
@@ -217,7 +219,7 @@ class Lab:
 
     def _is_in_gradebook(self, student: str) -> bool:
         """True while it has a score for every cell that is graded by checks; an older one may have been put back."""
-        name = programs.notebook_of(self.name)
+        name = notebook_of(self.name)
         with Gradebook(self.coursedir.db_url, self.coursedir.course_id) as book, contextlib.suppress(MissingEntry):
             grades = book.find_submission_notebook(name, self.name, student).grades
             return all(one.auto_score is not None for one in grades if one.cell.cell_type == "code")
@@ -265,9 +267,3 @@ def _reason(done: Mapping[str, Any]) -> str:
         line.strip() for line in said if ": " in line and "Please see" not in line and "Error processing" not in line
     ]
     return next((line for line in reversed(told) if "Exception: " in line or "Error: " in line), "it did not say why")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Puts a file in its place whole, so that a run that is cut off leaves either the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    put(path, text.encode())

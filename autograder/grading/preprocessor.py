@@ -19,7 +19,7 @@ from nbgrader.utils import is_grade, is_solution
 from traitlets import Bool, Dict, Float, Unicode
 from traitlets.config import Configurable
 
-from autograder.authoring.programs import beside, notebook_of, submitted
+from autograder.course import beside, notebook_of
 from autograder.feedback import checks
 from autograder.grading import audit_log, no_kernel
 from autograder.grading.audit_log import Limits
@@ -27,6 +27,7 @@ from autograder.grading.classroom import Lab
 from autograder.grading.engines import LocalPool
 from autograder.judging.report import Report
 from autograder.submissions.notebook import Malformed, read_submission
+from autograder.submissions.programs import submitted
 
 MAX_BESIDE_BYTES = 100 << 20  # of all files beside a notebook, which nbgrader copies twice
 RECORD = "worldsize"  # notebook metadata: why a file is malformed, or how it was graded

@@ -12,23 +12,15 @@ import nbformat
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.authoring import programs
-from autograder.grading.audit_log import (
-    KEPT,
-    QUIZ_KEY,
-    CheckScore,
-    Entry,
-    Verdict,
-    engine_sha256,
-    file_sha256,
-    graded_files,
-    programs_of,
-    versions,
-)
+from autograder.course import QUIZ_KEY, graded_files, programs_of
+from autograder.files import file_sha256
+from autograder.grading.audit_log import KEPT, CheckScore, Entry, Verdict, engine_sha256, versions
 from autograder.grading.classroom import marked
 from autograder.grading.engines import LocalPool
 from autograder.grading.preprocessor import Grade
 from autograder.judging.report import Report
 from autograder.submissions.notebook import Malformed, given_imports, read_submission, student_cells
+from autograder.submissions.programs import read as read_program
 
 _PLACES = ("submitted/", "reference/")
 
@@ -72,7 +64,7 @@ def _judged_again(coursedir: CourseDirectory, files: dict[str, Path], entry: Ent
     handed_in, ours = ({path.name: path for kind, path in files.items() if kind.startswith(place)} for place in _PLACES)
     try:
         submission = read_submission(files["submission"], release, entry.student)
-        sources = {name: programs.read(path) for name, path in handed_in.items()}
+        sources = {name: read_program(path) for name, path in handed_in.items()}
     except Malformed:
         return Verdict.MALFORMED, None
     if files["checks"].name == QUIZ_KEY:

@@ -14,7 +14,7 @@ import nbformat
 
 from autograder.authoring import programs
 from autograder.authoring.known_answers import compose, read_answer, solution_cells
-from autograder.course import open_course
+from autograder.course import is_project, notebook_of, open_course
 from autograder.grading.engines import LocalPool
 from autograder.grading.preprocessor import Grade
 from autograder.judging.report import Outcome, Report
@@ -60,7 +60,7 @@ class Finding:
 def cases(root: Path, lab: str) -> list[Case]:
     """The known answers to a lab: its solution, the untouched notebook, and all in `right/` and `wrong/`."""
     folder = root / "solutions" / lab
-    solution = solution_cells(folder / f"{programs.notebook_of(lab)}.py")
+    solution = solution_cells(folder / f"{notebook_of(lab)}.py")
     for program in programs.authored(folder):
         solution |= solution_cells(program)
     right = [read_answer(path) for path in sorted(folder.glob("right/*.py"))]
@@ -88,7 +88,7 @@ def verify(root: Path, cases: list[Case], jobs: int | None = None, seed: int | N
 
     Inputs are drawn from `seed`, for each case from a fresh one by default, as for a submission.
     """
-    timed = [case for case in cases if programs.is_project(case.lab)]
+    timed = [case for case in cases if is_project(case.lab)]
     others = [case for case in cases if case not in timed]
     for these, num_at_once in ((others, jobs or os.cpu_count()), (timed, 1)):
         with ThreadPoolExecutor(num_at_once) as pool:
@@ -104,7 +104,7 @@ def verify(root: Path, cases: list[Case], jobs: int | None = None, seed: int | N
 def try_case(root: Path, case: Case, seed: int | None = None) -> Finding:
     """The finding for one case, graded as a submission would be, on inputs drawn from `seed` or a fresh one."""
     folder, released = root / "solutions" / case.lab, root / "labs" / case.lab
-    release = nbformat.read(released / f"{programs.notebook_of(case.lab)}.ipynb", as_version=4)
+    release = nbformat.read(released / f"{notebook_of(case.lab)}.ipynb", as_version=4)
     authored = programs.authored(folder)
     of_programs = {title for path in authored for title in programs.titles(path)}
     submission = compose(release, {name: case.cells[name] for name in case.cells.keys() - of_programs})

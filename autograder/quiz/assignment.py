@@ -15,7 +15,7 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from autograder.grading.audit_log import QUIZ_KEY
+from autograder.course import QUIZ_KEY
 from autograder.judging.report import NO_CODE, CheckResult, Outcome, Report
 from autograder.quiz.atomic_folder import in_place_of
 from autograder.quiz.formats import notebook as forms_notebook

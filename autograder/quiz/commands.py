@@ -170,7 +170,7 @@ def assign(
     name: Annotated[str, typer.Argument(help="What the assignment is to be called, such as quiz_week02.")],
 ) -> None:
     """Make a quiz an assignment of nbgrader, whose autograde then marks each student's own notebook by the key."""
-    from autograder.authoring.notebooks import find_root
+    from autograder.course import find_root
     from autograder.quiz import assignment
 
     with told():

@@ -10,10 +10,11 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder.authoring import python_parser
+from autograder.files import MAX_BYTES
 from autograder.quiz.forms import Form
 from autograder.quiz.responses import Handed, Problem
 from autograder.quiz.written_answers import of_value
-from autograder.submissions.notebook import MAX_BYTES, MAX_SOURCE_CHARS
+from autograder.submissions.notebook import MAX_SOURCE_CHARS
 
 _CHECKPOINTS = ".ipynb_checkpoints"
 

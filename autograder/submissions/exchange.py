@@ -29,7 +29,7 @@ from nbgrader.exchange.default import (
 )
 from nbgrader.utils import ignore_patterns
 
-from autograder.authoring.programs import is_project
+from autograder.course import is_project
 
 PROGRAMS = "*.py"
 _MAX_DEPTH = 20  # of folders in folders, each of which is held open

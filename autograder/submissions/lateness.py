@@ -25,7 +25,7 @@ from nbgrader.plugins import FileNameCollectorPlugin, LateSubmissionPlugin
 from nbgrader.utils import parse_utc
 from traitlets import Bool, Dict, Float
 
-from autograder.authoring.programs import beside
+from autograder.course import beside
 from autograder.submissions.exchange import copy_plain
 
 COLLECTED = "collected.csv"

@@ -16,8 +16,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_
 from nbgrader.utils import is_grade, is_solution
 
 from autograder.authoring import python_parser
+from autograder.files import MAX_BYTES
 
-MAX_BYTES = 20 << 20
 MAX_SOURCE_CHARS = 1 << 20  # of all cells together; parsing costs hundreds of bytes for each
 MAX_CELLS = 2000
 MAX_DEPTH = 40

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from autograder.judging.checks import points
-from autograder.judging.failures import StudentFailed
+from autograder.checks import StudentFailed, points
 from worldsize import pricing
 from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event, operations

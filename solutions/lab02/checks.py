@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from autograder.judging.checks import PartlyHeld, points
+from autograder.checks import PartlyHeld, points
 from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event
 from worldsize.faults import SilentError

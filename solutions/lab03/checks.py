@@ -13,9 +13,7 @@ import torch.distributed as dist
 from PIL import Image
 from torch import nn
 
-from autograder.judging.checks import PartlyHeld, points
-from autograder.judging.failures import StudentFailed
-from autograder.judging.report import Outcome
+from autograder.checks import Outcome, PartlyHeld, StudentFailed, points
 from worldsize import pricing
 from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from PIL import Image
 
-from autograder.judging.checks import points
+from autograder.checks import points
 from worldsize import emulate
 from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event

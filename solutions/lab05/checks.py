@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from autograder.judging.checks import points
-from autograder.judging.student import StudentFailed
+from autograder.checks import StudentFailed, points
 from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event
 from worldsize.faults import SilentError

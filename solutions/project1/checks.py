@@ -9,8 +9,7 @@ from dataclasses import replace
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from autograder.judging.checks import PartlyHeld, points
-from autograder.judging.failures import StudentFailed
+from autograder.checks import PartlyHeld, StudentFailed, points
 from worldsize import bench
 from worldsize.bench import CLASSROOM, Disturbance, Elastic, Start, Task, Trial
 from worldsize.bench.machine import matrix_flops_per_s

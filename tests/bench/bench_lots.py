@@ -9,7 +9,7 @@ from figures import Figure
 from repository import ROOT
 
 from autograder.authoring.notebooks import find_sources
-from autograder.authoring.programs import is_project
+from autograder.course import is_project
 from autograder.grading.verify import cases, verify
 
 NUM_DRAWS = 20

@@ -9,8 +9,9 @@ import pytest
 from repository import ROOT as REPOSITORY
 
 from autograder.authoring.known_answers import solution_cells
-from autograder.authoring.programs import authored, notebook_of
+from autograder.authoring.programs import authored
 from autograder.authoring.scripts import parse, split_solution
+from autograder.course import notebook_of
 
 TELLING_LINE = 20
 TELLING_BODY = 200

@@ -13,6 +13,7 @@ from worldsize.launch.display import live
 from worldsize.launch.launcher import arguments, elastic, forkserver
 from worldsize.launch.launcher.forked import ForkedCrew
 from worldsize.launch.launcher.job import job_of
+from worldsize.launch.launcher.pickling import carry
 from worldsize.launch.protocol.process import NETWORKS_OF_RANKS
 from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.reports.result import Run
@@ -77,7 +78,7 @@ def run(
         arguments.refuse_bad_networks(netns, world_size, launcher == "warm" and cluster is None and nursery is None)
         env[NETWORKS_OF_RANKS] = ",".join(netns)
     arguments.refuse_too_many(world_size, launcher)
-    payloads = arguments.carry(fn, args, each, world_size)
+    payloads = carry(fn, args, each, world_size)
     if launcher == "torchrun":
         if backend == "nccl":
             arguments.refuse_missing_gpus(world_size, backend, forkserver.shared().num_gpus)

@@ -10,9 +10,10 @@ from nbgrader.nbgraderformat import MetadataValidator
 from repository import ROOT as REPOSITORY
 from typer.testing import CliRunner
 
-from autograder.authoring.notebooks import build, find_root, find_sources, out_of_date
+from autograder.authoring.notebooks import build, find_sources, out_of_date
 from autograder.authoring.scripts import AuthoringError
 from autograder.cli import app
+from autograder.course import find_root
 
 WEEK = """\
 # %% [markdown]

@@ -11,7 +11,9 @@ from repository import ROOT
 
 from autograder.authoring import programs
 from autograder.authoring.notebooks import build
+from autograder.course import notebook_of
 from autograder.submissions.notebook import Malformed
+from autograder.submissions.programs import submitted
 
 PROGRAM = '''"""Doubles."""
 
@@ -73,8 +75,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_lab_is_handed_in_under_its_name_and_a_project_as_its_report() -> None:
-    assert programs.notebook_of("lab03") == "lab03"
-    assert programs.notebook_of("project1") == "report"
+    assert notebook_of("lab03") == "lab03"
+    assert notebook_of("project1") == "report"
 
 
 def test_programs_are_what_is_neither_the_notebook_nor_the_checks(folder) -> None:
@@ -127,9 +129,9 @@ def test_a_build_releases_programs_without_solutions_beside_the_notebook(folder)
 def test_what_is_handed_in_is_a_plain_text_of_a_sane_size(tmp_path, spoil, told) -> None:
     spoil(tmp_path / "train.py")
     with pytest.raises(Malformed, match=told):
-        programs.submitted(tmp_path, ["train.py"])
+        submitted(tmp_path, ["train.py"])
 
 
 def test_what_is_handed_in_is_read(tmp_path) -> None:
     (tmp_path / "train.py").write_text("﻿x = 'ä'\n", encoding="utf-8")
-    assert programs.submitted(tmp_path, ["train.py"]) == {"train.py": "x = 'ä'\n"}
+    assert submitted(tmp_path, ["train.py"]) == {"train.py": "x = 'ä'\n"}

@@ -16,6 +16,8 @@ from nbgrader.coursedir import CourseDirectory
 from repository import ROOT
 from tiny_lab import NAME, needs_jail, once
 
+from autograder.course import graded_files
+from autograder.files import file_sha256
 from autograder.grading import audit_log
 from autograder.grading.replay import replay
 from autograder.judging.report import CheckResult, Outcome, Report
@@ -31,7 +33,7 @@ WRONG = PASSED.model_copy(update={"name": "check_b", "outcome": Outcome.WRONG, "
 def course(tmp_path):
     """A course folder with what a grading of ada's lab01 reads."""
     coursedir = CourseDirectory(root=str(tmp_path), source_directory="solutions", release_directory="labs")
-    for path in audit_log.graded_files(coursedir, NAMES).values():
+    for path in graded_files(coursedir, NAMES).values():
         path.parent.mkdir(parents=True)
         path.write_text(f"the content of {path.parent}")
     return coursedir
@@ -61,14 +63,14 @@ def test_a_grading_is_noted_with_all_that_its_score_depends_on(course):
     ]
     assert entry.limits == LIMITS and entry.versions == audit_log.versions() and entry.versions.torch
     assert abs((datetime.now(UTC) - entry.time).total_seconds()) < 60
-    for kind, path in audit_log.graded_files(course, NAMES).items():
+    for kind, path in graded_files(course, NAMES).items():
         kept = Path(course.root, audit_log.KEPT, getattr(entry.inputs, kind))
         assert kept.read_bytes() == path.read_bytes()
     assert "secret" not in Path(course.root, audit_log.LOG).read_text()
 
 
 def test_a_malformed_submission_is_noted_even_when_there_is_no_file(course):
-    audit_log.graded_files(course, NAMES)["submission"].unlink()
+    graded_files(course, NAMES)["submission"].unlink()
     entry = grade(course, malformed="It holds no file.")
     assert (entry.verdict, entry.reason, entry.score) == ("malformed submission", "It holds no file.", 0)
     assert entry.inputs.submission is None and entry.seed is None
@@ -93,7 +95,7 @@ def test_only_the_owner_reads_what_is_kept(course):
 
 def test_an_older_submission_is_still_kept_after_a_new_one(course):
     first = grade(course, report(PASSED))
-    audit_log.graded_files(course, NAMES)["submission"].write_text("another one")
+    graded_files(course, NAMES)["submission"].write_text("another one")
     second = grade(course, report(PASSED))
     assert first.inputs.submission != second.inputs.submission
     assert (Path(course.root) / audit_log.KEPT / first.inputs.submission).exists()
@@ -102,7 +104,7 @@ def test_an_older_submission_is_still_kept_after_a_new_one(course):
 
 def test_a_link_or_a_file_too_large_is_not_kept(course, tmp_path, monkeypatch):
     monkeypatch.setattr(audit_log, "MAX_BYTES", 3)
-    assert audit_log.keep(tmp_path, audit_log.graded_files(course, NAMES)["submission"])
+    assert audit_log.keep(tmp_path, graded_files(course, NAMES)["submission"])
     (tmp_path / "link").symlink_to(tmp_path / "labs")
     assert audit_log.keep(tmp_path, tmp_path / "link") is None
     assert not (tmp_path / audit_log.KEPT).exists()
@@ -180,7 +182,7 @@ def test_an_entry_that_the_disk_has_no_room_for_is_an_error(course, lines):
 
 
 def test_a_kept_copy_that_is_not_whole_is_made_anew(course, tmp_path):
-    path = audit_log.graded_files(course, NAMES)["submission"]
+    path = graded_files(course, NAMES)["submission"]
     kept = tmp_path / audit_log.KEPT / str(audit_log.keep(tmp_path, path))
     kept.write_bytes(b"")
     audit_log.keep(tmp_path, path)
@@ -191,19 +193,19 @@ def test_a_copy_is_on_disk_before_it_has_its_name(course, tmp_path, monkeypatch)
     done, synced, named = [], os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda file: done.append(f"{os.fstat(file).st_size} bytes") or synced(file))
     monkeypatch.setattr(os, "replace", lambda *paths: done.append("named") or named(*paths))
-    path = audit_log.graded_files(course, NAMES)["submission"]
+    path = graded_files(course, NAMES)["submission"]
     audit_log.keep(tmp_path, path)
     assert done == [f"{path.stat().st_size} bytes", "named"]
 
 
 @pytest.mark.parametrize("of", ["open", "stat"])
 def test_a_file_that_may_not_be_read_has_no_hash(course, monkeypatch, of):
-    path = audit_log.graded_files(course, NAMES)["submission"]
+    path = graded_files(course, NAMES)["submission"]
     where = "builtins.open" if of == "open" else "pathlib.Path.is_file"  # the folder, too, may be closed
     with monkeypatch.context() as patched:
         patched.setattr(where, Mock(side_effect=PermissionError(13, "Permission denied")))
-        found = audit_log.file_sha256(path)
-    assert found is None and audit_log.file_sha256(path)
+        found = file_sha256(path)
+    assert found is None and file_sha256(path)
 
 
 def test_a_log_whose_end_was_cut_off_is_found_by_the_graded_notebook(course, lines):

@@ -24,8 +24,9 @@ from typer.testing import CliRunner
 
 from autograder.cli import app
 from autograder.course import open_course
+from autograder.files import write_whole
 from autograder.grading import audit_log, engines
-from autograder.grading.classroom import KEPT, Lab, judge_class, write_whole
+from autograder.grading.classroom import KEPT, Lab, judge_class
 from autograder.grading.engines import LocalPool
 from autograder.judging.report import CheckResult, Outcome, Report
 

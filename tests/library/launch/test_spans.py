@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 import worldsize as ws
 from worldsize.launch.protocol.call_log import DONE, ISSUED, Call
+from worldsize.launch.protocol.events import read_events
 from worldsize.launch.worker import profiling, spans
 
 
@@ -182,7 +183,7 @@ GOOD = ["communication", "communication", "send", 1.0, 2.0, 8, [1], "0", 3]
 
 
 def test_rows_become_events_in_the_time_of_the_run():
-    (event,) = spans.read_events(5, [GOOD], 0.5)
+    (event,) = read_events(5, [GOOD], 0.5)
     assert event == ws.Event(5, "communication", "communication", "send", 0.5, 1.5, 8, 8, (1,), "0", 3)
 
 
@@ -198,7 +199,7 @@ def test_a_call_that_torch_will_refuse_is_left_to_torch(kept, payload):
 def test_rows_that_are_no_events_are_refused(place, value):
     row = [*GOOD[:place], value, *GOOD[place + 1 :]]
     with pytest.raises((ValueError, TypeError)):
-        spans.read_events(0, [row], 0.0)
+        read_events(0, [row], 0.0)
 
 
 def test_a_rank_that_tells_nonsense_fails_its_run():

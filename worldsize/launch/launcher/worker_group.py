@@ -19,13 +19,13 @@ from worldsize.launch.display.output import Tail
 from worldsize.launch.display.view import View
 from worldsize.launch.protocol import codec
 from worldsize.launch.protocol.call_log import WAITING, Call, Logbook
+from worldsize.launch.protocol.events import read_events
 from worldsize.launch.protocol.failure import Failure
 from worldsize.launch.protocol.quota import EXCEEDED, Quota
 from worldsize.launch.protocol.source import MAX_LINES, Line
 from worldsize.launch.reports import diagnosis, text
 from worldsize.launch.reports.diagnosis import Standing
 from worldsize.launch.reports.result import RankFailed, Run, RunStopped, RunTimeout
-from worldsize.launch.worker import spans
 from worldsize.timeline import Timeline
 
 _GRACE_S = 1.0  # how long the others may take to tell what they saw of a failure
@@ -249,7 +249,7 @@ class Crew(ABC):
         elif member.is_settled:
             return
         elif kind == "events":
-            told = spans.read_events(member.rank, header["events"], self._start_s)
+            told = read_events(member.rank, header["events"], self._start_s)
             member.events = [*member.events, *told][-_MAX_EVENTS:]
         elif kind == "done":
             member.value, member.spans = codec.decode(body) if body else None, _read_spans(header["spans"])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from worldsize.event import COMMUNICATION, WAIT, Event
+from worldsize.event import COMMUNICATION, WAIT
 from worldsize.launch.protocol.call_log import ISSUED, Call
 
 _MAX_SPANS = 50_000  # the last ones are kept; all of them travel in one header
@@ -139,35 +138,3 @@ def drain_events() -> Iterator[list[tuple[Any, ...]]]:
     _kept.clear()
     for start in range(0, len(rows), _BATCH):
         yield rows[start : start + _BATCH]
-
-
-def read_events(rank: int, rows: Any, origin_s: float) -> list[Event]:
-    """The events that a rank drained, in seconds since `origin_s` of the monotonic clock.
-
-    Raises:
-        ValueError, TypeError: the rows are no events, which a rank may send.
-    """
-    return [_event(rank, origin_s, *row) for row in rows]
-
-
-def _event(
-    rank: int,
-    origin_s: float,
-    stream: Any,
-    kind: Any,
-    name: Any,
-    start_s: Any,
-    end_s: Any,
-    size_bytes: Any = 0,
-    peers: Any = (),
-    group: Any = "",
-    sequence: Any = 0,
-) -> Event:
-    start_s, end_s, size_bytes = float(start_s) - origin_s, float(end_s) - origin_s, int(size_bytes)
-    if not (math.isfinite(start_s) and start_s <= end_s < math.inf and size_bytes >= 0):
-        raise ValueError(f"an event from {start_s} s to {end_s} s of {size_bytes} bytes")
-    # what a collective puts on the wire is not to be seen from outside of the backend
-    sent_bytes = size_bytes if (kind, name) == (COMMUNICATION, "send") else 0
-    words = str(stream)[:80], str(kind)[:80], str(name)[:80]
-    place = tuple(int(peer) for peer in peers), str(group)[:80], int(sequence)
-    return Event(rank, *words, start_s, end_s, size_bytes, sent_bytes, *place)

@@ -1,0 +1,60 @@
+"""What nbgrader_config.py names: every class and function of the course that nbgrader loads, by a name that stays.
+
+Each is imported when nbgrader asks for it, so that a command waits only for what it uses.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_PLACES = {
+    # releasing
+    "ReleasePrograms": "autograder.authoring.programs:ReleasePrograms",
+    "SaveCells": "autograder.grading.no_kernel:SaveCells",
+    # grading
+    "Grade": "autograder.grading.preprocessor:Grade",
+    "SubmissionExporter": "autograder.grading.preprocessor:SubmissionExporter",
+    "prepare": "autograder.grading.preprocessor:prepare",
+    # collecting
+    "Collect": "autograder.submissions.lateness:Collect",
+    "Extractor": "autograder.submissions.archives:Extractor",
+    "Fetch": "autograder.submissions.exchange:Fetch",
+    "FileNames": "autograder.submissions.lateness:FileNames",
+    "Policy": "autograder.submissions.lateness:Policy",
+    "Release": "autograder.submissions.exchange:Release",
+    "ReleaseFeedback": "autograder.submissions.exchange:ReleaseFeedback",
+    "Submit": "autograder.submissions.exchange:Submit",
+    # exporting
+    "ExportGrades": "autograder.grading.exports:Grades",
+    # students' text and feedback
+    "FeedbackExporter": "autograder.feedback.page:FeedbackExporter",
+    "FeedbackGrades": "autograder.feedback.page:Grades",
+    "FormulasToMathML": "autograder.feedback.mathml:FormulasToMathML",
+    "clean_html": "autograder.feedback.sanitize:clean",
+    "highlight_code": "autograder.feedback.sanitize:highlight_code",
+    "markdown_to_html": "autograder.feedback.sanitize:markdown_to_html",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _PLACES[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_PLACES]
+
+
+def install() -> None:
+    """Make nbgrader's own commands keep the course's rules where they have no setting for it.
+
+    Lateness is then measured by the collectors' record, and the formgrader shows no student text that can run.
+    """
+    from autograder.feedback import sanitize
+    from autograder.submissions import lateness
+
+    lateness.install()
+    sanitize.install()
