@@ -199,8 +199,8 @@ class Lab:
         named = self.coursedir.config.Autograde.get("autograde_preprocessors", ())
         if GRADE not in named:
             raise ValueError(
-                f"nbgrader_config.py does not name {GRADE} among c.Autograde.autograde_preprocessors: nbgrader would run "
-                "the students' code itself, outside of any sandbox."
+                f"nbgrader_config.py does not name {GRADE} among c.Autograde.autograde_preprocessors: nbgrader would "
+                "run the students' code itself, outside of any sandbox."
             )
 
     def enter(self, student: str, judged: Judged) -> Judged:

@@ -237,7 +237,7 @@ def test_a_damaged_file_is_a_verdict_and_needs_no_judge(course, judgings):
 
 def test_nothing_is_entered_where_nbgrader_would_run_the_code_itself(course, judgings):
     config = course / "nbgrader_config.py"
-    config.write_text(config.read_text().replace('"autograder.grading.preprocessor.Grade",', ""))
+    config.write_text(config.read_text().replace('"autograder.nbgrader.Grade",', ""))
     hand_in(course, "anna")
     with pytest.raises(ValueError, match=r"does not name autograder\.grade\.Grade"):
         lab(course).enter("anna", lab(course).judge("anna"))
