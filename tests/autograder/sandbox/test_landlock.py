@@ -195,7 +195,7 @@ def test_a_lab_is_judged_and_values_do_not_pass_between_checks(tmp_path):
     finds = "import os\ndef mean(tensor):\n    raise ValueError('left' in os.listdir('.'))"
     program = f"""
 import sys
-sys.path.insert(0, "tests")
+sys.path.insert(0, "tests/support")
 from pathlib import Path
 from tiny_lab import judged
 report = judged(Path({str(checks)!r}), total={remembers!r}, mean={finds!r}, allow_untrusted=True)
