@@ -5,6 +5,8 @@
 import math
 import time
 
+from worldsize.launch.worker import spans
+
 
 def total(tensor):
     for name in ("time", "monotonic", "perf_counter", "process_time", "thread_time"):
