@@ -20,11 +20,11 @@ from autograder.judging.report import NO_CODE, CheckResult, Outcome, Report
 from autograder.quiz.atomic_folder import in_place_of
 from autograder.quiz.formats import notebook as forms_notebook
 from autograder.quiz.key import Key, parse_key, read_key
-from autograder.quiz.marks import sheets
+from autograder.quiz.marked_forms import mark_forms
 from autograder.quiz.notebook_responses import read_cells
 from autograder.quiz.page_html import solution
-from autograder.quiz.responses import Handed
-from autograder.quiz.results import Told, told
+from autograder.quiz.responses import Responses
+from autograder.quiz.results import AnswerFeedback, feedback_on
 from autograder.quiz.whole_bank import read_bank
 
 HANDOUTS = "handouts"
@@ -72,12 +72,12 @@ def report(key: Path, bank: Path, student: str, submission: NotebookNode) -> Rep
     forms = read_key(key, read_bank(bank), student)
     if not forms:
         raise ValueError(f"{key} has no form for {student}: who is not on the quiz's roster cannot be marked.")
-    handed = Handed(forms)
-    form = handed.form(student, "the notebook")
+    responses = Responses(forms)
+    form = responses.form(student, "the notebook")
     assert form is not None
-    read_cells(submission, form, "the notebook", handed)
-    (sheet,) = sheets(forms, handed)
-    checks = [_result(one) for one in told(sheet, handed.problems)]
+    read_cells(submission, form, "the notebook", responses)
+    (marked_form,) = mark_forms(forms, responses)
+    checks = [_result(one) for one in feedback_on(marked_form, responses.problems)]
     return Report(checks=checks, tier=NO_CODE, seed=0, duration_s=time.monotonic() - start_s)
 
 
@@ -107,7 +107,7 @@ def _point(number: int) -> str:
     return f"point_{number}"
 
 
-def _result(one: Told) -> CheckResult:
+def _result(one: AnswerFeedback) -> CheckResult:
     number, variant, share = one.answered.number, one.answered.variant, one.answered.marked.share
     outcome = _OUTCOMES[one.style]
     is_written = one.written and (one.problem or not one.answered.is_empty)

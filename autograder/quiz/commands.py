@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE
@@ -14,7 +14,9 @@ from rich.table import Table
 from autograder.terminal import console, errors, told
 
 if TYPE_CHECKING:
-    from autograder.quiz.responses import Handed
+    from collections.abc import Sequence
+
+    from autograder.quiz.marked_forms import MarkedForm
 
 app = typer.Typer(no_args_is_help=True, help="Make, mark and preview quizzes: a form for each student, equally hard.")
 
@@ -51,14 +53,11 @@ def make(
     jobs: Annotated[int | None, typer.Option(min=1, help="How many processes; by default one a core.")] = None,
 ) -> None:
     """Write a form for each student in every format, the key, and a summary; all of it or nothing."""
-    from autograder.quiz import options
-    from autograder.quiz.blueprint import shares
-    from autograder.quiz.make import make, refuse_to_destroy, secret
-    from autograder.quiz.roster import read_roster
-    from autograder.quiz.whole_bank import read_bank
+    from autograder.quiz import command_options
+    from autograder.quiz.quiz_folder import refuse_to_destroy, write_quiz
     from worldsize.quiz.bank import find_folder
 
-    wanted: dict[str, Any] = {
+    changes = {
         "title": title,
         "weeks": week,
         "objectives": objective,
@@ -67,31 +66,15 @@ def make(
         "minutes": minutes,
     }
     with told():
-        if (key_file is None) == (seed is None):
-            raise ValueError("Give either --key-file, a secret that is made if absent, or for a demonstration --seed.")
+        refuse_to_destroy(out, force)  # before a secret is created
         folder = bank or find_folder()
-        plan = options.blueprint(folder, blueprint, wanted)
-        formats = options.formats(format or (), paper)
-        students, questions = read_roster(roster), read_bank(folder)
-        refuse_to_destroy(out, force)
-        shares(plan, questions)  # tells what the bank lacks, before a secret is made
-        key = secret(key_file) if key_file else f"seed {seed}".encode()
+        quiz = command_options.chosen_quiz(folder, roster, blueprint, changes, format or (), paper, key_file, seed)
         with _bar() as bar:
-            task = bar.add_task("Writing", total=len(students))
-            summary = make(
-                plan,
-                questions,
-                students,
-                key,
-                formats,
-                out,
-                force=force,
-                jobs=jobs,
-                done=lambda num: bar.advance(task, num),
-            )
+            task = bar.add_task("Writing", total=len(quiz.roster))
+            summary = write_quiz(quiz, out, force=force, jobs=jobs, done=lambda num: bar.advance(task, num))
     console.print(summary, markup=False, soft_wrap=True)
-    if any(one.name == "pdf" for one in formats) and (without := options.without_a_font(students)):
-        errors.print(without, markup=False, soft_wrap=True)
+    if warning := command_options.font_warning(quiz):
+        errors.print(warning, markup=False, soft_wrap=True)
     console.print(f"Written: {out}", markup=False, soft_wrap=True)
 
 
@@ -116,52 +99,43 @@ def mark(
     force: Annotated[bool, typer.Option("--force", help="Replace marks that are there.")] = False,
 ) -> None:
     """Mark a class's responses: scores, a page of feedback for each student, and how each question did."""
-    from autograder.quiz import results
+    from autograder.quiz import command_options, results
     from autograder.quiz.key import read_key
-    from autograder.quiz.marks import sheets
-    from autograder.quiz.response_layouts import read_responses
+    from autograder.quiz.marked_forms import mark_forms
+    from autograder.quiz.response_reader import read_responses
     from autograder.quiz.whole_bank import read_bank
     from worldsize.quiz.bank import find_folder
 
     with told():
         forms = read_key(key, read_bank(bank or find_folder()))
-        handed = read_responses(responses, forms, encoding)
-        _stop_at_problems(handed, unreadable_as_zero, ignore_unknown)
-        sheet = sheets(forms, handed)
-        found = results.write_marked(sheet, handed, out, force=force)
-    there = [one for one in sheet if one.is_handed_in]
-    table = Table("student", "points", "percent", "", box=SIMPLE)
-    for one in sheet:
-        result = ("not handed in", "", "")
-        if one.is_handed_in:
-            passed = "[green]passed[/]" if one.is_passed else "[red]not passed[/]"
-            result = (f"{one.points:.4g} of {one.out_of}", f"{one.fraction:.0%}", passed)
-        table.add_row(escape(one.form.student.id), *result)
-    console.print(table)
-    flagged = [item for item in found if item.flags]
-    for item in flagged:
-        names = ", ".join(dict.fromkeys(flag.name for flag in item.flags))
-        console.print(f"[yellow]look at[/] {item.question.id}: {names}", soft_wrap=True)
-    num = len(handed.problems) + len(handed.strangers)
-    counted = f" {num} things could not be read or have no form: {results.UNREADABLE}." if num else ""
+        read = read_responses(responses, forms, encoding)
+        command_options.refuse_problems(read, unreadable_as_zero, ignore_unknown)
+        marked_forms = mark_forms(forms, read)
+        items = results.write_marked(marked_forms, read, out, force=force)
+    console.print(_points_table(marked_forms))
+    for item in items:
+        if item.flags:
+            names = ", ".join(dict.fromkeys(flag.name for flag in item.flags))
+            console.print(f"[yellow]look at[/] {item.question.id}: {names}", soft_wrap=True)
+    there = [one for one in marked_forms if one.is_handed_in]
+    num = len(read.problems) + len(read.strangers)
+    unreadable = f" {num} things could not be read or have no form: {results.UNREADABLE}." if num else ""
     console.print(
-        f"{len(there)} of {len(sheet)} handed in, {sum(one.is_passed for one in there)} passed.{counted}\n"
+        f"{len(there)} of {len(forms)} handed in, {sum(one.is_passed for one in there)} passed.{unreadable}\n"
         f"Written: {out / results.SCORES}, {out / results.REPORT}, {out / results.FEEDBACK}/",
         soft_wrap=True,
     )
 
 
-def _stop_at_problems(handed: Handed, unreadable_as_zero: bool, ignore_unknown: bool) -> None:
-    serious = [one for one in handed.problems if one.number is None or not unreadable_as_zero]
-    serious += [] if ignore_unknown else handed.strangers
-    if not serious:
-        return
-    advice = ["Nothing was written. Mend these in the responses"]
-    if any(one.number for one in serious):
-        advice.append("or count responses that cannot be read as wrong with --unreadable-as-zero")
-    if handed.strangers and not ignore_unknown:
-        advice.append("or leave out who has no form with --ignore-unknown")
-    raise ValueError("\n".join([*map(str, serious), ", ".join(advice) + "."]))
+def _points_table(marked_forms: Sequence[MarkedForm]) -> Table:
+    table = Table("student", "points", "percent", "", box=SIMPLE)
+    for one in marked_forms:
+        result = ("not handed in", "", "")
+        if one.is_handed_in:
+            passed = "[green]passed[/]" if one.is_passed else "[red]not passed[/]"
+            result = (f"{one.points:.4g} of {one.out_of}", f"{one.fraction:.0%}", passed)
+        table.add_row(escape(one.form.student.id), *result)
+    return table
 
 
 @app.command()

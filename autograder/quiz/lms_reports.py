@@ -19,8 +19,9 @@ from functools import lru_cache
 from html import unescape
 from typing import Any
 
+from autograder.quiz.csv_table import Table
 from autograder.quiz.forms import Form
-from autograder.quiz.responses import Handed, Problem, Table
+from autograder.quiz.responses import Problem, Responses
 from autograder.quiz.written_answers import understood
 from worldsize.quiz.question_text import html
 from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Variant
@@ -44,13 +45,13 @@ def is_canvas(head: Sequence[str]) -> bool:
     return set(head) >= _CANVAS_ENDS and any(re.match(r"\d+: ", name) for name in head)
 
 
-def read_moodle(table: Table, handed: Handed) -> None:
+def read_moodle(table: Table, responses: Responses) -> None:
     """Reads Moodle's report; by number, or by the questions' texts where the report has them.
 
     Raises:
         ValueError: no column names our students, or the numbers of questions differ.
     """
-    column = _students(table, handed, ("Username", "ID number", "Email address"))
+    column = _students(table, responses, ("Username", "ID number", "Email address"))
     numbers = [int(name.split()[1]) for name in table.head if re.fullmatch(r"Response \d+", name)]
     for line, row in table.rows:
         where = table.where(line)
@@ -58,39 +59,39 @@ def read_moodle(table: Table, handed: Handed) -> None:
         state = (row.get("State") or row.get("Status") or "").strip()
         if state == "-" and set(written.values()) <= {"-", ""}:
             continue  # enrolled, without an attempt
-        form = handed.form(row[column], where)
-        if form is None or not handed.once(form, where):
+        form = responses.form(row[column], where)
+        if form is None or not responses.once(form, where):
             continue
         if state not in ("", "Finished"):
             reason = f"the attempt is {state!r} and not 'Finished'"
-            handed.problems.append(Problem(where, form.student.id, None, reason))
+            responses.problems.append(Problem(where, form.student.id, None, reason))
             continue
         for number, text in written.items():
             asked = row.get(f"Question {number}")
             place = _by_text(form, asked) if asked is not None else _by_place(form, number, len(numbers))
-            _put(handed, form, place, text, where, number, of_moodle)
-        handed.minutes |= _minutes(form, row.get("Time taken") or row.get("Duration") or "")
+            _put(responses, form, place, text, where, number, of_moodle)
+        responses.minutes |= _minutes(form, row.get("Time taken") or row.get("Duration") or "")
 
 
-def read_canvas(table: Table, handed: Handed) -> None:
+def read_canvas(table: Table, responses: Responses) -> None:
     """Reads Canvas's student analysis by the questions' texts.
 
     Raises:
         ValueError: no column names our students.
     """
-    column = _students(table, handed, ("sis_id", "id", "name"))
+    column = _students(table, responses, ("sis_id", "id", "name"))
     questions = {name: name.partition(": ")[2] for name in table.head if re.match(r"\d+: ", name)}
     for line, row in table.rows:
         where = table.where(line)
-        form = handed.form(row[column], where)
-        if form is None or not handed.once(form, where):
+        form = responses.form(row[column], where)
+        if form is None or not responses.once(form, where):
             continue
         for number, (name, text) in enumerate(questions.items(), start=1):
             written = row[name].strip()
             place = _by_text(form, text)
             if place is None and not written:
                 continue  # a question of somebody else's form
-            _put(handed, form, place, written, where, number, of_canvas)
+            _put(responses, form, place, written, where, number, of_canvas)
 
 
 def of_moodle(answer: Answer, text: str) -> Any:
@@ -172,10 +173,10 @@ def bare(text: str) -> str:
     return _MARKUP.sub("", text).casefold()
 
 
-def _students(table: Table, handed: Handed, columns: Sequence[str]) -> str:
+def _students(table: Table, responses: Responses, columns: Sequence[str]) -> str:
     """The one of these columns that has the most of our students."""
     there = [name for name in columns if name in table.head]
-    known = {name: sum(handed.is_known(row[name]) for _, row in table.rows) for name in there}
+    known = {name: sum(responses.is_known(row[name]) for _, row in table.rows) for name in there}
     if not any(known.values()):
         raise ValueError(
             f"{table.file} names none of the key's students in its columns "
@@ -184,13 +185,13 @@ def _students(table: Table, handed: Handed, columns: Sequence[str]) -> str:
     return max(there, key=known.__getitem__)
 
 
-def _put(handed: Handed, form: Form, place: int | None, text: str, where: str, column: int, read: Any) -> None:
+def _put(responses: Responses, form: Form, place: int | None, text: str, where: str, column: int, read: Any) -> None:
     if place is None:
         if text not in ("", "-"):
             reason = f"the question of column {column} is not in this form, or is there twice, and is answered {text!r}"
-            handed.problems.append(Problem(where, form.student.id, None, reason))
+            responses.problems.append(Problem(where, form.student.id, None, reason))
         return
-    handed.put(form, place, text, where, lambda: read(handed.answer(form, place), text))
+    responses.put(form, place, text, where, lambda: read(responses.answer(form, place), text))
 
 
 def _by_place(form: Form, number: int, num: int) -> int:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from autograder.quiz.marks import Answered, Sheet
+from autograder.quiz.marked_forms import MarkedAnswer, MarkedForm
 from worldsize.quiz import Question
 from worldsize.quiz.bank import Choices, Cloze, Number, Words, gap_names
 from worldsize.quiz.marking import mark_answer
@@ -253,19 +253,19 @@ class Overview:
     minutes_planned: float
 
 
-def overview(sheets: Sequence[Sheet]) -> Overview:
+def overview(marked_forms: Sequence[MarkedForm]) -> Overview:
     """What the marks say of the quiz. Raises: ValueError when nobody handed anything in."""
-    there = _handed_in(sheets)
-    fractions = np.array([sheet.fraction for sheet in there])
+    there = _handed_in(marked_forms)
+    fractions = np.array([marked_form.fraction for marked_form in there])
     alpha, told, num = _reliability(there)
-    shares = np.array([sheet.points for sheet in there])
+    shares = np.array([marked_form.points for marked_form in there])
     whole = alpha is not None and num == there[0].out_of
-    taken = [sheet.minutes for sheet in there if sheet.minutes is not None]
+    taken = [marked_form.minutes for marked_form in there if marked_form.minutes is not None]
     return Overview(
         title=there[0].form.blueprint.title,
-        num_forms=len(sheets),
+        num_forms=len(marked_forms),
         num_handed_in=len(there),
-        num_passed=sum(sheet.is_passed for sheet in there),
+        num_passed=sum(marked_form.is_passed for marked_form in there),
         mean=float(fractions.mean()),
         middle=float(np.median(fractions)),
         deviation=float(fractions.std(ddof=1)) if len(there) > 1 else 0.0,
@@ -277,17 +277,17 @@ def overview(sheets: Sequence[Sheet]) -> Overview:
         if whole and alpha is not None
         else None,
         minutes=median(taken) if taken else None,
-        minutes_planned=float(np.mean([sheet.form.minutes for sheet in there])),
+        minutes_planned=float(np.mean([marked_form.form.minutes for marked_form in there])),
     )
 
 
-def items(sheets: Sequence[Sheet]) -> list[Item]:
+def items(marked_forms: Sequence[MarkedForm]) -> list[Item]:
     """What the marks say of each question, in the order of weeks and ids."""
-    results: dict[str, list[tuple[Answered, float]]] = defaultdict(list)
+    results: dict[str, list[tuple[MarkedAnswer, float]]] = defaultdict(list)
     questions: dict[str, Question] = {}
-    for sheet in _handed_in(sheets):
-        total, num = sum(one.marked.share for one in sheet.answered), len(sheet.answered)
-        for one in sheet.answered:
+    for marked_form in _handed_in(marked_forms):
+        total, num = sum(one.marked.share for one in marked_form.answered), len(marked_form.answered)
+        for one in marked_form.answered:
             rest = (total - one.marked.share) / (num - 1) if num > 1 else 0.0
             results[one.variant.question.id].append((one, rest))
             questions[one.variant.question.id] = one.variant.question
@@ -295,15 +295,17 @@ def items(sheets: Sequence[Sheet]) -> list[Item]:
     return [_item(question, results[question.id]) for question in ordered]
 
 
-def _handed_in(sheets: Sequence[Sheet]) -> list[Sheet]:
-    there = [sheet for sheet in sheets if sheet.is_handed_in]
+def _handed_in(marked_forms: Sequence[MarkedForm]) -> list[MarkedForm]:
+    there = [marked_form for marked_form in marked_forms if marked_form.is_handed_in]
     if not there:
         raise ValueError("Nobody of the key handed anything in.")
     return there
 
 
-def _reliability(sheets: Sequence[Sheet]) -> tuple[float | None, str, int]:
-    by_question = [{one.variant.question.id: one.marked.share for one in sheet.answered} for sheet in sheets]
+def _reliability(marked_forms: Sequence[MarkedForm]) -> tuple[float | None, str, int]:
+    by_question = [
+        {one.variant.question.id: one.marked.share for one in marked_form.answered} for marked_form in marked_forms
+    ]
     shared = sorted(set(by_question[0]).intersection(*by_question))
     if len(shared) < 2:
         return None, "not defined: fewer than two questions were asked of everybody", len(shared)
@@ -314,7 +316,7 @@ def _reliability(sheets: Sequence[Sheet]) -> tuple[float | None, str, int]:
     return alpha, f"of {asked} {len(shared)} questions that everybody was asked", len(shared)
 
 
-def _item(question: Question, results: Sequence[tuple[Answered, float]]) -> Item:
+def _item(question: Question, results: Sequence[tuple[MarkedAnswer, float]]) -> Item:
     shares, rests = [one.marked.share for one, _ in results], [rest for _, rest in results]
     variants = None
     if question.parameters:
@@ -337,7 +339,7 @@ def _item(question: Question, results: Sequence[tuple[Answered, float]]) -> Item
     return Item(**{**vars(found), "flags": tuple(_flags(found))})
 
 
-def _uses(question: Question, results: Sequence[tuple[Answered, float]]) -> Iterable[Use]:
+def _uses(question: Question, results: Sequence[tuple[MarkedAnswer, float]]) -> Iterable[Use]:
     rests = [rest for _, rest in results]
     upper, lower = upper_group(rests), upper_group([-rest for rest in rests])
     gaps = gap_names(question.text) if isinstance(question, Cloze) else [""]
@@ -382,7 +384,7 @@ def _choice_label(asked: Choices, place: int) -> str:
     return " ".join((choice.text or choice.value or "").split())
 
 
-def _labels(one: Answered, gap: str) -> set[str]:
+def _labels(one: MarkedAnswer, gap: str) -> set[str]:
     """What somebody answered, in the words of `_known`."""
     if one.is_empty or one.given is None:
         return {EMPTY}

@@ -4,8 +4,8 @@ import pytest
 
 from worldsize import quiz
 from worldsize.explore import frontend
-from worldsize.quiz.form import form
-from worldsize.quiz.form import page as page_of
+from worldsize.quiz.answer_form import form
+from worldsize.quiz.answer_form import page as page_of
 
 QUESTION = """
 title = "a test"
@@ -152,7 +152,7 @@ def test_without_anyone_to_click_the_questions_stand_there_without_answers(bank)
 
 
 def test_with_a_live_kernel_the_form_comes_with_html_and_text(bank, monkeypatch):
-    monkeypatch.setattr(frontend, "is_there", lambda: True)
+    monkeypatch.setattr(frontend, "is_interactive", lambda: True)
     bundle = quiz.ask("test", folder=bank())._repr_mimebundle_()
     assert set(bundle) == {"application/vnd.jupyter.widget-view+json", "text/html", "text/plain"}
 

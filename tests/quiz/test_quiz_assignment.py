@@ -18,7 +18,7 @@ from autograder.quiz.assignment import assign
 from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.formats import FORMATS
 from autograder.quiz.key import read_key
-from autograder.quiz.make import make
+from autograder.quiz.quiz_folder import Quiz, write_quiz
 from autograder.quiz.roster import Student
 from autograder.quiz.whole_bank import read_bank
 from autograder.submissions.notebook import Malformed, read_submission
@@ -50,7 +50,7 @@ def grade_quiz(root):
     shutil.copy(ROOT / "nbgrader_config.py", root)
     questions = read_bank(write_bank(root / "quizzes"))
     plan = Blueprint(title="Week 2", count=COUNT, pass_fraction=0.5)
-    make(plan, questions, CLASS, b"secret", [FORMATS["ipynb"]], root / "quiz", jobs=1)
+    write_quiz(Quiz(plan, questions, CLASS, b"secret", [FORMATS["ipynb"]]), root / "quiz", jobs=1)
     log = [run(root, "autograder", "quiz", "assign", "quiz/key.json", NAME)]
     log.append(run(root, "nbgrader", "generate_assignment", NAME))
     forms = forms_of(root)

@@ -17,13 +17,13 @@ from quiz_samples import NUMERIC, WORDS, question
 from typer.testing import CliRunner
 
 from autograder.cli import app
-from autograder.quiz import make as making
+from autograder.quiz import form_writers, quiz_folder
 from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.formats import FORMATS
 from autograder.quiz.forms import Form, deal
+from autograder.quiz.forms_summary import shared, summary_text
 from autograder.quiz.key import printed, read_key
 from autograder.quiz.roster import Student, read_roster
-from autograder.quiz.summary import shared, summarised
 from autograder.quiz.whole_bank import read_bank
 
 PAPER = ("md", "html", "pdf", "ipynb")
@@ -82,12 +82,12 @@ def test_key_draws_the_forms_again_and_its_table_has_every_answer(place, make):
 def test_an_answer_is_no_formula_in_the_keys_table():
     asked = question(WORDS.replace('"all-gather", ', '"＝1+1", '))
     (form,) = deal(Blueprint(title="Test", count=1), [asked], [Student("ada", "Ada")], b"k")
-    (_, row) = csv.reader(making._table([form]).decode("utf-8-sig").splitlines())
+    (_, row) = csv.reader(quiz_folder._table([form]).decode("utf-8-sig").splitlines())
     assert row[-1] == "'＝1+1 or allgather"
 
 
 def test_same_secret_gives_the_same_bytes_in_one_process_or_two_and_another_one_others(place, make, monkeypatch):
-    monkeypatch.setattr(making, "_FEW", 2)
+    monkeypatch.setattr(quiz_folder, "_FEW", 2)
     secret = place / "secret"
     assert make(seed=None, key_file=secret, out=place / "one", jobs=1).exit_code == 0
     key = secret.read_text()
@@ -139,7 +139,7 @@ def test_an_id_of_two_files_is_told(place, make):
         ({"blueprint": "final"}, "There is no blueprint 'final'"),
         ({"format": "docx"}, "There is no format 'docx': choose from md, html"),
         ({"paper": "a5"}, "There is no paper 'a5': choose one of a4, letter"),
-        ({"seed": None}, "Give either --key-file, a secret that is made if absent, or for a demonstration --seed"),
+        ({"seed": None}, "Give either --key-file, a secret that is created if absent, or --seed for a demonstration"),
         ({"key_file": "secret"}, "Give either --key-file"),
     ],
 )
@@ -179,7 +179,7 @@ def test_an_earlier_quiz_is_replaced_by_force_alone_and_other_things_never(place
     after = contents(place / "quiz")
     assert "html/s0000.html" in after and not (place / "quiz/md").exists()
     (place / "quiz/html/marks.txt").write_text("mine")
-    assert "holds html/marks.txt, which is no part of a quiz" in make("--force").output
+    assert "holds html/marks.txt, which is not part of a quiz" in make("--force").output
     assert contents(place / "quiz") == {**after, "html/marks.txt": b"mine"}
 
 
@@ -226,7 +226,7 @@ def test_an_interrupt_waits_while_a_process_is_started_also_where_another_thread
     other.start()
     reached = []
     try:
-        with pytest.raises(KeyboardInterrupt), making.interrupts_held():
+        with pytest.raises(KeyboardInterrupt), form_writers.interrupts_held():
             os.kill(os.getpid(), signal.SIGINT)
             reached.append(over.wait(0.1))
     finally:
@@ -241,7 +241,7 @@ def test_summary_tells_shared_variants_as_a_count_by_hand_does(place):
     ids = [{variant.id for variant in form.variants if variant.parameters} for form in forms]
     pairs = [len(one & other) / 12 for n, one in enumerate(ids) for other in ids[:n]]
     assert shared(forms) == (pytest.approx(sum(pairs) / len(pairs)), max(pairs)) and max(pairs) > 0
-    text = summarised(forms, ["md"])
+    text = summary_text(forms, ["md"])
     assert "questions of every form" in text and f"{max(pairs):.1%} at worst" in text
     assert [line.split()[-1] for line in text.splitlines() if line.strip().startswith("all ")] == ["12"]
 
@@ -254,7 +254,7 @@ def test_summary_tells_when_forms_differ():
         asked[1][0].variant, question=asked[1][0].variant.question.model_copy(update={"difficulty": 3})
     )
     other = (dataclasses.replace(asked[1][0], variant=harder),)
-    text = summarised([Form(ada, blueprint, asked[0]), Form(bo, blueprint, other)], ["md"])
+    text = summary_text([Form(ada, blueprint, asked[0]), Form(bo, blueprint, other)], ["md"])
     assert "OTHERS DIFFER" in text and "mean difficulty  2.00 to 3.00" in text
 
 

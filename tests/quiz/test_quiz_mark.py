@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from autograder.cli import app
 from autograder.quiz import results
+from autograder.quiz.csv_table import read_table
 from autograder.quiz.lms_reports import comparable, of_moodle
-from autograder.quiz.marks import sheets
+from autograder.quiz.marked_forms import mark_forms
 from autograder.quiz.notebook_responses import value
-from autograder.quiz.response_layouts import read_responses
-from autograder.quiz.responses import read_table
+from autograder.quiz.response_reader import read_responses
 from autograder.quiz.written_answers import of_value, understood
 from worldsize.quiz import mark
 from worldsize.quiz.variant import Gaps, Options, Order
@@ -189,7 +189,7 @@ def test_marks_are_replaced_only_by_force_and_other_things_never(run, tmp_path, 
     assert (out / "scores.csv").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     (out / "thesis.tex").touch()
-    assert "holds thesis.tex, which is no part of a marked quiz" in run(table, "--force")[0].output
+    assert "holds thesis.tex, which is not part of a marked quiz" in run(table, "--force")[0].output
 
 
 def test_formulas_in_tables_are_neutralised(run, dealt):
@@ -556,5 +556,5 @@ def test_the_head_may_have_separators_in_quotes(tmp_path):
 def test_sheets_count_nothing_for_nothing(dealt, tmp_path):
     file = tmp_path / "r.csv"
     file.write_text(long([("ada", 1, "")]), encoding="utf-8")
-    ada, *others = sheets(dealt[0], read_responses(file, dealt[0]))
+    ada, *others = mark_forms(dealt[0], read_responses(file, dealt[0]))
     assert ada.points == 0 and ada.is_handed_in and not any(one.is_handed_in for one in others)

@@ -12,7 +12,7 @@ import pytest
 from needs import give_up
 from quiz_samples import CLOZE, FIGURE, NUMERIC, ORDERING, SINGLE, WORDS, question
 
-from autograder.markdown import texts
+from autograder.markdown import bank_text
 from autograder.markdown.formulas import typst_of
 from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.formats import FORMATS, pdf
@@ -170,16 +170,16 @@ def test_a_formula_keeps_letters_numbers_and_signs():
     ],
 )
 def test_what_cannot_be_shown_is_told(text, reason):
-    for convert in (texts.html, texts.typst):
+    for convert in (bank_text.html, bank_text.typst):
         with pytest.raises(ValueError, match=reason):
             convert(text)
 
 
 def test_a_gap_is_a_blank_wherever_it_stands():
     text = "`x = [[one]]` and $N = [[two]]$ and **[[three]]**"
-    html = texts.html(text, lambda place: f"<{place}>")
+    html = bank_text.html(text, lambda place: f"<{place}>")
     assert [html.count(f"<{place}>") for place in (1, 2, 3)] == [1, 1, 1] and "[[" not in html
-    typst = texts.typst(text, lambda place: f"#blank({place})")
+    typst = bank_text.typst(text, lambda place: f"#blank({place})")
     assert re.findall(r"#blank\((\d)\)", typst) == ["1", "2", "3"]
     form = form_of(question(CLOZE.replace("takes [[steps]] steps", "takes $N = [[steps]]$ steps")))
     assert FORMATS["pdf"].render(form).startswith(b"%PDF")

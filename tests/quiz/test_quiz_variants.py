@@ -5,8 +5,8 @@ from quiz_samples import CLOZE, FIGURE, NUMERIC, ORDERING, SINGLE, WORDS, questi
 
 from worldsize import draw as pictures
 from worldsize.quiz import draw, mark
+from worldsize.quiz.answer_form import page
 from worldsize.quiz.bank import load
-from worldsize.quiz.form import page
 from worldsize.quiz.marking import number
 from worldsize.quiz.question_text import as_text, png
 from worldsize.quiz.variant import Amount, Picture

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 
 from worldsize.bench.clusters import CLASSROOM
 from worldsize.bench.machine import describe
-from worldsize.bench.program import NO_WEIGHTS, Incomplete, Program, Start, StepLine, Trial, attempt
+from worldsize.bench.program import NO_WEIGHTS, Incomplete, Program, StepLine, TrainingSpec, Trial, attempt
 from worldsize.bench.reference_run import train_alone
-from worldsize.bench.result import Kind, Result, Scaling, Timing, points
+from worldsize.bench.result_file import Kind, Result, Scaling, Timing, points
 from worldsize.bench.task import Task
 from worldsize.hardware import Cluster
 
@@ -112,25 +112,25 @@ def time_one(program: Program, task: Task, one: Planned, num_warmup_steps: int, 
     """One timing; a program that fails has its reason in it."""
     grown = task.batch_size * (one.world_size if one.scaling == "weak" else 1)
     task = task.model_copy(update={"batch_size": grown})
-    start = Start(
+    spec = TrainingSpec(
         task, one.world_size, cluster if one.kind == "emulated" else None, is_synchronised=one.is_synchronised
     )
     timing = Timing(
         **vars(one), backend="", batch_size=grown, num_timed_steps=task.num_steps - num_warmup_steps, window_s=0.0
     )
     try:
-        trial = attempt(program, start, secrets.randbits(48))
-        timing.backend = trial.ended.backend
+        trial = attempt(program, spec, secrets.randbits(48))
+        timing.backend = trial.result.backend
         if one.kind == "real":
             timing.window_s = _real_window_s(trial, num_warmup_steps)
             timing.step_times_s = trial.record.step_times_s()
         else:
-            short = replace(start, task=task.model_copy(update={"num_steps": num_warmup_steps}))
-            before = attempt(program, short, secrets.randbits(48)).ended.timeline
-            after = trial.ended.timeline
+            short = replace(spec, task=task.model_copy(update={"num_steps": num_warmup_steps}))
+            before = attempt(program, short, secrets.randbits(48)).result.timeline
+            after = trial.result.timeline
             timing.window_s = after.end_s - before.end_s
             timing.wire_bytes_per_step = (after.bytes_sent(0) - before.bytes_sent(0)) / timing.num_timed_steps
-        timing.claimed_bytes_per_step = claimed_bytes_per_step(trial.ended.lines)
+        timing.claimed_bytes_per_step = claimed_bytes_per_step(trial.result.lines)
         if one.is_synchronised:
             timing.weights_error = weights_error(trial, task)
     except program.errors as error:

@@ -95,7 +95,7 @@ class Record:
         return [step for step, samples in taken.items() if not bool(samples.all())]
 
 
-class Feed:
+class SampleServer:
     """Serves one training; `address` is for the ranks' environment."""
 
     def __init__(self, task: Task, seed: int, folder: str, disturbance: Disturbance | None = None) -> None:
@@ -114,7 +114,7 @@ class Feed:
         self._lines: set[_Line] = set()
         self._processes: dict[int, int] = {}  # by its number a handle of every process that has come
         self._is_closed = False
-        self._accepting = threading.Thread(target=self._accept, daemon=True, name="feed")
+        self._accepting = threading.Thread(target=self._accept, daemon=True, name="sample server")
         self._accepting.start()
 
     def _accept(self) -> None:
@@ -129,7 +129,7 @@ class Feed:
                     line.close()
                     continue
                 self._lines.add(line)
-                line.thread = threading.Thread(target=self._serve, args=[line], daemon=True, name="feed line")
+                line.thread = threading.Thread(target=self._serve, args=[line], daemon=True, name="sample server line")
                 line.thread.start()  # before anybody who closes can see it
 
     def _know(self, line: _Line) -> bool:
@@ -263,7 +263,7 @@ class Feed:
         self._processes.clear()
         self._folder.cleanup()
 
-    def __enter__(self) -> Feed:
+    def __enter__(self) -> SampleServer:
         return self
 
     def __exit__(self, *_: object) -> None:

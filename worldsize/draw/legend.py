@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.patches import Rectangle
 
 from worldsize.draw.block_styles import Style, blocks, style_of
-from worldsize.draw.lettering import Lettering, width_in
+from worldsize.draw.outlined_text import OutlinedText, width_in
 from worldsize.draw.picture import INK, SCREEN_DPI, Picture
 from worldsize.draw.timeline_content import Busy
 from worldsize.draw.timeline_panel import BUBBLE, UNDERLINE_PX
@@ -52,4 +52,4 @@ class Key:
                 picture.add_artist(artist)
         at = [(x + _BOX + _PAD, y) for (x, *_), y in zip(self.places, middles, strict=True)]
         texts = [text for *_, text in self.places]
-        picture.add_artist(Lettering(picture, texts, at, inches, size=_SIZE, align="left"))
+        picture.add_artist(OutlinedText(picture, texts, at, inches, size=_SIZE, align="left"))

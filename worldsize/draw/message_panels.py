@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from worldsize.draw.circle import Circle
-from worldsize.draw.lettering import Lettering
 from worldsize.draw.message_steps import Round
+from worldsize.draw.outlined_text import OutlinedText
 from worldsize.draw.picture import BLUE, INK, VERMILLION
+from worldsize.draw.rank_circle import Circle
 
 WIDTH = 9.0  # inches, as all sizes here
 _TITLE, _CAPTION, _MARGIN = 0.36, 0.42, 0.15
@@ -65,7 +65,7 @@ class Still:
         self._write(axes, list(names.values()), list(names), size=self.size)
 
     def _write(self, axes: Axes, texts: Sequence[str], places: Sequence[tuple[float, float]], **style) -> None:
-        axes.add_artist(Lettering(axes.figure, texts, places, axes.transData, **style))
+        axes.add_artist(OutlinedText(axes.figure, texts, places, axes.transData, **style))
 
 
 def _discs(centres: Sequence[tuple[float, float]], radius: float) -> Path:

@@ -14,7 +14,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.transforms import blended_transform_factory
 
 from worldsize.draw.block_styles import Style, blocks, rectangles, style_of
-from worldsize.draw.lettering import Lettering, width_in
+from worldsize.draw.outlined_text import OutlinedText, width_in
 from worldsize.draw.picture import IDLE, INK, SCREEN_DPI
 from worldsize.draw.timeline_content import Busy
 from worldsize.event import COMMUNICATION, WAIT, Event
@@ -140,7 +140,7 @@ class Panel:
 
     def _write(self, texts: Sequence[str], places: Sequence[tuple[float, float]], within, **style) -> None:
         if texts:
-            self.axes.add_artist(Lettering(self.axes.figure, texts, places, within, **style))
+            self.axes.add_artist(OutlinedText(self.axes.figure, texts, places, within, **style))
 
 
 def lane_edges(busy: Busy) -> list[float]:

@@ -9,9 +9,9 @@ from typing import Any
 
 from worldsize.draw.picture import in_dark_theme
 from worldsize.explore import frontend
-from worldsize.explore.captured_call import Outcome, call
-from worldsize.explore.parts import Part, Words, parts_of, words_of_bundle
-from worldsize.explore.ranges import Control, controls_of
+from worldsize.explore.captured_call import CallResult, call
+from worldsize.explore.controls import Control, controls_of
+from worldsize.explore.result_parts import Part, Words, parts_of, words_of_bundle
 from worldsize.explore.widgets import Panel
 
 # in the file the stills follow the live panel; of the two, a front end shows what works there
@@ -58,11 +58,11 @@ class Explorer:
         name = getattr(self.function, "__name__", type(self.function).__name__)
         return name if name.isidentifier() else "the function"
 
-    def call(self, chosen: Mapping[str, Any]) -> Outcome:
+    def call(self, chosen: Mapping[str, Any]) -> CallResult:
         """What the function does with these values."""
         return call(self.function, {**self.fixed, **chosen})
 
-    def parts(self, outcome: Outcome) -> list[Part]:
+    def parts(self, outcome: CallResult) -> list[Part]:
         """What is to be seen of an outcome that is no error.
 
         Raises:
@@ -99,7 +99,7 @@ class Explorer:
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        if not frontend.is_there():
+        if not frontend.is_interactive():
             stills = self.stills()
         else:
             panel = Panel(self)

@@ -18,7 +18,7 @@ Places = dict[tuple[object, ...], list[Bbox]]  # of the panels of figures of one
 
 
 @dataclass(frozen=True)
-class Drawn:
+class FigureImage:
     """A figure, and what it says in words."""
 
     figure: Figure

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import ipywidgets as widgets
 
 from worldsize.draw.picture import in_dark_theme
-from worldsize.explore.captured_call import Outcome
-from worldsize.explore.figure_image import Drawn, Places
-from worldsize.explore.parts import Part, Words
-from worldsize.explore.ranges import Control
+from worldsize.explore.captured_call import CallResult
+from worldsize.explore.controls import Control
+from worldsize.explore.figure_image import FigureImage, Places
+from worldsize.explore.result_parts import Part, Words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,9 +43,9 @@ class Explored(Protocol):
     @property
     def controls(self) -> Sequence[Control]: ...
 
-    def call(self, chosen: Mapping[str, Any]) -> Outcome: ...
+    def call(self, chosen: Mapping[str, Any]) -> CallResult: ...
 
-    def parts(self, outcome: Outcome) -> list[Part]: ...
+    def parts(self, outcome: CallResult) -> list[Part]: ...
 
 
 class Panel:
@@ -95,7 +95,7 @@ class Panel:
             last = f'<div class="last" aria-hidden="true">{self._last_html}</div>' if self._last_html else ""
             self.shown.value = told.html + last
         self.told.value = f'<div role="status">{escape(self._spoken())}</div>'
-        if any(isinstance(part, Drawn) for part in self.parts):
+        if any(isinstance(part, FigureImage) for part in self.parts):
             self._sharpen_when_idle()
 
     def _spoken(self) -> str:
@@ -104,11 +104,11 @@ class Panel:
         return f"{', '.join(set_to)}: {' '.join(part.text.rstrip('.') + '.' for part in self.parts)}"
 
     def _show(self, is_sharp: bool = False) -> None:
-        def image(part: Drawn) -> str:
+        def image(part: FigureImage) -> str:
             return part.sharp(self._places) if is_sharp else part.quick(self._places)
 
         self._last_html = "".join(
-            part.html(image(part)) if isinstance(part, Drawn) else part.html for part in self.parts
+            part.html(image(part)) if isinstance(part, FigureImage) else part.html for part in self.parts
         )
         self.shown.value = self._last_html
 

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from autograder.markdown.markup import html, line, put_in, tag, words
-from autograder.quiz.formats.question_text import (
+from autograder.markdown.platform_markup import html, line, put_in, tag, words
+from autograder.quiz.formats.platform_text import (
     bounds,
     decimal,
     distinct,

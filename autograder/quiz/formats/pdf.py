@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import typst
 
-from autograder.markdown import texts
+from autograder.markdown import bank_text
+from autograder.markdown.typst_source import escaped, quoted
 from autograder.quiz.formats.form_text import gap_hints, instruction, lettered, terms, who
 from autograder.quiz.formats.format import Format
 from autograder.quiz.formats.key_text import Explained, Remark, explained
-from autograder.quiz.formats.typst_source import escaped, quoted
 from autograder.quiz.forms import Form
 from autograder.quiz.key import printed
 from worldsize.quiz import Variant
@@ -78,7 +78,7 @@ def _question(place: int, variant: Variant) -> Iterator[str]:
 
 
 def _asked(variant: Variant) -> Iterator[str]:
-    yield texts.typst(variant.text, lambda gap: f"#blank({gap})")
+    yield bank_text.typst(variant.text, lambda gap: f"#blank({gap})")
     if variant.picture:
         yield f"\n#picture({quoted(_file_name(variant.picture))}, {quoted(variant.picture.alt)})"
 
@@ -102,11 +102,11 @@ def _explained(one: Explained) -> Iterator[str]:
 def _remark(remark: Remark) -> str:
     mixed_up = f' #text(weight: "regular")[({escaped(remark.misconception)})]' if remark.misconception else ""
     is_right = "true" if remark.is_right else "false"
-    return f"#remark({is_right}, [{texts.typst(remark.answer)}{mixed_up}], [{texts.typst(remark.feedback)}])"
+    return f"#remark({is_right}, [{bank_text.typst(remark.answer)}{mixed_up}], [{bank_text.typst(remark.feedback)}])"
 
 
 def _contents(offered: list[tuple[str, str]]) -> str:
-    return ", ".join(f"[{texts.typst(text)}]" for _, text in offered)
+    return ", ".join(f"[{bank_text.typst(text)}]" for _, text in offered)
 
 
 def _file_name(picture: Picture) -> str:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from autograder.markdown.markup import html_with_mathml as html
-from autograder.markdown.markup import line, put_in, tag, words
-from autograder.quiz.formats.question_text import (
+from autograder.markdown.platform_markup import html_with_mathml as html
+from autograder.markdown.platform_markup import line, put_in, tag, words
+from autograder.quiz.formats.platform_text import (
     bounds,
     distinct,
     gaps_of,

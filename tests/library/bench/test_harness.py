@@ -6,15 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from cifar10_files import write_cifar10
 from repository import ROOT
-from test_images import write_cifar10
 
 from autograder.authoring import programs
 from worldsize import bench
-from worldsize.bench import Elastic, Result, ScriptHere, Start, Task, batches
+from worldsize.bench import RestartPolicy, Result, ScriptHere, Task, TrainingSpec, batches
 from worldsize.bench.harness import planned
 from worldsize.bench.program import read_lines, truncate_newest
-from worldsize.bench.result import Timing, points
+from worldsize.bench.result_file import Timing, points
 
 TASK = Task(num_steps=6, batch_size=16, width=4)
 OPTIONS = {"world_sizes": (1, 2), "num_repeats": 1, "num_warmup_steps": 2, "max_real_ranks": 2}
@@ -95,14 +95,14 @@ def test_the_reference_trains_on_cifar10_too(program, tmp_path, monkeypatch) -> 
     monkeypatch.setenv("WORLDSIZE_CIFAR10", str(tmp_path))
     batches._loaded.cache_clear()  # of files that another test wrote
     task = Task(num_steps=3, batch_size=6, width=4, images="cifar10")
-    trial = bench.attempt(program, Start(task, 2), seed=3)
+    trial = bench.attempt(program, TrainingSpec(task, 2), seed=3)
     assert trial.batches.batch(0)[0].shape == (6, 3, 32, 32)
     assert trial.record.missed(task) == [] and bench.weights_error(trial, task) < 1e-4
 
 
 def test_a_profiled_program_tells_what_torch_did(path) -> None:
     watched = ScriptHere(path, is_profiled=True)
-    events = bench.attempt(watched, Start(TASK, 2), seed=3).ended.timeline.of(1)
+    events = bench.attempt(watched, TrainingSpec(TASK, 2), seed=3).result.timeline.of(1)
     assert [event.name for event in events if event.kind == "data"] == [f"samples of step {n}" for n in range(6)]
     assert {"gloo:all_reduce"} <= {event.name for event in events if event.stream == "communication"}
     assert {"compute", "backward"} <= {event.kind for event in events if event.stream == "compute"}
@@ -189,9 +189,9 @@ def test_the_newest_file_loses_its_second_half_and_no_link_is_followed(tmp_path)
 def test_the_reference_survives_the_death_of_a_rank(program) -> None:
     struck = bench.Disturbance("kill", step=4, rank=1)
     task = TASK.model_copy(update={"num_steps": 8})
-    start = Start(task, 2, checkpoint_every=3, timeout_s=10)
-    trial = bench.attempt(program, start, 5, Elastic(max_restarts=1), struck)
-    assert trial.ended.restarts == 1 and struck.time_s is not None
+    spec = TrainingSpec(task, 2, checkpoint_every=3, timeout_s=10)
+    trial = bench.attempt(program, spec, 5, RestartPolicy(max_restarts=1), struck)
+    assert trial.result.restarts == 1 and struck.time_s is not None
     again = [take.step for take in trial.record.takes if take.time_s > struck.time_s and take.rank == 1]
     assert again[0] == 3
     assert bench.weights_error(trial, task) < 1e-4

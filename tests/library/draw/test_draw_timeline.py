@@ -10,7 +10,7 @@ from matplotlib.patches import PathPatch
 
 from worldsize import draw
 from worldsize.draw import block_styles
-from worldsize.draw.lettering import Lettering, outline
+from worldsize.draw.outlined_text import OutlinedText, outline
 from worldsize.draw.picture import SCREEN_DPI
 from worldsize.timeline import Event, Timeline
 
@@ -70,7 +70,7 @@ def title(picture, panel=0):
 
 def lettering(owner):
     """All texts on the axes, or in the legend of a picture."""
-    return [text for artist in owner.get_children() if isinstance(artist, Lettering) for text in artist.texts]
+    return [text for artist in owner.get_children() if isinstance(artist, OutlinedText) for text in artist.texts]
 
 
 def on_blocks(picture):

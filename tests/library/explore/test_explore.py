@@ -13,7 +13,7 @@ from nbformat import v4 as notebooks
 from papermill import execute_notebook
 
 from worldsize import draw
-from worldsize.explore import explore, frontend, parts
+from worldsize.explore import explore, frontend, result_parts
 from worldsize.explore.widgets import Panel
 from worldsize.timeline import Event, Timeline
 
@@ -137,7 +137,7 @@ def test_what_is_no_function_is_refused():
     ],
 )
 def test_numbers_tables_and_text_are_told_with_their_units(value, seen):
-    (one,) = parts.parts_of(value, "step_time_s")
+    (one,) = result_parts.parts_of(value, "step_time_s")
     assert one.text == seen
     assert "<fast>" not in one.html
 
@@ -145,7 +145,7 @@ def test_numbers_tables_and_text_are_told_with_their_units(value, seen):
 def test_a_timeline_and_a_figure_become_images_with_their_words():
     plain = Figure()
     plain.subplots().set_title("Bytes by rank")
-    seen = parts.parts_of((ONE_EVENT, draw.curves({"a": [1.0]}), plain, {"a": plain, "n": 3}), "f")
+    seen = result_parts.parts_of((ONE_EVENT, draw.curves({"a": [1.0]}), plain, {"a": plain, "n": 3}), "f")
     assert [one.text[:11] for one in seen] == ["Timeline of", "Line chart ", "Bytes by ra", "n 3", "Bytes by ra"]
     image = seen[0].bundle()
     assert image["text/html"].count("<img") == 1 and 'alt="Timeline of 1 ranks' in image["text/html"]
@@ -157,8 +157,8 @@ def test_an_object_with_html_of_its_own_is_shown_by_it_and_any_other_by_its_text
         def _repr_html_(self):
             return "<b>known</b>"
 
-    assert parts.parts_of(Known(), "f")[0].html == "<b>known</b>"
-    assert parts.parts_of({1, 2} - {2}, "f")[0].html == "<pre>{1}</pre>"
+    assert result_parts.parts_of(Known(), "f")[0].html == "<b>known</b>"
+    assert result_parts.parts_of({1, 2} - {2}, "f")[0].html == "<pre>{1}</pre>"
 
 
 def test_a_move_shows_the_new_result_and_tells_it_with_what_is_set(panel):
@@ -291,7 +291,7 @@ def test_without_anyone_to_read_it_a_function_that_fails_fails_the_cell():
 
 def test_with_a_live_kernel_the_panel_comes_first_and_the_stills_after_it(monkeypatch):
     shown = []
-    monkeypatch.setattr(frontend, "is_there", lambda: True)
+    monkeypatch.setattr(frontend, "is_interactive", lambda: True)
     monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle))
     explore(fails, n=(1, 2))._ipython_display_()
     live, numbers, sentence = shown

@@ -20,7 +20,7 @@ _ALIGNED = {"left": 0.0, "center": 0.5, "right": 1.0}
 _HALF_CAPITAL = 0.365  # half the height of a capital letter or figure, in font sizes
 
 
-class Lettering(PathCollection):
+class OutlinedText(PathCollection):
     """Texts at places of a coordinate system, all in one size; `texts` says which."""
 
     def __init__(

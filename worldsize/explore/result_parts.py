@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from worldsize import draw, units
-from worldsize.explore.figure_image import Drawn
+from worldsize.explore.figure_image import FigureImage
 from worldsize.timeline import Timeline
 
 _MOST_ROWS = 50
@@ -29,7 +29,7 @@ class Words:
         return {"text/html": self.html, "text/plain": self.text}
 
 
-Part = Words | Drawn
+Part = Words | FigureImage
 
 
 def parts_of(value: Any, name: str) -> list[Part]:
@@ -39,7 +39,7 @@ def parts_of(value: Any, name: str) -> list[Part]:
     if isinstance(value, Timeline):
         return parts_of(draw.timeline(value), name)
     if isinstance(value, Figure):
-        return [Drawn(value, _alt(value, name))]
+        return [FigureImage(value, _alt(value, name))]
     value = _plain(value)
     if isinstance(value, str):
         return [Words("".join(f"<p>{escape(line)}</p>" for line in value.splitlines()), value)]
