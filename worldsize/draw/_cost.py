@@ -12,7 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from worldsize import units
-from worldsize.draw.picture import BLACK, BLUE, FAINT, GREEN, INK, LEGEND, ORANGE, VERMILLION, Picture, finish
+from worldsize.draw.annotations import white_box
+from worldsize.draw.palette import BLACK, BLUE, FAINT, GREEN, INK, ORANGE, VERMILLION
+from worldsize.draw.picture import Picture, finish
 
 Cost = Callable[[float], float] | Mapping[float, float]
 Crossover = tuple[float, str, str]
@@ -64,7 +66,7 @@ def cost(
         _mark(axes, size, costs[new](size), new, place)
     axes.set_xlim(low / 1.15, high * 1.15)
     _tell_units(axes)
-    picture.legend(ncols=min(4, len(axes.get_legend_handles_labels()[1])), handlelength=3.2, **LEGEND)
+    picture.legend_below(ncols=min(4, len(axes.get_legend_handles_labels()[1])), handlelength=3.2)
     finish(axes, title)
     told = _told(costs, (low, high), _shared(algorithms, low, high), found)
     picture.alt = f"{title}, from {_size(low)} to {_size(high)}: {told}. {_ends(costs, low, high)}."
@@ -188,10 +190,9 @@ def _draw_points(
 def _mark(axes: Axes, size: float, time_s: float, new: str, place: int) -> None:
     axes.axvline(size, color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
     axes.plot(size, time_s, color=INK, marker="X", markersize=9, markeredgecolor="white", zorder=5)
-    box = {"facecolor": "white", "linewidth": 0, "pad": 1.5}
     at = {"xycoords": ("data", "axes fraction"), "xytext": (5, -6 - 16 * place), "textcoords": "offset points"}
     text = f"from {_size(size)}: {new}"
-    axes.annotate(text, (size, 1), **at, va="top", fontsize=9, color=INK, bbox=box)
+    axes.annotate(text, (size, 1), **at, va="top", fontsize=9, color=INK, bbox=white_box(1.5))
 
 
 def _told(

@@ -7,7 +7,8 @@ from itertools import cycle
 
 from matplotlib.axes import Axes
 
-from worldsize.draw.picture import Picture, finish, line_styles
+from worldsize.draw.palette import line_styles
+from worldsize.draw.picture import Picture, finish
 
 
 def curves(

@@ -10,8 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
+from worldsize.draw.annotations import white_box
 from worldsize.draw.mesh_layout import DeviceMesh, Mesh, mesh_of, rectangles
-from worldsize.draw.picture import INK, PART_STYLES, Picture, finish
+from worldsize.draw.palette import INK, PART_STYLES
+from worldsize.draw.picture import Picture, finish
 
 _WIDTH_IN = 9.0
 _MARGIN_IN = 0.9  # on the left, for the names of axes
@@ -108,8 +110,7 @@ def _draw_cell(axes: Axes, x: float, y: float, group: int) -> None:
 
 
 def _write_cell(axes: Axes, x: float, y: float, rank: int, size: float, text: str) -> None:
-    box = {"facecolor": "white", "linewidth": 0, "pad": 0.12 * size, "alpha": 0.85}
-    style = {"ha": "center", "va": "center", "color": INK, "bbox": box}
+    style = {"ha": "center", "va": "center", "color": INK, "bbox": white_box(0.12 * size, alpha=0.85)}
     axes.text(x, y + (0.3 if text else 0.5), f"{rank}", fontsize=size, fontweight="bold", **style)
     if text:
         axes.text(x, y + 0.64, text, fontsize=7.5, **style)
@@ -118,8 +119,7 @@ def _write_cell(axes: Axes, x: float, y: float, rank: int, size: float, text: st
 def _draw_nodes(axes: Axes, shape: Mesh, nodes: Mapping[int, Sequence[int]], layout: _Layout) -> None:
     """A frame round each node's cells, or one for each part where they lie apart."""
     places = shape.places
-    box = {"facecolor": "white", "linewidth": 0, "pad": 0.8}
-    style = {"fontsize": 7.5, "color": INK, "ha": "left", "va": "center", "bbox": box, "zorder": 4}
+    style = {"fontsize": 7.5, "color": INK, "ha": "left", "va": "center", "bbox": white_box(0.8), "zorder": 4}
     for node, ranks in nodes.items():
         for first, last in rectangles([places[rank] for rank in ranks]):
             left, top = layout.x[first[0]] + 0.025, layout.y[first[1]] + 0.04

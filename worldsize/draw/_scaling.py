@@ -9,7 +9,8 @@ from statistics import median
 
 from matplotlib.axes import Axes
 
-from worldsize.draw.picture import BLACK, BLUE, GREEN, GREY, INK, LEGEND, ORANGE, VERMILLION, Picture, finish
+from worldsize.draw.palette import BLACK, BLUE, GREEN, GREY, INK, ORANGE, VERMILLION
+from worldsize.draw.picture import Picture, finish
 
 StepTimes = Mapping[int, Sequence[float]]
 _STYLES = [(VERMILLION, "o"), (GREEN, "s"), (BLUE, "^"), (ORANGE, "D"), (BLACK, "v")]
@@ -129,7 +130,7 @@ def _finish(picture: Picture, axes: Axes, right: Axes, ranks: Sequence[int], tit
     right.yaxis.set_major_formatter("{x:.0f}%")
     finish(axes, title, frame=("left", "bottom", "right"))
     finish(right, "", frame=("right",))
-    picture.legend(*axes.get_legend_handles_labels(), ncols=3, fontsize=9, **LEGEND)
+    picture.legend_below(*axes.get_legend_handles_labels(), ncols=3, fontsize=9)
 
 
 def _told(speedups: _Speedups) -> str:

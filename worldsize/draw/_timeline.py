@@ -9,9 +9,11 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 
 from worldsize import units
-from worldsize.draw.legend import Key
-from worldsize.draw.picture import INK, SCREEN_DPI, Picture, finish
+from worldsize.draw.annotations import white_box
+from worldsize.draw.palette import INK
+from worldsize.draw.picture import SCREEN_DPI, Picture, finish
 from worldsize.draw.timeline_content import Busy
+from worldsize.draw.timeline_legend import TimelineLegend
 from worldsize.draw.timeline_panel import Panel, lane_names_in, rank_names_in
 from worldsize.intervals import length_s
 from worldsize.timeline import Timeline
@@ -84,48 +86,66 @@ def timelines(runs: Mapping[str, Timeline], title: str = "", streams: Collection
     return picture
 
 
+class _Layout:
+    """Where the parts of a picture are, in inches: one below the other, on one axis of time."""
+
+    def __init__(self, parts: Sequence[_Part], title: str, tells_shares: bool) -> None:
+        runs = [part.busy for part in parts]
+        num_rows = sum(len(busy.of_rank) for busy in runs)
+        most_px = (_PANELS_PX if len(parts) > 1 else _ROWS_PX) // num_rows
+        wanted_px = _LANE_PX + _MORE_LANE_PX * (max(len(busy.lanes) for busy in runs) - 1)
+        self.row = max(2, min(wanted_px, most_px)) / SCREEN_DPI
+        self.aside = max(lane_names_in(busy, self.row) for busy in runs)
+        self.left = self.aside + max(rank_names_in(busy) for busy in runs)
+        self.width = _WIDTH - self.left - _RIGHT
+        self.length_s = max(busy.length_s for busy in runs)
+        self.legend = TimelineLegend(runs, self.left, self.width, tells_shares)
+        self.foot = _FOOT if len(parts) > 1 else 0.0
+        self.title = _TITLE if title else 0.0
+        below = _BETWEEN * (len(parts) - 1) + _AXIS + self.legend.height
+        self.total = self.title + sum(map(self.head, parts)) + sum(map(self.panel, parts)) + below
+
+    def head(self, part: _Part) -> float:
+        """The height of what stands above a part's rows."""
+        return _TITLE + (_SUBTITLE if part.subtitle else 0)
+
+    def panel(self, part: _Part) -> float:
+        """The height of a part's rows, and of the arrow below them."""
+        return self.row * len(part.busy.of_rank) + self.foot
+
+
 def _draw(parts: Sequence[_Part], title: str = "", tells_shares: bool = True) -> tuple[Picture, list[Panel]]:
     """A picture of these parts, one below the other, on one axis of time."""
-    num_rows = sum(len(part.busy.of_rank) for part in parts)
-    num_lanes = max(len(part.busy.lanes) for part in parts)
-    row = (
-        max(
-            2, min(_LANE_PX + _MORE_LANE_PX * (num_lanes - 1), (_PANELS_PX if len(parts) > 1 else _ROWS_PX) // num_rows)
-        )
-        / SCREEN_DPI
-    )
-    aside = max(lane_names_in(part.busy, row) for part in parts)
-    left = aside + max(rank_names_in(part.busy) for part in parts)
-    width = _WIDTH - left - _RIGHT
-    length = max(part.busy.length_s for part in parts)
-    factor, unit = units.time_scale(length)
-    key = Key([part.busy for part in parts], left, width, tells_shares)
-    foot = _FOOT if len(parts) > 1 else 0.0
-    heads = [_TITLE + (_SUBTITLE if part.subtitle else 0) for part in parts]
-    below = _BETWEEN * (len(parts) - 1) + _AXIS + key.height
-    total = sum(heads) + row * num_rows + foot * len(parts) + below + (_TITLE if title else 0)
-
-    picture = Picture(_WIDTH, total, layout=None)
-    top = total
+    layout = _Layout(parts, title, tells_shares)
+    factor, unit = units.time_scale(layout.length_s)
+    picture = Picture(_WIDTH, layout.total, layout=None)
+    top = layout.total - layout.title
     if title:
-        top -= _TITLE
-        picture.text(left / _WIDTH, (top + 0.08) / total, title, fontsize=12, fontweight="bold", color=INK)
+        place = layout.left / _WIDTH, (top + 0.08) / layout.total
+        picture.text(*place, title, fontsize=12, fontweight="bold", color=INK)
     panels = []
-    for part, head in zip(parts, heads, strict=True):
-        height = row * len(part.busy.of_rank) + foot
-        top -= head + height
-        axes = picture.add_axes((left / _WIDTH, top / total, width / _WIDTH, height / total))
-        axes.set(xlim=(0, length / factor or 1))
-        panels.append(Panel(axes, part.busy, factor, row, width / length if length else 0, aside))
-        panels[-1].draw()
-        axes.set_ylim(len(part.busy.of_rank) + foot / row, 0)
-        _head(axes, part)
+    for part in parts:
+        top -= layout.head(part) + layout.panel(part)
+        panels.append(_add_panel(picture, layout, part, top, factor))
         top -= _BETWEEN
     for panel in panels[:-1]:
         panel.axes.tick_params(axis="x", length=0, labelbottom=False)
     panels[-1].axes.set_xlabel(f"time ({unit})", color=INK)
-    key.draw(picture)
+    layout.legend.draw(picture)
     return picture, panels
+
+
+def _add_panel(picture: Picture, layout: _Layout, part: _Part, bottom: float, factor: float) -> Panel:
+    """The panel of a part, drawn `bottom` inches above the picture's lower edge."""
+    total, height = layout.total, layout.panel(part)
+    axes = picture.add_axes((layout.left / _WIDTH, bottom / total, layout.width / _WIDTH, height / total))
+    axes.set(xlim=(0, layout.length_s / factor or 1))
+    inch = layout.width / layout.length_s if layout.length_s else 0
+    panel = Panel(axes, part.busy, factor, layout.row, inch, layout.aside)
+    panel.draw()
+    axes.set_ylim(len(part.busy.of_rank) + layout.foot / layout.row, 0)
+    _head(axes, part)
+    return panel
 
 
 def _head(axes: Axes, part: _Part) -> None:
@@ -184,8 +204,7 @@ def _mark_end(panel: Panel, end_s: float) -> None:
     told = f"× {units.significant(ratio)}" if _is_far(ratio) else f"{ratio - 1:+.1%}".replace("-", "−")
     style = {"va": "center", "fontsize": 8.5, "color": INK}
     if abs(own - reference) > _LONG_ARROW * axes.get_xlim()[1]:
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 2}
-        axes.text((own + reference) / 2, y, told, ha="center", bbox=box, **style)
+        axes.text((own + reference) / 2, y, told, ha="center", bbox=white_box(2), **style)
     else:
         beside = {"xytext": (-6, 0), "textcoords": "offset points", "ha": "right"}
         axes.annotate(told, (min(own, reference), y), **beside, **style)

@@ -12,7 +12,7 @@ from matplotlib.path import Path
 
 from worldsize.draw.message_steps import Round
 from worldsize.draw.outlined_text import OutlinedText
-from worldsize.draw.picture import BLUE, INK, VERMILLION
+from worldsize.draw.palette import BLUE, INK, VERMILLION
 from worldsize.draw.rank_circle import Circle
 
 WIDTH = 9.0  # inches, as all sizes here

@@ -21,7 +21,8 @@ def animated(still: str, ranks: Sequence[int], steps: Sequence[Round], total: in
     that any number of animations can share a page.
     """
     data = escape(json.dumps(_data(ranks, steps, total, title), separators=(",", ":")), quote=True)
-    style, script = (files("worldsize.draw").joinpath(f"player.{kind}").read_text("utf-8") for kind in ("css", "js"))
+    folder = files("worldsize.draw")
+    style, script = (folder.joinpath(f"message_player.{kind}").read_text("utf-8") for kind in ("css", "js"))
     box = f'<div class="worldsize-messages" data-run="{data}">{still}</div>'
     return f"<style>{style}</style>{box}<script>{script}</script>"
 

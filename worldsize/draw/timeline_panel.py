@@ -15,7 +15,8 @@ from matplotlib.transforms import blended_transform_factory
 
 from worldsize.draw.block_styles import Style, blocks, rectangles, style_of
 from worldsize.draw.outlined_text import OutlinedText, width_in
-from worldsize.draw.picture import IDLE, INK, SCREEN_DPI
+from worldsize.draw.palette import IDLE, INK
+from worldsize.draw.picture import SCREEN_DPI
 from worldsize.draw.timeline_content import Busy
 from worldsize.event import COMMUNICATION, WAIT, Event
 from worldsize.intervals import Stretches

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from worldsize import draw
-from worldsize.draw import picture
+from worldsize.draw import palette
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -28,8 +28,8 @@ def legend(picture):
 
 
 def test_parts_and_lines_differ_by_more_than_colour():
-    assert len({hatch for _, hatch in picture.PART_STYLES}) == len(picture.PART_STYLES)
-    assert len({tuple(style[1:]) for style in picture.LINE_STYLES}) == len(picture.LINE_STYLES)
+    assert len({hatch for _, hatch in palette.PART_STYLES}) == len(palette.PART_STYLES)
+    assert len({tuple(style[1:]) for style in palette.LINE_STYLES}) == len(palette.LINE_STYLES)
 
 
 def test_memory_says_what_does_not_fit():

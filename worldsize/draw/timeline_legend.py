@@ -9,7 +9,8 @@ from matplotlib.patches import Rectangle
 
 from worldsize.draw.block_styles import Style, blocks, style_of
 from worldsize.draw.outlined_text import OutlinedText, width_in
-from worldsize.draw.picture import INK, SCREEN_DPI, Picture
+from worldsize.draw.palette import INK
+from worldsize.draw.picture import SCREEN_DPI, Picture
 from worldsize.draw.timeline_content import Busy
 from worldsize.draw.timeline_panel import BUBBLE, UNDERLINE_PX
 from worldsize.event import COMMUNICATION
@@ -19,7 +20,7 @@ _BOX, _TALL, _PAD, _APART = 0.24, 0.14, 0.06, 0.16
 _EXPOSED, _BUBBLE = "exposed communication", "bubble (no work)"
 
 
-class Key:
+class TimelineLegend:
     """The entries of these runs in lines between `left` and `left + width`, in inches; of one run with its shares."""
 
     def __init__(self, runs: Sequence[Busy], left: float, width: float, tells_shares: bool = True) -> None:
