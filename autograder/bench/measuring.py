@@ -140,7 +140,7 @@ def main(request_path: str, outcome_path: str) -> None:
             num_warmup_steps=settings.num_warmup_steps,
             max_real_ranks=num_seen or len(os.sched_getaffinity(0)),
             journal=Path(request["journal"]),
-            told=lambda _, done, total: print(Progress(done=done, total=total).model_dump_json(), flush=True),
+            on_timing=lambda _, done, total: print(Progress(done=done, total=total).model_dump_json(), flush=True),
         )
     finally:
         student.close()

@@ -316,11 +316,13 @@ recovered = here(recovery)
 def measured():
     progress = display({"text/plain": "timing"}, raw=True, display_id=True)
 
-    def told(timing, done, total):
+    def show_progress(timing, done, total):
         progress.update({"text/plain": f"{done} of {total} timings are done"}, raw=True)
 
     source = bench.ScriptHere(program)
-    return bench.measure(source, bench.sha256_of(program), Task(), world_sizes, num_repeats=num_repeats, told=told)
+    return bench.measure(
+        source, bench.sha256_of(program), Task(), world_sizes, num_repeats=num_repeats, on_timing=show_progress
+    )
 
 
 result = Result.model_validate_json(Path(results).read_text()) if results else measured()
@@ -486,7 +488,7 @@ def profiled_step(num_ranks, step):
 
 def show_profile():
     step = profiled_step(2, step=6)
-    display(draw.timeline(step, title="One step on 2 real ranks, by torch.profiler; measured here", tells_shares=False))
+    display(draw.timeline(step, title="One step on 2 real ranks, by torch.profiler; measured here", shows_shares=False))
     exposed_s, busy_s = step.exposed_communication_s(0), step.time_s(0, "communication")
     print(f"under the profiler: {units.format_time_s(step.end_s)} a step, {exposed_s / step.end_s:.0%} of it exposed")
     print(f"the backend is busy for {busy_s / step.end_s:.0%} of it; {step.overlap_fraction(0):.0%} of that is hidden")
@@ -555,7 +557,7 @@ def show_recovery():
     lost, pause_s = struck.step - later[0].step, later[0].time_s - struck.time_s
     again_s = sum(event.duration_s for event in timeline.of(struck.rank) if event.kind == "done again")
     title = f"Rank {struck.rank} is killed at step {struck.step}; {lost} steps are done again; measured here"
-    display(draw.timeline(timeline, title=title, tells_shares=False))
+    display(draw.timeline(timeline, title=title, shows_shares=False))
     print(f"pause until the first sample: {units.format_time_s(pause_s)}")
     print(f"{lost} steps done again: {units.format_time_s(again_s)}")
 

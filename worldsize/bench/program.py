@@ -1,4 +1,4 @@
-"""A program under the contract: how it is started, and what came of it."""
+"""A program under the contract: how it is started, and what it returned."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class StepLine(BaseModel):
 
 @dataclass(frozen=True)
 class TrainingSpec:
-    """How a training is started: its ranks, whether they exchange gradients, and what of it lasts.
+    """How a training is started: its ranks, whether they exchange gradients, what it keeps.
 
-    With `cluster` the ranks are emulated, and `faults` go wrong there. `checkpoint_every` counts steps; with it the
+    With `cluster` the ranks are emulated, and `faults` happen there. `checkpoint_every` counts steps; with it the
     program keeps checkpoints, and goes on from them when it is started again. `timeout_s` is how long a rank waits for
     another one.
     """
@@ -75,10 +75,10 @@ class TrainingSpec:
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """A training under torchrun: the restarts it is granted, and whether it is also begun anew.
+    """The restarts that a training under torchrun is granted, and whether it is also begun anew.
 
-    With `is_begun_anew` the whole job dies of the first failure, the newest file among its checkpoints loses its second
-    half, as when a machine dies while it writes, and the same command is given once more.
+    With `is_begun_anew` the first failure ends the whole job, the newest file among its checkpoints loses its second
+    half, as when a machine dies while writing, and the same command is run once more.
     """
 
     max_restarts: int = 1
@@ -87,7 +87,7 @@ class RestartPolicy:
 
 @dataclass
 class TrainingResult:
-    """What a training gave: rank 0's lines, the timeline of its ranks, how often torchrun started them again."""
+    """What a training returned: rank 0's lines, its ranks' timeline, how often torchrun restarted them."""
 
     lines: list[StepLine] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline, repr=False)
@@ -103,7 +103,7 @@ class Program(Protocol):
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """By which a training ends that does not end well."""
+        """The exceptions that a failed training ends with."""
         ...
 
     def play(self, spec: TrainingSpec, address: str) -> TrainingResult:
@@ -117,7 +117,7 @@ class Program(Protocol):
 
 @dataclass
 class Trial:
-    """One training that was watched: what the program gave, and what the sample server saw."""
+    """One training under observation: what the program returned, and what the sample server saw."""
 
     result: TrainingResult
     record: Record
@@ -131,7 +131,7 @@ def attempt(
     restart_policy: RestartPolicy | None = None,
     disturbance: Disturbance | None = None,
 ) -> Trial:
-    """One training on batches of `seed`; what it raises is the program's own."""
+    """One training on batches drawn from `seed`; raises one of the program's own errors."""
     with SampleServer(spec.task, seed, program.socket_folder, disturbance) as server:
         address = server.address
         result = program.torchrun(spec, address, restart_policy) if restart_policy else program.play(spec, address)
@@ -139,7 +139,7 @@ def attempt(
 
 
 def read_lines(printed: str) -> list[StepLine]:
-    """The lines of steps among what a rank printed; whatever else it printed is passed over."""
+    """The lines of steps among what a rank printed; everything else is skipped."""
     lines = []
     for text in printed.splitlines()[-_MAX_LINES:]:
         if text.startswith("{"):
@@ -151,7 +151,7 @@ def read_lines(printed: str) -> list[StepLine]:
 
 
 class ScriptHere:
-    """A program on this machine, as its author runs it; with `is_profiled`, what torch.profiler sees is recorded."""
+    """A program on this machine, as its author runs it; with `is_profiled`, torch.profiler's events are recorded."""
 
     def __init__(
         self, path: str | os.PathLike[str], num_threads: int = 1, limit_s: float = 120, is_profiled: bool = False
@@ -159,12 +159,12 @@ class ScriptHere:
         self._path, self._num_threads, self._limit_s = Path(path).absolute(), num_threads, limit_s
         self._is_profiled = is_profiled
         if not self._path.is_file():
-            raise ValueError(f"There is no program {self._path}.")
+            raise ValueError(f"There is no program at {self._path}.")
         self.socket_folder = "/tmp"  # a socket's path must be short
         self.errors = (RunError, Incomplete)
 
     def play(self, spec: TrainingSpec, address: str) -> TrainingResult:
-        """As of `Program`; raises what `worldsize.run` raises."""
+        """The training on warm ranks; raises what `worldsize.run` raises."""
         env = {ADDRESS: address}
         options: dict[str, Any] = {"world_size": spec.world_size, "timeout_s": self._limit_s, "env": env}
         if spec.cluster is not None:
@@ -175,7 +175,7 @@ class ScriptHere:
         return result_of(run(start_on, self._num_threads, *with_args, echo=False, **options))
 
     def torchrun(self, spec: TrainingSpec, address: str, restart_policy: RestartPolicy) -> TrainingResult:
-        """As of `Program`; raises what `worldsize.torchrun` raises."""
+        """The training under torchrun's own agent; raises what `worldsize.torchrun` raises."""
         import tempfile
 
         env = {ADDRESS: address, "OMP_NUM_THREADS": str(self._num_threads)}
@@ -184,7 +184,7 @@ class ScriptHere:
 
 
 def play_on(num_threads: int, path: str, *args: str) -> None:
-    """Runs on a rank that has joined: the program, with so many threads."""
+    """Run the program on a rank that has joined, with this many threads."""
     import torch
 
     torch.set_num_threads(num_threads)
@@ -192,7 +192,7 @@ def play_on(num_threads: int, path: str, *args: str) -> None:
 
 
 def profiled(num_threads: int, path: str, *args: str) -> None:
-    """As `play_on`, under `worldsize.profile`."""
+    """Run the program like `play_on`, under `worldsize.profile`."""
     from worldsize.launch import profile
 
     with profile():
@@ -213,10 +213,10 @@ def under_agent(
     env: dict[str, str],
     between: Callable[[], None] = lambda: None,
 ) -> TrainingResult:
-    """The program under torchrun; `between` is called after a job's first end, before its checkpoints are spoilt.
+    """The program's result under torchrun; `between` is called after the first job, before its checkpoints are damaged.
 
     Raises:
-        RankFailed, RunTimeout: of `worldsize.torchrun`.
+        RankFailed, RunTimeout: from `worldsize.torchrun`.
     """
     from worldsize.launch import RankFailed
 
@@ -228,7 +228,7 @@ def under_agent(
             path,
             *spec.args(folder),
             timeout_s=left_s,
-            stalled_s=None,  # whoever hangs is the program's to find
+            stalled_s=None,  # noticing a rank that hangs is the program's task
             env=env,
             echo=False,
             nproc_per_node=spec.world_size,
@@ -251,7 +251,7 @@ def under_agent(
 
 
 def truncate_newest(folder: str) -> str:
-    """The newest file below a folder, which has then lost its second half; empty when there is none."""
+    """The newest file below a folder, after its second half was cut off; empty when there is no file."""
     newest, newest_ns = "", -1
     for inside, _, names in os.walk(folder):
         for name in names:

@@ -1,6 +1,6 @@
-"""Hands out the samples of one training and takes its weights back, by a clock that no rank can touch.
+"""The samples of one training handed out, and its weights taken back, timed by a clock that no rank can touch.
 
-Whoever asks is not trusted: it may ask for anything, send anything, and never hang up.
+A client is not trusted: it may ask for anything, send anything, and never hang up.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _POLL_S = 0.01
 class Take:
     """Samples `start` to `stop` of a step's batch, handed to a rank (by its own word) at `time_s`, in seconds.
 
-    `process` is the number of the process that asked, by the kernel's word; 0 where the system tells of none.
+    `process` is the number of the process that asked, by the kernel's word; 0 where the system does not report it.
     """
 
     rank: int
@@ -88,7 +88,7 @@ class Record:
         return [later - earlier for earlier, later in itertools.pairwise(times)]
 
     def missed(self, task: Task) -> list[int]:
-        """The steps of which not every sample was handed out."""
+        """The steps whose samples were not all handed out."""
         taken = {step: torch.zeros(task.batch_size, dtype=torch.bool) for step in range(task.num_steps)}
         for take in self.takes:
             taken[take.step][take.start : take.stop] = True
@@ -96,7 +96,7 @@ class Record:
 
 
 class SampleServer:
-    """Serves one training; `address` is for the ranks' environment."""
+    """The server of one training; `address` is for the ranks' environment."""
 
     def __init__(self, task: Task, seed: int, folder: str, disturbance: Disturbance | None = None) -> None:
         self.task, self.record, self.disturbance = task, Record(), disturbance
@@ -133,7 +133,7 @@ class SampleServer:
                 line.thread.start()  # before anybody who closes can see it
 
     def _know(self, line: _Line) -> bool:
-        """Keeps a handle of a line's process; False where so many have come that no honest program is at work."""
+        """Keep a handle of a line's process; False when there are more than an honest program has."""
         if line.pidfd is None:
             return True
         known = self._processes.get(line.process)
@@ -150,7 +150,7 @@ class SampleServer:
         try:
             while self._obey(line):
                 pass
-        except Exception:  # whatever came over the line, it is this line's end and nothing else's
+        except Exception:  # whatever was sent ends this connection and no other
             pass
         finally:
             with self._lock:
@@ -182,18 +182,18 @@ class SampleServer:
         return True
 
     def _refusal(self, wanted: list[Any]) -> str:
-        """Why there is nothing to be had; empty when there is."""
+        """Why this request is refused; empty when it is not."""
         if not all(type(one) is int for one in wanted):
             return f"rank, step, start and stop are whole numbers, not {wanted!r:.80}"
         rank, step, start, stop = wanted
         if not 0 <= rank < _MAX_RANKS:
-            return f"there is no rank {rank!r:.20}: ranks are counted from 0"
+            return f"rank {rank!r:.20} does not exist: ranks are counted from 0"
         if not 0 <= step < self.task.num_steps:
             return f"there is no step {step}: this training has {self.task.num_steps}, from 0 on"
         if not 0 <= start <= stop <= self.task.batch_size:
             return f"there are no samples {start} to {stop}: the global batch has {self.task.batch_size}, from 0 on"
         if len(self.record.takes) >= _MAX_TAKES:
-            return f"more than {_MAX_TAKES} times asked for samples"
+            return f"samples were asked for more than {_MAX_TAKES} times"
         return ""
 
     def _hand_out(self, line: _Line, take: Take) -> None:
@@ -220,14 +220,14 @@ class SampleServer:
         ours = self.disturbance
         if ours is None or ours.time_s is not None:
             return False
-        # a later step: nobody has come as this rank, so whoever comes next will do
+        # a later step: nobody has come as this rank, so the next one will do
         if take.step > ours.step or (take.step, take.rank) == (ours.step, ours.rank):
             ours.time_s = take.time_s
             return True
         return False
 
     def _disturb(self, line: _Line) -> bool:
-        """True when the one who asked lives on and is to be answered."""
+        """True when the process that asked lives on and gets its answer."""
         assert self.disturbance
         if self.disturbance.kind == "kill":
             line.signal(signal.SIGKILL)
@@ -246,12 +246,12 @@ class SampleServer:
         return True
 
     def close(self) -> None:
-        """Hangs up on everybody."""
+        """Close every connection and the server."""
         with self._lock:
             self._is_closed = True
             lines = list(self._lines)
         with contextlib.suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)  # which wakes whoever waits in accept
+            self._server.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
         self._server.close()
         for line in lines:
             line.hang_up()
@@ -279,18 +279,18 @@ class _Line:
         self.process, self.pidfd = _peer(sock)
 
     def signal(self, number: int) -> None:
-        """Signals the process, if it still runs."""
+        """Signal the process, if it still runs."""
         if self.pidfd is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
 
     def hang_up(self) -> None:
-        """Wakes whoever reads from it."""
+        """Wake the thread that reads from it."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes it for good."""
+        """Close the connection and the handle."""
         self.is_open = False
         self.sock.close()
         if self.pidfd is not None:
@@ -299,14 +299,14 @@ class _Line:
 
 
 def _has_ended(handle: int) -> bool:
-    """True when the process of this handle is no more."""
+    """True when the process of this handle has ended."""
     poll = select.poll()  # unlike select, of any number of open files
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def _peer(sock: socket.socket) -> tuple[int, int | None]:
-    """The process at the other end, its number and a handle; 0 and None where the system tells of none."""
+    """The process at the other end, its number and a handle; 0 and None where the system does not report it."""
     if not hasattr(os, "pidfd_open"):
         return 0, None
     number = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]

@@ -73,7 +73,7 @@ def ledger(table: Entries, title: str = "Your predictions") -> Picture:
     """A row for each question in order: prediction over result, on a scale of factors, and how far off in the median.
 
     `table` is what `ledger.show()` gives. A row without such a ratio says why: nothing predicted, no result yet, or a
-    prediction or result that is zero or no number, or of which one is below zero.
+    value that is zero or not a number, or values of opposite signs.
 
     Raises:
         ValueError: the ledger is empty.
@@ -101,7 +101,7 @@ def ledger(table: Entries, title: str = "Your predictions") -> Picture:
 
 
 def _ratio(entry: Entry) -> float | None:
-    """Prediction over result; None where that is no number above 0."""
+    """Prediction over result; None where that is not a number above 0."""
     prediction, result = entry.prediction, entry.result
     if prediction is None or result is None or not (math.isfinite(prediction) and math.isfinite(result)):
         return None

@@ -68,9 +68,11 @@ def mesh(
     _name_places(panel, shape, layout)
     left = -_MARGIN_IN / layout.width_in
     panel.set(xlim=(left, left + (_WIDTH_IN - 0.2) / layout.width_in), ylim=(bottom, top), xticks=[], yticks=[])
-    told = _count(in_groups, axis) + _crossing(in_groups, ranks_per_node, len(nodes))
-    finish(panel, f"{title}: {told}" if title else told, frame=())
-    picture.alt = f"{title or 'Device mesh'}: {_told(shape, nodes, ranks_per_node)}. {told}: {_listed(in_groups)}."
+    summary = _count(in_groups, axis) + _crossing(in_groups, ranks_per_node, len(nodes))
+    finish(panel, f"{title}: {summary}" if title else summary, frame=())
+    picture.alt = (
+        f"{title or 'Device mesh'}: {_describe(shape, nodes, ranks_per_node)}. {summary}: {_listed(in_groups)}."
+    )
     if contents:
         held = [f"rank {rank} holds {text}" for rank, text in contents.items()]
         more = [f"and {len(held) - _MOST_TOLD} more"] if len(held) > _MOST_TOLD else []
@@ -165,7 +167,7 @@ def _count(groups: Sequence[Sequence[int]], axis: str) -> str:
 
 
 def _crossing(groups: Sequence[Sequence[int]], ranks_per_node: int, num_nodes: int) -> str:
-    """Whether the groups stay on their nodes; empty where there is nothing to tell."""
+    """Whether the groups stay on their nodes; empty where there is only one node."""
     if num_nodes < 2 or len(groups[0]) == 1:
         return ""
     widths = {len({rank // ranks_per_node for rank in ranks}) for ranks in groups}
@@ -174,7 +176,7 @@ def _crossing(groups: Sequence[Sequence[int]], ranks_per_node: int, num_nodes: i
     return f", {'each ' if len(groups) > 1 else ''}across {'up to ' if len(widths) > 1 else ''}{max(widths)} nodes"
 
 
-def _told(shape: Mesh, nodes: Mapping[int, Sequence[int]], ranks_per_node: int) -> str:
+def _describe(shape: Mesh, nodes: Mapping[int, Sequence[int]], ranks_per_node: int) -> str:
     axes = " × ".join(f"{name} {size}" for name, size in shape.sizes.items())
     on = f" on {len(nodes)} node{'s' if len(nodes) > 1 else ''} of {ranks_per_node}" if nodes else ""
     return f"{axes}, {len(shape.ranks)} rank{'s' if len(shape.ranks) > 1 else ''}{on}"

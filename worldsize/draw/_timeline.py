@@ -22,7 +22,7 @@ _WIDTH, _RIGHT = 9.0, 0.15  # inches, as all sizes here
 _TITLE, _SUBTITLE, _AXIS, _BETWEEN, _FOOT = 0.34, 0.2, 0.52, 0.1, 0.18
 _LANE_PX, _MORE_LANE_PX = 30, 20  # a row's height, and what each lane more adds
 _ROWS_PX, _PANELS_PX = 500, 380  # the most that all rows get, in one panel or in several
-_SAME = 0.0005  # a relative difference that is none
+_SAME = 0.0005  # a relative difference too small to count
 _LONG_ARROW = 0.15  # of the axis: has room for a number
 
 
@@ -33,14 +33,15 @@ class _Part(NamedTuple):
 
 
 def timeline(
-    run: Timeline, title: str = "", streams: Collection[str] | None = None, *, tells_shares: bool = True
+    run: Timeline, title: str = "", streams: Collection[str] | None = None, *, shows_shares: bool = True
 ) -> Picture:
     """What each rank did when: a row a rank, a lane a stream; bubbles hatched, exposed communication underlined.
 
     A *bubble* is time in which a rank does not work; in it, communication is *exposed* (see `Timeline`), and the rest
     is idle. Shares are means over the ranks that have an event; where two streams overlap, each moment counts once.
     `streams` picks what is drawn. Without it, a real run's spans alone where the rest is the recorded calls, which
-    they cover; else all. Waiting has no lane of its own beside work. `tells_shares=False`: the reader is to find them.
+    they cover; else everything. Waiting has no lane of its own beside work. `shows_shares=False` leaves the shares for
+    the reader to find.
 
     Raises:
         ValueError: There is nothing to draw.
@@ -48,19 +49,19 @@ def timeline(
     busy = Busy(run, streams)
     about = f"Timeline ({title})" if title else "Timeline"
     over = f"{len(busy.of_rank)} ranks over {units.format_time_s(busy.length_s)}"
-    if not tells_shares:
-        picture, _ = _draw([_Part(busy, title)], tells_shares=False)
+    if not shows_shares:
+        picture, _ = _draw([_Part(busy, title)], shows_shares=False)
         picture.alt = f"{about} of {over}."
         return picture
-    told = busy.told()
-    picture, _ = _draw([_Part(busy, f"{title}: {told}" if title else told)])
+    shares_text = busy.describe()
+    picture, _ = _draw([_Part(busy, f"{title}: {shares_text}" if title else shares_text)])
     shares = ", ".join(f"{kind} {share:.0%}" for kind, share in busy.shares().items())
-    picture.alt = f"{about} of {over}; share of the ranks' time: {shares}; {told}."
+    picture.alt = f"{about} of {over}; share of the ranks' time: {shares}; {shares_text}."
     return picture
 
 
 def timelines(runs: Mapping[str, Timeline], title: str = "", streams: Collection[str] | None = None) -> Picture:
-    """Several runs, one below the other on one axis of time, each told by how it differs from the first.
+    """Several runs, one below the other on one axis of time, each described by how it differs from the first.
 
     Each begins at 0, with its first event. A dashed line is where the first run ends; an arrow from it shows how much
     earlier or later another does.
@@ -70,14 +71,14 @@ def timelines(runs: Mapping[str, Timeline], title: str = "", streams: Collection
     """
     if len(runs) < 2:
         raise ValueError(
-            "To compare takes two runs: give {label: timeline, label: timeline, ...}, the reference first."
+            "A comparison takes two runs: give {label: timeline, label: timeline, ...}, the reference first."
         )
     all_busy = {label: Busy(run, streams) for label, run in runs.items()}
     (first_label, first), *others = all_busy.items()
-    parts = [_Part(first, f"{first_label}: {units.format_time_s(first.length_s)}", first.told())]
+    parts = [_Part(first, f"{first_label}: {units.format_time_s(first.length_s)}", first.describe())]
     for label, busy in others:
         than = f"{label}: {units.format_time_s(busy.length_s)}, {_longer(first, busy)} {first_label}"
-        parts.append(_Part(busy, than, ": ".join([busy.told(), *_more_exposed(first, busy)])))
+        parts.append(_Part(busy, than, ": ".join([busy.describe(), *_more_exposed(first, busy)])))
     picture, panels = _draw(parts, title)
     for panel in panels:
         _mark_end(panel, first.length_s)
@@ -89,7 +90,7 @@ def timelines(runs: Mapping[str, Timeline], title: str = "", streams: Collection
 class _Layout:
     """Where the parts of a picture are, in inches: one below the other, on one axis of time."""
 
-    def __init__(self, parts: Sequence[_Part], title: str, tells_shares: bool) -> None:
+    def __init__(self, parts: Sequence[_Part], title: str, shows_shares: bool) -> None:
         runs = [part.busy for part in parts]
         num_rows = sum(len(busy.of_rank) for busy in runs)
         most_px = (_PANELS_PX if len(parts) > 1 else _ROWS_PX) // num_rows
@@ -99,7 +100,7 @@ class _Layout:
         self.left = self.aside + max(rank_names_in(busy) for busy in runs)
         self.width = _WIDTH - self.left - _RIGHT
         self.length_s = max(busy.length_s for busy in runs)
-        self.legend = TimelineLegend(runs, self.left, self.width, tells_shares)
+        self.legend = TimelineLegend(runs, self.left, self.width, shows_shares)
         self.foot = _FOOT if len(parts) > 1 else 0.0
         self.title = _TITLE if title else 0.0
         below = _BETWEEN * (len(parts) - 1) + _AXIS + self.legend.height
@@ -114,9 +115,9 @@ class _Layout:
         return self.row * len(part.busy.of_rank) + self.foot
 
 
-def _draw(parts: Sequence[_Part], title: str = "", tells_shares: bool = True) -> tuple[Picture, list[Panel]]:
+def _draw(parts: Sequence[_Part], title: str = "", shows_shares: bool = True) -> tuple[Picture, list[Panel]]:
     """A picture of these parts, one below the other, on one axis of time."""
-    layout = _Layout(parts, title, tells_shares)
+    layout = _Layout(parts, title, shows_shares)
     factor, unit = units.time_scale(layout.length_s)
     picture = Picture(_WIDTH, layout.total, layout=None)
     top = layout.total - layout.title
@@ -178,11 +179,11 @@ def _more_exposed(first: Busy, other: Busy) -> list[str]:
     if abs(more_s) <= _SAME * first.length_s:
         return ["as much exposed as in the first"]
     by_rank = {r: length_s(other.exposed[r]) - length_s(first.exposed[r]) for r in other.exposed if r in first.exposed}
-    told = f"exposed {_more(more_s)} a rank"
+    text = f"exposed {_more(more_s)} a rank"
     if by_rank:
         rank = max(by_rank, key=lambda r: abs(by_rank[r]))
-        told += f", {_more(by_rank[rank])} on rank {rank}"
-    return [told]
+        text += f", {_more(by_rank[rank])} on rank {rank}"
+    return [text]
 
 
 def _more(time_s: float) -> str:
@@ -201,10 +202,10 @@ def _mark_end(panel: Panel, end_s: float) -> None:
         "", (own, y), (reference, y), arrowprops={"arrowstyle": "-|>", "color": INK, "shrinkA": 0, "shrinkB": 0}
     )
     ratio = own / reference if reference else math.inf
-    told = f"× {units.significant(ratio)}" if _is_far(ratio) else f"{ratio - 1:+.1%}".replace("-", "−")
+    text = f"× {units.significant(ratio)}" if _is_far(ratio) else f"{ratio - 1:+.1%}".replace("-", "−")
     style = {"va": "center", "fontsize": 8.5, "color": INK}
     if abs(own - reference) > _LONG_ARROW * axes.get_xlim()[1]:
-        axes.text((own + reference) / 2, y, told, ha="center", bbox=white_box(2), **style)
+        axes.text((own + reference) / 2, y, text, ha="center", bbox=white_box(2), **style)
     else:
         beside = {"xytext": (-6, 0), "textcoords": "offset points", "ha": "right"}
-        axes.annotate(told, (min(own, reference), y), **beside, **style)
+        axes.annotate(text, (min(own, reference), y), **beside, **style)

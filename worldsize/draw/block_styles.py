@@ -1,4 +1,4 @@
-"""How each kind of work looks on a timeline: a colour, and a form that tells it without colour."""
+"""How each kind of work looks on a timeline: a colour, and a form that shows it without colour."""
 
 from __future__ import annotations
 

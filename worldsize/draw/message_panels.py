@@ -21,8 +21,8 @@ _GRIDS = [(8, 6, 12, 8), (24, 4, 8, 6.5), (math.inf, 2, 2, 7)]  # for up to so m
 _NODE_COLOUR, _FAINT_INK = "#E4EEF5", "#666666"
 
 
-class Still:
-    """Where everything goes; `height` is the picture's."""
+class StepPanels:
+    """The layout of the panels; `height` is the picture's."""
 
     def __init__(self, ranks: Sequence[int], steps: Sequence[Round]) -> None:
         _, columns, num_shown, self.size = next(grid for grid in _GRIDS if len(ranks) <= grid[0])
@@ -32,7 +32,7 @@ class Still:
         self.height = _TITLE + math.ceil(len(self.steps) / self.columns) * (self.cell + _CAPTION)
 
     def draw(self, axes: Axes, title: str) -> None:
-        """Nothing; afterwards these axes, as large as the picture, show the steps."""
+        """Draw the steps into axes as large as the picture."""
         axes.set(xlim=(0, WIDTH), ylim=(self.height, 0))
         axes.set_axis_off()
         style = {"fontsize": 11, "fontweight": "bold", "color": INK, "va": "center"}

@@ -31,7 +31,7 @@ def _data(ranks: Sequence[int], steps: Sequence[Round], total: int, title: str) 
     """Places and curves in pixels, and for each step what it says and which curve is travelled when, in seconds."""
     circle = Circle(len(ranks), _RADIUS, _WIDTH / 2, _HEIGHT / 2)
     curves: dict[tuple[float, ...], int] = {}
-    told = []
+    shown = []
     for number, step in enumerate(steps, start=1):
         moves = []
         for transfer, curve in circle.curves(ranks, step.transfers):
@@ -39,9 +39,9 @@ def _data(ranks: Sequence[int], steps: Sequence[Round], total: int, title: str) 
             size = units.format_bytes(transfer.size_bytes)
             moves.append([at, transfer.start_s, transfer.end_s, size, transfer.is_message])
         when = f"{units.format_time_s(step.start_s)} to {units.format_time_s(step.end_s)}"
-        told.append(
+        shown.append(
             {
-                "says": f"Step {number} of {total}, {when}: {step.told()}.",
+                "says": f"Step {number} of {total}, {when}: {step.describe()}.",
                 "calls": [*step.names(), step.amount()] if step.names() else [],
                 "start": step.start_s,
                 "end": step.end_s,
@@ -57,5 +57,5 @@ def _data(ranks: Sequence[int], steps: Sequence[Round], total: int, title: str) 
         "nodes": [[round(x, 1) for x in circle.place(number)] for number in range(len(ranks))],
         "names": [[round(x, 1), round(y, 1), name] for (x, y), name in circle.names(ranks).items()],
         "curves": list(curves),
-        "steps": told,
+        "steps": shown,
     }

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from worldsize.draw.palette import INK
 
 SCREEN_DPI, FILE_DPI = 96, 168
-Layout = Literal["constrained"] | None  # None: whoever draws places everything, which is faster
+Layout = Literal["constrained"] | None  # None: the drawing code places everything, which is faster
 _CLASS = "worldsize-picture"
 
 
@@ -53,7 +53,7 @@ class Picture(Figure):
 
 
 def finish(axes: Axes, title: str, frame: tuple[str, ...] = ("left", "bottom")) -> None:
-    """Gives a panel its title and the sides of its frame that are to be seen."""
+    """Give a panel its title and the visible sides of its frame."""
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
     for side, spine in axes.spines.items():
         spine.set_visible(side in frame)

@@ -23,10 +23,10 @@ _EXPOSED, _BUBBLE = "exposed communication", "bubble (no work)"
 class TimelineLegend:
     """The entries of these runs in lines between `left` and `left + width`, in inches; of one run with its shares."""
 
-    def __init__(self, runs: Sequence[Busy], left: float, width: float, tells_shares: bool = True) -> None:
+    def __init__(self, runs: Sequence[Busy], left: float, width: float, shows_shares: bool = True) -> None:
         kinds = list(dict.fromkeys(kind for busy in runs for kind in busy.kinds))
         names = [*kinds, *([_EXPOSED] if COMMUNICATION in kinds else []), _BUBBLE]
-        shares = runs[0].shares() if len(runs) == 1 and tells_shares else {}
+        shares = runs[0].shares() if len(runs) == 1 and shows_shares else {}
         self.places: list[tuple[float, int, str, str]] = []  # left, line, name, text
         x, line = left, 0
         for name in names:
@@ -39,7 +39,7 @@ class TimelineLegend:
         self.height = _BOTTOM + _LINE * (line + 1)
 
     def draw(self, picture: Picture) -> None:
-        """Nothing; afterwards the picture has its legend."""
+        """Add the legend to the picture."""
         inches = picture.dpi_scale_trans
         middles = [self.height - _LINE * (line + 0.5) for _, line, _, _ in self.places]
         for (x, _, name, _), y in zip(self.places, middles, strict=True):

@@ -34,7 +34,7 @@ Place = tuple[int, int, float, float]  # row, lane, from, until
 
 
 class Panel:
-    """Draws a run into axes in which time is in units of `factor` seconds.
+    """A run drawn into axes in which time is in units of `factor` seconds.
 
     In inches: `row` is a row's height, `inch` a second's length, `aside` what the lanes' names take, 0 without names.
     """
@@ -46,7 +46,7 @@ class Panel:
         self.edges = np.array(lane_edges(busy))
 
     def draw(self) -> None:
-        """Nothing; afterwards all is drawn."""
+        """Draw the whole run."""
         self.axes.set(ylim=(len(self.row_of), 0), yticks=[])
         self._draw_ground()
         for kind in self.busy.kinds:
@@ -92,7 +92,7 @@ class Panel:
         self._add(Style(INK), boxes)
 
     def _letter(self) -> None:
-        """Writes on each block its name, else the number that ends it, else nothing: what has room."""
+        """Write on each block its name, or only the number it ends in, or nothing, depending on the room."""
         names: dict[Place, list[Event]] = {}
         for event in self.busy.events:
             if event.kind != WAIT and event.duration_s * self.inch > width_in("1") + _ROOM:
@@ -121,7 +121,7 @@ class Panel:
         return (self.edges[lane + 1] - self.edges[lane]) * self.row * SCREEN_DPI
 
     def _name_rows(self) -> None:
-        """Names ranks, and lanes where there is more than one: all of them, or as many as have room."""
+        """Name the ranks, and lanes where there is more than one: all of them, or as many as have room."""
         beside = blended_transform_factory(self.axes.transAxes, self.axes.transData)
         unit = self.axes.bbox.width / self.axes.figure.dpi  # inches of the axes' width
         step = int(np.ceil(_TEXT_PX / (self.row * SCREEN_DPI)))
@@ -166,7 +166,7 @@ def lane_names_in(busy: Busy, row: float) -> float:
 
 
 def _fitting(events: Sequence[Event], room_in: float) -> str:
-    """What these events at one place are called, as long as there is room; nothing when there is none."""
+    """The name of these events at one place, empty when there is no room."""
     names = list(dict.fromkeys(event.name or event.kind for event in events))
     number = re.search(r"\d+$", names[0])
     choices = [" + ".join(names), *([number[0]] if number and len(names) == 1 else [])]

@@ -1,4 +1,4 @@
-"""An explorer: live where somebody is there to move a slider, a picture and a sentence everywhere."""
+"""An explorer: live where a person can move a slider, a picture and a sentence everywhere."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def explore(function: Callable[..., Any], /, **ranges: Any) -> Explorer:
 
     A range is `(low, high)`, `(low, high, step)`, or `(low, high, "x2")` to double at each step, as a range without a
     step does when its ends are 1000 times apart. A list, or a dict of texts and values, is a list to choose from;
-    `True` or `False` a check box; anything else is handed over as it is. A control starts at the function's default.
+    `True` or `False` a check box; anything else is passed on as it is. A control starts at the function's default.
     Values and results have the unit that their name ends in: `_s`, `_bytes`, `_flops`, `_fraction`.
 
     The function may give a number, a dict of numbers, a list of rows, a Timeline, a figure, text, or a tuple of these.
 
     Raises:
-        ValueError: a range that is none, an argument that the function does not have, or one that has no value.
+        ValueError: a malformed range, an argument that the function does not have, or one without a value.
     """
     controls, fixed = controls_of(function, ranges)
     return Explorer(function, controls, fixed)
@@ -63,7 +63,7 @@ class Explorer:
         return call(self.function, {**self.fixed, **chosen})
 
     def parts(self, outcome: CallResult) -> list[Part]:
-        """What is to be seen of an outcome that is no error.
+        """The visible parts of an outcome without an error.
 
         Raises:
             ValueError: it cannot be drawn; says why.
@@ -77,7 +77,7 @@ class Explorer:
         """The explorer as it is at first, without sliders: for each part what a notebook shows, then a sentence.
 
         Raises:
-            RuntimeError: the function fails at its first values, which a reader could do nothing about.
+            RuntimeError: the function fails at its first values, where a reader cannot change them.
         """
         outcome = self.call({control.name: control.value for control in self.controls})
         if outcome.error:
@@ -86,8 +86,8 @@ class Explorer:
 
     def sentence(self) -> str:
         """What is explored, where it starts and how far it goes, in words."""
-        told = [f"{one.name} = {one.text(one.value)} ({one.told()})" for one in self.controls]
-        return f"{self.name} with {', '.join(told)}." if told else f"{self.name}."
+        settings = [f"{one.name} = {one.text(one.value)} ({one.describe()})" for one in self.controls]
+        return f"{self.name} with {', '.join(settings)}." if settings else f"{self.name}."
 
     def _stills_of(self, parts: list[Part]) -> list[dict[str, str]]:
         sentence = f"{self.sentence()} Run this cell in JupyterLab to change them."

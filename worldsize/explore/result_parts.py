@@ -33,7 +33,7 @@ Part = Words | FigureImage
 
 
 def parts_of(value: Any, name: str) -> list[Part]:
-    """What is to be seen of a value; a number has the unit that `name` ends in."""
+    """The visible parts of a value; a number has the unit that `name` ends in."""
     if value is None:
         return []
     if isinstance(value, Timeline):
@@ -94,8 +94,8 @@ def _rows(rows: Sequence[Any], name: str) -> Words:
         else:
             texts.append([_cell(name, _plain(value)) for value in row])
     left = f"... and {len(rows) - _MOST_ROWS} more rows" if len(rows) > _MOST_ROWS else ""
-    told = "\n".join("  ".join(row) for row in ([heads] if heads else []) + texts)
-    return Words(_table(heads, texts) + (f"<p>{left}</p>" if left else ""), f"{told}\n{left}".strip())
+    text = "\n".join("  ".join(row) for row in ([heads] if heads else []) + texts)
+    return Words(_table(heads, texts) + (f"<p>{left}</p>" if left else ""), f"{text}\n{left}".strip())
 
 
 def _table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
@@ -119,7 +119,7 @@ def _is_real(value: Any) -> bool:
 
 
 def _unit_name(key: str, name: str) -> str:
-    """The name whose ending tells the unit: the entry's own, or else the function's."""
+    """The name whose ending gives the unit: the entry's own, or else the function's."""
     return key if "_" in key or name == key else name
 
 
@@ -130,8 +130,8 @@ def _plain(value: Any) -> Any:
 
 def _alt(figure: Figure, name: str) -> str:
     titles = [axes.get_title(loc=loc) for axes in figure.axes for loc in ("left", "center", "right")]
-    told = ", ".join(filter(None, [figure.get_suptitle(), *titles]))
-    return getattr(figure, "alt", "") or told or f"A figure that {name} drew."
+    title = ", ".join(filter(None, [figure.get_suptitle(), *titles]))
+    return getattr(figure, "alt", "") or title or f"A figure that {name} drew."
 
 
 def _words_of_object(value: Any) -> Words:

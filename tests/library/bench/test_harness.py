@@ -71,12 +71,12 @@ def test_points_are_medians_with_their_spread_and_efficiency_is_against_one_rank
 
 
 def test_a_program_is_measured_and_the_file_can_be_read_again(program, tmp_path) -> None:
-    told = []
+    timed = []
     result = bench.measure(
-        program, "abc", TASK, told=lambda *words: told.append(words), **OPTIONS | {"max_real_ranks": 1}
+        program, "abc", TASK, on_timing=lambda *words: timed.append(words), **OPTIONS | {"max_real_ranks": 1}
     )
     assert [one.failure for one in result.timings] == [""] * 5
-    assert [(number, total) for _, number, total in told] == [(n, 5) for n in range(1, 6)]
+    assert [(number, total) for _, number, total in timed] == [(n, 5) for n in range(1, 6)]
     errors = [one.weights_error for one in result.timings if one.is_synchronised]
     assert all(error is not None and error < 1e-4 for error in errors)
     two = next(one for one in result.timings if one.world_size == 2 and one.is_synchronised and one.scaling == "strong")

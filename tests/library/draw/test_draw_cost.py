@@ -94,7 +94,7 @@ def test_measured_points_have_their_algorithms_style_and_a_spread():
     assert list(points.lines[0].get_ydata()) == [1e-5, 2e-4]
     assert points.lines[0].get_color() == axes.lines[1].get_color()
     assert [text.get_text() for text in picture.legends[0].get_texts()] == ["tree", "ring", "ring, measured"]
-    assert picture.alt.endswith("Points show what was measured of ring.")
+    assert picture.alt.endswith("Points show measurements of ring.")
 
 
 def test_axes_are_told_in_units():

@@ -105,7 +105,7 @@ def test_a_timeline_tells_bubbles_and_exposed_communication(two_ranks):
 
 
 def test_what_is_asked_for_is_not_told(two_ranks):
-    picture = draw.timeline(two_ranks, "Two ranks", tells_shares=False)
+    picture = draw.timeline(two_ranks, "Two ranks", shows_shares=False)
     assert title(picture) == "Two ranks" and picture.alt == "Timeline (Two ranks) of 2 ranks over 10.0 ms."
     assert lettering(picture) == ["forward", "communication", "exposed communication", "bubble (no work)"]
 
@@ -295,7 +295,7 @@ def test_the_rank_that_differs_most_is_named():
     ("drawing", "sentence"),
     [
         (lambda: draw.timeline(Timeline([])), "The timeline is empty: mark a step's parts"),
-        (lambda: draw.timelines({"a": overlapped()}), "To compare takes two runs"),
+        (lambda: draw.timelines({"a": overlapped()}), "A comparison takes two runs"),
         (lambda: draw.timelines({"a": overlapped(), "b": Timeline([])}), "The timeline is empty"),
     ],
 )

@@ -28,8 +28,8 @@ def texts(function, **ranges):
 
 
 def told(panel):
-    """What a screen reader is told."""
-    return re.sub("<[^>]*>", "", panel.told.value)
+    """What a screen reader says."""
+    return re.sub("<[^>]*>", "", panel.status.value)
 
 
 @pytest.fixture
@@ -96,10 +96,10 @@ def test_a_list_a_dict_and_a_truth_value_become_choices_and_anything_else_is_han
     [
         ({}, "step needs n: give it a range, such as n=\\(1, 64\\), or a value"),
         ({"n": (1, 2), "m": (1, 2)}, "step has no argument 'm': it has n, kind"),
-        ({"n": (2, 1)}, r"n=\(2, 1\) is no range: give \(low, high\)"),
-        ({"n": (1,)}, "is no range"),
-        ({"n": ("a", "b")}, "is no range"),
-        ({"n": (float("nan"), 1)}, "is no range"),
+        ({"n": (2, 1)}, r"n=\(2, 1\) is not a range: give \(low, high\)"),
+        ({"n": (1,)}, "is not a range"),
+        ({"n": ("a", "b")}, "is not a range"),
+        ({"n": (float("nan"), 1)}, "is not a range"),
         ({"n": (1, 2, 0)}, "the step 0 is no number above 0"),
         ({"n": (1, 2, "x1")}, "a factor above 1"),
         ({"n": (0, 2, "x2")}, "start above 0"),
