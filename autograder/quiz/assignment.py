@@ -1,7 +1,7 @@
-"""A quiz as an assignment of nbgrader: a point for each question, by the key, and no code is run to give it.
+"""A quiz as an nbgrader assignment: a point for each question, by the key, without running code.
 
-The assignment has the cells that every form has, an answer and its point by number; what a student is asked stands in
-the notebook that `quiz make` wrote for them. The key lies with the source, where no student sees it.
+The assignment has the cells that every form has, by number an answer and its point; the questions are in the notebook
+that `quiz make` wrote for each student. The key is stored with the source, where no student sees it.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _OUTCOMES = {
 
 
 def assign(key: Path, root: Path, name: str) -> list[Path]:
-    """Writes an assignment's source, and each student's notebook under its name; gives the folders of both.
+    """The folders of an assignment's source and of each student's notebook, after writing both.
 
     Raises:
         ValueError: the key cannot be read, there are no notebooks beside it, or the name is taken or odd.
     """
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} would not do as the name of an assignment: use letters, digits and . _ -.")
+        raise ValueError(f"{name!r} cannot be the name of an assignment: use letters, digits and . _ -.")
     source, handouts = root / "solutions" / name, root / HANDOUTS / name
     if taken := [folder for folder in (source, handouts) if folder.exists()]:
-        raise ValueError(f"{taken[0]} is there already: choose another name, or remove it.")
+        raise ValueError(f"{taken[0]} exists already: choose another name, or remove it.")
     given = parse_key(key)
     notebooks = {form.student: _notebook_of(key, form.student) for form in given.forms}
     with in_place_of(handouts) as folder:
@@ -63,7 +63,7 @@ def assign(key: Path, root: Path, name: str) -> list[Path]:
 
 
 def report(key: Path, bank: Path, student: str, submission: NotebookNode) -> Report:
-    """What a student's answers are worth, of which only literals are read.
+    """The points of a student's answers, of which only literals are read.
 
     Raises:
         ValueError: the key has no form for the student, or does not fit the bank.
@@ -71,7 +71,7 @@ def report(key: Path, bank: Path, student: str, submission: NotebookNode) -> Rep
     start_s = time.monotonic()
     forms = read_key(key, read_bank(bank), student)
     if not forms:
-        raise ValueError(f"{key} has no form for {student}: who is not on the quiz's roster cannot be marked.")
+        raise ValueError(f"{key} has no form for {student}: only students on the quiz's roster can be marked.")
     responses = Responses(forms)
     form = responses.form(student, "the notebook")
     assert form is not None
@@ -111,8 +111,8 @@ def _result(one: AnswerFeedback) -> CheckResult:
     number, variant, share = one.answered.number, one.answered.variant, one.answered.marked.share
     outcome = _OUTCOMES[one.style]
     is_written = one.written and (one.problem or not one.answered.is_empty)
-    said = [f"You wrote: {one.written[:_MAX_WRITTEN_CHARS]}"] if is_written else []
-    said += [f"This cannot be read: {one.problem}."] if one.problem else []
+    message = [f"You wrote: {one.written[:_MAX_WRITTEN_CHARS]}"] if is_written else []
+    message += [f"This cannot be read: {one.problem}."] if one.problem else []
     return CheckResult(
         name=f"question_{number}",
         cell=_point(number),
@@ -120,6 +120,6 @@ def _result(one: AnswerFeedback) -> CheckResult:
         points=1,
         outcome=outcome,
         share=share if outcome is Outcome.PARTLY else None,
-        message="\n".join(said),
+        message="\n".join(message),
         explanation="\n\n".join([f"Right is: {solution(variant.answer)}", *one.why]),
     )

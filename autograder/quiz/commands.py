@@ -18,39 +18,43 @@ if TYPE_CHECKING:
 
     from autograder.quiz.marked_forms import MarkedForm
 
-app = typer.Typer(no_args_is_help=True, help="Make, mark and preview quizzes: a form for each student, equally hard.")
+app = typer.Typer(
+    no_args_is_help=True, help="Make, mark and preview quizzes: a form for each student, all equally hard."
+)
 
 
 @app.command()
 def make(
-    roster: Annotated[Path, typer.Option(help="Who sits it: a CSV file with a column `id` and, if you like, `name`.")],
-    out: Annotated[Path, typer.Option(help="The folder to write; it appears when everything is in it.")],
+    roster: Annotated[Path, typer.Option(help="The students: a CSV file with a column `id` and optionally `name`.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; it appears when it is complete.")],
     blueprint: Annotated[
-        str | None, typer.Option(help="Which quiz of quizzes/blueprints.toml; the options below change it.")
+        str | None, typer.Option(help="A quiz of quizzes/blueprints.toml; the options below change it.")
     ] = None,
-    title: Annotated[str | None, typer.Option(help="What stands above it.")] = None,
-    week: Annotated[list[int] | None, typer.Option(help="Only questions of this week; may be given again.")] = None,
+    title: Annotated[str | None, typer.Option(help="The title of every form.")] = None,
+    week: Annotated[list[int] | None, typer.Option(help="Only questions of this week; may be repeated.")] = None,
     objective: Annotated[
-        list[str] | None, typer.Option(help="Only questions whose objective has these words; may be given again.")
+        list[str] | None, typer.Option(help="Only questions whose objective contains these words; may be repeated.")
     ] = None,
     difficulty: Annotated[
-        list[int] | None, typer.Option(help="Only questions this hard, 1 to 3; may be given again.")
+        list[int] | None, typer.Option(help="Only questions of this difficulty, 1 to 3; may be repeated.")
     ] = None,
-    count: Annotated[int | None, typer.Option(help="How many questions a form has.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="How long a form may take at most, by its questions.")] = None,
+    count: Annotated[int | None, typer.Option(help="The number of questions on a form.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="The most time that a form's questions may take together.")
+    ] = None,
     key_file: Annotated[
-        Path | None, typer.Option(help="The secret that forms are drawn with; made if absent. Keep it to yourself.")
+        Path | None, typer.Option(help="The secret that forms are drawn with; created if absent. Keep it to yourself.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Instead of a secret: for a demonstration, anybody can repeat it.")
+        int | None, typer.Option(help="Instead of a secret, for a demonstration: anybody can repeat it.")
     ] = None,
-    format: Annotated[list[str] | None, typer.Option(help="Which formats; all by default; may be given again.")] = None,
+    format: Annotated[
+        list[str] | None, typer.Option(help="A format to write; all by default; may be repeated.")
+    ] = None,
     paper: Annotated[str, typer.Option(help="For PDF: a4 or letter.")] = "a4",
-    bank: Annotated[
-        Path | None, typer.Option(help="The folder of the bank; by default quizzes/, here or above.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the quiz that is in the folder.")] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="How many processes; by default one a core.")] = None,
+    bank: Annotated[Path | None, typer.Option(help="The folder of questions; the nearest quizzes/ by default.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the quiz in the folder.")] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="The number of processes; one per core by default.")] = None,
 ) -> None:
     """Write a form for each student in every format, the key, and a summary; all of it or nothing."""
     from autograder.quiz import command_options
@@ -85,20 +89,24 @@ def _bar() -> Progress:
 
 @app.command()
 def mark(
-    key: Annotated[Path, typer.Argument(help="The key.json that `make` has written.")],
-    responses: Annotated[Path, typer.Argument(help="A CSV, a report of Moodle or Canvas, or a folder of notebooks.")],
+    key: Annotated[Path, typer.Argument(help="The key.json that `make` wrote.")],
+    responses: Annotated[
+        Path, typer.Argument(help="A CSV file, a report from Moodle or Canvas, or a folder of notebooks.")
+    ],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     bank: Annotated[Path | None, typer.Option(help="The folder of questions; the nearest quizzes/ by default.")] = None,
-    encoding: Annotated[str | None, typer.Option(help="Of a CSV that is not in UTF-8, such as cp1252.")] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="The encoding of a CSV file that is not in UTF-8, such as cp1252.")
+    ] = None,
     unreadable_as_zero: Annotated[
         bool, typer.Option("--unreadable-as-zero", help="Give 0 points for responses that cannot be read.")
     ] = False,
     ignore_unknown: Annotated[
-        bool, typer.Option("--ignore-unknown", help="Leave out whoever has no form in this key.")
+        bool, typer.Option("--ignore-unknown", help="Leave out students without a form in this key.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace marks that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing marks.")] = False,
 ) -> None:
-    """Mark a class's responses: scores, a page of feedback for each student, and how each question did."""
+    """Mark a class's responses: scores, a feedback page for each student, and statistics of each question."""
     from autograder.quiz import command_options, results
     from autograder.quiz.key import read_key
     from autograder.quiz.marked_forms import mark_forms
@@ -119,7 +127,7 @@ def mark(
             console.print(f"[yellow]look at[/] {item.question.id}: {names}", soft_wrap=True)
     there = [one for one in marked_forms if one.is_handed_in]
     num = len(read.problems) + len(read.strangers)
-    unreadable = f" {num} things could not be read or have no form: {results.UNREADABLE}." if num else ""
+    unreadable = f" {num} entries could not be read or have no form: {results.UNREADABLE}." if num else ""
     console.print(
         f"{len(there)} of {len(forms)} handed in, {sum(one.is_passed for one in there)} passed.{unreadable}\n"
         f"Written: {out / results.SCORES}, {out / results.REPORT}, {out / results.FEEDBACK}/",
@@ -140,10 +148,10 @@ def _points_table(marked_forms: Sequence[MarkedForm]) -> Table:
 
 @app.command()
 def assign(
-    key: Annotated[Path, typer.Argument(help="The key.json that `make` has written, with the notebooks beside it.")],
-    name: Annotated[str, typer.Argument(help="What the assignment is to be called, such as quiz_week02.")],
+    key: Annotated[Path, typer.Argument(help="The key.json that `make` wrote, with the notebooks beside it.")],
+    name: Annotated[str, typer.Argument(help="The assignment's name, such as quiz_week02.")],
 ) -> None:
-    """Make a quiz an assignment of nbgrader, whose autograde then marks each student's own notebook by the key."""
+    """Turn a quiz into an nbgrader assignment; autograde then marks each student's own notebook by the key."""
     from autograder.course import find_root
     from autograder.quiz import assignment
 
@@ -159,11 +167,13 @@ def assign(
 @app.command()
 def preview(
     bank: Annotated[Path | None, typer.Option(help="The folder of questions; the nearest quizzes/ by default.")] = None,
-    port: Annotated[int, typer.Option(help="Of 127.0.0.1; 0 takes a free one.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Write a page to this file instead, and serve nothing.")] = None,
-    variants: Annotated[int, typer.Option(min=1, max=50, help="How many of each question --out writes.")] = 4,
+    port: Annotated[int, typer.Option(help="The port on 127.0.0.1; 0 takes a free one.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write a page to this file instead of serving it.")] = None,
+    variants: Annotated[
+        int, typer.Option(min=1, max=50, help="The number of variants of each question with --out.")
+    ] = 4,
 ) -> None:
-    """Show the bank in a browser: every question with its answer, other variants at a click, mistakes by their line."""
+    """Show the bank in a browser: every question with its answer, other variants at a click, errors by line."""
     from autograder.quiz import preview as previews
     from worldsize.quiz.bank import find_folder
 

@@ -1,4 +1,4 @@
-"""What a quiz is like as a whole: whether its forms are equally hard, and how much any two of them share."""
+"""The summary of a quiz: whether its forms are equally hard, and how much any two of them share."""
 
 from __future__ import annotations
 

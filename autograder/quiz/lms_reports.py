@@ -46,7 +46,7 @@ def is_canvas(head: Sequence[str]) -> bool:
 
 
 def read_moodle(table: Table, responses: Responses) -> None:
-    """Reads Moodle's report; by number, or by the questions' texts where the report has them.
+    """Read Moodle's report, by number, or by the questions' texts where the report has them.
 
     Raises:
         ValueError: no column names our students, or the numbers of questions differ.
@@ -74,7 +74,7 @@ def read_moodle(table: Table, responses: Responses) -> None:
 
 
 def read_canvas(table: Table, responses: Responses) -> None:
-    """Reads Canvas's student analysis by the questions' texts.
+    """Read Canvas's student analysis by the questions' texts.
 
     Raises:
         ValueError: no column names our students.
@@ -148,7 +148,7 @@ def of_canvas(answer: Answer, text: str) -> Any:
 
 
 def _blank_of_canvas(gap: Answer, text: str) -> Any:
-    """As `of_canvas`; where a choice had to be typed, it may be its letter."""
+    """The response in a Canvas gap, where a choice that had to be typed may be its letter."""
     if not isinstance(gap, Options):
         return of_canvas(gap, text)
     readings: list[Any] = []
@@ -198,7 +198,7 @@ def _by_place(form: Form, number: int, num: int) -> int:
     if num != len(form.asked):
         raise ValueError(
             f"The report has {num} questions and the form of {form.student.id} has {len(form.asked)}: export it with "
-            "the questions' texts (Display options, question text), so that they can be told apart."
+            "the questions' texts (Display options, question text), so that they can be distinguished."
         )
     return number
 
@@ -228,7 +228,7 @@ def _place(text: str, texts: Sequence[str], cut: bool = False) -> int:
 
 
 def _several(text: str, texts: Sequence[str], between: str, cut: bool = False) -> list[int]:
-    """The places of texts that stand one after the other, each of which may hold what stands between them."""
+    """The places of texts that follow one another, each of which may contain the separator."""
     parts = text.split(between)
     places: list[int] = []
     start = 0
@@ -260,7 +260,7 @@ def _from_pairs(pairs: Sequence[Sequence[str]], answer: Order) -> list[int]:
         numbers = [int(found[1]) for one in pair if (found := _ORDINAL.fullmatch(one.strip()))]
         items = [one for one in pair if not _ORDINAL.fullmatch(one.strip())]
         if (len(items), len(numbers)) != (1, 1):
-            raise ValueError(f"{' and '.join(map(repr, pair))} is no item with its number")
+            raise ValueError(f"{' and '.join(map(repr, pair))} is not an item with its number")
         by_number[numbers[0]] = _place(items[0], answer.shown)
     if sorted(by_number) != list(range(1, len(answer.shown) + 1)):
         raise ValueError(f"the numbers {sorted(by_number)} are not each of 1 to {len(answer.shown)} once")

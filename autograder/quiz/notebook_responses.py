@@ -20,7 +20,7 @@ _CHECKPOINTS = ".ipynb_checkpoints"
 
 
 def read_notebooks(folder: Path, responses: Responses) -> None:
-    """Reads every notebook below a folder: whose it is, one of its folders or its name says.
+    """Read every notebook below a folder; one of its folders or its name says whose it is.
 
     The cell of question N is the one whose id, or whose grade id, is `question_N`.
 
@@ -35,7 +35,7 @@ def read_notebooks(folder: Path, responses: Responses) -> None:
         where = _shown(place)
         names = [name for name in (*place.parts[:-1], place.stem) if responses.is_known(name)]
         if len({name.strip().casefold() for name in names}) > 1:  # a folder is the collector's, a file's name is not
-            reason = "its path names more than one student; keep it under the one who handed it in"
+            reason = "its path names more than one student; keep it under the student who handed it in"
             responses.problems.append(Problem(where, _shown(names[0]), None, reason))
             continue
         form = responses.form(names[0] if names else _shown(place.stem), where)
@@ -59,18 +59,18 @@ def _read(file: Path) -> NotebookNode:
     """A stranger's notebook, without its outputs.
 
     Raises:
-        OSError, ValueError: it is no plain file, too large, or no notebook in Unicode; says why.
+        OSError, ValueError: it is not a plain file, is too large, or is not a notebook in Unicode; says why.
     """
     if file.is_symlink() or not file.is_file() or file.stat().st_size > MAX_BYTES:
-        raise ValueError(f"it is no plain file of at most {MAX_BYTES >> 20} MB")
+        raise ValueError(f"it is not a plain file of at most {MAX_BYTES >> 20} MB")
     try:
         notebook = nbformat.read(file, as_version=4)
         for cell in notebook.cells:
             if "outputs" in cell:
                 cell.outputs = []
-        nbformat.validate(notebook, relax_add_props=True)  # to read one only logs what is wrong with it
-        nbformat.writes(notebook).encode()  # half a surrogate could be written to no page
-    except Exception as error:  # nbformat raises whatever a stranger's file provokes
+        nbformat.validate(notebook, relax_add_props=True)  # reading one only logs what is wrong with it
+        nbformat.writes(notebook).encode()  # half a surrogate cannot be written to any page
+    except Exception as error:  # nbformat raises anything that a stranger's file provokes
         said = f"the notebook cannot be read ({type(error).__name__}: {error})"
         raise ValueError(" ".join(said.split())[:300]) from error
     if (size := sum(len(cell.source) for cell in notebook.cells)) > MAX_SOURCE_CHARS:
@@ -79,7 +79,7 @@ def _read(file: Path) -> NotebookNode:
 
 
 def _refuse_another(notebook: NotebookNode, form: Form) -> None:
-    """Raises ValueError where the notebook says that it was made for another student than the form."""
+    """Raise ValueError where the notebook says that it was made for a student other than the form's."""
     quiz = notebook.metadata.get("quiz")
     named = str(quiz.get("student", form.student.id)) if isinstance(quiz, dict) else form.student.id
     if named.casefold() != form.student.id.casefold():
@@ -87,7 +87,7 @@ def _refuse_another(notebook: NotebookNode, form: Form) -> None:
 
 
 def read_cells(notebook: NotebookNode, form: Form, where: str, responses: Responses) -> None:
-    """Reads the answers of one notebook."""
+    """Read the answers of one notebook."""
     cells = {name: cell.source for cell in notebook.cells if cell.cell_type == "code" for name in _names(cell)}
     for number in range(1, len(form.asked) + 1):
         source = cells.get(f"question_{number}")

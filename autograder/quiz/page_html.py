@@ -32,7 +32,7 @@ def inline(markdown: str) -> Markup:
 
 
 def picture(one: Picture | None) -> Markup:
-    """The picture of a question; nothing where there is none."""
+    """The picture of a question; empty without one."""
     if one is None:
         return Markup("")
     with _drawing:
@@ -40,7 +40,7 @@ def picture(one: Picture | None) -> Markup:
 
 
 def kind(answer: Answer) -> str:
-    """What sort of answer it is, for a template."""
+    """The sort of answer, for a template."""
     match answer:
         case Options():
             return "single" if answer.single else "multiple"

@@ -1,4 +1,4 @@
-"""Responses by the layout in which they come: our tables, reports of Moodle and Canvas, a folder of notebooks."""
+"""Responses in any known layout: our tables, reports of Moodle and Canvas, a folder of notebooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MORE = ("name", "minutes")
 
 
 def read_responses(path: Path, forms: Sequence[Form], encoding: str | None = None) -> Responses:
-    """What was handed in: a CSV in a layout that is known, or a folder of notebooks.
+    """The responses in a CSV file of a known layout, or in a folder of notebooks.
 
     Raises:
         ValueError: it is neither; says which columns are known.
@@ -59,7 +59,7 @@ def _read_long(table: Table, responses: Responses) -> None:
     response, minutes = _column(table, _RESPONSE), _column(table, ("minutes",))
     assert student is not None and response is not None
     if question is None:
-        raise ValueError(f"{table.file} says `{response}` and not to what: it needs a column `question`.")
+        raise ValueError(f"{table.file} has `{response}` but not to which question: it needs a column `question`.")
     for line, row in table.rows:
         where = table.where(line)
         form = responses.form(row[student], where)
@@ -83,7 +83,7 @@ def _read_wide(table: Table, responses: Responses) -> None:
     most = max(len(form.asked) for form in responses.forms)
     if odd := [name for name in questions if name not in ids and _slot(name, most) is None]:
         raise ValueError(
-            f"{table.file} has the column {odd[0]!r}, which is no number from 1 to {most} and no question's id."
+            f"{table.file} has the column {odd[0]!r}, which is neither a number from 1 to {most} nor a question's id."
         )
     assert student is not None
     for line, row in table.rows:
@@ -124,6 +124,6 @@ def _note_minutes(responses: Responses, form: Form, text: str, where: str) -> No
     except ValueError:
         minutes = -1.0
     if not 0 <= minutes < 1e6:
-        responses.problems.append(Problem(where, form.student.id, None, f"{text!r} is no number of minutes"))
+        responses.problems.append(Problem(where, form.student.id, None, f"{text!r} is not a number of minutes"))
         return
     responses.minutes[form.student.id] = minutes

@@ -15,7 +15,7 @@ from worldsize.quiz.variant import Answer
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that cannot be read; about one response to question `number`, or about more than that."""
+    """Something that cannot be read: one response to question `number`, or more than that."""
 
     where: str
     student: str
@@ -38,7 +38,7 @@ class Response:
 
 @dataclass
 class Responses:
-    """What came in from the students of these forms: responses by student and number, and all that is odd."""
+    """What the students of these forms handed in, by student and number, and everything odd about it."""
 
     forms: Sequence[Form]
     given: dict[str, dict[int, Response]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Responses:
         self._by_id = {form.student.id.casefold(): form for form in self.forms}
 
     def form(self, student: str, where: str) -> Form | None:
-        """The form of a student, who has handed something in; None of a stranger, who is noted."""
+        """The form of a student, who then counts as handed in; None for a stranger, who is recorded."""
         found = self._by_id.get(student.strip().casefold())
         if found is None:
             self.strangers.append(Problem(where, student.strip() or "somebody", None, "has no form in this key"))
@@ -66,13 +66,11 @@ class Responses:
         """True for the first row of a student; a later one is a problem."""
         if not self.given[form.student.id]:
             return True
-        self.problems.append(
-            Problem(where, form.student.id, None, "has a row already; keep the one that counts, and no other")
-        )
+        self.problems.append(Problem(where, form.student.id, None, "has a row already; keep only the one that counts"))
         return False
 
     def put(self, form: Form, number: int, written: str, where: str, read: Callable[[], Any]) -> None:
-        """Notes a response, or why it cannot be read."""
+        """Record a response, or why it cannot be read."""
         student = form.student.id
         before = self.given[student].get(number)
         if before is not None and before.written.split() == written.split():

@@ -70,18 +70,18 @@ class AnswerFeedback:
 
     @property
     def why(self) -> list[str]:
-        """What to tell: of each chosen option and of the right ones that were missed; else of the question."""
-        variant, told = self.answered.variant, list(self.answered.marked.feedback)
+        """The feedback on each chosen option and on missed right ones; otherwise on the question."""
+        variant, feedback = self.answered.variant, list(self.answered.marked.feedback)
         if isinstance(variant.answer, Options):
             missed = [variant.answer.options[place] for place in sorted(variant.answer.right - set(self.chosen))]
-            return told + [f"**{option.text}**\n\n{option.feedback}" for option in missed]
-        return told or [variant.feedback]
+            return feedback + [f"**{option.text}**\n\n{option.feedback}" for option in missed]
+        return feedback or [variant.feedback]
 
 
 def write_marked(
     marked_forms: Sequence[MarkedForm], responses: Responses, out: Path, *, force: bool = False
 ) -> list[Item]:
-    """Writes all of it to `out`, which appears when it is complete; gives what the answers say of the questions.
+    """The statistics of each question, after writing all results to `out`, which appears when it is complete.
 
     Raises:
         ValueError: `out` holds other things, or (without `force`) marks; or nobody handed anything in.
@@ -151,7 +151,7 @@ def _scores(marked_forms: Sequence[MarkedForm]) -> Iterator[Sequence[object]]:
     for marked_form in marked_forms:
         student = marked_form.form.student
         if not marked_form.is_handed_in:
-            # whether that is a zero is for the course to say: it knows the dates and the excused
+            # whether that is a zero is for the course to decide, which knows due dates and excuses
             yield [student.id, student.name, "not handed in", "", marked_form.out_of, "", "", ""] + [""] * most
             continue
         yield [
@@ -211,7 +211,7 @@ def _unreadable(responses: Responses) -> Iterator[Sequence[object]]:
 
 def _write_csv(to: Path, lines: Iterable[Sequence[object]]) -> None:
     with to.open("w", newline="", encoding="utf-8") as file:
-        # numbers of ours may begin with a minus; only texts of others can be formulas
+        # our numbers may begin with a minus; only other people's texts can be formulas
         csv.writer(file).writerows([cell if _is_number(cell) else neutral(cell) for cell in line] for line in lines)
 
 

@@ -120,7 +120,7 @@ class Grouping:
 
 
 def compare_variants(parameters: Sequence[Mapping[str, Hashable]], is_right: Sequence[bool]) -> Grouping:
-    """Groups students by what was drawn for them, and tests by chi-square whether groups got it right equally often.
+    """A chi-square test whether students, grouped by what was drawn for them, got it right equally often.
 
     Grouped by the whole variant, and by each parameter: by its values, or by low and high ones where they are too many.
     Every cell of a table must expect at least five students; the p of the clearest grouping is multiplied by the number
@@ -185,7 +185,7 @@ def _by_label(item: tuple[Hashable, list[int]]) -> tuple[float, str]:
 class Use:
     """How often one answer was given: by all, as a part of them, and among the best and the weakest 27 %.
 
-    `mean_rest` is the mean share of its givers' other questions: who choose what is right should have a higher one.
+    `mean_rest` is the mean share of its givers' other questions: it should be higher for a right answer.
     """
 
     label: str
@@ -210,7 +210,7 @@ class Flag:
     """Something about a question that somebody should look at."""
 
     name: str
-    told: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Overview:
-    """A quiz as a whole; `alpha_told` says of how many questions alpha is, or why there is none.
+    """A quiz as a whole; `alpha_note` says of how many questions alpha is, or why there is none.
 
     `error_points` is the standard error of a student's points by alpha: their deviation times the root of 1 - alpha.
     """
@@ -247,17 +247,17 @@ class Overview:
     lowest: float
     highest: float
     alpha: float | None
-    alpha_told: str
+    alpha_note: str
     error_points: float | None
     minutes: float | None
     minutes_planned: float
 
 
 def overview(marked_forms: Sequence[MarkedForm]) -> Overview:
-    """What the marks say of the quiz. Raises: ValueError when nobody handed anything in."""
+    """The quiz as a whole, by its marks. Raises: ValueError when nobody handed anything in."""
     there = _handed_in(marked_forms)
     fractions = np.array([marked_form.fraction for marked_form in there])
-    alpha, told, num = _reliability(there)
+    alpha, note, num = _reliability(there)
     shares = np.array([marked_form.points for marked_form in there])
     whole = alpha is not None and num == there[0].out_of
     taken = [marked_form.minutes for marked_form in there if marked_form.minutes is not None]
@@ -272,7 +272,7 @@ def overview(marked_forms: Sequence[MarkedForm]) -> Overview:
         lowest=float(fractions.min()),
         highest=float(fractions.max()),
         alpha=alpha,
-        alpha_told=told,
+        alpha_note=note,
         error_points=float(shares.std(ddof=1) * math.sqrt(max(0.0, 1 - alpha)))
         if whole and alpha is not None
         else None,
@@ -298,7 +298,7 @@ def items(marked_forms: Sequence[MarkedForm]) -> list[Item]:
 def _handed_in(marked_forms: Sequence[MarkedForm]) -> list[MarkedForm]:
     there = [marked_form for marked_form in marked_forms if marked_form.is_handed_in]
     if not there:
-        raise ValueError("Nobody of the key handed anything in.")
+        raise ValueError("No student of this key handed anything in.")
     return there
 
 
@@ -411,10 +411,10 @@ def _flags(item: Item) -> Iterable[Flag]:
     if item.discrimination is not None and num > 3:
         bound = upper_bound(item.discrimination, num)
         if bound < 0:
-            told = f"Who does better elsewhere does worse here (r = {item.discrimination:.2f}): look at the key first."
-            yield Flag("negative discrimination", told)
+            text = f"Better students do worse here (r = {item.discrimination:.2f}): check the key first."
+            yield Flag("negative discrimination", text)
         elif bound < 0.2:
-            yield Flag("tells little apart", f"Strong and weak students do alike (r = {item.discrimination:.2f}).")
+            yield Flag("discriminates little", f"Strong and weak students do alike (r = {item.discrimination:.2f}).")
     yield from _answer_flags(item)
     if item.facility > EASY:
         yield Flag("too easy", f"The mean share is {item.facility:.0%}.")
@@ -439,11 +439,11 @@ def _answer_flags(item: Item) -> Iterable[Flag]:
         for use in uses:
             wrong = round(use.num_upper)
             if use.is_mistake and wrong > right and _chance_of(wrong, wrong + right) < LEVEL:
-                told = f"Of the best 27 %, {wrong} answered {use.label!r}, which counts as wrong, and {right} right."
-                yield Flag("wrong answer preferred", told)
+                text = f"Of the best 27 %, {wrong} answered {use.label!r}, which counts as wrong, and {right} right."
+                yield Flag("wrong answer preferred", text)
             if use.is_offered and use.is_mistake and item.facility <= 0.9 and at_most(use.count, item.num_asked) < 0.05:
-                told = f"{use.count or 'None'} of {item.num_asked} chose {use.label!r}: it misleads hardly anybody."
-                yield Flag("idle choice", told)
+                text = f"{use.count or 'None'} of {item.num_asked} chose {use.label!r}: it misleads hardly anybody."
+                yield Flag("idle choice", text)
 
 
 def _chance_of(count: int, num: int) -> float:

@@ -30,7 +30,7 @@ def understood(answer: Answer, written: str) -> Any:
             return _choice(text, answer)
         case Amount():
             if number(text, answer.unit) is None:
-                raise ValueError(f"{text!r} is no number" + (f" in {answer.unit}" if answer.unit else ""))
+                raise ValueError(f"{text!r} is not a number" + (f" in {answer.unit}" if answer.unit else ""))
             return text
         case Order():
             places = _letters(text, len(answer.shown))

@@ -169,7 +169,7 @@ def test_building_the_course_leaves_a_quiz_alone(course):
 def test_a_quiz_is_not_assigned_over_something_else(course, tmp_path):
     with pytest.raises(ValueError, match="is there already"):
         assign(course / "quiz" / "key.json", course, NAME)
-    with pytest.raises(ValueError, match="would not do as the name"):
+    with pytest.raises(ValueError, match="cannot be the name"):
         assign(course / "quiz" / "key.json", course, "../quiz")
     shutil.copy(course / "quiz" / "key.json", tmp_path)
     with pytest.raises(ValueError, match="make the quiz with `--format ipynb`"):

@@ -105,7 +105,7 @@ def test_same_secret_gives_the_same_bytes_in_one_process_or_two_and_another_one_
     ("roster", "sentences"),
     [
         ("id,name\nann,Ann\nAnn,Another\n", ["roster.csv, line 3: the id 'Ann' is that of line 2"]),
-        ("id,name\n../ann,Ann\n,Bo\n", ["line 2: the id '../ann' would not do as a file name", "line 3: Bo has no id"]),
+        ("id,name\n../ann,Ann\n,Bo\n", ["line 2: the id '../ann' cannot be a file name", "line 3: Bo has no id"]),
         ("name\nAnn\n", ["it needs one called `id`"]),
         ("id,name\n", ["names no students"]),
     ],
@@ -133,7 +133,7 @@ def test_an_id_of_two_files_is_told(place, make):
     [
         ({"count": 25}, "asks for 25 questions, and the bank has 24 that fit"),
         ({"week": 3}, "asks for 8 questions, and the bank has 0 that fit"),
-        ({"minutes": 15}, "No form of 8 questions came out at 15 minutes or less"),
+        ({"minutes": 15}, "No form of 8 questions took 15 minutes or less"),
         ({"difficulty": 4}, "There can be no such quiz: difficulties 0: Input should be less than or equal to 3"),
         ({"count": None}, "Say which quiz: --blueprint NAME, or --count"),
         ({"blueprint": "final"}, "There is no blueprint 'final'"),

@@ -116,12 +116,12 @@ UNREADABLE = [
     ("single", "E", "'E' is not made of the letters A to C"),
     ("single", "A, B", "chooses 2 options, and one is asked for"),
     ("multiple", "A A", "has a letter twice"),
-    ("numeric", "about 7", "'about 7' is no number in ms"),
+    ("numeric", "about 7", "'about 7' is not a number in ms"),
     ("ordering", "A B", "has 2 of 3 letters"),
     ("cloze", "14; one chunk", "does not say which gap is which"),
     ("cloze", "1: 14; 4: few", "there is no gap '4': there are 1 to 3"),
     ("cloze", "1: 14; 1: 15", "fills a gap twice"),
-    ("cloze", "1: many", "'many' is no number"),
+    ("cloze", "1: many", "'many' is not a number"),
 ]
 
 
@@ -164,13 +164,13 @@ def test_strangers_stop_or_are_left_out(run):
     [
         ("student,question,response\n", "has no rows"),
         ("a,b\n1,2\n", "has the columns a, b. Known are: student, question, response"),
-        ("student,1,colour\nada,A,red\n", "has the column 'colour', which is no number from 1 to 6"),
+        ("student,1,colour\nada,A,red\n", "has the column 'colour', which is neither a number from 1 to 6"),
         ("student,1,1\nada,A,B\n", "has the column '1' twice"),
         ("student,question,response\nada,1\n", "line 2: it has 2 cells and the head has 3"),
         ('student,question,response\nada,1,"A\n', "line 2: unexpected end of data"),
         ("student,question,response\nada,99,A\n", "line 2: ada: there is no question '99' in this form"),
         ("student,response\nada,A\n", "it needs a column `question`"),
-        ("student,question,response,minutes\nada,1,,soon\n", "'soon' is no number of minutes"),
+        ("student,question,response,minutes\nada,1,,soon\n", "'soon' is not a number of minutes"),
     ],
 )
 def test_malformed_tables_are_told_by_their_line(run, text, told):
@@ -293,7 +293,7 @@ def test_moodle_without_an_attempt_in_progress_or_odd(run, dealt):
     result, _ = run(table.replace("Finished", "In progress"), "--force", "--unreadable-as-zero")
     assert result.exit_code == 1 and "the attempt is 'In progress' and not 'Finished'" in result.output
     result, _ = run(table.replace("Finished", "-"), "--force")
-    assert result.exit_code == 1 and "Nobody of the key handed anything in" in result.output
+    assert result.exit_code == 1 and "No student of this key handed anything in" in result.output
     result, _ = run(table.replace("Username", "Login"), "--force")
     assert result.exit_code == 1 and "the roster's ids must be in one of them" in result.output
 
@@ -453,7 +453,7 @@ def test_only_plain_files_of_some_megabytes_are_opened(run, handed_in, make):
     make(folder / "bob.ipynb")
     result, out = run(folder)
     assert result.exit_code == 1 and not out.exists()
-    assert "bob.ipynb: bob: it is no plain file of at most 20 MB." in result.output
+    assert "bob.ipynb: bob: it is not a plain file of at most 20 MB." in result.output
 
 
 def test_a_files_name_does_not_outdo_the_collectors_folder(run, dealt, handed_in):

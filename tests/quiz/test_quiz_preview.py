@@ -145,7 +145,7 @@ def test_a_folder_without_a_bank_and_a_port_in_use_are_told(bank, tmp_path):
         result = run(app, ["quiz", "preview", "--bank", str(bank), "--port", str(taken.server_port)])
     finally:
         taken.server_close()
-    assert result.exit_code == 1 and "cannot be had" in result.output and "0 for a free one" in result.output
+    assert result.exit_code == 1 and "is not available" in result.output and "0 for a free one" in result.output
     result = run(
         app, ["quiz", "preview", "--bank", str(bank), "--out", str(tmp_path / "quizzes" / "week02.toml" / "p")]
     )

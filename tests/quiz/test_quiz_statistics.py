@@ -205,7 +205,7 @@ def test_a_question_with_the_wrong_key_is_flagged_and_no_other(seed):
 
 def test_a_coin_is_flagged_as_telling_little_apart():
     assert flags(two_parameter_class([1.2] * 6 + [0.0] + [1.2] * 5, seed=7))["t-06"] & {
-        "tells little apart",
+        "discriminates little",
         "negative discrimination",
     }
 
@@ -227,7 +227,7 @@ def test_choices_that_nobody_takes_empty_easy_and_hard_questions_are_flagged():
         marked_forms[marked_forms.index(one)] = MarkedForm(one.form, (*one.answered[:-1], empty), True)
     found = flags(marked_forms)
     assert found.pop("t-00") == {"idle choice"}
-    assert {"too easy"} <= found.pop("t-01") <= {"too easy", "tells little apart"}
+    assert {"too easy"} <= found.pop("t-01") <= {"too easy", "discriminates little"}
     assert "too hard" in found.pop("t-02")
     assert found.pop("t-07") == {"often left empty"} and found == {}
     item = next(item for item in statistics.items(marked_forms) if item.question.id == "t-07")
@@ -297,17 +297,17 @@ def test_reliability_is_defined_only_where_all_were_asked_the_same():
     same = two_parameter_class([1.2] * 6, num_students=40)
     whole = statistics.overview(same)
     assert whole.alpha is not None and 0 < whole.alpha < 1
-    assert whole.alpha_told == "of all 6 questions that everybody was asked"
+    assert whole.alpha_note == "of all 6 questions that everybody was asked"
     points = np.array([one.points for one in same])
     assert whole.error_points == pytest.approx(points.std(ddof=1) * math.sqrt(1 - whole.alpha))
     differ = [
         MarkedForm(one.form, one.answered[:4] + one.answered[4 + n % 2 :][:1], True) for n, one in enumerate(same)
     ]
     part = statistics.overview(differ)
-    assert part.alpha_told == "of only the 4 questions that everybody was asked" and part.error_points is None
+    assert part.alpha_note == "of only the 4 questions that everybody was asked" and part.error_points is None
     apart = [MarkedForm(one.form, one.answered[n % 6 :][:1], True) for n, one in enumerate(same)]
     assert statistics.overview(apart).alpha is None
-    assert "fewer than two questions were asked of everybody" in statistics.overview(apart).alpha_told
+    assert "fewer than two questions were asked of everybody" in statistics.overview(apart).alpha_note
 
 
 def test_the_overview_by_hand():

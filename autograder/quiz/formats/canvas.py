@@ -9,7 +9,7 @@ has not becomes the nearest that it has:
   otherwise; there a gap of choices shows them with letters, and the letter or the text is to be typed;
 - Canvas compares the blanks of a text as words: a number is right there if it is one of those of up to three digits
   within the tolerance, with a plain decimal point; a question that asks for one number has its full tolerance;
-- Canvas counts every answer that it is given for a number or a word as right, so what is told about expected mistakes
+- Canvas counts every answer that it is given for a number or a word as right, so the feedback on expected mistakes
   stands together in the comment on a wrong answer.
 
 Formulas are between `\(` and `\)`, which Canvas renders; menus show plain text, with LaTeX as it is written.
@@ -160,7 +160,7 @@ def _item(variant: Variant, place: int, name: str, ident: str) -> str:
 
 
 class _Numbers:
-    """Idents for answers: numbers, as Canvas keeps no others, of which no two in a form are the same."""
+    """Identifiers of answers, unique in a form: numbers, since Canvas keeps no others."""
 
     def __init__(self, place: int) -> None:
         self._last = place * 1000
@@ -193,7 +193,7 @@ def _choices(variant: Variant, answer: Options, numbers: _Numbers) -> _Item:
         ident="response1",
         rcardinality="Single" if answer.single else "Multiple",
     )
-    told = [
+    feedback = [
         tag("respcondition", tag("conditionvar", _equal("response1", ident)), _display(f"{ident}_fb"), continue_="Yes")
         for ident in idents
     ]
@@ -206,7 +206,7 @@ def _choices(variant: Variant, answer: Options, numbers: _Numbers) -> _Item:
         "multiple_choice_question" if answer.single else "multiple_answers_question",
         html(text_of(variant)),
         fields,
-        [*told, _scored(right)],
+        [*feedback, _scored(right)],
         {f"{ident}_fb": html(option.feedback) for ident, option in zip(idents, answer.options, strict=True)},
     )
 

@@ -15,7 +15,7 @@ from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase
 
 @dataclass(frozen=True)
 class Remark:
-    """An answer that may be given, and what to tell who gives it; both Markdown."""
+    """A possible answer, and the feedback on it; both Markdown."""
 
     answer: str
     is_right: bool
@@ -25,7 +25,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class Explained:
-    """A question as the first student who has it got it."""
+    """A question as the first student with it received it."""
 
     variant: Variant
     student: Student

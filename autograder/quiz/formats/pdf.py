@@ -147,7 +147,7 @@ def _compiled(lines: Sequence[str], variants: Sequence[Variant]) -> bytes:
 
 
 def _forget() -> None:
-    """Frees what Typst remembers of a document, which is of no use for the next: 60 MB after ten forms."""
+    """Free what Typst caches of a document, useless for the next one: 60 MB after ten forms."""
     for _ in range(_REMEMBERED + 1):
         _compiler().compile(b"", format="pdf")
 

@@ -100,7 +100,7 @@ def test_a_list_a_dict_and_a_truth_value_become_choices_and_anything_else_is_han
         ({"n": (1,)}, "is not a range"),
         ({"n": ("a", "b")}, "is not a range"),
         ({"n": (float("nan"), 1)}, "is not a range"),
-        ({"n": (1, 2, 0)}, "the step 0 is no number above 0"),
+        ({"n": (1, 2, 0)}, "the step 0 is neither a number above 0"),
         ({"n": (1, 2, "x1")}, "a factor above 1"),
         ({"n": (0, 2, "x2")}, "start above 0"),
         ({"n": (1, 2, "double")}, "a factor above 1"),
