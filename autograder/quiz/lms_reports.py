@@ -22,7 +22,7 @@ from typing import Any
 from autograder.quiz.csv_table import Table
 from autograder.quiz.forms import Form
 from autograder.quiz.responses import Problem, Responses
-from autograder.quiz.written_answers import understood
+from autograder.quiz.written_answers import parse_written
 from worldsize.quiz.question_text import html
 from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Variant
 
@@ -117,7 +117,7 @@ def of_moodle(answer: Answer, text: str) -> Any:
             read = {name: of_moodle(answer.gaps[name], given.strip()) for name, given in filled.items()}
             return {name: given for name, given in read.items() if given is not None} or None
         case _:
-            return understood(answer, text)
+            return parse_written(answer, text)
 
 
 def of_canvas(answer: Answer, text: str) -> Any:
@@ -142,9 +142,9 @@ def of_canvas(answer: Answer, text: str) -> Any:
             }
             return {name: given for name, given in read.items() if given is not None} or None
         case Amount():
-            return understood(answer, text.replace("\\,", ","))
+            return parse_written(answer, text.replace("\\,", ","))
         case _:
-            return understood(answer, text)
+            return parse_written(answer, text)
 
 
 def _blank_of_canvas(gap: Answer, text: str) -> Any:
@@ -152,7 +152,7 @@ def _blank_of_canvas(gap: Answer, text: str) -> Any:
     if not isinstance(gap, Options):
         return of_canvas(gap, text)
     readings: list[Any] = []
-    for read in (of_canvas, understood):
+    for read in (of_canvas, parse_written):
         try:
             readings.append(read(gap, text))
         except ValueError:

@@ -13,7 +13,7 @@ from autograder.authoring import python_parser
 from autograder.files import MAX_BYTES
 from autograder.quiz.forms import Form
 from autograder.quiz.responses import Problem, Responses
-from autograder.quiz.written_answers import of_value
+from autograder.quiz.written_answers import parse_value
 from autograder.submissions.notebook import MAX_SOURCE_CHARS
 
 _CHECKPOINTS = ".ipynb_checkpoints"
@@ -96,7 +96,11 @@ def read_cells(notebook: NotebookNode, form: Form, where: str, responses: Respon
             continue
         answer, here = responses.answer(form, number), f"{where}, cell question_{number}"
         responses.put(
-            form, number, _written(source, number), here, lambda s=source, n=number, a=answer: of_value(a, value(s, n))
+            form,
+            number,
+            _written(source, number),
+            here,
+            lambda s=source, n=number, a=answer: parse_value(a, value(s, n)),
         )
 
 

@@ -11,7 +11,7 @@ from autograder.quiz.forms import Form
 from autograder.quiz.lms_reports import is_canvas, is_moodle, read_canvas, read_moodle
 from autograder.quiz.notebook_responses import read_notebooks
 from autograder.quiz.responses import Problem, Responses
-from autograder.quiz.written_answers import understood
+from autograder.quiz.written_answers import parse_written
 
 _STUDENT = ("student", "id")
 _QUESTION = ("question", "number")
@@ -72,7 +72,7 @@ def _read_long(table: Table, responses: Responses) -> None:
             continue
         written = row[response]
         answer = responses.answer(form, number)
-        responses.put(form, number, written, where, lambda a=answer, w=written: understood(a, w))
+        responses.put(form, number, written, where, lambda a=answer, w=written: parse_written(a, w))
         _note_minutes(responses, form, row[minutes] if minutes else "", where)
 
 
@@ -95,7 +95,7 @@ def _read_wide(table: Table, responses: Responses) -> None:
             number = _number(name, form)
             if number is not None:
                 answer, written = responses.answer(form, number), row[name]
-                responses.put(form, number, written, where, lambda a=answer, w=written: understood(a, w))
+                responses.put(form, number, written, where, lambda a=answer, w=written: parse_written(a, w))
             elif row[name].strip():
                 reason = f"there is no question {name!r} in this form, and it is answered {row[name]!r}"
                 responses.problems.append(Problem(where, form.student.id, None, reason))

@@ -29,7 +29,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Response:
-    """A response as it was written, as it was understood, and where it stands."""
+    """A response as it was written, what it was read as, and where it is."""
 
     written: str
     response: Any

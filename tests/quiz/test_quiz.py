@@ -1,4 +1,4 @@
-"""The bank refuses malformed questions by line and name, and a form tells nothing before an attempt."""
+"""The bank refuses malformed questions by line and name, and a form reveals nothing before an attempt."""
 
 import pytest
 
@@ -146,7 +146,7 @@ def test_without_anyone_to_click_the_questions_stand_there_without_answers(bank)
     assert set(bundle) == {"text/html", "text/plain"}
     for text in bundle.values():
         assert "four" in text and "3" in text
-        assert not any(told in text for told in ("one too many", "Two twos", "correct", "Right"))
+        assert not any(words in text for words in ("one too many", "Two twos", "correct", "Right"))
     assert "<strong>1 + 1</strong>" in bundle["text/html"]
     assert "http" not in bundle["text/html"]
 

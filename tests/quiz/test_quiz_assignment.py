@@ -177,7 +177,7 @@ def test_a_quiz_is_not_assigned_over_something_else(course, tmp_path):
     assert not (course / "solutions" / "other").exists()
 
 
-def test_a_form_whose_owner_is_told_in_an_odd_way_is_read_as_nobodys(course):
+def test_a_form_whose_owner_is_named_in_an_odd_way_is_read_as_nobodys(course):
     release = nbformat.read(course / "labs" / NAME / f"{NAME}.ipynb", as_version=4)
     path = course / "submitted" / "ada" / NAME / f"{NAME}.ipynb"
     assert read_submission(path, release, "ADA").cells

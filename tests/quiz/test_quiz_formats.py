@@ -103,10 +103,10 @@ def nasty(kind, **more):
 
 
 def options(num_right):
-    told = [(f"{NASTY} {n}", n < num_right, f"{NASTY} feedback {n}") for n in range(4)]
+    options = [(f"{NASTY} {n}", n < num_right, f"{NASTY} feedback {n}") for n in range(4)]
     return [
         {"text": text, "correct": is_right, "feedback": why, "misconception": None if is_right else NASTY}
-        for text, is_right, why in told
+        for text, is_right, why in options
     ]
 
 
@@ -308,9 +308,9 @@ def test_qti21_scores_itself_as_the_course_does(form, qti21_engine):  # noqa: F8
         assert qti21_engine(item, {}) == (0, set())
         for ours, theirs in responses(variant):
             marked = mark(variant, ours)
-            score, told = qti21_engine(item, theirs)
+            score, feedback = qti21_engine(item, theirs)
             assert score == pytest.approx(marked.share), (variant.id, ours)
-            assert len(told) == len(marked.feedback), (variant.id, ours)
+            assert len(feedback) == len(marked.feedback), (variant.id, ours)
             num_partial += 0 < marked.share < 1
     assert num_partial > 10
 

@@ -110,19 +110,19 @@ def test_same_secret_gives_the_same_bytes_in_one_process_or_two_and_another_one_
         ("id,name\n", ["names no students"]),
     ],
 )
-def test_a_wrong_roster_is_told_by_line(place, make, roster, sentences):
+def test_a_wrong_roster_is_reported_by_line(place, make, roster, sentences):
     (place / "roster.csv").write_text(roster)
     refused(place, make(), *sentences)
 
 
-def test_a_malformed_bank_is_told_by_file_and_line(place, make):
+def test_a_malformed_bank_is_reported_by_file_and_line(place, make):
     text = (place / "bank/week02.toml").read_text()
     (place / "bank/week02.toml").write_text(text.replace("difficulty = 2", "difficulty = 9", 1))
     line = next(n for n, row in enumerate(text.splitlines(), start=1) if row == "difficulty = 2")
     refused(place, make(), f"week02.toml, line {line}, question", "difficulty: Input should be less than or equal to 3")
 
 
-def test_an_id_of_two_files_is_told(place, make):
+def test_an_id_of_two_files_is_reported(place, make):
     text = (place / "bank/week02.toml").read_text()
     (place / "bank/week02.toml").write_text(text.replace('"w02-text-0"', '"w01-text-0"'))
     refused(place, make(), "week02.toml: w01-text-0 is the id of a question in week01.toml")
@@ -143,7 +143,7 @@ def test_an_id_of_two_files_is_told(place, make):
         ({"key_file": "secret"}, "Give either --key-file"),
     ],
 )
-def test_what_cannot_be_made_is_told(place, make, options, sentence):
+def test_what_cannot_be_made_is_reported(place, make, options, sentence):
     refused(place, make(**options), sentence)
 
 
@@ -158,7 +158,7 @@ def test_no_secret_is_made_for_a_quiz_that_cannot_be(place, make):
     refused(place, make(seed=None, key_file=place / "secret", count=25), "the bank has 24 that fit")
 
 
-def test_a_secret_that_is_none_is_told(place, make):
+def test_a_secret_that_is_none_is_reported(place, make):
     (place / "secret").write_text("abcd\n")
     assert "holds 2 bytes and not the 32 of a secret" in make(seed=None, key_file=place / "secret").output
 

@@ -16,7 +16,7 @@ from autograder.quiz.lms_reports import comparable, of_moodle
 from autograder.quiz.marked_forms import mark_forms
 from autograder.quiz.notebook_responses import value
 from autograder.quiz.response_reader import read_responses
-from autograder.quiz.written_answers import of_value, understood
+from autograder.quiz.written_answers import parse_value, parse_written
 from worldsize.quiz import mark
 from worldsize.quiz.variant import Gaps, Options, Order
 
@@ -105,7 +105,7 @@ def test_the_wide_layout_in_other_encodings(run, dealt, delimiter, encoding):
     assert scores(out)["ada"]["minutes"] == "12.5"
 
 
-def test_an_encoding_that_is_none_of_these_is_told_and_can_be_named(run, dealt):
+def test_an_encoding_that_is_none_of_these_is_reported_and_can_be_named(run, dealt):
     table = long([("ada", number_of(dealt[0][0], "text"), "äll-gather")])
     result, out = run(table, encoding="cp1252")
     assert result.exit_code == 1 and "responses.csv, line 2: not in UTF-8" in result.output and not out.exists()
@@ -160,7 +160,7 @@ def test_strangers_stop_or_are_left_out(run):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("student,question,response\n", "has no rows"),
         ("a,b\n1,2\n", "has the columns a, b. Known are: student, question, response"),
@@ -173,9 +173,9 @@ def test_strangers_stop_or_are_left_out(run):
         ("student,question,response,minutes\nada,1,,soon\n", "'soon' is not a number of minutes"),
     ],
 )
-def test_malformed_tables_are_told_by_their_line(run, text, told):
+def test_malformed_tables_are_reported_by_their_line(run, text, message):
     result, out = run(text, "--unreadable-as-zero")
-    assert result.exit_code == 1 and told in result.output and not out.exists()
+    assert result.exit_code == 1 and message in result.output and not out.exists()
 
 
 def test_marks_are_replaced_only_by_force_and_other_things_never(run, tmp_path, monkeypatch):
@@ -428,7 +428,7 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("change", SPOILED.values(), ids=SPOILED)
-def test_a_file_that_is_no_notebook_is_told_with_its_student(run, dealt, handed_in, change):
+def test_a_file_that_is_no_notebook_is_reported_with_its_student(run, dealt, handed_in, change):
     folder, write = handed_in
     write(dealt[0][1], change)
     result, out = run(folder, "--unreadable-as-zero")
@@ -472,7 +472,7 @@ def test_a_files_name_does_not_outdo_the_collectors_folder(run, dealt, handed_in
     assert [scores(out)[name]["points"] for name in ("ada", "bob")] == ["6", "0"]
 
 
-def test_a_files_name_that_is_no_text_can_be_told(run, dealt, handed_in):
+def test_a_files_name_that_is_not_text_can_be_reported(run, dealt, handed_in):
     folder, write = handed_in
     write(dealt[0][1]).joinpath("bob.ipynb").rename(folder / os.fsdecode(b"\xff\x1b.ipynb"))
     result, _ = run(folder)
@@ -486,18 +486,18 @@ def test_a_files_name_that_is_no_text_can_be_told(run, dealt, handed_in):
 def test_a_set_is_an_answer_only_where_order_says_nothing(dealt):
     form = dealt[0][0]
     of_kind = {kind: form.variants[number_of(form, kind) - 1].answer for kind in ("multiple", "ordering", "cloze")}
-    assert of_value(of_kind["multiple"], {"D", "C", "B", "A"}) == [0, 1, 2, 3]
+    assert parse_value(of_kind["multiple"], {"D", "C", "B", "A"}) == [0, 1, 2, 3]
     for kind, given in (("ordering", {"A", "B", "C"}), ("cloze", {"1: 14", "2: a lump"})):
         with pytest.raises(ValueError, match="it is a set, which has no order: write a list"):
-            of_value(of_kind[kind], given)
+            parse_value(of_kind[kind], given)
 
 
-def test_gaps_in_a_list_are_told_apart_and_none_is_filled_twice(dealt):
+def test_gaps_in_a_list_are_distinguished_and_none_is_filled_twice(dealt):
     form = dealt[0][0]
     answer = form.variants[number_of(form, "cloze") - 1].answer
-    assert of_value(answer, ["1: 14", "2: a lump"]) == {"steps": "14", "what": "a lump"}
+    assert parse_value(answer, ["1: 14", "2: a lump"]) == {"steps": "14", "what": "a lump"}
     with pytest.raises(ValueError, match="fills a gap twice"):
-        of_value(answer, {1: 14, "steps": 15})
+        parse_value(answer, {1: 14, "steps": 15})
 
 
 @pytest.mark.parametrize("parts", ["part 1: 14; part 2: x; part 9: y", "part 1: 14; part 2: x; part 2: y"])
@@ -530,17 +530,17 @@ def test_the_key_of_a_changed_bank_is_refused(run, dealt):
 def test_what_is_understood_is_what_was_meant(dealt):
     for form in dealt[0]:
         for one in form.variants:
-            assert mark(one, understood(one.answer, right(one.answer))).is_right
-            assert understood(one.answer, "  ") is None and of_value(one.answer, None) is None
+            assert mark(one, parse_written(one.answer, right(one.answer))).is_right
+            assert parse_written(one.answer, "  ") is None and parse_value(one.answer, None) is None
             with pytest.raises(ValueError, match="neither a number nor letters nor words"):
-                of_value(one.answer, b"A")
+                parse_value(one.answer, b"A")
 
 
 def test_a_gap_that_is_a_brief_name_or_in_parentheses(dealt):
     form = dealt[0][0]
     answer = form.variants[number_of(form, "cloze") - 1].answer
-    assert understood(answer, "(2) a chunk; (1) 14") == {"what": "a chunk", "steps": "14"}
-    assert understood(answer, "steps: 14; kind: b") == {"steps": "14", "kind": [1]}
+    assert parse_written(answer, "(2) a chunk; (1) 14") == {"what": "a chunk", "steps": "14"}
+    assert parse_written(answer, "steps: 14; kind: b") == {"steps": "14", "kind": [1]}
 
 
 def test_texts_are_compared_without_markup():

@@ -179,7 +179,7 @@ def test_many_values_are_compared_in_halves_and_tries_are_counted():
     assert even.p == 1.0
 
 
-def test_too_few_students_are_told_how_many_it_needs():
+def test_too_few_students_say_how_many_it_needs():
     given = [{"m": 3}, {"m": 5}] * 12
     found = statistics.compare_variants(given, [True] * 18 + [False] * 6)
     assert found.p is None and found.needs == 40  # two halves of 20 with 5 wrong each

@@ -1,4 +1,4 @@
-"""Questions with parameters: drawn by seed, computed, told apart, and marked with partial credit, in every kind."""
+"""Questions with parameters: drawn by seed, computed, distinguished, and marked with partial credit, in every kind."""
 
 import pytest
 from quiz_samples import CLOZE, FIGURE, NUMERIC, ORDERING, SINGLE, WORDS, question
@@ -98,7 +98,7 @@ def test_a_mistake_deep_in_a_file_is_found_by_its_line(tmp_path):
         load("week02", tmp_path)
 
 
-def test_a_parameter_that_nothing_fulfils_is_told():
+def test_a_parameter_that_nothing_fulfils_is_reported():
     with pytest.raises(ValueError, match="none of 1000 draws fulfils"):
         draw(question(SINGLE.replace("num_ranks * 50 <= size_mb", "num_ranks > 8")), 0)
 
@@ -203,8 +203,8 @@ def test_an_option_knows_its_place_in_the_bank():
 
 
 def test_what_was_typed_does_not_leave_its_code_marks():
-    (told, _) = mark(draw(question(NUMERIC), 0), "` <b>\n\n<script>").feedback
-    assert told == "`' <b> <script>` cannot be read as a number."
+    (message, _) = mark(draw(question(NUMERIC), 0), "` <b>\n\n<script>").feedback
+    assert message == "`' <b> <script>` cannot be read as a number."
 
 
 def test_a_figure_is_drawn_from_its_events():

@@ -111,7 +111,7 @@ class SampleServer:
         os.chmod(self.address, 0o666)
         self._server.listen(_MAX_CONNECTIONS)
         self._lock = threading.Lock()
-        self._lines: set[_Line] = set()
+        self._connections: set[_Connection] = set()
         self._processes: dict[int, int] = {}  # by its number a handle of every process that has come
         self._is_closed = False
         self._accepting = threading.Thread(target=self._accept, daemon=True, name="sample server")
@@ -123,42 +123,44 @@ class SampleServer:
                 sock, _ = self._server.accept()
             except OSError:
                 return  # it is closed
-            line = _Line(sock)
+            connection = _Connection(sock)
             with self._lock:
-                if self._is_closed or len(self._lines) >= _MAX_CONNECTIONS or not self._know(line):
-                    line.close()
+                if self._is_closed or len(self._connections) >= _MAX_CONNECTIONS or not self._know(connection):
+                    connection.close()
                     continue
-                self._lines.add(line)
-                line.thread = threading.Thread(target=self._serve, args=[line], daemon=True, name="sample server line")
-                line.thread.start()  # before anybody who closes can see it
+                self._connections.add(connection)
+                connection.thread = threading.Thread(
+                    target=self._serve, args=[connection], daemon=True, name="sample server connection"
+                )
+                connection.thread.start()  # before anybody who closes can see it
 
-    def _know(self, line: _Line) -> bool:
-        """Keep a handle of a line's process; False when there are more than an honest program has."""
-        if line.pidfd is None:
+    def _know(self, connection: _Connection) -> bool:
+        """Keep a handle of a connection's process; False when there are more than an honest program has."""
+        if connection.pidfd is None:
             return True
-        known = self._processes.get(line.process)
+        known = self._processes.get(connection.process)
         if known is not None and not _has_ended(known):
             return True
         if known is not None:
-            os.close(self._processes.pop(line.process))  # its number has gone to another
+            os.close(self._processes.pop(connection.process))  # its number has gone to another
         if len(self._processes) >= _MAX_CONNECTIONS:
             return False
-        self._processes[line.process] = os.dup(line.pidfd)
+        self._processes[connection.process] = os.dup(connection.pidfd)
         return True
 
-    def _serve(self, line: _Line) -> None:
+    def _serve(self, connection: _Connection) -> None:
         try:
-            while self._obey(line):
+            while self._obey(connection):
                 pass
         except Exception:  # whatever was sent ends this connection and no other
             pass
         finally:
             with self._lock:
-                self._lines.discard(line)
-            line.close()
+                self._connections.discard(connection)
+            connection.close()
 
-    def _obey(self, line: _Line) -> bool:
-        message = framing.receive(line.sock, 4 * self._num_weights, _MAX_HEADER_BYTES)
+    def _obey(self, connection: _Connection) -> bool:
+        message = framing.receive(connection.sock, 4 * self._num_weights, _MAX_HEADER_BYTES)
         time_s = time.monotonic()
         if message is None:
             return False
@@ -166,19 +168,19 @@ class SampleServer:
         for fd in fds:
             os.close(fd)
         if header["kind"] == "hand_in":
-            return self._take_weights(line, body, time_s)
+            return self._take_weights(connection, body, time_s)
         wanted = [header[name] for name in ("rank", "step", "start", "stop")]
         if refusal := self._refusal(wanted):
-            framing.send(line.sock, "refused", reason=refusal)
+            framing.send(connection.sock, "refused", reason=refusal)
             return True
         rank, step, start, stop = wanted
-        take = Take(rank, step, start, stop, time_s, line.process)
+        take = Take(rank, step, start, stop, time_s, connection.process)
         with self._lock:
             self.record.takes.append(take)
             strikes = self._strikes(take)
-        if strikes and not self._disturb(line):
+        if strikes and not self._disturb(connection):
             return False
-        self._hand_out(line, take)
+        self._hand_out(connection, take)
         return True
 
     def _refusal(self, wanted: list[Any]) -> str:
@@ -196,22 +198,22 @@ class SampleServer:
             return f"samples were asked for more than {_MAX_TAKES} times"
         return ""
 
-    def _hand_out(self, line: _Line, take: Take) -> None:
+    def _hand_out(self, connection: _Connection, take: Take) -> None:
         images, labels = self.batches.batch(take.step)
         chosen = slice(take.start, take.stop)
         body = labels[chosen].numpy().tobytes() + images[chosen].numpy().tobytes()
-        framing.send(line.sock, "samples", body, shape=list(images.shape[1:]))
+        framing.send(connection.sock, "samples", body, shape=list(images.shape[1:]))
 
-    def _take_weights(self, line: _Line, body: bytes, time_s: float) -> bool:
+    def _take_weights(self, connection: _Connection, body: bytes, time_s: float) -> bool:
         if len(body) != 4 * self._num_weights:
             framing.send(
-                line.sock, "refused", reason=f"{self._num_weights} float32 weights are due, not {len(body)} bytes"
+                connection.sock, "refused", reason=f"{self._num_weights} float32 weights are due, not {len(body)} bytes"
             )
             return True
         with self._lock:
             self.record.weights = torch.frombuffer(bytearray(body), dtype=torch.float32)
             self.record.handed_in_s = time_s
-        framing.send(line.sock, "thanks")
+        framing.send(connection.sock, "thanks")
         return True
 
     # what goes wrong
@@ -226,15 +228,15 @@ class SampleServer:
             return True
         return False
 
-    def _disturb(self, line: _Line) -> bool:
+    def _disturb(self, connection: _Connection) -> bool:
         """True when the process that asked lives on and gets its answer."""
         assert self.disturbance
         if self.disturbance.kind == "kill":
-            line.signal(signal.SIGKILL)
+            connection.signal(signal.SIGKILL)
             return False
-        line.signal(signal.SIGSTOP)
+        connection.signal(signal.SIGSTOP)
         with self._lock:
-            others = [handle for number, handle in self._processes.items() if number != line.process]
+            others = [handle for number, handle in self._processes.items() if number != connection.process]
         others = [handle for handle in others if not _has_ended(handle)]
         deadline_s = time.monotonic() + self.disturbance.patience_s
         while time.monotonic() < deadline_s and not self._is_closed:
@@ -242,21 +244,21 @@ class SampleServer:
                 self.disturbance.is_given_up = True
                 break
             time.sleep(_POLL_S)
-        line.signal(signal.SIGCONT)
+        connection.signal(signal.SIGCONT)
         return True
 
     def close(self) -> None:
         """Close every connection and the server."""
         with self._lock:
             self._is_closed = True
-            lines = list(self._lines)
+            connections = list(self._connections)
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
         self._server.close()
-        for line in lines:
-            line.hang_up()
-            if line.thread:
-                line.thread.join(5)
+        for connection in connections:
+            connection.hang_up()
+            if connection.thread:
+                connection.thread.join(5)
         self._accepting.join(5)
         for handle in self._processes.values():
             os.close(handle)
@@ -270,7 +272,7 @@ class SampleServer:
         self.close()
 
 
-class _Line:
+class _Connection:
     """A connection, and a handle of the process that made it, which stays its own when its number goes to another."""
 
     def __init__(self, sock: socket.socket) -> None:

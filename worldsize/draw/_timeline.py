@@ -12,7 +12,7 @@ from worldsize import units
 from worldsize.draw.annotations import white_box
 from worldsize.draw.palette import INK
 from worldsize.draw.picture import SCREEN_DPI, Picture, finish
-from worldsize.draw.timeline_content import Busy
+from worldsize.draw.timeline_content import TimelineContent
 from worldsize.draw.timeline_legend import TimelineLegend
 from worldsize.draw.timeline_panel import Panel, lane_names_in, rank_names_in
 from worldsize.intervals import length_s
@@ -27,7 +27,7 @@ _LONG_ARROW = 0.15  # of the axis: has room for a number
 
 
 class _Part(NamedTuple):
-    busy: Busy
+    busy: TimelineContent
     title: str
     subtitle: str = ""
 
@@ -46,7 +46,7 @@ def timeline(
     Raises:
         ValueError: There is nothing to draw.
     """
-    busy = Busy(run, streams)
+    busy = TimelineContent(run, streams)
     about = f"Timeline ({title})" if title else "Timeline"
     over = f"{len(busy.of_rank)} ranks over {units.format_time_s(busy.length_s)}"
     if not shows_shares:
@@ -73,7 +73,7 @@ def timelines(runs: Mapping[str, Timeline], title: str = "", streams: Collection
         raise ValueError(
             "A comparison takes two runs: give {label: timeline, label: timeline, ...}, the reference first."
         )
-    all_busy = {label: Busy(run, streams) for label, run in runs.items()}
+    all_busy = {label: TimelineContent(run, streams) for label, run in runs.items()}
     (first_label, first), *others = all_busy.items()
     parts = [_Part(first, f"{first_label}: {units.format_time_s(first.length_s)}", first.describe())]
     for label, busy in others:
@@ -157,7 +157,7 @@ def _head(axes: Axes, part: _Part) -> None:
         axes.annotate(part.subtitle, (0, 1), xycoords="axes fraction", **style)
 
 
-def _longer(first: Busy, other: Busy) -> str:
+def _longer(first: TimelineContent, other: TimelineContent) -> str:
     ratio = other.length_s / first.length_s if first.length_s else 1.0
     if abs(ratio - 1) < _SAME:
         return "as long as"
@@ -171,7 +171,7 @@ def _is_far(ratio: float) -> bool:
     return not 0.1 < ratio < 3
 
 
-def _more_exposed(first: Busy, other: Busy) -> list[str]:
+def _more_exposed(first: TimelineContent, other: TimelineContent) -> list[str]:
     """How much more communication is exposed, and on which rank most; nothing when none communicates."""
     if not (first.has_communication or other.has_communication):
         return []

@@ -10,7 +10,7 @@ from worldsize.intervals import Stretches, exposed, length_s, under_way, without
 from worldsize.timeline import Timeline
 
 
-class Busy:
+class TimelineContent:
     """A run by rank and lane; shares are means over the ranks that have an event.
 
     A lane is a stream; `empty_lanes` are those in which a bubble is to be seen: the ones with work. Waiting has no

@@ -11,7 +11,7 @@ from worldsize.draw.block_styles import Style, blocks, style_of
 from worldsize.draw.outlined_text import OutlinedText, width_in
 from worldsize.draw.palette import INK
 from worldsize.draw.picture import SCREEN_DPI, Picture
-from worldsize.draw.timeline_content import Busy
+from worldsize.draw.timeline_content import TimelineContent
 from worldsize.draw.timeline_panel import BUBBLE, UNDERLINE_PX
 from worldsize.event import COMMUNICATION
 
@@ -23,7 +23,7 @@ _EXPOSED, _BUBBLE = "exposed communication", "bubble (no work)"
 class TimelineLegend:
     """The entries of these runs in lines between `left` and `left + width`, in inches; of one run with its shares."""
 
-    def __init__(self, runs: Sequence[Busy], left: float, width: float, shows_shares: bool = True) -> None:
+    def __init__(self, runs: Sequence[TimelineContent], left: float, width: float, shows_shares: bool = True) -> None:
         kinds = list(dict.fromkeys(kind for busy in runs for kind in busy.kinds))
         names = [*kinds, *([_EXPOSED] if COMMUNICATION in kinds else []), _BUBBLE]
         shares = runs[0].shares() if len(runs) == 1 and shows_shares else {}

@@ -17,7 +17,7 @@ from worldsize.draw.block_styles import Style, blocks, rectangles, style_of
 from worldsize.draw.outlined_text import OutlinedText, width_in
 from worldsize.draw.palette import IDLE, INK
 from worldsize.draw.picture import SCREEN_DPI
-from worldsize.draw.timeline_content import Busy
+from worldsize.draw.timeline_content import TimelineContent
 from worldsize.event import COMMUNICATION, WAIT, Event
 from worldsize.intervals import Stretches
 
@@ -39,7 +39,7 @@ class Panel:
     In inches: `row` is a row's height, `inch` a second's length, `aside` what the lanes' names take, 0 without names.
     """
 
-    def __init__(self, axes: Axes, busy: Busy, factor: float, row: float, inch: float, aside: float) -> None:
+    def __init__(self, axes: Axes, busy: TimelineContent, factor: float, row: float, inch: float, aside: float) -> None:
         self.axes, self.busy, self.factor = axes, busy, factor
         self.row, self.inch, self.aside = row, inch, aside
         self.row_of = {rank: number for number, rank in enumerate(busy.of_rank)}
@@ -144,19 +144,19 @@ class Panel:
             self.axes.add_artist(OutlinedText(self.axes.figure, texts, places, within, **style))
 
 
-def lane_edges(busy: Busy) -> list[float]:
+def lane_edges(busy: TimelineContent) -> list[float]:
     """Where each lane begins in a row of height 1, and the last one ends."""
     heights = [1.0 if lane in busy.empty_lanes or not busy.empty_lanes else _THIN for lane in range(len(busy.lanes))]
     scale = (1 - _GAP) / sum(heights)
     return [_GAP / 2 + scale * sum(heights[:lane]) for lane in range(len(heights) + 1)]
 
 
-def rank_names_in(busy: Busy) -> float:
+def rank_names_in(busy: TimelineContent) -> float:
     """Inches that the names of ranks need."""
     return max(width_in(f"rank {rank}", _NAME_SIZE) for rank in busy.of_rank) + 2 * _PAD
 
 
-def lane_names_in(busy: Busy, row: float) -> float:
+def lane_names_in(busy: TimelineContent, row: float) -> float:
     """Inches that the names of lanes need; 0 when there is one lane, or no room for names."""
     edges = lane_edges(busy)
     has_room = min(np.diff(edges)) * row * SCREEN_DPI >= _TEXT_PX

@@ -11,7 +11,7 @@ from worldsize.draw.picture import in_dark_theme
 from worldsize.explore import frontend
 from worldsize.explore.captured_call import CallResult, call
 from worldsize.explore.controls import Control, controls_of
-from worldsize.explore.result_parts import Part, Words, parts_of, words_of_bundle
+from worldsize.explore.result_parts import Part, TextPart, part_of_bundle, parts_of
 from worldsize.explore.widgets import Panel
 
 # in the file the stills follow the live panel; of the two, a front end shows what works there
@@ -68,10 +68,10 @@ class Explorer:
         Raises:
             ValueError: it cannot be drawn; says why.
         """
-        parts = [*map(words_of_bundle, outcome.displayed), *parts_of(outcome.value, self.name)]
+        parts = [*map(part_of_bundle, outcome.displayed), *parts_of(outcome.value, self.name)]
         if outcome.printed:
-            parts.append(Words(f"<pre>{escape(outcome.printed)}</pre>", outcome.printed))
-        return parts or [Words(f"<p>{escape(self.name)} gave nothing.</p>", f"{self.name} gave nothing.")]
+            parts.append(TextPart(f"<pre>{escape(outcome.printed)}</pre>", outcome.printed))
+        return parts or [TextPart(f"<p>{escape(self.name)} gave nothing.</p>", f"{self.name} gave nothing.")]
 
     def stills(self) -> list[dict[str, str]]:
         """The explorer as it is at first, without sliders: for each part what a notebook shows, then a sentence.
@@ -91,7 +91,7 @@ class Explorer:
 
     def _stills_of(self, parts: list[Part]) -> list[dict[str, str]]:
         sentence = f"{self.sentence()} Run this cell in JupyterLab to change them."
-        bundles = [part.bundle() for part in [*parts, Words(f"<p>{escape(sentence)}</p>", sentence)]]
+        bundles = [part.bundle() for part in [*parts, TextPart(f"<p>{escape(sentence)}</p>", sentence)]]
         for bundle in bundles:
             bundle["text/html"] = f'{_STYLE}<div class="worldsize-still">{bundle["text/html"]}</div>'
         return bundles

@@ -12,7 +12,7 @@ from worldsize.draw.picture import in_dark_theme
 from worldsize.explore.captured_call import CallResult
 from worldsize.explore.controls import Control
 from worldsize.explore.figure_image import FigureImage, Places
-from worldsize.explore.result_parts import Part, Words
+from worldsize.explore.result_parts import Part, TextPart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -130,6 +130,6 @@ def _widget(control: Control, controls: Sequence[Control]) -> Any:
     return make(description=control.name, options=control.options, index=control.start, style=style, layout=layout)
 
 
-def _error_message(error: str, place: str) -> Words:
+def _error_message(error: str, place: str) -> TextPart:
     code = f"<p><code>{escape(place)}</code></p>" if place else ""
-    return Words(f'<div class="error"><p><b>{escape(error)}</b></p>{code}</div>', f"{error} {place}".rstrip())
+    return TextPart(f'<div class="error"><p><b>{escape(error)}</b></p>{code}</div>', f"{error} {place}".rstrip())

@@ -131,7 +131,7 @@ def test_a_measurement_that_was_cut_off_goes_on_where_it_stopped(program, tmp_pa
     assert len(measured) == 2
 
 
-def test_a_program_that_fails_is_told_of_and_the_others_are_timed(tmp_path) -> None:
+def test_a_program_that_fails_is_reported_and_the_others_are_timed(tmp_path) -> None:
     path = tmp_path / "train.py"
     source = programs.solved(ROOT / "solutions/project1/train.py")
     path.write_text(
@@ -185,7 +185,7 @@ def test_the_newest_file_loses_its_second_half_and_no_link_is_followed(tmp_path)
     assert truncate_newest(str(tmp_path / "nowhere")) == ""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="another system does not tell who calls")
+@pytest.mark.skipif(sys.platform != "linux", reason="another system does not report who calls")
 def test_the_reference_survives_the_death_of_a_rank(program) -> None:
     struck = bench.Disturbance("kill", step=4, rank=1)
     task = TASK.model_copy(update={"num_steps": 8})

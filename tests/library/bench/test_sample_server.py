@@ -87,12 +87,12 @@ def test_samples_of_a_later_step_asked_for_early_only_lengthen_the_window(server
 
 
 @pytest.mark.parametrize(
-    ("step", "start", "stop", "told"),
+    ("step", "start", "stop", "message"),
     [(4, 0, 8, "no step 4"), (-1, 0, 8, "no step -1"), (0, 0, 9, "no samples 0 to 9"), (0, 5, 4, "no samples 5 to 4")],
 )
-def test_what_there_is_not_is_refused_and_the_line_stays(server, step, start, stop, told) -> None:
+def test_what_there_is_not_is_refused_and_the_line_stays(server, step, start, stop, message) -> None:
     samples = Samples(server.address, 0)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         samples.take(step, start, stop)
     assert len(samples.take(0, 0, 2)[1]) == 2
     assert len(server.record.takes) == 1
@@ -163,7 +163,7 @@ def test_an_end_leaves_no_thread_no_file_and_no_folder() -> None:
 
 
 class Asker:
-    """A process that asks for a step's samples whenever it is told to."""
+    """A process that asks for a step's samples on command."""
 
     def __init__(self, server: SampleServer, rank: int) -> None:
         self.process = subprocess.Popen(
@@ -195,7 +195,7 @@ def until(condition) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="another system does not tell who calls")
+@pytest.mark.skipif(sys.platform != "linux", reason="another system does not report who calls")
 def test_who_asks_for_the_step_is_killed_and_nobody_else() -> None:
     disturbance = Disturbance("kill", step=1, rank=1)
     with SampleServer(TASK, 1, "/tmp", disturbance) as server:
@@ -214,7 +214,7 @@ def test_who_asks_for_the_step_is_killed_and_nobody_else() -> None:
             asker.end()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="another system does not tell who calls")
+@pytest.mark.skipif(sys.platform != "linux", reason="another system does not report who calls")
 def test_who_is_stopped_goes_on_when_the_others_have_given_up() -> None:
     disturbance = Disturbance("stall", step=1, rank=0, patience_s=30)
     with SampleServer(TASK, 1, "/tmp", disturbance) as server:

@@ -46,11 +46,11 @@ def test_memory_stacks_the_parts():
     assert [(bar.get_x(), bar.get_width()) for bar in bars] == [(0, 2), (2, 3)]
 
 
-def test_many_bars_stay_on_one_screen_and_are_told_by_the_largest_and_the_smallest():
+def test_many_bars_stay_on_one_screen_and_are_described_by_the_largest_and_the_smallest():
     picture = draw.memory({f"rank {rank}": {"weights": 1e9 + rank} for rank in range(32)})
     assert picture.get_size_inches()[1] < 8
-    told = "32 bars, the largest rank 31 1.00 GB (weights 1.00 GB), the smallest rank 0 1.00 GB"
-    assert told in picture.alt and "rank 7" not in picture.alt
+    bars = "32 bars, the largest rank 31 1.00 GB (weights 1.00 GB), the smallest rank 0 1.00 GB"
+    assert bars in picture.alt and "rank 7" not in picture.alt
 
 
 def test_curves_show_the_largest_difference():

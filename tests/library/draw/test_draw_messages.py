@@ -1,4 +1,4 @@
-"""Messages fall into steps as they were recorded, and are drawn and told as such."""
+"""Messages fall into steps as they were recorded, and are drawn and described as such."""
 
 import html
 import json
@@ -87,7 +87,7 @@ def test_a_receive_whose_send_nobody_recorded_still_says_who_sent():
     assert rounds([lost])[0].describe() == "rank 0 sends 8 B to rank 1"
 
 
-def test_a_step_of_many_messages_is_told_in_short():
+def test_a_step_of_many_messages_is_described_in_short():
     events = [event for rank in range(20) for event in message(rank, (rank + 1) % 20, 0, 1, 1000 + 1000 * (rank % 2))]
     step = rounds(events)[0]
     assert step.describe().endswith("rank 7 sends 2.00 kB to rank 8; and 12 more")

@@ -104,7 +104,7 @@ def test_a_timeline_tells_bubbles_and_exposed_communication(two_ranks):
     assert {"rank 0", "rank 1"} <= set(lettering(picture.axes[0]))
 
 
-def test_what_is_asked_for_is_not_told(two_ranks):
+def test_what_is_asked_for_is_not_described(two_ranks):
     picture = draw.timeline(two_ranks, "Two ranks", shows_shares=False)
     assert title(picture) == "Two ranks" and picture.alt == "Timeline (Two ranks) of 2 ranks over 10.0 ms."
     assert lettering(picture) == ["forward", "communication", "exposed communication", "bubble (no work)"]
@@ -113,8 +113,8 @@ def test_what_is_asked_for_is_not_told(two_ranks):
 def test_the_shares_are_those_of_the_timeline():
     run = overlapped(exposed_s=1.5)
     exposed = run.exposed_communication_s() / run.end_s
-    told = f"bubble {run.bubble_fraction():.0%} (exposed communication {exposed:.0%}, idle 0%)"
-    assert title(draw.timeline(run)) == told
+    shares = f"bubble {run.bubble_fraction():.0%} (exposed communication {exposed:.0%}, idle 0%)"
+    assert title(draw.timeline(run)) == shares
 
 
 def test_bubbles_and_exposed_communication_are_drawn_where_they_are():
@@ -249,10 +249,10 @@ def test_several_runs_share_an_axis_and_differ_from_the_first():
         "emulated: 6.00 s, 20.0% longer than predicted",
     ]
     assert {axes.get_xlim() for axes in picture.axes} == {(0, 6)}
-    told = "bubble 33% (exposed communication 33%, idle 0%): exposed 1.00 s more a rank, 1.00 s more on rank 0"
-    assert told in [text.get_text() for text in picture.axes[1].texts]
+    subtitle = "bubble 33% (exposed communication 33%, idle 0%): exposed 1.00 s more a rank, 1.00 s more on rank 0"
+    assert subtitle in [text.get_text() for text in picture.axes[1].texts]
     assert picture.alt.startswith("Timelines (Overlap) on one axis. predicted: 5.00 s; bubble 20%")
-    assert picture.alt.endswith(f"20.0% longer than predicted; {told}.")
+    assert picture.alt.endswith(f"20.0% longer than predicted; {subtitle}.")
 
 
 def test_where_the_first_run_ends_is_marked_in_each():
@@ -265,7 +265,7 @@ def test_where_the_first_run_ends_is_marked_in_each():
     ]
 
 
-def test_a_run_of_another_magnitude_is_told_as_a_multiple():
+def test_a_run_of_another_magnitude_is_described_as_a_multiple():
     long, short = (Timeline([Event(0, "main", "forward", "f", 0, end_s)]) for end_s in (8, 0.5))
     picture = draw.timelines({"a": short, "b": long})
     assert title(picture, 1) == "b: 8.00 s, 16.0 times as long as a"

@@ -27,7 +27,7 @@ def texts(function, **ranges):
     return [text for text, _ in control.options], control.text(control.value)
 
 
-def told(panel):
+def spoken(panel):
     """What a screen reader says."""
     return re.sub("<[^>]*>", "", panel.status.value)
 
@@ -136,7 +136,7 @@ def test_what_is_no_function_is_refused():
         (collections.namedtuple("Pair", "a_s b_s")(1, 2), "a_s 1 s, b_s 2 s"),
     ],
 )
-def test_numbers_tables_and_text_are_told_with_their_units(value, seen):
+def test_numbers_tables_and_text_are_reported_with_their_units(value, seen):
     (one,) = result_parts.parts_of(value, "step_time_s")
     assert one.text == seen
     assert "<fast>" not in one.html
@@ -163,10 +163,10 @@ def test_an_object_with_html_of_its_own_is_shown_by_it_and_any_other_by_its_text
 
 def test_a_move_shows_the_new_result_and_tells_it_with_what_is_set(panel):
     one = panel(lambda n=1, size_bytes=1000: {"n": n, "sent_bytes": n * size_bytes}, n=(1, 3), size_bytes=(1000, 2000))
-    assert told(one) == "n = 1, size_bytes = 1 kB: n 1, sent_bytes 1 kB."
+    assert spoken(one) == "n = 1, size_bytes = 1 kB: n 1, sent_bytes 1 kB."
     one.controls["n"].value = 3
     assert "3 kB" in one.shown.value
-    assert told(one) == "n = 3, size_bytes = 1 kB: n 3, sent_bytes 3 kB."
+    assert spoken(one) == "n = 3, size_bytes = 1 kB: n 3, sent_bytes 3 kB."
 
 
 def test_every_kind_of_control_calls_the_function_again(panel):
@@ -188,13 +188,13 @@ def test_a_function_that_raises_says_so_in_place_above_what_was_good_and_recover
     one.controls["n"].value = 2
     assert "Two is impossible &lt;here&gt;." in one.shown.value and "ValueError" not in one.shown.value
     assert 'class="last" aria-hidden="true"><table>' in one.shown.value and "0.5" in one.shown.value
-    assert told(one) == "n = 2: Two is impossible &lt;here&gt;."
+    assert spoken(one) == "n = 2: Two is impossible &lt;here&gt;."
     one.controls["n"].value = 3
     assert "ZeroDivisionError: division by zero" in one.shown.value
     assert "line" in one.shown.value and "in fails: return {&quot;inverse&quot;" in one.shown.value
     assert "calls.py" not in one.shown.value and "Traceback" not in one.shown.value
     one.controls["n"].value = 4
-    assert "inverse" in one.shown.value and "told" not in one.shown.value and "last" not in one.shown.value
+    assert "inverse" in one.shown.value and "error" not in one.shown.value and "last" not in one.shown.value
 
 
 def test_a_function_that_fails_at_once_has_its_sentence_and_no_last_picture(panel):
@@ -213,7 +213,7 @@ def test_an_interrupt_ends_one_call_and_not_the_explorer(panel):
     assert "Interrupted. Move a slider to try again." in one.shown.value
 
 
-def test_what_cannot_be_drawn_is_told_in_place(panel):
+def test_what_cannot_be_drawn_is_reported_in_place(panel):
     one = panel(lambda n=1: ONE_EVENT if n else Timeline([]), n=(0, 1))
     one.controls["n"].value = 0
     assert "The timeline is empty" in one.shown.value and "<img" in one.shown.value
