@@ -1,4 +1,4 @@
-"""What the answers of a class say of a quiz and of each of its questions, and which questions misbehave.
+"""Statistics of a quiz and of each of its questions, from a class's answers, and which questions misbehave.
 
 Students may have been asked different questions, so a question is judged by those who were asked it, and a student's
 ability by the mean share of the *other* questions of that student's form. Forms are dealt equally hard.
@@ -29,10 +29,10 @@ from worldsize.quiz.marking import mark_answer
 from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Phrase
 
 UPPER_LOWER = 0.27
-FEWEST = 20  # students who were asked a question, below which it is not flagged
+FEWEST = 20  # students who were asked a question; with fewer it is not flagged
 LEVEL = 0.05  # how often chance alone may do what is flagged
-VARIANTS_LEVEL = 0.01  # the same of variants that differ, for which several groupings are tried
-EASY, HARD = 0.95, 0.1  # mean shares beyond which a question is flagged, whatever chance does
+VARIANTS_LEVEL = 0.01  # the same for variants, where several groupings are tried
+EASY, HARD = 0.95, 0.1  # mean shares beyond which a question is flagged without a test
 EXPECTED = 5  # the least expected count in a cell of a chi-square test (Cochran's rule)
 RIGHT = "right"
 OTHER = "another answer"
@@ -40,7 +40,7 @@ EMPTY = "no answer"
 
 
 def facility(shares: Sequence[float]) -> float:
-    """The mean share that was earned: 0 when nobody got anything, 1 when all got all. Moodle's facility index."""
+    """The mean share earned: 0 when nobody got anything, 1 when everyone got everything. Moodle's facility index."""
     return float(np.mean(shares))
 
 
@@ -48,7 +48,7 @@ def discrimination(shares: Sequence[float], rests: Sequence[float]) -> float | N
     """The correlation of the share with the mean share of the student's other questions, from -1 to 1.
 
     With shares of 0 and 1 it is the point-biserial correlation, corrected: the question itself is left out of the rest.
-    None with fewer than three students, or where one of both does not vary.
+    None with fewer than three students, or where one of the two does not vary.
     """
     if len(shares) < 3 or np.ptp(shares) < 1e-12 or np.ptp(rests) < 1e-12:
         return None
@@ -58,7 +58,7 @@ def discrimination(shares: Sequence[float], rests: Sequence[float]) -> float | N
 def upper_group(rests: Sequence[float], fraction: float = UPPER_LOWER) -> np.ndarray:
     """How much of each student belongs to the best part of the class, from 0 to 1.
 
-    Students who are tied at the border share what is left of the group, so that their order in a list is nothing.
+    Students who are tied at the border share what is left of the group, so their order in a list has no effect.
     """
     values = np.asarray(rests, dtype=float)
     size = max(1, round(fraction * len(values)))
@@ -79,7 +79,7 @@ def upper_lower(shares: Sequence[float], rests: Sequence[float], fraction: float
 
 
 def cronbach_alpha(shares: np.ndarray) -> float | None:
-    """Cronbach's alpha of a table with a row a student and a column a question.
+    """Cronbach's alpha of a table with a row for each student and a column for each question.
 
     For k questions k/(k-1) (1 - the sum of their variances / the variance of the sum). None with fewer than two
     questions or three students, or where all have the same points.
@@ -91,17 +91,17 @@ def cronbach_alpha(shares: np.ndarray) -> float | None:
 
 
 def upper_bound(correlation: float, num: int) -> float:
-    """What the true correlation is below in 95 % of cases, by Fisher's z."""
+    """The upper bound of a one-sided 95 % confidence interval of a correlation, by Fisher's z."""
     return float(np.tanh(np.arctanh(min(correlation, 1 - 1e-12)) + stats.norm.ppf(1 - LEVEL) / math.sqrt(num - 3)))
 
 
 def at_most(count: int, num: int) -> float:
-    """What the true part is at most in 95 % of cases, by Clopper and Pearson."""
+    """The upper bound of a one-sided 95 % confidence interval of a proportion, by Clopper and Pearson."""
     return 1.0 if count >= num else float(stats.beta.ppf(1 - LEVEL, count + 1, num - count))
 
 
 def at_least(count: int, num: int) -> float:
-    """What the true part is at least in 95 % of cases, by Clopper and Pearson."""
+    """The lower bound of a one-sided 95 % confidence interval of a proportion, by Clopper and Pearson."""
     return 0.0 if count <= 0 else float(stats.beta.ppf(LEVEL, count, num - count + 1))
 
 
@@ -109,8 +109,8 @@ def at_least(count: int, num: int) -> float:
 class Grouping:
     """Whether variants of a question differ in difficulty: the groups that were compared, with how many got it right.
 
-    `p` is the chance that equally hard groups differ so much, times the number of groupings that were tried; None where
-    there were too few students, of whom it then `needs` about so many (None: nobody or everybody got it right).
+    `p` is the chance that equally hard groups differ this much, times the number of groupings tried. It is None with
+    too few students; `needs` then says about how many it takes (None: nobody or everybody got it right).
     """
 
     by: str = ""
@@ -122,9 +122,9 @@ class Grouping:
 def compare_variants(parameters: Sequence[Mapping[str, Hashable]], is_right: Sequence[bool]) -> Grouping:
     """A chi-square test whether students, grouped by what was drawn for them, got it right equally often.
 
-    Grouped by the whole variant, and by each parameter: by its values, or by low and high ones where they are too many.
+    Grouped by the whole variant, and by each parameter: by its values, or by low and high ones if there are too many.
     Every cell of a table must expect at least five students; the p of the clearest grouping is multiplied by the number
-    of groupings (Bonferroni). It needs so many students that two equal groups would have five in every cell.
+    of groupings (Bonferroni). It needs enough students for two equal groups to have five in every cell.
     """
     rate = float(np.mean(is_right))
     tested: list[tuple[float, str, list[tuple[str, int, float]]]] = []
@@ -207,7 +207,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Flag:
-    """Something about a question that somebody should look at."""
+    """Something about a question that an instructor should check."""
 
     name: str
     text: str
@@ -232,7 +232,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Overview:
-    """A quiz as a whole; `alpha_note` says of how many questions alpha is, or why there is none.
+    """A quiz as a whole; `alpha_note` says which questions alpha covers, or why it is not defined.
 
     `error_points` is the standard error of a student's points by alpha: their deviation times the root of 1 - alpha.
     """
@@ -282,7 +282,7 @@ def overview(marked_forms: Sequence[MarkedForm]) -> Overview:
 
 
 def items(marked_forms: Sequence[MarkedForm]) -> list[Item]:
-    """What the marks say of each question, in the order of weeks and ids."""
+    """The statistics of each question, by week and id."""
     results: dict[str, list[tuple[MarkedAnswer, float]]] = defaultdict(list)
     questions: dict[str, Question] = {}
     for marked_form in _handed_in(marked_forms):
@@ -385,7 +385,7 @@ def _choice_label(asked: Choices, place: int) -> str:
 
 
 def _labels(one: MarkedAnswer, gap: str) -> set[str]:
-    """What somebody answered, in the words of `_known`."""
+    """The labels of an answer, as in `_known`."""
     if one.is_empty or one.given is None:
         return {EMPTY}
     answer: Answer = one.variant.answer
@@ -404,7 +404,7 @@ def _labels(one: MarkedAnswer, gap: str) -> set[str]:
 
 
 def _flags(item: Item) -> Iterable[Flag]:
-    """What to look at: too easy and too hard by limits; the others are tested, each by itself, at the levels above."""
+    """What to check: too easy and too hard by limits; the others are tested, each by itself, at the levels above."""
     num = item.num_asked
     if num < FEWEST:
         return
@@ -442,10 +442,10 @@ def _answer_flags(item: Item) -> Iterable[Flag]:
                 text = f"Of the best 27 %, {wrong} answered {use.label!r}, which counts as wrong, and {right} right."
                 yield Flag("wrong answer preferred", text)
             if use.is_offered and use.is_mistake and item.facility <= 0.9 and at_most(use.count, item.num_asked) < 0.05:
-                text = f"{use.count or 'None'} of {item.num_asked} chose {use.label!r}: it misleads hardly anybody."
+                text = f"{use.count or 'None'} of {item.num_asked} chose {use.label!r}: it misleads hardly anyone."
                 yield Flag("idle choice", text)
 
 
 def _chance_of(count: int, num: int) -> float:
-    """The chance of at least so many heads of so many throws."""
+    """The probability of at least `count` heads in `num` throws."""
     return float(stats.binom.sf(count - 1, num, 0.5))

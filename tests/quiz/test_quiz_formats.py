@@ -574,6 +574,11 @@ def test_markdown_becomes_plain_xhtml(markdown, wanted):
     assert re.sub(r"\s+", " ", platform_markup.html(markdown)) == re.sub(r"\s+", " ", wanted)
 
 
+def test_a_formula_that_mathml_cannot_show_stays_latex():
+    text = platform_markup.html_with_mathml(r"$\unknown{x}$ and $x^2$")
+    assert r"\(\unknown{x}\)" in text and text.count("<math ") == 1
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=30).filter(str.strip))
 def test_words_to_type_survive_every_format(text):

@@ -29,7 +29,7 @@ def render(form: Form) -> bytes:
 
 
 def key(forms: Sequence[Form]) -> bytes:
-    """The answers of all forms, and what to say about every question, as a page."""
+    """The answers of all forms, and the explanation of every question, as a page."""
     return _template("quiz_key.html.j2").render(forms=forms, explained=explained(forms)).encode()
 
 

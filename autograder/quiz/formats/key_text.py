@@ -1,4 +1,4 @@
-"""What a key says about every question, once: the right answers, the wrong ones, and why."""
+"""The texts of a key, once for every question: the right answers, the wrong ones, and why."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from worldsize.quiz.variant import Amount, Gaps, Options, Phrase, Picture
 
 Paper = Literal["a4", "us-letter"]
 _ACCESSIBLE: Any = {"pdf_standards": "ua-1"}  # tagged, with words for pictures and formulas
-_REMEMBERED = 10  # documents for which Typst keeps what it did not use again
+_REMEMBERED = 10  # documents for which Typst keeps what it has not used again
 _NO_FONT = re.compile(r'the text `"(.+?)"` could not be displayed', re.DOTALL)
 _STYLE = Path(__file__).parents[2] / "templates" / "quiz.typ"
 
@@ -44,7 +44,7 @@ def render(form: Form, paper: Paper = "a4") -> bytes:
 
 
 def key(forms: Sequence[Form], paper: Paper = "a4") -> bytes:
-    """The answers of all forms, and what to say about every question, as a PDF file."""
+    """The answers of all forms, and the explanation of every question, as a PDF file."""
     title, found = forms[0].blueprint.title, explained(forms)
     num_forms = f"{len(forms)} form{'' if len(forms) == 1 else 's'}"
     lines = [_sheet(title, "key", paper), f'#begin({quoted(f"{title}: key")}, "", {quoted(num_forms)})']
@@ -140,7 +140,7 @@ def _compiled(lines: Sequence[str], variants: Sequence[Variant]) -> bytes:
         except typst.TypstError as error:
             if not _NO_FONT.search(error.message):
                 raise
-            made = compiled()  # a box stands for what no font has, which PDF/UA does not allow
+            made = compiled()  # a box stands for a missing character, which PDF/UA does not allow
     assert isinstance(made, bytes)  # of one document
     _forget()
     return made

@@ -1,4 +1,4 @@
-"""What every format says the same way: a question's text with its unit, numbers without exponents, safe names."""
+"""Texts that all learning platforms' formats share: a question with its unit, plain decimals, safe names."""
 
 from __future__ import annotations
 
