@@ -13,7 +13,7 @@ from worldsize.timeline import Timeline
 class TimelineContent:
     """A run by rank and lane; shares are means over the ranks that have an event.
 
-    A lane is a stream; `empty_lanes` are those in which a bubble is to be seen: the ones with work. Waiting has no
+    A lane is a stream; `empty_lanes` are those that show bubbles: the ones with work. Waiting has no
     lane of its own beside these.
     """
 

@@ -308,7 +308,7 @@ def find_folder() -> Path:
 def _problems(error: ValidationError, data: dict[str, Any], text: str) -> list[str]:
     problems = []
     for problem in error.errors():
-        # the name of the kind, which pydantic puts behind the place of what it discriminates, is no place
+        # pydantic appends the name of the discriminated kind to the place: it is not part of the place
         loc = tuple(part for place, part in enumerate(problem["loc"]) if not (part in _KINDS and place))
         said = problem["msg"].removeprefix("Value error, ").rstrip(".")
         problems.append(f"line {_line(text, loc)}, {_where(loc, data)}: {said}.")

@@ -1,18 +1,18 @@
 r"""A QTI 1.2 package as Canvas writes and reads it ("Import Course Content", "QTI .zip file").
 
-Canvas decides by the field `question_type` and gives partial credit by rules of its own, which are those of
-`worldsize.quiz.mark`: choices that are right less those that are wrong, equal parts for pairs and for blanks. What it
-has not becomes the nearest that it has:
+Canvas decides by the field `question_type` and gives partial credit by its own rules, which are those of
+`worldsize.quiz.mark`: right choices less wrong ones, equal parts for pairs and for blanks. Kinds that it lacks become
+the nearest kind that it has:
 
 - things to put in order are matched with their places;
 - a cloze text is `multiple_dropdowns_question` where all gaps are choices, and `fill_in_multiple_blanks_question`
-  otherwise; there a gap of choices shows them with letters, and the letter or the text is to be typed;
-- Canvas compares the blanks of a text as words: a number is right there if it is one of those of up to three digits
-  within the tolerance, with a plain decimal point; a question that asks for one number has its full tolerance;
+  otherwise; there a gap of choices shows them with letters, and the student types the letter or the text;
+- Canvas compares the blanks of a text as words: a number is right there if it is one of up to three digits within
+  the tolerance, with a plain decimal point; a question that asks for one number has its full tolerance;
 - Canvas counts every answer that it is given for a number or a word as right, so the feedback on expected mistakes
   stands together in the comment on a wrong answer.
 
-Formulas are between `\(` and `\)`, which Canvas renders; menus show plain text, with LaTeX as it is written.
+Formulas are between `\(` and `\)`, which Canvas renders; menus show plain text, with LaTeX as written.
 """
 
 from __future__ import annotations

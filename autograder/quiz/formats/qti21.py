@@ -1,8 +1,8 @@
 """A QTI 2.1 package: a manifest, a test, an item for each question, and images.
 
-Items score themselves, with the shares of `worldsize.quiz.mark`. Formulas are MathML, which is QTI's own way to write
-them and needs no script where the test is taken; each says its LaTeX in `alttext`. A menu in a text shows plain text,
-with LaTeX as it is written. Numbers are typed without a unit, which stands beside the field.
+Items score themselves, with the shares of `worldsize.quiz.mark`. Formulas are MathML, QTI's own notation, which
+needs no script where the test is taken; `alttext` holds the LaTeX. A menu in a text shows plain text, with LaTeX as
+written. Numbers are typed without a unit, which stands beside the field.
 """
 
 from __future__ import annotations
