@@ -17,8 +17,8 @@ from autograder.judging.failures import StudentFailed
 from autograder.judging.judge import environment, refuse_weak_walls
 from autograder.judging.report import Outcome
 from autograder.sandbox import gpus, zygote
-from worldsize.bench import Ended, Program, Result, Start, Task, Timing, measure
-from worldsize.bench.program import Elastic
+from worldsize.bench import Program, Result, Task, Timing, TrainingResult, TrainingSpec, measure
+from worldsize.bench.program import RestartPolicy
 
 PROGRAM = "train.py"
 _MAX_FAILURES = 3  # of timings; a program that fails so often is given up
@@ -140,7 +140,7 @@ def main(request_path: str, outcome_path: str) -> None:
             num_warmup_steps=settings.num_warmup_steps,
             max_real_ranks=num_seen or len(os.sched_getaffinity(0)),
             journal=Path(request["journal"]),
-            told=lambda _, done, total: print(Progress(done=done, total=total).model_dump_json(), flush=True),
+            on_timing=lambda _, done, total: print(Progress(done=done, total=total).model_dump_json(), flush=True),
         )
     finally:
         student.close()
@@ -152,15 +152,15 @@ class _Patient:
 
     def __init__(self, program: Program) -> None:
         self._program, self._num_failures = program, 0
-        self.feed_folder, self.errors = program.feed_folder, program.errors
+        self.socket_folder, self.errors = program.socket_folder, program.errors
 
-    def play(self, start: Start, address: str) -> Ended:
-        return self._tried(lambda: self._program.play(start, address))
+    def play(self, spec: TrainingSpec, address: str) -> TrainingResult:
+        return self._tried(lambda: self._program.play(spec, address))
 
-    def torchrun(self, start: Start, address: str, elastic: Elastic) -> Ended:
-        return self._tried(lambda: self._program.torchrun(start, address, elastic))
+    def torchrun(self, spec: TrainingSpec, address: str, restart_policy: RestartPolicy) -> TrainingResult:
+        return self._tried(lambda: self._program.torchrun(spec, address, restart_policy))
 
-    def _tried(self, training: Callable[[], Ended]) -> Ended:
+    def _tried(self, training: Callable[[], TrainingResult]) -> TrainingResult:
         if self._num_failures >= _MAX_FAILURES:
             raise StudentFailed(Outcome.SKIPPED, _GIVEN_UP)
         try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from autograder.judging.report import CheckResult, Outcome
+from autograder.judging.report import CheckResult, Outcome, format_points
 
 # the mark says it without colour
 _OPEN = (Outcome.SKIPPED, Outcome.FAULT, Outcome.NO_ANSWER)
@@ -23,11 +23,6 @@ CSS = """\
 .checks pre { white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere; margin: .3em 0; font-size: .95em; }
 .checks img { display: block; max-width: min(100%, 42rem); height: auto; margin: .4em 0; background: white; }
 """
-
-
-def points(number: float) -> str:
-    """A number of points as people write it: at most two digits after the point."""
-    return f"{round(number, 2):g}"
 
 
 def mark(check: CheckResult) -> tuple[str, str]:
@@ -51,9 +46,9 @@ def of_malformed(reason: str) -> str:
 
 def explained(markdown: str) -> Markup:
     """Markdown of a quiz's bank as HTML, with formulas that need no script."""
-    from autograder.markdown import texts  # only a quiz needs it
+    from autograder.markdown import bank_text  # only a quiz needs it
 
-    return Markup(texts.html(markdown))
+    return Markup(bank_text.html(markdown))
 
 
 def styled(html: str) -> str:
@@ -62,4 +57,4 @@ def styled(html: str) -> str:
 
 
 _environment = Environment(loader=PackageLoader("autograder"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-_environment.filters |= {"points": points, "mark": mark, "explained": explained}
+_environment.filters |= {"points": format_points, "mark": mark, "explained": explained}

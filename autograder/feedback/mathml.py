@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
-from latex2mathml.converter import convert
 from nbconvert.exporters import HTMLExporter
 from nbconvert.preprocessors import Preprocessor
 from nbformat import NotebookNode
 from traitlets import Bool
+
+from autograder.markdown.formulas import mathml
 
 # code comes first, so that a dollar inside it is left alone
 _CODE_OR_FORMULA = re.compile(
@@ -18,7 +19,7 @@ _FROM_ELSEWHERE = re.compile(r"<script\b(?:(?!</script>).)*https?://(?:(?!</scri
 
 
 class FormulasToMathML(Preprocessor):
-    """Replaces LaTeX between dollars in Markdown cells by MathML."""
+    """A preprocessor that replaces LaTeX between dollars in Markdown cells by MathML."""
 
     enabled = Bool(True).tag(config=True)
 
@@ -37,11 +38,11 @@ class OfflineHTMLExporter(HTMLExporter):
 
 
 def _to_mathml(match: re.Match[str]) -> str:
-    """A formula that `_CODE_OR_FORMULA` has found as MathML; code, and what is no formula, as it stands."""
+    """A formula that `_CODE_OR_FORMULA` has found as MathML; code, and what is not a formula, unchanged."""
     if match["code"]:
         return match["code"]
     block = match["block"]
     try:
-        return convert(block or match["inline"], display="block" if block else "inline")
-    except Exception:  # a student's formula that is none: its text says most
+        return mathml(block or match["inline"], "block" if block else "inline")
+    except ValueError:  # not a formula after all: its text says most
         return match[0]

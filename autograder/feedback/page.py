@@ -24,7 +24,7 @@ from traitlets.config import Config
 from autograder.feedback import checks
 from autograder.grading.preprocessor import RECORD
 from autograder.feedback.mathml import OfflineHTMLExporter
-from autograder.judging.report import CheckResult, Outcome, Report
+from autograder.judging.report import CheckResult, Outcome, Report, format_points
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 _STYLES = ("xcode", "github-dark")  # of code on light and on dark
@@ -157,7 +157,7 @@ class FeedbackExporter(OfflineHTMLExporter):
         environment.filters |= {
             "summary": Summary.of,
             "demoted": _demoted,
-            "points": checks.points,
+            "points": format_points,
             "mark": checks.mark,
         }
         return environment

@@ -27,9 +27,7 @@ from nbgrader.plugins import ExportPlugin
 from pydantic import BaseModel, ConfigDict
 
 from autograder.grading import audit_log
-
-# what a spreadsheet takes for a formula, or for the start of one after it has skipped white space
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+from autograder.spreadsheets import neutral
 
 
 class Standing(StrEnum):
@@ -328,9 +326,3 @@ def _write_csv(to: Path, lines: Iterable[Sequence[object]]) -> None:
     to.parent.mkdir(parents=True, exist_ok=True)
     with open(to, "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([map(neutral, line) for line in lines])
-
-
-def neutral(value: object) -> object:
-    """A value as a cell of a CSV that no spreadsheet takes for a formula."""
-    # an apostrophe is what spreadsheets themselves put before text that is no formula
-    return f"'{value}" if isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA) else value

@@ -1,7 +1,7 @@
 """A program that was handed in, as hidden checks see it: started in the sandbox, fed and timed from outside.
 
 What it prints, writes and returns may be forged. Who took which samples when, and what came back as weights, is the
-feed's word.
+sample server's word.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from autograder.judging.failures import PROGRAMS, StudentFailed, raise_told, tell
 from autograder.judging.report import Outcome
-from worldsize.bench.program import Elastic, Ended, Incomplete, Start, ended, read_lines
+from worldsize.bench.program import Incomplete, RestartPolicy, TrainingResult, TrainingSpec, read_lines, result_of
 from worldsize.bench.samples import ADDRESS
 from worldsize.launch import Run
 from worldsize.launch.worker.agent import FORK_RANKS
@@ -26,39 +26,39 @@ class SubmittedProgram:
     def __init__(
         self,
         source: str,
-        feed_folder: str,
+        socket_folder: str,
         launch: Callable[..., Run],
         limit_s: Callable[[], float],
         num_threads: int = 1,
     ) -> None:
         self._source, self._num_threads = source, num_threads
         self._launch, self._limit_s = launch, limit_s
-        self.feed_folder = feed_folder
+        self.socket_folder = socket_folder
         self.errors = (StudentFailed, Incomplete)
 
-    def play(self, start: Start, address: str) -> Ended:
+    def play(self, spec: TrainingSpec, address: str) -> TrainingResult:
         """As of `Program`.
 
         Raises:
             StudentFailed: a rank raised, died or hung, or time is used up.
         """
         options: dict[str, Any] = {"backend": "auto"}
-        if start.cluster is not None:
-            options = {"cluster": start.cluster, "faults": start.faults}
-        return ended(
+        if spec.cluster is not None:
+            options = {"cluster": spec.cluster, "faults": spec.faults}
+        return result_of(
             self._launch(
                 _play,
                 PROGRAMS,
                 self._source,
                 self._num_threads,
-                start.args(""),
-                world_size=start.world_size,
+                spec.args(""),
+                world_size=spec.world_size,
                 env={ADDRESS: address},
                 **options,
             )
         )
 
-    def torchrun(self, start: Start, address: str, elastic: Elastic) -> Ended:
+    def torchrun(self, spec: TrainingSpec, address: str, restart_policy: RestartPolicy) -> TrainingResult:
         """As of `Program`.
 
         Raises:
@@ -66,12 +66,12 @@ class SubmittedProgram:
         """
         env = {ADDRESS: address, "OMP_NUM_THREADS": str(self._num_threads), FORK_RANKS: "1"}
         limit_s = self._limit_s() - _ENDS_S
-        run = self._launch(_under_agent, PROGRAMS, self._source, start, elastic, limit_s, env, world_size=1)
+        run = self._launch(_under_agent, PROGRAMS, self._source, spec, restart_policy, limit_s, env, world_size=1)
         told = run.values[0] if isinstance(run.values[0], dict) else {}  # whatever comes may be forged
         raise_told(told)
         if not isinstance(told.get("printed"), str):
             raise StudentFailed(Outcome.CRASHED, "The program's run under torchrun gave nothing back.")
-        return Ended(read_lines(told["printed"]), Timeline(), int(told.get("restarts", 0)), "torchrun")
+        return TrainingResult(read_lines(told["printed"]), Timeline(), int(told.get("restarts", 0)), "torchrun")
 
 
 def _write(folder: str, source: str) -> str:
@@ -95,7 +95,7 @@ def _play(folder: str, source: str, num_threads: int, args: list[str]) -> None:
 
 
 def _under_agent(
-    folder: str, source: str, start: Start, elastic: Elastic, limit_s: float, env: dict[str, str]
+    folder: str, source: str, spec: TrainingSpec, restart_policy: RestartPolicy, limit_s: float, env: dict[str, str]
 ) -> dict[str, Any]:
     """Runs inside the sandbox, as the one who calls torchrun there, and runs none of the program's code itself."""
     import contextlib
@@ -112,7 +112,7 @@ def _under_agent(
     os.makedirs(os.path.join(folder, "checkpoints"), exist_ok=True)
     path = _write(folder, source)
     try:
-        ended = under_agent(path, start, os.path.join(folder, "checkpoints"), elastic, limit_s, env, end_all)
-        return {"printed": "\n".join(line.model_dump_json() for line in ended.lines), "restarts": ended.restarts}
+        result = under_agent(path, spec, os.path.join(folder, "checkpoints"), restart_policy, limit_s, env, end_all)
+        return {"printed": "\n".join(line.model_dump_json() for line in result.lines), "restarts": result.restarts}
     except RunError as error:
         return tell(error)

@@ -127,3 +127,8 @@ class Report(BaseModel):
     def of(self, cell: str) -> list[CheckResult]:
         """The checks that make up the points of one grade cell."""
         return [check for check in self.checks if check.cell == cell]
+
+
+def format_points(number: float) -> str:
+    """A number of points as people write it: at most two digits after the point."""
+    return f"{round(number, 2):g}"

@@ -1,4 +1,4 @@
-"""LaTeX formulas for Typst: latex2mathml reads them, as for HTML, and its MathML becomes Typst's mathematics."""
+"""LaTeX formulas as MathML, by latex2mathml, and from that as Typst's mathematics."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from xml.etree.ElementTree import Element, fromstring
 
 from latex2mathml.converter import convert
 
-from autograder.quiz.formats.typst_source import escaped, quoted
+from autograder.markdown.typst_source import escaped, quoted
 
 _BRACES = {"⏟": "underbrace", "⏞": "overbrace", "_": "underline", "¯": "overline", "―": "overline"}
-
-
 _NUM_PARTS = {
     "mfrac": 2,
     "mover": 2,
@@ -30,7 +28,7 @@ def mathml(latex: str, display: str = "inline") -> str:
     """A formula as MathML.
 
     Raises:
-        ValueError: it cannot be read, is incomplete, or has a command that is not known.
+        ValueError: it cannot be read, is incomplete, or has an unknown command.
     """
     try:
         made = convert(latex, display=display)
@@ -42,13 +40,13 @@ def mathml(latex: str, display: str = "inline") -> str:
         if len(node) != _NUM_PARTS.get(_name(node), len(node)):
             raise ValueError(f"the formula {latex!r} is incomplete")
         if len(text) > 1 and text.startswith("\\"):
-            raise ValueError(f"the formula {latex!r} has {text!r}, which is not known")
+            raise ValueError(f"the formula {latex!r} has {text!r}, which is unknown")
     return made
 
 
 @lru_cache(maxsize=4096)
 def typst_of(latex: str) -> str:
-    """A formula as what stands between Typst's dollar signs. Raises: ValueError, as `mathml`."""
+    """A formula as Typst writes it between dollar signs. Raises: ValueError, as `mathml`."""
     return _of(fromstring(mathml(latex)))
 
 
@@ -90,7 +88,7 @@ def _of(node: Element) -> str:
             return f"mat(delim: #none, {'; '.join(', '.join(map(_of, row)) for row in node)})"
         case "mtr":
             return ""  # its table reads it
-    raise ValueError(f"a formula has <{name}>, which has no counterpart in Typst here")
+    raise ValueError(f"a formula has <{name}>, which is not translated to Typst here")
 
 
 def _over_or_under(name: str, node: Element, parts: list[str]) -> str:
@@ -103,17 +101,17 @@ def _over_or_under(name: str, node: Element, parts: list[str]) -> str:
 
 
 def _fenced(node: Element, parts: list[str]) -> str:
-    """A row; between fences that stretch, one that they embrace."""
+    """A row of parts; between fences that stretch, one that they enclose."""
     stretch = [child.get("stretchy") == "true" for child in node]
     return f"lr({_joined(parts)})" if any(stretch[:1] + stretch[-1:]) and len(parts) > 1 else _joined(parts)
 
 
 def _joined(parts: list[str]) -> str:
-    """Parts side by side: a space beside a quoted text would be seen."""
+    """Parts side by side; without a space beside quoted text, where it would be visible."""
     row = ""
     for part in parts:
         row += ("" if not row or part.startswith('"') or row.endswith('"') else " ") + part
-    return row or '""'  # no argument of Typst may be nothing
+    return row or '""'  # an argument in Typst must not be empty
 
 
 def _identifier(text: str, is_upright: bool) -> str:

@@ -1,7 +1,7 @@
-"""A quiz as an assignment of nbgrader: a point for each question, by the key, and no code is run to give it.
+"""A quiz as an nbgrader assignment: a point for each question, by the key, without running code.
 
-The assignment has the cells that every form has, an answer and its point by number; what a student is asked stands in
-the notebook that `quiz make` wrote for them. The key lies with the source, where no student sees it.
+The assignment has the cells that every form has, by number an answer and its point; the questions are in the notebook
+that `quiz make` wrote for each student. The key is stored with the source, where no student sees it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from autograder.judging.report import NO_CODE, CheckResult, Outcome, Report
 from autograder.quiz.atomic_folder import in_place_of
 from autograder.quiz.formats import notebook as forms_notebook
 from autograder.quiz.key import Key, parse_key, read_key
-from autograder.quiz.marks import sheets
+from autograder.quiz.marked_forms import mark_forms
 from autograder.quiz.notebook_responses import read_cells
 from autograder.quiz.page_html import solution
-from autograder.quiz.responses import Handed
-from autograder.quiz.results import Told, told
+from autograder.quiz.responses import Responses
+from autograder.quiz.results import AnswerFeedback, feedback_on
 from autograder.quiz.whole_bank import read_bank
 
 HANDOUTS = "handouts"
@@ -39,16 +39,16 @@ _OUTCOMES = {
 
 
 def assign(key: Path, root: Path, name: str) -> list[Path]:
-    """Writes an assignment's source, and each student's notebook under its name; gives the folders of both.
+    """The folders of an assignment's source and of each student's notebook, after writing both.
 
     Raises:
         ValueError: the key cannot be read, there are no notebooks beside it, or the name is taken or odd.
     """
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} would not do as the name of an assignment: use letters, digits and . _ -.")
+        raise ValueError(f"{name!r} cannot be the name of an assignment: use letters, digits and . _ -.")
     source, handouts = root / "solutions" / name, root / HANDOUTS / name
     if taken := [folder for folder in (source, handouts) if folder.exists()]:
-        raise ValueError(f"{taken[0]} is there already: choose another name, or remove it.")
+        raise ValueError(f"{taken[0]} exists already: choose another name, or remove it.")
     given = parse_key(key)
     notebooks = {form.student: _notebook_of(key, form.student) for form in given.forms}
     with in_place_of(handouts) as folder:
@@ -63,7 +63,7 @@ def assign(key: Path, root: Path, name: str) -> list[Path]:
 
 
 def report(key: Path, bank: Path, student: str, submission: NotebookNode) -> Report:
-    """What a student's answers are worth, of which only literals are read.
+    """The points of a student's answers, of which only literals are read.
 
     Raises:
         ValueError: the key has no form for the student, or does not fit the bank.
@@ -71,13 +71,13 @@ def report(key: Path, bank: Path, student: str, submission: NotebookNode) -> Rep
     start_s = time.monotonic()
     forms = read_key(key, read_bank(bank), student)
     if not forms:
-        raise ValueError(f"{key} has no form for {student}: who is not on the quiz's roster cannot be marked.")
-    handed = Handed(forms)
-    form = handed.form(student, "the notebook")
+        raise ValueError(f"{key} has no form for {student}: only students on the quiz's roster can be marked.")
+    responses = Responses(forms)
+    form = responses.form(student, "the notebook")
     assert form is not None
-    read_cells(submission, form, "the notebook", handed)
-    (sheet,) = sheets(forms, handed)
-    checks = [_result(one) for one in told(sheet, handed.problems)]
+    read_cells(submission, form, "the notebook", responses)
+    (marked_form,) = mark_forms(forms, responses)
+    checks = [_result(one) for one in feedback_on(marked_form, responses.problems)]
     return Report(checks=checks, tier=NO_CODE, seed=0, duration_s=time.monotonic() - start_s)
 
 
@@ -107,12 +107,12 @@ def _point(number: int) -> str:
     return f"point_{number}"
 
 
-def _result(one: Told) -> CheckResult:
+def _result(one: AnswerFeedback) -> CheckResult:
     number, variant, share = one.answered.number, one.answered.variant, one.answered.marked.share
     outcome = _OUTCOMES[one.style]
     is_written = one.written and (one.problem or not one.answered.is_empty)
-    said = [f"You wrote: {one.written[:_MAX_WRITTEN_CHARS]}"] if is_written else []
-    said += [f"This cannot be read: {one.problem}."] if one.problem else []
+    message = [f"You wrote: {one.written[:_MAX_WRITTEN_CHARS]}"] if is_written else []
+    message += [f"This cannot be read: {one.problem}."] if one.problem else []
     return CheckResult(
         name=f"question_{number}",
         cell=_point(number),
@@ -120,6 +120,6 @@ def _result(one: Told) -> CheckResult:
         points=1,
         outcome=outcome,
         share=share if outcome is Outcome.PARTLY else None,
-        message="\n".join(said),
+        message="\n".join(message),
         explanation="\n\n".join([f"Right is: {solution(variant.answer)}", *one.why]),
     )

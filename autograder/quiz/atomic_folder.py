@@ -1,4 +1,4 @@
-"""A folder that appears when all is in it."""
+"""A folder that appears when it is complete."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def in_place_of(out: Path) -> Iterator[Path]:
-    """A folder to write in, which takes the place of `out` in the end, or is gone where that end is not reached."""
+    """A folder to write in, which replaces `out` at the end of the block, or is removed if the block fails."""
     out = out.resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent, ignore_cleanup_errors=True) as parent:

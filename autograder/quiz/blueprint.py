@@ -1,4 +1,4 @@
-"""What a quiz is made of: how many questions, from which weeks, how hard; and where the bank has too few."""
+"""What a quiz consists of: how many questions, from which weeks, how hard; and whether the bank has enough."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Blueprint(BaseModel):
 
 
 def read_blueprints(folder: Path) -> dict[str, Blueprint]:
-    """The blueprints that lie beside the bank, by name; none where there is no such file.
+    """The blueprints beside the bank, by name; empty without such a file.
 
     Raises:
         ValueError: the file is malformed; names the blueprint and the reason.
@@ -65,8 +65,8 @@ def read_blueprints(folder: Path) -> dict[str, Blueprint]:
 def shares(blueprint: Blueprint, questions: Sequence[Question]) -> dict[Cell, int]:
     """How many questions of each week and difficulty every form has.
 
-    Weeks get equal parts, and within a week difficulties get parts like those of the bank; what does not divide goes to
-    where most is left.
+    Weeks get equal parts, and within a week difficulties get parts like those of the bank; remainders go to where most
+    questions are left.
 
     Raises:
         ValueError: the bank has fewer questions than are asked for, or none that are short enough.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE
@@ -14,51 +14,54 @@ from rich.table import Table
 from autograder.terminal import console, errors, told
 
 if TYPE_CHECKING:
-    from autograder.quiz.responses import Handed
+    from collections.abc import Sequence
 
-app = typer.Typer(no_args_is_help=True, help="Make, mark and preview quizzes: a form for each student, equally hard.")
+    from autograder.quiz.marked_forms import MarkedForm
+
+app = typer.Typer(
+    no_args_is_help=True, help="Make, mark and preview quizzes: a form for each student, all equally hard."
+)
 
 
 @app.command()
 def make(
-    roster: Annotated[Path, typer.Option(help="Who sits it: a CSV file with a column `id` and, if you like, `name`.")],
-    out: Annotated[Path, typer.Option(help="The folder to write; it appears when everything is in it.")],
+    roster: Annotated[Path, typer.Option(help="The students: a CSV file with a column `id` and optionally `name`.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; it appears when it is complete.")],
     blueprint: Annotated[
-        str | None, typer.Option(help="Which quiz of quizzes/blueprints.toml; the options below change it.")
+        str | None, typer.Option(help="A quiz of quizzes/blueprints.toml; the options below change it.")
     ] = None,
-    title: Annotated[str | None, typer.Option(help="What stands above it.")] = None,
-    week: Annotated[list[int] | None, typer.Option(help="Only questions of this week; may be given again.")] = None,
+    title: Annotated[str | None, typer.Option(help="The title of every form.")] = None,
+    week: Annotated[list[int] | None, typer.Option(help="Only questions of this week; may be repeated.")] = None,
     objective: Annotated[
-        list[str] | None, typer.Option(help="Only questions whose objective has these words; may be given again.")
+        list[str] | None, typer.Option(help="Only questions whose objective contains these words; may be repeated.")
     ] = None,
     difficulty: Annotated[
-        list[int] | None, typer.Option(help="Only questions this hard, 1 to 3; may be given again.")
+        list[int] | None, typer.Option(help="Only questions of this difficulty, 1 to 3; may be repeated.")
     ] = None,
-    count: Annotated[int | None, typer.Option(help="How many questions a form has.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="How long a form may take at most, by its questions.")] = None,
+    count: Annotated[int | None, typer.Option(help="The number of questions on a form.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="The most time that a form's questions may take together.")
+    ] = None,
     key_file: Annotated[
-        Path | None, typer.Option(help="The secret that forms are drawn with; made if absent. Keep it to yourself.")
+        Path | None, typer.Option(help="The secret that forms are drawn with; created if absent. Keep it to yourself.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Instead of a secret: for a demonstration, anybody can repeat it.")
+        int | None, typer.Option(help="Instead of a secret, for a demonstration: anybody can repeat it.")
     ] = None,
-    format: Annotated[list[str] | None, typer.Option(help="Which formats; all by default; may be given again.")] = None,
+    format: Annotated[
+        list[str] | None, typer.Option(help="A format to write; all by default; may be repeated.")
+    ] = None,
     paper: Annotated[str, typer.Option(help="For PDF: a4 or letter.")] = "a4",
-    bank: Annotated[
-        Path | None, typer.Option(help="The folder of the bank; by default quizzes/, here or above.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the quiz that is in the folder.")] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="How many processes; by default one a core.")] = None,
+    bank: Annotated[Path | None, typer.Option(help="The folder of questions; the nearest quizzes/ by default.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the quiz in the folder.")] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="The number of processes; one per core by default.")] = None,
 ) -> None:
     """Write a form for each student in every format, the key, and a summary; all of it or nothing."""
-    from autograder.quiz import options
-    from autograder.quiz.blueprint import shares
-    from autograder.quiz.make import make, refuse_to_destroy, secret
-    from autograder.quiz.roster import read_roster
-    from autograder.quiz.whole_bank import read_bank
+    from autograder.quiz import command_options
+    from autograder.quiz.quiz_folder import refuse_to_destroy, write_quiz
     from worldsize.quiz.bank import find_folder
 
-    wanted: dict[str, Any] = {
+    changes = {
         "title": title,
         "weeks": week,
         "objectives": objective,
@@ -67,31 +70,15 @@ def make(
         "minutes": minutes,
     }
     with told():
-        if (key_file is None) == (seed is None):
-            raise ValueError("Give either --key-file, a secret that is made if absent, or for a demonstration --seed.")
+        refuse_to_destroy(out, force)  # before a secret is created
         folder = bank or find_folder()
-        plan = options.blueprint(folder, blueprint, wanted)
-        formats = options.formats(format or (), paper)
-        students, questions = read_roster(roster), read_bank(folder)
-        refuse_to_destroy(out, force)
-        shares(plan, questions)  # tells what the bank lacks, before a secret is made
-        key = secret(key_file) if key_file else f"seed {seed}".encode()
+        quiz = command_options.chosen_quiz(folder, roster, blueprint, changes, format or (), paper, key_file, seed)
         with _bar() as bar:
-            task = bar.add_task("Writing", total=len(students))
-            summary = make(
-                plan,
-                questions,
-                students,
-                key,
-                formats,
-                out,
-                force=force,
-                jobs=jobs,
-                done=lambda num: bar.advance(task, num),
-            )
+            task = bar.add_task("Writing", total=len(quiz.roster))
+            summary = write_quiz(quiz, out, force=force, jobs=jobs, done=lambda num: bar.advance(task, num))
     console.print(summary, markup=False, soft_wrap=True)
-    if any(one.name == "pdf" for one in formats) and (without := options.without_a_font(students)):
-        errors.print(without, markup=False, soft_wrap=True)
+    if warning := command_options.font_warning(quiz):
+        errors.print(warning, markup=False, soft_wrap=True)
     console.print(f"Written: {out}", markup=False, soft_wrap=True)
 
 
@@ -102,74 +89,69 @@ def _bar() -> Progress:
 
 @app.command()
 def mark(
-    key: Annotated[Path, typer.Argument(help="The key.json that `make` has written.")],
-    responses: Annotated[Path, typer.Argument(help="A CSV, a report of Moodle or Canvas, or a folder of notebooks.")],
+    key: Annotated[Path, typer.Argument(help="The key.json that `make` wrote.")],
+    responses: Annotated[
+        Path, typer.Argument(help="A CSV file, a report from Moodle or Canvas, or a folder of notebooks.")
+    ],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     bank: Annotated[Path | None, typer.Option(help="The folder of questions; the nearest quizzes/ by default.")] = None,
-    encoding: Annotated[str | None, typer.Option(help="Of a CSV that is not in UTF-8, such as cp1252.")] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="The encoding of a CSV file that is not in UTF-8, such as cp1252.")
+    ] = None,
     unreadable_as_zero: Annotated[
         bool, typer.Option("--unreadable-as-zero", help="Give 0 points for responses that cannot be read.")
     ] = False,
     ignore_unknown: Annotated[
-        bool, typer.Option("--ignore-unknown", help="Leave out whoever has no form in this key.")
+        bool, typer.Option("--ignore-unknown", help="Leave out students without a form in this key.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace marks that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing marks.")] = False,
 ) -> None:
-    """Mark a class's responses: scores, a page of feedback for each student, and how each question did."""
-    from autograder.quiz import results
+    """Mark a class's responses: scores, a feedback page for each student, and statistics of each question."""
+    from autograder.quiz import command_options, results
     from autograder.quiz.key import read_key
-    from autograder.quiz.marks import sheets
-    from autograder.quiz.response_layouts import read_responses
+    from autograder.quiz.marked_forms import mark_forms
+    from autograder.quiz.response_reader import read_responses
     from autograder.quiz.whole_bank import read_bank
     from worldsize.quiz.bank import find_folder
 
     with told():
         forms = read_key(key, read_bank(bank or find_folder()))
-        handed = read_responses(responses, forms, encoding)
-        _stop_at_problems(handed, unreadable_as_zero, ignore_unknown)
-        sheet = sheets(forms, handed)
-        found = results.write_marked(sheet, handed, out, force=force)
-    there = [one for one in sheet if one.is_handed_in]
-    table = Table("student", "points", "percent", "", box=SIMPLE)
-    for one in sheet:
-        result = ("not handed in", "", "")
-        if one.is_handed_in:
-            passed = "[green]passed[/]" if one.is_passed else "[red]not passed[/]"
-            result = (f"{one.points:.4g} of {one.out_of}", f"{one.fraction:.0%}", passed)
-        table.add_row(escape(one.form.student.id), *result)
-    console.print(table)
-    flagged = [item for item in found if item.flags]
-    for item in flagged:
-        names = ", ".join(dict.fromkeys(flag.name for flag in item.flags))
-        console.print(f"[yellow]look at[/] {item.question.id}: {names}", soft_wrap=True)
-    num = len(handed.problems) + len(handed.strangers)
-    counted = f" {num} things could not be read or have no form: {results.UNREADABLE}." if num else ""
+        read = read_responses(responses, forms, encoding)
+        command_options.refuse_problems(read, unreadable_as_zero, ignore_unknown)
+        marked_forms = mark_forms(forms, read)
+        items = results.write_marked(marked_forms, read, out, force=force)
+    console.print(_points_table(marked_forms))
+    for item in items:
+        if item.flags:
+            names = ", ".join(dict.fromkeys(flag.name for flag in item.flags))
+            console.print(f"[yellow]look at[/] {item.question.id}: {names}", soft_wrap=True)
+    there = [one for one in marked_forms if one.is_handed_in]
+    num = len(read.problems) + len(read.strangers)
+    unreadable = f" {num} entries could not be read or have no form: {results.UNREADABLE}." if num else ""
     console.print(
-        f"{len(there)} of {len(sheet)} handed in, {sum(one.is_passed for one in there)} passed.{counted}\n"
+        f"{len(there)} of {len(forms)} handed in, {sum(one.is_passed for one in there)} passed.{unreadable}\n"
         f"Written: {out / results.SCORES}, {out / results.REPORT}, {out / results.FEEDBACK}/",
         soft_wrap=True,
     )
 
 
-def _stop_at_problems(handed: Handed, unreadable_as_zero: bool, ignore_unknown: bool) -> None:
-    serious = [one for one in handed.problems if one.number is None or not unreadable_as_zero]
-    serious += [] if ignore_unknown else handed.strangers
-    if not serious:
-        return
-    advice = ["Nothing was written. Mend these in the responses"]
-    if any(one.number for one in serious):
-        advice.append("or count responses that cannot be read as wrong with --unreadable-as-zero")
-    if handed.strangers and not ignore_unknown:
-        advice.append("or leave out who has no form with --ignore-unknown")
-    raise ValueError("\n".join([*map(str, serious), ", ".join(advice) + "."]))
+def _points_table(marked_forms: Sequence[MarkedForm]) -> Table:
+    table = Table("student", "points", "percent", "", box=SIMPLE)
+    for one in marked_forms:
+        result = ("not handed in", "", "")
+        if one.is_handed_in:
+            passed = "[green]passed[/]" if one.is_passed else "[red]not passed[/]"
+            result = (f"{one.points:.4g} of {one.out_of}", f"{one.fraction:.0%}", passed)
+        table.add_row(escape(one.form.student.id), *result)
+    return table
 
 
 @app.command()
 def assign(
-    key: Annotated[Path, typer.Argument(help="The key.json that `make` has written, with the notebooks beside it.")],
-    name: Annotated[str, typer.Argument(help="What the assignment is to be called, such as quiz_week02.")],
+    key: Annotated[Path, typer.Argument(help="The key.json that `make` wrote, with the notebooks beside it.")],
+    name: Annotated[str, typer.Argument(help="The assignment's name, such as quiz_week02.")],
 ) -> None:
-    """Make a quiz an assignment of nbgrader, whose autograde then marks each student's own notebook by the key."""
+    """Turn a quiz into an nbgrader assignment; autograde then marks each student's own notebook by the key."""
     from autograder.course import find_root
     from autograder.quiz import assignment
 
@@ -185,11 +167,13 @@ def assign(
 @app.command()
 def preview(
     bank: Annotated[Path | None, typer.Option(help="The folder of questions; the nearest quizzes/ by default.")] = None,
-    port: Annotated[int, typer.Option(help="Of 127.0.0.1; 0 takes a free one.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Write a page to this file instead, and serve nothing.")] = None,
-    variants: Annotated[int, typer.Option(min=1, max=50, help="How many of each question --out writes.")] = 4,
+    port: Annotated[int, typer.Option(help="The port on 127.0.0.1; 0 takes a free one.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write a page to this file instead of serving it.")] = None,
+    variants: Annotated[
+        int, typer.Option(min=1, max=50, help="The number of variants of each question with --out.")
+    ] = 4,
 ) -> None:
-    """Show the bank in a browser: every question with its answer, other variants at a click, mistakes by their line."""
+    """Show the bank in a browser: every question with its answer, other variants at a click, errors by line."""
     from autograder.quiz import preview as previews
     from worldsize.quiz.bank import find_folder
 

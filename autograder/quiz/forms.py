@@ -1,4 +1,4 @@
-"""A form for each student by a keyed hash: without the key nobody can predict one, with it anybody repeats it."""
+"""A form for each student by a keyed hash: unpredictable without the key, repeatable with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRIES = 200
 
 @dataclass(frozen=True)
 class Asked:
-    """One question of a form, and the seed by which `worldsize.quiz.draw` gives it again."""
+    """One question of a form, and the seed with which `worldsize.quiz.draw` draws it again."""
 
     seed: str
     variant: Variant
@@ -47,8 +47,8 @@ class Form:
 def deal(blueprint: Blueprint, questions: Sequence[Question], roster: Sequence[Student], key: bytes) -> Iterator[Form]:
     """A form for each student, in the order of the roster: the same ones for the same blueprint, bank, roster and key.
 
-    All have as many questions of each week and each difficulty. Where variants of two forms would coincide too often,
-    the later student's are drawn again.
+    All have the same number of questions of each week and difficulty. Where variants of two forms would coincide too
+    often, the later student's are drawn again.
 
     Raises:
         ValueError: the bank has too few questions, or a question cannot be drawn.
@@ -86,7 +86,7 @@ def _form(
             break
     if best is None:
         raise ValueError(
-            f"No form of {blueprint.count} questions came out at {blueprint.minutes:g} minutes or less in {_TRIES} "
+            f"No form of {blueprint.count} questions took {blueprint.minutes:g} minutes or less in {_TRIES} "
             "draws: allow more minutes or ask for fewer questions."
         )
     return best[1]
@@ -111,7 +111,7 @@ def _drawn(
 
 
 def _seed(key: bytes, *words: str) -> str:
-    """A hash of the words that only the key's holder can compute."""
+    """A hash of the words that only the holder of the key can compute."""
     return hmac.new(key, "\0".join(words).encode(), hashlib.sha256).hexdigest()
 
 

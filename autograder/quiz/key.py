@@ -1,4 +1,4 @@
-"""The key of a quiz as a file: what everybody was asked, so that it can be drawn, printed and marked again."""
+"""The key of a quiz as a file: what every student was asked, to be drawn, printed and marked again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def key_of(forms: Sequence[Form]) -> Key:
 
 
 def parse_key(file: Path) -> Key:
-    """What a file says. Raises: ValueError, when it is no key."""
+    """The key in a file. Raises: ValueError when it is not a key."""
     try:
         return Key.model_validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
@@ -61,7 +61,7 @@ def read_key(file: Path, questions: Sequence[Question], student: str | None = No
     """The forms of a key, all or one student's, drawn again from the bank.
 
     Raises:
-        ValueError: the file is no key, or the bank has changed since: names what is no more as it was.
+        ValueError: the file is not a key, or the bank has changed since: names the questions that changed.
     """
     key = parse_key(file)
     known = {question.id: question for question in questions}
@@ -81,8 +81,8 @@ def read_key(file: Path, questions: Sequence[Question], student: str | None = No
         forms.append(Form(Student(given.student, given.name), key.blueprint, tuple(asked)))
     if changed:
         raise ValueError(
-            f"{', '.join(sorted(changed))}: the bank has changed since {file.name} was made, and these would not be "
-            "what was asked. Mark with the bank as it was then."
+            f"{', '.join(sorted(changed))}: the bank has changed since {file.name} was made, so these are no longer "
+            "the questions that were asked. Mark with the bank as it was then."
         )
     return forms
 

@@ -1,14 +1,14 @@
 r"""Reports that learning platforms export: Moodle's responses, and the student analysis of Canvas's classic quizzes.
 
 Sources, read in November 2026. Moodle, `mod/quiz/report/responses` of moodle/moodle: columns `Response N`, and, where
-these are asked for, `Question N` and `Right answer N`; `-` is no answer; chosen options and ordered items stand between
-`; `, items cut to ten characters (`shorten_text(..., 10, true)` of qtype_ordering), gaps as `part 1: ...; part 2: ...`
-(qtype_multianswer), pairs as `item -> choice`. Canvas, `app/models/quizzes/quiz_statistics/student_analysis.rb` of
+these are asked for, `Question N` and `Right answer N`; `-` is no answer; chosen options and ordered items are separated
+by `; `, items cut to ten characters (`shorten_text(..., 10, true)` of qtype_ordering), gaps as `part 1: ...; part 2:
+...` (qtype_multianswer), pairs as `item -> choice`. Canvas, `app/models/quizzes/quiz_statistics/student_analysis.rb` of
 instructure/canvas-lms: `name, id, sis_id, section, ...`, for each question `ID: text` and its points, then `n correct,
-n incorrect, score`; several parts stand between commas, with `\,` for a comma in one, pairs as `item=>choice`.
+n incorrect, score`; several parts are separated by commas, with `\,` for a comma in one, pairs as `item=>choice`.
 
-Both give texts and not letters, without their markup. A text that fits no option, or two, is a problem and no guess.
-The reports have been read from their source, and not from an installation.
+Both give texts and not letters, without their markup. A text that fits no option, or two, is a problem and is never
+guessed. The layouts were read from the platforms' source, not from an installation.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from functools import lru_cache
 from html import unescape
 from typing import Any
 
+from autograder.quiz.csv_table import Table
 from autograder.quiz.forms import Form
-from autograder.quiz.responses import Handed, Problem, Table
-from autograder.quiz.written_answers import understood
+from autograder.quiz.responses import Problem, Responses
+from autograder.quiz.written_answers import parse_written
 from worldsize.quiz.question_text import html
 from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Variant
 
@@ -44,13 +45,13 @@ def is_canvas(head: Sequence[str]) -> bool:
     return set(head) >= _CANVAS_ENDS and any(re.match(r"\d+: ", name) for name in head)
 
 
-def read_moodle(table: Table, handed: Handed) -> None:
-    """Reads Moodle's report; by number, or by the questions' texts where the report has them.
+def read_moodle(table: Table, responses: Responses) -> None:
+    """Read Moodle's report, by number, or by the questions' texts where the report has them.
 
     Raises:
         ValueError: no column names our students, or the numbers of questions differ.
     """
-    column = _students(table, handed, ("Username", "ID number", "Email address"))
+    column = _students(table, responses, ("Username", "ID number", "Email address"))
     numbers = [int(name.split()[1]) for name in table.head if re.fullmatch(r"Response \d+", name)]
     for line, row in table.rows:
         where = table.where(line)
@@ -58,39 +59,39 @@ def read_moodle(table: Table, handed: Handed) -> None:
         state = (row.get("State") or row.get("Status") or "").strip()
         if state == "-" and set(written.values()) <= {"-", ""}:
             continue  # enrolled, without an attempt
-        form = handed.form(row[column], where)
-        if form is None or not handed.once(form, where):
+        form = responses.form(row[column], where)
+        if form is None or not responses.once(form, where):
             continue
         if state not in ("", "Finished"):
             reason = f"the attempt is {state!r} and not 'Finished'"
-            handed.problems.append(Problem(where, form.student.id, None, reason))
+            responses.problems.append(Problem(where, form.student.id, None, reason))
             continue
         for number, text in written.items():
             asked = row.get(f"Question {number}")
             place = _by_text(form, asked) if asked is not None else _by_place(form, number, len(numbers))
-            _put(handed, form, place, text, where, number, of_moodle)
-        handed.minutes |= _minutes(form, row.get("Time taken") or row.get("Duration") or "")
+            _put(responses, form, place, text, where, number, of_moodle)
+        responses.minutes |= _minutes(form, row.get("Time taken") or row.get("Duration") or "")
 
 
-def read_canvas(table: Table, handed: Handed) -> None:
-    """Reads Canvas's student analysis by the questions' texts.
+def read_canvas(table: Table, responses: Responses) -> None:
+    """Read Canvas's student analysis by the questions' texts.
 
     Raises:
         ValueError: no column names our students.
     """
-    column = _students(table, handed, ("sis_id", "id", "name"))
+    column = _students(table, responses, ("sis_id", "id", "name"))
     questions = {name: name.partition(": ")[2] for name in table.head if re.match(r"\d+: ", name)}
     for line, row in table.rows:
         where = table.where(line)
-        form = handed.form(row[column], where)
-        if form is None or not handed.once(form, where):
+        form = responses.form(row[column], where)
+        if form is None or not responses.once(form, where):
             continue
         for number, (name, text) in enumerate(questions.items(), start=1):
             written = row[name].strip()
             place = _by_text(form, text)
             if place is None and not written:
                 continue  # a question of somebody else's form
-            _put(handed, form, place, written, where, number, of_canvas)
+            _put(responses, form, place, written, where, number, of_canvas)
 
 
 def of_moodle(answer: Answer, text: str) -> Any:
@@ -116,7 +117,7 @@ def of_moodle(answer: Answer, text: str) -> Any:
             read = {name: of_moodle(answer.gaps[name], given.strip()) for name, given in filled.items()}
             return {name: given for name, given in read.items() if given is not None} or None
         case _:
-            return understood(answer, text)
+            return parse_written(answer, text)
 
 
 def of_canvas(answer: Answer, text: str) -> Any:
@@ -141,17 +142,17 @@ def of_canvas(answer: Answer, text: str) -> Any:
             }
             return {name: given for name, given in read.items() if given is not None} or None
         case Amount():
-            return understood(answer, text.replace("\\,", ","))
+            return parse_written(answer, text.replace("\\,", ","))
         case _:
-            return understood(answer, text)
+            return parse_written(answer, text)
 
 
 def _blank_of_canvas(gap: Answer, text: str) -> Any:
-    """As `of_canvas`; where a choice had to be typed, it may be its letter."""
+    """The response in a Canvas gap, where a choice that had to be typed may be its letter."""
     if not isinstance(gap, Options):
         return of_canvas(gap, text)
     readings: list[Any] = []
-    for read in (of_canvas, understood):
+    for read in (of_canvas, parse_written):
         try:
             readings.append(read(gap, text))
         except ValueError:
@@ -172,10 +173,10 @@ def bare(text: str) -> str:
     return _MARKUP.sub("", text).casefold()
 
 
-def _students(table: Table, handed: Handed, columns: Sequence[str]) -> str:
+def _students(table: Table, responses: Responses, columns: Sequence[str]) -> str:
     """The one of these columns that has the most of our students."""
     there = [name for name in columns if name in table.head]
-    known = {name: sum(handed.is_known(row[name]) for _, row in table.rows) for name in there}
+    known = {name: sum(responses.is_known(row[name]) for _, row in table.rows) for name in there}
     if not any(known.values()):
         raise ValueError(
             f"{table.file} names none of the key's students in its columns "
@@ -184,20 +185,20 @@ def _students(table: Table, handed: Handed, columns: Sequence[str]) -> str:
     return max(there, key=known.__getitem__)
 
 
-def _put(handed: Handed, form: Form, place: int | None, text: str, where: str, column: int, read: Any) -> None:
+def _put(responses: Responses, form: Form, place: int | None, text: str, where: str, column: int, read: Any) -> None:
     if place is None:
         if text not in ("", "-"):
             reason = f"the question of column {column} is not in this form, or is there twice, and is answered {text!r}"
-            handed.problems.append(Problem(where, form.student.id, None, reason))
+            responses.problems.append(Problem(where, form.student.id, None, reason))
         return
-    handed.put(form, place, text, where, lambda: read(handed.answer(form, place), text))
+    responses.put(form, place, text, where, lambda: read(responses.answer(form, place), text))
 
 
 def _by_place(form: Form, number: int, num: int) -> int:
     if num != len(form.asked):
         raise ValueError(
             f"The report has {num} questions and the form of {form.student.id} has {len(form.asked)}: export it with "
-            "the questions' texts (Display options, question text), so that they can be told apart."
+            "the questions' texts (Display options, question text), so that they can be distinguished."
         )
     return number
 
@@ -227,7 +228,7 @@ def _place(text: str, texts: Sequence[str], cut: bool = False) -> int:
 
 
 def _several(text: str, texts: Sequence[str], between: str, cut: bool = False) -> list[int]:
-    """The places of texts that stand one after the other, each of which may hold what stands between them."""
+    """The places of texts that follow one another, each of which may contain the separator."""
     parts = text.split(between)
     places: list[int] = []
     start = 0
@@ -259,7 +260,7 @@ def _from_pairs(pairs: Sequence[Sequence[str]], answer: Order) -> list[int]:
         numbers = [int(found[1]) for one in pair if (found := _ORDINAL.fullmatch(one.strip()))]
         items = [one for one in pair if not _ORDINAL.fullmatch(one.strip())]
         if (len(items), len(numbers)) != (1, 1):
-            raise ValueError(f"{' and '.join(map(repr, pair))} is no item with its number")
+            raise ValueError(f"{' and '.join(map(repr, pair))} is not an item with its number")
         by_number[numbers[0]] = _place(items[0], answer.shown)
     if sorted(by_number) != list(range(1, len(answer.shown) + 1)):
         raise ValueError(f"the numbers {sorted(by_number)} are not each of 1 to {len(answer.shown)} once")

@@ -12,15 +12,15 @@ from nbformat import NotebookNode
 from autograder.authoring import python_parser
 from autograder.files import MAX_BYTES
 from autograder.quiz.forms import Form
-from autograder.quiz.responses import Handed, Problem
-from autograder.quiz.written_answers import of_value
+from autograder.quiz.responses import Problem, Responses
+from autograder.quiz.written_answers import parse_value
 from autograder.submissions.notebook import MAX_SOURCE_CHARS
 
 _CHECKPOINTS = ".ipynb_checkpoints"
 
 
-def read_notebooks(folder: Path, handed: Handed) -> None:
-    """Reads every notebook below a folder: whose it is, one of its folders or its name says.
+def read_notebooks(folder: Path, responses: Responses) -> None:
+    """Read every notebook below a folder; one of its folders or its name says whose it is.
 
     The cell of question N is the one whose id, or whose grade id, is `question_N`.
 
@@ -33,21 +33,21 @@ def read_notebooks(folder: Path, handed: Handed) -> None:
     for file in files:
         place = file.relative_to(folder)
         where = _shown(place)
-        names = [name for name in (*place.parts[:-1], place.stem) if handed.is_known(name)]
+        names = [name for name in (*place.parts[:-1], place.stem) if responses.is_known(name)]
         if len({name.strip().casefold() for name in names}) > 1:  # a folder is the collector's, a file's name is not
-            reason = "its path names more than one student; keep it under the one who handed it in"
-            handed.problems.append(Problem(where, _shown(names[0]), None, reason))
+            reason = "its path names more than one student; keep it under the student who handed it in"
+            responses.problems.append(Problem(where, _shown(names[0]), None, reason))
             continue
-        form = handed.form(names[0] if names else _shown(place.stem), where)
-        if form is None or not handed.once(form, where):
+        form = responses.form(names[0] if names else _shown(place.stem), where)
+        if form is None or not responses.once(form, where):
             continue
         try:
             notebook = _read(file)
             _refuse_another(notebook, form)
         except (OSError, ValueError) as error:
-            handed.problems.append(Problem(where, form.student.id, None, str(error)))
+            responses.problems.append(Problem(where, form.student.id, None, str(error)))
             continue
-        read_cells(notebook, form, where, handed)
+        read_cells(notebook, form, where, responses)
 
 
 def _shown(path: object) -> str:
@@ -59,18 +59,18 @@ def _read(file: Path) -> NotebookNode:
     """A stranger's notebook, without its outputs.
 
     Raises:
-        OSError, ValueError: it is no plain file, too large, or no notebook in Unicode; says why.
+        OSError, ValueError: it is not a plain file, is too large, or is not a notebook in Unicode; says why.
     """
     if file.is_symlink() or not file.is_file() or file.stat().st_size > MAX_BYTES:
-        raise ValueError(f"it is no plain file of at most {MAX_BYTES >> 20} MB")
+        raise ValueError(f"it is not a plain file of at most {MAX_BYTES >> 20} MB")
     try:
         notebook = nbformat.read(file, as_version=4)
         for cell in notebook.cells:
             if "outputs" in cell:
                 cell.outputs = []
-        nbformat.validate(notebook, relax_add_props=True)  # to read one only logs what is wrong with it
-        nbformat.writes(notebook).encode()  # half a surrogate could be written to no page
-    except Exception as error:  # nbformat raises whatever a stranger's file provokes
+        nbformat.validate(notebook, relax_add_props=True)  # reading one only logs what is wrong with it
+        nbformat.writes(notebook).encode()  # half a surrogate cannot be written to any page
+    except Exception as error:  # nbformat raises anything that a stranger's file provokes
         said = f"the notebook cannot be read ({type(error).__name__}: {error})"
         raise ValueError(" ".join(said.split())[:300]) from error
     if (size := sum(len(cell.source) for cell in notebook.cells)) > MAX_SOURCE_CHARS:
@@ -79,24 +79,28 @@ def _read(file: Path) -> NotebookNode:
 
 
 def _refuse_another(notebook: NotebookNode, form: Form) -> None:
-    """Raises ValueError where the notebook says that it was made for another student than the form."""
+    """Raise ValueError where the notebook says that it was made for a student other than the form's."""
     quiz = notebook.metadata.get("quiz")
     named = str(quiz.get("student", form.student.id)) if isinstance(quiz, dict) else form.student.id
     if named.casefold() != form.student.id.casefold():
         raise ValueError(f"the notebook was made for {named[:100]!r}")
 
 
-def read_cells(notebook: NotebookNode, form: Form, where: str, handed: Handed) -> None:
-    """Reads the answers of one notebook."""
+def read_cells(notebook: NotebookNode, form: Form, where: str, responses: Responses) -> None:
+    """Read the answers of one notebook."""
     cells = {name: cell.source for cell in notebook.cells if cell.cell_type == "code" for name in _names(cell)}
     for number in range(1, len(form.asked) + 1):
         source = cells.get(f"question_{number}")
         if source is None:
-            handed.problems.append(Problem(where, form.student.id, number, f"there is no cell question_{number}"))
+            responses.problems.append(Problem(where, form.student.id, number, f"there is no cell question_{number}"))
             continue
-        answer, here = handed.answer(form, number), f"{where}, cell question_{number}"
-        handed.put(
-            form, number, _written(source, number), here, lambda s=source, n=number, a=answer: of_value(a, value(s, n))
+        answer, here = responses.answer(form, number), f"{where}, cell question_{number}"
+        responses.put(
+            form,
+            number,
+            _written(source, number),
+            here,
+            lambda s=source, n=number, a=answer: parse_value(a, value(s, n)),
         )
 
 

@@ -7,8 +7,8 @@ from threading import Lock
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from autograder.feedback import checks
-from autograder.markdown import texts
+from autograder.judging.report import format_points
+from autograder.markdown import bank_text
 from autograder.quiz.key import letter, printed
 from worldsize.quiz import question_text
 from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Picture, Variant
@@ -18,21 +18,21 @@ _drawing = Lock()  # matplotlib draws one picture at a time
 
 def shown(markdown: str) -> Markup:
     """A text as HTML."""
-    return Markup(texts.html(markdown))
+    return Markup(bank_text.html(markdown))
 
 
 def asked(variant: Variant) -> Markup:
     """What is asked, with its gaps as numbered blanks."""
-    return Markup(texts.html(variant.text, _blank))
+    return Markup(bank_text.html(variant.text, _blank))
 
 
 def inline(markdown: str) -> Markup:
     """A short text without the paragraph round it."""
-    return Markup(texts.inline_html(markdown))
+    return Markup(bank_text.inline_html(markdown))
 
 
 def picture(one: Picture | None) -> Markup:
-    """The picture of a question; nothing where there is none."""
+    """The picture of a question; empty without one."""
     if one is None:
         return Markup("")
     with _drawing:
@@ -40,7 +40,7 @@ def picture(one: Picture | None) -> Markup:
 
 
 def kind(answer: Answer) -> str:
-    """What sort of answer it is, for a template."""
+    """The sort of answer, for a template."""
     match answer:
         case Options():
             return "single" if answer.single else "multiple"
@@ -86,7 +86,7 @@ environment.filters |= {
     "kind": kind,
     "letter": letter,
     "picture": picture,
-    "points": checks.points,
+    "points": format_points,
     "shown": shown,
     "solution": solution,
 }

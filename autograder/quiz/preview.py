@@ -1,7 +1,7 @@
 """The bank as a page to browse: served here and drawn anew as its files change, or written once to a file.
 
 The server is the standard library's: one author asks it for a page now and then, from this machine alone. It answers
-only requests to 127.0.0.1 or localhost by name, so that no page of elsewhere can read the bank through the browser.
+only requests to 127.0.0.1 or localhost by name, so that no page from elsewhere can read the bank through the browser.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def read(folder: Path) -> Bank:
 
 
 def version(folder: Path) -> str:
-    """A hash of the bank's files, by which a change is seen."""
+    """A hash of the bank's files, which changes with them."""
     seen = hashlib.sha256()
     for file in sorted(folder.glob("*.toml")):
         try:
@@ -114,7 +114,7 @@ def shown(folder: Path, file: str, question: Question, seed: int) -> Shown:
 
 
 def page(folder: Path, num_variants: int = 1, *, is_live: bool = False) -> str:
-    """The page of a folder, with so many variants of each question that has several."""
+    """The page of a folder, with this many variants of each question that has several."""
     bank = read(folder)
     entries = [
         Entry(
@@ -145,7 +145,7 @@ def fragment(folder: Path, key: str, seed: int) -> str | None:
 
 
 def write(folder: Path, out: Path, num_variants: int) -> None:
-    """Writes a page that needs no server. Raises: ValueError when it cannot be written."""
+    """Write a page that needs no server. Raises: ValueError when it cannot be written."""
     text = page(folder, num_variants)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -155,10 +155,10 @@ def write(folder: Path, out: Path, num_variants: int) -> None:
 
 
 def open_server(folder: Path, port: int) -> ThreadingHTTPServer:
-    """A server of the folder's page on 127.0.0.1, which is to be told to serve.
+    """A server of the folder's page on 127.0.0.1, which does not serve yet.
 
     Raises:
-        ValueError: the folder has no bank, or the port is not to be had.
+        ValueError: the folder has no bank, or the port is not available.
     """
     if not any(folder.glob("*.toml")):
         raise ValueError(f"{folder} holds no questions: it should have files such as week01.toml.")
@@ -170,7 +170,7 @@ def open_server(folder: Path, port: int) -> ThreadingHTTPServer:
         return ThreadingHTTPServer(("127.0.0.1", port), Handler)
     except (OSError, OverflowError) as error:
         raise ValueError(
-            f"Port {port} of 127.0.0.1 cannot be had ({error}): name another, or 0 for a free one."
+            f"Port {port} of 127.0.0.1 is not available ({error}): name another, or 0 for a free one."
         ) from error
 
 
@@ -181,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
         asked = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(asked.query).items()}
         if (self.headers.get("Host") or "").rpartition(":")[0] not in _HERE:
-            self._answer("Only this machine may ask, by 127.0.0.1 or localhost.", HTTPStatus.FORBIDDEN)
+            self._answer("Only this machine may open the page, as 127.0.0.1 or localhost.", HTTPStatus.FORBIDDEN)
         elif asked.path == "/":
             self._answer(page(self.bank, is_live=True))
         elif asked.path == "/version":
@@ -189,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif asked.path == "/variant" and query.get("seed", "").isdecimal() and len(query["seed"]) < 10:
             found = fragment(self.bank, query.get("key", ""), int(query["seed"]))
             status = HTTPStatus.OK if found is not None else HTTPStatus.NOT_FOUND
-            self._answer(found or "There is no such question any more.", status)
+            self._answer(found or "This question no longer exists.", status)
         else:
             self._answer("There is no such page.", HTTPStatus.NOT_FOUND)
 
@@ -204,4 +204,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: one line a second would hide the address."""
+        """Log nothing: one line a second would hide the address."""

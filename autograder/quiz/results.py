@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autograder.feedback.checks import points
-from autograder.grading.exports import neutral
+from autograder.judging.report import format_points
 from autograder.quiz import page_html
 from autograder.quiz.atomic_folder import in_place_of
-from autograder.quiz.marks import Answered, Sheet
-from autograder.quiz.responses import Handed, Problem
+from autograder.quiz.marked_forms import MarkedAnswer, MarkedForm
+from autograder.quiz.responses import Problem, Responses
 from autograder.quiz.statistics import EASY, FEWEST, HARD, LEVEL, VARIANTS_LEVEL, Item, items, overview
+from autograder.spreadsheets import neutral
 from worldsize.quiz import Marked
 from worldsize.quiz.marking import mark_answer
 from worldsize.quiz.variant import Gaps, Options
@@ -26,10 +26,10 @@ _SIGNS = {"good": "✓", "part": "◐", "bad": "✗", "open": "–"}
 
 
 @dataclass(frozen=True)
-class Told:
+class AnswerFeedback:
     """One answer as its page shows it; `why` are texts of the bank."""
 
-    answered: Answered
+    answered: MarkedAnswer
     style: str
     problem: str
 
@@ -70,57 +70,61 @@ class Told:
 
     @property
     def why(self) -> list[str]:
-        """What to tell: of each chosen option and of the right ones that were missed; else of the question."""
-        variant, told = self.answered.variant, list(self.answered.marked.feedback)
+        """The feedback on each chosen option and on missed right ones; otherwise on the question."""
+        variant, feedback = self.answered.variant, list(self.answered.marked.feedback)
         if isinstance(variant.answer, Options):
             missed = [variant.answer.options[place] for place in sorted(variant.answer.right - set(self.chosen))]
-            return told + [f"**{option.text}**\n\n{option.feedback}" for option in missed]
-        return told or [variant.feedback]
+            return feedback + [f"**{option.text}**\n\n{option.feedback}" for option in missed]
+        return feedback or [variant.feedback]
 
 
-def write_marked(sheets: Sequence[Sheet], handed: Handed, out: Path, *, force: bool = False) -> list[Item]:
-    """Writes all of it to `out`, which appears when it is complete; gives what the answers say of the questions.
+def write_marked(
+    marked_forms: Sequence[MarkedForm], responses: Responses, out: Path, *, force: bool = False
+) -> list[Item]:
+    """The statistics of each question, after writing all results to `out`, which appears when it is complete.
 
     Raises:
         ValueError: `out` holds other things, or (without `force`) marks; or nobody handed anything in.
     """
     _refuse_to_destroy(out, force)
-    found = items(sheets)
+    found = items(marked_forms)
     with in_place_of(out) as folder:
-        _write_csv(folder / SCORES, _scores(sheets))
-        _write_csv(folder / ANSWERS, _answers(sheets))
+        _write_csv(folder / SCORES, _scores(marked_forms))
+        _write_csv(folder / ANSWERS, _answers(marked_forms))
         _write_csv(folder / ITEMS, _items(found))
-        _write_csv(folder / UNREADABLE, _unreadable(handed))
-        (folder / REPORT).write_text(report(sheets, found), encoding="utf-8")
+        _write_csv(folder / UNREADABLE, _unreadable(responses))
+        (folder / REPORT).write_text(report(marked_forms, found), encoding="utf-8")
         (folder / FEEDBACK).mkdir()
-        for sheet in sheets:
-            if sheet.is_handed_in:
-                page = feedback_page(sheet, handed.problems)
-                (folder / FEEDBACK / f"{sheet.form.student.id}.html").write_text(page, encoding="utf-8")
+        for marked_form in marked_forms:
+            if marked_form.is_handed_in:
+                page = feedback_page(marked_form, responses.problems)
+                (folder / FEEDBACK / f"{marked_form.form.student.id}.html").write_text(page, encoding="utf-8")
     return found
 
 
-def feedback_page(sheet: Sheet, problems: Sequence[Problem] = ()) -> str:
+def feedback_page(marked_form: MarkedForm, problems: Sequence[Problem] = ()) -> str:
     """A student's page: what was asked, what was answered, what is right and why. Nothing of anybody else is on it."""
     return page_html.environment.get_template("quiz/feedback.html.j2").render(
-        title=sheet.form.blueprint.title,
-        student=sheet.form.student,
-        pass_fraction=sheet.form.blueprint.pass_fraction,
-        sheet=sheet,
-        told=told(sheet, problems),
+        title=marked_form.form.blueprint.title,
+        student=marked_form.form.student,
+        pass_fraction=marked_form.form.blueprint.pass_fraction,
+        marked_form=marked_form,
+        answers=feedback_on(marked_form, problems),
     )
 
 
-def told(sheet: Sheet, problems: Sequence[Problem]) -> list[Told]:
-    """What a student is told about each answer."""
-    mine = {one.number: one.reason for one in problems if one.student == sheet.form.student.id and one.number}
-    return [Told(one, _style_of(one.marked, one.is_empty), mine.get(one.number, "")) for one in sheet.answered]
+def feedback_on(marked: MarkedForm, problems: Sequence[Problem]) -> list[AnswerFeedback]:
+    """What a student's page shows of each answer."""
+    mine = {one.number: one.reason for one in problems if one.student == marked.form.student.id and one.number}
+    return [
+        AnswerFeedback(one, _style_of(one.marked, one.is_empty), mine.get(one.number, "")) for one in marked.answered
+    ]
 
 
-def report(sheets: Sequence[Sheet], found: Sequence[Item]) -> str:
+def report(marked_forms: Sequence[MarkedForm], found: Sequence[Item]) -> str:
     """The page about the questions, for instructors; it names no student."""
     return page_html.environment.get_template("quiz/items.html.j2").render(
-        overview=overview(sheets),
+        overview=overview(marked_forms),
         items=found,
         fewest=FEWEST,
         easy=EASY,
@@ -139,38 +143,38 @@ def _style_of(marked: Marked, is_empty: bool) -> str:
     return "good" if marked.is_right else "part" if marked.share else "bad"
 
 
-def _scores(sheets: Sequence[Sheet]) -> Iterator[Sequence[object]]:
-    most = max(sheet.out_of for sheet in sheets)
+def _scores(marked_forms: Sequence[MarkedForm]) -> Iterator[Sequence[object]]:
+    most = max(marked_form.out_of for marked_form in marked_forms)
     yield ["student", "name", "status", "points", "out_of", "percent", "passed", "minutes"] + [
         f"question_{number}" for number in range(1, most + 1)
     ]
-    for sheet in sheets:
-        student = sheet.form.student
-        if not sheet.is_handed_in:
-            # whether that is a zero is for the course to say: it knows the dates and the excused
-            yield [student.id, student.name, "not handed in", "", sheet.out_of, "", "", ""] + [""] * most
+    for marked_form in marked_forms:
+        student = marked_form.form.student
+        if not marked_form.is_handed_in:
+            # whether that is a zero is for the course to decide, which knows due dates and excuses
+            yield [student.id, student.name, "not handed in", "", marked_form.out_of, "", "", ""] + [""] * most
             continue
         yield [
             student.id,
             student.name,
             "marked",
-            points(sheet.points),
-            sheet.out_of,
-            f"{100 * sheet.fraction:.1f}",
-            "yes" if sheet.is_passed else "no",
-            "" if sheet.minutes is None else points(sheet.minutes),
-            *(f"{one.marked.share:.4g}" for one in sheet.answered),
-            *[""] * (most - sheet.out_of),
+            format_points(marked_form.points),
+            marked_form.out_of,
+            f"{100 * marked_form.fraction:.1f}",
+            "yes" if marked_form.is_passed else "no",
+            "" if marked_form.minutes is None else format_points(marked_form.minutes),
+            *(f"{one.marked.share:.4g}" for one in marked_form.answered),
+            *[""] * (most - marked_form.out_of),
         ]
 
 
-def _answers(sheets: Sequence[Sheet]) -> Iterator[Sequence[object]]:
+def _answers(marked_forms: Sequence[MarkedForm]) -> Iterator[Sequence[object]]:
     yield ["student", "number", "question", "variant", "response", "share", "misconceptions"]
-    for sheet in sheets:
-        for one in sheet.answered if sheet.is_handed_in else ():
+    for marked_form in marked_forms:
+        for one in marked_form.answered if marked_form.is_handed_in else ():
             written = one.given.written if one.given else ""
             yield [
-                sheet.form.student.id,
+                marked_form.form.student.id,
                 one.number,
                 one.variant.question.id,
                 one.variant.id,
@@ -199,15 +203,15 @@ def _items(found: Sequence[Item]) -> Iterator[Sequence[object]]:
         ]
 
 
-def _unreadable(handed: Handed) -> Iterator[Sequence[object]]:
+def _unreadable(responses: Responses) -> Iterator[Sequence[object]]:
     yield ["where", "student", "number", "reason"]
-    for one in (*handed.problems, *handed.strangers):
+    for one in (*responses.problems, *responses.strangers):
         yield [one.where, one.student, one.number or "", one.reason]
 
 
 def _write_csv(to: Path, lines: Iterable[Sequence[object]]) -> None:
     with to.open("w", newline="", encoding="utf-8") as file:
-        # numbers of ours may begin with a minus; only texts of others can be formulas
+        # our numbers may begin with a minus; only other people's texts can be formulas
         csv.writer(file).writerows([cell if _is_number(cell) else neutral(cell) for cell in line] for line in lines)
 
 
@@ -223,9 +227,9 @@ def _refuse_to_destroy(out: Path, force: bool) -> None:
     if not out.exists():
         return
     if not out.is_dir():
-        raise ValueError(f"{out} is no folder: name another one.")
+        raise ValueError(f"{out} is not a folder: name another one.")
     there = {path.name for path in out.iterdir()}
     if others := sorted(there - _OURS):
-        raise ValueError(f"{out} holds {others[0]}, which is no part of a marked quiz: name a new or an empty folder.")
+        raise ValueError(f"{out} holds {others[0]}, which is not part of a marked quiz: name a new or an empty folder.")
     if there and not force:
         raise ValueError(f"{out} holds marks already: name another folder, or replace them with --force.")

@@ -1,4 +1,4 @@
-"""Who sits a quiz: a CSV file with a column `id` and, if you like, `name`."""
+"""The students of a quiz: a CSV file with a column `id` and optionally `name`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_roster(file: Path) -> list[Student]:
     """The students of a roster, in the order of the file.
 
     Raises:
-        ValueError: the file is no such CSV, is empty, or has ids that are missing, odd or there twice; all are named
+        ValueError: the file is not such a CSV, is empty, or has ids that are missing, odd or repeated; all are named
             with their lines.
     """
     try:
@@ -32,7 +32,7 @@ def read_roster(file: Path) -> list[Student]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{file} cannot be read as a roster in UTF-8: {error}.") from error
     if not rows:
-        raise ValueError(f"{file} names no students: give one a line, under a head with `id` and `name`.")
+        raise ValueError(f"{file} names no students: give one per line, under a header with `id` and `name`.")
     if problems := list(_problems(rows)):
         raise ValueError("\n".join(f"{file.name}, {problem}" for problem in problems))
     return [student for _, student in rows]
@@ -54,7 +54,7 @@ def _problems(rows: list[tuple[int, Student]]) -> Iterator[str]:
         if not student.id:
             yield f"line {line}: {student.name or 'somebody'} has no id."
         elif not _ID.fullmatch(student.id) or ".." in student.id:
-            yield f"line {line}: the id {student.id!r} would not do as a file name; use letters, digits and . _ @ + -."
+            yield f"line {line}: the id {student.id!r} cannot be a file name; use letters, digits and . _ @ + -."
         elif (folded := student.id.casefold()) in seen:
             yield f"line {line}: the id {student.id!r} is that of line {seen[folded]}."
         else:

@@ -1,4 +1,4 @@
-"""What the answers of a class say of a quiz and of each of its questions, and which questions misbehave.
+"""Statistics of a quiz and of each of its questions, from a class's answers, and which questions misbehave.
 
 Students may have been asked different questions, so a question is judged by those who were asked it, and a student's
 ability by the mean share of the *other* questions of that student's form. Forms are dealt equally hard.
@@ -22,17 +22,17 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from autograder.quiz.marks import Answered, Sheet
+from autograder.quiz.marked_forms import MarkedAnswer, MarkedForm
 from worldsize.quiz import Question
 from worldsize.quiz.bank import Choices, Cloze, Number, Words, gap_names
 from worldsize.quiz.marking import mark_answer
 from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Phrase
 
 UPPER_LOWER = 0.27
-FEWEST = 20  # students who were asked a question, below which it is not flagged
+FEWEST = 20  # students who were asked a question; with fewer it is not flagged
 LEVEL = 0.05  # how often chance alone may do what is flagged
-VARIANTS_LEVEL = 0.01  # the same of variants that differ, for which several groupings are tried
-EASY, HARD = 0.95, 0.1  # mean shares beyond which a question is flagged, whatever chance does
+VARIANTS_LEVEL = 0.01  # the same for variants, where several groupings are tried
+EASY, HARD = 0.95, 0.1  # mean shares beyond which a question is flagged without a test
 EXPECTED = 5  # the least expected count in a cell of a chi-square test (Cochran's rule)
 RIGHT = "right"
 OTHER = "another answer"
@@ -40,7 +40,7 @@ EMPTY = "no answer"
 
 
 def facility(shares: Sequence[float]) -> float:
-    """The mean share that was earned: 0 when nobody got anything, 1 when all got all. Moodle's facility index."""
+    """The mean share earned: 0 when nobody got anything, 1 when everyone got everything. Moodle's facility index."""
     return float(np.mean(shares))
 
 
@@ -48,7 +48,7 @@ def discrimination(shares: Sequence[float], rests: Sequence[float]) -> float | N
     """The correlation of the share with the mean share of the student's other questions, from -1 to 1.
 
     With shares of 0 and 1 it is the point-biserial correlation, corrected: the question itself is left out of the rest.
-    None with fewer than three students, or where one of both does not vary.
+    None with fewer than three students, or where one of the two does not vary.
     """
     if len(shares) < 3 or np.ptp(shares) < 1e-12 or np.ptp(rests) < 1e-12:
         return None
@@ -58,7 +58,7 @@ def discrimination(shares: Sequence[float], rests: Sequence[float]) -> float | N
 def upper_group(rests: Sequence[float], fraction: float = UPPER_LOWER) -> np.ndarray:
     """How much of each student belongs to the best part of the class, from 0 to 1.
 
-    Students who are tied at the border share what is left of the group, so that their order in a list is nothing.
+    Students who are tied at the border share what is left of the group, so their order in a list has no effect.
     """
     values = np.asarray(rests, dtype=float)
     size = max(1, round(fraction * len(values)))
@@ -79,7 +79,7 @@ def upper_lower(shares: Sequence[float], rests: Sequence[float], fraction: float
 
 
 def cronbach_alpha(shares: np.ndarray) -> float | None:
-    """Cronbach's alpha of a table with a row a student and a column a question.
+    """Cronbach's alpha of a table with a row for each student and a column for each question.
 
     For k questions k/(k-1) (1 - the sum of their variances / the variance of the sum). None with fewer than two
     questions or three students, or where all have the same points.
@@ -91,17 +91,17 @@ def cronbach_alpha(shares: np.ndarray) -> float | None:
 
 
 def upper_bound(correlation: float, num: int) -> float:
-    """What the true correlation is below in 95 % of cases, by Fisher's z."""
+    """The upper bound of a one-sided 95 % confidence interval of a correlation, by Fisher's z."""
     return float(np.tanh(np.arctanh(min(correlation, 1 - 1e-12)) + stats.norm.ppf(1 - LEVEL) / math.sqrt(num - 3)))
 
 
 def at_most(count: int, num: int) -> float:
-    """What the true part is at most in 95 % of cases, by Clopper and Pearson."""
+    """The upper bound of a one-sided 95 % confidence interval of a proportion, by Clopper and Pearson."""
     return 1.0 if count >= num else float(stats.beta.ppf(1 - LEVEL, count + 1, num - count))
 
 
 def at_least(count: int, num: int) -> float:
-    """What the true part is at least in 95 % of cases, by Clopper and Pearson."""
+    """The lower bound of a one-sided 95 % confidence interval of a proportion, by Clopper and Pearson."""
     return 0.0 if count <= 0 else float(stats.beta.ppf(LEVEL, count, num - count + 1))
 
 
@@ -109,8 +109,8 @@ def at_least(count: int, num: int) -> float:
 class Grouping:
     """Whether variants of a question differ in difficulty: the groups that were compared, with how many got it right.
 
-    `p` is the chance that equally hard groups differ so much, times the number of groupings that were tried; None where
-    there were too few students, of whom it then `needs` about so many (None: nobody or everybody got it right).
+    `p` is the chance that equally hard groups differ this much, times the number of groupings tried. It is None with
+    too few students; `needs` then says about how many it takes (None: nobody or everybody got it right).
     """
 
     by: str = ""
@@ -120,11 +120,11 @@ class Grouping:
 
 
 def compare_variants(parameters: Sequence[Mapping[str, Hashable]], is_right: Sequence[bool]) -> Grouping:
-    """Groups students by what was drawn for them, and tests by chi-square whether groups got it right equally often.
+    """A chi-square test whether students, grouped by what was drawn for them, got it right equally often.
 
-    Grouped by the whole variant, and by each parameter: by its values, or by low and high ones where they are too many.
+    Grouped by the whole variant, and by each parameter: by its values, or by low and high ones if there are too many.
     Every cell of a table must expect at least five students; the p of the clearest grouping is multiplied by the number
-    of groupings (Bonferroni). It needs so many students that two equal groups would have five in every cell.
+    of groupings (Bonferroni). It needs enough students for two equal groups to have five in every cell.
     """
     rate = float(np.mean(is_right))
     tested: list[tuple[float, str, list[tuple[str, int, float]]]] = []
@@ -185,7 +185,7 @@ def _by_label(item: tuple[Hashable, list[int]]) -> tuple[float, str]:
 class Use:
     """How often one answer was given: by all, as a part of them, and among the best and the weakest 27 %.
 
-    `mean_rest` is the mean share of its givers' other questions: who choose what is right should have a higher one.
+    `mean_rest` is the mean share of its givers' other questions: it should be higher for a right answer.
     """
 
     label: str
@@ -207,10 +207,10 @@ class Use:
 
 @dataclass(frozen=True)
 class Flag:
-    """Something about a question that somebody should look at."""
+    """Something about a question that an instructor should check."""
 
     name: str
-    told: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Overview:
-    """A quiz as a whole; `alpha_told` says of how many questions alpha is, or why there is none.
+    """A quiz as a whole; `alpha_note` says which questions alpha covers, or why it is not defined.
 
     `error_points` is the standard error of a student's points by alpha: their deviation times the root of 1 - alpha.
     """
@@ -247,47 +247,47 @@ class Overview:
     lowest: float
     highest: float
     alpha: float | None
-    alpha_told: str
+    alpha_note: str
     error_points: float | None
     minutes: float | None
     minutes_planned: float
 
 
-def overview(sheets: Sequence[Sheet]) -> Overview:
-    """What the marks say of the quiz. Raises: ValueError when nobody handed anything in."""
-    there = _handed_in(sheets)
-    fractions = np.array([sheet.fraction for sheet in there])
-    alpha, told, num = _reliability(there)
-    shares = np.array([sheet.points for sheet in there])
+def overview(marked_forms: Sequence[MarkedForm]) -> Overview:
+    """The quiz as a whole, by its marks. Raises: ValueError when nobody handed anything in."""
+    there = _handed_in(marked_forms)
+    fractions = np.array([marked_form.fraction for marked_form in there])
+    alpha, note, num = _reliability(there)
+    shares = np.array([marked_form.points for marked_form in there])
     whole = alpha is not None and num == there[0].out_of
-    taken = [sheet.minutes for sheet in there if sheet.minutes is not None]
+    taken = [marked_form.minutes for marked_form in there if marked_form.minutes is not None]
     return Overview(
         title=there[0].form.blueprint.title,
-        num_forms=len(sheets),
+        num_forms=len(marked_forms),
         num_handed_in=len(there),
-        num_passed=sum(sheet.is_passed for sheet in there),
+        num_passed=sum(marked_form.is_passed for marked_form in there),
         mean=float(fractions.mean()),
         middle=float(np.median(fractions)),
         deviation=float(fractions.std(ddof=1)) if len(there) > 1 else 0.0,
         lowest=float(fractions.min()),
         highest=float(fractions.max()),
         alpha=alpha,
-        alpha_told=told,
+        alpha_note=note,
         error_points=float(shares.std(ddof=1) * math.sqrt(max(0.0, 1 - alpha)))
         if whole and alpha is not None
         else None,
         minutes=median(taken) if taken else None,
-        minutes_planned=float(np.mean([sheet.form.minutes for sheet in there])),
+        minutes_planned=float(np.mean([marked_form.form.minutes for marked_form in there])),
     )
 
 
-def items(sheets: Sequence[Sheet]) -> list[Item]:
-    """What the marks say of each question, in the order of weeks and ids."""
-    results: dict[str, list[tuple[Answered, float]]] = defaultdict(list)
+def items(marked_forms: Sequence[MarkedForm]) -> list[Item]:
+    """The statistics of each question, by week and id."""
+    results: dict[str, list[tuple[MarkedAnswer, float]]] = defaultdict(list)
     questions: dict[str, Question] = {}
-    for sheet in _handed_in(sheets):
-        total, num = sum(one.marked.share for one in sheet.answered), len(sheet.answered)
-        for one in sheet.answered:
+    for marked_form in _handed_in(marked_forms):
+        total, num = sum(one.marked.share for one in marked_form.answered), len(marked_form.answered)
+        for one in marked_form.answered:
             rest = (total - one.marked.share) / (num - 1) if num > 1 else 0.0
             results[one.variant.question.id].append((one, rest))
             questions[one.variant.question.id] = one.variant.question
@@ -295,15 +295,17 @@ def items(sheets: Sequence[Sheet]) -> list[Item]:
     return [_item(question, results[question.id]) for question in ordered]
 
 
-def _handed_in(sheets: Sequence[Sheet]) -> list[Sheet]:
-    there = [sheet for sheet in sheets if sheet.is_handed_in]
+def _handed_in(marked_forms: Sequence[MarkedForm]) -> list[MarkedForm]:
+    there = [marked_form for marked_form in marked_forms if marked_form.is_handed_in]
     if not there:
-        raise ValueError("Nobody of the key handed anything in.")
+        raise ValueError("No student of this key handed anything in.")
     return there
 
 
-def _reliability(sheets: Sequence[Sheet]) -> tuple[float | None, str, int]:
-    by_question = [{one.variant.question.id: one.marked.share for one in sheet.answered} for sheet in sheets]
+def _reliability(marked_forms: Sequence[MarkedForm]) -> tuple[float | None, str, int]:
+    by_question = [
+        {one.variant.question.id: one.marked.share for one in marked_form.answered} for marked_form in marked_forms
+    ]
     shared = sorted(set(by_question[0]).intersection(*by_question))
     if len(shared) < 2:
         return None, "not defined: fewer than two questions were asked of everybody", len(shared)
@@ -314,7 +316,7 @@ def _reliability(sheets: Sequence[Sheet]) -> tuple[float | None, str, int]:
     return alpha, f"of {asked} {len(shared)} questions that everybody was asked", len(shared)
 
 
-def _item(question: Question, results: Sequence[tuple[Answered, float]]) -> Item:
+def _item(question: Question, results: Sequence[tuple[MarkedAnswer, float]]) -> Item:
     shares, rests = [one.marked.share for one, _ in results], [rest for _, rest in results]
     variants = None
     if question.parameters:
@@ -337,7 +339,7 @@ def _item(question: Question, results: Sequence[tuple[Answered, float]]) -> Item
     return Item(**{**vars(found), "flags": tuple(_flags(found))})
 
 
-def _uses(question: Question, results: Sequence[tuple[Answered, float]]) -> Iterable[Use]:
+def _uses(question: Question, results: Sequence[tuple[MarkedAnswer, float]]) -> Iterable[Use]:
     rests = [rest for _, rest in results]
     upper, lower = upper_group(rests), upper_group([-rest for rest in rests])
     gaps = gap_names(question.text) if isinstance(question, Cloze) else [""]
@@ -382,8 +384,8 @@ def _choice_label(asked: Choices, place: int) -> str:
     return " ".join((choice.text or choice.value or "").split())
 
 
-def _labels(one: Answered, gap: str) -> set[str]:
-    """What somebody answered, in the words of `_known`."""
+def _labels(one: MarkedAnswer, gap: str) -> set[str]:
+    """The labels of an answer, as in `_known`."""
     if one.is_empty or one.given is None:
         return {EMPTY}
     answer: Answer = one.variant.answer
@@ -402,17 +404,17 @@ def _labels(one: Answered, gap: str) -> set[str]:
 
 
 def _flags(item: Item) -> Iterable[Flag]:
-    """What to look at: too easy and too hard by limits; the others are tested, each by itself, at the levels above."""
+    """What to check: too easy and too hard by limits; the others are tested, each by itself, at the levels above."""
     num = item.num_asked
     if num < FEWEST:
         return
     if item.discrimination is not None and num > 3:
         bound = upper_bound(item.discrimination, num)
         if bound < 0:
-            told = f"Who does better elsewhere does worse here (r = {item.discrimination:.2f}): look at the key first."
-            yield Flag("negative discrimination", told)
+            text = f"Better students do worse here (r = {item.discrimination:.2f}): check the key first."
+            yield Flag("negative discrimination", text)
         elif bound < 0.2:
-            yield Flag("tells little apart", f"Strong and weak students do alike (r = {item.discrimination:.2f}).")
+            yield Flag("discriminates little", f"Strong and weak students do alike (r = {item.discrimination:.2f}).")
     yield from _answer_flags(item)
     if item.facility > EASY:
         yield Flag("too easy", f"The mean share is {item.facility:.0%}.")
@@ -437,13 +439,13 @@ def _answer_flags(item: Item) -> Iterable[Flag]:
         for use in uses:
             wrong = round(use.num_upper)
             if use.is_mistake and wrong > right and _chance_of(wrong, wrong + right) < LEVEL:
-                told = f"Of the best 27 %, {wrong} answered {use.label!r}, which counts as wrong, and {right} right."
-                yield Flag("wrong answer preferred", told)
+                text = f"Of the best 27 %, {wrong} answered {use.label!r}, which counts as wrong, and {right} right."
+                yield Flag("wrong answer preferred", text)
             if use.is_offered and use.is_mistake and item.facility <= 0.9 and at_most(use.count, item.num_asked) < 0.05:
-                told = f"{use.count or 'None'} of {item.num_asked} chose {use.label!r}: it misleads hardly anybody."
-                yield Flag("idle choice", told)
+                text = f"{use.count or 'None'} of {item.num_asked} chose {use.label!r}: it misleads hardly anyone."
+                yield Flag("idle choice", text)
 
 
 def _chance_of(count: int, num: int) -> float:
-    """The chance of at least so many heads of so many throws."""
+    """The probability of at least `count` heads in `num` throws."""
     return float(stats.binom.sf(count - 1, num, 0.5))

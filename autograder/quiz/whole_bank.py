@@ -12,7 +12,7 @@ def read_bank(folder: Path) -> list[Question]:
     """The questions of every file in a folder, by file and in the order of the files.
 
     Raises:
-        ValueError: a file is malformed, two questions have the same id, or there is none.
+        ValueError: a file is malformed, two questions have the same id, or there are no questions.
     """
     names = sorted(file.stem for file in folder.glob("*.toml") if file.name != FILE)
     if not names:

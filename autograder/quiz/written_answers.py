@@ -13,7 +13,7 @@ from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order
 _BETWEEN = re.compile(r"[\s,;+/]+")
 
 
-def understood(answer: Answer, written: str) -> Any:
+def parse_written(answer: Answer, written: str) -> Any:
     """What was written, as `worldsize.quiz.mark` takes it; None where nothing was.
 
     Options are letters as the key prints them (`C`, `A, C`), an order is the letters from the first to the last
@@ -30,7 +30,7 @@ def understood(answer: Answer, written: str) -> Any:
             return _choice(text, answer)
         case Amount():
             if number(text, answer.unit) is None:
-                raise ValueError(f"{text!r} is no number" + (f" in {answer.unit}" if answer.unit else ""))
+                raise ValueError(f"{text!r} is not a number" + (f" in {answer.unit}" if answer.unit else ""))
             return text
         case Order():
             places = _letters(text, len(answer.shown))
@@ -43,8 +43,8 @@ def understood(answer: Answer, written: str) -> Any:
             return text
 
 
-def of_value(answer: Answer, value: Any) -> Any:
-    """What a value of Python says: a number, a text, a list of letters, a dict of gaps; else as `understood`.
+def parse_value(answer: Answer, value: Any) -> Any:
+    """What a value of Python says: a number, a text, a list of letters, a dict of gaps; else as `parse_written`.
 
     Raises:
         ValueError: it cannot be read as an answer of this kind; says why.
@@ -55,16 +55,16 @@ def of_value(answer: Answer, value: Any) -> Any:
         named = {_gap_name(str(name), answer): given for name, given in value.items()}
         if len(named) < len(value):
             raise ValueError(f"{value!r} fills a gap twice")
-        read = {name: of_value(answer.gaps[name], given) for name, given in named.items()}
+        read = {name: parse_value(answer.gaps[name], given) for name, given in named.items()}
         return {name: given for name, given in read.items() if given is not None} or None
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return understood(answer, repr(value))
+        return parse_written(answer, repr(value))
     if isinstance(value, set) and len(value) > 1 and not isinstance(answer, Options):
         raise ValueError("it is a set, which has no order: write a list")
     if isinstance(value, Sequence | set) and all(isinstance(one, str) for one in value):
         between = "; " if isinstance(answer, Gaps) else ", "
         parts = sorted(value) if isinstance(value, set) else value
-        return understood(answer, value if isinstance(value, str) else between.join(parts))
+        return parse_written(answer, value if isinstance(value, str) else between.join(parts))
     raise ValueError(f"{value!r} is neither a number nor letters nor words")
 
 
@@ -101,7 +101,7 @@ def _gaps(text: str, answer: Gaps) -> dict[str, Any] | None:
         name = _gap_name(found[0].strip(" ():"), answer)
         if name in filled:
             raise ValueError(f"{text!r} fills a gap twice")
-        filled[name] = understood(answer.gaps[name], part[found.end() :].strip(" ;"))
+        filled[name] = parse_written(answer.gaps[name], part[found.end() :].strip(" ;"))
     return {name: given for name, given in filled.items() if given is not None} or None
 
 

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from autograder.checks import PartlyHeld, StudentFailed, points
 from worldsize import bench
-from worldsize.bench import CLASSROOM, Disturbance, Elastic, Start, Task, Trial
+from worldsize.bench import CLASSROOM, Disturbance, RestartPolicy, Task, TrainingSpec, Trial
 from worldsize.bench.machine import matrix_flops_per_s
 from worldsize.check import CheckFailed
 from worldsize.emulate.record import EFFICIENCY
@@ -110,7 +110,7 @@ def fits(sizes: dict[int, int], fewest: int, most: int) -> bool:
 def check_gradient(student, rng):
     """After one step on 2 ranks the weights are those of one process: gradients are exchanged, and averaged."""
     task = task_with(rng, num_steps=1)
-    trial = bench.attempt(student.program(NAME), Start(task, 2), seed_of(rng))
+    trial = bench.attempt(student.program(NAME), TrainingSpec(task, 2), seed_of(rng))
     expect_weights(trial, task, "one step on 2 ranks", AVERAGES)
     if len({take.process for take in trial.record.takes}) < 2:
         raise CheckFailed(
@@ -124,14 +124,14 @@ def check_gradient(student, rng):
 def expect_over_the_wire(student, rng) -> None:
     """A gradient that is changed on its way, on the emulated wire, changes the weights."""
     task, rank = task_with(rng, num_steps=8, batch_size=64), between(rng, 0, 1)
-    start = Start(task, 2, CLASSROOM)
-    clean = bench.attempt(student.program(NAME), start, seed_of(rng))
-    calls = [one.name for one in clean.ended.timeline.of(rank) if one.stream == "communication"]
+    spec = TrainingSpec(task, 2, CLASSROOM)
+    clean = bench.attempt(student.program(NAME), spec, seed_of(rng))
+    calls = [one.name for one in clean.result.timeline.of(rank) if one.stream == "communication"]
     # many, for the change of a gradient that is almost 0 does not show; neither at the start, where settings may be
     # compared, nor in a broadcast, by which DDP tells its ranks of the buckets
     places = [place for place in range(len(calls) // 4, len(calls)) if calls[place] != "broadcast"]
     errors = [SilentError(rank, place, seed=between(rng, 0, 10**6)) for place in places]
-    spoilt = bench.attempt(student.program(NAME), replace(start, faults=errors), seed_of(rng))
+    spoilt = bench.attempt(student.program(NAME), replace(spec, faults=errors), seed_of(rng))
     expect_whole(spoilt, task, "8 steps on 2 emulated ranks")
     if bench.weights_error(spoilt, task) < SHOWN:
         raise CheckFailed(
@@ -145,7 +145,7 @@ def expect_over_the_wire(student, rng) -> None:
 def check_uneven(student, rng):
     """The same on 3 ranks, with a batch that 3 does not divide: every rank takes a part of its own, all about equal."""
     task = task_with(rng, num_steps=1, batch_size=3 * between(rng, 15, 20) + 1)
-    trial = bench.attempt(student.program(NAME), Start(task, 3), seed_of(rng))
+    trial = bench.attempt(student.program(NAME), TrainingSpec(task, 3), seed_of(rng))
     what = f"one step on 3 ranks with {task.batch_size} samples"
     expect_weights(trial, task, what, AVERAGES)
     expect_shares(trial, task, 3, what)
@@ -155,7 +155,7 @@ def check_uneven(student, rng):
 def check_alone(student, rng):
     """One rank trains as one process does."""
     task = task_with(rng, num_steps=10, batch_size=64)
-    trial = bench.attempt(student.program(NAME), Start(task, 1), seed_of(rng))
+    trial = bench.attempt(student.program(NAME), TrainingSpec(task, 1), seed_of(rng))
     expect_weights(
         trial, task, "10 steps on 1 rank", "SGD with the momentum that the flags name, from the seed's weights"
     )
@@ -180,13 +180,13 @@ def trained(student, rng) -> tuple[Trial, Task]:
     """A training of 20 steps on 2 ranks, on which two checks look."""
     if "training" not in seen:
         task = task_with(rng, num_steps=20, batch_size=64)
-        seen["training"] = bench.attempt(student.program(NAME), Start(task, 2), seed_of(rng)), task
+        seen["training"] = bench.attempt(student.program(NAME), TrainingSpec(task, 2), seed_of(rng)), task
     return seen["training"]
 
 
 def expect_losses(trial: Trial, task: Task, what: str) -> None:
     """Every line's loss is that of one process; a step that was done twice may have two lines."""
-    lines = trial.ended.lines
+    lines = trial.result.lines
     if missing := sorted(set(range(task.num_steps)) - {line.step for line in lines}):
         raise CheckFailed(
             'a line such as {"step": 0, "loss": 2.31, "sent_bytes": 309736} from rank 0 for each of the steps',
@@ -253,7 +253,7 @@ def num_real() -> int:
 def step_s(program, rng, world_size: int, is_theirs: bool) -> float:
     """Seconds a step, after some to warm up; every one of their timed trainings is compared, too."""
     task = task_with(rng, num_steps=WARMUP + NUM_TIMED)
-    trial = bench.attempt(program, Start(task, world_size), seed_of(rng))
+    trial = bench.attempt(program, TrainingSpec(task, world_size), seed_of(rng))
     if is_theirs:
         expect_timed(trial, task, world_size, "real")
     return trial.record.window_s(WARMUP) / NUM_TIMED
@@ -262,7 +262,7 @@ def step_s(program, rng, world_size: int, is_theirs: bool) -> float:
 def virtual_step_s(program, rng, world_size: int, is_theirs: bool) -> float:
     """The same in virtual time; a rank tells itself when it worked, which is believed if it can be true."""
     tasks = [task_with(rng, num_steps=steps) for steps in (WARMUP, WARMUP + NUM_EMULATED)]
-    short, long = (bench.attempt(program, Start(task, world_size, CLASSROOM), seed_of(rng)) for task in tasks)
+    short, long = (bench.attempt(program, TrainingSpec(task, world_size, CLASSROOM), seed_of(rng)) for task in tasks)
     if is_theirs:
         expect_timed(long, tasks[1], world_size, "emulated")
         rate = CLASSROOM.gpu.peak_flops_per_s["float32"] * EFFICIENCY
@@ -275,11 +275,11 @@ def virtual_step_s(program, rng, world_size: int, is_theirs: bool) -> float:
                     f"rank {rank}: {1e3 * worked_s:.3g} ms a step on {world_size} emulated ranks",
                     "every rank computes the whole forward and backward pass of its samples, in its own process",
                 )
-    return (long.ended.timeline.end_s - short.ended.timeline.end_s) / NUM_EMULATED
+    return (long.result.timeline.end_s - short.result.timeline.end_s) / NUM_EMULATED
 
 
 def work_s(trial: Trial, rank: int) -> float:
-    return sum(one.end_s - one.start_s for one in trial.ended.timeline.of(rank) if one.stream == "compute")
+    return sum(one.end_s - one.start_s for one in trial.result.timeline.of(rank) if one.stream == "compute")
 
 
 def expect_timed(trial: Trial, task: Task, world_size: int, kind: str) -> None:
@@ -360,9 +360,9 @@ def bytes_per_step(student, rng, world_size: int):
     """What rank 0 claims to send for a step, and what the emulated wire saw."""
     if world_size not in seen:
         program, tasks = student.program(NAME), [task_with(rng, num_steps=one, batch_size=64) for one in (2, 6)]
-        trials = [bench.attempt(program, Start(task, world_size, CLASSROOM), seed_of(rng)) for task in tasks]
+        trials = [bench.attempt(program, TrainingSpec(task, world_size, CLASSROOM), seed_of(rng)) for task in tasks]
         expect_whole(trials[1], tasks[1], f"6 steps on {world_size} emulated ranks")
-        short, long = (trial.ended for trial in trials)
+        short, long = (trial.result for trial in trials)
         lines = {line.step: line.sent_bytes for line in long.lines}
         claimed = statistics.mean(lines.values()) if lines else None
         seen[world_size] = claimed, (long.timeline.bytes_sent(0) - short.timeline.bytes_sent(0)) / 4
@@ -376,9 +376,9 @@ def check_no_sync(student, rng):
     sent = []
     for steps in (2, 6):
         task = task_with(rng, num_steps=steps, batch_size=64)
-        trial = bench.attempt(program, Start(task, 2, CLASSROOM, is_synchronised=False), seed_of(rng))
+        trial = bench.attempt(program, TrainingSpec(task, 2, CLASSROOM, is_synchronised=False), seed_of(rng))
         expect_whole(trial, task, f"{steps} steps on 2 ranks with --no-sync")
-        sent.append(trial.ended.timeline.bytes_sent(0))
+        sent.append(trial.result.timeline.bytes_sent(0))
     if sent[1] - sent[0] > 4 * 64:
         raise CheckFailed(
             "no gradient and no loss goes over the wire",
@@ -393,31 +393,31 @@ def check_no_sync(student, rng):
 @points(8, cell="check_recovery", needs=["check_training"])
 def check_killed(student, rng):
     """A rank is killed at a secret step: after torchrun's restart training goes on from the newest checkpoint."""
-    recover(student, rng, "kill", Elastic(max_restarts=2), allowed_loss=EVERY)
+    recover(student, rng, "kill", RestartPolicy(max_restarts=2), allowed_loss=EVERY)
 
 
 @points(8, cell="check_recovery", needs=["check_training"])
 def check_stalled(student, rng):
     """A rank stops without a word: the others give up after --timeout seconds, and all go on from a checkpoint."""
-    recover(student, rng, "stall", Elastic(max_restarts=2), allowed_loss=EVERY)
+    recover(student, rng, "stall", RestartPolicy(max_restarts=2), allowed_loss=EVERY)
 
 
 @points(8, cell="check_recovery", needs=["check_training"])
 def check_truncated(student, rng):
     """The whole job dies and the newest checkpoint is cut in half: the same command goes on from the one before."""
-    recover(student, rng, "kill", Elastic(max_restarts=1, is_begun_anew=True), allowed_loss=2 * EVERY)
+    recover(student, rng, "kill", RestartPolicy(max_restarts=1, is_begun_anew=True), allowed_loss=2 * EVERY)
 
 
-def recover(student, rng, kind: str, elastic: Elastic, allowed_loss: int) -> None:
+def recover(student, rng, kind: str, restart_policy: RestartPolicy, allowed_loss: int) -> None:
     # two steps after a checkpoint at the least, so that one which is written beside the training is there
     struck = Disturbance(kind, between(rng, 2 * EVERY + 2, 3 * EVERY - 1), between(rng, 0, 1), patience_s=4 * TIMEOUT_S)
     task = task_with(rng, num_steps=20, batch_size=64)
-    start = Start(task, 2, checkpoint_every=EVERY, timeout_s=TIMEOUT_S)
+    spec = TrainingSpec(task, 2, checkpoint_every=EVERY, timeout_s=TIMEOUT_S)
     what = f"rank {struck.rank} was {'killed' if kind == 'kill' else 'stopped'} at step {struck.step}"
-    if elastic.is_begun_anew:
+    if restart_policy.is_begun_anew:
         what += " and the newest file of the checkpoints lost its second half"
     try:
-        trial = bench.attempt(student.program(NAME), start, seed_of(rng), elastic, struck)
+        trial = bench.attempt(student.program(NAME), spec, seed_of(rng), restart_policy, struck)
     except StudentFailed as error:
         if struck.time_s is None:
             raise
@@ -448,7 +448,7 @@ def expect_resumed(trial: Trial, task: Task, struck: Disturbance, allowed_loss: 
     after = [take for take in trial.record.takes if take.time_s > struck.time_s]
     before = {take.process for take in trial.record.takes if take.time_s <= struck.time_s}
     again = {take.step for take in after if take.process not in before}
-    if not again or not trial.ended.restarts:
+    if not again or not trial.result.restarts:
         raise CheckFailed(
             "torchrun starts the ranks again, and they take the samples of the steps that are left",
             f"{what}, and no rank that was started after that asked for samples",

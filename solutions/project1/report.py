@@ -108,7 +108,7 @@ from IPython.display import display
 
 import worldsize as ws
 from worldsize import bench, draw, units
-from worldsize.bench import CLASSROOM, Disturbance, Elastic, Result, Start, Task
+from worldsize.bench import CLASSROOM, Disturbance, RestartPolicy, Result, Task, TrainingSpec
 from worldsize.check import CheckFailed
 from worldsize.timeline import Event, Timeline
 
@@ -125,9 +125,9 @@ def here(experiment):
     return experiment()
 
 
-def attempt(start, **options):
+def attempt(spec, **options):
     """One training of your program, which the harness feeds and watches."""
-    return bench.attempt(bench.ScriptHere(program), start, seed, **options)
+    return bench.attempt(bench.ScriptHere(program), spec, seed, **options)
 
 
 # %% [markdown]
@@ -141,13 +141,13 @@ def attempt(start, **options):
 
 
 # %% compare
-def expect_same_weights(start, what, hint):
+def expect_same_weights(spec, what, hint):
     """The training, when its weights are those of one process on the same batches."""
-    trial = attempt(start)
-    if missed := trial.record.missed(start.task):
+    trial = attempt(spec)
+    if missed := trial.record.missed(spec.task):
         told = f"samples of step {missed[0]} were never taken"
         raise CheckFailed(f"{what}: every sample is taken", told, "Look at what my_samples gives for each rank.")
-    error = bench.weights_error(trial, start.task)
+    error = bench.weights_error(trial, spec.task)
     if not error <= 2e-3:
         expected = f"{what}: the weights of one process, to rounding (0.000001)"
         raise CheckFailed(expected, f"a difference of {error:.2g} of the way that training went", hint)
@@ -166,17 +166,21 @@ def shares_of(trial):
 # %% check_correct points=28
 def correct():
     mean = "Is the gradient the mean over all samples of the global batch, before every step?"
-    expect_same_weights(Start(Task(num_steps=10, batch_size=64), 1), "10 steps on 1 rank", "Is it SGD with momentum?")
-    expect_same_weights(Start(Task(num_steps=1, batch_size=64), 2), "1 step on 2 ranks", mean)
+    expect_same_weights(
+        TrainingSpec(Task(num_steps=10, batch_size=64), 1), "10 steps on 1 rank", "Is it SGD with momentum?"
+    )
+    expect_same_weights(TrainingSpec(Task(num_steps=1, batch_size=64), 2), "1 step on 2 ranks", mean)
     uneven = "Shares are unequal here. A mean over ranks of means over samples is another number."
-    trial = expect_same_weights(Start(Task(num_steps=1, batch_size=46), 3), "1 step on 3 ranks with 46 samples", uneven)
+    trial = expect_same_weights(
+        TrainingSpec(Task(num_steps=1, batch_size=46), 3), "1 step on 3 ranks with 46 samples", uneven
+    )
     if (shares := shares_of(trial)) != [15, 15, 16]:
         raise CheckFailed("shares of 15, 15 and 16 samples", f"shares of {shares}", "They differ by one at most.")
     task = Task(num_steps=10, batch_size=64)
-    trial = expect_same_weights(Start(task, 2), "10 steps on 2 ranks", mean)
-    printed = [line.loss for line in trial.ended.lines]
+    trial = expect_same_weights(TrainingSpec(task, 2), "10 steps on 2 ranks", mean)
+    printed = [line.loss for line in trial.result.lines]
     wanted = bench.train_alone(task, trial.batches).losses
-    if [line.step for line in trial.ended.lines] != [*range(10)]:
+    if [line.step for line in trial.result.lines] != [*range(10)]:
         raise CheckFailed("a line from rank 0 for each of 10 steps, in order", f"{len(printed)} lines", "Flush them.")
     lines = {"one process": wanted, "rank 0's lines": printed}
     display(draw.curves(lines, title="Loss of the global batch, on 2 ranks here", difference_from="one process"))
@@ -214,7 +218,7 @@ def between(timeline, begin_s, end_s):
 def emulated_step(num_ranks, cluster=CLASSROOM, batch_size=128, **options):
     """The fourth step on an emulated cluster, as a timeline that begins at 0 and ends with the step."""
     tasks = [Task(num_steps=num_steps, batch_size=batch_size) for num_steps in (3, 4)]
-    three, four = (attempt(Start(task, num_ranks, cluster, **options)).ended.timeline for task in tasks)
+    three, four = (attempt(TrainingSpec(task, num_ranks, cluster, **options)).result.timeline for task in tasks)
     return between(four, three.end_s, four.end_s)
 
 
@@ -244,7 +248,7 @@ def accounting():
     print(f"{'ranks':>5} {'by your lines':>14} {'on the wire':>12} {'needed':>9}   bytes a step from rank 0, emulated")
     for num_ranks in (2, 4):
         wire, task = emulated_step(num_ranks).bytes_sent(0), Task(num_steps=2)
-        lines = attempt(Start(task, num_ranks, CLASSROOM)).ended.lines
+        lines = attempt(TrainingSpec(task, num_ranks, CLASSROOM)).result.lines
         claimed = lines[-1].sent_bytes if lines else 0.0
         needed = 2 * (num_ranks - 1) / num_ranks * task.gradient_bytes
         print(f"{num_ranks:5} {claimed:14,.0f} {wire:12,.0f} {needed:9,.0f}")
@@ -278,8 +282,8 @@ struck = Disturbance("kill", step=12, rank=1)
 
 def recovery():
     task = Task(num_steps=20, batch_size=256)
-    start = Start(task, 2, checkpoint_every=5, timeout_s=10)
-    trial = attempt(start, elastic=Elastic(max_restarts=1), disturbance=struck)
+    spec = TrainingSpec(task, 2, checkpoint_every=5, timeout_s=10)
+    trial = attempt(spec, restart_policy=RestartPolicy(max_restarts=1), disturbance=struck)
     later = [take.step for take in trial.record.takes if take.time_s > struck.time_s]
     if not later or not 12 - 5 <= min(later) <= 12:
         went = f"it went on at step {min(later)}" if later else "nobody asked for samples after that"
@@ -312,11 +316,13 @@ recovered = here(recovery)
 def measured():
     progress = display({"text/plain": "timing"}, raw=True, display_id=True)
 
-    def told(timing, done, total):
+    def show_progress(timing, done, total):
         progress.update({"text/plain": f"{done} of {total} timings are done"}, raw=True)
 
     source = bench.ScriptHere(program)
-    return bench.measure(source, bench.sha256_of(program), Task(), world_sizes, num_repeats=num_repeats, told=told)
+    return bench.measure(
+        source, bench.sha256_of(program), Task(), world_sizes, num_repeats=num_repeats, on_timing=show_progress
+    )
 
 
 result = Result.model_validate_json(Path(results).read_text()) if results else measured()
@@ -475,14 +481,14 @@ here(shares)
 def profiled_step(num_ranks, step):
     """One step on real ranks of this machine, as torch.profiler saw it."""
     watched = bench.ScriptHere(program, is_profiled=True)
-    timeline = bench.attempt(watched, Start(Task(num_steps=step + 2), num_ranks), seed).ended.timeline
+    timeline = bench.attempt(watched, TrainingSpec(Task(num_steps=step + 2), num_ranks), seed).result.timeline
     begins_s = {event.name: event.start_s for event in timeline.of(0) if event.kind == "data"}
     return between(timeline, begins_s[f"samples of step {step}"], begins_s[f"samples of step {step + 1}"])
 
 
 def show_profile():
     step = profiled_step(2, step=6)
-    display(draw.timeline(step, title="One step on 2 real ranks, by torch.profiler; measured here", tells_shares=False))
+    display(draw.timeline(step, title="One step on 2 real ranks, by torch.profiler; measured here", shows_shares=False))
     exposed_s, busy_s = step.exposed_communication_s(0), step.time_s(0, "communication")
     print(f"under the profiler: {units.format_time_s(step.end_s)} a step, {exposed_s / step.end_s:.0%} of it exposed")
     print(f"the backend is busy for {busy_s / step.end_s:.0%} of it; {step.overlap_fraction(0):.0%} of that is hidden")
@@ -551,7 +557,7 @@ def show_recovery():
     lost, pause_s = struck.step - later[0].step, later[0].time_s - struck.time_s
     again_s = sum(event.duration_s for event in timeline.of(struck.rank) if event.kind == "done again")
     title = f"Rank {struck.rank} is killed at step {struck.step}; {lost} steps are done again; measured here"
-    display(draw.timeline(timeline, title=title, tells_shares=False))
+    display(draw.timeline(timeline, title=title, shows_shares=False))
     print(f"pause until the first sample: {units.format_time_s(pause_s)}")
     print(f"{lost} steps done again: {units.format_time_s(again_s)}")
 
@@ -587,7 +593,7 @@ def compare_flags():
     )
     without_s = None
     for flag in ["", *flags]:
-        trial = attempt(Start(task, num_ranks, extra_flags=[flag] * bool(flag)))
+        trial = attempt(TrainingSpec(task, num_ranks, extra_flags=[flag] * bool(flag)))
         step_s = float(np.median(trial.record.step_times_s()[4:]))
         without_s = without_s or step_s
         error = bench.weights_error(trial, task)

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import worldsize as ws
 from autograder.authoring import programs
 from worldsize import bench
-from worldsize.bench import ScriptHere, Start, Task
+from worldsize.bench import ScriptHere, Task, TrainingSpec
 from worldsize.bench.machine import matrix_flops_per_s
 from worldsize.bench.program import play_on
 
@@ -58,7 +58,7 @@ def training() -> Iterator[Figure]:
         plain.write_text(_PLAIN)
         program, ours_s, theirs_s = ScriptHere(ours), [], []
         for repeat in range(_NUM_TIMES):
-            window_s = bench.attempt(program, Start(task, 2), repeat).record.window_s(_NUM_WARMUP)
+            window_s = bench.attempt(program, TrainingSpec(task, 2), repeat).record.window_s(_NUM_WARMUP)
             assert window_s
             ours_s.append(window_s / (task.num_steps - _NUM_WARMUP))
             args = [str(plain), task.model_dump_json(), str(_NUM_WARMUP)]

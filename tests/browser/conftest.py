@@ -88,7 +88,7 @@ class Notebook:
         return cell.locator(".jp-OutputArea").inner_text()
 
     def add_and_start(self, source: str) -> Locator:
-        """A new cell at the end with this source, which has been told to run."""
+        """A new cell at the end with this source, which has been started."""
         self.page.get_by_role("button", name="Click to add a cell.").click()
         cell = self.code_cells.last
         cell.get_by_role("textbox").click()
@@ -117,8 +117,8 @@ def chromium() -> str:
     """The path of a Chromium; without one the test is skipped, or fails where WORLDSIZE_REQUIRE names a browser."""
     found = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if found is None:
-        told = f"No browser: install one of {', '.join(CHROMIUM)} (Debian and Ubuntu: apt-get install chromium)."
-        give_up("browser", told)
+        message = f"No browser: install one of {', '.join(CHROMIUM)} (Debian and Ubuntu: apt-get install chromium)."
+        give_up("browser", message)
     return found
 
 
@@ -156,7 +156,7 @@ def running(course: Path, home: Path) -> Iterator[Lab]:
         server.terminate()
         left = end_all_of(home)
         server.wait()
-    assert left == [], f"JupyterLab was told to stop, and these still ran: {left}"
+    assert left == [], f"JupyterLab was asked to stop, and these still ran: {left}"
 
 
 @pytest.fixture(scope="module")
@@ -236,10 +236,10 @@ def end_all_of(home: Path) -> list[str]:
     """The commands of this home's processes that did not end by themselves; afterwards they are killed."""
     ours = [process for process in psutil.process_iter() if home_of(process) == str(home)]
     _, left = psutil.wait_procs(ours, timeout=PATIENCE_S)
-    told = [f"{process.pid} {process.name()}" for process in left]
+    processes = [f"{process.pid} {process.name()}" for process in left]
     for process in left:
         process.kill()
-    return told
+    return processes
 
 
 def home_of(process: psutil.Process) -> str | None:

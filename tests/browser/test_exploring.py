@@ -28,9 +28,9 @@ WATCH = """box => {
     window.moves = [];
     box.addEventListener("keydown", () => moves.push({pressed: performance.now()}), true);
     new MutationObserver(changes => {
-        const told = changes.some(one => one.target.parentElement.querySelector("[role=status]"));
+        const status = changes.some(one => one.target.parentElement.querySelector("[role=status]"));
         const last = moves.at(-1);
-        if (told && last && !last.changed) last.changed = performance.now();
+        if (status && last && !last.changed) last.changed = performance.now();
     }).observe(box, {childList: true, subtree: true});
 }"""
 
@@ -47,12 +47,12 @@ def scratch(open_notebook, lab):
 def test_a_slider_under_the_arrow_keys_changes_the_numbers_tells_what_is_impossible_and_recovers(scratch, screenshots):
     out = explored(scratch, FORMULA)
     ranks = slider(out, "num_ranks")
-    shown, told = out.locator(".worldsize-explorer table"), out.get_by_role("status")
+    shown, status = out.locator(".worldsize-explorer table"), out.get_by_role("status")
     expect(shown).to_contain_text("3 ms")
     expect(out.get_by_text("1 MB", exact=True)).to_be_visible()
     ranks.press("ArrowRight")
     expect(shown).to_contain_text("2.4 ms")
-    expect(told).to_contain_text("num_ranks = 5, size_bytes = 1 MB, is_overlapped = no: compute 2.4 ms")
+    expect(status).to_contain_text("num_ranks = 5, size_bytes = 1 MB, is_overlapped = no: compute 2.4 ms")
 
     ranks.press("ArrowRight")
     sentence = out.get_by_text("Six ranks do not fit on this board: take five or seven.", exact=True)

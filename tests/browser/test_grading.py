@@ -78,8 +78,8 @@ def test_an_instructor_grades_reads_and_gives_feedback_in_the_formgrader(course,
     frame.locator("td.num-submissions a").click()
     press(frame, "generate-feedback")
     written = (course / "feedback" / STUDENT / NAME / f"{NAME}.html").read_text()
-    for told in ("<strong>4.5</strong> of 7 points", "1.5 by your instructor", "Every rank holds the mean"):
-        assert told in written
+    for text in ("<strong>4.5</strong> of 7 points", "1.5 by your instructor", "Every rank holds the mean"):
+        assert text in written
     assert "<script" not in written
 
 

@@ -21,12 +21,12 @@ def test_week_1_runs_shows_and_asks(open_notebook, lab, screenshots):
     saved = week.save()
     assert errors_in(saved) == []
 
-    figures_are_seen_and_told(week, saved)
+    figures_are_seen_and_described(week, saved)
     ledger = week.code_cells.filter(has_text="ledger.show()")
     expect(ledger.get_by_role("row", name="GPT-3")).to_contain_text(re.compile("12.0 years.*32.0 years"))
 
     questions = quiz.ask("week01", folder=lab.course / "quizzes").variants
-    assert told_too_early(questions, week.page.content() + saved) == []
+    assert revealed_too_early(questions, week.page.content() + saved) == []
     an_answer_is_explained(week, questions[0], right=False)
     week.page.screenshot(path=screenshots / "quiz_wrong.png")
     an_answer_is_explained(week, questions[0], right=True)
@@ -47,7 +47,7 @@ def errors_in(saved: str) -> list[dict]:
     return [output for output in outputs if output["output_type"] == "error" or output.get("name") == "stderr"]
 
 
-def figures_are_seen_and_told(week, saved: str) -> None:
+def figures_are_seen_and_described(week, saved: str) -> None:
     figures = week.page.locator(".jp-OutputArea-output img:visible")  # of an explorer the live one, not its still
     expect(figures).to_have_count(saved.count('"image/png":'))
     assert figures.count() > 5
@@ -65,16 +65,18 @@ def edge(locator) -> float:
     return box["x"] + box["width"]
 
 
-def told_too_early(questions, text: str) -> list[str]:
+def revealed_too_early(questions, text: str) -> list[str]:
     """The explanations that stand in this text."""
-    return [start for question in questions for told in explanations(question) if (start := told[:30]) in text]
+    return [start for question in questions for text in explanations(question) if (start := text[:30]) in text]
 
 
 def explanations(question) -> list[str]:
-    """All that a question tells after an attempt."""
+    """All that a question explains after an attempt."""
     parts = question.answer.gaps.values() if hasattr(question.answer, "gaps") else [question.answer]
-    told = [one.feedback for part in parts for one in (*getattr(part, "options", ()), *getattr(part, "mistakes", ()))]
-    return [*told, question.feedback] if question.feedback else told
+    feedback = [
+        one.feedback for part in parts for one in (*getattr(part, "options", ()), *getattr(part, "mistakes", ()))
+    ]
+    return [*feedback, question.feedback] if question.feedback else feedback
 
 
 def an_answer_is_explained(week, question, right: bool) -> None:
@@ -85,7 +87,7 @@ def an_answer_is_explained(week, question, right: bool) -> None:
     explanation = form.get_by_role("status")
     expect(explanation).to_contain_text("Right." if right else "Not yet.")
     expect(explanation).to_contain_text(choice.feedback[:30])
-    assert told_too_early([question], week.page.content()) == [choice.feedback[:30]]
+    assert revealed_too_early([question], week.page.content()) == [choice.feedback[:30]]
     explanation.hover()
 
 

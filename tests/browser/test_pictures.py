@@ -60,10 +60,10 @@ def test_a_pdf_without_latex_has_every_picture_with_its_words(chromium, tmp_path
     widths = [int(width) for width in re.findall(rb"/Subtype /Image\s+/Width (\d+)", content)]
     assert len(widths) == len(DRAWINGS) and min(widths) > 1200
     for cell in gallery().cells:
-        assert told_in_pdf(cell.outputs[0].data["text/plain"][:30], content)
+        assert is_in_pdf(cell.outputs[0].data["text/plain"][:30], content)
 
 
-def told_in_pdf(text: str, content: bytes) -> bool:
+def is_in_pdf(text: str, content: bytes) -> bool:
     """Whether an alternative text begins so, as PDF writes it: Latin with escapes, or UTF-16."""
     latin = re.sub(r"([()\\])", r"\\\1", text).encode("latin-1", errors="replace")
     wide = "".join(f"{byte:02X}" for byte in text.encode("utf-16-be")).encode()

@@ -22,7 +22,7 @@ import os
 
 from autograder.judging.checks import points
 from worldsize import bench
-from worldsize.bench import Elastic, Start, Task
+from worldsize.bench import RestartPolicy, TrainingSpec, Task
 from worldsize.check import CheckFailed
 
 TASK = Task(num_steps=4, batch_size=8, width=4)
@@ -38,22 +38,22 @@ def check_theirs(student, rng):
     student.run(nothing, world_size=1)
     before = num_files()
     try:
-        start = Start(TASK, 2, checkpoint_every=1)
-        trial = bench.attempt(student.program("train.py"), start, 5, ELASTIC)
+        spec = TrainingSpec(TASK, 2, checkpoint_every=1)
+        trial = bench.attempt(student.program("train.py"), spec, 5, ELASTIC)
     finally:
         assert num_files() <= before + 8, "files were left open in the judge"
     if trial.record.weights is None:
-        raise CheckFailed("weights", f"none; {len(trial.ended.lines)} lines")
+        raise CheckFailed("weights", f"none; {len(trial.result.lines)} lines")
     if not bench.weights_error(trial, TASK) < 1e-3:
         raise CheckFailed("the weights of one process", "others")
-    if not {0, 1, 2, 3} <= {line.step for line in trial.ended.lines}:
-        raise CheckFailed("4 lines", f"{len(trial.ended.lines)}")
+    if not {0, 1, 2, 3} <= {line.step for line in trial.result.lines}:
+        raise CheckFailed("4 lines", f"{len(trial.result.lines)}")
 
 
 @points(1, cell="check")
 def check_ours(student, rng):
     """The reference trains in the same sandbox afterwards."""
-    trial = bench.attempt(student.reference("train.py"), Start(TASK, 2), 6)
+    trial = bench.attempt(student.reference("train.py"), TrainingSpec(TASK, 2), 6)
     if not bench.weights_error(trial, TASK) < 1e-3:
         raise CheckFailed("the weights of one process", "others")
 
@@ -70,7 +70,7 @@ def of_theirs(
 ) -> CheckResult:
     """What the judge says of the program; ours must have trained after it, and nothing be left running."""
     path = tmp_path / "checks.py"
-    path.write_text(checks.replace("ELASTIC", "Elastic(0)" if elastic else "None"))
+    path.write_text(checks.replace("ELASTIC", "RestartPolicy(0)" if elastic else "None"))
     source = zygote.shared(())
     before = set(Path(source.scratch).iterdir())
     report = judge(

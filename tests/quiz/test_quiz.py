@@ -1,11 +1,11 @@
-"""The bank refuses malformed questions by line and name, and a form tells nothing before an attempt."""
+"""The bank refuses malformed questions by line and name, and a form reveals nothing before an attempt."""
 
 import pytest
 
 from worldsize import quiz
 from worldsize.explore import frontend
-from worldsize.quiz.form import form
-from worldsize.quiz.form import page as page_of
+from worldsize.quiz.answer_form import form
+from worldsize.quiz.answer_form import page as page_of
 
 QUESTION = """
 title = "a test"
@@ -146,13 +146,13 @@ def test_without_anyone_to_click_the_questions_stand_there_without_answers(bank)
     assert set(bundle) == {"text/html", "text/plain"}
     for text in bundle.values():
         assert "four" in text and "3" in text
-        assert not any(told in text for told in ("one too many", "Two twos", "correct", "Right"))
+        assert not any(words in text for words in ("one too many", "Two twos", "correct", "Right"))
     assert "<strong>1 + 1</strong>" in bundle["text/html"]
     assert "http" not in bundle["text/html"]
 
 
 def test_with_a_live_kernel_the_form_comes_with_html_and_text(bank, monkeypatch):
-    monkeypatch.setattr(frontend, "is_there", lambda: True)
+    monkeypatch.setattr(frontend, "is_interactive", lambda: True)
     bundle = quiz.ask("test", folder=bank())._repr_mimebundle_()
     assert set(bundle) == {"application/vnd.jupyter.widget-view+json", "text/html", "text/plain"}
 

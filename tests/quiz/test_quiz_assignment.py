@@ -18,7 +18,7 @@ from autograder.quiz.assignment import assign
 from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.formats import FORMATS
 from autograder.quiz.key import read_key
-from autograder.quiz.make import make
+from autograder.quiz.quiz_folder import Quiz, write_quiz
 from autograder.quiz.roster import Student
 from autograder.quiz.whole_bank import read_bank
 from autograder.submissions.notebook import Malformed, read_submission
@@ -50,7 +50,7 @@ def grade_quiz(root):
     shutil.copy(ROOT / "nbgrader_config.py", root)
     questions = read_bank(write_bank(root / "quizzes"))
     plan = Blueprint(title="Week 2", count=COUNT, pass_fraction=0.5)
-    make(plan, questions, CLASS, b"secret", [FORMATS["ipynb"]], root / "quiz", jobs=1)
+    write_quiz(Quiz(plan, questions, CLASS, b"secret", [FORMATS["ipynb"]]), root / "quiz", jobs=1)
     log = [run(root, "autograder", "quiz", "assign", "quiz/key.json", NAME)]
     log.append(run(root, "nbgrader", "generate_assignment", NAME))
     forms = forms_of(root)
@@ -169,7 +169,7 @@ def test_building_the_course_leaves_a_quiz_alone(course):
 def test_a_quiz_is_not_assigned_over_something_else(course, tmp_path):
     with pytest.raises(ValueError, match="is there already"):
         assign(course / "quiz" / "key.json", course, NAME)
-    with pytest.raises(ValueError, match="would not do as the name"):
+    with pytest.raises(ValueError, match="cannot be the name"):
         assign(course / "quiz" / "key.json", course, "../quiz")
     shutil.copy(course / "quiz" / "key.json", tmp_path)
     with pytest.raises(ValueError, match="make the quiz with `--format ipynb`"):
@@ -177,7 +177,7 @@ def test_a_quiz_is_not_assigned_over_something_else(course, tmp_path):
     assert not (course / "solutions" / "other").exists()
 
 
-def test_a_form_whose_owner_is_told_in_an_odd_way_is_read_as_nobodys(course):
+def test_a_form_whose_owner_is_named_in_an_odd_way_is_read_as_nobodys(course):
     release = nbformat.read(course / "labs" / NAME / f"{NAME}.ipynb", as_version=4)
     path = course / "submitted" / "ada" / NAME / f"{NAME}.ipynb"
     assert read_submission(path, release, "ADA").cells

@@ -151,14 +151,14 @@ def wrong_ones_are_marked_wrong(variant: Variant, gap: str, answer: Answer) -> N
             fraction = answer.tolerance / answer.value
             for mistake in answer.mistakes:
                 assert is_far(mistake.value, answer.value, 2 * fraction)
-                told = marked(mistake.value)
-                assert told.share == 0 and told.misconceptions == (mistake.misconception,)
+                result = marked(mistake.value)
+                assert result.share == 0 and result.misconceptions == (mistake.misconception,)
             both = itertools.combinations([mistake.value for mistake in answer.mistakes], 2)
             assert all(is_far(one, other, 2 * fraction) for one, other in both), [m.value for m in answer.mistakes]
         case Phrase():
             for mistake in answer.mistakes:
-                told = marked(mistake.text)
-                assert told.share == 0 and told.misconceptions == (mistake.misconception,)
+                result = marked(mistake.text)
+                assert result.share == 0 and result.misconceptions == (mistake.misconception,)
         case Order():
             assert marked(answer.places[::-1]).share < 1
             assert len(set(answer.shown)) == len(answer.shown)

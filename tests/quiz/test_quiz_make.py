@@ -17,13 +17,13 @@ from quiz_samples import NUMERIC, WORDS, question
 from typer.testing import CliRunner
 
 from autograder.cli import app
-from autograder.quiz import make as making
+from autograder.quiz import form_writers, quiz_folder
 from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.formats import FORMATS
 from autograder.quiz.forms import Form, deal
+from autograder.quiz.forms_summary import shared, summary_text
 from autograder.quiz.key import printed, read_key
 from autograder.quiz.roster import Student, read_roster
-from autograder.quiz.summary import shared, summarised
 from autograder.quiz.whole_bank import read_bank
 
 PAPER = ("md", "html", "pdf", "ipynb")
@@ -82,12 +82,12 @@ def test_key_draws_the_forms_again_and_its_table_has_every_answer(place, make):
 def test_an_answer_is_no_formula_in_the_keys_table():
     asked = question(WORDS.replace('"all-gather", ', '"＝1+1", '))
     (form,) = deal(Blueprint(title="Test", count=1), [asked], [Student("ada", "Ada")], b"k")
-    (_, row) = csv.reader(making._table([form]).decode("utf-8-sig").splitlines())
+    (_, row) = csv.reader(quiz_folder._table([form]).decode("utf-8-sig").splitlines())
     assert row[-1] == "'＝1+1 or allgather"
 
 
 def test_same_secret_gives_the_same_bytes_in_one_process_or_two_and_another_one_others(place, make, monkeypatch):
-    monkeypatch.setattr(making, "_FEW", 2)
+    monkeypatch.setattr(quiz_folder, "_FEW", 2)
     secret = place / "secret"
     assert make(seed=None, key_file=secret, out=place / "one", jobs=1).exit_code == 0
     key = secret.read_text()
@@ -105,24 +105,24 @@ def test_same_secret_gives_the_same_bytes_in_one_process_or_two_and_another_one_
     ("roster", "sentences"),
     [
         ("id,name\nann,Ann\nAnn,Another\n", ["roster.csv, line 3: the id 'Ann' is that of line 2"]),
-        ("id,name\n../ann,Ann\n,Bo\n", ["line 2: the id '../ann' would not do as a file name", "line 3: Bo has no id"]),
+        ("id,name\n../ann,Ann\n,Bo\n", ["line 2: the id '../ann' cannot be a file name", "line 3: Bo has no id"]),
         ("name\nAnn\n", ["it needs one called `id`"]),
         ("id,name\n", ["names no students"]),
     ],
 )
-def test_a_wrong_roster_is_told_by_line(place, make, roster, sentences):
+def test_a_wrong_roster_is_reported_by_line(place, make, roster, sentences):
     (place / "roster.csv").write_text(roster)
     refused(place, make(), *sentences)
 
 
-def test_a_malformed_bank_is_told_by_file_and_line(place, make):
+def test_a_malformed_bank_is_reported_by_file_and_line(place, make):
     text = (place / "bank/week02.toml").read_text()
     (place / "bank/week02.toml").write_text(text.replace("difficulty = 2", "difficulty = 9", 1))
     line = next(n for n, row in enumerate(text.splitlines(), start=1) if row == "difficulty = 2")
     refused(place, make(), f"week02.toml, line {line}, question", "difficulty: Input should be less than or equal to 3")
 
 
-def test_an_id_of_two_files_is_told(place, make):
+def test_an_id_of_two_files_is_reported(place, make):
     text = (place / "bank/week02.toml").read_text()
     (place / "bank/week02.toml").write_text(text.replace('"w02-text-0"', '"w01-text-0"'))
     refused(place, make(), "week02.toml: w01-text-0 is the id of a question in week01.toml")
@@ -133,17 +133,17 @@ def test_an_id_of_two_files_is_told(place, make):
     [
         ({"count": 25}, "asks for 25 questions, and the bank has 24 that fit"),
         ({"week": 3}, "asks for 8 questions, and the bank has 0 that fit"),
-        ({"minutes": 15}, "No form of 8 questions came out at 15 minutes or less"),
+        ({"minutes": 15}, "No form of 8 questions took 15 minutes or less"),
         ({"difficulty": 4}, "There can be no such quiz: difficulties 0: Input should be less than or equal to 3"),
         ({"count": None}, "Say which quiz: --blueprint NAME, or --count"),
         ({"blueprint": "final"}, "There is no blueprint 'final'"),
         ({"format": "docx"}, "There is no format 'docx': choose from md, html"),
         ({"paper": "a5"}, "There is no paper 'a5': choose one of a4, letter"),
-        ({"seed": None}, "Give either --key-file, a secret that is made if absent, or for a demonstration --seed"),
+        ({"seed": None}, "Give either --key-file, a secret that is created if absent, or --seed for a demonstration"),
         ({"key_file": "secret"}, "Give either --key-file"),
     ],
 )
-def test_what_cannot_be_made_is_told(place, make, options, sentence):
+def test_what_cannot_be_made_is_reported(place, make, options, sentence):
     refused(place, make(**options), sentence)
 
 
@@ -158,7 +158,7 @@ def test_no_secret_is_made_for_a_quiz_that_cannot_be(place, make):
     refused(place, make(seed=None, key_file=place / "secret", count=25), "the bank has 24 that fit")
 
 
-def test_a_secret_that_is_none_is_told(place, make):
+def test_a_secret_that_is_none_is_reported(place, make):
     (place / "secret").write_text("abcd\n")
     assert "holds 2 bytes and not the 32 of a secret" in make(seed=None, key_file=place / "secret").output
 
@@ -179,7 +179,7 @@ def test_an_earlier_quiz_is_replaced_by_force_alone_and_other_things_never(place
     after = contents(place / "quiz")
     assert "html/s0000.html" in after and not (place / "quiz/md").exists()
     (place / "quiz/html/marks.txt").write_text("mine")
-    assert "holds html/marks.txt, which is no part of a quiz" in make("--force").output
+    assert "holds html/marks.txt, which is not part of a quiz" in make("--force").output
     assert contents(place / "quiz") == {**after, "html/marks.txt": b"mine"}
 
 
@@ -226,7 +226,7 @@ def test_an_interrupt_waits_while_a_process_is_started_also_where_another_thread
     other.start()
     reached = []
     try:
-        with pytest.raises(KeyboardInterrupt), making.interrupts_held():
+        with pytest.raises(KeyboardInterrupt), form_writers.interrupts_held():
             os.kill(os.getpid(), signal.SIGINT)
             reached.append(over.wait(0.1))
     finally:
@@ -241,7 +241,7 @@ def test_summary_tells_shared_variants_as_a_count_by_hand_does(place):
     ids = [{variant.id for variant in form.variants if variant.parameters} for form in forms]
     pairs = [len(one & other) / 12 for n, one in enumerate(ids) for other in ids[:n]]
     assert shared(forms) == (pytest.approx(sum(pairs) / len(pairs)), max(pairs)) and max(pairs) > 0
-    text = summarised(forms, ["md"])
+    text = summary_text(forms, ["md"])
     assert "questions of every form" in text and f"{max(pairs):.1%} at worst" in text
     assert [line.split()[-1] for line in text.splitlines() if line.strip().startswith("all ")] == ["12"]
 
@@ -254,7 +254,7 @@ def test_summary_tells_when_forms_differ():
         asked[1][0].variant, question=asked[1][0].variant.question.model_copy(update={"difficulty": 3})
     )
     other = (dataclasses.replace(asked[1][0], variant=harder),)
-    text = summarised([Form(ada, blueprint, asked[0]), Form(bo, blueprint, other)], ["md"])
+    text = summary_text([Form(ada, blueprint, asked[0]), Form(bo, blueprint, other)], ["md"])
     assert "OTHERS DIFFER" in text and "mean difficulty  2.00 to 3.00" in text
 
 

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from autograder.cli import app
 from autograder.quiz import results
+from autograder.quiz.csv_table import read_table
 from autograder.quiz.lms_reports import comparable, of_moodle
-from autograder.quiz.marks import sheets
+from autograder.quiz.marked_forms import mark_forms
 from autograder.quiz.notebook_responses import value
-from autograder.quiz.response_layouts import read_responses
-from autograder.quiz.responses import read_table
-from autograder.quiz.written_answers import of_value, understood
+from autograder.quiz.response_reader import read_responses
+from autograder.quiz.written_answers import parse_value, parse_written
 from worldsize.quiz import mark
 from worldsize.quiz.variant import Gaps, Options, Order
 
@@ -105,7 +105,7 @@ def test_the_wide_layout_in_other_encodings(run, dealt, delimiter, encoding):
     assert scores(out)["ada"]["minutes"] == "12.5"
 
 
-def test_an_encoding_that_is_none_of_these_is_told_and_can_be_named(run, dealt):
+def test_an_encoding_that_is_none_of_these_is_reported_and_can_be_named(run, dealt):
     table = long([("ada", number_of(dealt[0][0], "text"), "äll-gather")])
     result, out = run(table, encoding="cp1252")
     assert result.exit_code == 1 and "responses.csv, line 2: not in UTF-8" in result.output and not out.exists()
@@ -116,12 +116,12 @@ UNREADABLE = [
     ("single", "E", "'E' is not made of the letters A to C"),
     ("single", "A, B", "chooses 2 options, and one is asked for"),
     ("multiple", "A A", "has a letter twice"),
-    ("numeric", "about 7", "'about 7' is no number in ms"),
+    ("numeric", "about 7", "'about 7' is not a number in ms"),
     ("ordering", "A B", "has 2 of 3 letters"),
     ("cloze", "14; one chunk", "does not say which gap is which"),
     ("cloze", "1: 14; 4: few", "there is no gap '4': there are 1 to 3"),
     ("cloze", "1: 14; 1: 15", "fills a gap twice"),
-    ("cloze", "1: many", "'many' is no number"),
+    ("cloze", "1: many", "'many' is not a number"),
 ]
 
 
@@ -160,22 +160,22 @@ def test_strangers_stop_or_are_left_out(run):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("student,question,response\n", "has no rows"),
         ("a,b\n1,2\n", "has the columns a, b. Known are: student, question, response"),
-        ("student,1,colour\nada,A,red\n", "has the column 'colour', which is no number from 1 to 6"),
+        ("student,1,colour\nada,A,red\n", "has the column 'colour', which is neither a number from 1 to 6"),
         ("student,1,1\nada,A,B\n", "has the column '1' twice"),
         ("student,question,response\nada,1\n", "line 2: it has 2 cells and the head has 3"),
         ('student,question,response\nada,1,"A\n', "line 2: unexpected end of data"),
         ("student,question,response\nada,99,A\n", "line 2: ada: there is no question '99' in this form"),
         ("student,response\nada,A\n", "it needs a column `question`"),
-        ("student,question,response,minutes\nada,1,,soon\n", "'soon' is no number of minutes"),
+        ("student,question,response,minutes\nada,1,,soon\n", "'soon' is not a number of minutes"),
     ],
 )
-def test_malformed_tables_are_told_by_their_line(run, text, told):
+def test_malformed_tables_are_reported_by_their_line(run, text, message):
     result, out = run(text, "--unreadable-as-zero")
-    assert result.exit_code == 1 and told in result.output and not out.exists()
+    assert result.exit_code == 1 and message in result.output and not out.exists()
 
 
 def test_marks_are_replaced_only_by_force_and_other_things_never(run, tmp_path, monkeypatch):
@@ -189,7 +189,7 @@ def test_marks_are_replaced_only_by_force_and_other_things_never(run, tmp_path, 
     assert (out / "scores.csv").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     (out / "thesis.tex").touch()
-    assert "holds thesis.tex, which is no part of a marked quiz" in run(table, "--force")[0].output
+    assert "holds thesis.tex, which is not part of a marked quiz" in run(table, "--force")[0].output
 
 
 def test_formulas_in_tables_are_neutralised(run, dealt):
@@ -293,7 +293,7 @@ def test_moodle_without_an_attempt_in_progress_or_odd(run, dealt):
     result, _ = run(table.replace("Finished", "In progress"), "--force", "--unreadable-as-zero")
     assert result.exit_code == 1 and "the attempt is 'In progress' and not 'Finished'" in result.output
     result, _ = run(table.replace("Finished", "-"), "--force")
-    assert result.exit_code == 1 and "Nobody of the key handed anything in" in result.output
+    assert result.exit_code == 1 and "No student of this key handed anything in" in result.output
     result, _ = run(table.replace("Username", "Login"), "--force")
     assert result.exit_code == 1 and "the roster's ids must be in one of them" in result.output
 
@@ -428,7 +428,7 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("change", SPOILED.values(), ids=SPOILED)
-def test_a_file_that_is_no_notebook_is_told_with_its_student(run, dealt, handed_in, change):
+def test_a_file_that_is_no_notebook_is_reported_with_its_student(run, dealt, handed_in, change):
     folder, write = handed_in
     write(dealt[0][1], change)
     result, out = run(folder, "--unreadable-as-zero")
@@ -453,7 +453,7 @@ def test_only_plain_files_of_some_megabytes_are_opened(run, handed_in, make):
     make(folder / "bob.ipynb")
     result, out = run(folder)
     assert result.exit_code == 1 and not out.exists()
-    assert "bob.ipynb: bob: it is no plain file of at most 20 MB." in result.output
+    assert "bob.ipynb: bob: it is not a plain file of at most 20 MB." in result.output
 
 
 def test_a_files_name_does_not_outdo_the_collectors_folder(run, dealt, handed_in):
@@ -472,7 +472,7 @@ def test_a_files_name_does_not_outdo_the_collectors_folder(run, dealt, handed_in
     assert [scores(out)[name]["points"] for name in ("ada", "bob")] == ["6", "0"]
 
 
-def test_a_files_name_that_is_no_text_can_be_told(run, dealt, handed_in):
+def test_a_files_name_that_is_not_text_can_be_reported(run, dealt, handed_in):
     folder, write = handed_in
     write(dealt[0][1]).joinpath("bob.ipynb").rename(folder / os.fsdecode(b"\xff\x1b.ipynb"))
     result, _ = run(folder)
@@ -486,18 +486,18 @@ def test_a_files_name_that_is_no_text_can_be_told(run, dealt, handed_in):
 def test_a_set_is_an_answer_only_where_order_says_nothing(dealt):
     form = dealt[0][0]
     of_kind = {kind: form.variants[number_of(form, kind) - 1].answer for kind in ("multiple", "ordering", "cloze")}
-    assert of_value(of_kind["multiple"], {"D", "C", "B", "A"}) == [0, 1, 2, 3]
+    assert parse_value(of_kind["multiple"], {"D", "C", "B", "A"}) == [0, 1, 2, 3]
     for kind, given in (("ordering", {"A", "B", "C"}), ("cloze", {"1: 14", "2: a lump"})):
         with pytest.raises(ValueError, match="it is a set, which has no order: write a list"):
-            of_value(of_kind[kind], given)
+            parse_value(of_kind[kind], given)
 
 
-def test_gaps_in_a_list_are_told_apart_and_none_is_filled_twice(dealt):
+def test_gaps_in_a_list_are_distinguished_and_none_is_filled_twice(dealt):
     form = dealt[0][0]
     answer = form.variants[number_of(form, "cloze") - 1].answer
-    assert of_value(answer, ["1: 14", "2: a lump"]) == {"steps": "14", "what": "a lump"}
+    assert parse_value(answer, ["1: 14", "2: a lump"]) == {"steps": "14", "what": "a lump"}
     with pytest.raises(ValueError, match="fills a gap twice"):
-        of_value(answer, {1: 14, "steps": 15})
+        parse_value(answer, {1: 14, "steps": 15})
 
 
 @pytest.mark.parametrize("parts", ["part 1: 14; part 2: x; part 9: y", "part 1: 14; part 2: x; part 2: y"])
@@ -530,17 +530,17 @@ def test_the_key_of_a_changed_bank_is_refused(run, dealt):
 def test_what_is_understood_is_what_was_meant(dealt):
     for form in dealt[0]:
         for one in form.variants:
-            assert mark(one, understood(one.answer, right(one.answer))).is_right
-            assert understood(one.answer, "  ") is None and of_value(one.answer, None) is None
+            assert mark(one, parse_written(one.answer, right(one.answer))).is_right
+            assert parse_written(one.answer, "  ") is None and parse_value(one.answer, None) is None
             with pytest.raises(ValueError, match="neither a number nor letters nor words"):
-                of_value(one.answer, b"A")
+                parse_value(one.answer, b"A")
 
 
 def test_a_gap_that_is_a_brief_name_or_in_parentheses(dealt):
     form = dealt[0][0]
     answer = form.variants[number_of(form, "cloze") - 1].answer
-    assert understood(answer, "(2) a chunk; (1) 14") == {"what": "a chunk", "steps": "14"}
-    assert understood(answer, "steps: 14; kind: b") == {"steps": "14", "kind": [1]}
+    assert parse_written(answer, "(2) a chunk; (1) 14") == {"what": "a chunk", "steps": "14"}
+    assert parse_written(answer, "steps: 14; kind: b") == {"steps": "14", "kind": [1]}
 
 
 def test_texts_are_compared_without_markup():
@@ -556,5 +556,5 @@ def test_the_head_may_have_separators_in_quotes(tmp_path):
 def test_sheets_count_nothing_for_nothing(dealt, tmp_path):
     file = tmp_path / "r.csv"
     file.write_text(long([("ada", 1, "")]), encoding="utf-8")
-    ada, *others = sheets(dealt[0], read_responses(file, dealt[0]))
+    ada, *others = mark_forms(dealt[0], read_responses(file, dealt[0]))
     assert ada.points == 0 and ada.is_handed_in and not any(one.is_handed_in for one in others)

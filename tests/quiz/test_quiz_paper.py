@@ -1,4 +1,4 @@
-"""Forms that people read: every text is there as it was written, nothing is loaded, and nothing tells the answers."""
+"""Forms that people read: every text is there as it was written, nothing is loaded, and nothing reveals the answers."""
 
 import ast
 import json
@@ -12,7 +12,7 @@ import pytest
 from needs import give_up
 from quiz_samples import CLOZE, FIGURE, NUMERIC, ORDERING, SINGLE, WORDS, question
 
-from autograder.markdown import texts
+from autograder.markdown import bank_text
 from autograder.markdown.formulas import typst_of
 from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.formats import FORMATS, pdf
@@ -76,8 +76,16 @@ def test_a_form_is_the_same_bytes_every_time(form, name):
 @pytest.mark.parametrize("name", ["md", "html", "ipynb"])
 def test_a_form_tells_no_answer(form, name):
     content = FORMATS[name].render(form).decode()
-    for told in ("half of the way", "of it.", "A byte has 8 bits", "Both make", "Twice N", "all-gather", "one chunk"):
-        assert told not in content, told
+    for words in (
+        "half of the way",
+        "of it.",
+        "A byte has 8 bits",
+        "Both make",
+        "Twice N",
+        "all-gather",
+        "one chunk",
+    ):
+        assert words not in content, words
     amount = next(one.answer for one in form.variants if one.question.kind == "numeric")
     assert amount.text not in content
 
@@ -166,20 +174,20 @@ def test_a_formula_keeps_letters_numbers_and_signs():
         ("![a](b.png)", "a question's text cannot have an? image; for a picture give it a figure"),
         (r"what is $x^2^3$?", "cannot be read: DoubleSuperscripts"),
         (r"what is $\frac{1}$?", "is incomplete"),
-        (r"what is $\fraction{1}{2}$?", r"has '\\\\fraction', which is not known"),
+        (r"what is $\fraction{1}{2}$?", r"has '\\\\fraction', which is unknown"),
     ],
 )
-def test_what_cannot_be_shown_is_told(text, reason):
-    for convert in (texts.html, texts.typst):
+def test_what_cannot_be_shown_is_reported(text, reason):
+    for convert in (bank_text.html, bank_text.typst):
         with pytest.raises(ValueError, match=reason):
             convert(text)
 
 
 def test_a_gap_is_a_blank_wherever_it_stands():
     text = "`x = [[one]]` and $N = [[two]]$ and **[[three]]**"
-    html = texts.html(text, lambda place: f"<{place}>")
+    html = bank_text.html(text, lambda place: f"<{place}>")
     assert [html.count(f"<{place}>") for place in (1, 2, 3)] == [1, 1, 1] and "[[" not in html
-    typst = texts.typst(text, lambda place: f"#blank({place})")
+    typst = bank_text.typst(text, lambda place: f"#blank({place})")
     assert re.findall(r"#blank\((\d)\)", typst) == ["1", "2", "3"]
     form = form_of(question(CLOZE.replace("takes [[steps]] steps", "takes $N = [[steps]]$ steps")))
     assert FORMATS["pdf"].render(form).startswith(b"%PDF")
@@ -195,7 +203,7 @@ def test_a_pdf_is_tagged_and_on_the_paper_that_was_asked_for(form):
     assert [(round(float(x)), round(float(y))) for x, y in sizes] == [(595, 842), (612, 792)]
 
 
-def test_what_no_font_has_is_told_and_does_not_stop_a_pdf():
+def test_what_no_font_has_is_reported_and_does_not_stop_a_pdf():
     unassigned = "\U0002fffd"
     assert pdf.without_a_font("Ünal Łukasz, Иван") is None
     assert pdf.without_a_font(f"a {unassigned}") == r"\u{2fffd}"

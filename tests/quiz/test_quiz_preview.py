@@ -129,14 +129,14 @@ def test_a_question_that_cannot_be_drawn_says_so_in_its_place(bank):
     assert page.count("<article") == 2 and page.count("Answer and feedback") == 1
 
 
-def test_an_id_in_two_files_is_told(bank):
+def test_an_id_in_two_files_is_reported(bank):
     text = bank_text([NUMERIC])
     (bank / "week03.toml").write_text(text, encoding="utf-8")
     line = next(n for n, one in enumerate(text.splitlines(), start=1) if 't-time"' in one)
     assert f"week03.toml, line {line}: t-time is the id of a question in week02.toml too." in preview.page(bank)
 
 
-def test_a_folder_without_a_bank_and_a_port_in_use_are_told(bank, tmp_path):
+def test_a_folder_without_a_bank_and_a_port_in_use_are_reported(bank, tmp_path):
     run = CliRunner().invoke
     result = run(app, ["quiz", "preview", "--bank", str(tmp_path)])
     assert result.exit_code == 1 and "holds no questions" in result.output
@@ -145,7 +145,7 @@ def test_a_folder_without_a_bank_and_a_port_in_use_are_told(bank, tmp_path):
         result = run(app, ["quiz", "preview", "--bank", str(bank), "--port", str(taken.server_port)])
     finally:
         taken.server_close()
-    assert result.exit_code == 1 and "cannot be had" in result.output and "0 for a free one" in result.output
+    assert result.exit_code == 1 and "is not available" in result.output and "0 for a free one" in result.output
     result = run(
         app, ["quiz", "preview", "--bank", str(bank), "--out", str(tmp_path / "quizzes" / "week02.toml" / "p")]
     )

@@ -10,8 +10,8 @@ from scipy import stats
 from autograder.quiz import statistics
 from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.forms import Asked, Form
-from autograder.quiz.marks import Answered, Sheet
-from autograder.quiz.responses import Given
+from autograder.quiz.marked_forms import MarkedAnswer, MarkedForm
+from autograder.quiz.responses import Response
 from autograder.quiz.results import report
 from autograder.quiz.roster import Student
 from worldsize.quiz import draw, mark
@@ -53,15 +53,15 @@ def choose(variant, text):
     return text and [next(n for n, option in enumerate(variant.answer.options) if option.text == text)]
 
 
-def sheet(student, asked_and_given, minutes=None):
-    """A sheet of pairs of a variant and a response."""
+def marked_form(student, asked_and_given, minutes=None):
+    """A marked form from pairs of a variant and a response."""
     blueprint = Blueprint(title="Test", count=len(asked_and_given))
     asked = tuple(Asked("", variant) for variant, _ in asked_and_given)
     answered = tuple(
-        Answered(number, one, Given(str(response), response, ""), mark(one.variant, response))
+        MarkedAnswer(number, one, Response(str(response), response, ""), mark(one.variant, response))
         for number, (one, (_, response)) in enumerate(zip(asked, asked_and_given, strict=True), start=1)
     )
-    return Sheet(Form(Student(str(student)), blueprint, asked), answered, True, minutes)
+    return MarkedForm(Form(Student(str(student)), blueprint, asked), answered, True, minutes)
 
 
 def two_parameter_class(slopes, seed=1, num_students=NUM_STUDENTS, answer=None):
@@ -73,7 +73,7 @@ def two_parameter_class(slopes, seed=1, num_students=NUM_STUDENTS, answer=None):
     abilities = chance.normal(size=num_students)
     levels = np.linspace(-1, 1, len(slopes))
     variants = [[draw(named(SINGLE, f"t-{number:02d}"), seed) for seed in range(4)] for number in range(len(slopes))]
-    sheets = []
+    marked_forms = []
     for student, ability in enumerate(abilities):
         given = []
         for number, (slope, level) in enumerate(zip(slopes, levels, strict=True)):
@@ -82,13 +82,13 @@ def two_parameter_class(slopes, seed=1, num_students=NUM_STUDENTS, answer=None):
             wrong = chance.choice(["near", "far", "odd"])
             chosen = answer and answer(number, is_right, ability, chance)
             given.append((variant, choose(variant, chosen or (RIGHT if is_right else str(wrong)))))
-        sheets.append(sheet(student, given))
-    return sheets
+        marked_forms.append(marked_form(student, given))
+    return marked_forms
 
 
-def flags(sheets):
+def flags(marked_forms):
     """The names of the flags of each question that has some."""
-    found = statistics.items(sheets)
+    found = statistics.items(marked_forms)
     return {item.question.id: {flag.name for flag in item.flags} for item in found if item.flags}
 
 
@@ -105,9 +105,9 @@ def test_discrimination_is_the_correlation_with_the_rest():
 
 
 def test_the_question_itself_is_left_out_of_the_rest():
-    sheets = two_parameter_class([1.0] * 5, num_students=80)
-    shares = np.array([[one.marked.share for one in sheet.answered] for sheet in sheets])
-    for number, item in enumerate(statistics.items(sheets)):
+    marked_forms = two_parameter_class([1.0] * 5, num_students=80)
+    shares = np.array([[one.marked.share for one in marked_form.answered] for marked_form in marked_forms])
+    for number, item in enumerate(statistics.items(marked_forms)):
         rest = np.delete(shares, number, axis=1).mean(axis=1)
         assert item.discrimination == pytest.approx(stats.pearsonr(shares[:, number], rest).statistic)
         assert item.facility == pytest.approx(shares[:, number].mean())
@@ -179,7 +179,7 @@ def test_many_values_are_compared_in_halves_and_tries_are_counted():
     assert even.p == 1.0
 
 
-def test_too_few_students_are_told_how_many_it_needs():
+def test_too_few_students_say_how_many_it_needs():
     given = [{"m": 3}, {"m": 5}] * 12
     found = statistics.compare_variants(given, [True] * 18 + [False] * 6)
     assert found.p is None and found.needs == 40  # two halves of 20 with 5 wrong each
@@ -205,7 +205,7 @@ def test_a_question_with_the_wrong_key_is_flagged_and_no_other(seed):
 
 def test_a_coin_is_flagged_as_telling_little_apart():
     assert flags(two_parameter_class([1.2] * 6 + [0.0] + [1.2] * 5, seed=7))["t-06"] & {
-        "tells little apart",
+        "discriminates little",
         "negative discrimination",
     }
 
@@ -220,17 +220,17 @@ def test_choices_that_nobody_takes_empty_easy_and_hard_questions_are_flagged():
             return RIGHT if chance.random() < 0.04 else str(chance.choice(["near", "far", "odd"]))
         return None
 
-    sheets = two_parameter_class([1.2] * 8, 3, answer=answer)
-    for one in sheets[::4]:  # every fourth leaves the last empty
+    marked_forms = two_parameter_class([1.2] * 8, 3, answer=answer)
+    for one in marked_forms[::4]:  # every fourth leaves the last empty
         last = one.answered[-1]
-        empty = Answered(last.number, last.asked, None, mark(last.variant, None))
-        sheets[sheets.index(one)] = Sheet(one.form, (*one.answered[:-1], empty), True)
-    found = flags(sheets)
+        empty = MarkedAnswer(last.number, last.asked, None, mark(last.variant, None))
+        marked_forms[marked_forms.index(one)] = MarkedForm(one.form, (*one.answered[:-1], empty), True)
+    found = flags(marked_forms)
     assert found.pop("t-00") == {"idle choice"}
-    assert {"too easy"} <= found.pop("t-01") <= {"too easy", "tells little apart"}
+    assert {"too easy"} <= found.pop("t-01") <= {"too easy", "discriminates little"}
     assert "too hard" in found.pop("t-02")
     assert found.pop("t-07") == {"often left empty"} and found == {}
-    item = next(item for item in statistics.items(sheets) if item.question.id == "t-07")
+    item = next(item for item in statistics.items(marked_forms) if item.question.id == "t-07")
     assert item.num_empty == 75
     assert next(use.count for use in item.uses if use.label == statistics.EMPTY) == 75
 
@@ -240,7 +240,7 @@ def numeric_class(num_students, hard_above, seed=0):
     chance = np.random.default_rng(seed)
     template = named(NUMERIC, "t-times")
     others = [[draw(named(SINGLE, f"t-{number}"), seed) for seed in range(4)] for number in range(5)]
-    sheets = []
+    marked_forms = []
     for student in range(num_students):
         ability, given = chance.normal(), []
         for other in others:
@@ -252,8 +252,8 @@ def numeric_class(num_students, hard_above, seed=0):
         is_right = chance.random() < 1 / (1 + math.exp(-1.5 * (ability - level)))
         n, m = variant.parameters["n"], variant.parameters["m"]
         given.append((variant, n * m if is_right else n + m + 300 if student % 2 else 999))
-        sheets.append(sheet(student, given, minutes=10 + student % 3))
-    return sheets
+        marked_forms.append(marked_form(student, given, minutes=10 + student % 3))
+    return marked_forms
 
 
 def test_variants_that_differ_in_difficulty_are_flagged_and_equal_ones_are_not():
@@ -264,10 +264,15 @@ def test_variants_that_differ_in_difficulty_are_flagged_and_equal_ones_are_not()
 
 
 def test_named_mistakes_are_counted_with_their_misconception():
-    sheets = numeric_class(60, hard_above=21)
-    times = next(item for item in statistics.items(sheets) if item.question.id == "t-times")
+    marked_forms = numeric_class(60, hard_above=21)
+    times = next(item for item in statistics.items(marked_forms) if item.question.id == "t-times")
     uses = {use.label: use for use in times.uses}
-    marks = [one.marked for sheet in sheets for one in sheet.answered if one.variant.question.id == "t-times"]
+    marks = [
+        one.marked
+        for marked_form in marked_forms
+        for one in marked_form.answered
+        if one.variant.question.id == "t-times"
+    ]
     assert uses["a sum"].count == sum(one.misconceptions == ("a sum",) for one in marks) > 0
     assert uses["right"].count == sum(one.is_right for one in marks)
     assert sum(use.count for use in uses.values()) == 60
@@ -275,41 +280,43 @@ def test_named_mistakes_are_counted_with_their_misconception():
 
 
 def test_the_page_says_which_flags_are_limits_and_which_are_tests():
-    sheets = two_parameter_class([-9.0, 1.2, -3.0, 1.2], num_students=60)
-    page = " ".join(report(sheets, statistics.items(sheets)).split())
+    marked_forms = two_parameter_class([-9.0, 1.2, -3.0, 1.2], num_students=60)
+    page = " ".join(report(marked_forms, statistics.items(marked_forms)).split())
     assert "questions stand out." in page
     assert "are limits of the mean share, 95% and 10%. Every other flag is tested by itself" in page
     assert "in at most 5% of all cases" in page and "variants differ&rdquo; in 1%" in page
 
 
 def test_few_students_are_never_flagged():
-    sheets = two_parameter_class([1.2, 1.2, -3.0, 1.2], num_students=statistics.FEWEST - 1)
-    assert flags(sheets) == {}
-    assert "below which chance is too strong to tell" in report(sheets, statistics.items(sheets))
+    marked_forms = two_parameter_class([1.2, 1.2, -3.0, 1.2], num_students=statistics.FEWEST - 1)
+    assert flags(marked_forms) == {}
+    assert "below which chance is too strong to tell" in report(marked_forms, statistics.items(marked_forms))
 
 
 def test_reliability_is_defined_only_where_all_were_asked_the_same():
     same = two_parameter_class([1.2] * 6, num_students=40)
     whole = statistics.overview(same)
     assert whole.alpha is not None and 0 < whole.alpha < 1
-    assert whole.alpha_told == "of all 6 questions that everybody was asked"
+    assert whole.alpha_note == "of all 6 questions that everybody was asked"
     points = np.array([one.points for one in same])
     assert whole.error_points == pytest.approx(points.std(ddof=1) * math.sqrt(1 - whole.alpha))
-    differ = [Sheet(one.form, one.answered[:4] + one.answered[4 + n % 2 :][:1], True) for n, one in enumerate(same)]
+    differ = [
+        MarkedForm(one.form, one.answered[:4] + one.answered[4 + n % 2 :][:1], True) for n, one in enumerate(same)
+    ]
     part = statistics.overview(differ)
-    assert part.alpha_told == "of only the 4 questions that everybody was asked" and part.error_points is None
-    apart = [Sheet(one.form, one.answered[n % 6 :][:1], True) for n, one in enumerate(same)]
+    assert part.alpha_note == "of only the 4 questions that everybody was asked" and part.error_points is None
+    apart = [MarkedForm(one.form, one.answered[n % 6 :][:1], True) for n, one in enumerate(same)]
     assert statistics.overview(apart).alpha is None
-    assert "fewer than two questions were asked of everybody" in statistics.overview(apart).alpha_told
+    assert "fewer than two questions were asked of everybody" in statistics.overview(apart).alpha_note
 
 
 def test_the_overview_by_hand():
-    sheets = numeric_class(30, hard_above=999)
-    found = statistics.overview(sheets)
-    fractions = [sheet.points / 6 for sheet in sheets]
+    marked_forms = numeric_class(30, hard_above=999)
+    found = statistics.overview(marked_forms)
+    fractions = [marked_form.points / 6 for marked_form in marked_forms]
     assert (found.num_handed_in, found.minutes, found.minutes_planned) == (30, 11, 12)
     assert found.mean == pytest.approx(np.mean(fractions)) and found.middle == pytest.approx(np.median(fractions))
     assert found.num_passed == sum(fraction >= 0.8 for fraction in fractions)
-    nobody = [Sheet(one.form, one.answered, False) for one in sheets]
+    nobody = [MarkedForm(one.form, one.answered, False) for one in marked_forms]
     with pytest.raises(ValueError, match="Nobody"):
         statistics.overview(nobody)

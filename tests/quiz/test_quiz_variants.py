@@ -1,12 +1,12 @@
-"""Questions with parameters: drawn by seed, computed, told apart, and marked with partial credit, in every kind."""
+"""Questions with parameters: drawn by seed, computed, distinguished, and marked with partial credit, in every kind."""
 
 import pytest
 from quiz_samples import CLOZE, FIGURE, NUMERIC, ORDERING, SINGLE, WORDS, question
 
 from worldsize import draw as pictures
 from worldsize.quiz import draw, mark
+from worldsize.quiz.answer_form import page
 from worldsize.quiz.bank import load
-from worldsize.quiz.form import page
 from worldsize.quiz.marking import number
 from worldsize.quiz.question_text import as_text, png
 from worldsize.quiz.variant import Amount, Picture
@@ -45,9 +45,9 @@ def test_choices_stand_in_another_order_for_another_seed():
             "'size_mb / speed' cannot be computed with size_mb = .*'speed' is undefined",
         ),
         ("size_mb / 8", "size_mb / 0", "division by zero"),
-        ("size_mb / 8", "'much'", "which is no finite number"),
+        ("size_mb / 8", "'much'", "which is not a finite number"),
         ("high = 200", "high = 1.1", "is not from 1 to 1.1"),
-        ('value = "size_mb"', 'value = "size_mb / 8.1"', "cannot be told apart"),
+        ('value = "size_mb"', 'value = "size_mb / 8.1"', "cannot be distinguished"),
         ("{{ size_mb }} MB", "{{ sizes }} MB", "the text .* cannot be filled in"),
     ],
 )
@@ -69,7 +69,7 @@ def test_what_cannot_be_computed_names_the_question_and_the_reason(old, new, rea
             SINGLE,
             "correct = true, ",
             'correct = true, misconception = "none", ',
-            "a correct choice is no misconception",
+            "a correct choice cannot have a misconception",
         ),
         (CLOZE, "[[what]]", "what", r"its text has the gaps \['kind', 'steps'\]"),
         (ORDERING, ', value = "log2(n)"', "", "either all items have a value or none has"),
@@ -98,7 +98,7 @@ def test_a_mistake_deep_in_a_file_is_found_by_its_line(tmp_path):
         load("week02", tmp_path)
 
 
-def test_a_parameter_that_nothing_fulfils_is_told():
+def test_a_parameter_that_nothing_fulfils_is_reported():
     with pytest.raises(ValueError, match="none of 1000 draws fulfils"):
         draw(question(SINGLE.replace("num_ranks * 50 <= size_mb", "num_ranks > 8")), 0)
 
@@ -203,8 +203,8 @@ def test_an_option_knows_its_place_in_the_bank():
 
 
 def test_what_was_typed_does_not_leave_its_code_marks():
-    (told, _) = mark(draw(question(NUMERIC), 0), "` <b>\n\n<script>").feedback
-    assert told == "`' <b> <script>` is no number that can be read here."
+    (message, _) = mark(draw(question(NUMERIC), 0), "` <b>\n\n<script>").feedback
+    assert message == "`' <b> <script>` cannot be read as a number."
 
 
 def test_a_figure_is_drawn_from_its_events():

@@ -1,10 +1,10 @@
-"""Files of CIFAR-10's binary version, with drawn pixels."""
+"""Files like CIFAR-10's, with drawn pixels."""
 
 import numpy as np
 
 
 def write_cifar10(folder, num=20):
-    """Labels and pixels of two files written into `folder`, the test batch beside them unreadable."""
+    """Two files of the dataset's binary version, with drawn pixels; gives their labels and pixels."""
     rng = np.random.default_rng(0)
     records = rng.integers(0, 256, (2, num, 3073), dtype=np.uint8)
     records[:, :, 0] %= 10

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from repository import ROOT
 
 from worldsize import hardware
-from worldsize.draw.picture import BLUE, ORANGE, SKY, VERMILLION, Picture
+from worldsize.draw.palette import BLUE, ORANGE, SKY, VERMILLION
+from worldsize.draw.picture import Picture
 from worldsize.hardware import Cluster
 from worldsize.pricing import bus_factor, price
 from worldsize.units import GB, GIB, MIB, US, format_bytes

@@ -33,7 +33,7 @@ print(share(1, 2))
 CHECKS = '''\
 from autograder.judging.checks import points
 from worldsize import bench
-from worldsize.bench import Start, Task
+from worldsize.bench import TrainingSpec, Task
 from worldsize.check import CheckFailed
 
 TASK = Task(num_steps=2, batch_size=16, width=4)
@@ -46,7 +46,7 @@ def share_on_rank(student, part, whole):
 @points(4, cell="check_trained")
 def check_weights(student, rng):
     """Two ranks end in the weights of one process."""
-    trial = bench.attempt(student.program("train.py"), Start(TASK, 2), int(rng.initial_seed()) % 1000)
+    trial = bench.attempt(student.program("train.py"), TrainingSpec(TASK, 2), int(rng.initial_seed()) % 1000)
     if trial.record.weights is None:
         raise CheckFailed("weights", "none", "call hand_in")
     error = bench.weights_error(trial, TASK)

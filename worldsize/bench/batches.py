@@ -29,7 +29,7 @@ class Batches:
         self._drawn: dict[int, Batch] = {}
 
     def draw_all(self, num_steps: int) -> None:
-        """Draws the batches of these steps ahead of time, so that handing them out costs next to nothing."""
+        """Draw the batches of these steps ahead of time, so that handing them out costs next to nothing."""
         for step in range(num_steps):
             self._drawn[step] = self._draw(step)
 

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 
 from worldsize.bench.clusters import CLASSROOM
 from worldsize.bench.machine import describe
-from worldsize.bench.program import NO_WEIGHTS, Incomplete, Program, Start, StepLine, Trial, attempt
+from worldsize.bench.program import NO_WEIGHTS, Incomplete, Program, StepLine, TrainingSpec, Trial, attempt
 from worldsize.bench.reference_run import train_alone
-from worldsize.bench.result import Kind, Result, Scaling, Timing, points
+from worldsize.bench.result_file import Kind, Result, Scaling, Timing, points
 from worldsize.bench.task import Task
 from worldsize.hardware import Cluster
 
@@ -50,17 +50,18 @@ def measure(
     max_real_ranks: int | None = None,
     cluster: Cluster = CLASSROOM,
     journal: Path | None = None,
-    told: Callable[[Timing, int, int], None] = lambda timing, done, total: None,
+    on_timing: Callable[[Timing, int, int], None] = lambda timing, done, total: None,
 ) -> Result:
     """A program's scaling, strong and weak, with and without exchanging gradients.
 
-    World sizes take turns, forwards and backwards, so that a machine that warms up or slows down does so for all of
-    them. As many ranks as there are GPUs, or cores where there is none, are real; more than that are emulated on
-    `cluster`, and labelled so. `told` hears of every timing. With `journal`, a file, timings are kept as they end, and
-    a measurement of the same program on the same machine that was cut off goes on where it stopped.
+    World sizes take turns, forwards and backwards, so that a machine that warms up or slows down affects all of them.
+    As many ranks as there are GPUs, or cores without GPUs, are real; more than that are emulated on `cluster`, and
+    labelled so. `on_timing` is called with every timing, the number done and the number planned. With `journal`, a
+    file, timings are kept as they end, and an interrupted measurement of the same program on the same machine resumes
+    where it stopped.
 
     Raises:
-        ValueError: no step is left to be timed after those that warm up.
+        ValueError: no step is left to time after the warm-up.
     """
     task = Task.model_validate(task)
     if num_warmup_steps >= task.num_steps:
@@ -76,7 +77,7 @@ def measure(
             timing = time_one(program, task, one, num_warmup_steps, cluster)
             kept.add(one, timing)
         timings.append(timing)
-        told(timing, number, len(plan))
+        on_timing(timing, number, len(plan))
     return Result(
         program_sha256=program_sha256,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -91,8 +92,8 @@ def measure(
 
 
 def planned(world_sizes: Sequence[int], num_real: int, num_repeats: int) -> Iterator[Planned]:
-    """What is timed, in order; emulated time has no noise, so that once is enough there."""
-    sizes = sorted({1, *world_sizes})  # one rank is what efficiency is told against
+    """What is timed, in order; emulated time has no noise, so one repeat is enough."""
+    sizes = sorted({1, *world_sizes})  # one rank is the base of efficiency
     cases: list[tuple[Scaling, int, bool]] = []
     for size in sizes:
         cases.append(("strong", size, True))
@@ -109,28 +110,28 @@ def planned(world_sizes: Sequence[int], num_real: int, num_repeats: int) -> Iter
 
 
 def time_one(program: Program, task: Task, one: Planned, num_warmup_steps: int, cluster: Cluster) -> Timing:
-    """One timing; a program that fails has its reason in it."""
+    """One timing; if the program fails, it holds the reason."""
     grown = task.batch_size * (one.world_size if one.scaling == "weak" else 1)
     task = task.model_copy(update={"batch_size": grown})
-    start = Start(
+    spec = TrainingSpec(
         task, one.world_size, cluster if one.kind == "emulated" else None, is_synchronised=one.is_synchronised
     )
     timing = Timing(
         **vars(one), backend="", batch_size=grown, num_timed_steps=task.num_steps - num_warmup_steps, window_s=0.0
     )
     try:
-        trial = attempt(program, start, secrets.randbits(48))
-        timing.backend = trial.ended.backend
+        trial = attempt(program, spec, secrets.randbits(48))
+        timing.backend = trial.result.backend
         if one.kind == "real":
             timing.window_s = _real_window_s(trial, num_warmup_steps)
             timing.step_times_s = trial.record.step_times_s()
         else:
-            short = replace(start, task=task.model_copy(update={"num_steps": num_warmup_steps}))
-            before = attempt(program, short, secrets.randbits(48)).ended.timeline
-            after = trial.ended.timeline
+            short = replace(spec, task=task.model_copy(update={"num_steps": num_warmup_steps}))
+            before = attempt(program, short, secrets.randbits(48)).result.timeline
+            after = trial.result.timeline
             timing.window_s = after.end_s - before.end_s
             timing.wire_bytes_per_step = (after.bytes_sent(0) - before.bytes_sent(0)) / timing.num_timed_steps
-        timing.claimed_bytes_per_step = claimed_bytes_per_step(trial.ended.lines)
+        timing.claimed_bytes_per_step = claimed_bytes_per_step(trial.result.lines)
         if one.is_synchronised:
             timing.weights_error = weights_error(trial, task)
     except program.errors as error:
@@ -146,7 +147,7 @@ def _real_window_s(trial: Trial, num_warmup_steps: int) -> float:
 
 
 def claimed_bytes_per_step(lines: Sequence[StepLine]) -> float | None:
-    """What rank 0 said that it sent for a step, on average; None when it said nothing."""
+    """The bytes that rank 0 reported sending for a step, on average; None when it reported none."""
     return sum(line.sent_bytes for line in lines) / len(lines) if lines else None
 
 
@@ -191,7 +192,7 @@ class _Journal:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         line = json.dumps({"key": self._key(one), "timing": timing.model_dump()})
         with open(self._path, "a", encoding="utf-8") as file:
-            file.write(f"\n{line}\n")  # whatever a cut-off writer left stands on a line of its own
+            file.write(f"\n{line}\n")  # what an interrupted write left stays on a line of its own
             file.flush()
             os.fsync(file.fileno())
 

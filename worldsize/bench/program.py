@@ -1,4 +1,4 @@
-"""A program under the contract: how it is started, and what came of it."""
+"""A program under the contract: how it is started, and what it returned."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from worldsize.bench.batches import Batches
-from worldsize.bench.sample_server import Disturbance, Feed, Record
+from worldsize.bench.sample_server import Disturbance, Record, SampleServer
 from worldsize.bench.samples import ADDRESS
 from worldsize.bench.task import Task
 from worldsize.check import CheckFailed
@@ -44,10 +44,10 @@ class StepLine(BaseModel):
 
 
 @dataclass(frozen=True)
-class Start:
-    """How a training is started: its ranks, whether they exchange gradients, and what of it lasts.
+class TrainingSpec:
+    """How a training is started: its ranks, whether they exchange gradients, what it keeps.
 
-    With `cluster` the ranks are emulated, and `faults` go wrong there. `checkpoint_every` counts steps; with it the
+    With `cluster` the ranks are emulated, and `faults` happen there. `checkpoint_every` counts steps; with it the
     program keeps checkpoints, and goes on from them when it is started again. `timeout_s` is how long a rank waits for
     another one.
     """
@@ -74,11 +74,11 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Elastic:
-    """A training under torchrun: the restarts it is granted, and whether it is also begun anew.
+class RestartPolicy:
+    """The restarts that a training under torchrun is granted, and whether it is also begun anew.
 
-    With `is_begun_anew` the whole job dies of the first failure, the newest file among its checkpoints loses its second
-    half, as when a machine dies while it writes, and the same command is given once more.
+    With `is_begun_anew` the first failure ends the whole job, the newest file among its checkpoints loses its second
+    half, as when a machine dies while writing, and the same command is run once more.
     """
 
     max_restarts: int = 1
@@ -86,8 +86,8 @@ class Elastic:
 
 
 @dataclass
-class Ended:
-    """What a training gave: rank 0's lines, the timeline of its ranks, how often torchrun started them again."""
+class TrainingResult:
+    """What a training returned: rank 0's lines, its ranks' timeline, how often torchrun restarted them."""
 
     lines: list[StepLine] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline, repr=False)
@@ -99,43 +99,47 @@ class Ended:
 class Program(Protocol):
     """A program that can be started: here, or in a sandbox."""
 
-    feed_folder: str  # in which the ranks can reach a feed's socket
+    socket_folder: str  # in which the ranks can reach the sample server's socket
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """By which a training ends that does not end well."""
+        """The exceptions that a failed training ends with."""
         ...
 
-    def play(self, start: Start, address: str) -> Ended:
+    def play(self, spec: TrainingSpec, address: str) -> TrainingResult:
         """The training on warm ranks, real or emulated; an exception when it did not end well."""
         ...
 
-    def torchrun(self, start: Start, address: str, elastic: Elastic) -> Ended:
+    def torchrun(self, spec: TrainingSpec, address: str, restart_policy: RestartPolicy) -> TrainingResult:
         """The training under torchrun's own agent; an exception when it did not end well."""
         ...
 
 
 @dataclass
 class Trial:
-    """One training that was watched: what the program gave, and what the feed saw."""
+    """One training under observation: what the program returned, and what the sample server saw."""
 
-    ended: Ended
+    result: TrainingResult
     record: Record
     batches: Batches
 
 
 def attempt(
-    program: Program, start: Start, seed: int, elastic: Elastic | None = None, disturbance: Disturbance | None = None
+    program: Program,
+    spec: TrainingSpec,
+    seed: int,
+    restart_policy: RestartPolicy | None = None,
+    disturbance: Disturbance | None = None,
 ) -> Trial:
-    """One training on batches of `seed`; what it raises is the program's own."""
-    with Feed(start.task, seed, program.feed_folder, disturbance) as feed:
-        address = feed.address
-        ended = program.torchrun(start, address, elastic) if elastic else program.play(start, address)
-        return Trial(ended, feed.record, feed.batches)
+    """One training on batches drawn from `seed`; raises one of the program's own errors."""
+    with SampleServer(spec.task, seed, program.socket_folder, disturbance) as server:
+        address = server.address
+        result = program.torchrun(spec, address, restart_policy) if restart_policy else program.play(spec, address)
+        return Trial(result, server.record, server.batches)
 
 
 def read_lines(printed: str) -> list[StepLine]:
-    """The lines of steps among what a rank printed; whatever else it printed is passed over."""
+    """The lines of steps among what a rank printed; everything else is skipped."""
     lines = []
     for text in printed.splitlines()[-_MAX_LINES:]:
         if text.startswith("{"):
@@ -147,7 +151,7 @@ def read_lines(printed: str) -> list[StepLine]:
 
 
 class ScriptHere:
-    """A program on this machine, as its author runs it; with `is_profiled`, what torch.profiler sees is recorded."""
+    """A program on this machine, as its author runs it; with `is_profiled`, torch.profiler's events are recorded."""
 
     def __init__(
         self, path: str | os.PathLike[str], num_threads: int = 1, limit_s: float = 120, is_profiled: bool = False
@@ -155,32 +159,32 @@ class ScriptHere:
         self._path, self._num_threads, self._limit_s = Path(path).absolute(), num_threads, limit_s
         self._is_profiled = is_profiled
         if not self._path.is_file():
-            raise ValueError(f"There is no program {self._path}.")
-        self.feed_folder = "/tmp"  # a socket's path must be short
+            raise ValueError(f"There is no program at {self._path}.")
+        self.socket_folder = "/tmp"  # a socket's path must be short
         self.errors = (RunError, Incomplete)
 
-    def play(self, start: Start, address: str) -> Ended:
-        """As of `Program`; raises what `worldsize.run` raises."""
+    def play(self, spec: TrainingSpec, address: str) -> TrainingResult:
+        """The training on warm ranks; raises what `worldsize.run` raises."""
         env = {ADDRESS: address}
-        options: dict[str, Any] = {"world_size": start.world_size, "timeout_s": self._limit_s, "env": env}
-        if start.cluster is not None:
-            options |= {"cluster": start.cluster, "faults": start.faults}
+        options: dict[str, Any] = {"world_size": spec.world_size, "timeout_s": self._limit_s, "env": env}
+        if spec.cluster is not None:
+            options |= {"cluster": spec.cluster, "faults": spec.faults}
         # the contract's checkpoints are for torchrun
-        with_args = [str(self._path), *start.args("")]
+        with_args = [str(self._path), *spec.args("")]
         start_on = profiled if self._is_profiled else play_on
-        return ended(run(start_on, self._num_threads, *with_args, echo=False, **options))
+        return result_of(run(start_on, self._num_threads, *with_args, echo=False, **options))
 
-    def torchrun(self, start: Start, address: str, elastic: Elastic) -> Ended:
-        """As of `Program`; raises what `worldsize.torchrun` raises."""
+    def torchrun(self, spec: TrainingSpec, address: str, restart_policy: RestartPolicy) -> TrainingResult:
+        """The training under torchrun's own agent; raises what `worldsize.torchrun` raises."""
         import tempfile
 
         env = {ADDRESS: address, "OMP_NUM_THREADS": str(self._num_threads)}
         with tempfile.TemporaryDirectory(prefix="worldsize-bench-") as folder:
-            return under_agent(str(self._path), start, folder, elastic, self._limit_s, env)
+            return under_agent(str(self._path), spec, folder, restart_policy, self._limit_s, env)
 
 
 def play_on(num_threads: int, path: str, *args: str) -> None:
-    """Runs on a rank that has joined: the program, with so many threads."""
+    """Run the program on a rank that has joined, with this many threads."""
     import torch
 
     torch.set_num_threads(num_threads)
@@ -188,31 +192,31 @@ def play_on(num_threads: int, path: str, *args: str) -> None:
 
 
 def profiled(num_threads: int, path: str, *args: str) -> None:
-    """As `play_on`, under `worldsize.profile`."""
+    """Run the program like `play_on`, under `worldsize.profile`."""
     from worldsize.launch import profile
 
     with profile():
         play_on(num_threads, path, *args)
 
 
-def ended(run: Run) -> Ended:
+def result_of(run: Run) -> TrainingResult:
     """What a run of a program gave."""
-    return Ended(read_lines(run.output[0]), run.timeline, run.restarts, run.backend, run.duration_s)
+    return TrainingResult(read_lines(run.output[0]), run.timeline, run.restarts, run.backend, run.duration_s)
 
 
 def under_agent(
     path: str,
-    start: Start,
+    spec: TrainingSpec,
     folder: str,
-    elastic: Elastic,
+    restart_policy: RestartPolicy,
     limit_s: float,
     env: dict[str, str],
     between: Callable[[], None] = lambda: None,
-) -> Ended:
-    """The program under torchrun; `between` is called after a job's first end, before its checkpoints are spoilt.
+) -> TrainingResult:
+    """The program's result under torchrun; `between` is called after the first job, before its checkpoints are damaged.
 
     Raises:
-        RankFailed, RunTimeout: of `worldsize.torchrun`.
+        RankFailed, RunTimeout: from `worldsize.torchrun`.
     """
     from worldsize.launch import RankFailed
 
@@ -222,32 +226,32 @@ def under_agent(
         left_s = max(1.0, limit_s - (time.monotonic() - begun_s))
         return torchrun(
             path,
-            *start.args(folder),
+            *spec.args(folder),
             timeout_s=left_s,
-            stalled_s=None,  # whoever hangs is the program's to find
+            stalled_s=None,  # noticing a rank that hangs is the program's task
             env=env,
             echo=False,
-            nproc_per_node=start.world_size,
+            nproc_per_node=spec.world_size,
             max_restarts=max_restarts,
         )
 
-    if not elastic.is_begun_anew:
-        return ended(once(elastic.max_restarts))
+    if not restart_policy.is_begun_anew:
+        return result_of(once(restart_policy.max_restarts))
     first: list[StepLine] = []
     try:
-        first = ended(once(0)).lines
+        first = result_of(once(0)).lines
     except RankFailed as error:
         first = read_lines(error.output[0]) if error.output else []
     between()
     truncate_newest(folder)
-    second = ended(once(elastic.max_restarts))
-    return Ended(
+    second = result_of(once(restart_policy.max_restarts))
+    return TrainingResult(
         [*first, *second.lines], second.timeline, second.restarts + 1, second.backend, time.monotonic() - begun_s
     )
 
 
 def truncate_newest(folder: str) -> str:
-    """The newest file below a folder, which has then lost its second half; empty when there is none."""
+    """The newest file below a folder, after its second half was cut off; empty when there is no file."""
     newest, newest_ns = "", -1
     for inside, _, names in os.walk(folder):
         for name in names:

@@ -1,6 +1,6 @@
-"""Hands out the samples of one training and takes its weights back, by a clock that no rank can touch.
+"""The samples of one training handed out, and its weights taken back, timed by a clock that no rank can touch.
 
-Whoever asks is not trusted: it may ask for anything, send anything, and never hang up.
+A client is not trusted: it may ask for anything, send anything, and never hang up.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _POLL_S = 0.01
 class Take:
     """Samples `start` to `stop` of a step's batch, handed to a rank (by its own word) at `time_s`, in seconds.
 
-    `process` is the number of the process that asked, by the kernel's word; 0 where the system tells of none.
+    `process` is the number of the process that asked, by the kernel's word; 0 where the system does not report it.
     """
 
     rank: int
@@ -88,15 +88,15 @@ class Record:
         return [later - earlier for earlier, later in itertools.pairwise(times)]
 
     def missed(self, task: Task) -> list[int]:
-        """The steps of which not every sample was handed out."""
+        """The steps whose samples were not all handed out."""
         taken = {step: torch.zeros(task.batch_size, dtype=torch.bool) for step in range(task.num_steps)}
         for take in self.takes:
             taken[take.step][take.start : take.stop] = True
         return [step for step, samples in taken.items() if not bool(samples.all())]
 
 
-class Feed:
-    """Serves one training; `address` is for the ranks' environment."""
+class SampleServer:
+    """The server of one training; `address` is for the ranks' environment."""
 
     def __init__(self, task: Task, seed: int, folder: str, disturbance: Disturbance | None = None) -> None:
         self.task, self.record, self.disturbance = task, Record(), disturbance
@@ -111,10 +111,10 @@ class Feed:
         os.chmod(self.address, 0o666)
         self._server.listen(_MAX_CONNECTIONS)
         self._lock = threading.Lock()
-        self._lines: set[_Line] = set()
+        self._connections: set[_Connection] = set()
         self._processes: dict[int, int] = {}  # by its number a handle of every process that has come
         self._is_closed = False
-        self._accepting = threading.Thread(target=self._accept, daemon=True, name="feed")
+        self._accepting = threading.Thread(target=self._accept, daemon=True, name="sample server")
         self._accepting.start()
 
     def _accept(self) -> None:
@@ -123,42 +123,44 @@ class Feed:
                 sock, _ = self._server.accept()
             except OSError:
                 return  # it is closed
-            line = _Line(sock)
+            connection = _Connection(sock)
             with self._lock:
-                if self._is_closed or len(self._lines) >= _MAX_CONNECTIONS or not self._know(line):
-                    line.close()
+                if self._is_closed or len(self._connections) >= _MAX_CONNECTIONS or not self._know(connection):
+                    connection.close()
                     continue
-                self._lines.add(line)
-                line.thread = threading.Thread(target=self._serve, args=[line], daemon=True, name="feed line")
-                line.thread.start()  # before anybody who closes can see it
+                self._connections.add(connection)
+                connection.thread = threading.Thread(
+                    target=self._serve, args=[connection], daemon=True, name="sample server connection"
+                )
+                connection.thread.start()  # before anybody who closes can see it
 
-    def _know(self, line: _Line) -> bool:
-        """Keeps a handle of a line's process; False where so many have come that no honest program is at work."""
-        if line.pidfd is None:
+    def _know(self, connection: _Connection) -> bool:
+        """Keep a handle of a connection's process; False when there are more than an honest program has."""
+        if connection.pidfd is None:
             return True
-        known = self._processes.get(line.process)
+        known = self._processes.get(connection.process)
         if known is not None and not _has_ended(known):
             return True
         if known is not None:
-            os.close(self._processes.pop(line.process))  # its number has gone to another
+            os.close(self._processes.pop(connection.process))  # its number has gone to another
         if len(self._processes) >= _MAX_CONNECTIONS:
             return False
-        self._processes[line.process] = os.dup(line.pidfd)
+        self._processes[connection.process] = os.dup(connection.pidfd)
         return True
 
-    def _serve(self, line: _Line) -> None:
+    def _serve(self, connection: _Connection) -> None:
         try:
-            while self._obey(line):
+            while self._obey(connection):
                 pass
-        except Exception:  # whatever came over the line, it is this line's end and nothing else's
+        except Exception:  # whatever was sent ends this connection and no other
             pass
         finally:
             with self._lock:
-                self._lines.discard(line)
-            line.close()
+                self._connections.discard(connection)
+            connection.close()
 
-    def _obey(self, line: _Line) -> bool:
-        message = framing.receive(line.sock, 4 * self._num_weights, _MAX_HEADER_BYTES)
+    def _obey(self, connection: _Connection) -> bool:
+        message = framing.receive(connection.sock, 4 * self._num_weights, _MAX_HEADER_BYTES)
         time_s = time.monotonic()
         if message is None:
             return False
@@ -166,52 +168,52 @@ class Feed:
         for fd in fds:
             os.close(fd)
         if header["kind"] == "hand_in":
-            return self._take_weights(line, body, time_s)
+            return self._take_weights(connection, body, time_s)
         wanted = [header[name] for name in ("rank", "step", "start", "stop")]
         if refusal := self._refusal(wanted):
-            framing.send(line.sock, "refused", reason=refusal)
+            framing.send(connection.sock, "refused", reason=refusal)
             return True
         rank, step, start, stop = wanted
-        take = Take(rank, step, start, stop, time_s, line.process)
+        take = Take(rank, step, start, stop, time_s, connection.process)
         with self._lock:
             self.record.takes.append(take)
             strikes = self._strikes(take)
-        if strikes and not self._disturb(line):
+        if strikes and not self._disturb(connection):
             return False
-        self._hand_out(line, take)
+        self._hand_out(connection, take)
         return True
 
     def _refusal(self, wanted: list[Any]) -> str:
-        """Why there is nothing to be had; empty when there is."""
+        """Why this request is refused; empty when it is not."""
         if not all(type(one) is int for one in wanted):
             return f"rank, step, start and stop are whole numbers, not {wanted!r:.80}"
         rank, step, start, stop = wanted
         if not 0 <= rank < _MAX_RANKS:
-            return f"there is no rank {rank!r:.20}: ranks are counted from 0"
+            return f"rank {rank!r:.20} does not exist: ranks are counted from 0"
         if not 0 <= step < self.task.num_steps:
             return f"there is no step {step}: this training has {self.task.num_steps}, from 0 on"
         if not 0 <= start <= stop <= self.task.batch_size:
             return f"there are no samples {start} to {stop}: the global batch has {self.task.batch_size}, from 0 on"
         if len(self.record.takes) >= _MAX_TAKES:
-            return f"more than {_MAX_TAKES} times asked for samples"
+            return f"samples were asked for more than {_MAX_TAKES} times"
         return ""
 
-    def _hand_out(self, line: _Line, take: Take) -> None:
+    def _hand_out(self, connection: _Connection, take: Take) -> None:
         images, labels = self.batches.batch(take.step)
         chosen = slice(take.start, take.stop)
         body = labels[chosen].numpy().tobytes() + images[chosen].numpy().tobytes()
-        framing.send(line.sock, "samples", body, shape=list(images.shape[1:]))
+        framing.send(connection.sock, "samples", body, shape=list(images.shape[1:]))
 
-    def _take_weights(self, line: _Line, body: bytes, time_s: float) -> bool:
+    def _take_weights(self, connection: _Connection, body: bytes, time_s: float) -> bool:
         if len(body) != 4 * self._num_weights:
             framing.send(
-                line.sock, "refused", reason=f"{self._num_weights} float32 weights are due, not {len(body)} bytes"
+                connection.sock, "refused", reason=f"{self._num_weights} float32 weights are due, not {len(body)} bytes"
             )
             return True
         with self._lock:
             self.record.weights = torch.frombuffer(bytearray(body), dtype=torch.float32)
             self.record.handed_in_s = time_s
-        framing.send(line.sock, "thanks")
+        framing.send(connection.sock, "thanks")
         return True
 
     # what goes wrong
@@ -220,21 +222,21 @@ class Feed:
         ours = self.disturbance
         if ours is None or ours.time_s is not None:
             return False
-        # a later step: nobody has come as this rank, so whoever comes next will do
+        # a later step: nobody has come as this rank, so the next one will do
         if take.step > ours.step or (take.step, take.rank) == (ours.step, ours.rank):
             ours.time_s = take.time_s
             return True
         return False
 
-    def _disturb(self, line: _Line) -> bool:
-        """True when the one who asked lives on and is to be answered."""
+    def _disturb(self, connection: _Connection) -> bool:
+        """True when the process that asked lives on and gets its answer."""
         assert self.disturbance
         if self.disturbance.kind == "kill":
-            line.signal(signal.SIGKILL)
+            connection.signal(signal.SIGKILL)
             return False
-        line.signal(signal.SIGSTOP)
+        connection.signal(signal.SIGSTOP)
         with self._lock:
-            others = [handle for number, handle in self._processes.items() if number != line.process]
+            others = [handle for number, handle in self._processes.items() if number != connection.process]
         others = [handle for handle in others if not _has_ended(handle)]
         deadline_s = time.monotonic() + self.disturbance.patience_s
         while time.monotonic() < deadline_s and not self._is_closed:
@@ -242,35 +244,35 @@ class Feed:
                 self.disturbance.is_given_up = True
                 break
             time.sleep(_POLL_S)
-        line.signal(signal.SIGCONT)
+        connection.signal(signal.SIGCONT)
         return True
 
     def close(self) -> None:
-        """Hangs up on everybody."""
+        """Close every connection and the server."""
         with self._lock:
             self._is_closed = True
-            lines = list(self._lines)
+            connections = list(self._connections)
         with contextlib.suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)  # which wakes whoever waits in accept
+            self._server.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
         self._server.close()
-        for line in lines:
-            line.hang_up()
-            if line.thread:
-                line.thread.join(5)
+        for connection in connections:
+            connection.hang_up()
+            if connection.thread:
+                connection.thread.join(5)
         self._accepting.join(5)
         for handle in self._processes.values():
             os.close(handle)
         self._processes.clear()
         self._folder.cleanup()
 
-    def __enter__(self) -> Feed:
+    def __enter__(self) -> SampleServer:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class _Line:
+class _Connection:
     """A connection, and a handle of the process that made it, which stays its own when its number goes to another."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -279,18 +281,18 @@ class _Line:
         self.process, self.pidfd = _peer(sock)
 
     def signal(self, number: int) -> None:
-        """Signals the process, if it still runs."""
+        """Signal the process, if it still runs."""
         if self.pidfd is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
 
     def hang_up(self) -> None:
-        """Wakes whoever reads from it."""
+        """Wake the thread that reads from it."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes it for good."""
+        """Close the connection and the handle."""
         self.is_open = False
         self.sock.close()
         if self.pidfd is not None:
@@ -299,14 +301,14 @@ class _Line:
 
 
 def _has_ended(handle: int) -> bool:
-    """True when the process of this handle is no more."""
+    """True when the process of this handle has ended."""
     poll = select.poll()  # unlike select, of any number of open files
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def _peer(sock: socket.socket) -> tuple[int, int | None]:
-    """The process at the other end, its number and a handle; 0 and None where the system tells of none."""
+    """The process at the other end, its number and a handle; 0 and None where the system does not report it."""
     if not hasattr(os, "pidfd_open"):
         return 0, None
     number = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]

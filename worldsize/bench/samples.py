@@ -1,4 +1,4 @@
-"""Where a program gets its samples and brings its weights: from the harness that started it, or from here."""
+"""Where a program gets its samples and hands in its weights: the harness that started it, or its own process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ADDRESS = "WORLDSIZE_FEED"  # the socket of the harness, in the environment of e
 
 
 class LocalSamples:
-    """Samples drawn in this process, for a program that nobody measures."""
+    """Samples drawn in this process, for a program that is not measured."""
 
     def __init__(self, batch_size: int, seed: int, images: Images = "digits") -> None:
         self._batches = Batches(seed, batch_size, images)
@@ -30,11 +30,11 @@ class LocalSamples:
         return images[start:stop], labels[start:stop]
 
     def hand_in(self, model: nn.Module) -> None:
-        """Nothing: nobody waits for the weights."""
+        """Do nothing: the weights are not needed."""
 
 
 class Samples:
-    """Samples that the harness hands out; it notes who takes what and when."""
+    """Samples that the harness hands out, recording who takes what and when."""
 
     def __init__(self, address: str, rank: int) -> None:
         self._rank = rank
@@ -42,7 +42,7 @@ class Samples:
         self._sock.connect(address)
 
     def take(self, step: int, start: int, stop: int) -> Batch:
-        """As of `LocalSamples`.
+        """Samples `start` to `stop`, less the last, of the global batch of a step, like `LocalSamples.take`.
 
         Raises:
             ValueError: there is no such step or there are no such samples.
@@ -58,7 +58,7 @@ class Samples:
             return images.reshape(num, *shape), labels
 
     def hand_in(self, model: nn.Module) -> None:
-        """Brings the trained weights; one rank does so, after its last step. The training ends here."""
+        """Hand in the trained weights; one rank does so, after its last step, which ends the training."""
         framing.send(self._sock, "hand_in", flat_weights(model).numpy().tobytes())
         self._answer()
 
@@ -75,8 +75,8 @@ class Samples:
 def open_samples(batch_size: int, seed: int, images: Images = "digits") -> Samples | LocalSamples:
     """The samples of the training that this process is a rank of; every rank opens its own.
 
-    Under a harness they come from there, and neither `seed` nor `images` decides anything: nobody knows them ahead of
-    time. Without one they are drawn here.
+    Under a harness they come from there, and neither `seed` nor `images` has any effect: the samples cannot be known in
+    advance. Without one they are drawn here.
     """
     if address := os.environ.get(ADDRESS):
         return Samples(address, int(os.environ.get("RANK", 0)))

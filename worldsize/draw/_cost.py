@@ -12,7 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from worldsize import units
-from worldsize.draw.picture import BLACK, BLUE, FAINT, GREEN, INK, LEGEND, ORANGE, VERMILLION, Picture, finish
+from worldsize.draw.annotations import white_box
+from worldsize.draw.palette import BLACK, BLUE, FAINT, GREEN, INK, ORANGE, VERMILLION
+from worldsize.draw.picture import Picture, finish
 
 Cost = Callable[[float], float] | Mapping[float, float]
 Crossover = tuple[float, str, str]
@@ -26,7 +28,7 @@ _STYLES = [
 _SIZES_BYTES = (units.KB, units.GB)
 _NUM_POINTS = 120
 _EQUAL = 1 + 1e-9  # the same formula written in two ways differs by less
-_HALVINGS = 40  # of the stretch between two points, until a crossover is known to all digits that are told
+_HALVINGS = 40  # of the stretch between two points, until a crossover is exact to all digits shown
 
 
 def cost(
@@ -42,7 +44,7 @@ def cost(
     in the style of the algorithm of that name.
 
     Raises:
-        ValueError: there is nothing to draw, the range is none, or a time is not above 0.
+        ValueError: there is nothing to draw, the range is empty, or a time is not above 0.
     """
     low, high = _range(algorithms, sizes_bytes)
     costs = {label: _function(label, algorithm) for label, algorithm in algorithms.items()}
@@ -63,13 +65,13 @@ def cost(
     for place, (size, _, new) in enumerate(found):
         _mark(axes, size, costs[new](size), new, place)
     axes.set_xlim(low / 1.15, high * 1.15)
-    _tell_units(axes)
-    picture.legend(ncols=min(4, len(axes.get_legend_handles_labels()[1])), handlelength=3.2, **LEGEND)
+    _label_units(axes)
+    picture.legend_below(ncols=min(4, len(axes.get_legend_handles_labels()[1])), handlelength=3.2)
     finish(axes, title)
-    told = _told(costs, (low, high), _shared(algorithms, low, high), found)
-    picture.alt = f"{title}, from {_size(low)} to {_size(high)}: {told}. {_ends(costs, low, high)}."
+    fastest = _describe_fastest(costs, (low, high), _shared(algorithms, low, high), found)
+    picture.alt = f"{title}, from {_size(low)} to {_size(high)}: {fastest}. {_ends(costs, low, high)}."
     if measured:
-        picture.alt += f" Points show what was measured of {', '.join(measured)}."
+        picture.alt += f" Points show measurements of {', '.join(measured)}."
     return picture
 
 
@@ -98,8 +100,8 @@ def crossovers(
 def _range(algorithms: Mapping[str, Cost], sizes_bytes: tuple[float, float] | None) -> tuple[float, float]:
     if not algorithms:
         raise ValueError("There is no cost to draw: give {name: function from bytes to seconds}.")
-    told = [size for algorithm in algorithms.values() if isinstance(algorithm, Mapping) for size in algorithm]
-    low, high = sizes_bytes or ((min(told), max(told)) if told else _SIZES_BYTES)
+    given = [size for algorithm in algorithms.values() if isinstance(algorithm, Mapping) for size in algorithm]
+    low, high = sizes_bytes or ((min(given), max(given)) if given else _SIZES_BYTES)
     if not 0 < low < high < math.inf:
         raise ValueError(
             f"Sizes go from a number of bytes above 0 to a larger one, such as (1e3, 1e9); got {low, high}."
@@ -114,7 +116,7 @@ def _shared(algorithms: Mapping[str, Cost], low: float, high: float) -> tuple[fl
 
 
 def _function(label: str, algorithm: Cost) -> Callable[[float], float]:
-    """The time in seconds for a size, checked; of a series what lies on straight lines between its points, else NaN."""
+    """The time in seconds for a size, checked; for a series, interpolated between its points and NaN beyond them."""
     time_s = _between(algorithm) if isinstance(algorithm, Mapping) else algorithm
 
     def checked(size_bytes: float) -> float:
@@ -157,12 +159,12 @@ def _spaced(low: float, high: float) -> list[float]:
 
 
 def _sizes(algorithm: Cost, low: float, high: float) -> list[float]:
-    """Where a line is drawn: close by close, and at a series' own points."""
+    """Where a line is drawn: at close intervals, and at a series' own points."""
     own = [size for size in algorithm if low <= size <= high] if isinstance(algorithm, Mapping) else []
     return sorted({*_spaced(low, high), *own})
 
 
-def _tell_units(axes: Axes) -> None:
+def _label_units(axes: Axes) -> None:
     for axis, text in ((axes.xaxis, units.byte_scale), (axes.yaxis, units.time_scale)):
         axis.set_major_locator(LogLocator(numticks=12))
         axis.set_minor_locator(NullLocator())
@@ -188,13 +190,12 @@ def _draw_points(
 def _mark(axes: Axes, size: float, time_s: float, new: str, place: int) -> None:
     axes.axvline(size, color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
     axes.plot(size, time_s, color=INK, marker="X", markersize=9, markeredgecolor="white", zorder=5)
-    box = {"facecolor": "white", "linewidth": 0, "pad": 1.5}
     at = {"xycoords": ("data", "axes fraction"), "xytext": (5, -6 - 16 * place), "textcoords": "offset points"}
     text = f"from {_size(size)}: {new}"
-    axes.annotate(text, (size, 1), **at, va="top", fontsize=9, color=INK, bbox=box)
+    axes.annotate(text, (size, 1), **at, va="top", fontsize=9, color=INK, bbox=white_box(1.5))
 
 
-def _told(
+def _describe_fastest(
     costs: Mapping[str, Callable[[float], float]],
     drawn: tuple[float, float],
     shared: tuple[float, float],
@@ -208,14 +209,14 @@ def _told(
 
 
 def _ends(costs: Mapping[str, Callable[[float], float]], low: float, high: float) -> str:
-    told = []
+    ends = []
     for size in (low, high):
         times_s = {label: time_s(size) for label, time_s in costs.items()}
         known = [
             f"{label} {units.format_time_s(time_s)}" for label, time_s in times_s.items() if not math.isnan(time_s)
         ]
-        told.append(f"{_size(size)} takes {', '.join(known)}")
-    return "; ".join(told)
+        ends.append(f"{_size(size)} takes {', '.join(known)}")
+    return "; ".join(ends)
 
 
 def _size(size_bytes: float) -> str:

@@ -7,7 +7,8 @@ from itertools import cycle
 
 from matplotlib.axes import Axes
 
-from worldsize.draw.picture import Picture, finish, line_styles
+from worldsize.draw.palette import line_styles
+from worldsize.draw.picture import Picture, finish
 
 
 def curves(
@@ -20,7 +21,7 @@ def curves(
     """One line for each label; with `difference_from`, a second panel of how far the others are from it.
 
     Raises:
-        ValueError: there is no curve, one has no values, or none is called `difference_from`.
+        ValueError: there is no curve, one has no values, or no curve is called `difference_from`.
     """
     if not series or not all(len(values) for values in series.values()):
         raise ValueError("There is no curve to draw: give {label: [value, value, ...]}, no list empty.")
@@ -36,8 +37,8 @@ def curves(
     panels[0].legend(frameon=False)
     finish(panels[0], title)
     panels[-1].set_xlabel(x_label)
-    told = [f"{label} from {values[0]:.3g} to {values[-1]:.3g}" for label, values in series.items()]
-    picture.alt = f"Line chart{f' ({title})' if title else ''} of {y_label} against {x_label}: {'; '.join(told)}."
+    ranges = [f"{label} from {values[0]:.3g} to {values[-1]:.3g}" for label, values in series.items()]
+    picture.alt = f"Line chart{f' ({title})' if title else ''} of {y_label} against {x_label}: {'; '.join(ranges)}."
     if difference_from:
         gap = _draw_differences(panels[1], series, difference_from)
         picture.alt += f" The largest difference from {difference_from} is {gap:.1e}."

@@ -3,12 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import cycle
 
-from worldsize import units
-from worldsize.draw.picture import BLACK, LEGEND, PART_STYLES, Picture, finish
+from matplotlib.axes import Axes
 
-_MOST_TOLD = 8  # bars that are told one by one
+from worldsize import units
+from worldsize.draw.annotations import label_point, mark_capacity, white_box
+from worldsize.draw.palette import PART_STYLES
+from worldsize.draw.picture import Picture, finish
+
+_MOST_LISTED = 8  # bars that the alt text describes one by one
+
+
+@dataclass(frozen=True)
+class _Bars:
+    """The bytes of each part of each bar, and how many bytes fit."""
+
+    parts: Mapping[str, Mapping[str, float]]
+    capacity_bytes: float | None
+
+    @cached_property
+    def totals(self) -> dict[str, float]:
+        return {label: sum(sizes.values()) for label, sizes in self.parts.items()}
+
+    @property
+    def largest(self) -> float:
+        return max([*self.totals.values(), self.capacity_bytes or 0], default=0)
+
+    @property
+    def part_names(self) -> list[str]:
+        return list(dict.fromkeys(name for sizes in self.parts.values() for name in sizes))
+
+    def fits(self, label: str) -> bool:
+        return not self.capacity_bytes or self.totals[label] <= self.capacity_bytes
+
+    def describe(self, label: str) -> str:
+        sizes = ", ".join(f"{name} {units.format_bytes(size)}" for name, size in self.parts[label].items())
+        return f"{label} {units.format_bytes(self.totals[label])} ({sizes})"
 
 
 def memory(
@@ -22,46 +55,44 @@ def memory(
     Raises:
         ValueError: no part has a size above 0.
     """
-    totals = {label: sum(sizes.values()) for label, sizes in parts.items()}
-    largest = max([*totals.values(), capacity_bytes or 0], default=0)
-    if largest <= 0:
+    bars = _Bars(parts, capacity_bytes)
+    if bars.largest <= 0:
         raise ValueError("There is no memory to draw: give {label: {part: bytes}} with a size above 0.")
-    factor, unit = units.byte_scale(largest)
-    names = list(dict.fromkeys(name for sizes in parts.values() for name in sizes))
-
+    factor, unit = units.byte_scale(bars.largest)
     row_in = max(0.2, min(0.48, 5 / len(parts)))  # many bars get thinner, and stay on one screen
     picture = Picture(9, 1.5 + row_in * len(parts))
     axes = picture.subplots()
-    left = [0.0] * len(parts)
-    for name, (colour, hatch) in zip(names, cycle(PART_STYLES), strict=False):
-        widths = [sizes.get(name, 0) / factor for sizes in parts.values()]
-        style = {"color": colour, "hatch": hatch, "edgecolor": "white", "height": 0.66}
-        axes.barh(list(parts), widths, left=left, label=name, **style)
-        left = [start + width for start, width in zip(left, widths, strict=True)]
-    for row, total in enumerate(totals.values()):
-        fits = not capacity_bytes or total <= capacity_bytes
-        text = units.format_bytes(total) + ("" if fits else ": does not fit")
-        box = {"facecolor": "white", "linewidth": 0, "pad": 1}
-        style = {"xytext": (5, 0), "textcoords": "offset points", "va": "center", "fontsize": 9, "bbox": box}
-        axes.annotate(text, (total / factor, row), **style)
+    _draw_bars(axes, bars, factor)
     if capacity_bytes:
-        limit = f"{capacity_label}, {units.format_bytes(capacity_bytes)}"
-        axes.axvline(capacity_bytes / factor, color=BLACK, linestyle="--", linewidth=1.5, label=limit)
-    axes.set(xlim=(0, 1.25 * largest / factor), ylim=(len(parts) - 0.5, -0.5), xlabel=f"memory ({unit})")
-    picture.legend(ncols=len(names) + 1, handleheight=1.2, **LEGEND)
+        mark_capacity(axes.axvline, capacity_bytes, factor, capacity_label)
+    axes.set(xlim=(0, 1.25 * bars.largest / factor), ylim=(len(parts) - 0.5, -0.5), xlabel=f"memory ({unit})")
+    picture.legend_below(ncols=len(bars.part_names) + 1, handleheight=1.2)
     finish(axes, title)
-
-    bars = {label: f"{label} {units.format_bytes(totals[label])} ({_told(sizes)})" for label, sizes in parts.items()}
-    if len(bars) > _MOST_TOLD:
-        largest, smallest = max(totals, key=totals.__getitem__), min(totals, key=totals.__getitem__)
-        bars = {"": f"{len(bars)} bars, the largest {bars[largest]}, the smallest {bars[smallest]}"}
-    picture.alt = f"Stacked bars, {title}: {'; '.join(bars.values())}."
-    if capacity_bytes:
-        too_much = sum(total > capacity_bytes for total in totals.values())
-        picture.alt += f" A line marks {units.format_bytes(capacity_bytes)}, {capacity_label}"
-        picture.alt += f"; {too_much} of {len(totals)} do not fit." if too_much else "."
+    picture.alt = _alt(bars, title, capacity_label)
     return picture
 
 
-def _told(sizes: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {units.format_bytes(size)}" for name, size in sizes.items())
+def _draw_bars(axes: Axes, bars: _Bars, factor: float) -> None:
+    left = [0.0] * len(bars.parts)
+    for name, (colour, hatch) in zip(bars.part_names, cycle(PART_STYLES), strict=False):
+        widths = [sizes.get(name, 0) / factor for sizes in bars.parts.values()]
+        style = {"color": colour, "hatch": hatch, "edgecolor": "white", "height": 0.66}
+        axes.barh(list(bars.parts), widths, left=left, label=name, **style)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    for row, (label, total) in enumerate(bars.totals.items()):
+        text = units.format_bytes(total) + ("" if bars.fits(label) else ": does not fit")
+        label_point(axes, text, (total / factor, row), (5, 0), va="center", bbox=white_box())
+
+
+def _alt(bars: _Bars, title: str, capacity_label: str) -> str:
+    totals = bars.totals
+    listed = "; ".join(map(bars.describe, totals))
+    if len(totals) > _MOST_LISTED:
+        largest, smallest = max(totals, key=totals.__getitem__), min(totals, key=totals.__getitem__)
+        listed = f"{len(totals)} bars, the largest {bars.describe(largest)}, the smallest {bars.describe(smallest)}"
+    alt = f"Stacked bars, {title}: {listed}."
+    if not bars.capacity_bytes:
+        return alt
+    num_too_large = sum(not bars.fits(label) for label in totals)
+    overflow = f"; {num_too_large} of {len(totals)} do not fit" if num_too_large else ""
+    return f"{alt} A line marks {units.format_bytes(bars.capacity_bytes)}, {capacity_label}{overflow}."

@@ -10,7 +10,9 @@ from itertools import cycle
 from matplotlib.axes import Axes
 
 from worldsize import units
-from worldsize.draw.picture import BLACK, INK, LEGEND, PART_STYLES, Picture, finish
+from worldsize.draw.annotations import label_point, mark_capacity, white_box
+from worldsize.draw.palette import INK, PART_STYLES
+from worldsize.draw.picture import Picture, finish
 
 Levels = Sequence[tuple[float, float]]
 
@@ -32,6 +34,28 @@ class _Stack:
         return max(range(len(self.times_s)), key=self.totals.__getitem__)
 
 
+@dataclass(frozen=True)
+class _Memory:
+    """All stacks on one axis of time, and how many bytes fit."""
+
+    stacks: dict[str, _Stack]
+    capacity_bytes: float | None
+
+    @property
+    def largest(self) -> float:
+        return max([self.capacity_bytes or 0, *(max(stack.totals, default=0) for stack in self.stacks.values())])
+
+    @property
+    def span_s(self) -> tuple[float, float]:
+        """The first and the last moment at which anything changes."""
+        moments = [time_s for stack in self.stacks.values() for time_s in stack.times_s]
+        return min(moments), max(moments)
+
+    @property
+    def part_names(self) -> list[str]:
+        return list(dict.fromkeys(name for stack in self.stacks.values() for name in stack.sizes))
+
+
 def memory_over_time(
     parts: Mapping[str, Mapping[str, Levels]],
     capacity_bytes: float | None = None,
@@ -47,35 +71,13 @@ def memory_over_time(
     Raises:
         ValueError: no label, a label without an entry, or no bytes at all.
     """
-    stacks = {label: _stack(label, levels) for label, levels in parts.items()}
-    largest = max([capacity_bytes or 0, *(max(stack.totals, default=0) for stack in stacks.values())])
-    moments = [time_s for stack in stacks.values() for time_s in stack.times_s]
-    if largest <= 0 or not all(stack.times_s for stack in stacks.values()):
+    memory = _Memory({label: _stack(label, levels) for label, levels in parts.items()}, capacity_bytes)
+    if memory.largest <= 0 or not all(stack.times_s for stack in memory.stacks.values()):
         raise ValueError("There is no memory to draw: give {label: {part: [(time_s, bytes), ...]}}, no label empty.")
-    start_s, end_s = min(moments), max(moments)
-    names = list(dict.fromkeys(name for stack in stacks.values() for name in stack.sizes))
-    styles = dict(zip(names, cycle(PART_STYLES), strict=False))
-    scale, time_scale = units.byte_scale(largest), units.time_scale(max(abs(start_s), abs(end_s)))
-
-    picture = Picture(9, 3.6 if len(stacks) == 1 else 1.5 + 1.45 * len(stacks))
-    panels = picture.subplots(len(stacks), sharex=True, squeeze=False)[:, 0]
-    for axes, (label, stack) in zip(panels, stacks.items(), strict=True):
-        _draw_stack(axes, stack, styles, end_s, scale, time_scale[0])
-        if capacity_bytes:
-            limit = f"{capacity_label}, {units.format_bytes(capacity_bytes)}"
-            axes.axhline(capacity_bytes / scale[0], color=BLACK, linestyle="--", linewidth=1.5, label=limit)
-        axes.set(ylim=(0, 1.25 * largest / scale[0]), ylabel=f"{label}\n({scale[1]})")
-        finish(axes, title if axes is panels[0] else "")
-    if end_s > start_s:
-        panels[-1].set_xlim(start_s / time_scale[0], end_s / time_scale[0])
-    panels[-1].set_xlabel(f"time ({time_scale[1]})")
-    shown = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    picture.legend(shown.values(), shown, ncols=min(5, len(shown)), handleheight=1.2, **LEGEND)
-
-    told = "; ".join(_told(label, stack, capacity_bytes) for label, stack in stacks.items())
-    picture.alt = f"Stacked areas over {units.format_time_s(end_s - start_s)}, {title}: {told}."
-    if capacity_bytes:
-        picture.alt += f" A line marks {units.format_bytes(capacity_bytes)}, {capacity_label}."
+    num_panels = len(memory.stacks)
+    picture = Picture(9, 3.6 if num_panels == 1 else 1.5 + 1.45 * num_panels)
+    _draw(picture, memory, title, capacity_label)
+    picture.alt = _alt(memory, title, capacity_label)
     return picture
 
 
@@ -111,33 +113,60 @@ def _stack(label: str, levels: Mapping[str, Levels]) -> _Stack:
     return _Stack(times_s, sizes)
 
 
-def _draw_stack(
-    axes: Axes,
-    stack: _Stack,
-    styles: Mapping[str, tuple[str, str]],
-    end_s: float,
-    scale: tuple[float, str],
-    time_factor: float,
+def _draw(picture: Picture, memory: _Memory, title: str, capacity_label: str) -> None:
+    start_s, end_s = memory.span_s
+    byte_factor, byte_unit = units.byte_scale(memory.largest)
+    time_factor, time_unit = units.time_scale(max(abs(start_s), abs(end_s)))
+    styles = dict(zip(memory.part_names, cycle(PART_STYLES), strict=False))
+    panels = picture.subplots(len(memory.stacks), sharex=True, squeeze=False)[:, 0]
+    for axes, (label, stack) in zip(panels, memory.stacks.items(), strict=True):
+        times = [time_s / time_factor for time_s in [*stack.times_s, end_s]]
+        _draw_areas(axes, stack, styles, times, byte_factor)
+        _mark_peak(axes, stack, times, byte_factor)
+        if memory.capacity_bytes:
+            mark_capacity(axes.axhline, memory.capacity_bytes, byte_factor, capacity_label)
+        axes.set(ylim=(0, 1.25 * memory.largest / byte_factor), ylabel=f"{label}\n({byte_unit})")
+        finish(axes, title if axes is panels[0] else "")
+    if end_s > start_s:
+        panels[-1].set_xlim(start_s / time_factor, end_s / time_factor)
+    panels[-1].set_xlabel(f"time ({time_unit})")
+    shown = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    picture.legend_below(shown.values(), shown, ncols=min(5, len(shown)), handleheight=1.2)
+
+
+def _draw_areas(
+    axes: Axes, stack: _Stack, styles: Mapping[str, tuple[str, str]], times: Sequence[float], byte_factor: float
 ) -> None:
-    times = [time_s / time_factor for time_s in [*stack.times_s, end_s]]
     floor = [0.0] * len(times)
     for name, sizes in stack.sizes.items():
         colour, hatch = styles[name]
-        top = [low + size / scale[0] for low, size in zip(floor, [*sizes, sizes[-1]], strict=True)]
+        top = [low + size / byte_factor for low, size in zip(floor, [*sizes, sizes[-1]], strict=True)]
         style = {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.6}
         axes.fill_between(times, floor, top, step="post", label=name, **style)
         floor = top
     axes.plot(times, floor, color=INK, linewidth=1.2, drawstyle="steps-post")
-    peak, size = stack.peak, stack.totals[stack.peak]
-    axes.plot(times[peak], size / scale[0], color=INK, marker="v", markersize=7, clip_on=False, zorder=5)
-    is_late = stack.times_s[peak] > (stack.times_s[0] + end_s) / 2
-    box = {"facecolor": "white", "linewidth": 0, "pad": 1, "alpha": 0.85}
-    place = {"xytext": (-8 if is_late else 8, 5), "textcoords": "offset points", "ha": "right" if is_late else "left"}
+
+
+def _mark_peak(axes: Axes, stack: _Stack, times: Sequence[float], byte_factor: float) -> None:
+    size = stack.totals[stack.peak]
+    point = times[stack.peak], size / byte_factor
+    axes.plot(*point, color=INK, marker="v", markersize=7, clip_on=False, zorder=5)
+    is_late = point[0] > (times[0] + times[-1]) / 2
+    offset, side = ((-8, 5), "right") if is_late else ((8, 5), "left")
     text = f"peak {units.format_bytes(size)}"
-    axes.annotate(text, (times[peak], size / scale[0]), **place, va="bottom", fontsize=9, bbox=box)
+    label_point(axes, text, point, offset, ha=side, va="bottom", bbox=white_box(alpha=0.85))
 
 
-def _told(label: str, stack: _Stack, capacity_bytes: float | None) -> str:
+def _alt(memory: _Memory, title: str, capacity_label: str) -> str:
+    start_s, end_s = memory.span_s
+    listed = "; ".join(_describe(label, stack, memory.capacity_bytes) for label, stack in memory.stacks.items())
+    alt = f"Stacked areas over {units.format_time_s(end_s - start_s)}, {title}: {listed}."
+    if memory.capacity_bytes:
+        alt += f" A line marks {units.format_bytes(memory.capacity_bytes)}, {capacity_label}."
+    return alt
+
+
+def _describe(label: str, stack: _Stack, capacity_bytes: float | None) -> str:
     peak, size = stack.peak, stack.totals[stack.peak]
     held = ", ".join(f"{name} {units.format_bytes(sizes[peak])}" for name, sizes in stack.sizes.items() if sizes[peak])
     too_much = ", which does not fit" if capacity_bytes and size > capacity_bytes else ""

@@ -10,8 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
+from worldsize.draw.annotations import white_box
 from worldsize.draw.mesh_layout import DeviceMesh, Mesh, mesh_of, rectangles
-from worldsize.draw.picture import INK, PART_STYLES, Picture, finish
+from worldsize.draw.palette import INK, PART_STYLES
+from worldsize.draw.picture import Picture, finish
 
 _WIDTH_IN = 9.0
 _MARGIN_IN = 0.9  # on the left, for the names of axes
@@ -66,9 +68,11 @@ def mesh(
     _name_places(panel, shape, layout)
     left = -_MARGIN_IN / layout.width_in
     panel.set(xlim=(left, left + (_WIDTH_IN - 0.2) / layout.width_in), ylim=(bottom, top), xticks=[], yticks=[])
-    told = _count(in_groups, axis) + _crossing(in_groups, ranks_per_node, len(nodes))
-    finish(panel, f"{title}: {told}" if title else told, frame=())
-    picture.alt = f"{title or 'Device mesh'}: {_told(shape, nodes, ranks_per_node)}. {told}: {_listed(in_groups)}."
+    summary = _count(in_groups, axis) + _crossing(in_groups, ranks_per_node, len(nodes))
+    finish(panel, f"{title}: {summary}" if title else summary, frame=())
+    picture.alt = (
+        f"{title or 'Device mesh'}: {_describe(shape, nodes, ranks_per_node)}. {summary}: {_listed(in_groups)}."
+    )
     if contents:
         held = [f"rank {rank} holds {text}" for rank, text in contents.items()]
         more = [f"and {len(held) - _MOST_TOLD} more"] if len(held) > _MOST_TOLD else []
@@ -108,8 +112,7 @@ def _draw_cell(axes: Axes, x: float, y: float, group: int) -> None:
 
 
 def _write_cell(axes: Axes, x: float, y: float, rank: int, size: float, text: str) -> None:
-    box = {"facecolor": "white", "linewidth": 0, "pad": 0.12 * size, "alpha": 0.85}
-    style = {"ha": "center", "va": "center", "color": INK, "bbox": box}
+    style = {"ha": "center", "va": "center", "color": INK, "bbox": white_box(0.12 * size, alpha=0.85)}
     axes.text(x, y + (0.3 if text else 0.5), f"{rank}", fontsize=size, fontweight="bold", **style)
     if text:
         axes.text(x, y + 0.64, text, fontsize=7.5, **style)
@@ -118,8 +121,7 @@ def _write_cell(axes: Axes, x: float, y: float, rank: int, size: float, text: st
 def _draw_nodes(axes: Axes, shape: Mesh, nodes: Mapping[int, Sequence[int]], layout: _Layout) -> None:
     """A frame round each node's cells, or one for each part where they lie apart."""
     places = shape.places
-    box = {"facecolor": "white", "linewidth": 0, "pad": 0.8}
-    style = {"fontsize": 7.5, "color": INK, "ha": "left", "va": "center", "bbox": box, "zorder": 4}
+    style = {"fontsize": 7.5, "color": INK, "ha": "left", "va": "center", "bbox": white_box(0.8), "zorder": 4}
     for node, ranks in nodes.items():
         for first, last in rectangles([places[rank] for rank in ranks]):
             left, top = layout.x[first[0]] + 0.025, layout.y[first[1]] + 0.04
@@ -165,7 +167,7 @@ def _count(groups: Sequence[Sequence[int]], axis: str) -> str:
 
 
 def _crossing(groups: Sequence[Sequence[int]], ranks_per_node: int, num_nodes: int) -> str:
-    """Whether the groups stay on their nodes; empty where there is nothing to tell."""
+    """Whether the groups stay on their nodes; empty where there is only one node."""
     if num_nodes < 2 or len(groups[0]) == 1:
         return ""
     widths = {len({rank // ranks_per_node for rank in ranks}) for ranks in groups}
@@ -174,7 +176,7 @@ def _crossing(groups: Sequence[Sequence[int]], ranks_per_node: int, num_nodes: i
     return f", {'each ' if len(groups) > 1 else ''}across {'up to ' if len(widths) > 1 else ''}{max(widths)} nodes"
 
 
-def _told(shape: Mesh, nodes: Mapping[int, Sequence[int]], ranks_per_node: int) -> str:
+def _describe(shape: Mesh, nodes: Mapping[int, Sequence[int]], ranks_per_node: int) -> str:
     axes = " × ".join(f"{name} {size}" for name, size in shape.sizes.items())
     on = f" on {len(nodes)} node{'s' if len(nodes) > 1 else ''} of {ranks_per_node}" if nodes else ""
     return f"{axes}, {len(shape.ranks)} rank{'s' if len(shape.ranks) > 1 else ''}{on}"

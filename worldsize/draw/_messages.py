@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from worldsize import units
-from worldsize.draw.message_panels import WIDTH, Still
+from worldsize.draw.message_panels import WIDTH, StepPanels
 from worldsize.draw.message_player import animated
 from worldsize.draw.message_steps import Round, rounds
 from worldsize.draw.picture import Picture
 from worldsize.timeline import Timeline
 
-_TOLD_STEPS = 3  # or runs of equal ones
+_MOST_LISTED = 3  # or runs of equal ones
 
 
 class Messages(Picture):
     """The still picture of a run's messages, which a page that may run scripts turns into an animation."""
 
     def __init__(self, ranks: Sequence[int], steps: Sequence[Round], total: int, title: str, alt: str) -> None:
-        still = Still(ranks, steps)
-        super().__init__(WIDTH, still.height, alt, layout=None)
-        more = f": the first {len(still.steps)} of {total} steps" if len(still.steps) < total else ""
-        still.draw(self.add_axes((0, 0, 1, 1)), (title or "Messages") + more)
+        panels = StepPanels(ranks, steps)
+        super().__init__(WIDTH, panels.height, alt, layout=None)
+        more = f": the first {len(panels.steps)} of {total} steps" if len(panels.steps) < total else ""
+        panels.draw(self.add_axes((0, 0, 1, 1)), (title or "Messages") + more)
         self._of = ranks, steps, total, title
 
     def _html(self, encoded: str) -> str:
@@ -33,7 +33,7 @@ def messages(run: Timeline, title: str = "", num_steps: int = 64) -> Messages:
     """Who sends what to whom in each step: the ranks on a circle, an arrow a message, as the run recorded them.
 
     In a notebook and in its HTML it is an animation with play, pause, single steps and a slider, needs no kernel and
-    loads nothing; elsewhere, the first steps side by side. `rounds` tells how messages fall into steps. A collective
+    loads nothing; elsewhere, the first steps side by side. `rounds` says how messages fall into steps. A collective
     whose messages are not recorded is a spoke from each of its ranks. At most `num_steps` steps are shown.
 
     Raises:
@@ -54,17 +54,17 @@ def _alt(ranks: Sequence[int], steps: Sequence[Round], title: str) -> str:
     every = [transfer for step in steps for transfer in step.transfers]
     size = units.format_bytes(sum(transfer.size_bytes for transfer in every if transfer.is_message))
     num_messages = sum(transfer.is_message for transfer in every)
-    told = [f"{num_messages} messages, {size} in all"] if num_messages else []
-    told += [f"{len(every) - num_messages} collectives"] if len(every) > num_messages else []
+    counts = [f"{num_messages} messages, {size} in all"] if num_messages else []
+    counts += [f"{len(every) - num_messages} collectives"] if len(every) > num_messages else []
     about = f"Messages ({title})" if title else "Messages"
-    return f"{about} among {len(ranks)} ranks in {len(steps)} steps: {' and '.join(told)}. {_first_told(steps)}"
+    return f"{about} among {len(ranks)} ranks in {len(steps)} steps: {' and '.join(counts)}. {_describe_first(steps)}"
 
 
-def _first_told(steps: Sequence[Round]) -> str:
+def _describe_first(steps: Sequence[Round]) -> str:
     """The first steps in words, equal ones in one sentence."""
     sentences, number = [], 1
-    for text, same in groupby(step.told() for step in steps):
+    for text, same in groupby(step.describe() for step in steps):
         until = number + len(list(same)) - 1
         sentences.append(f"{f'Step {number}' if until == number else f'Steps {number} to {until}'}: {text}.")
         number = until + 1
-    return " ".join(sentences[:_TOLD_STEPS])
+    return " ".join(sentences[:_MOST_LISTED])

@@ -9,7 +9,8 @@ from statistics import median
 
 from matplotlib.axes import Axes
 
-from worldsize.draw.picture import BLACK, BLUE, GREEN, GREY, INK, LEGEND, ORANGE, VERMILLION, Picture, finish
+from worldsize.draw.palette import BLACK, BLUE, GREEN, GREY, INK, ORANGE, VERMILLION
+from worldsize.draw.picture import Picture, finish
 
 StepTimes = Mapping[int, Sequence[float]]
 _STYLES = [(VERMILLION, "o"), (GREEN, "s"), (BLUE, "^"), (ORANGE, "D"), (BLACK, "v")]
@@ -50,9 +51,12 @@ def scaling(step_times_s: StepTimes | Mapping[str, StepTimes], title: str = "Spe
         right.plot(list(speedups.median), efficiencies, linestyle=(0, (5, 3)), **style)
     _finish(picture, axes, right, ranks, title)
     if len(series) == 1:
-        _tell_efficiency(axes, right, series[first].median)
+        _label_efficiency(axes, right, series[first].median)
 
-    alts = [f"{label}, {_told(speedups)}" if len(series) > 1 else _told(speedups) for label, speedups in series.items()]
+    alts = [
+        f"{label}, {_describe(speedups)}" if len(series) > 1 else _describe(speedups)
+        for label, speedups in series.items()
+    ]
     fitted = f" to {first}" if len(series) > 1 else ""
     picture.alt = f"{title}: {'. '.join(alts)}. Amdahl's law fits{fitted} with a serial fraction of {serial:.0%}."
     return picture
@@ -71,7 +75,7 @@ def _by_label(step_times_s: StepTimes | Mapping[str, StepTimes]) -> dict[str, St
     series = {"measured": step_times_s} if is_one else dict(step_times_s)
     if not series or not all(1 in times_s and all(times_s.values()) for times_s in series.values()):  # type: ignore[operator, union-attr]
         raise ValueError(
-            "Scaling is told relative to one rank: give {1: [seconds, ...], 2: [seconds, ...], ...}, "
+            "Scaling is relative to one rank: give {1: [seconds, ...], 2: [seconds, ...], ...}, "
             'or several of these by name, as in {"measured": {1: ...}, "predicted": {1: ...}}.'
         )
     if min(time_s for times_s in series.values() for steps in times_s.values() for time_s in steps) <= 0:  # type: ignore[union-attr]
@@ -105,7 +109,7 @@ def _draw_speedups(axes: Axes, label: str, speedups: _Speedups, colour: str, mar
         axes.plot(ranks, medians, label=label, **style)
 
 
-def _tell_efficiency(axes: Axes, right: Axes, speedups: Mapping[int, float]) -> None:
+def _label_efficiency(axes: Axes, right: Axes, speedups: Mapping[int, float]) -> None:
     for n, speedup in speedups.items():
         at = n, 100 * speedup / n
         is_above = right.transData.transform(at)[1] >= axes.transData.transform((n, speedup))[1]
@@ -129,13 +133,13 @@ def _finish(picture: Picture, axes: Axes, right: Axes, ranks: Sequence[int], tit
     right.yaxis.set_major_formatter("{x:.0f}%")
     finish(axes, title, frame=("left", "bottom", "right"))
     finish(right, "", frame=("right",))
-    picture.legend(*axes.get_legend_handles_labels(), ncols=3, fontsize=9, **LEGEND)
+    picture.legend_below(*axes.get_legend_handles_labels(), ncols=3, fontsize=9)
 
 
-def _told(speedups: _Speedups) -> str:
+def _describe(speedups: _Speedups) -> str:
     more = [(n, speedup) for n, speedup in speedups.median.items() if n > 1]
-    told = [f"{n} ranks {speedup:.2f} times as fast, efficiency {speedup / n:.0%}" for n, speedup in more]
-    return "; ".join(told) or "one rank alone"
+    listed = [f"{n} ranks {speedup:.2f} times as fast, efficiency {speedup / n:.0%}" for n, speedup in more]
+    return "; ".join(listed) or "one rank alone"
 
 
 def _quantile(values: Sequence[float], fraction: float) -> float:

@@ -9,9 +9,11 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 
 from worldsize import units
-from worldsize.draw.legend import Key
-from worldsize.draw.picture import INK, SCREEN_DPI, Picture, finish
-from worldsize.draw.timeline_content import Busy
+from worldsize.draw.annotations import white_box
+from worldsize.draw.palette import INK
+from worldsize.draw.picture import SCREEN_DPI, Picture, finish
+from worldsize.draw.timeline_content import TimelineContent
+from worldsize.draw.timeline_legend import TimelineLegend
 from worldsize.draw.timeline_panel import Panel, lane_names_in, rank_names_in
 from worldsize.intervals import length_s
 from worldsize.timeline import Timeline
@@ -20,45 +22,46 @@ _WIDTH, _RIGHT = 9.0, 0.15  # inches, as all sizes here
 _TITLE, _SUBTITLE, _AXIS, _BETWEEN, _FOOT = 0.34, 0.2, 0.52, 0.1, 0.18
 _LANE_PX, _MORE_LANE_PX = 30, 20  # a row's height, and what each lane more adds
 _ROWS_PX, _PANELS_PX = 500, 380  # the most that all rows get, in one panel or in several
-_SAME = 0.0005  # a relative difference that is none
+_SAME = 0.0005  # a relative difference too small to count
 _LONG_ARROW = 0.15  # of the axis: has room for a number
 
 
 class _Part(NamedTuple):
-    busy: Busy
+    busy: TimelineContent
     title: str
     subtitle: str = ""
 
 
 def timeline(
-    run: Timeline, title: str = "", streams: Collection[str] | None = None, *, tells_shares: bool = True
+    run: Timeline, title: str = "", streams: Collection[str] | None = None, *, shows_shares: bool = True
 ) -> Picture:
     """What each rank did when: a row a rank, a lane a stream; bubbles hatched, exposed communication underlined.
 
     A *bubble* is time in which a rank does not work; in it, communication is *exposed* (see `Timeline`), and the rest
     is idle. Shares are means over the ranks that have an event; where two streams overlap, each moment counts once.
     `streams` picks what is drawn. Without it, a real run's spans alone where the rest is the recorded calls, which
-    they cover; else all. Waiting has no lane of its own beside work. `tells_shares=False`: the reader is to find them.
+    they cover; else everything. Waiting has no lane of its own beside work. `shows_shares=False` leaves the shares for
+    the reader to find.
 
     Raises:
         ValueError: There is nothing to draw.
     """
-    busy = Busy(run, streams)
+    busy = TimelineContent(run, streams)
     about = f"Timeline ({title})" if title else "Timeline"
     over = f"{len(busy.of_rank)} ranks over {units.format_time_s(busy.length_s)}"
-    if not tells_shares:
-        picture, _ = _draw([_Part(busy, title)], tells_shares=False)
+    if not shows_shares:
+        picture, _ = _draw([_Part(busy, title)], shows_shares=False)
         picture.alt = f"{about} of {over}."
         return picture
-    told = busy.told()
-    picture, _ = _draw([_Part(busy, f"{title}: {told}" if title else told)])
+    shares_text = busy.describe()
+    picture, _ = _draw([_Part(busy, f"{title}: {shares_text}" if title else shares_text)])
     shares = ", ".join(f"{kind} {share:.0%}" for kind, share in busy.shares().items())
-    picture.alt = f"{about} of {over}; share of the ranks' time: {shares}; {told}."
+    picture.alt = f"{about} of {over}; share of the ranks' time: {shares}; {shares_text}."
     return picture
 
 
 def timelines(runs: Mapping[str, Timeline], title: str = "", streams: Collection[str] | None = None) -> Picture:
-    """Several runs, one below the other on one axis of time, each told by how it differs from the first.
+    """Several runs, one below the other on one axis of time, each described by how it differs from the first.
 
     Each begins at 0, with its first event. A dashed line is where the first run ends; an arrow from it shows how much
     earlier or later another does.
@@ -68,14 +71,14 @@ def timelines(runs: Mapping[str, Timeline], title: str = "", streams: Collection
     """
     if len(runs) < 2:
         raise ValueError(
-            "To compare takes two runs: give {label: timeline, label: timeline, ...}, the reference first."
+            "A comparison takes two runs: give {label: timeline, label: timeline, ...}, the reference first."
         )
-    all_busy = {label: Busy(run, streams) for label, run in runs.items()}
+    all_busy = {label: TimelineContent(run, streams) for label, run in runs.items()}
     (first_label, first), *others = all_busy.items()
-    parts = [_Part(first, f"{first_label}: {units.format_time_s(first.length_s)}", first.told())]
+    parts = [_Part(first, f"{first_label}: {units.format_time_s(first.length_s)}", first.describe())]
     for label, busy in others:
         than = f"{label}: {units.format_time_s(busy.length_s)}, {_longer(first, busy)} {first_label}"
-        parts.append(_Part(busy, than, ": ".join([busy.told(), *_more_exposed(first, busy)])))
+        parts.append(_Part(busy, than, ": ".join([busy.describe(), *_more_exposed(first, busy)])))
     picture, panels = _draw(parts, title)
     for panel in panels:
         _mark_end(panel, first.length_s)
@@ -84,48 +87,66 @@ def timelines(runs: Mapping[str, Timeline], title: str = "", streams: Collection
     return picture
 
 
-def _draw(parts: Sequence[_Part], title: str = "", tells_shares: bool = True) -> tuple[Picture, list[Panel]]:
-    """A picture of these parts, one below the other, on one axis of time."""
-    num_rows = sum(len(part.busy.of_rank) for part in parts)
-    num_lanes = max(len(part.busy.lanes) for part in parts)
-    row = (
-        max(
-            2, min(_LANE_PX + _MORE_LANE_PX * (num_lanes - 1), (_PANELS_PX if len(parts) > 1 else _ROWS_PX) // num_rows)
-        )
-        / SCREEN_DPI
-    )
-    aside = max(lane_names_in(part.busy, row) for part in parts)
-    left = aside + max(rank_names_in(part.busy) for part in parts)
-    width = _WIDTH - left - _RIGHT
-    length = max(part.busy.length_s for part in parts)
-    factor, unit = units.time_scale(length)
-    key = Key([part.busy for part in parts], left, width, tells_shares)
-    foot = _FOOT if len(parts) > 1 else 0.0
-    heads = [_TITLE + (_SUBTITLE if part.subtitle else 0) for part in parts]
-    below = _BETWEEN * (len(parts) - 1) + _AXIS + key.height
-    total = sum(heads) + row * num_rows + foot * len(parts) + below + (_TITLE if title else 0)
+class _Layout:
+    """Where the parts of a picture are, in inches: one below the other, on one axis of time."""
 
-    picture = Picture(_WIDTH, total, layout=None)
-    top = total
+    def __init__(self, parts: Sequence[_Part], title: str, shows_shares: bool) -> None:
+        runs = [part.busy for part in parts]
+        num_rows = sum(len(busy.of_rank) for busy in runs)
+        most_px = (_PANELS_PX if len(parts) > 1 else _ROWS_PX) // num_rows
+        wanted_px = _LANE_PX + _MORE_LANE_PX * (max(len(busy.lanes) for busy in runs) - 1)
+        self.row = max(2, min(wanted_px, most_px)) / SCREEN_DPI
+        self.aside = max(lane_names_in(busy, self.row) for busy in runs)
+        self.left = self.aside + max(rank_names_in(busy) for busy in runs)
+        self.width = _WIDTH - self.left - _RIGHT
+        self.length_s = max(busy.length_s for busy in runs)
+        self.legend = TimelineLegend(runs, self.left, self.width, shows_shares)
+        self.foot = _FOOT if len(parts) > 1 else 0.0
+        self.title = _TITLE if title else 0.0
+        below = _BETWEEN * (len(parts) - 1) + _AXIS + self.legend.height
+        self.total = self.title + sum(map(self.head, parts)) + sum(map(self.panel, parts)) + below
+
+    def head(self, part: _Part) -> float:
+        """The height of what stands above a part's rows."""
+        return _TITLE + (_SUBTITLE if part.subtitle else 0)
+
+    def panel(self, part: _Part) -> float:
+        """The height of a part's rows, and of the arrow below them."""
+        return self.row * len(part.busy.of_rank) + self.foot
+
+
+def _draw(parts: Sequence[_Part], title: str = "", shows_shares: bool = True) -> tuple[Picture, list[Panel]]:
+    """A picture of these parts, one below the other, on one axis of time."""
+    layout = _Layout(parts, title, shows_shares)
+    factor, unit = units.time_scale(layout.length_s)
+    picture = Picture(_WIDTH, layout.total, layout=None)
+    top = layout.total - layout.title
     if title:
-        top -= _TITLE
-        picture.text(left / _WIDTH, (top + 0.08) / total, title, fontsize=12, fontweight="bold", color=INK)
+        place = layout.left / _WIDTH, (top + 0.08) / layout.total
+        picture.text(*place, title, fontsize=12, fontweight="bold", color=INK)
     panels = []
-    for part, head in zip(parts, heads, strict=True):
-        height = row * len(part.busy.of_rank) + foot
-        top -= head + height
-        axes = picture.add_axes((left / _WIDTH, top / total, width / _WIDTH, height / total))
-        axes.set(xlim=(0, length / factor or 1))
-        panels.append(Panel(axes, part.busy, factor, row, width / length if length else 0, aside))
-        panels[-1].draw()
-        axes.set_ylim(len(part.busy.of_rank) + foot / row, 0)
-        _head(axes, part)
+    for part in parts:
+        top -= layout.head(part) + layout.panel(part)
+        panels.append(_add_panel(picture, layout, part, top, factor))
         top -= _BETWEEN
     for panel in panels[:-1]:
         panel.axes.tick_params(axis="x", length=0, labelbottom=False)
     panels[-1].axes.set_xlabel(f"time ({unit})", color=INK)
-    key.draw(picture)
+    layout.legend.draw(picture)
     return picture, panels
+
+
+def _add_panel(picture: Picture, layout: _Layout, part: _Part, bottom: float, factor: float) -> Panel:
+    """The panel of a part, drawn `bottom` inches above the picture's lower edge."""
+    total, height = layout.total, layout.panel(part)
+    axes = picture.add_axes((layout.left / _WIDTH, bottom / total, layout.width / _WIDTH, height / total))
+    axes.set(xlim=(0, layout.length_s / factor or 1))
+    inch = layout.width / layout.length_s if layout.length_s else 0
+    panel = Panel(axes, part.busy, factor, layout.row, inch, layout.aside)
+    panel.draw()
+    axes.set_ylim(len(part.busy.of_rank) + layout.foot / layout.row, 0)
+    _head(axes, part)
+    return panel
 
 
 def _head(axes: Axes, part: _Part) -> None:
@@ -136,7 +157,7 @@ def _head(axes: Axes, part: _Part) -> None:
         axes.annotate(part.subtitle, (0, 1), xycoords="axes fraction", **style)
 
 
-def _longer(first: Busy, other: Busy) -> str:
+def _longer(first: TimelineContent, other: TimelineContent) -> str:
     ratio = other.length_s / first.length_s if first.length_s else 1.0
     if abs(ratio - 1) < _SAME:
         return "as long as"
@@ -150,7 +171,7 @@ def _is_far(ratio: float) -> bool:
     return not 0.1 < ratio < 3
 
 
-def _more_exposed(first: Busy, other: Busy) -> list[str]:
+def _more_exposed(first: TimelineContent, other: TimelineContent) -> list[str]:
     """How much more communication is exposed, and on which rank most; nothing when none communicates."""
     if not (first.has_communication or other.has_communication):
         return []
@@ -158,11 +179,11 @@ def _more_exposed(first: Busy, other: Busy) -> list[str]:
     if abs(more_s) <= _SAME * first.length_s:
         return ["as much exposed as in the first"]
     by_rank = {r: length_s(other.exposed[r]) - length_s(first.exposed[r]) for r in other.exposed if r in first.exposed}
-    told = f"exposed {_more(more_s)} a rank"
+    text = f"exposed {_more(more_s)} a rank"
     if by_rank:
         rank = max(by_rank, key=lambda r: abs(by_rank[r]))
-        told += f", {_more(by_rank[rank])} on rank {rank}"
-    return [told]
+        text += f", {_more(by_rank[rank])} on rank {rank}"
+    return [text]
 
 
 def _more(time_s: float) -> str:
@@ -181,11 +202,10 @@ def _mark_end(panel: Panel, end_s: float) -> None:
         "", (own, y), (reference, y), arrowprops={"arrowstyle": "-|>", "color": INK, "shrinkA": 0, "shrinkB": 0}
     )
     ratio = own / reference if reference else math.inf
-    told = f"× {units.significant(ratio)}" if _is_far(ratio) else f"{ratio - 1:+.1%}".replace("-", "−")
+    text = f"× {units.significant(ratio)}" if _is_far(ratio) else f"{ratio - 1:+.1%}".replace("-", "−")
     style = {"va": "center", "fontsize": 8.5, "color": INK}
     if abs(own - reference) > _LONG_ARROW * axes.get_xlim()[1]:
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 2}
-        axes.text((own + reference) / 2, y, told, ha="center", bbox=box, **style)
+        axes.text((own + reference) / 2, y, text, ha="center", bbox=white_box(2), **style)
     else:
         beside = {"xytext": (-6, 0), "textcoords": "offset points", "ha": "right"}
-        axes.annotate(told, (min(own, reference), y), **beside, **style)
+        axes.annotate(text, (min(own, reference), y), **beside, **style)

@@ -1,4 +1,4 @@
-"""How each kind of work looks on a timeline: a colour, and a form that tells it without colour."""
+"""How each kind of work looks on a timeline: a colour, and a form that shows it without colour."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.transforms import Transform
 
-from worldsize.draw.picture import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILLION, YELLOW
+from worldsize.draw.palette import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILLION, YELLOW
 
 _HEAD, _FOOT = (0.0, 0.2), (0.8, 1.0)
 _CLOSED = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]

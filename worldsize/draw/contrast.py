@@ -1,6 +1,6 @@
 """What should be against what is: small pictures of a failure, for checks, which know both.
 
-They draw what a student's code gave, whatever that is: a number that is none is told in words, and long lists are cut.
+They draw whatever a student's code gave: what is not a number is shown in words, and long lists are cut.
 """
 
 from __future__ import annotations
@@ -8,10 +8,14 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+from matplotlib.axes import Axes
 from PIL import Image
 
-from worldsize.draw.picture import BLACK, GREEN, LEGEND, SKY, VERMILLION, Picture, finish
+from worldsize.draw.annotations import label_point, white_box
+from worldsize.draw.palette import BLACK, GREEN, SKY, VERMILLION
+from worldsize.draw.picture import Picture, finish
 
 _MAX_ROWS = 12
 _MAX_LABEL_CHARS = 40
@@ -29,41 +33,51 @@ class SmallPicture(Picture):
         return file.getvalue()
 
 
+class _Row(NamedTuple):
+    """What should be and what is under one label; None where nothing is."""
+
+    label: str
+    expected: float
+    actual: float | None
+
+    def __str__(self) -> str:
+        return f"{self.label}: {_text(self.expected)} expected, {_text(self.actual)} got"
+
+
 def bars(expected: Mapping[str, float], actual: Mapping[str, float], title: str, unit: str = "") -> SmallPicture:
-    """Two bars for each label: what should be and what is; a label that `actual` lacks, or a nan, is told in words.
+    """Two bars for each label: what should be and what is; a label that `actual` lacks, or a nan, is shown in words.
 
     Raises:
         ValueError: nothing is expected.
     """
-    labels = list(expected)[:_MAX_ROWS]
-    if not labels:
+    if not expected:
         raise ValueError("There is nothing to compare: give {label: number}.")
-    wanted = [_number(expected[label]) for label in labels]
-    given = [_number(actual[label]) if label in actual else None for label in labels]
-    lengths = [abs(value) for value in (*wanted, *given) if value is not None and math.isfinite(value)]
-    longest = max(lengths, default=0.0) or 1.0
-
-    picture = SmallPicture(_WIDTH, 1.3 + 0.52 * len(labels))
+    rows = [
+        _Row(label, _number(expected[label]), _number(actual[label]) if label in actual else None)
+        for label in list(expected)[:_MAX_ROWS]
+    ]
+    picture = SmallPicture(_WIDTH, 1.3 + 0.52 * len(rows))
     axes = picture.subplots()
-    rows = ((wanted, -0.2, GREEN, "", "should be"), (given, 0.2, VERMILLION, "//", "is"))
-    for values, offset, colour, hatch, name in rows:
-        places = [row + offset for row in range(len(labels))]
-        widths = [value if value is not None and math.isfinite(value) else 0.0 for value in values]
-        style = {"color": colour, "hatch": hatch, "edgecolor": "white", "height": 0.36}
-        axes.barh(places, widths, label=name, **style)
-        for place, width, value in zip(places, widths, values, strict=True):
-            shift = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
-            axes.annotate(_told(value), (max(width, 0.0), place), **shift)
+    _draw_bars(axes, [row.expected for row in rows], -0.2, color=GREEN, label="should be")
+    _draw_bars(axes, [row.actual for row in rows], 0.2, color=VERMILLION, hatch="//", label="is")
     axes.axvline(0, color=BLACK, linewidth=0.8)
-    lowest = min(0.0, *(v for v in (*wanted, *given) if v is not None and math.isfinite(v)), 0.0)
-    axes.set(xlim=(1.1 * lowest, 1.18 * longest), xlabel=unit)
-    axes.set_yticks(range(len(labels)), [_cut(label) for label in labels])
+    lengths = [length for row in rows for value in (row.expected, row.actual) if (length := _length(value))]
+    longest = max(map(abs, lengths), default=1.0)
+    axes.set(xlim=(1.1 * min([0.0, *lengths]), 1.18 * longest), xlabel=unit)
+    axes.set_yticks(range(len(rows)), [_cut(row.label) for row in rows])
     axes.invert_yaxis()
-    picture.legend(ncols=2, handleheight=1.2, **LEGEND)
+    picture.legend_below(ncols=2, handleheight=1.2)
     finish(axes, title, frame=("bottom",))
-    told = [f"{label}: {_told(w)} expected, {_told(g)} got" for label, w, g in zip(labels, wanted, given, strict=True)]
-    picture.alt = f"{title}. {'; '.join(told)}{_rest(len(expected))}."
+    picture.alt = f"{title}. {'; '.join(map(str, rows))}{_rest(len(expected))}."
     return picture
+
+
+def _draw_bars(axes: Axes, values: Sequence[float | None], offset: float, **style: Any) -> None:
+    places = [row + offset for row in range(len(values))]
+    lengths = [_length(value) for value in values]
+    axes.barh(places, lengths, edgecolor="white", height=0.36, **style)
+    for place, length, value in zip(places, lengths, values, strict=True):
+        label_point(axes, _text(value), (max(length, 0.0), place), (4, 0), va="center")
 
 
 def grid(rows: Mapping[str, Sequence[str]], columns: Sequence[str], good: str, title: str) -> SmallPicture:
@@ -82,7 +96,7 @@ def grid(rows: Mapping[str, Sequence[str]], columns: Sequence[str], good: str, t
             is_good = word == good
             style = {"height": 0.9, "left": column - 0.48, "hatch": "" if is_good else "//", "edgecolor": "white"}
             axes.barh(row, 0.96, color=SKY if is_good else VERMILLION, **style)
-            box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.9, "pad": 1.5}
+            box = white_box(1.5, alpha=0.9)
             axes.text(column, row, _cut(word), ha="center", va="center", fontsize=9, bbox=box)
     axes.set(xlim=(-0.5, len(columns) - 0.5))
     axes.set_yticks(range(len(labels)), [_cut(label) for label in labels])
@@ -91,8 +105,8 @@ def grid(rows: Mapping[str, Sequence[str]], columns: Sequence[str], good: str, t
     axes.invert_yaxis()
     axes.tick_params(length=0)
     finish(axes, title, frame=())
-    told = [f"{label}: {_places(rows[label], columns)}" for label in labels]
-    picture.alt = f"{title}. {'; '.join(told)}{_rest(len(rows))}."
+    listed = [f"{label}: {_places(rows[label], columns)}" for label in labels]
+    picture.alt = f"{title}. {'; '.join(listed)}{_rest(len(rows))}."
     return picture
 
 
@@ -107,7 +121,12 @@ def _number(value: float) -> float:
         return math.inf
 
 
-def _told(value: float | None) -> str:
+def _length(value: float | None) -> float:
+    """The length of a value's bar, 0 where it cannot be drawn."""
+    return value if value is not None and math.isfinite(value) else 0.0
+
+
+def _text(value: float | None) -> str:
     return "nothing" if value is None else f"{value:.4g}"
 
 

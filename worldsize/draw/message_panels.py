@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from worldsize.draw.circle import Circle
-from worldsize.draw.lettering import Lettering
 from worldsize.draw.message_steps import Round
-from worldsize.draw.picture import BLUE, INK, VERMILLION
+from worldsize.draw.outlined_text import OutlinedText
+from worldsize.draw.palette import BLUE, INK, VERMILLION
+from worldsize.draw.rank_circle import Circle
 
 WIDTH = 9.0  # inches, as all sizes here
 _TITLE, _CAPTION, _MARGIN = 0.36, 0.42, 0.15
@@ -21,8 +21,8 @@ _GRIDS = [(8, 6, 12, 8), (24, 4, 8, 6.5), (math.inf, 2, 2, 7)]  # for up to so m
 _NODE_COLOUR, _FAINT_INK = "#E4EEF5", "#666666"
 
 
-class Still:
-    """Where everything goes; `height` is the picture's."""
+class StepPanels:
+    """The layout of the panels; `height` is the picture's."""
 
     def __init__(self, ranks: Sequence[int], steps: Sequence[Round]) -> None:
         _, columns, num_shown, self.size = next(grid for grid in _GRIDS if len(ranks) <= grid[0])
@@ -32,7 +32,7 @@ class Still:
         self.height = _TITLE + math.ceil(len(self.steps) / self.columns) * (self.cell + _CAPTION)
 
     def draw(self, axes: Axes, title: str) -> None:
-        """Nothing; afterwards these axes, as large as the picture, show the steps."""
+        """Draw the steps into axes as large as the picture."""
         axes.set(xlim=(0, WIDTH), ylim=(self.height, 0))
         axes.set_axis_off()
         style = {"fontsize": 11, "fontweight": "bold", "color": INK, "va": "center"}
@@ -65,7 +65,7 @@ class Still:
         self._write(axes, list(names.values()), list(names), size=self.size)
 
     def _write(self, axes: Axes, texts: Sequence[str], places: Sequence[tuple[float, float]], **style) -> None:
-        axes.add_artist(Lettering(axes.figure, texts, places, axes.transData, **style))
+        axes.add_artist(OutlinedText(axes.figure, texts, places, axes.transData, **style))
 
 
 def _discs(centres: Sequence[tuple[float, float]], radius: float) -> Path:

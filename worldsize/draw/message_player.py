@@ -8,8 +8,8 @@ from html import escape
 from importlib.resources import files
 
 from worldsize import units
-from worldsize.draw.circle import Circle
 from worldsize.draw.message_steps import Round
+from worldsize.draw.rank_circle import Circle
 
 _RADIUS, _WIDTH, _HEIGHT = 150, 640, 370  # pixels
 
@@ -21,9 +21,8 @@ def animated(still: str, ranks: Sequence[int], steps: Sequence[Round], total: in
     that any number of animations can share a page.
     """
     data = escape(json.dumps(_data(ranks, steps, total, title), separators=(",", ":")), quote=True)
-    style, script = (
-        files("worldsize.draw").joinpath(f"message_player.{kind}").read_text("utf-8") for kind in ("css", "js")
-    )
+    folder = files("worldsize.draw")
+    style, script = (folder.joinpath(f"message_player.{kind}").read_text("utf-8") for kind in ("css", "js"))
     box = f'<div class="worldsize-messages" data-run="{data}">{still}</div>'
     return f"<style>{style}</style>{box}<script>{script}</script>"
 
@@ -32,7 +31,7 @@ def _data(ranks: Sequence[int], steps: Sequence[Round], total: int, title: str) 
     """Places and curves in pixels, and for each step what it says and which curve is travelled when, in seconds."""
     circle = Circle(len(ranks), _RADIUS, _WIDTH / 2, _HEIGHT / 2)
     curves: dict[tuple[float, ...], int] = {}
-    told = []
+    shown = []
     for number, step in enumerate(steps, start=1):
         moves = []
         for transfer, curve in circle.curves(ranks, step.transfers):
@@ -40,9 +39,9 @@ def _data(ranks: Sequence[int], steps: Sequence[Round], total: int, title: str) 
             size = units.format_bytes(transfer.size_bytes)
             moves.append([at, transfer.start_s, transfer.end_s, size, transfer.is_message])
         when = f"{units.format_time_s(step.start_s)} to {units.format_time_s(step.end_s)}"
-        told.append(
+        shown.append(
             {
-                "says": f"Step {number} of {total}, {when}: {step.told()}.",
+                "says": f"Step {number} of {total}, {when}: {step.describe()}.",
                 "calls": [*step.names(), step.amount()] if step.names() else [],
                 "start": step.start_s,
                 "end": step.end_s,
@@ -58,5 +57,5 @@ def _data(ranks: Sequence[int], steps: Sequence[Round], total: int, title: str) 
         "nodes": [[round(x, 1) for x in circle.place(number)] for number in range(len(ranks))],
         "names": [[round(x, 1), round(y, 1), name] for (x, y), name in circle.names(ranks).items()],
         "curves": list(curves),
-        "steps": told,
+        "steps": shown,
     }

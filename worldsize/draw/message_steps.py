@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from worldsize import units
 from worldsize.event import Event, is_message, operations
 
-_TOLD = 8  # transfers that a sentence lists one by one
+_MOST_LISTED = 8  # transfers that a sentence lists one by one
 _ROUNDING = 1e-9  # of the run
 
 
@@ -29,7 +29,7 @@ class Transfer:
         """True for a message from one rank to one other."""
         return self.name == "send"
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """What it is, in words."""
         size = units.format_bytes(self.size_bytes)
         if self.is_message:
@@ -53,11 +53,11 @@ class Round:
         """When the last of them was over, in seconds."""
         return max(transfer.end_s for transfer in self.transfers)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Who sends what to whom, in words."""
-        told = [transfer.told() for transfer in self.transfers[:_TOLD]]
-        more = len(self.transfers) - len(told)
-        return "; ".join(told) + (f"; and {more} more" if more else "")
+        listed = [transfer.describe() for transfer in self.transfers[:_MOST_LISTED]]
+        more = len(self.transfers) - len(listed)
+        return "; ".join(listed) + (f"; and {more} more" if more else "")
 
     def names(self) -> list[str]:
         """The collectives among them."""
@@ -66,12 +66,12 @@ class Round:
     def amount(self) -> str:
         """How many, and how large: `4 × 16.4 kB`."""
         sizes = sorted({transfer.size_bytes for transfer in self.transfers})
-        told = " to ".join(units.format_bytes(size) for size in dict.fromkeys((sizes[0], sizes[-1])))
-        return f"{len(self.transfers)} × {told}" if len(self.transfers) > 1 else told
+        size = " to ".join(units.format_bytes(one) for one in dict.fromkeys((sizes[0], sizes[-1])))
+        return f"{len(self.transfers)} × {size}" if len(self.transfers) > 1 else size
 
 
 def rounds(events: Iterable[Event]) -> list[Round]:
-    """The steps of a run, in order, from nothing but what was recorded.
+    """The steps of a run, in order, from its recorded events alone.
 
     The step of a transfer is one more than the latest step that one of its ranks had behind it when it began there:
     when it was sent, or asked for if that was earlier (a collective: when the rank called). So what a rank has under
@@ -80,7 +80,7 @@ def rounds(events: Iterable[Event]) -> list[Round]:
     operated = [(_transfer(parts), {event.rank: event for event in parts}) for parts in operations(events)]
     operated.sort(key=lambda one: (one[0].start_s, one[0].end_s, one[0].ranks))
     slack_s = _ROUNDING * max((transfer.end_s for transfer, _ in operated), default=0.0)
-    behind: dict[int, _Behind] = defaultdict(_Behind)
+    behind: dict[int, _FinishedSteps] = defaultdict(_FinishedSteps)
     steps: dict[int, list[Transfer]] = defaultdict(list)
     for transfer, parts in operated:
         begun_s = {rank: min(event.start_s, transfer.start_s) + slack_s for rank, event in parts.items()}
@@ -91,7 +91,7 @@ def rounds(events: Iterable[Event]) -> list[Round]:
     return [Round(tuple(sorted(steps[step], key=lambda one: one.ranks))) for step in sorted(steps)]
 
 
-class _Behind:
+class _FinishedSteps:
     """The latest step that a rank has behind it, by time."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class _Behind:
         return self._steps[place - 1] if place else 0
 
     def add(self, end_s: float, step: int) -> None:
-        """Nothing; afterwards the rank has this step behind it from then on."""
+        """Note that the rank has this step behind it from `end_s` on."""
         if self.at(end_s) >= step:
             return
         place = bisect_right(self._ends_s, end_s)

@@ -1,7 +1,4 @@
-"""What all pictures share: a figure that says in words what it shows, and one palette.
-
-Colours are Okabe and Ito's; every colour has a second sign beside it: a hatch, label, marker or line style.
-"""
+"""A figure that says in words what it shows, in light and dark themes."""
 
 from __future__ import annotations
 
@@ -13,15 +10,11 @@ from typing import Any, Literal
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-YELLOW, BLUE, VERMILLION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
-IDLE, INK, GREY, FAINT = "#EDEDED", "#333333", "#808080", "#BBBBBB"
-PART_STYLES = [(BLUE, ""), (SKY, "//"), (ORANGE, ".."), (GREEN, "\\\\"), (PURPLE, "xx"), (YELLOW, "++")]
-LINE_STYLES = [(SKY, "-", ""), (BLACK, "--", ""), (VERMILLION, ":", ""), (BLUE, "-.", ""), (GREEN, "-", "s")]
+from worldsize.draw.palette import INK
+
 SCREEN_DPI, FILE_DPI = 96, 168
-Layout = Literal["constrained"] | None  # None: whoever draws places everything, which is faster
+Layout = Literal["constrained"] | None  # None: the drawing code places everything, which is faster
 _CLASS = "worldsize-picture"
-LEGEND = {"loc": "outside lower center", "frameon": False}
 
 
 def in_dark_theme(selector: str) -> str:
@@ -36,6 +29,10 @@ class Picture(Figure):
     def __init__(self, width: float, height: float, alt: str = "", layout: Layout = "constrained") -> None:
         super().__init__(figsize=(width, height), layout=layout)
         self.alt = alt
+
+    def legend_below(self, *entries: Any, **style: Any) -> None:
+        """Put the legend, of all panels or of these handles and labels, in a row below the picture."""
+        self.legend(*entries, loc="outside lower center", frameon=False, **style)
 
     def png(self, dpi: float = FILE_DPI) -> bytes:
         """The picture as the bytes of a PNG file, this many pixels an inch."""
@@ -56,13 +53,8 @@ class Picture(Figure):
 
 
 def finish(axes: Axes, title: str, frame: tuple[str, ...] = ("left", "bottom")) -> None:
-    """Gives a panel its title and the sides of its frame that are to be seen."""
+    """Give a panel its title and the visible sides of its frame."""
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
     for side, spine in axes.spines.items():
         spine.set_visible(side in frame)
     axes.tick_params(colors=INK)
-
-
-def line_styles() -> list[dict[str, Any]]:
-    """Lines that are told apart without colour, as matplotlib's arguments."""
-    return [{"color": colour, "linestyle": dashes, "marker": marker} for colour, dashes, marker in LINE_STYLES]

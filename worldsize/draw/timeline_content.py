@@ -10,10 +10,10 @@ from worldsize.intervals import Stretches, exposed, length_s, under_way, without
 from worldsize.timeline import Timeline
 
 
-class Busy:
+class TimelineContent:
     """A run by rank and lane; shares are means over the ranks that have an event.
 
-    A lane is a stream; `empty_lanes` are those in which a bubble is to be seen: the ones with work. Waiting has no
+    A lane is a stream; `empty_lanes` are those that show bubbles: the ones with work. Waiting has no
     lane of its own beside these.
     """
 
@@ -58,7 +58,7 @@ class Busy:
             for kind, of_ranks in times.items()
         }
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The bubble's share in words, and what it consists of."""
         bubble, bare = self.share(self.bubbles), self.share(self.exposed)
         if not self.has_communication:
@@ -71,9 +71,9 @@ class Busy:
 
 
 def _streams(run: Timeline, chosen: Collection[str] | None) -> Collection[str]:
-    told = {event.stream for event in run.events}
-    has_only_calls = SPANS in told and told <= {SPANS, COMMUNICATION, WAIT}
-    return chosen if chosen is not None else {SPANS} if has_only_calls else told
+    used = {event.stream for event in run.events}
+    has_only_calls = SPANS in used and used <= {SPANS, COMMUNICATION, WAIT}
+    return chosen if chosen is not None else {SPANS} if has_only_calls else used
 
 
 def _lanes(events: Sequence[Event]) -> tuple[list[str], list[int], dict[str, int]]:
@@ -81,8 +81,8 @@ def _lanes(events: Sequence[Event]) -> tuple[list[str], list[int], dict[str, int
     kinds: dict[str, set[str]] = {}
     for event in events:
         kinds.setdefault(event.stream, set()).add(event.kind)
-    works = sorted(stream for stream, told in kinds.items() if told - {COMMUNICATION, WAIT})
-    waits = sorted(stream for stream, told in kinds.items() if told == {WAIT})
+    works = sorted(stream for stream, found in kinds.items() if found - {COMMUNICATION, WAIT})
+    waits = sorted(stream for stream, found in kinds.items() if found == {WAIT})
     others = sorted(kinds.keys() - {*works, *waits})
     names = [*(works or waits), *others]
     lane_of = {stream: number for number, stream in enumerate(names)}

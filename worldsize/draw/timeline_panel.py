@@ -14,9 +14,10 @@ from matplotlib.patches import PathPatch
 from matplotlib.transforms import blended_transform_factory
 
 from worldsize.draw.block_styles import Style, blocks, rectangles, style_of
-from worldsize.draw.lettering import Lettering, width_in
-from worldsize.draw.picture import IDLE, INK, SCREEN_DPI
-from worldsize.draw.timeline_content import Busy
+from worldsize.draw.outlined_text import OutlinedText, width_in
+from worldsize.draw.palette import IDLE, INK
+from worldsize.draw.picture import SCREEN_DPI
+from worldsize.draw.timeline_content import TimelineContent
 from worldsize.event import COMMUNICATION, WAIT, Event
 from worldsize.intervals import Stretches
 
@@ -33,19 +34,19 @@ Place = tuple[int, int, float, float]  # row, lane, from, until
 
 
 class Panel:
-    """Draws a run into axes in which time is in units of `factor` seconds.
+    """A run drawn into axes in which time is in units of `factor` seconds.
 
     In inches: `row` is a row's height, `inch` a second's length, `aside` what the lanes' names take, 0 without names.
     """
 
-    def __init__(self, axes: Axes, busy: Busy, factor: float, row: float, inch: float, aside: float) -> None:
+    def __init__(self, axes: Axes, busy: TimelineContent, factor: float, row: float, inch: float, aside: float) -> None:
         self.axes, self.busy, self.factor = axes, busy, factor
         self.row, self.inch, self.aside = row, inch, aside
         self.row_of = {rank: number for number, rank in enumerate(busy.of_rank)}
         self.edges = np.array(lane_edges(busy))
 
     def draw(self) -> None:
-        """Nothing; afterwards all is drawn."""
+        """Draw the whole run."""
         self.axes.set(ylim=(len(self.row_of), 0), yticks=[])
         self._draw_ground()
         for kind in self.busy.kinds:
@@ -91,7 +92,7 @@ class Panel:
         self._add(Style(INK), boxes)
 
     def _letter(self) -> None:
-        """Writes on each block its name, else the number that ends it, else nothing: what has room."""
+        """Write on each block its name, or only the number it ends in, or nothing, depending on the room."""
         names: dict[Place, list[Event]] = {}
         for event in self.busy.events:
             if event.kind != WAIT and event.duration_s * self.inch > width_in("1") + _ROOM:
@@ -120,7 +121,7 @@ class Panel:
         return (self.edges[lane + 1] - self.edges[lane]) * self.row * SCREEN_DPI
 
     def _name_rows(self) -> None:
-        """Names ranks, and lanes where there is more than one: all of them, or as many as have room."""
+        """Name the ranks, and lanes where there is more than one: all of them, or as many as have room."""
         beside = blended_transform_factory(self.axes.transAxes, self.axes.transData)
         unit = self.axes.bbox.width / self.axes.figure.dpi  # inches of the axes' width
         step = int(np.ceil(_TEXT_PX / (self.row * SCREEN_DPI)))
@@ -140,22 +141,22 @@ class Panel:
 
     def _write(self, texts: Sequence[str], places: Sequence[tuple[float, float]], within, **style) -> None:
         if texts:
-            self.axes.add_artist(Lettering(self.axes.figure, texts, places, within, **style))
+            self.axes.add_artist(OutlinedText(self.axes.figure, texts, places, within, **style))
 
 
-def lane_edges(busy: Busy) -> list[float]:
+def lane_edges(busy: TimelineContent) -> list[float]:
     """Where each lane begins in a row of height 1, and the last one ends."""
     heights = [1.0 if lane in busy.empty_lanes or not busy.empty_lanes else _THIN for lane in range(len(busy.lanes))]
     scale = (1 - _GAP) / sum(heights)
     return [_GAP / 2 + scale * sum(heights[:lane]) for lane in range(len(heights) + 1)]
 
 
-def rank_names_in(busy: Busy) -> float:
+def rank_names_in(busy: TimelineContent) -> float:
     """Inches that the names of ranks need."""
     return max(width_in(f"rank {rank}", _NAME_SIZE) for rank in busy.of_rank) + 2 * _PAD
 
 
-def lane_names_in(busy: Busy, row: float) -> float:
+def lane_names_in(busy: TimelineContent, row: float) -> float:
     """Inches that the names of lanes need; 0 when there is one lane, or no room for names."""
     edges = lane_edges(busy)
     has_room = min(np.diff(edges)) * row * SCREEN_DPI >= _TEXT_PX
@@ -165,7 +166,7 @@ def lane_names_in(busy: Busy, row: float) -> float:
 
 
 def _fitting(events: Sequence[Event], room_in: float) -> str:
-    """What these events at one place are called, as long as there is room; nothing when there is none."""
+    """The name of these events at one place, empty when there is no room."""
     names = list(dict.fromkeys(event.name or event.kind for event in events))
     number = re.search(r"\d+$", names[0])
     choices = [" + ".join(names), *([number[0]] if number and len(names) == 1 else [])]

@@ -16,7 +16,7 @@ _MOST_PRINTED = 2000
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CallResult:
     """What a call gave and printed; or the sentence, and the student's own line, with which it failed."""
 
     value: Any = None
@@ -26,7 +26,7 @@ class Outcome:
     place: str = ""
 
 
-def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Outcome:
+def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> CallResult:
     """The outcome of a call; nothing that it prints, displays or draws with pyplot reaches the cell."""
     value, error, place = None, "", ""
     already = _open_figures()
@@ -40,7 +40,7 @@ def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Outcome:
     drawn = _close_figures(already)
     printed = (captured.stdout + captured.stderr)[-_MOST_PRINTED:]
     displayed = [output.data for output in captured.outputs]
-    return Outcome(drawn if value is None and not error else value, printed, displayed, error, place)
+    return CallResult(drawn if value is None and not error else value, printed, displayed, error, place)
 
 
 def _sentence(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""An explorer: live where somebody is there to move a slider, a picture and a sentence everywhere."""
+"""An explorer: live where a person can move a slider, a picture and a sentence everywhere."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from worldsize.draw.picture import in_dark_theme
 from worldsize.explore import frontend
-from worldsize.explore.captured_call import Outcome, call
-from worldsize.explore.parts import Part, Words, parts_of, words_of_bundle
-from worldsize.explore.ranges import Control, controls_of
+from worldsize.explore.captured_call import CallResult, call
+from worldsize.explore.controls import Control, controls_of
+from worldsize.explore.result_parts import Part, TextPart, part_of_bundle, parts_of
 from worldsize.explore.widgets import Panel
 
 # in the file the stills follow the live panel; of the two, a front end shows what works there
@@ -32,13 +32,13 @@ def explore(function: Callable[..., Any], /, **ranges: Any) -> Explorer:
 
     A range is `(low, high)`, `(low, high, step)`, or `(low, high, "x2")` to double at each step, as a range without a
     step does when its ends are 1000 times apart. A list, or a dict of texts and values, is a list to choose from;
-    `True` or `False` a check box; anything else is handed over as it is. A control starts at the function's default.
+    `True` or `False` a check box; anything else is passed on as it is. A control starts at the function's default.
     Values and results have the unit that their name ends in: `_s`, `_bytes`, `_flops`, `_fraction`.
 
     The function may give a number, a dict of numbers, a list of rows, a Timeline, a figure, text, or a tuple of these.
 
     Raises:
-        ValueError: a range that is none, an argument that the function does not have, or one that has no value.
+        ValueError: a malformed range, an argument that the function does not have, or one without a value.
     """
     controls, fixed = controls_of(function, ranges)
     return Explorer(function, controls, fixed)
@@ -58,26 +58,26 @@ class Explorer:
         name = getattr(self.function, "__name__", type(self.function).__name__)
         return name if name.isidentifier() else "the function"
 
-    def call(self, chosen: Mapping[str, Any]) -> Outcome:
+    def call(self, chosen: Mapping[str, Any]) -> CallResult:
         """What the function does with these values."""
         return call(self.function, {**self.fixed, **chosen})
 
-    def parts(self, outcome: Outcome) -> list[Part]:
-        """What is to be seen of an outcome that is no error.
+    def parts(self, outcome: CallResult) -> list[Part]:
+        """The visible parts of an outcome without an error.
 
         Raises:
             ValueError: it cannot be drawn; says why.
         """
-        parts = [*map(words_of_bundle, outcome.displayed), *parts_of(outcome.value, self.name)]
+        parts = [*map(part_of_bundle, outcome.displayed), *parts_of(outcome.value, self.name)]
         if outcome.printed:
-            parts.append(Words(f"<pre>{escape(outcome.printed)}</pre>", outcome.printed))
-        return parts or [Words(f"<p>{escape(self.name)} gave nothing.</p>", f"{self.name} gave nothing.")]
+            parts.append(TextPart(f"<pre>{escape(outcome.printed)}</pre>", outcome.printed))
+        return parts or [TextPart(f"<p>{escape(self.name)} gave nothing.</p>", f"{self.name} gave nothing.")]
 
     def stills(self) -> list[dict[str, str]]:
         """The explorer as it is at first, without sliders: for each part what a notebook shows, then a sentence.
 
         Raises:
-            RuntimeError: the function fails at its first values, which a reader could do nothing about.
+            RuntimeError: the function fails at its first values, where a reader cannot change them.
         """
         outcome = self.call({control.name: control.value for control in self.controls})
         if outcome.error:
@@ -86,12 +86,12 @@ class Explorer:
 
     def sentence(self) -> str:
         """What is explored, where it starts and how far it goes, in words."""
-        told = [f"{one.name} = {one.text(one.value)} ({one.told()})" for one in self.controls]
-        return f"{self.name} with {', '.join(told)}." if told else f"{self.name}."
+        settings = [f"{one.name} = {one.text(one.value)} ({one.describe()})" for one in self.controls]
+        return f"{self.name} with {', '.join(settings)}." if settings else f"{self.name}."
 
     def _stills_of(self, parts: list[Part]) -> list[dict[str, str]]:
         sentence = f"{self.sentence()} Run this cell in JupyterLab to change them."
-        bundles = [part.bundle() for part in [*parts, Words(f"<p>{escape(sentence)}</p>", sentence)]]
+        bundles = [part.bundle() for part in [*parts, TextPart(f"<p>{escape(sentence)}</p>", sentence)]]
         for bundle in bundles:
             bundle["text/html"] = f'{_STYLE}<div class="worldsize-still">{bundle["text/html"]}</div>'
         return bundles
@@ -99,7 +99,7 @@ class Explorer:
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        if not frontend.is_there():
+        if not frontend.is_interactive():
             stills = self.stills()
         else:
             panel = Panel(self)

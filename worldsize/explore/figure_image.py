@@ -18,7 +18,7 @@ Places = dict[tuple[object, ...], list[Bbox]]  # of the panels of figures of one
 
 
 @dataclass(frozen=True)
-class Drawn:
+class FigureImage:
     """A figure, and what it says in words."""
 
     figure: Figure
@@ -34,10 +34,10 @@ class Drawn:
     def quick(self, places: Places) -> str:
         """A PNG image in base64 at the screen's resolution, its panels where those of the last sharp one were.
 
-        To lay a figure out takes longer than to draw it, and while it moves nothing should jump.
+        Laying a figure out takes longer than drawing it, and nothing should jump while a slider moves.
         """
         known, engine = places.get(self._kind), self.figure.get_layout_engine()
-        if engine is None:  # whoever drew it placed everything, and that is quick
+        if engine is None:  # the drawing code placed everything, which is quick
             return self._image(SCREEN_DPI)
         if known is None:
             return self.sharp(places)

@@ -1,11 +1,11 @@
-"""Whether anybody is there to click."""
+"""Whether there is a person at the front end."""
 
 from __future__ import annotations
 
 
-def is_there() -> bool:
-    """False where nobody can click: outside a notebook, and in one that runs unattended."""
-    from IPython.core.getipython import get_ipython  # takes a while to import: only those who ask pay
+def is_interactive() -> bool:
+    """True in a notebook that a person runs; False outside notebooks and in unattended runs."""
+    from IPython.core.getipython import get_ipython  # takes a while to import: imported only when asked
 
     kernel = getattr(get_ipython(), "kernel", None)
     if kernel is None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import ipywidgets as widgets
 
 from worldsize.draw.picture import in_dark_theme
-from worldsize.explore.captured_call import Outcome
-from worldsize.explore.figure_image import Drawn, Places
-from worldsize.explore.parts import Part, Words
-from worldsize.explore.ranges import Control
+from worldsize.explore.captured_call import CallResult
+from worldsize.explore.controls import Control
+from worldsize.explore.figure_image import FigureImage, Places
+from worldsize.explore.result_parts import Part, TextPart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ _STYLE = """\
 .worldsize-explorer td { text-align: right; padding: 0.1em 1.2em 0.1em 0; font-variant-numeric: tabular-nums }
 .worldsize-explorer tr { border-bottom: 1px solid var(--jp-border-color2) }
 .worldsize-explorer pre { max-height: 10em; overflow: auto; color: inherit; margin: 0.3em 0 }
-.worldsize-explorer .told { border-left: 4px solid #D55E00; padding: 0.1em 0.8em; margin: 0.4em 0 }
+.worldsize-explorer .error { border-left: 4px solid #D55E00; padding: 0.1em 0.8em; margin: 0.4em 0 }
 .worldsize-explorer [role="status"] { position: absolute; clip-path: inset(50%); width: 1px; height: 1px }
 .worldsize-explorer .last { opacity: 0.3 }
 """
@@ -43,16 +43,16 @@ class Explored(Protocol):
     @property
     def controls(self) -> Sequence[Control]: ...
 
-    def call(self, chosen: Mapping[str, Any]) -> Outcome: ...
+    def call(self, chosen: Mapping[str, Any]) -> CallResult: ...
 
-    def parts(self, outcome: Outcome) -> list[Part]: ...
+    def parts(self, outcome: CallResult) -> list[Part]: ...
 
 
 class Panel:
     """The widgets of one explorer.
 
-    A front end holds back what comes while the kernel draws, and then sends the newest value alone: nothing queues
-    behind a slider that is dragged, and no thread is needed.
+    While the kernel draws, a front end holds back changes and then sends only the newest value: nothing queues behind
+    a dragged slider, and no thread is needed.
     """
 
     def __init__(self, explored: Explored) -> None:
@@ -60,14 +60,14 @@ class Panel:
         self.controls = {control.name: _widget(control, explored.controls) for control in explored.controls}
         for control in self.controls.values():
             control.observe(self.redraw, "value")
-        self.shown, self.told = widgets.HTML(), widgets.HTML()
+        self.shown, self.status = widgets.HTML(), widgets.HTML()
         wrap = widgets.Layout(flex_flow="row wrap")
         self.box = widgets.VBox(
             [
                 widgets.HTML(f"<style>{_STYLE}{_DARK}</style>"),
                 widgets.Box([*self.controls.values()], layout=wrap),
                 self.shown,
-                self.told,
+                self.status,
             ]
         )
         self.box.add_class("worldsize-explorer")
@@ -78,7 +78,7 @@ class Panel:
         self.redraw()
 
     def redraw(self, _change: Any = None) -> None:
-        """Nothing; calls the function with the values chosen, and shows what it gave or why it failed."""
+        """Call the function with the chosen values, and show what it returned or why it failed."""
         if self._sharpening:
             self._sharpening.cancel()
         outcome = self._explored.call({name: control.value for name, control in self.controls.items()})
@@ -90,12 +90,12 @@ class Panel:
             except Exception as raised:  # it cannot be drawn
                 error, place = str(raised) or type(raised).__name__, ""
         if error:
-            told = _told(error, place)
-            self.parts = [told]
+            message = _error_message(error, place)
+            self.parts = [message]
             last = f'<div class="last" aria-hidden="true">{self._last_html}</div>' if self._last_html else ""
-            self.shown.value = told.html + last
-        self.told.value = f'<div role="status">{escape(self._spoken())}</div>'
-        if any(isinstance(part, Drawn) for part in self.parts):
+            self.shown.value = message.html + last
+        self.status.value = f'<div role="status">{escape(self._spoken())}</div>'
+        if any(isinstance(part, FigureImage) for part in self.parts):
             self._sharpen_when_idle()
 
     def _spoken(self) -> str:
@@ -104,11 +104,11 @@ class Panel:
         return f"{', '.join(set_to)}: {' '.join(part.text.rstrip('.') + '.' for part in self.parts)}"
 
     def _show(self, is_sharp: bool = False) -> None:
-        def image(part: Drawn) -> str:
+        def image(part: FigureImage) -> str:
             return part.sharp(self._places) if is_sharp else part.quick(self._places)
 
         self._last_html = "".join(
-            part.html(image(part)) if isinstance(part, Drawn) else part.html for part in self.parts
+            part.html(image(part)) if isinstance(part, FigureImage) else part.html for part in self.parts
         )
         self.shown.value = self._last_html
 
@@ -116,7 +116,7 @@ class Panel:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return  # outside a kernel nobody looks
+            return  # outside a kernel there is nobody to see it
         self._sharpening = loop.call_later(_IDLE_S, self._show, True)
 
 
@@ -130,6 +130,6 @@ def _widget(control: Control, controls: Sequence[Control]) -> Any:
     return make(description=control.name, options=control.options, index=control.start, style=style, layout=layout)
 
 
-def _told(error: str, place: str) -> Words:
+def _error_message(error: str, place: str) -> TextPart:
     code = f"<p><code>{escape(place)}</code></p>" if place else ""
-    return Words(f'<div class="told"><p><b>{escape(error)}</b></p>{code}</div>', f"{error} {place}".rstrip())
+    return TextPart(f'<div class="error"><p><b>{escape(error)}</b></p>{code}</div>', f"{error} {place}".rstrip())

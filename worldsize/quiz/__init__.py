@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from worldsize.explore import frontend
+from worldsize.quiz.answer_form import form
 from worldsize.quiz.bank import Question, Quiz, load
-from worldsize.quiz.form import form
 from worldsize.quiz.marking import Marked, mark
 from worldsize.quiz.question_text import as_html, as_text
 from worldsize.quiz.variant import Variant, draw
@@ -35,7 +35,7 @@ class Asked:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         words = {"text/html": as_html(self.title, self.variants), "text/plain": as_text(self.title, self.variants)}
-        if frontend.is_there():
+        if frontend.is_interactive():
             # the form's bundle also holds the view of its widget, which a front end with a kernel prefers
             return {**(form(self.variants)._repr_mimebundle_() or {}), **words}
         return words

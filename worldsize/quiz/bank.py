@@ -43,7 +43,7 @@ class Steps(Strict):
 
 
 class Choice(Strict):
-    """One answer to choose: its text, or the number that it states; whether it is right; what to tell who chose it.
+    """One answer to choose: its text, or the number that it states; whether it is right; the feedback for choosing it.
 
     The `misconception` of a wrong one names, in a few words, what somebody who chose it has mixed up.
     """
@@ -59,14 +59,14 @@ class Choice(Strict):
         if (self.text is None) == (self.value is None):
             raise ValueError("a choice has either a text or a value")
         if self.correct and self.misconception:
-            raise ValueError("a correct choice is no misconception")
+            raise ValueError("a correct choice cannot have a misconception")
         if not self.correct and not self.misconception:
             raise ValueError("a wrong choice names its misconception")
         return self
 
 
 class Mistake(Strict):
-    """A wrong answer that is expected: the number or the text, what was mixed up, and what to tell."""
+    """A wrong answer that is expected: the number or the text, what was mixed up, and the feedback."""
 
     value: Expression | None = None
     text: Template | None = None
@@ -270,7 +270,7 @@ def load(name: str, folder: Path | str | None = None) -> Quiz:
     """The quiz of this name, such as `week01`, from a folder or the nearest `quizzes` folder above.
 
     Raises:
-        ValueError: there is no such quiz, or its file is malformed; names the file, the line, the question, the reason.
+        ValueError: there is no such quiz, or its file is malformed: names file, line, question and reason.
     """
     file = (Path(folder) if folder else find_folder()) / f"{name}.toml"
     if not file.is_file():
@@ -296,7 +296,7 @@ def find_folder() -> Path:
     """The nearest folder of quizzes, from the working directory upwards.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such folder.
     """
     here, ours = Path.cwd(), Path(__file__).resolve()
     for folder in (here, *here.parents, *ours.parents):
@@ -308,7 +308,7 @@ def find_folder() -> Path:
 def _problems(error: ValidationError, data: dict[str, Any], text: str) -> list[str]:
     problems = []
     for problem in error.errors():
-        # the name of the kind, which pydantic puts behind the place of what it discriminates, is no place
+        # pydantic appends the name of the discriminated kind to the place: it is not part of the place
         loc = tuple(part for place, part in enumerate(problem["loc"]) if not (part in _KINDS and place))
         said = problem["msg"].removeprefix("Value error, ").rstrip(".")
         problems.append(f"line {_line(text, loc)}, {_where(loc, data)}: {said}.")

@@ -1,4 +1,4 @@
-"""What an answer is worth, and what to tell who gave it."""
+"""What an answer is worth, and the feedback on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase,
 
 @dataclass(frozen=True)
 class Marked:
-    """The share of a question that an answer has earned, from 0 to 1; what was mixed up; what to tell (Markdown)."""
+    """The share of a question that an answer has earned, from 0 to 1; what was mixed up; the feedback (Markdown)."""
 
     share: float
     misconceptions: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ def mark(variant: Variant, response: Any) -> Marked:
 
 
 def mark_answer(answer: Answer, response: Any) -> Marked:
-    """As `mark`, without what explains the question as a whole."""
+    """The mark of one answer, without the feedback on the question as a whole."""
     if _is_empty(response):
         return UNANSWERED
     match answer:
@@ -71,7 +71,7 @@ def _is_empty(response: Any) -> bool:
 def _mark_options(answer: Options, response: Iterable[int]) -> Marked:
     chosen = {response} if isinstance(response, int) else set(response)
     if not all(isinstance(place, int) and 0 <= place < len(answer.options) for place in chosen):
-        raise ValueError(f"{sorted(map(str, chosen))} are no places of {len(answer.options)} options")
+        raise ValueError(f"{sorted(map(str, chosen))} are not places of {len(answer.options)} options")
     options = [answer.options[place] for place in sorted(chosen)]
     if answer.single:
         share = float(chosen == answer.right)
@@ -85,7 +85,7 @@ def _mark_amount(answer: Amount, response: Any) -> Marked:
     value = number(response, answer.unit)
     if value is None:
         said = " ".join(str(response).replace("`", "'").split())[:80]  # stays inside its code marks
-        return Marked(0.0, (), (f"`{said}` is no number that can be read here.",))
+        return Marked(0.0, (), (f"`{said}` cannot be read as a number.",))
     if _is_near(value, answer.value, answer.tolerance):
         return Marked(1.0)
     for mistake in answer.mistakes:
@@ -107,7 +107,7 @@ def _mark_phrase(answer: Phrase, response: Any) -> Marked:
 def _mark_order(answer: Order, response: Sequence[int]) -> Marked:
     given = list(response)
     if sorted(given) != list(range(len(answer.shown))):
-        raise ValueError(f"{given} is no order of {len(answer.shown)} items")
+        raise ValueError(f"{given} is not an order of {len(answer.shown)} items")
     num_right = sum(one == other for one, other in zip(given, answer.places, strict=True))
     return Marked(num_right / len(given))
 
@@ -124,7 +124,7 @@ def _mark_gaps(answer: Gaps, response: Mapping[str, Any]) -> Marked:
 
 
 def number(response: Any, unit: str = "") -> float | None:
-    """The number that somebody typed, with or without its unit; None where there is none.
+    """The number that somebody typed, with or without its unit; None where it is not a number.
 
     `1,024` is a thousand and something, and `0,5` a half: a comma before exactly three digits separates thousands.
     """

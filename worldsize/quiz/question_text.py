@@ -69,7 +69,7 @@ def png(picture: Picture) -> bytes:
 
     run = timeline(picture)
     streams = {event.stream for event in run.events}
-    return draw.timeline(run, picture.title, streams, tells_shares=False).png()  # shares may be what is asked for
+    return draw.timeline(run, picture.title, streams, shows_shares=False).png()  # shares may be what is asked for
 
 
 def timeline(picture: Picture) -> Timeline:

@@ -130,7 +130,7 @@ class Variant:
 
     @property
     def id(self) -> str:
-        """The question's id, and what tells this variant from the others where the question has several."""
+        """The question's id, and what distinguishes this variant where the question has several."""
         if not self.parameters:
             return self.question.id
         drawn = hashlib.sha256(repr(sorted(self.parameters.items())).encode()).hexdigest()[:10]
@@ -141,7 +141,7 @@ def draw(question: bank.Question, seed: int | str | bytes) -> Variant:
     """The variant of a question that belongs to a seed: the same for the same seed, on every machine.
 
     Raises:
-        ValueError: what it computes cannot be computed, is no number, or makes two choices alike; names the question.
+        ValueError: a value cannot be computed, is not a number, or makes two choices alike; names the question.
     """
     chance = random.Random(seed)
     try:
@@ -225,7 +225,7 @@ def _amount(asked: bank.Number, names: dict[str, Value]) -> Amount:
     tolerance = asked.tolerance_fraction * abs(value)
     for mistake in mistakes:
         if abs(mistake.value - value) <= 2 * tolerance:
-            raise ValueError(f"its answer {value:g} and the mistake {mistake.value:g} cannot be told apart")
+            raise ValueError(f"its answer {value:g} and the mistake {mistake.value:g} cannot be distinguished")
     return Amount(value, tolerance, asked.digits, asked.unit or "", mistakes)
 
 
@@ -252,5 +252,5 @@ def _picture(figure: bank.Figure, names: dict[str, Value]) -> Picture:
 def _number(expression: str, names: dict[str, Value]) -> float:
     value: Any = evaluate(expression, names)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{expression!r} comes to {value!r}, which is no finite number")
+        raise ValueError(f"{expression!r} comes to {value!r}, which is not a finite number")
     return float(value)

@@ -1,18 +1,18 @@
 r"""A QTI 1.2 package as Canvas writes and reads it ("Import Course Content", "QTI .zip file").
 
-Canvas decides by the field `question_type` and gives partial credit by rules of its own, which are those of
-`worldsize.quiz.mark`: choices that are right less those that are wrong, equal parts for pairs and for blanks. What it
-has not becomes the nearest that it has:
+Canvas decides by the field `question_type` and gives partial credit by its own rules, which are those of
+`worldsize.quiz.mark`: right choices less wrong ones, equal parts for pairs and for blanks. Kinds that it lacks become
+the nearest kind that it has:
 
 - things to put in order are matched with their places;
 - a cloze text is `multiple_dropdowns_question` where all gaps are choices, and `fill_in_multiple_blanks_question`
-  otherwise; there a gap of choices shows them with letters, and the letter or the text is to be typed;
-- Canvas compares the blanks of a text as words: a number is right there if it is one of those of up to three digits
-  within the tolerance, with a plain decimal point; a question that asks for one number has its full tolerance;
-- Canvas counts every answer that it is given for a number or a word as right, so what is told about expected mistakes
+  otherwise; there a gap of choices shows them with letters, and the student types the letter or the text;
+- Canvas compares the blanks of a text as words: a number is right there if it is one of up to three digits within
+  the tolerance, with a plain decimal point; a question that asks for one number has its full tolerance;
+- Canvas counts every answer that it is given for a number or a word as right, so the feedback on expected mistakes
   stands together in the comment on a wrong answer.
 
-Formulas are between `\(` and `\)`, which Canvas renders; menus show plain text, with LaTeX as it is written.
+Formulas are between `\(` and `\)`, which Canvas renders; menus show plain text, with LaTeX as written.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from autograder.markdown.markup import html, line, put_in, tag, words
-from autograder.quiz.formats.question_text import (
+from autograder.markdown.platform_markup import html, line, put_in, tag, words
+from autograder.quiz.formats.platform_text import (
     bounds,
     decimal,
     distinct,
@@ -160,7 +160,7 @@ def _item(variant: Variant, place: int, name: str, ident: str) -> str:
 
 
 class _Numbers:
-    """Idents for answers: numbers, as Canvas keeps no others, of which no two in a form are the same."""
+    """Identifiers of answers, unique in a form: numbers, since Canvas keeps no others."""
 
     def __init__(self, place: int) -> None:
         self._last = place * 1000
@@ -193,7 +193,7 @@ def _choices(variant: Variant, answer: Options, numbers: _Numbers) -> _Item:
         ident="response1",
         rcardinality="Single" if answer.single else "Multiple",
     )
-    told = [
+    feedback = [
         tag("respcondition", tag("conditionvar", _equal("response1", ident)), _display(f"{ident}_fb"), continue_="Yes")
         for ident in idents
     ]
@@ -206,7 +206,7 @@ def _choices(variant: Variant, answer: Options, numbers: _Numbers) -> _Item:
         "multiple_choice_question" if answer.single else "multiple_answers_question",
         html(text_of(variant)),
         fields,
-        [*told, _scored(right)],
+        [*feedback, _scored(right)],
         {f"{ident}_fb": html(option.feedback) for ident, option in zip(idents, answer.options, strict=True)},
     )
 

@@ -1,4 +1,4 @@
-"""What forms say beside their questions, in every format that people read."""
+"""The texts of a form around its questions, in every format that people read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def terms(form: Form) -> str:
 
 
 def instruction(answer: Answer) -> str:
-    """What to do."""
+    """The instruction for a kind of answer."""
     match answer:
         case Options(single=True):
             return "Choose one."
@@ -41,7 +41,7 @@ def instruction(answer: Answer) -> str:
 
 
 def lettered(answer: Answer) -> list[tuple[str, str]]:
-    """What is offered to choose from or to put in order: letter and Markdown."""
+    """The options to choose from or items to order: letter and Markdown."""
     match answer:
         case Options(options=options):
             texts = [option.text for option in options]
@@ -53,7 +53,7 @@ def lettered(answer: Answer) -> list[tuple[str, str]]:
 
 
 def gap_hints(variant: Variant) -> list[tuple[int, str, list[tuple[str, str]]]]:
-    """Of each gap its number, what to give, and what is offered to choose from."""
+    """For each gap its number, the instruction, and the options to choose from."""
     if not isinstance(variant.answer, Gaps):
         return []
     gaps = enumerate(variant.answer.gaps.values(), start=1)
@@ -61,5 +61,5 @@ def gap_hints(variant: Variant) -> list[tuple[int, str, list[tuple[str, str]]]]:
 
 
 def data_uri(picture: Picture) -> str:
-    """The picture as an address that holds it."""
+    """The picture as a data URI."""
     return f"data:image/png;base64,{base64.b64encode(png(picture)).decode()}"

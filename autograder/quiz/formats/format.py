@@ -1,4 +1,4 @@
-"""What a format of quizzes is."""
+"""The interface of a quiz format."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from autograder.quiz.forms import Form
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file that a form can be written as: the same bytes for the same form, always.
+    """A kind of file that a form can be written to: always the same bytes for the same form.
 
-    `key` gives the answers of all forms, where people read them.
+    `key` renders the answers of all forms, in formats that people read.
     """
 
     name: str

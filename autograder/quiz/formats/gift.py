@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from autograder.markdown.markup import html
-from autograder.quiz.formats.question_text import (
+from autograder.markdown.platform_markup import html
+from autograder.quiz.formats.platform_text import (
     decimal,
     distinct,
     gap_text,

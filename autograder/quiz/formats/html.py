@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from autograder.markdown import texts
+from autograder.markdown import bank_text
 from autograder.quiz.formats.form_text import data_uri, gap_hints, instruction, lettered, terms, who
 from autograder.quiz.formats.format import Format
 from autograder.quiz.formats.key_text import explained
@@ -29,7 +29,7 @@ def render(form: Form) -> bytes:
 
 
 def key(forms: Sequence[Form]) -> bytes:
-    """The answers of all forms, and what to say about every question, as a page."""
+    """The answers of all forms, and the explanation of every question, as a page."""
     return _template("quiz_key.html.j2").render(forms=forms, explained=explained(forms)).encode()
 
 
@@ -45,9 +45,9 @@ def _template(name: str) -> Template:
     environment.filters |= {
         "data_uri": data_uri,
         "gap_hints": gap_hints,
-        "html": lambda markdown: Markup(texts.html(markdown)),
-        "html_with_gaps": lambda markdown: Markup(texts.html(markdown, lambda gap: f"<b>___({gap})___</b>")),
-        "inline": lambda markdown: Markup(texts.inline_html(markdown)),
+        "html": lambda markdown: Markup(bank_text.html(markdown)),
+        "html_with_gaps": lambda markdown: Markup(bank_text.html(markdown, lambda gap: f"<b>___({gap})___</b>")),
+        "inline": lambda markdown: Markup(bank_text.inline_html(markdown)),
         "instruction": instruction,
         "lettered": lettered,
         "printed": printed,
@@ -60,7 +60,7 @@ def _template(name: str) -> Template:
 
 def _question(variant: Variant, place: int) -> Markup:
     """The text, with a field for each gap."""
-    return Markup(texts.html(variant.text, lambda gap: _gap(place, gap)))
+    return Markup(bank_text.html(variant.text, lambda gap: _gap(place, gap)))
 
 
 def _gap(place: int, gap: int) -> str:

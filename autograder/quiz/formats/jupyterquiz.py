@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from autograder.markdown.markup import html
-from autograder.quiz.formats.question_text import bounds, distinct, gap_text, gaps_of, mistake_tolerance, text_of
+from autograder.markdown.platform_markup import html
+from autograder.quiz.formats.platform_text import bounds, distinct, gap_text, gaps_of, mistake_tolerance, text_of
 from autograder.quiz.forms import Form
 from worldsize.quiz import Variant
 from worldsize.quiz.question_text import picture_html

@@ -1,4 +1,4 @@
-"""What a key says about every question, once: the right answers, the wrong ones, and why."""
+"""The texts of a key, once for every question: the right answers, the wrong ones, and why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase
 
 @dataclass(frozen=True)
 class Remark:
-    """An answer that may be given, and what to tell who gives it; both Markdown."""
+    """A possible answer, and the feedback on it; both Markdown."""
 
     answer: str
     is_right: bool
@@ -25,7 +25,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class Explained:
-    """A question as the first student who has it got it."""
+    """A question as the first student with it received it."""
 
     variant: Variant
     student: Student

@@ -43,7 +43,7 @@ def choices(offered: list[tuple[str, str]], begin: str = "-") -> str:
 
 
 def hints(variant: Variant) -> Iterator[str]:
-    """What goes into each gap."""
+    """What belongs in each gap."""
     for place, what, offered in gap_hints(variant):
         yield f"({place}) {what}" + (f"\n\n{choices(offered)}" if offered else "")
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import base64
 import re
 
-from autograder.markdown.markup import html, is_plain, line, put_in, tag, words
-from autograder.quiz.formats.question_text import distinct, gaps_of, mistake_tolerance, names_of, text_of
+from autograder.markdown.platform_markup import html, is_plain, line, put_in, tag, words
+from autograder.quiz.formats.platform_text import distinct, gaps_of, mistake_tolerance, names_of, text_of
 from autograder.quiz.forms import Form
 from worldsize.quiz import Variant
 from worldsize.quiz.question_text import png

@@ -23,8 +23,8 @@ from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 _RULES = """\
 Write each answer where `None` stands, as the comment beside it shows. Only what you write there is read, and as plain
-letters, numbers and words: nothing is computed, so the name of a variable is no answer. Leave `None` for what you do
-not answer. Save the notebook and hand it in under its own name."""
+letters, numbers and words: nothing is computed, so a variable's name is not an answer. Leave `None` where you do not
+answer. Save the notebook and hand it in under its own name."""
 
 
 def render(form: Form) -> bytes:
@@ -68,7 +68,7 @@ def _markdown(id: str, source: str) -> dict[str, Any]:
 
 
 def _example(answer: Answer) -> str:
-    """An answer of the right form, which tells nothing of what is right."""
+    """An example in the right form that reveals nothing about the right answer."""
     match answer:
         case Options(single=True):
             return '"A"'

@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import typst
 
-from autograder.markdown import texts
+from autograder.markdown import bank_text
+from autograder.markdown.typst_source import escaped, quoted
 from autograder.quiz.formats.form_text import gap_hints, instruction, lettered, terms, who
 from autograder.quiz.formats.format import Format
 from autograder.quiz.formats.key_text import Explained, Remark, explained
-from autograder.quiz.formats.typst_source import escaped, quoted
 from autograder.quiz.forms import Form
 from autograder.quiz.key import printed
 from worldsize.quiz import Variant
@@ -25,7 +25,7 @@ from worldsize.quiz.variant import Amount, Gaps, Options, Phrase, Picture
 
 Paper = Literal["a4", "us-letter"]
 _ACCESSIBLE: Any = {"pdf_standards": "ua-1"}  # tagged, with words for pictures and formulas
-_REMEMBERED = 10  # documents for which Typst keeps what it did not use again
+_REMEMBERED = 10  # documents for which Typst keeps what it has not used again
 _NO_FONT = re.compile(r'the text `"(.+?)"` could not be displayed', re.DOTALL)
 _STYLE = Path(__file__).parents[2] / "templates" / "quiz.typ"
 
@@ -44,7 +44,7 @@ def render(form: Form, paper: Paper = "a4") -> bytes:
 
 
 def key(forms: Sequence[Form], paper: Paper = "a4") -> bytes:
-    """The answers of all forms, and what to say about every question, as a PDF file."""
+    """The answers of all forms, and the explanation of every question, as a PDF file."""
     title, found = forms[0].blueprint.title, explained(forms)
     num_forms = f"{len(forms)} form{'' if len(forms) == 1 else 's'}"
     lines = [_sheet(title, "key", paper), f'#begin({quoted(f"{title}: key")}, "", {quoted(num_forms)})']
@@ -78,7 +78,7 @@ def _question(place: int, variant: Variant) -> Iterator[str]:
 
 
 def _asked(variant: Variant) -> Iterator[str]:
-    yield texts.typst(variant.text, lambda gap: f"#blank({gap})")
+    yield bank_text.typst(variant.text, lambda gap: f"#blank({gap})")
     if variant.picture:
         yield f"\n#picture({quoted(_file_name(variant.picture))}, {quoted(variant.picture.alt)})"
 
@@ -102,11 +102,11 @@ def _explained(one: Explained) -> Iterator[str]:
 def _remark(remark: Remark) -> str:
     mixed_up = f' #text(weight: "regular")[({escaped(remark.misconception)})]' if remark.misconception else ""
     is_right = "true" if remark.is_right else "false"
-    return f"#remark({is_right}, [{texts.typst(remark.answer)}{mixed_up}], [{texts.typst(remark.feedback)}])"
+    return f"#remark({is_right}, [{bank_text.typst(remark.answer)}{mixed_up}], [{bank_text.typst(remark.feedback)}])"
 
 
 def _contents(offered: list[tuple[str, str]]) -> str:
-    return ", ".join(f"[{texts.typst(text)}]" for _, text in offered)
+    return ", ".join(f"[{bank_text.typst(text)}]" for _, text in offered)
 
 
 def _file_name(picture: Picture) -> str:
@@ -140,14 +140,14 @@ def _compiled(lines: Sequence[str], variants: Sequence[Variant]) -> bytes:
         except typst.TypstError as error:
             if not _NO_FONT.search(error.message):
                 raise
-            made = compiled()  # a box stands for what no font has, which PDF/UA does not allow
+            made = compiled()  # a box stands for a missing character, which PDF/UA does not allow
     assert isinstance(made, bytes)  # of one document
     _forget()
     return made
 
 
 def _forget() -> None:
-    """Frees what Typst remembers of a document, which is of no use for the next: 60 MB after ten forms."""
+    """Free what Typst caches of a document, useless for the next one: 60 MB after ten forms."""
     for _ in range(_REMEMBERED + 1):
         _compiler().compile(b"", format="pdf")
 

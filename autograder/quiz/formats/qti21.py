@@ -1,8 +1,8 @@
 """A QTI 2.1 package: a manifest, a test, an item for each question, and images.
 
-Items score themselves, with the shares of `worldsize.quiz.mark`. Formulas are MathML, which is QTI's own way to write
-them and needs no script where the test is taken; each says its LaTeX in `alttext`. A menu in a text shows plain text,
-with LaTeX as it is written. Numbers are typed without a unit, which stands beside the field.
+Items score themselves, with the shares of `worldsize.quiz.mark`. Formulas are MathML, QTI's own notation, which
+needs no script where the test is taken; `alttext` holds the LaTeX. A menu in a text shows plain text, with LaTeX as
+written. Numbers are typed without a unit, which stands beside the field.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from autograder.markdown.markup import html_with_mathml as html
-from autograder.markdown.markup import line, put_in, tag, words
-from autograder.quiz.formats.question_text import (
+from autograder.markdown.platform_markup import html_with_mathml as html
+from autograder.markdown.platform_markup import line, put_in, tag, words
+from autograder.quiz.formats.platform_text import (
     bounds,
     distinct,
     gaps_of,
@@ -107,7 +107,7 @@ def _item(name: str, variant: Variant) -> str:
         body += _field(parts, variant.answer)
     if variant.feedback:
         answered = tag("or", *(tag("not", tag("isNull", _variable(name))) for name in parts.names))
-        parts.tell("general", variant.feedback, answered)
+        parts.add_feedback("general", variant.feedback, answered)
     return _XML + tag(
         "assessmentItem",
         *parts.declarations,
@@ -146,12 +146,12 @@ class _Parts:
         """Where this holds, a share of the point is added."""
         self.rules.append(_if(condition, _add_to_score(tag("baseValue", repr(share), baseType="float"))))
 
-    def tell(self, ident: str, markdown: str, condition: str) -> None:
-        """Where this holds, something is told."""
-        self.rules.append(_if(condition, self.told(ident, markdown)))
+    def add_feedback(self, ident: str, markdown: str, condition: str) -> None:
+        """Show feedback where this condition holds."""
+        self.rules.append(_if(condition, self.feedback_rule(ident, markdown)))
 
-    def told(self, ident: str, markdown: str) -> str:
-        """The rule that tells something."""
+    def feedback_rule(self, ident: str, markdown: str) -> str:
+        """The rule that shows feedback."""
         content = tag("div", html(markdown))
         self.feedback.append(
             tag("modalFeedback", content, outcomeIdentifier="FEEDBACK", identifier=ident, showHide="show")
@@ -207,7 +207,7 @@ def _gap(parts: _Parts, name: str, gap: Options | Amount | Phrase, share: float)
 
 
 def _score_choices(parts: _Parts, name: str, answer: Options, share: float) -> list[str]:
-    """The options' identifiers, with what each adds to the score and what it tells."""
+    """The options' identifiers, with what each adds to the score and its feedback."""
     idents = [f"C{number}" for number in range(1, len(answer.options) + 1)]
     worth = share / len(answer.right)
     entries = [
@@ -222,17 +222,17 @@ def _score_choices(parts: _Parts, name: str, answer: Options, share: float) -> l
     for ident, option in zip(idents, answer.options, strict=True):
         chosen = tag("baseValue", ident, baseType="identifier")
         condition = tag("match", _variable(name), chosen) if answer.single else tag("member", chosen, _variable(name))
-        parts.tell(f"{name}-{ident}", option.feedback, condition)
+        parts.add_feedback(f"{name}-{ident}", option.feedback, condition)
     return idents
 
 
 def _typed(parts: _Parts, name: str, share: float, cases: list[tuple[str, str]]) -> None:
-    """The first case that holds counts: the right one first, then the mistakes with what is told about them."""
+    """The first case that holds counts: the right one first, then the mistakes with their feedback."""
     (right, _), *mistakes = cases
     one = _add_to_score(tag("baseValue", repr(share), baseType="float"))
     rules = [tag("responseIf", right, one)]
     for number, (condition, feedback) in enumerate(mistakes, start=1):
-        rules.append(tag("responseElseIf", condition, parts.told(f"{name}-M{number}", feedback)))
+        rules.append(tag("responseElseIf", condition, parts.feedback_rule(f"{name}-M{number}", feedback)))
     parts.rules.append(tag("responseCondition", *rules))
 
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from autograder.bench.leaderboard import page
 from autograder.cli import app
 from worldsize.bench import Machine, Result, Task, Timing
-from worldsize.bench.result import points
+from worldsize.bench.result_file import points
 
 MACHINE = Machine(
     system="Linux",

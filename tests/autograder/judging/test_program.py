@@ -12,7 +12,7 @@ from autograder.judging.report import Outcome
 from autograder.judging.student import Student
 from autograder.sandbox import probe
 from worldsize import bench
-from worldsize.bench import CLASSROOM, Disturbance, Elastic, Incomplete, Start, Task
+from worldsize.bench import CLASSROOM, Disturbance, Incomplete, RestartPolicy, Task, TrainingSpec
 
 REFERENCE = programs.solved(ROOT / "solutions/project1/train.py")
 TASK = Task(num_steps=8, batch_size=16, width=4)
@@ -45,20 +45,21 @@ def student():
 def test_it_trains_real_and_emulated_to_the_weights_of_one_process(student) -> None:
     program = student(REFERENCE).program("train.py")
     for cluster in (None, CLASSROOM):
-        trial = bench.attempt(program, Start(TASK, 2, cluster), seed=3)
+        trial = bench.attempt(program, TrainingSpec(TASK, 2, cluster), seed=3)
         assert bench.weights_error(trial, TASK) < 1e-4
-        assert [line.step for line in trial.ended.lines] == list(range(TASK.num_steps))
-    assert trial.ended.timeline.bytes_sent(0) > TASK.num_steps * TASK.gradient_bytes
+        assert [line.step for line in trial.result.lines] == list(range(TASK.num_steps))
+    assert trial.result.timeline.bytes_sent(0) > TASK.num_steps * TASK.gradient_bytes
 
 
 @pytest.mark.parametrize(
-    ("elastic", "first"), [(Elastic(max_restarts=1), 3), (Elastic(max_restarts=0, is_begun_anew=True), 0)]
+    ("restart_policy", "first"),
+    [(RestartPolicy(max_restarts=1), 3), (RestartPolicy(max_restarts=0, is_begun_anew=True), 0)],
 )
-def test_it_comes_back_from_its_checkpoints(student, elastic, first) -> None:
+def test_it_comes_back_from_its_checkpoints(student, restart_policy, first) -> None:
     struck = Disturbance("kill", step=5, rank=0)
-    start = Start(TASK, 2, checkpoint_every=3, timeout_s=20)
-    trial = bench.attempt(student(REFERENCE).program("train.py"), start, 4, elastic, struck)
-    assert struck.time_s is not None and trial.ended.restarts == 1
+    spec = TrainingSpec(TASK, 2, checkpoint_every=3, timeout_s=20)
+    trial = bench.attempt(student(REFERENCE).program("train.py"), spec, 4, restart_policy, struck)
+    assert struck.time_s is not None and trial.result.restarts == 1
     again = [take.step for take in trial.record.takes if take.time_s > struck.time_s and take.rank == 0]
     assert again[0] == first  # where the only checkpoint was cut in half, the beginning
     assert bench.weights_error(trial, TASK) < 1e-4
@@ -67,22 +68,22 @@ def test_it_comes_back_from_its_checkpoints(student, elastic, first) -> None:
 def test_what_it_raises_is_told_with_its_own_line(student) -> None:
     broken = REFERENCE.replace("flags = read_flags()\n", 'flags = read_flags()\n    raise KeyError("no such flag")\n')
     with pytest.raises(StudentFailed) as caught:
-        bench.attempt(student(broken).program("train.py"), Start(TASK, 2), seed=3)
+        bench.attempt(student(broken).program("train.py"), TrainingSpec(TASK, 2), seed=3)
     assert caught.value.outcome is Outcome.CRASHED
     assert "no such flag" in str(caught.value) and "train.py, line" in str(caught.value)
     with pytest.raises(StudentFailed, match="no such flag"):
-        bench.attempt(student(broken).program("train.py"), Start(TASK, 2), 3, Elastic(max_restarts=0))
+        bench.attempt(student(broken).program("train.py"), TrainingSpec(TASK, 2), 3, RestartPolicy(max_restarts=0))
 
 
 def test_a_program_that_never_ends_is_ended(student) -> None:
     with pytest.raises(StudentFailed) as caught:
-        bench.attempt(student("while True:\n    pass\n", call_s=4.0).program("train.py"), Start(TASK, 2), seed=3)
+        bench.attempt(student("while True:\n    pass\n", call_s=4.0).program("train.py"), TrainingSpec(TASK, 2), seed=3)
     assert caught.value.outcome is Outcome.TIME_LIMIT
 
 
 def test_a_program_that_hands_nothing_in_is_told_so(student) -> None:
-    trial = bench.attempt(student("print('done')\n").program("train.py"), Start(TASK, 2), seed=3)
-    assert trial.ended.lines == [] and trial.record.missed(TASK) == list(range(TASK.num_steps))
+    trial = bench.attempt(student("print('done')\n").program("train.py"), TrainingSpec(TASK, 2), seed=3)
+    assert trial.result.lines == [] and trial.record.missed(TASK) == list(range(TASK.num_steps))
     with pytest.raises(Incomplete, match="hand_in"):
         bench.weights_error(trial, TASK)
 
@@ -101,9 +102,9 @@ try:
 except OSError:
     pass
 else:
-    raise SystemExit("could write beside the feed")
+    raise SystemExit("could write beside the socket")
 """
-    bench.attempt(student(looks).program("train.py"), Start(TASK, 1), seed=3)
+    bench.attempt(student(looks).program("train.py"), TrainingSpec(TASK, 1), seed=3)
 
 
 def test_nothing_of_one_run_is_there_in_the_next(student) -> None:
@@ -118,7 +119,7 @@ assert running.count("sleep") <= 1, running
 """
     program = student(source).program("train.py")
     for _ in range(2):
-        bench.attempt(program, Start(TASK, 1), seed=3)
+        bench.attempt(program, TrainingSpec(TASK, 1), seed=3)
     found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
     assert "sleep 1000" not in found
 
@@ -133,8 +134,8 @@ subprocess.Popen(["sleep", "2000"], start_new_session=True)
 
 def test_nothing_of_a_job_lives_on_when_it_is_begun_anew(student) -> None:
     struck = Disturbance("kill", step=5, rank=0)
-    start = Start(TASK, 1, checkpoint_every=2, timeout_s=20)
+    spec = TrainingSpec(TASK, 1, checkpoint_every=2, timeout_s=20)
     lingering = REFERENCE.replace("import argparse\n", "import argparse\n" + LINGERS, 1)
-    elastic = Elastic(max_restarts=0, is_begun_anew=True)
-    trial = bench.attempt(student(lingering).program("train.py"), start, 4, elastic, struck)
+    restart_policy = RestartPolicy(max_restarts=0, is_begun_anew=True)
+    trial = bench.attempt(student(lingering).program("train.py"), spec, 4, restart_policy, struck)
     assert bench.weights_error(trial, TASK) < 1e-4

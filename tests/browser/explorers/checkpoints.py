@@ -15,8 +15,8 @@ def checkpoints(interval_s=3600.0, num_gpus=16_384, save_s=60.0, restart_s=600.0
     wastes = [100 * waste_fraction(one, save_s, between_failures_s, restart_s) for one in intervals_s]
     here = waste_fraction(interval_s, save_s, between_failures_s, restart_s)
     if here >= 1:
-        told = units.format_time_s(between_failures_s)
-        raise ValueError(f"Nothing gets done: a failure comes every {told}, and saving and repeating take longer.")
+        interval = units.format_time_s(between_failures_s)
+        raise ValueError(f"Nothing gets done: a failure comes every {interval}, and saving and repeating take longer.")
     best_s = intervals_s[wastes.index(min(wastes))]
     picture = draw.Picture(9, 3.4)
     axes = picture.subplots()

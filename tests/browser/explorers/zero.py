@@ -18,9 +18,9 @@ def zero(num_parameters=7_500_000_000, num_ranks=64, precision=(2, 2, 12)):
     }
     capacity = hardware.H100.memory_bytes
     fits = [stage for stage, sizes in parts.items() if sum(sizes.values()) <= capacity]
-    told = f"{fits[0]} is the first that fits." if fits else "No stage fits: take more ranks or a smaller model."
+    verdict = f"{fits[0]} is the first that fits." if fits else "No stage fits: take more ranks or a smaller model."
     title = f"{units.format_count(num_parameters)} parameters on {num_ranks} ranks"
-    return draw.memory(parts, capacity, title, "one H100"), told
+    return draw.memory(parts, capacity, title, "one H100"), verdict
 
 
 explore(zero, num_parameters=(10**8, 10**12, "x1.5"), num_ranks=(1, 4096, "x2"), precision=precisions)

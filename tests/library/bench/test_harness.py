@@ -11,10 +11,10 @@ from repository import ROOT
 
 from autograder.authoring import programs
 from worldsize import bench
-from worldsize.bench import Elastic, Result, ScriptHere, Start, Task, batches
+from worldsize.bench import RestartPolicy, Result, ScriptHere, Task, TrainingSpec, batches
 from worldsize.bench.harness import planned
 from worldsize.bench.program import read_lines, truncate_newest
-from worldsize.bench.result import Timing, points
+from worldsize.bench.result_file import Timing, points
 
 TASK = Task(num_steps=6, batch_size=16, width=4)
 OPTIONS = {"world_sizes": (1, 2), "num_repeats": 1, "num_warmup_steps": 2, "max_real_ranks": 2}
@@ -71,12 +71,12 @@ def test_points_are_medians_with_their_spread_and_efficiency_is_against_one_rank
 
 
 def test_a_program_is_measured_and_the_file_can_be_read_again(program, tmp_path) -> None:
-    told = []
+    timed = []
     result = bench.measure(
-        program, "abc", TASK, told=lambda *words: told.append(words), **OPTIONS | {"max_real_ranks": 1}
+        program, "abc", TASK, on_timing=lambda *words: timed.append(words), **OPTIONS | {"max_real_ranks": 1}
     )
     assert [one.failure for one in result.timings] == [""] * 5
-    assert [(number, total) for _, number, total in told] == [(n, 5) for n in range(1, 6)]
+    assert [(number, total) for _, number, total in timed] == [(n, 5) for n in range(1, 6)]
     errors = [one.weights_error for one in result.timings if one.is_synchronised]
     assert all(error is not None and error < 1e-4 for error in errors)
     two = next(one for one in result.timings if one.world_size == 2 and one.is_synchronised and one.scaling == "strong")
@@ -95,14 +95,14 @@ def test_the_reference_trains_on_cifar10_too(program, tmp_path, monkeypatch) -> 
     monkeypatch.setenv("WORLDSIZE_CIFAR10", str(tmp_path))
     batches._loaded.cache_clear()  # of files that another test wrote
     task = Task(num_steps=3, batch_size=6, width=4, images="cifar10")
-    trial = bench.attempt(program, Start(task, 2), seed=3)
+    trial = bench.attempt(program, TrainingSpec(task, 2), seed=3)
     assert trial.batches.batch(0)[0].shape == (6, 3, 32, 32)
     assert trial.record.missed(task) == [] and bench.weights_error(trial, task) < 1e-4
 
 
 def test_a_profiled_program_tells_what_torch_did(path) -> None:
     watched = ScriptHere(path, is_profiled=True)
-    events = bench.attempt(watched, Start(TASK, 2), seed=3).ended.timeline.of(1)
+    events = bench.attempt(watched, TrainingSpec(TASK, 2), seed=3).result.timeline.of(1)
     assert [event.name for event in events if event.kind == "data"] == [f"samples of step {n}" for n in range(6)]
     assert {"gloo:all_reduce"} <= {event.name for event in events if event.stream == "communication"}
     assert {"compute", "backward"} <= {event.kind for event in events if event.stream == "compute"}
@@ -131,7 +131,7 @@ def test_a_measurement_that_was_cut_off_goes_on_where_it_stopped(program, tmp_pa
     assert len(measured) == 2
 
 
-def test_a_program_that_fails_is_told_of_and_the_others_are_timed(tmp_path) -> None:
+def test_a_program_that_fails_is_reported_and_the_others_are_timed(tmp_path) -> None:
     path = tmp_path / "train.py"
     source = programs.solved(ROOT / "solutions/project1/train.py")
     path.write_text(
@@ -185,13 +185,13 @@ def test_the_newest_file_loses_its_second_half_and_no_link_is_followed(tmp_path)
     assert truncate_newest(str(tmp_path / "nowhere")) == ""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="another system does not tell who calls")
+@pytest.mark.skipif(sys.platform != "linux", reason="another system does not report who calls")
 def test_the_reference_survives_the_death_of_a_rank(program) -> None:
     struck = bench.Disturbance("kill", step=4, rank=1)
     task = TASK.model_copy(update={"num_steps": 8})
-    start = Start(task, 2, checkpoint_every=3, timeout_s=10)
-    trial = bench.attempt(program, start, 5, Elastic(max_restarts=1), struck)
-    assert trial.ended.restarts == 1 and struck.time_s is not None
+    spec = TrainingSpec(task, 2, checkpoint_every=3, timeout_s=10)
+    trial = bench.attempt(program, spec, 5, RestartPolicy(max_restarts=1), struck)
+    assert trial.result.restarts == 1 and struck.time_s is not None
     again = [take.step for take in trial.record.takes if take.time_s > struck.time_s and take.rank == 1]
     assert again[0] == 3
     assert bench.weights_error(trial, task) < 1e-4

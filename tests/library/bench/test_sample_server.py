@@ -1,4 +1,4 @@
-"""The feed: what it hands out, what it notes, and that nobody who asks can harm it."""
+"""The sample server: what it hands out, what it notes, and that nobody who asks can harm it."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from worldsize import bench, framing
-from worldsize.bench import Disturbance, Feed, LocalSamples, Samples, Task
+from worldsize.bench import Disturbance, LocalSamples, Samples, SampleServer, Task
 from worldsize.bench.reference_run import flat_weights
 
 TASK = Task(num_steps=4, batch_size=8, width=4)
@@ -32,70 +32,70 @@ for step in range(4):
 
 
 @pytest.fixture
-def feed():
-    with Feed(TASK, 7, "/tmp") as feed:
-        yield feed
+def server():
+    with SampleServer(TASK, 7, "/tmp") as server:
+        yield server
 
 
-def call(feed: Feed) -> socket.socket:
+def call(server: SampleServer) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
-    sock.connect(feed.address)
+    sock.connect(server.address)
     sock.settimeout(20)
     return sock
 
 
-def test_samples_are_those_of_the_seed_and_every_take_is_noted(feed) -> None:
-    first, second = Samples(feed.address, 0), Samples(feed.address, 1)
+def test_samples_are_those_of_the_seed_and_every_take_is_noted(server) -> None:
+    first, second = Samples(server.address, 0), Samples(server.address, 1)
     for step in range(TASK.num_steps):
         images, labels = bench.Batches(7, 8).batch(step)
         got = first.take(step, 0, 5), second.take(step, 5, 8)
         assert torch.equal(torch.cat([one[0] for one in got]), images)
         assert torch.equal(torch.cat([one[1] for one in got]), labels)
-    takes = feed.record.takes
+    takes = server.record.takes
     assert [(take.rank, take.step, take.start, take.stop) for take in takes[:2]] == [(0, 0, 0, 5), (1, 0, 5, 8)]
-    assert feed.record.missed(TASK) == []
+    assert server.record.missed(TASK) == []
     assert [take.time_s for take in takes] == sorted(take.time_s for take in takes)
 
 
-def test_a_sample_that_nobody_took_is_missed(feed) -> None:
-    samples = Samples(feed.address, 0)
+def test_a_sample_that_nobody_took_is_missed(server) -> None:
+    samples = Samples(server.address, 0)
     for step in range(TASK.num_steps):
         samples.take(step, 0, 8 if step != 2 else 7)
-    assert feed.record.missed(TASK) == [2]
+    assert server.record.missed(TASK) == [2]
 
 
-def test_the_window_is_from_the_first_sample_to_the_weights(feed) -> None:
-    samples, model = Samples(feed.address, 0), TASK.model()
+def test_the_window_is_from_the_first_sample_to_the_weights(server) -> None:
+    samples, model = Samples(server.address, 0), TASK.model()
     for step in range(TASK.num_steps):
         samples.take(step, 0, 8)
-    assert feed.record.window_s(2) is None
+    assert server.record.window_s(2) is None
     samples.hand_in(model)
-    record = feed.record
+    record = server.record
     assert record.handed_in_s and record.window_s(2) == record.handed_in_s - record.takes[2].time_s
     assert sum(record.step_times_s()) == pytest.approx(record.handed_in_s - record.takes[0].time_s)
     assert record.weights is not None and torch.equal(record.weights, flat_weights(model))
 
 
-def test_samples_of_a_later_step_asked_for_early_only_lengthen_the_window(feed) -> None:
-    samples = Samples(feed.address, 0)
+def test_samples_of_a_later_step_asked_for_early_only_lengthen_the_window(server) -> None:
+    samples = Samples(server.address, 0)
     samples.take(3, 0, 8)
-    early_s = feed.record.takes[0].time_s
+    early_s = server.record.takes[0].time_s
     for step in range(TASK.num_steps):
         samples.take(step, 0, 8)
     samples.hand_in(TASK.model())
-    assert feed.record.handed_in_s and feed.record.window_s(2) == feed.record.handed_in_s - early_s
+    assert server.record.handed_in_s and server.record.window_s(2) == server.record.handed_in_s - early_s
 
 
 @pytest.mark.parametrize(
-    ("step", "start", "stop", "told"),
+    ("step", "start", "stop", "message"),
     [(4, 0, 8, "no step 4"), (-1, 0, 8, "no step -1"), (0, 0, 9, "no samples 0 to 9"), (0, 5, 4, "no samples 5 to 4")],
 )
-def test_what_there_is_not_is_refused_and_the_line_stays(feed, step, start, stop, told) -> None:
-    samples = Samples(feed.address, 0)
-    with pytest.raises(ValueError, match=told):
+def test_what_there_is_not_is_refused_and_the_line_stays(server, step, start, stop, message) -> None:
+    samples = Samples(server.address, 0)
+    with pytest.raises(ValueError, match=message):
         samples.take(step, start, stop)
     assert len(samples.take(0, 0, 2)[1]) == 2
-    assert len(feed.record.takes) == 1
+    assert len(server.record.takes) == 1
 
 
 MISCHIEF = {
@@ -114,19 +114,19 @@ MISCHIEF = {
 
 
 @pytest.mark.parametrize("sent", MISCHIEF.values(), ids=MISCHIEF)
-def test_nothing_that_is_sent_harms_the_others(feed, sent) -> None:
-    honest = Samples(feed.address, 0)
-    with call(feed) as sock:
+def test_nothing_that_is_sent_harms_the_others(server, sent) -> None:
+    honest = Samples(server.address, 0)
+    with call(server) as sock:
         with contextlib.suppress(OSError):
             sock.sendall(sent)
         honest.take(0, 0, 8)
     honest.take(1, 0, 8)
-    assert [take.step for take in feed.record.takes] == [0, 1]
-    assert feed.record.weights is None
+    assert [take.step for take in server.record.takes] == [0, 1]
+    assert server.record.weights is None
 
 
-def test_open_files_that_are_sent_are_closed(feed) -> None:
-    samples = Samples(feed.address, 0)
+def test_open_files_that_are_sent_are_closed(server) -> None:
+    samples = Samples(server.address, 0)
     samples.take(0, 0, 1)
     before = psutil.Process().num_fds()
     with open(os.devnull) as file:
@@ -136,9 +136,9 @@ def test_open_files_that_are_sent_are_closed(feed) -> None:
     assert psutil.Process().num_fds() == before
 
 
-def test_more_connections_than_it_takes_are_hung_up_on(feed, monkeypatch) -> None:
+def test_more_connections_than_it_takes_are_hung_up_on(server, monkeypatch) -> None:
     monkeypatch.setattr("worldsize.bench.sample_server._MAX_CONNECTIONS", 3)
-    lines = [call(feed) for _ in range(5)]
+    lines = [call(server) for _ in range(5)]
     answered = 0
     for line in lines:
         with contextlib.suppress(ConnectionError):
@@ -151,23 +151,23 @@ def test_more_connections_than_it_takes_are_hung_up_on(feed, monkeypatch) -> Non
 
 def test_an_end_leaves_no_thread_no_file_and_no_folder() -> None:
     before = threading.active_count(), psutil.Process().num_fds()
-    feed = Feed(TASK, 1, "/tmp")
-    lines = [call(feed) for _ in range(4)]
-    Samples(feed.address, 0).take(0, 0, 8)
-    feed.close()
+    server = SampleServer(TASK, 1, "/tmp")
+    lines = [call(server) for _ in range(4)]
+    Samples(server.address, 0).take(0, 0, 8)
+    server.close()
     for line in lines:
         line.close()
-    assert not Path(feed.address).parent.exists()
+    assert not Path(server.address).parent.exists()
     assert threading.active_count() == before[0]
     assert psutil.Process().num_fds() <= before[1]
 
 
 class Asker:
-    """A process that asks for a step's samples whenever it is told to."""
+    """A process that asks for a step's samples on command."""
 
-    def __init__(self, feed: Feed, rank: int) -> None:
+    def __init__(self, server: SampleServer, rank: int) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", ASKER, feed.address, str(rank)],
+            [sys.executable, "-c", ASKER, server.address, str(rank)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -195,11 +195,11 @@ def until(condition) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="another system does not tell who calls")
+@pytest.mark.skipif(sys.platform != "linux", reason="another system does not report who calls")
 def test_who_asks_for_the_step_is_killed_and_nobody_else() -> None:
     disturbance = Disturbance("kill", step=1, rank=1)
-    with Feed(TASK, 1, "/tmp", disturbance) as feed:
-        askers = [Asker(feed, rank) for rank in range(2)]
+    with SampleServer(TASK, 1, "/tmp", disturbance) as server:
+        askers = [Asker(server, rank) for rank in range(2)]
         for asker in askers:
             asker.ask()
             assert asker.answer() == "0\n"
@@ -207,18 +207,18 @@ def test_who_asks_for_the_step_is_killed_and_nobody_else() -> None:
             asker.ask()
         assert askers[0].answer() == "1\n"
         assert askers[1].process.wait(20) == -signal.SIGKILL
-        assert disturbance.time_s == max(take.time_s for take in feed.record.takes if take.rank == 1)
+        assert disturbance.time_s == max(take.time_s for take in server.record.takes if take.rank == 1)
         askers[0].ask()
         assert askers[0].answer() == "2\n"
         for asker in askers:
             asker.end()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="another system does not tell who calls")
+@pytest.mark.skipif(sys.platform != "linux", reason="another system does not report who calls")
 def test_who_is_stopped_goes_on_when_the_others_have_given_up() -> None:
     disturbance = Disturbance("stall", step=1, rank=0, patience_s=30)
-    with Feed(TASK, 1, "/tmp", disturbance) as feed:
-        stalled, other = Asker(feed, 0), Asker(feed, 1)
+    with SampleServer(TASK, 1, "/tmp", disturbance) as server:
+        stalled, other = Asker(server, 0), Asker(server, 1)
         for asker in (stalled, other):
             asker.ask()
             assert asker.answer() == "0\n"

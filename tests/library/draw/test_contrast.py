@@ -37,7 +37,7 @@ def test_a_grid_says_in_words_what_it_shows():
     assert len(picture.png()) < 20_000
 
 
-def test_long_lists_are_cut_and_told_so():
+def test_long_lists_are_cut_and_described_so():
     many = {f"step {number}": float(number) for number in range(100)}
     picture = bars(many, many, "Losses")
     assert "step 11:" in picture.alt and "step 12:" not in picture.alt and "88 more are not drawn" in picture.alt

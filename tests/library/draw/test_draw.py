@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from worldsize import draw
-from worldsize.draw import picture
+from worldsize.draw import palette
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -28,8 +28,8 @@ def legend(picture):
 
 
 def test_parts_and_lines_differ_by_more_than_colour():
-    assert len({hatch for _, hatch in picture.PART_STYLES}) == len(picture.PART_STYLES)
-    assert len({tuple(style[1:]) for style in picture.LINE_STYLES}) == len(picture.LINE_STYLES)
+    assert len({hatch for _, hatch in palette.PART_STYLES}) == len(palette.PART_STYLES)
+    assert len({tuple(style[1:]) for style in palette.LINE_STYLES}) == len(palette.LINE_STYLES)
 
 
 def test_memory_says_what_does_not_fit():
@@ -46,11 +46,11 @@ def test_memory_stacks_the_parts():
     assert [(bar.get_x(), bar.get_width()) for bar in bars] == [(0, 2), (2, 3)]
 
 
-def test_many_bars_stay_on_one_screen_and_are_told_by_the_largest_and_the_smallest():
+def test_many_bars_stay_on_one_screen_and_are_described_by_the_largest_and_the_smallest():
     picture = draw.memory({f"rank {rank}": {"weights": 1e9 + rank} for rank in range(32)})
     assert picture.get_size_inches()[1] < 8
-    told = "32 bars, the largest rank 31 1.00 GB (weights 1.00 GB), the smallest rank 0 1.00 GB"
-    assert told in picture.alt and "rank 7" not in picture.alt
+    bars = "32 bars, the largest rank 31 1.00 GB (weights 1.00 GB), the smallest rank 0 1.00 GB"
+    assert bars in picture.alt and "rank 7" not in picture.alt
 
 
 def test_curves_show_the_largest_difference():

@@ -1,4 +1,4 @@
-"""Time against size: the crossovers are found, marked and told, whoever gives the formulas."""
+"""Time against size: the crossovers are found, marked and described, whichever way the formulas are given."""
 
 import re
 
@@ -22,7 +22,7 @@ def texts(picture):
     return [text.get_text() for text in picture.axes[0].texts]
 
 
-def test_the_crossover_is_marked_and_told():
+def test_the_crossover_is_marked_and_described():
     picture = draw.cost({"tree": TREE, "ring": RING}, title="All-reduce")
     assert texts(picture) == ["from 10.0 kB: ring"]
     assert picture.alt.startswith(
@@ -94,10 +94,10 @@ def test_measured_points_have_their_algorithms_style_and_a_spread():
     assert list(points.lines[0].get_ydata()) == [1e-5, 2e-4]
     assert points.lines[0].get_color() == axes.lines[1].get_color()
     assert [text.get_text() for text in picture.legends[0].get_texts()] == ["tree", "ring", "ring, measured"]
-    assert picture.alt.endswith("Points show what was measured of ring.")
+    assert picture.alt.endswith("Points show measurements of ring.")
 
 
-def test_axes_are_told_in_units():
+def test_axes_are_described_in_units():
     picture = draw.cost({"tree": TREE}, (1e3, 1e9))
     picture.draw_without_rendering()
     ticks = [label.get_text() for label in picture.axes[0].get_xticklabels()]

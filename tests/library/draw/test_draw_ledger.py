@@ -28,10 +28,10 @@ def test_predictions_are_factors_of_their_results_in_order():
     assert markers(picture) == [("o", 30 / 32), ("<", 1 / 8), (">", 4)]
     assert [label.get_text() for label in picture.axes[0].get_yticklabels()] == ["near", "low", "high"]
     assert texts(picture) == ["30 for 32 years", "1 for 8", "40 for 10"]
-    told = "1 of 3 within a factor of two, in the median off by a factor of 4"
-    assert picture.axes[0].get_title(loc="left") == f"Your predictions\n{told}"
+    title = "1 of 3 within a factor of two, in the median off by a factor of 4"
+    assert picture.axes[0].get_title(loc="left") == f"Your predictions\n{title}"
     assert picture.alt == (
-        f"Your predictions over their results: {told}. In order: near, 30 for 32 years; low, 1 for 8; high, 40 for 10."
+        f"Your predictions over their results: {title}. In order: near, 30 for 32 years; low, 1 for 8; high, 40 for 10."
     )
 
 
@@ -72,7 +72,7 @@ def test_a_ledger_without_any_pair_is_still_drawn():
     assert markers(picture) == []
 
 
-def test_a_whole_course_is_told_by_its_worst_guesses():
+def test_a_whole_course_is_described_by_its_worst_guesses():
     picture = drawn(**{f"q{i}": (1 + i, 1) for i in range(40)})
     assert picture.alt.endswith("Of 40 the furthest off: q39, 40 for 1; q38, 39 for 1; q37, 38 for 1.")
     assert picture.get_size_inches()[1] < 11

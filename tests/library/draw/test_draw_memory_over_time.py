@@ -1,4 +1,4 @@
-"""Memory over time: what is live when, the peak marked and told."""
+"""Memory over time: what is live when, the peak marked and described."""
 
 import re
 
@@ -19,7 +19,7 @@ def texts(axes):
     return [text.get_text() for text in axes.texts]
 
 
-def test_the_peak_is_marked_and_told():
+def test_the_peak_is_marked_and_described():
     picture = draw.memory_over_time({"rank 0": {"weights": WEIGHTS, "activations": ACTIVATIONS}}, title="A step")
     assert picture.alt == (
         "Stacked areas over 4.00 ms, A step: rank 0 peaks at 5.00 MB, at 2.00 ms "

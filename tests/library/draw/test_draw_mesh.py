@@ -30,7 +30,7 @@ def frames(picture):
     return [patch for patch in picture.axes[0].patches if isinstance(patch, FancyBboxPatch)]
 
 
-def test_groups_and_nodes_are_told():
+def test_groups_and_nodes_are_described():
     picture = draw.mesh({"dp": 2, "tp": 4}, "tp", 4, title="Eight ranks")
     assert picture.axes[0].get_title(loc="left") == "Eight ranks: 2 tp groups of 4, each inside one node"
     assert picture.alt == (
@@ -101,7 +101,7 @@ def test_a_node_that_lies_apart_has_a_frame_for_each_part():
     assert texts(split).count("node 0") == texts(split).count("node 1") == 2
 
 
-def test_contents_stand_in_their_cells_and_are_told():
+def test_contents_stand_in_their_cells_and_are_described():
     picture = draw.mesh({"pp": 2}, contents={0: "layers 0 to 3", 1: "layers 4 to 7"})
     assert "layers 0 to 3" in texts(picture)
     assert picture.alt.endswith("rank 0 holds layers 0 to 3; rank 1 holds layers 4 to 7.")
@@ -119,7 +119,7 @@ def test_a_device_mesh_of_torch_shows_its_own_ranks():
     assert picture.alt == ("Device mesh: dp 2 × tp 2, 4 ranks on 1 node of 4. 2 dp groups of 2: 4, 6; 5, 7.")
 
 
-def test_many_groups_are_not_all_told():
+def test_many_groups_are_not_all_described():
     picture = draw.mesh({"dp": 64, "tp": 4}, "tp")
     assert picture.alt.endswith("28 to 31; and 56 more.") and len(boxes(picture)) == 256
 

@@ -1,4 +1,4 @@
-"""Messages fall into steps as they were recorded, and are drawn and told as such."""
+"""Messages fall into steps as they were recorded, and are drawn and described as such."""
 
 import html
 import json
@@ -10,8 +10,8 @@ from rings import ring_all_reduce
 
 import worldsize as ws
 from worldsize import draw, hardware
-from worldsize.draw.circle import Circle
 from worldsize.draw.message_steps import rounds
+from worldsize.draw.rank_circle import Circle
 from worldsize.timeline import Event, Timeline
 
 
@@ -79,18 +79,18 @@ def test_a_sender_goes_on_when_its_own_send_is_through():
 def test_a_collective_is_a_step_of_its_ranks():
     events = message(0, 1, 0, 1) + collective("all_reduce", [0, 1, 2], 1, 2) + message(2, 0, 2, 3)
     assert ways(events) == [[(0, 1)], [(0, 1, 2)], [(2, 0)]]
-    assert rounds(events)[1].told() == "ranks 0, 1, 2 call all_reduce on 64 B"
+    assert rounds(events)[1].describe() == "ranks 0, 1, 2 call all_reduce on 64 B"
 
 
 def test_a_receive_whose_send_nobody_recorded_still_says_who_sent():
     lost = Event(1, "communication", "communication", "recv", 0, 1, 8, peers=(0,))
-    assert rounds([lost])[0].told() == "rank 0 sends 8 B to rank 1"
+    assert rounds([lost])[0].describe() == "rank 0 sends 8 B to rank 1"
 
 
-def test_a_step_of_many_messages_is_told_in_short():
+def test_a_step_of_many_messages_is_described_in_short():
     events = [event for rank in range(20) for event in message(rank, (rank + 1) % 20, 0, 1, 1000 + 1000 * (rank % 2))]
     step = rounds(events)[0]
-    assert step.told().endswith("rank 7 sends 2.00 kB to rank 8; and 12 more")
+    assert step.describe().endswith("rank 7 sends 2.00 kB to rank 8; and 12 more")
     assert step.amount() == "20 × 1.00 kB to 2.00 kB"
 
 

@@ -63,7 +63,7 @@ def test_many_ranks_are_doublings_apart():
 
 @pytest.mark.parametrize("times", [{}, {2: [1.0]}, {1: [1.0], 2: []}, {"measured": {2: [1.0]}}])
 def test_scaling_needs_one_rank(times):
-    with pytest.raises(ValueError, match=re.escape("Scaling is told relative to one rank: give {1: [seconds, ...]")):
+    with pytest.raises(ValueError, match=re.escape("Scaling is relative to one rank: give {1: [seconds, ...]")):
         draw.scaling(times)
 
 

@@ -10,7 +10,7 @@ from matplotlib.patches import PathPatch
 
 from worldsize import draw
 from worldsize.draw import block_styles
-from worldsize.draw.lettering import Lettering, outline
+from worldsize.draw.outlined_text import OutlinedText, outline
 from worldsize.draw.picture import SCREEN_DPI
 from worldsize.timeline import Event, Timeline
 
@@ -70,7 +70,7 @@ def title(picture, panel=0):
 
 def lettering(owner):
     """All texts on the axes, or in the legend of a picture."""
-    return [text for artist in owner.get_children() if isinstance(artist, Lettering) for text in artist.texts]
+    return [text for artist in owner.get_children() if isinstance(artist, OutlinedText) for text in artist.texts]
 
 
 def on_blocks(picture):
@@ -104,8 +104,8 @@ def test_a_timeline_tells_bubbles_and_exposed_communication(two_ranks):
     assert {"rank 0", "rank 1"} <= set(lettering(picture.axes[0]))
 
 
-def test_what_is_asked_for_is_not_told(two_ranks):
-    picture = draw.timeline(two_ranks, "Two ranks", tells_shares=False)
+def test_what_is_asked_for_is_not_described(two_ranks):
+    picture = draw.timeline(two_ranks, "Two ranks", shows_shares=False)
     assert title(picture) == "Two ranks" and picture.alt == "Timeline (Two ranks) of 2 ranks over 10.0 ms."
     assert lettering(picture) == ["forward", "communication", "exposed communication", "bubble (no work)"]
 
@@ -113,14 +113,14 @@ def test_what_is_asked_for_is_not_told(two_ranks):
 def test_the_shares_are_those_of_the_timeline():
     run = overlapped(exposed_s=1.5)
     exposed = run.exposed_communication_s() / run.end_s
-    told = f"bubble {run.bubble_fraction():.0%} (exposed communication {exposed:.0%}, idle 0%)"
-    assert title(draw.timeline(run)) == told
+    shares = f"bubble {run.bubble_fraction():.0%} (exposed communication {exposed:.0%}, idle 0%)"
+    assert title(draw.timeline(run)) == shares
 
 
 def test_bubbles_and_exposed_communication_are_drawn_where_they_are():
     picture = draw.timeline(overlapped())
-    assert spans(picture, draw.picture.IDLE) == [(4, 5)] * 2
-    underlines = boxes(picture, draw.picture.INK)
+    assert spans(picture, draw.palette.IDLE) == [(4, 5)] * 2
+    underlines = boxes(picture, draw.palette.INK)
     assert [(left, right) for left, right, *_ in underlines] == [(4, 5)] * 2
     lanes = boxes(picture, block_styles.STYLES["communication"].colour)
     assert all(bottom > lane[3] for (*_, bottom), lane in zip(underlines, lanes, strict=True))  # below the block
@@ -128,15 +128,15 @@ def test_bubbles_and_exposed_communication_are_drawn_where_they_are():
 
 def test_idle_time_is_a_bubble_but_not_exposed_communication(two_ranks):
     picture = draw.timeline(two_ranks)
-    assert spans(picture, draw.picture.IDLE) == [(6, 10), (3, 10)]
-    assert spans(picture, draw.picture.INK) == [(6, 10), (6, 10)]
+    assert spans(picture, draw.palette.IDLE) == [(6, 10), (3, 10)]
+    assert spans(picture, draw.palette.INK) == [(6, 10), (6, 10)]
 
 
 def test_communication_behind_work_is_not_marked():
     picture = draw.timeline(overlapped(exposed_s=0.0))
     assert title(picture) == "bubble 0% (exposed communication 0%, idle 0%)"
     assert all(
-        colour not in [artist.get_facecolor() for artist in picture.axes[0].patches] for colour in [draw.picture.INK]
+        colour not in [artist.get_facecolor() for artist in picture.axes[0].patches] for colour in [draw.palette.INK]
     )
 
 
@@ -249,10 +249,10 @@ def test_several_runs_share_an_axis_and_differ_from_the_first():
         "emulated: 6.00 s, 20.0% longer than predicted",
     ]
     assert {axes.get_xlim() for axes in picture.axes} == {(0, 6)}
-    told = "bubble 33% (exposed communication 33%, idle 0%): exposed 1.00 s more a rank, 1.00 s more on rank 0"
-    assert told in [text.get_text() for text in picture.axes[1].texts]
+    subtitle = "bubble 33% (exposed communication 33%, idle 0%): exposed 1.00 s more a rank, 1.00 s more on rank 0"
+    assert subtitle in [text.get_text() for text in picture.axes[1].texts]
     assert picture.alt.startswith("Timelines (Overlap) on one axis. predicted: 5.00 s; bubble 20%")
-    assert picture.alt.endswith(f"20.0% longer than predicted; {told}.")
+    assert picture.alt.endswith(f"20.0% longer than predicted; {subtitle}.")
 
 
 def test_where_the_first_run_ends_is_marked_in_each():
@@ -265,7 +265,7 @@ def test_where_the_first_run_ends_is_marked_in_each():
     ]
 
 
-def test_a_run_of_another_magnitude_is_told_as_a_multiple():
+def test_a_run_of_another_magnitude_is_described_as_a_multiple():
     long, short = (Timeline([Event(0, "main", "forward", "f", 0, end_s)]) for end_s in (8, 0.5))
     picture = draw.timelines({"a": short, "b": long})
     assert title(picture, 1) == "b: 8.00 s, 16.0 times as long as a"
@@ -295,7 +295,7 @@ def test_the_rank_that_differs_most_is_named():
     ("drawing", "sentence"),
     [
         (lambda: draw.timeline(Timeline([])), "The timeline is empty: mark a step's parts"),
-        (lambda: draw.timelines({"a": overlapped()}), "To compare takes two runs"),
+        (lambda: draw.timelines({"a": overlapped()}), "A comparison takes two runs"),
         (lambda: draw.timelines({"a": overlapped(), "b": Timeline([])}), "The timeline is empty"),
     ],
 )

@@ -13,7 +13,7 @@ from nbformat import v4 as notebooks
 from papermill import execute_notebook
 
 from worldsize import draw
-from worldsize.explore import explore, frontend, parts
+from worldsize.explore import explore, frontend, result_parts
 from worldsize.explore.widgets import Panel
 from worldsize.timeline import Event, Timeline
 
@@ -27,9 +27,9 @@ def texts(function, **ranges):
     return [text for text, _ in control.options], control.text(control.value)
 
 
-def told(panel):
-    """What a screen reader is told."""
-    return re.sub("<[^>]*>", "", panel.told.value)
+def spoken(panel):
+    """What a screen reader says."""
+    return re.sub("<[^>]*>", "", panel.status.value)
 
 
 @pytest.fixture
@@ -96,11 +96,11 @@ def test_a_list_a_dict_and_a_truth_value_become_choices_and_anything_else_is_han
     [
         ({}, "step needs n: give it a range, such as n=\\(1, 64\\), or a value"),
         ({"n": (1, 2), "m": (1, 2)}, "step has no argument 'm': it has n, kind"),
-        ({"n": (2, 1)}, r"n=\(2, 1\) is no range: give \(low, high\)"),
-        ({"n": (1,)}, "is no range"),
-        ({"n": ("a", "b")}, "is no range"),
-        ({"n": (float("nan"), 1)}, "is no range"),
-        ({"n": (1, 2, 0)}, "the step 0 is no number above 0"),
+        ({"n": (2, 1)}, r"n=\(2, 1\) is not a range: give \(low, high\)"),
+        ({"n": (1,)}, "is not a range"),
+        ({"n": ("a", "b")}, "is not a range"),
+        ({"n": (float("nan"), 1)}, "is not a range"),
+        ({"n": (1, 2, 0)}, "the step 0 is neither a number above 0"),
         ({"n": (1, 2, "x1")}, "a factor above 1"),
         ({"n": (0, 2, "x2")}, "start above 0"),
         ({"n": (1, 2, "double")}, "a factor above 1"),
@@ -136,8 +136,8 @@ def test_what_is_no_function_is_refused():
         (collections.namedtuple("Pair", "a_s b_s")(1, 2), "a_s 1 s, b_s 2 s"),
     ],
 )
-def test_numbers_tables_and_text_are_told_with_their_units(value, seen):
-    (one,) = parts.parts_of(value, "step_time_s")
+def test_numbers_tables_and_text_are_reported_with_their_units(value, seen):
+    (one,) = result_parts.parts_of(value, "step_time_s")
     assert one.text == seen
     assert "<fast>" not in one.html
 
@@ -145,7 +145,7 @@ def test_numbers_tables_and_text_are_told_with_their_units(value, seen):
 def test_a_timeline_and_a_figure_become_images_with_their_words():
     plain = Figure()
     plain.subplots().set_title("Bytes by rank")
-    seen = parts.parts_of((ONE_EVENT, draw.curves({"a": [1.0]}), plain, {"a": plain, "n": 3}), "f")
+    seen = result_parts.parts_of((ONE_EVENT, draw.curves({"a": [1.0]}), plain, {"a": plain, "n": 3}), "f")
     assert [one.text[:11] for one in seen] == ["Timeline of", "Line chart ", "Bytes by ra", "n 3", "Bytes by ra"]
     image = seen[0].bundle()
     assert image["text/html"].count("<img") == 1 and 'alt="Timeline of 1 ranks' in image["text/html"]
@@ -157,16 +157,16 @@ def test_an_object_with_html_of_its_own_is_shown_by_it_and_any_other_by_its_text
         def _repr_html_(self):
             return "<b>known</b>"
 
-    assert parts.parts_of(Known(), "f")[0].html == "<b>known</b>"
-    assert parts.parts_of({1, 2} - {2}, "f")[0].html == "<pre>{1}</pre>"
+    assert result_parts.parts_of(Known(), "f")[0].html == "<b>known</b>"
+    assert result_parts.parts_of({1, 2} - {2}, "f")[0].html == "<pre>{1}</pre>"
 
 
 def test_a_move_shows_the_new_result_and_tells_it_with_what_is_set(panel):
     one = panel(lambda n=1, size_bytes=1000: {"n": n, "sent_bytes": n * size_bytes}, n=(1, 3), size_bytes=(1000, 2000))
-    assert told(one) == "n = 1, size_bytes = 1 kB: n 1, sent_bytes 1 kB."
+    assert spoken(one) == "n = 1, size_bytes = 1 kB: n 1, sent_bytes 1 kB."
     one.controls["n"].value = 3
     assert "3 kB" in one.shown.value
-    assert told(one) == "n = 3, size_bytes = 1 kB: n 3, sent_bytes 3 kB."
+    assert spoken(one) == "n = 3, size_bytes = 1 kB: n 3, sent_bytes 3 kB."
 
 
 def test_every_kind_of_control_calls_the_function_again(panel):
@@ -188,13 +188,13 @@ def test_a_function_that_raises_says_so_in_place_above_what_was_good_and_recover
     one.controls["n"].value = 2
     assert "Two is impossible &lt;here&gt;." in one.shown.value and "ValueError" not in one.shown.value
     assert 'class="last" aria-hidden="true"><table>' in one.shown.value and "0.5" in one.shown.value
-    assert told(one) == "n = 2: Two is impossible &lt;here&gt;."
+    assert spoken(one) == "n = 2: Two is impossible &lt;here&gt;."
     one.controls["n"].value = 3
     assert "ZeroDivisionError: division by zero" in one.shown.value
     assert "line" in one.shown.value and "in fails: return {&quot;inverse&quot;" in one.shown.value
     assert "calls.py" not in one.shown.value and "Traceback" not in one.shown.value
     one.controls["n"].value = 4
-    assert "inverse" in one.shown.value and "told" not in one.shown.value and "last" not in one.shown.value
+    assert "inverse" in one.shown.value and "error" not in one.shown.value and "last" not in one.shown.value
 
 
 def test_a_function_that_fails_at_once_has_its_sentence_and_no_last_picture(panel):
@@ -213,7 +213,7 @@ def test_an_interrupt_ends_one_call_and_not_the_explorer(panel):
     assert "Interrupted. Move a slider to try again." in one.shown.value
 
 
-def test_what_cannot_be_drawn_is_told_in_place(panel):
+def test_what_cannot_be_drawn_is_reported_in_place(panel):
     one = panel(lambda n=1: ONE_EVENT if n else Timeline([]), n=(0, 1))
     one.controls["n"].value = 0
     assert "The timeline is empty" in one.shown.value and "<img" in one.shown.value
@@ -291,7 +291,7 @@ def test_without_anyone_to_read_it_a_function_that_fails_fails_the_cell():
 
 def test_with_a_live_kernel_the_panel_comes_first_and_the_stills_after_it(monkeypatch):
     shown = []
-    monkeypatch.setattr(frontend, "is_there", lambda: True)
+    monkeypatch.setattr(frontend, "is_interactive", lambda: True)
     monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle))
     explore(fails, n=(1, 2))._ipython_display_()
     live, numbers, sentence = shown

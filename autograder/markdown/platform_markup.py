@@ -1,7 +1,7 @@
 """Markdown with LaTeX as the XHTML that learning platforms take, and XML written by functions.
 
-Platforms strip what they do not know and QTI refuses it, so only plain elements remain: what else looks like a tag
-is shown as it was written. Most texts of a class's forms are the same, so each is converted once.
+Platforms strip what they do not know and QTI refuses it, so only plain elements remain: anything else that looks like
+a tag is shown as written. Most texts of a class's forms are the same, so each is converted once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from functools import cache, lru_cache
 from html import escape, unescape
 from html.parser import HTMLParser
 from typing import Any
+
+from autograder.markdown.formulas import mathml
 
 _BLOCKS = {"p", "pre", "blockquote", "ul", "ol", "li", "table", "thead", "tbody", "tr", "th", "td", "hr", "div"}
 _INLINE = {"a", "img", "br", "em", "strong", "code", "sub", "sup", "span", "b", "i", "kbd", "q"}
@@ -39,12 +41,12 @@ def words(text: str, *, quote: bool = False) -> str:
 
 def html(markdown: str) -> str:
     r"""Markdown as XHTML, with formulas between `\(` and `\)`, which every platform's MathJax renders."""
-    return _filled(markdown, mathml=False)
+    return _filled(markdown, as_mathml=False)
 
 
 def html_with_mathml(markdown: str) -> str:
     """Markdown as XHTML, with formulas as MathML."""
-    return _filled(markdown, mathml=True)
+    return _filled(markdown, as_mathml=True)
 
 
 @lru_cache(maxsize=2048)
@@ -74,9 +76,9 @@ def put_in(text: str, fields: list[str]) -> str:
 
 
 @lru_cache(maxsize=2048)
-def _filled(markdown: str, mathml: bool) -> str:
+def _filled(markdown: str, *, as_mathml: bool) -> str:
     text, formulas = _converted(markdown)
-    return _with_formulas(text, [_as_mathml(*one) if mathml else _as_latex(*one) for one in formulas])
+    return _with_formulas(text, [_as_mathml(*one) if as_mathml else _as_latex(*one) for one in formulas])
 
 
 def _with_formulas(text: str, formulas: list[str]) -> str:
@@ -87,14 +89,11 @@ def _as_latex(latex: str, is_block: bool) -> str:
     return words(rf"\[{latex}\]" if is_block else rf"\({latex}\)")
 
 
-@cache
 def _as_mathml(latex: str, is_block: bool) -> str:
-    """The formula as MathML that also says its LaTeX; as LaTeX where it cannot be converted."""
-    from latex2mathml.converter import convert
-
+    """The formula as MathML that also carries its LaTeX; as LaTeX where it cannot be converted."""
     try:
-        converted = convert(latex, display="block" if is_block else "inline")
-    except Exception:  # it raises errors of many kinds
+        converted = mathml(latex, "block" if is_block else "inline")
+    except ValueError:
         return _as_latex(latex, is_block)
     return converted.replace("<math ", f'<math alttext="{words(latex, quote=True)}" ', 1)
 

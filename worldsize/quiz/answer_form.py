@@ -47,14 +47,14 @@ def page(variant: Variant) -> ipywidgets.Widget:
     check = widgets.Button(description="Check", button_style="primary", tooltip="Check your answer")
     feedback = widgets.HTMLMath()
 
-    def tell(_: Any) -> None:
+    def show_feedback(_: Any) -> None:
         response = fields.response()
         try:
-            feedback.value = _told(variant, response) if response else _ASK_FIRST
+            feedback.value = _feedback(variant, response) if response else _ASK_FIRST
         except ValueError as error:
             feedback.value = f"<p>{escape(str(error))}</p>"
 
-    check.on_click(tell)
+    check.on_click(show_feedback)
     text = with_blanks(variant.text) if isinstance(variant.answer, Gaps) else variant.text
     head = widgets.HTMLMath(html(text) + picture_html(variant.picture))
     return widgets.VBox([head, *fields.widgets, check, feedback])
@@ -157,13 +157,13 @@ def _fields(answer: Any) -> Any:
             return _Typed(answer)
 
 
-def _told(variant: Variant, response: Any) -> str:
+def _feedback(variant: Variant, response: Any) -> str:
     marked = mark(variant, response)
     verdict, colour, sign = _verdict(variant, response, marked)
-    told = "".join(html(text) for text in marked.feedback)
+    explanations = "".join(html(text) for text in marked.feedback)
     return (
         f'<div role="status" style="border-left: 4px solid {colour}; padding-left: 0.8em; line-height: 1.5">'
-        f"<p><b>{sign} {verdict}</b></p>{told}</div>"
+        f"<p><b>{sign} {verdict}</b></p>{explanations}</div>"
     )
 
 

@@ -1,4 +1,4 @@
-"""Responses by the layout in which they come: our tables, reports of Moodle and Canvas, a folder of notebooks."""
+"""Responses in any known layout: our tables, reports of Moodle and Canvas, a folder of notebooks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from autograder.quiz.csv_table import Table, read_table
 from autograder.quiz.forms import Form
 from autograder.quiz.lms_reports import is_canvas, is_moodle, read_canvas, read_moodle
 from autograder.quiz.notebook_responses import read_notebooks
-from autograder.quiz.responses import Handed, Problem, Table, read_table
-from autograder.quiz.written_answers import understood
+from autograder.quiz.responses import Problem, Responses
+from autograder.quiz.written_answers import parse_written
 
 _STUDENT = ("student", "id")
 _QUESTION = ("question", "number")
@@ -18,87 +19,87 @@ _RESPONSE = ("response", "answer")
 _MORE = ("name", "minutes")
 
 
-def read_responses(path: Path, forms: Sequence[Form], encoding: str | None = None) -> Handed:
-    """What was handed in: a CSV in a layout that is known, or a folder of notebooks.
+def read_responses(path: Path, forms: Sequence[Form], encoding: str | None = None) -> Responses:
+    """The responses in a CSV file of a known layout, or in a folder of notebooks.
 
     Raises:
         ValueError: it is neither; says which columns are known.
     """
-    handed = Handed(forms)
+    responses = Responses(forms)
     if path.is_dir():
-        read_notebooks(path, handed)
-        return handed
+        read_notebooks(path, responses)
+        return responses
     table = read_table(path, encoding)
     if not table.rows:
         raise ValueError(f"{path} has no rows under its head.")
     head = [name.casefold() for name in table.head]
     if is_moodle(table.head):
-        read_moodle(table, handed)
+        read_moodle(table, responses)
     elif is_canvas(table.head):
-        read_canvas(table, handed)
+        read_canvas(table, responses)
     elif any(name in head for name in _STUDENT) and any(name in head for name in _RESPONSE):
-        _read_long(table, handed)
+        _read_long(table, responses)
     elif any(name in head for name in _STUDENT):
-        _read_wide(table, handed)
+        _read_wide(table, responses)
     else:
         raise ValueError(
             f"{path} has the columns {', '.join(table.head)}. Known are: student, question, response; or student and a "
             "column a question; or Moodle's report of responses; or the student analysis of Canvas's classic quizzes; "
             "these two in English."
         )
-    return handed
+    return responses
 
 
 def _column(table: Table, names: Sequence[str]) -> str | None:
     return next((column for name in names for column in table.head if column.casefold() == name), None)
 
 
-def _read_long(table: Table, handed: Handed) -> None:
+def _read_long(table: Table, responses: Responses) -> None:
     student, question = _column(table, _STUDENT), _column(table, _QUESTION)
     response, minutes = _column(table, _RESPONSE), _column(table, ("minutes",))
     assert student is not None and response is not None
     if question is None:
-        raise ValueError(f"{table.file} says `{response}` and not to what: it needs a column `question`.")
+        raise ValueError(f"{table.file} has `{response}` but not to which question: it needs a column `question`.")
     for line, row in table.rows:
         where = table.where(line)
-        form = handed.form(row[student], where)
+        form = responses.form(row[student], where)
         if form is None:
             continue
         number = _number(row[question], form)
         if number is None:
             reason = f"there is no question {row[question].strip()!r} in this form"
-            handed.problems.append(Problem(where, form.student.id, None, reason))
+            responses.problems.append(Problem(where, form.student.id, None, reason))
             continue
         written = row[response]
-        answer = handed.answer(form, number)
-        handed.put(form, number, written, where, lambda a=answer, w=written: understood(a, w))
-        _note_minutes(handed, form, row[minutes] if minutes else "", where)
+        answer = responses.answer(form, number)
+        responses.put(form, number, written, where, lambda a=answer, w=written: parse_written(a, w))
+        _note_minutes(responses, form, row[minutes] if minutes else "", where)
 
 
-def _read_wide(table: Table, handed: Handed) -> None:
+def _read_wide(table: Table, responses: Responses) -> None:
     student, minutes = _column(table, _STUDENT), _column(table, ("minutes",))
     questions = [name for name in table.head if name.casefold() not in (*_STUDENT, *_MORE)]
-    ids = {one.variant.question.id for form in handed.forms for one in form.asked}
-    most = max(len(form.asked) for form in handed.forms)
+    ids = {one.variant.question.id for form in responses.forms for one in form.asked}
+    most = max(len(form.asked) for form in responses.forms)
     if odd := [name for name in questions if name not in ids and _slot(name, most) is None]:
         raise ValueError(
-            f"{table.file} has the column {odd[0]!r}, which is no number from 1 to {most} and no question's id."
+            f"{table.file} has the column {odd[0]!r}, which is neither a number from 1 to {most} nor a question's id."
         )
     assert student is not None
     for line, row in table.rows:
         where = table.where(line)
-        form = handed.form(row[student], where)
-        if form is None or not handed.once(form, where):
+        form = responses.form(row[student], where)
+        if form is None or not responses.once(form, where):
             continue
         for name in questions:
             number = _number(name, form)
             if number is not None:
-                answer, written = handed.answer(form, number), row[name]
-                handed.put(form, number, written, where, lambda a=answer, w=written: understood(a, w))
+                answer, written = responses.answer(form, number), row[name]
+                responses.put(form, number, written, where, lambda a=answer, w=written: parse_written(a, w))
             elif row[name].strip():
                 reason = f"there is no question {name!r} in this form, and it is answered {row[name]!r}"
-                handed.problems.append(Problem(where, form.student.id, None, reason))
-        _note_minutes(handed, form, row[minutes] if minutes else "", where)
+                responses.problems.append(Problem(where, form.student.id, None, reason))
+        _note_minutes(responses, form, row[minutes] if minutes else "", where)
 
 
 def _number(name: str, form: Form) -> int | None:
@@ -115,7 +116,7 @@ def _slot(name: str, most: int) -> int | None:
     return int(found[1]) if found and 1 <= int(found[1]) <= most else None
 
 
-def _note_minutes(handed: Handed, form: Form, text: str, where: str) -> None:
+def _note_minutes(responses: Responses, form: Form, text: str, where: str) -> None:
     if not text.strip():
         return
     try:
@@ -123,6 +124,6 @@ def _note_minutes(handed: Handed, form: Form, text: str, where: str) -> None:
     except ValueError:
         minutes = -1.0
     if not 0 <= minutes < 1e6:
-        handed.problems.append(Problem(where, form.student.id, None, f"{text!r} is no number of minutes"))
+        responses.problems.append(Problem(where, form.student.id, None, f"{text!r} is not a number of minutes"))
         return
-    handed.minutes[form.student.id] = minutes
+    responses.minutes[form.student.id] = minutes

@@ -11,14 +11,14 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from worldsize import draw, units
-from worldsize.explore.figure_image import Drawn
+from worldsize.explore.figure_image import FigureImage
 from worldsize.timeline import Timeline
 
 _MOST_ROWS = 50
 
 
 @dataclass(frozen=True)
-class Words:
+class TextPart:
     """Text, a number or a table, in HTML and as plain text."""
 
     html: str
@@ -29,39 +29,39 @@ class Words:
         return {"text/html": self.html, "text/plain": self.text}
 
 
-Part = Words | Drawn
+Part = TextPart | FigureImage
 
 
 def parts_of(value: Any, name: str) -> list[Part]:
-    """What is to be seen of a value; a number has the unit that `name` ends in."""
+    """The visible parts of a value; a number has the unit that `name` ends in."""
     if value is None:
         return []
     if isinstance(value, Timeline):
         return parts_of(draw.timeline(value), name)
     if isinstance(value, Figure):
-        return [Drawn(value, _alt(value, name))]
+        return [FigureImage(value, _alt(value, name))]
     value = _plain(value)
     if isinstance(value, str):
-        return [Words("".join(f"<p>{escape(line)}</p>" for line in value.splitlines()), value)]
+        return [TextPart("".join(f"<p>{escape(line)}</p>" for line in value.splitlines()), value)]
     if isinstance(value, Real):
         text = _cell(name, value)
-        return [Words(f'<p class="number">{escape(text)}</p>', f"{name} = {text}")]
+        return [TextPart(f'<p class="number">{escape(text)}</p>', f"{name} = {text}")]
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, Mapping):
         return _parts_of_mapping(value, name)
     if isinstance(value, list | tuple):
         return _parts_of_sequence(value, name)
-    return [_words_of_object(value)]
+    return [_part_of_object(value)]
 
 
-def words_of_bundle(bundle: Mapping[str, Any]) -> Words:
+def part_of_bundle(bundle: Mapping[str, Any]) -> TextPart:
     """What was displayed, as HTML or else as text."""
     text = str(bundle.get("text/plain", ""))
     if "text/html" not in bundle and "image/png" in bundle:
         image = f'<img alt="{escape(text)}" src="data:image/png;base64,{bundle["image/png"]}">'
-        return Words(image, text)
-    return Words(str(bundle.get("text/html", f"<pre>{escape(text)}</pre>")), text)
+        return TextPart(image, text)
+    return TextPart(str(bundle.get("text/html", f"<pre>{escape(text)}</pre>")), text)
 
 
 def _parts_of_mapping(values: Mapping[Any, Any], name: str) -> list[Part]:
@@ -71,7 +71,7 @@ def _parts_of_mapping(values: Mapping[Any, Any], name: str) -> list[Part]:
         part for key, value in plain.items() if not isinstance(value, Real | str) for part in parts_of(value, key)
     ]
     # numbers first: a tall picture would push them off the screen
-    return [*([Words(_table([], rows), ", ".join(f"{key} {text}" for key, text in rows))] if rows else []), *others]
+    return [*([TextPart(_table([], rows), ", ".join(f"{key} {text}" for key, text in rows))] if rows else []), *others]
 
 
 def _parts_of_sequence(values: Sequence[Any], name: str) -> list[Part]:
@@ -80,11 +80,11 @@ def _parts_of_sequence(values: Sequence[Any], name: str) -> list[Part]:
         return [_rows(plain, name)]
     if plain and all(isinstance(value, Real) for value in plain):
         text = ", ".join(_cell(name, value) for value in plain[:_MOST_ROWS])
-        return [Words(f"<p>{escape(text)}</p>", f"{name} = {text}")]
+        return [TextPart(f"<p>{escape(text)}</p>", f"{name} = {text}")]
     return [part for value in plain for part in parts_of(value, name)]
 
 
-def _rows(rows: Sequence[Any], name: str) -> Words:
+def _rows(rows: Sequence[Any], name: str) -> TextPart:
     heads = list(dict.fromkeys(str(key) for row in rows if isinstance(row, Mapping) for key in row))
     texts = []
     for row in rows[:_MOST_ROWS]:
@@ -94,8 +94,8 @@ def _rows(rows: Sequence[Any], name: str) -> Words:
         else:
             texts.append([_cell(name, _plain(value)) for value in row])
     left = f"... and {len(rows) - _MOST_ROWS} more rows" if len(rows) > _MOST_ROWS else ""
-    told = "\n".join("  ".join(row) for row in ([heads] if heads else []) + texts)
-    return Words(_table(heads, texts) + (f"<p>{left}</p>" if left else ""), f"{told}\n{left}".strip())
+    text = "\n".join("  ".join(row) for row in ([heads] if heads else []) + texts)
+    return TextPart(_table(heads, texts) + (f"<p>{left}</p>" if left else ""), f"{text}\n{left}".strip())
 
 
 def _table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
@@ -119,7 +119,7 @@ def _is_real(value: Any) -> bool:
 
 
 def _unit_name(key: str, name: str) -> str:
-    """The name whose ending tells the unit: the entry's own, or else the function's."""
+    """The name whose ending gives the unit: the entry's own, or else the function's."""
     return key if "_" in key or name == key else name
 
 
@@ -130,13 +130,13 @@ def _plain(value: Any) -> Any:
 
 def _alt(figure: Figure, name: str) -> str:
     titles = [axes.get_title(loc=loc) for axes in figure.axes for loc in ("left", "center", "right")]
-    told = ", ".join(filter(None, [figure.get_suptitle(), *titles]))
-    return getattr(figure, "alt", "") or told or f"A figure that {name} drew."
+    title = ", ".join(filter(None, [figure.get_suptitle(), *titles]))
+    return getattr(figure, "alt", "") or title or f"A figure that {name} drew."
 
 
-def _words_of_object(value: Any) -> Words:
+def _part_of_object(value: Any) -> TextPart:
     if hasattr(value, "_repr_mimebundle_"):
-        return words_of_bundle(value._repr_mimebundle_() or {"text/plain": repr(value)})
+        return part_of_bundle(value._repr_mimebundle_() or {"text/plain": repr(value)})
     if hasattr(value, "_repr_html_"):
-        return Words(value._repr_html_() or "", repr(value))
-    return Words(f"<pre>{escape(repr(value))}</pre>", repr(value))
+        return TextPart(value._repr_html_() or "", repr(value))
+    return TextPart(f"<pre>{escape(repr(value))}</pre>", repr(value))

@@ -1,4 +1,4 @@
-"""What a quiz is like as a whole: whether its forms are equally hard, and how much any two of them share."""
+"""The summary of a quiz: whether its forms are equally hard, and how much any two of them share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autograder.quiz.forms import Form
 _DIFFICULTIES = (1, 2, 3)
 
 
-def summarised(forms: Sequence[Form], formats: Sequence[str]) -> str:
+def summary_text(forms: Sequence[Form], formats: Sequence[str]) -> str:
     """The summary as text."""
     head = f"{forms[0].blueprint.title}: {_counted(len(forms), 'form')} of {_counted(len(forms[0].asked), 'question')}"
     return "\n".join([head, f"written as {', '.join(formats)}", "", *_coverage(forms), "", *_facts(forms), ""])

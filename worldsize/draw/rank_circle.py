@@ -1,4 +1,4 @@
-"""Ranks on a circle, and the arrows between them: places and curves, for whoever draws."""
+"""Ranks on a circle, and the arrows between them: places and curves, in no particular drawing library."""
 
 from __future__ import annotations
 

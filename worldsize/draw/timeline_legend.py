@@ -8,9 +8,10 @@ import numpy as np
 from matplotlib.patches import Rectangle
 
 from worldsize.draw.block_styles import Style, blocks, style_of
-from worldsize.draw.lettering import Lettering, width_in
-from worldsize.draw.picture import INK, SCREEN_DPI, Picture
-from worldsize.draw.timeline_content import Busy
+from worldsize.draw.outlined_text import OutlinedText, width_in
+from worldsize.draw.palette import INK
+from worldsize.draw.picture import SCREEN_DPI, Picture
+from worldsize.draw.timeline_content import TimelineContent
 from worldsize.draw.timeline_panel import BUBBLE, UNDERLINE_PX
 from worldsize.event import COMMUNICATION
 
@@ -19,13 +20,13 @@ _BOX, _TALL, _PAD, _APART = 0.24, 0.14, 0.06, 0.16
 _EXPOSED, _BUBBLE = "exposed communication", "bubble (no work)"
 
 
-class Key:
+class TimelineLegend:
     """The entries of these runs in lines between `left` and `left + width`, in inches; of one run with its shares."""
 
-    def __init__(self, runs: Sequence[Busy], left: float, width: float, tells_shares: bool = True) -> None:
+    def __init__(self, runs: Sequence[TimelineContent], left: float, width: float, shows_shares: bool = True) -> None:
         kinds = list(dict.fromkeys(kind for busy in runs for kind in busy.kinds))
         names = [*kinds, *([_EXPOSED] if COMMUNICATION in kinds else []), _BUBBLE]
-        shares = runs[0].shares() if len(runs) == 1 and tells_shares else {}
+        shares = runs[0].shares() if len(runs) == 1 and shows_shares else {}
         self.places: list[tuple[float, int, str, str]] = []  # left, line, name, text
         x, line = left, 0
         for name in names:
@@ -38,7 +39,7 @@ class Key:
         self.height = _BOTTOM + _LINE * (line + 1)
 
     def draw(self, picture: Picture) -> None:
-        """Nothing; afterwards the picture has its legend."""
+        """Add the legend to the picture."""
         inches = picture.dpi_scale_trans
         middles = [self.height - _LINE * (line + 0.5) for _, line, _, _ in self.places]
         for (x, _, name, _), y in zip(self.places, middles, strict=True):
@@ -52,4 +53,4 @@ class Key:
                 picture.add_artist(artist)
         at = [(x + _BOX + _PAD, y) for (x, *_), y in zip(self.places, middles, strict=True)]
         texts = [text for *_, text in self.places]
-        picture.add_artist(Lettering(picture, texts, at, inches, size=_SIZE, align="left"))
+        picture.add_artist(OutlinedText(picture, texts, at, inches, size=_SIZE, align="left"))

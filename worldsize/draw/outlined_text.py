@@ -13,14 +13,14 @@ from matplotlib.path import Path
 from matplotlib.textpath import TextPath
 from matplotlib.transforms import Affine2D, Transform
 
-from worldsize.draw.picture import INK
+from worldsize.draw.palette import INK
 
 POINTS_PER_INCH = 72
 _ALIGNED = {"left": 0.0, "center": 0.5, "right": 1.0}
 _HALF_CAPITAL = 0.365  # half the height of a capital letter or figure, in font sizes
 
 
-class Lettering(PathCollection):
+class OutlinedText(PathCollection):
     """Texts at places of a coordinate system, all in one size; `texts` says which."""
 
     def __init__(

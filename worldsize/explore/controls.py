@@ -13,7 +13,7 @@ from worldsize import units
 
 _MOST_STEPS = 100  # of a range without a step
 _MOST_POSITIONS = 2000
-_WIDE = 1000  # a range whose ends are this far apart is multiplied through
+_WIDE = 1000  # a range whose ends are this far apart grows by doubling
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Control:
         """The text of a value."""
         return next((text for text, option in self.options if option is value), None) or _text(self.name, value)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """What can be chosen, in words."""
         texts = [text for text, _ in self.options]
         return f"{texts[0]} to {texts[-1]}" if self.kind == "slider" else " or ".join(texts)
@@ -44,7 +44,7 @@ def controls_of(function: Callable[..., Any], ranges: Mapping[str, Any]) -> tupl
     """One control for each argument that has a range, in the order of `ranges`, and the values of those that have one.
 
     Raises:
-        ValueError: a range that is none, an argument that the function does not have, or one that has no value.
+        ValueError: a malformed range, an argument that the function does not have, or one without a value.
     """
     if not callable(function):
         raise ValueError(f"explore needs a function, such as explore(step_time_s, ...); got {function!r}.")
@@ -70,7 +70,7 @@ def controls_of(function: Callable[..., Any], ranges: Mapping[str, Any]) -> tupl
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some functions that are written in C do not tell
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return {}
 
 
@@ -104,7 +104,7 @@ def _positions(name: str, given: tuple[Any, ...]) -> list[Any]:
     low, high, step = [*given, None][:3] if 2 <= len(given) <= 3 else [math.nan] * 3
     if not (_is_number(low) and _is_number(high) and low < high):
         raise ValueError(
-            f"{name}={given!r} is no range: give (low, high), (low, high, step) or (low, high, 'x2') to double; "
+            f"{name}={given!r} is not a range: give (low, high), (low, high, step) or (low, high, 'x2') to double; "
             "a list or a dict for a choice."
         )
     if step is None:
@@ -115,7 +115,7 @@ def _positions(name: str, given: tuple[Any, ...]) -> list[Any]:
 
 
 def _count(name: str, steps: float) -> int:
-    """How many positions these steps make, when they are not too many."""
+    """The number of positions of a slider with this many steps. Raises: ValueError for too many."""
     if steps >= _MOST_POSITIONS:
         raise ValueError(f"{name}: this range has {steps + 1:,.0f} positions; {_MOST_POSITIONS:,} are the most.")
     return math.floor(steps * (1 + 1e-12)) + 1
@@ -124,7 +124,7 @@ def _count(name: str, steps: float) -> int:
 def _added(name: str, low: Any, high: Any, step: Any) -> list[Any]:
     step = (high - low) / _MOST_STEPS if step is None else step
     if not (_is_number(step) and step > 0):
-        raise ValueError(f"{name}: the step {step!r} is no number above 0, and no 'x2'.")
+        raise ValueError(f"{name}: the step {step!r} is neither a number above 0 nor of the form 'x2'.")
     return [_neat(low + place * step) for place in range(_count(name, (high - low) / step))]
 
 
@@ -147,7 +147,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _neat(value: Any) -> Any:
-    """The number without the dust of adding floats."""
+    """The number without the rounding error of adding floats."""
     return value if isinstance(value, int) else float(f"{value:.12g}")
 
 

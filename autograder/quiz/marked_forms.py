@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autograder.quiz.forms import Asked, Form
-from autograder.quiz.responses import Given, Handed
+from autograder.quiz.responses import Response, Responses
 from worldsize.quiz import Marked, Variant, mark
 from worldsize.quiz.marking import UNANSWERED
 
 
 @dataclass(frozen=True)
-class Answered:
+class MarkedAnswer:
     """One question of a form, and what came of it; `given` is None where nothing was written."""
 
     number: int
     asked: Asked
-    given: Given | None
+    given: Response | None
     marked: Marked
 
     @property
@@ -33,11 +33,11 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class MarkedForm:
     """One student's form with its marks: a point a question, or a part of it."""
 
     form: Form
-    answered: tuple[Answered, ...]
+    answered: tuple[MarkedAnswer, ...]
     is_handed_in: bool
     minutes: float | None = None
 
@@ -62,18 +62,18 @@ class Sheet:
         return self.fraction >= self.form.blueprint.pass_fraction - 1e-9
 
 
-def sheets(forms: Sequence[Form], handed: Handed) -> list[Sheet]:
+def mark_forms(forms: Sequence[Form], responses: Responses) -> list[MarkedForm]:
     """The marks of all, in the order of the key; a response that could not be read counts as none."""
-    return [_sheet(form, handed) for form in forms]
+    return [_mark_form(form, responses) for form in forms]
 
 
-def _sheet(form: Form, handed: Handed) -> Sheet:
-    given = handed.given.get(form.student.id, {})
+def _mark_form(form: Form, responses: Responses) -> MarkedForm:
+    given = responses.given.get(form.student.id, {})
     answered = []
     for number, one in enumerate(form.asked, start=1):
         found = given.get(number)
         marked = UNANSWERED if found is None else mark(one.variant, found.response)
         assert math.isfinite(marked.share)
-        answered.append(Answered(number, one, found, marked))
-    is_handed_in = form.student.id in handed.given
-    return Sheet(form, tuple(answered), is_handed_in, handed.minutes.get(form.student.id))
+        answered.append(MarkedAnswer(number, one, found, marked))
+    is_handed_in = form.student.id in responses.given
+    return MarkedForm(form, tuple(answered), is_handed_in, responses.minutes.get(form.student.id))

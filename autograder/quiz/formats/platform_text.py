@@ -1,4 +1,4 @@
-"""What every format says the same way: a question's text with its unit, numbers without exponents, safe names."""
+"""Texts that all learning platforms' formats share: a question with its unit, plain decimals, safe names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-from autograder.markdown.markup import mark_gaps, put_in
+from autograder.markdown.platform_markup import mark_gaps, put_in
 from autograder.quiz.forms import Form
 from worldsize.quiz import Variant
 from worldsize.quiz.bank import gap_names
@@ -17,7 +17,7 @@ _MOST_SPELLINGS = 60
 
 
 def text_of(variant: Variant) -> str:
-    """The question in Markdown; a number's unit is named, and gaps are marked for `markup.put_in`."""
+    """The question in Markdown; a number's unit is named, and gaps are marked for `platform_markup.put_in`."""
     answer = variant.answer
     if isinstance(answer, Amount) and answer.unit:
         return f"{variant.text}\n\n(Give a number, in {answer.unit}.)"

@@ -82,7 +82,7 @@ def schema() -> dict[str, Any]:
 
 
 def points(timings: list[Timing]) -> list[Point]:
-    """The scaling curves of these timings, those that failed left out; there is none of a kind without one rank."""
+    """The scaling curves of these timings, without those that failed; a kind without a one-rank timing has no curve."""
     good = [one for one in timings if not one.failure]
     has_base = {one.kind for one in good if one.world_size == 1 and one.is_synchronised}
     found = []

@@ -1,0 +1,111 @@
+"""The options of `autograder quiz`, checked: messages name them as they are typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from autograder.quiz import secret_key
+from autograder.quiz.blueprint import FILE, Blueprint, read_blueprints, shares
+from autograder.quiz.formats import FORMATS, pdf
+from autograder.quiz.formats.format import Format
+from autograder.quiz.quiz_folder import Quiz
+from autograder.quiz.responses import Responses
+from autograder.quiz.roster import read_roster
+from autograder.quiz.whole_bank import read_bank
+
+PAPERS: Mapping[str, pdf.Paper] = {"a4": "a4", "letter": "us-letter"}
+
+
+def chosen_quiz(
+    bank: Path,
+    roster: Path,
+    blueprint: str | None,
+    changes: Mapping[str, Any],
+    formats: Sequence[str],
+    paper: str,
+    key_file: Path | None,
+    seed: int | None,
+) -> Quiz:
+    """The quiz that these options ask for; a secret is created once nothing else can be wrong.
+
+    Raises:
+        ValueError: an option does not fit, or a file that one names cannot be used.
+    """
+    if (key_file is None) == (seed is None):
+        raise ValueError("Give either --key-file, a secret that is created if absent, or --seed for a demonstration.")
+    plan = _blueprint(bank, blueprint, changes)
+    chosen_formats = _formats(formats, paper)
+    students, questions = read_roster(roster), read_bank(bank)
+    shares(plan, questions)  # raises where the bank has too few questions
+    key = secret_key.read_or_create(key_file) if key_file else f"seed {seed}".encode()
+    return Quiz(plan, questions, students, key, chosen_formats)
+
+
+def font_warning(quiz: Quiz) -> str | None:
+    """A sentence about a character that no font here has, if it occurs in a name and names are written to PDF."""
+    if all(format.name != "pdf" for format in quiz.formats):
+        return None
+    missing = pdf.without_a_font(" ".join(student.name for student in quiz.roster))
+    if missing is None:
+        return None
+    return (
+        f"No font on this machine has {missing!r}: in PDFs a box stands in its place. Install one that has it, such "
+        "as Google's Noto, and make the quiz again."
+    )
+
+
+def refuse_problems(responses: Responses, unreadable_as_zero: bool, ignore_unknown: bool) -> None:
+    """Raise ValueError with every problem of the responses that these options do not excuse."""
+    serious = [one for one in responses.problems if one.number is None or not unreadable_as_zero]
+    serious += [] if ignore_unknown else responses.strangers
+    if not serious:
+        return
+    advice = ["Nothing was written. Correct these in the responses"]
+    if any(one.number for one in serious):
+        advice.append("or count responses that cannot be read as wrong with --unreadable-as-zero")
+    if responses.strangers and not ignore_unknown:
+        advice.append("or leave out students without a form with --ignore-unknown")
+    raise ValueError("\n".join([*map(str, serious), ", ".join(advice) + "."]))
+
+
+def _blueprint(folder: Path, name: str | None, wanted: Mapping[str, Any]) -> Blueprint:
+    """The blueprint of this name with these changes, or a new one."""
+    changes = {key: value for key, value in wanted.items() if value not in (None, [])}
+    if name is None:
+        if "count" not in changes:
+            raise ValueError("Say which quiz: --blueprint NAME, or --count with --week, --objective or --difficulty.")
+        given: dict[str, Any] = {"title": _titled(changes.get("weeks", []))}
+    else:
+        known = read_blueprints(folder)
+        if name not in known:
+            listed = ", ".join(sorted(known)) or "(none)"
+            raise ValueError(f"There is no blueprint {name!r} in {folder / FILE}: choose one of {listed}.")
+        given = known[name].model_dump()
+    try:
+        return Blueprint.model_validate({**given, **changes})
+    except ValidationError as error:
+        problems = (f"{' '.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise ValueError(f"There can be no such quiz: {'; '.join(problems)}.") from error
+
+
+def _formats(names: Sequence[str], paper: str) -> list[Format]:
+    """The formats of these names, or all of them; PDF on this paper."""
+    if unknown := [name for name in names if name not in FORMATS]:
+        raise ValueError(f"There is no format {unknown[0]!r}: choose from {', '.join(FORMATS)}.")
+    if paper not in PAPERS:
+        raise ValueError(f"There is no paper {paper!r}: choose one of {', '.join(PAPERS)}.")
+    chosen = {**FORMATS, "pdf": pdf.on(PAPERS[paper])}
+    return [chosen[name] for name in FORMATS if not names or name in names]
+
+
+def _titled(weeks: Sequence[int]) -> str:
+    listed = sorted(set(weeks))
+    if not listed:
+        return "Quiz"
+    if len(listed) == 1:
+        return f"Quiz, week {listed[0]}"
+    return f"Quiz, weeks {', '.join(map(str, listed[:-1]))} and {listed[-1]}"

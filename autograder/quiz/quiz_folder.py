@@ -1,0 +1,111 @@
+"""A quiz written to a folder: every form in every format, the key, and a summary; all of it or nothing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from autograder.quiz.atomic_folder import in_place_of
+from autograder.quiz.blueprint import Blueprint
+from autograder.quiz.form_writers import Done, writers
+from autograder.quiz.formats import FORMATS
+from autograder.quiz.formats.format import Format
+from autograder.quiz.forms import Form, deal
+from autograder.quiz.forms_summary import summary_text
+from autograder.quiz.key import Key, key_of, printed
+from autograder.quiz.roster import Student
+from autograder.spreadsheets import neutral
+from worldsize.quiz import Question
+
+KEY, ANSWERS, SUMMARY = "key.json", "key.csv", "summary.txt"
+_BATCH = 10  # forms that a process renders at a time
+_FEW = 20  # forms for which another process is not worth starting
+
+
+@dataclass(frozen=True)
+class Quiz:
+    """Everything that decides a quiz: the same blueprint, bank, roster, key and formats give the same bytes."""
+
+    blueprint: Blueprint
+    questions: Sequence[Question]
+    roster: Sequence[Student]
+    key: bytes
+    formats: Sequence[Format]
+
+
+def write_quiz(
+    quiz: Quiz, out: Path, *, force: bool = False, jobs: int | None = None, done: Done = lambda num_forms: None
+) -> str:
+    """The summary of a quiz, after writing it to `out`, which appears when it is complete.
+
+    `done` is called with the number of forms just written.
+
+    Raises:
+        ValueError: `out` holds other things, or (without `force`) an earlier quiz; or the quiz cannot be drawn.
+    """
+    refuse_to_destroy(out, force)
+    num_processes = min(jobs or os.cpu_count() or 1, 1 + len(quiz.roster) // _FEW)
+    with in_place_of(out) as folder:
+        for format in quiz.formats:
+            (folder / format.name).mkdir()
+        forms: list[Form] = []
+        with writers(num_processes) as write:
+            dealt = deal(quiz.blueprint, quiz.questions, quiz.roster, quiz.key)
+            while batch := list(islice(dealt, _BATCH)):
+                forms += batch
+                write(batch, quiz.formats, folder, done)
+        # only now that the processes are gone: it takes as much memory as one of them
+        _write_keys(forms, quiz.formats, folder)
+        summary = summary_text(forms, [format.name for format in quiz.formats])
+        (folder / SUMMARY).write_text(summary, encoding="utf-8")
+    return summary
+
+
+def refuse_to_destroy(out: Path, force: bool) -> None:
+    """Raise ValueError where a folder holds what `write_quiz` did not write or, without `force`, an earlier quiz."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise ValueError(f"{out} is not a folder: name another one.")
+    files = {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
+    if others := sorted(files - _files_of_a_quiz(out / KEY)):
+        raise ValueError(f"{out} holds {others[0]}, which is not part of a quiz: name a new or an empty folder.")
+    if files and not force:
+        raise ValueError(f"{out} holds a quiz already: name another folder, or replace it with --force.")
+
+
+def _files_of_a_quiz(key: Path) -> set[str]:
+    """The files that `write_quiz` writes to a folder with this key; none where it is not a key."""
+    try:
+        students = [form.student for form in Key.model_validate_json(key.read_bytes()).forms]
+    except (OSError, ValidationError):
+        return set()
+    files = {f"{format.name}/{student}{format.suffix}" for format in FORMATS.values() for student in students}
+    return files | {KEY, ANSWERS, SUMMARY} | {f"key{format.suffix}" for format in FORMATS.values() if format.key}
+
+
+def _write_keys(forms: Sequence[Form], formats: Sequence[Format], folder: Path) -> None:
+    """Write the key for machines, as a table, and in every format that has one; only its owner can read them."""
+    keys = {KEY: (key_of(forms).model_dump_json(indent=1) + "\n").encode(), ANSWERS: _table(forms)}
+    keys |= {f"key{format.suffix}": format.key(forms) for format in formats if format.key}
+    for name, content in keys.items():
+        (folder / name).touch(0o600)
+        (folder / name).write_bytes(content)
+
+
+def _table(forms: Sequence[Form]) -> bytes:
+    text = io.StringIO(newline="")
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["student", "number", "question", "variant", "answer"])
+    for form in forms:
+        for number, variant in enumerate(form.variants, start=1):
+            answer = printed(variant.answer)
+            table.writerow([form.student.id, number, variant.question.id, variant.id, neutral(answer)])
+    return text.getvalue().encode("utf-8-sig")  # the mark by which spreadsheets recognise UTF-8
