@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import torch
 
-CIFAR10_FOLDER = "WORLDSIZE_CIFAR10"  # the environment's name for where the files are
+CIFAR10_FOLDER = "WORLDSIZE_CIFAR10"  # the environment variable that names the folder of the files
 _CIFAR10_PIXELS = (3, 32, 32)
+_DIGITS = Path(__file__).parent / "data" / "digits.csv.gz"  # beside its licence
 
 
 def load_digits() -> tuple[torch.Tensor, torch.Tensor]:
     """1797 handwritten digits as float32 pixels (1797, 1, 8, 8), mean 0 and deviation 1, and int64 labels (1797,).
 
-    Source: UCI Optical Recognition of Handwritten Digits (test part), as shipped with scikit-learn.
+    Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits" (test part), UCI Machine Learning
+    Repository, 1998.
     """
-    from sklearn.datasets import load_digits as read  # takes a second to import: only those who call it pay
-
-    pixels, labels = read(return_X_y=True)
-    images = torch.as_tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8)
-    return (images - images.mean()) / images.std(), torch.as_tensor(labels, dtype=torch.int64)
+    records = np.loadtxt(_DIGITS, dtype=np.uint8, delimiter=",")
+    images = torch.from_numpy(records[:, :64].astype(np.float32)).reshape(-1, 1, 8, 8)
+    return (images - images.mean()) / images.std(), torch.from_numpy(records[:, 64].astype(np.int64))
 
 
 def load_cifar10(folder: str | os.PathLike[str] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,7 +42,11 @@ def load_cifar10(folder: str | os.PathLike[str] | None = None) -> tuple[torch.Te
 
 
 def cifar10_files(folder: str | os.PathLike[str] | None = None) -> list[Path]:
-    """The files that `load_cifar10` reads. Raises: ValueError where there are none."""
+    """The files that `load_cifar10` reads.
+
+    Raises:
+        ValueError: there are none.
+    """
     where = folder or os.environ.get(CIFAR10_FOLDER, "")
     paths = sorted(Path(where).glob("data_batch_*.bin")) if where else []
     if not paths:
@@ -58,5 +62,5 @@ def _cifar10_records(path: Path) -> np.ndarray:
     num_bytes = 1 + int(np.prod(_CIFAR10_PIXELS))
     values = np.fromfile(path, dtype=np.uint8)
     if not values.size or values.size % num_bytes or values[::num_bytes].max() > 9:
-        raise ValueError(f"{path} is no file of CIFAR-10's binary version: records of a label and 3,072 pixels.")
+        raise ValueError(f"{path} is not a file of CIFAR-10's binary version: records of a label and 3,072 pixels.")
     return values.reshape(-1, num_bytes)

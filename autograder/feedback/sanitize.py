@@ -1,11 +1,11 @@
 """Student text on an instructor's screen: Markdown becomes HTML in which nothing can run.
 
 nbgrader's feedback pages and its formgrader both render Markdown with nbconvert's filter `markdown2html`, which passes
-a student's HTML through. nbgrader_config.py puts `markdown_to_html` in its place, and `clean` in that of `clean_html`,
-which lets raw cells pose as parts of the page. What was rendered is cleaned, and not the Markdown before: only so do a
-quote's `>`, a formula's `a<b` and code stay what they are, and only so is a `[link](javascript:...)` seen.
+a student's HTML through. nbgrader_config.py replaces it with `markdown_to_html`, and `clean_html`, which lets raw cells
+pose as parts of the page, with `clean`. The rendered HTML is cleaned rather than the Markdown: this leaves a quote's
+`>`, a formula's `a<b` and code as they are, and a `[link](javascript:...)` is seen.
 
-The time that the renderers take can grow with the square of a cell's length: one cell would keep them for hours.
+The time that the renderers take can grow with the square of a cell's length: one cell would occupy them for hours.
 What they are slow at is shown as it was written, and for the same reason only Python is coloured.
 """
 
@@ -16,8 +16,7 @@ import sys
 from html import escape
 from typing import Any
 
-import bleach
-from bleach.css_sanitizer import CSSSanitizer
+import nh3
 from jinja2 import pass_context
 from jinja2.runtime import Context
 from nbconvert.exporters import HTMLExporter
@@ -37,14 +36,23 @@ _MATH_ATTRIBUTES = """
     linethickness lspace mathbackground mathcolor mathsize mathvariant maxsize minsize movablelimits notation rowlines
     rowspacing rspace scriptlevel separator stretchy symmetric voffset width xmlns
 """
-_HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
-_MATH, _MATH_NAMES = set(_MATH_TAGS.split()), set(_MATH_ATTRIBUTES.split())
-_TAGS = set(_TEXT_TAGS.split()) | _MATH
-# as written, entities and all: what hides its beginning behind one does not pass
+_TAGS = {*_TEXT_TAGS.split(), *_MATH_TAGS.split()}
+_ATTRIBUTES = {tag: set(_MATH_ATTRIBUTES.split()) for tag in _MATH_TAGS.split()}
+_ATTRIBUTES |= {heading: {"id"} for heading in ("h1", "h2", "h3", "h4", "h5", "h6")}
+_ATTRIBUTES |= {"a": {"href"}, "img": {"src", "width", "height", "alt"}, "td": {"style"}, "th": {"style"}}
+_ATTRIBUTES["*"] = {"class", "title", "start", "colspan", "rowspan"}
 _LINK = re.compile(r"(https?://|mailto:|#)\S*")
-_PICTURE = re.compile(r"data:image/(png|jpeg|gif|webp|svg\+xml);base64,[\w+/=\s]*|(?!/)(?!.*\.\.)[\w\-./ %]+")
+_PICTURE = re.compile(
+    r"data:image/(png|jpeg|gif|webp|svg\+xml);base64,[\w+/=\s]*|(?!/)(?!.*(?:\.|%2e){2})[\w\-./ %]+", re.IGNORECASE
+)
 _PYGMENTS = re.compile(r"[a-z]{1,2}\d?|highlight|hl-\w+|language-[\w+#-]+")
-_MAX_TAGS = 20_000  # of one cell; the time to clean nested ones grows with their square
+# HTML opens these again in each block that follows, attributes and all: a page would grow with the square of a cell
+_REOPENED = "b|code|em|i|s|strong|u"
+_REOPENED_WITH_ATTRIBUTES = re.compile(rf"<({_REOPENED})\s[^<>]*>", re.IGNORECASE)
+_SHORT = r"""(?:\s{1,9}[\w-]{1,20}=(?:"[^"<>]{0,500}"|'[^'<>]{0,500}')){0,3}\s{0,9}>"""
+_REST = "|".join(sorted(_TAGS - {"a", *_REOPENED.split("|")}))
+_NOT_ALLOWED = re.compile(rf"<(?!/?(?:{_REST})[\s/>]|/?(?:{_REOPENED})>|/a>|a{_SHORT}|!--)", re.IGNORECASE)
+_MAX_TAGS = 20_000  # of one cell; the time to parse nested blocks grows with their square: 1.7 s for so many
 # of one cell, five times what the longest of this course has; FormulasToMathML's tags come on top
 _MAX_CHARS = 20_000
 _MATHML = re.compile(r"</?m[a-z]+[^<>]{0,99}>")
@@ -58,9 +66,9 @@ _BOX = re.compile(r'<input class="task-list-item-checkbox" type="checkbox" disab
 
 
 def install() -> None:
-    """Has the formgrader show submissions by the settings of their course; call it where those are read.
+    """Make the formgrader show submissions with the settings of their course; call it where those are read.
 
-    Without this it does so by those that it found when the server was started, which may be none: a JupyterLab may be
+    Otherwise it uses the settings that it found when the server was started, which may be none: a JupyterLab may be
     opened above several courses.
     """
     # only a server has loaded it, before it reads the settings of any course
@@ -76,8 +84,7 @@ def _exporter(handler: Any) -> HTMLExporter:
 def markdown_to_html(context: Context, source: str) -> str:
     """The HTML of a Markdown cell, with tables, formulas, code and the cell's own pictures, and nothing that can run.
 
-    Tags that are not allowed are shown as text. A cell that cannot be rendered, or only slowly, is shown as it was
-    written.
+    A cell that cannot be rendered, or only slowly, is shown as it was written.
     """
     if _is_slow(_MATHML.sub("", source), _OPENING) or source.count("<") > _MAX_TAGS:
         return _as_written(source)
@@ -89,9 +96,9 @@ def markdown_to_html(context: Context, source: str) -> str:
 
 
 def highlight_code(source: str, language: str | None = None, metadata: Any = None) -> str:
-    """The HTML of Python code in colours; of what that would take long for, the code as it was written.
+    """The HTML of Python code in colours, or of the code as it was written where colouring would take long.
 
-    `language` and `metadata` are what nbconvert's filter takes. They are not looked at: a student chooses them.
+    `language` and `metadata` are what nbconvert's filter takes. They are ignored: a student chooses them.
     """
     if _is_slow(source, _CHARACTER):
         return f'<div class="highlight">{_as_written(source)}</div>'
@@ -99,7 +106,7 @@ def highlight_code(source: str, language: str | None = None, metadata: Any = Non
 
 
 class _Renderer(IPythonRenderer):
-    """nbconvert's, with colours for Python only: hundreds of other languages have their own ways to take hours."""
+    """nbconvert's renderer, with colours for Python only: other lexers have their own ways to take hours."""
 
     @classmethod
     def of_cell(cls, context: Any) -> _Renderer:
@@ -109,7 +116,7 @@ class _Renderer(IPythonRenderer):
         words = (info or "").split()
         if words and words[0] in _PYTHON:
             return highlight_code(code)
-        return super(IPythonRenderer, self).block_code(code, info)
+        return super(IPythonRenderer, self).block_code(code)
 
 
 def _is_slow(source: str, opening: re.Pattern[str]) -> bool:
@@ -123,31 +130,30 @@ def _as_written(text: str) -> str:
 
 
 def clean(html: str) -> str:
-    """The HTML with only the tags and attributes that text, tables, pictures and formulas need."""
+    """The HTML with only the tags and attributes that text, tables, pictures and formulas need; other tags as text."""
     if html.count("<") > _MAX_TAGS:
         return _as_written(html)
-    return bleach.clean(
-        html,
-        tags=_TAGS,
-        attributes=_is_allowed,
-        protocols={"http", "https", "mailto", "data"},
-        css_sanitizer=CSSSanitizer(allowed_css_properties=["text-align"]),
-    )
+    html = _REOPENED_WITH_ATTRIBUTES.sub(r"<\1>", html.encode(errors="replace").decode())  # half a surrogate is no text
+    return _CLEANER.clean(_NOT_ALLOWED.sub("&lt;", html))
 
 
-def _is_allowed(tag: str, name: str, value: str) -> bool:
-    if tag in _MATH:
-        return name in _MATH_NAMES
+def _checked(tag: str, name: str, value: str) -> str | None:
+    """The value of an attribute that a tag may have, or None where this value may not stand."""
     if name == "href":
-        return tag == "a" and bool(_LINK.fullmatch(value))
-    if name == "src":
-        return tag == "img" and bool(_PICTURE.fullmatch(value))
-    if name == "class":  # any other could cover the page or pose as the formgrader's own
-        return all(_PYGMENTS.fullmatch(word) for word in value.split()) or value == "anchor-link"
-    if name == "id":
-        return tag in _HEADINGS
-    if name == "style":
-        return tag in {"td", "th"}
-    if name in {"width", "height", "alt"}:
-        return tag == "img"
-    return name in {"title", "start", "colspan", "rowspan"}
+        allowed = bool(_LINK.fullmatch(value))
+    elif name == "src":
+        allowed = bool(_PICTURE.fullmatch(value))
+    elif name == "class":  # any other could cover the page or pose as the formgrader's own
+        allowed = value == "anchor-link" or all(_PYGMENTS.fullmatch(word) for word in value.split())
+    else:
+        allowed = True
+    return value if allowed else None
+
+
+_CLEANER = nh3.Cleaner(
+    tags=_TAGS,
+    attributes=_ATTRIBUTES,
+    attribute_filter=_checked,
+    url_schemes={"http", "https", "mailto", "data"},
+    filter_style_properties={"text-align"},
+)

@@ -15,6 +15,8 @@ from repository import ROOT
 def bare(tmp_path: Path) -> Path:
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "autograder").mkdir()
+    shutil.copy(ROOT / "autograder/pyproject.toml", tmp_path / "autograder")
     return tmp_path
 
 

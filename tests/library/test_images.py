@@ -1,5 +1,8 @@
 """The images that lessons train on, and the model that they train."""
 
+import gzip
+import hashlib
+
 import numpy as np
 import pytest
 import torch
@@ -20,9 +23,9 @@ def test_cifar10_is_read_where_its_files_are(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("spoilt", ["missing", "short", "label 10", "empty"])
-def test_what_is_not_cifar10_is_told(tmp_path, monkeypatch, spoilt):
+def test_files_that_are_not_cifar10_are_refused(tmp_path, monkeypatch, spoilt):
     monkeypatch.delenv("WORLDSIZE_CIFAR10", raising=False)
-    said = r"data_batch_1\.bin is no file of CIFAR-10's binary version"
+    said = r"data_batch_1\.bin is not a file of CIFAR-10's binary version"
     if spoilt == "missing":
         said = "let WORLDSIZE_CIFAR10 name its folder"
     else:
@@ -40,9 +43,23 @@ def test_digits_are_real_images_with_balanced_labels():
     assert pixels.shape == (1797, 1, 8, 8)
     assert pixels.dtype == torch.float32
     assert abs(pixels.mean()) < 1e-5 and abs(pixels.std() - 1) < 1e-5
-    assert len(pixels.unique()) == 17  # 16 grey levels and black, told apart by nothing but a shift and a scale
+    assert len(pixels.unique()) == 17  # 16 grey levels and black, shifted and scaled
     assert labels.dtype == torch.int64
     assert labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_digits_are_those_of_the_published_test_part():
+    """The table is byte for byte scikit-learn's copy of it."""
+    table = gzip.decompress(images._DIGITS.read_bytes())
+    assert hashlib.sha256(table).hexdigest() == "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"
+    pixels, _ = images.load_digits()
+    first = (pixels[0, 0] - pixels.min()) / (pixels.max() - pixels.min()) * 16
+    assert first.round().int().flatten().tolist() == [int(value) for value in table.split(b"\n")[0].split(b",")[:64]]
+
+
+def test_digits_come_with_their_licence():
+    notice = (images._DIGITS.parent / "NOTICE").read_text()
+    assert "CC BY 4.0" in notice and "BSD-3-Clause" in notice and images._DIGITS.name in notice
 
 
 def test_vision_net_is_the_same_for_the_same_seed_and_leaves_the_random_state_alone():

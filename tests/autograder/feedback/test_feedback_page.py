@@ -3,8 +3,8 @@
 import base64
 import re
 
+import html5lib
 import pytest
-from bleach._vendor import html5lib
 from feedback_pages import answer, check, graded, html
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
 

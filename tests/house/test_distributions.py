@@ -1,0 +1,78 @@
+"""Students install worldsize alone, instructors worldsize-autograder too: both import only what they declare."""
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from repository import ROOT
+
+STUDENT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+INSTRUCTOR = tomllib.loads((ROOT / "autograder/pyproject.toml").read_text())["project"]
+CORE, EXTRAS = STUDENT["dependencies"], STUDENT["optional-dependencies"]
+DECLARED = {
+    "worldsize": CORE,
+    "weeks": CORE,
+    "solutions": CORE + EXTRAS["instructor"],  # hidden checks are the instructor's
+    "autograder": CORE + EXTRAS["instructor"] + EXTRAS["ray"],
+}
+OURS = {"worldsize", "autograder"}
+
+
+def installed_by(requirements: Iterable[str]) -> set[str]:
+    """The distributions that these requirements bring, theirs included."""
+    found: set[str] = set()
+    waiting = [(Requirement(one), "") for one in requirements]
+    while waiting:
+        requirement, extra = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        marker = requirement.marker
+        if name in found or (marker and not marker.evaluate({"extra": extra})):
+            continue
+        found.add(name)
+        try:
+            inner = requires(name) or []
+        except PackageNotFoundError:  # Ray is not part of `dev`
+            continue
+        waiting += [(Requirement(one), extra) for one in inner for extra in requirement.extras | {""}]
+    return found
+
+
+def imported(path: Path) -> set[str]:
+    """The top-level modules that a file imports, anywhere in it."""
+    nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path)))]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    return {name.split(".")[0] for name in names} - sys.stdlib_module_names - OURS
+
+
+def undeclared(folder: Path, requirements: Iterable[str]) -> list[str]:
+    """Imports of what the requirements do not bring."""
+    brought, places = installed_by(requirements), packages_distributions()
+    return [
+        f"{path.relative_to(folder)} imports {name}"
+        for path in sorted(folder.rglob("*.py"))
+        for name in sorted(imported(path) - {inner.stem for inner in path.parent.glob("*.py")})
+        if brought.isdisjoint(canonicalize_name(one) for one in places.get(name, [name]))
+    ]
+
+
+@pytest.mark.parametrize("folder", DECLARED)
+def test_everything_imported_is_declared(folder: str) -> None:
+    assert undeclared(ROOT / folder, DECLARED[folder]) == []
+
+
+@pytest.mark.parametrize("line", ["import typst", "def f():\n    from scipy import stats", "import nh3", "import ray"])
+def test_a_library_that_imports_what_only_instructors_install_is_found(tmp_path: Path, line: str) -> None:
+    (tmp_path / "units.py").write_text(line)
+    assert len(undeclared(tmp_path, CORE)) == 1
+
+
+def test_both_distributions_have_one_version() -> None:
+    assert INSTRUCTOR["version"] == STUDENT["version"]
+    assert INSTRUCTOR["dependencies"] == [f"worldsize[instructor]=={STUDENT['version']}"]
