@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ class Group(dist.ProcessGroup):
     """A process group of ranks on the emulated cluster."""
 
     def __init__(self, wire: Wire, name: str, ranks: Sequence[int]) -> None:
-        self.ranks = tuple(ranks)
+        self.ranks = tuple(map(operator.index, ranks))
         super().__init__(self.ranks.index(wire.rank), len(ranks))  # pyright: ignore[reportCallIssue]
         self._wire, self._name = wire, name
 
@@ -61,21 +62,24 @@ class Group(dist.ProcessGroup):
         )
 
     def _global(self, rank: int) -> int:
-        return self.ranks[rank]
+        if not 0 <= (place := operator.index(rank)) < len(self.ranks):
+            count = f"count from 0 to {len(self.ranks) - 1}"
+            raise ValueError(f"rank {rank} is not in this group of {len(self.ranks)} ranks; {count}")
+        return self.ranks[place]
 
     # messages
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
         """Sends one tensor."""
-        return self._post("send", tensors, [], peer=self._global(dst), tag=tag)
+        return self._post("send", tensors, [], peer=self._global(dst), tag=operator.index(tag))
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
         """Receives one tensor."""
-        return self._post("recv", [], tensors, peer=self._global(src), tag=tag)
+        return self._post("recv", [], tensors, peer=self._global(src), tag=operator.index(tag))
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
         """Receives one tensor from whoever sent first in virtual time."""
-        work = self._post("recv", [], tensors, peer=None, tag=tag)
+        work = self._post("recv", [], tensors, peer=None, tag=operator.index(tag))
         work.source_group = self.ranks
         return work
 
@@ -168,7 +172,7 @@ class Group(dist.ProcessGroup):
         """The same of one tensor, cut along its first dimension."""
         rows = input_splits or [tensor.shape[0] // self.size()] * self.size()
         per_row = tensor.numel() // max(1, tensor.shape[0])
-        return self._post("all_to_all", [tensor], [output], splits=[num * per_row for num in rows])
+        return self._post("all_to_all", [tensor], [output], splits=[operator.index(num) * per_row for num in rows])
 
     alltoall_base = all_to_all_single
 

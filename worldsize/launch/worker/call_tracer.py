@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import operator
 import sys
 import threading
 import time
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from worldsize.launch.protocol.call_log import BROKEN, DONE, ISSUED, POINT_TO_POINT, WAITING, Call, Logbook
-from worldsize.launch.protocol.source import line_of
+from worldsize.launch.protocol.source import Line, line_of
 from worldsize.launch.worker import spans
 
 # each function, and the parameter whose tensor tells what is moved; what this torch lacks is passed over
@@ -141,6 +142,17 @@ class _Watch:
             self._logbook.mark(number, end.state)
 
     def _note(self, op: str, arguments: dict[str, Any], payload: str | None) -> int:
+        number = self._num_calls
+        self._num_calls += 1
+        try:
+            call = self._call(number, op, arguments, payload, line_of(sys._getframe(2)))
+            self._logbook.write(call)
+            spans.calls.begin(call, arguments.get(payload) if payload else None, arguments.get("group"))
+        except Exception:  # torch's to refuse, in its own words
+            self._logbook.write(Call(number, op))
+        return number
+
+    def _call(self, number: int, op: str, arguments: dict[str, Any], payload: str | None, line: Line | None) -> Call:
         group = arguments.get("group")
         ranks = _ranks_of(group)
         sequence = 0
@@ -149,22 +161,18 @@ class _Watch:
         tensor = arguments.get(payload) if payload else None
         if isinstance(tensor, list | tuple):
             tensor = tensor[0] if tensor else None
-        call = Call(
-            number=self._num_calls,
+        return Call(
+            number=number,
             op=op,
             ranks=ranks,
             sequence=sequence,
             dtype=str(getattr(tensor, "dtype", "")).removeprefix("torch."),
             shape=None if tensor is None else tuple(tensor.shape),
             peer=_peer_of(op, arguments, group, ranks),
-            tag=arguments.get("tag", 0),
+            tag=operator.index(arguments.get("tag", 0)),
             reduction=str(arguments.get("op", "")).rpartition(".")[2].removeprefix("SUM"),
-            line=line_of(sys._getframe(2)),
+            line=line,
         )
-        self._num_calls += 1
-        self._logbook.write(call)
-        spans.calls.begin(call, arguments.get(payload) if payload else None, group)
-        return call.number
 
 
 def install(logbook: Logbook) -> _Watch:
@@ -250,7 +258,8 @@ def _ranks_of(group: Any) -> tuple[int, ...] | None:
 def _peer_of(op: str, arguments: dict[str, Any], group: Any, ranks: tuple[int, ...] | None) -> int | None:
     """The other rank of a send or receive, the root of a collective that has one; among all ranks, not the group's."""
     for name in _PEERS:
-        if (peer := arguments.get(name)) is not None:
+        if arguments.get(name) is not None:
+            peer = operator.index(arguments[name])
             return ranks[peer] if name.startswith("group") and ranks is not None else peer
     if op in _ROOTED:  # torch's own default
         return ranks[0] if ranks is not None else 0
