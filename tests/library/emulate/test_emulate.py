@@ -247,6 +247,19 @@ def test_room_for_a_tensor_costs_no_time():
         assert meter.take_s() == pytest.approx(4e-3)
 
 
+def reduce_and_ask():
+    for _ in range(3):
+        dist.all_reduce(torch.ones(100))
+        emulate.elapsed()
+
+
+def test_equal_collectives_are_priced_once_however_often_the_time_is_asked_for(monkeypatch):
+    asked, price = [], pricing.price
+    monkeypatch.setattr(pricing, "price", lambda *args: asked.append(args) or price(*args))
+    emulated(reduce_and_ask, world_size=2)
+    assert len(asked) == 1
+
+
 def tell_the_time():
     """The rank's time before and after two seconds of its own, a barrier, and a lone rank's half second."""
     times_s = [emulate.elapsed()]
