@@ -111,8 +111,11 @@ class Faults:
                 raise TypeError(f"{fault!r} is no fault; those of worldsize.faults are {known}")
         drawn = [fault.on(cluster, world_size) for fault in faults]
         self._cluster = cluster
-        self._slow = {fault.hop: fault.factor for fault in drawn if isinstance(fault, SlowLink)}
-        self._lost = {fault.rank: fault.after_calls for fault in drawn if isinstance(fault, LostRank)}
+        self._slow: dict[str | None, float] = {}
+        for fault in drawn:
+            if isinstance(fault, SlowLink):
+                self._slow[fault.hop] = self._slow.get(fault.hop, 1.0) * fault.factor
+        self._lost = [fault for fault in drawn if isinstance(fault, LostRank)]
         self._errors = [fault for fault in drawn if isinstance(fault, SilentError)]
         self._paces = [(fault, random.Random(fault.seed)) for fault in drawn if isinstance(fault, SlowRank)]
 
@@ -125,7 +128,7 @@ class Faults:
 
     def is_lost(self, rank: int, num_calls: int) -> bool:
         """True when this rank is gone before it posts its next operation, after so many."""
-        return rank in self._lost and num_calls >= (self._lost[rank] or 0)
+        return any(fault.rank == rank and num_calls >= (fault.after_calls or 0) for fault in self._lost)
 
     def spoil(self, rank: int, num_calls: int, num_items: int, body: bytes) -> bytes:
         """What leaves a rank of these bytes, after so many calls; a silent error happens once."""
