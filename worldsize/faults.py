@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypeAlias, get_args
 
-from worldsize.hardware import Cluster, Link
+from worldsize.hardware import Cluster, Hop, Link
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class SlowLink:
             ValueError: the cluster has no such hop.
         """
         if self.hop is not None:
-            cluster.capacity_bytes_per_s(self.hop)
+            cluster.hop(self.hop)
             return self
-        hops = sorted(_hops_of_ring(range(world_size), cluster))
+        hops = sorted(hop.name for hop in _hops_of_ring(range(world_size), cluster))
         if not hops:
             raise ValueError("one rank alone crosses no link; a slow link needs two ranks")
         return replace(self, hop=random.Random(self.seed).choice(hops))
@@ -111,10 +111,11 @@ class Faults:
                 raise TypeError(f"{fault!r} is no fault; those of worldsize.faults are {known}")
         drawn = [fault.on(cluster, world_size) for fault in faults]
         self._cluster = cluster
-        self._slow: dict[str | None, float] = {}
+        self._slow: dict[Hop, float] = {}
         for fault in drawn:
-            if isinstance(fault, SlowLink):
-                self._slow[fault.hop] = self._slow.get(fault.hop, 1.0) * fault.factor
+            if isinstance(fault, SlowLink) and fault.hop is not None:
+                hop = cluster.hop(fault.hop)
+                self._slow[hop] = self._slow.get(hop, 1.0) * fault.factor
         self._lost = [fault for fault in drawn if isinstance(fault, LostRank)]
         self._errors = [fault for fault in drawn if isinstance(fault, SilentError)]
         self._paces = [(fault, random.Random(fault.seed)) for fault in drawn if isinstance(fault, SlowRank)]
@@ -138,7 +139,7 @@ class Faults:
                 return _with_one_sign_changed(body, num_items, random.Random(f"{fault.seed} item"))
         return body
 
-    def capacity_bytes_per_s(self, hop: str) -> float:
+    def capacity_bytes_per_s(self, hop: Hop) -> float:
         """What a hop still carries, in bytes per second."""
         return self._cluster.capacity_bytes_per_s(hop) / self._slow.get(hop, 1.0)
 
@@ -147,8 +148,8 @@ class Faults:
         if not self._slow:
             return self._cluster
         hops = _hops_of_ring(ranks, self._cluster) & self._slow.keys()
-        inside = max([self._slow[hop] for hop in hops if hop.startswith("gpu")], default=1.0)
-        outside = max([self._slow[hop] for hop in hops if not hop.startswith("gpu")], default=1.0)
+        inside = max([self._slow[hop] for hop in hops if hop.kind == "gpu"], default=1.0)
+        outside = max([self._slow[hop] for hop in hops if hop.kind != "gpu"], default=1.0)
         inter = self._cluster.inter
         return replace(
             self._cluster, intra=_slowed(self._cluster.intra, inside), inter=inter and _slowed(inter, outside)
@@ -159,7 +160,7 @@ def _slowed(link: Link, factor: float) -> Link:
     return replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / factor)
 
 
-def _hops_of_ring(ranks: Sequence[int], cluster: Cluster) -> set[str]:
+def _hops_of_ring(ranks: Sequence[int], cluster: Cluster) -> set[Hop]:
     following = [*ranks[1:], ranks[0]]
     return {hop for src, dst in zip(ranks, following, strict=True) for hop in cluster.route(src, dst).hops}
 

@@ -84,7 +84,7 @@ def test_a_lost_rank_is_told_as_such_and_who_waits_for_it():
 
 def test_faults_of_one_link_multiply_and_of_those_that_lose_a_rank_the_first_counts():
     faults = Faults([SlowLink("gpu0 out", factor=10.0), SlowLink("gpu0 out", factor=2.0)], DGX, 4)
-    assert faults.capacity_bytes_per_s("gpu0 out") == DGX.intra.bandwidth_bytes_per_s / 20
+    assert faults.capacity_bytes_per_s(DGX.hop("gpu0 out")) == DGX.intra.bandwidth_bytes_per_s / 20
     assert faults.cluster_of(range(4)).intra.bandwidth_bytes_per_s == DGX.intra.bandwidth_bytes_per_s / 20
     faults = Faults([LostRank(1, after_calls=3), LostRank(1, after_calls=7)], DGX, 4)
     assert [faults.is_lost(1, num_calls) for num_calls in (2, 3)] == [False, True]

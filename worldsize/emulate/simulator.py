@@ -18,6 +18,7 @@ from typing import Protocol
 
 from worldsize.emulate.record import COMPUTE, POST, Operation, Step
 from worldsize.event import COMMUNICATION, WAIT
+from worldsize.hardware import Hop
 from worldsize.timeline import Event, Timeline
 
 _MOST_AT_ONCE = 2  # collectives of a group that share their delays: Gloo's threads
@@ -44,7 +45,7 @@ class Way(Protocol):
     def latency_s(self) -> float: ...
 
     @property
-    def hops(self) -> Sequence[str]: ...
+    def hops(self) -> Sequence[Hop]: ...
 
 
 class Unanswered(ValueError):
@@ -60,7 +61,7 @@ class Prices:
     """What a cluster asks: the way between two ranks, the rate of each part of it, the cost of a collective."""
 
     route: Callable[[int, int], Way]
-    capacity_bytes_per_s: Callable[[str], float]
+    capacity_bytes_per_s: Callable[[Hop], float]
     collective: Callable[[Operation], Cost]
 
 
@@ -75,7 +76,7 @@ class _Running:
     end_s: float | None = None
     cost: Cost | None = None  # of a collective, once it has started
     blocked: list[int] = field(default_factory=list)  # ranks that wait for it
-    hops: Sequence[str] = ()  # of a message whose bytes flow
+    hops: Sequence[Hop] = ()  # of a message whose bytes flow
     left_bytes: float = 0.0
     bytes_per_s: float = 0.0
 
@@ -281,7 +282,7 @@ class _Replay:
 
     def _share(self) -> None:
         """Give every message its max-min fair rate: the tightest hops are shared out first."""
-        users: dict[str, dict[_Running, None]] = defaultdict(dict)
+        users: dict[Hop, dict[_Running, None]] = defaultdict(dict)
         for one in self._flowing:
             for hop in one.hops:
                 users[hop][one] = None
