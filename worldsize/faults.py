@@ -148,11 +148,16 @@ class Faults:
         if not self._slow:
             return self._cluster
         hops = _hops_of_ring(ranks, self._cluster) & self._slow.keys()
-        inside = max([self._slow[hop] for hop in hops if hop.kind == "gpu"], default=1.0)
-        outside = max([self._slow[hop] for hop in hops if hop.kind != "gpu"], default=1.0)
-        inter = self._cluster.inter
+
+        def slowest(*kinds: str) -> float:
+            return max([self._slow[hop] for hop in hops if hop.kind in kinds], default=1.0)
+
+        intra, inter, bridge = self._cluster.intra, self._cluster.inter, self._cluster.bridge_bytes_per_s
         return replace(
-            self._cluster, intra=_slowed(self._cluster.intra, inside), inter=inter and _slowed(inter, outside)
+            self._cluster,
+            intra=_slowed(intra, slowest("gpu")),
+            inter=inter and _slowed(inter, slowest("nic", "leaf")),
+            bridge_bytes_per_s=bridge and bridge / slowest("bridge"),
         )
 
 
