@@ -81,7 +81,7 @@ class Emulation:
         self._max_held_bytes = _MOST_HELD * max_post_bytes
         self._held_bytes = 0  # posts without an answer, and answers that have not gone out
         self._selector: selectors.BaseSelector | None = None
-        self._is_hasty = False
+        self._is_hurrying = False
 
     @property
     def name(self) -> str:
@@ -132,10 +132,10 @@ class Emulation:
     def _decide(self) -> None:
         """Answers what depends on virtual time, once nothing else can move."""
         conductor = self._conductor
-        if conductor.depends_on_time and not self._is_hasty:
-            self._is_hasty = True
+        if conductor.depends_on_time and not self._is_hurrying:
+            self._is_hurrying = True
             for line in self._lines:
-                self._send(line, "haste")
+                self._send(line, "hurry")
         if conductor.depends_on_time and conductor.is_still:
             for reply in conductor.decide(clocks(conductor.steps, conductor.operations, self._prices)):
                 self._answer(reply)

@@ -194,7 +194,7 @@ def test_a_rank_that_posts_nonsense_fails_its_run_and_not_the_launcher():
     def on_rank():
         from worldsize.emulate import backend
 
-        backend._wire._send("post", op="juggle")
+        backend._client._send("post", op="juggle")
         dist.barrier()
 
     with pytest.raises(ws.RankFailed, match="broken message"):
