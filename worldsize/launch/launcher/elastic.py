@@ -128,7 +128,7 @@ class AgentCrew(Crew):
         self.view.begin(self.headline)
         payload = self._payloads[member.rank] if self._payloads else b""
         with contextlib.suppress(OSError):  # its end is about to be reported
-            self.tell(member, "job", payload, fds=[member.logbook.fd], rank=member.rank, **self._job)
+            self.tell(member, "job", payload, fds=[member.call_log.fd], rank=member.rank, **self._job)
 
     def _forget(self, local_rank: int) -> None:
         """Drops the rank that the agent has replaced by another."""

@@ -55,7 +55,7 @@ class ForkedCrew(Crew):
         for member, payload in zip(self.members, payloads, strict=True):
             with contextlib.suppress(OSError):  # its end is about to be reported
                 wire = [self.emulation.fd_of(member.rank)] if self.emulation else []
-                self.tell(member, "job", payload, fds=[member.logbook.fd, *wire], rank=member.rank, **job)
+                self.tell(member, "job", payload, fds=[member.call_log.fd, *wire], rank=member.rank, **job)
         if self.emulation:
             self.emulation.listen(self.selector, self._note_fault)
 

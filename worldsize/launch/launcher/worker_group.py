@@ -18,7 +18,7 @@ from worldsize.event import SPANS, Event
 from worldsize.launch.display.output import Tail
 from worldsize.launch.display.view import View
 from worldsize.launch.protocol import codec
-from worldsize.launch.protocol.call_log import WAITING, Call, Logbook
+from worldsize.launch.protocol.call_log import WAITING, Call, CallLog
 from worldsize.launch.protocol.events import read_events
 from worldsize.launch.protocol.failure import Failure
 from worldsize.launch.protocol.quota import EXCEEDED, Quota
@@ -41,7 +41,7 @@ class Member:
     def __init__(self, rank: int, control: socket.socket, quota: Quota) -> None:
         self.rank, self.control = rank, control
         self.local_rank, self.pid = rank, 0
-        self.logbook = Logbook.make()
+        self.call_log = CallLog.make()
         self.inbox = framing.Inbox(quota.value_bytes)
         self.value: Any = None
         self.has_value = False
@@ -71,7 +71,7 @@ class Member:
             return "done"
         if not self.has_joined:
             return "starting"
-        call = self.logbook.current()
+        call = self.call_log.current()
         return f"waits in {call}" if call and call.state == WAITING else "running"
 
     @property
@@ -79,7 +79,7 @@ class Member:
         """Where it is or was, as far as it has told."""
         state = diagnosis.RETURNED if self.has_value else diagnosis.FAILED if self.failure else diagnosis.RUNNING
         told = self.where or Standing(self.rank)
-        return replace(told, state=state, calls=self.logbook.read())
+        return replace(told, state=state, calls=self.call_log.read())
 
     def fail(self, kind: str, reason: str) -> None:
         """Notes that it has failed, by something that was seen from outside."""
@@ -88,7 +88,7 @@ class Member:
     def close(self) -> None:
         """Closes what was open for it."""
         self.control.close()
-        self.logbook.close()
+        self.call_log.close()
 
 
 class _Stall:
@@ -194,7 +194,7 @@ class Crew(ABC):
         marks = []
         for member in self.members:
             if not member.is_settled:
-                call = member.logbook.current()
+                call = member.call_log.current()
                 if call is None or call.state != WAITING:
                     return None
                 marks.append((member.rank, call.number))

@@ -18,7 +18,7 @@ from typing import Any
 
 from worldsize import framing
 from worldsize.launch.protocol import codec, failure, source
-from worldsize.launch.protocol.call_log import Logbook
+from worldsize.launch.protocol.call_log import CallLog
 from worldsize.launch.protocol.process import NETWORKS_OF_RANKS, die_with_parent, end_own_group, enter_network
 from worldsize.launch.worker import call_tracer, spans
 
@@ -40,15 +40,10 @@ def take_job(sock: socket.socket) -> tuple[Link, dict[str, Any], bytes]:
     received = framing.receive(sock)
     if received is None:
         os._exit(1)
-    job, payload, (logbook_fd, *wire_fd) = received
-    noted = call_tracer.install(Logbook(logbook_fd))
+    job, payload, (call_log_fd, *wire_fd) = received
+    noted = call_tracer.install(CallLog(call_log_fd))
     if wire_fd:
-        from worldsize.emulate import backend, client
-
-        job["wire_fd"] = wire_fd[0]
-        client.Work.wait = noted.wrap_wait(client.Work.wait)
-        backend.Group._post = noted.wrap_post(backend.Group._post)
-        client.Work.on_state = noted.mark
+        job["wire_fd"], job["observer"] = wire_fd[0], noted
     link = Link(sock)
     threading.Thread(target=link.serve, daemon=True, name="control").start()
     return link, job, payload
@@ -184,7 +179,9 @@ def _join_emulated(job: dict[str, Any]) -> str:
         job["store"], job["world_size"]
     )
     sock = socket.socket(fileno=job["wire_fd"])
-    job["wire"] = backend.join(sock, job["rank"], job["world_size"], store, job["allow"], job["compute"])
+    job["wire"] = backend.join(
+        sock, job["rank"], job["world_size"], store, job["allow"], job["compute"], job["observer"]
+    )
     spans.stop(job["wire"].span)
     return backend.BACKEND
 
