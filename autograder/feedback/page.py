@@ -22,9 +22,8 @@ from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
 from autograder.feedback import checks
-from autograder.grading.preprocessor import RECORD
 from autograder.feedback.mathml import OfflineHTMLExporter
-from autograder.judging.report import CheckResult, Outcome, Report
+from autograder.judging.report import RECORD, CheckResult, Outcome, Report
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 _STYLES = ("xcode", "github-dark")  # of code on light and on dark

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
+RECORD = "worldsize"  # metadata of a graded notebook: the report, or why the file is malformed
 NO_CODE = "no code was run"  # the tier of a report for which none had to be
 
 

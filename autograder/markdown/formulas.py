@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element, fromstring
 
 from latex2mathml.converter import convert
 
-from autograder.quiz.formats.typst_source import escaped, quoted
+from autograder.markdown.typst_source import escaped, quoted
 
 _BRACES = {"⏟": "underbrace", "⏞": "overbrace", "_": "underline", "¯": "overline", "―": "overline"}
 

@@ -11,7 +11,7 @@ from typing import Any
 import mistune
 
 from autograder.markdown.formulas import mathml, typst_of
-from autograder.quiz.formats.typst_source import escaped, quoted
+from autograder.markdown.typst_source import escaped, quoted
 
 Node = dict[str, Any]
 _MARKDOWN = mistune.create_markdown(renderer="ast", plugins=["math", "table"])

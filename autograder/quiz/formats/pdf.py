@@ -13,10 +13,10 @@ from typing import Any, Literal
 import typst
 
 from autograder.markdown import texts
+from autograder.markdown.typst_source import escaped, quoted
 from autograder.quiz.formats.form_text import gap_hints, instruction, lettered, terms, who
 from autograder.quiz.formats.format import Format
 from autograder.quiz.formats.key_text import Explained, Remark, explained
-from autograder.quiz.formats.typst_source import escaped, quoted
 from autograder.quiz.forms import Form
 from autograder.quiz.key import printed
 from worldsize.quiz import Variant

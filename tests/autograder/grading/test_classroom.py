@@ -26,8 +26,9 @@ from autograder.cli import app
 from autograder.course import open_course
 from autograder.files import write_whole
 from autograder.grading import audit_log, engines
-from autograder.grading.classroom import KEPT, Lab, judge_class
+from autograder.grading.classroom import enter, judge_class
 from autograder.grading.engines import LocalPool
+from autograder.grading.lab import KEPT, Lab
 from autograder.judging.report import CheckResult, Outcome, Report
 
 SCORES = {f"student{number}": 5 if number % 2 else 2 for number in range(6)} | {"damaged": 0}
@@ -174,7 +175,7 @@ def test_a_gradebook_that_was_lost_gets_its_scores_again(course, monkeypatch):
     for _ in range(2):
         subprocess.run(generate, cwd=course, check=True, capture_output=True, timeout=120)
         ((_, judged),) = judge_class(lab(course), ["anna"], LocalPool(1))
-        assert lab(course).enter("anna", judged).is_entered
+        assert enter(lab(course), "anna", judged).is_entered
         with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
             assert gradebook.find_submission(NAME, "anna").score == 5
         (course / "gradebook.db").unlink()
@@ -239,8 +240,8 @@ def test_nothing_is_entered_where_nbgrader_would_run_the_code_itself(course, jud
     config = course / "nbgrader_config.py"
     config.write_text(config.read_text().replace('"autograder.nbgrader.Grade",', ""))
     hand_in(course, "anna")
-    with pytest.raises(ValueError, match=r"does not name autograder\.grade\.Grade"):
-        lab(course).enter("anna", lab(course).judge("anna"))
+    with pytest.raises(ValueError, match=r"does not name autograder\.nbgrader\.Grade"):
+        enter(lab(course), "anna", lab(course).judge("anna"))
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def _lines_of(job: Job, request: Path, outcome: Path, granted: Sequence[str]) ->
     try:
         words = [str(request), str(outcome)]
         call = zygote.shared(job.preload).call
-        process = call("autograder.bench.measuring:main", words, environment(granted), theirs)
+        process = call("autograder.judging.measuring:main", words, environment(granted), theirs)
     finally:
         os.close(theirs)
     deadline_s, kept = time.monotonic() + job.total_s + _SPARE_S, b""
