@@ -32,7 +32,7 @@ def judge_class(lab: Lab, students: Sequence[str], engine: Engine, again: bool =
         crowded = []
         try:
             for done in as_completed(asked):
-                if not is_alone and done.result().may_be_a_neighbours:
+                if not is_alone and done.result().may_be_external:
                     crowded.append(asked[done])
                 else:
                     yield asked[done], done.result()

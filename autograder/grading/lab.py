@@ -25,7 +25,7 @@ from autograder.files import file_sha256, write_whole
 from autograder.grading.audit_log import Limits, engine_sha256
 from autograder.grading.engines import Engine, LocalPool
 from autograder.grading.markers import marker_for
-from autograder.judging.report import Outcome, Report
+from autograder.judging.report import Report
 from autograder.submissions.notebook import Malformed, given_imports, read_submission, student_cells
 from autograder.submissions.programs import submitted
 
@@ -53,15 +53,9 @@ class Judged(BaseModel):
         return f"malformed: {self.malformed}" if self.malformed else f"{self.score:g} points"
 
     @property
-    def may_be_a_neighbours(self) -> bool:
-        """True where something took too long or was killed, which another submission on the machine may have caused."""
-        checks = self.report.checks if self.report else []
-        return any(
-            one.outcome is Outcome.TIME_LIMIT
-            or (one.outcome is Outcome.HUNG and "Nothing has moved" in one.message)
-            or (one.outcome is Outcome.CRASHED and "SIGKILL" in one.message)
-            for one in checks
-        )
+    def may_be_external(self) -> bool:
+        """True where another submission on the machine may have caused how a check ended."""
+        return any(check.may_be_external for check in self.report.checks) if self.report else False
 
     @property
     def score(self) -> float:
@@ -165,7 +159,7 @@ class Lab:
             judged.malformed = str(reason)
         except Exception as error:
             judged.fault = f"{type(error).__name__}: {error}"
-        if is_alone or not judged.may_be_a_neighbours:
+        if is_alone or not judged.may_be_external:
             self.keep(student, judged)
         return judged
 
