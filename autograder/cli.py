@@ -105,8 +105,9 @@ def grade(
 ) -> None:
     """Grade a class: like nbgrader autograde, many at a time; a run that was cut off goes on where it stopped."""
     from autograder.course import find_root, is_project, open_course
-    from autograder.grading.classroom import Lab, judge_class
+    from autograder.grading.classroom import enter, judge_class, refuse_stock_grading
     from autograder.grading.engines import open_engine
+    from autograder.grading.lab import Lab
     from autograder.grading.preprocessor import Grade
 
     with told():
@@ -115,11 +116,13 @@ def grade(
             coursedir.config.Grade.allow_untrusted = True
         settings = Grade(config=coursedir.config)
         course = Lab(coursedir, lab, settings.limits_of(lab))
-        course.refuse_stock_grading()
+        refuse_stock_grading(coursedir)
         names = course.named(students or ())
         place = open_engine(engine.value, jobs, settings.num_gpus.get(lab, 0), is_project(lab))
     judged = track(judge_class(course, names, place, again), "Grading", len(names), console=console)
-    done = {student: course.enter(student, one) for student, one in judged}
+    done = {}
+    for student, one in judged:
+        done[student] = enter(course, student, one)
     table = Table("student", "score", "verdict", box=SIMPLE)
     for student in sorted(done):
         score = "" if done[student].fault else f"{done[student].score:g}"

@@ -27,7 +27,7 @@ from rich.table import Table
 from autograder.authoring.known_answers import compose, read_answer, solution_cells
 from autograder.feedback.mathml import FormulasToMathML, OfflineHTMLExporter
 from autograder.grading.exports import Standing
-from autograder.grading.preprocessor import RECORD
+from autograder.judging.report import RECORD
 
 _RESULT = re.compile(r"\] (\w+: (?:[\d.]+ of [\d.]+ points|malformed submission).*)")
 

@@ -6,7 +6,14 @@ Each is imported when nbgrader asks for it, so that a command waits only for wha
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nbformat import NotebookNode
+
+    from autograder.judging.report import Report
 
 _PLACES = {
     # releasing
@@ -51,10 +58,21 @@ def __dir__() -> list[str]:
 def install() -> None:
     """Make nbgrader's own commands keep the course's rules where they have no setting for it.
 
-    Lateness is then measured by the collectors' record, and the formgrader shows no student text that can run.
+    Lateness is then measured by the collectors' record, the formgrader shows no student text that can run, and a quiz
+    is marked by its key.
     """
+    from autograder.course import QUIZ_KEY
     from autograder.feedback import sanitize
+    from autograder.grading import markers
     from autograder.submissions import lateness
 
     lateness.install()
     sanitize.install()
+    markers.register(QUIZ_KEY, _mark_quiz)
+
+
+def _mark_quiz(key: Path, course: Path, student: str, submission: NotebookNode) -> Report:
+    from autograder.quiz.assignment import report  # labs need not wait for it
+    from worldsize.quiz.bank import FOLDER
+
+    return report(key, course / FOLDER, student, submission)

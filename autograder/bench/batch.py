@@ -16,12 +16,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
-from autograder.bench.measuring import PROGRAM, Job, Progress, Settings, first_failure
 from autograder.course import beside, notebook_of
 from autograder.files import write_whole
 from autograder.grading.audit_log import engine_sha256
-from autograder.grading.classroom import Judged, Lab
 from autograder.grading.engines import Engine
+from autograder.grading.lab import Judged, Lab
+from autograder.judging.measuring import PROGRAM, Job, Progress, Settings, first_failure
 from autograder.submissions import programs
 from autograder.submissions.notebook import Malformed, given_imports
 from worldsize.bench import Point, Result

@@ -20,7 +20,7 @@ from autograder.terminal import console, errors, told
 
 if TYPE_CHECKING:
     from autograder.bench.batch import Batch, Outcome
-    from autograder.bench.measuring import Settings
+    from autograder.judging.measuring import Settings
     from worldsize.bench import Result
 
 OUT = Path("build", "bench")  # below the course's folder
@@ -82,7 +82,7 @@ def run(
 
     What is finished is kept: a run that was cut off, by Ctrl-C or by a batch system, goes on where it stopped.
     """
-    from autograder.bench.measuring import Settings
+    from autograder.judging.measuring import Settings
     from worldsize.bench import Task
     from worldsize.images import cifar10_files
 
@@ -228,7 +228,7 @@ def _show(result: Result) -> None:
 
 def _refuse_failures(result: Result) -> None:
     from autograder.bench.batch import has_right_weights
-    from autograder.bench.measuring import first_failure
+    from autograder.judging.measuring import first_failure
 
     if failure := first_failure(result.timings):
         errors.print(f"Not everything could be timed. {failure}", markup=False, soft_wrap=True)

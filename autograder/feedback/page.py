@@ -7,6 +7,7 @@ record in the graded notebook; outputs of cells are never shown. The template es
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,8 @@ from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
 from autograder.feedback import checks
-from autograder.grading.preprocessor import RECORD
 from autograder.feedback.mathml import OfflineHTMLExporter
-from autograder.judging.report import CheckResult, Outcome, Report, format_points
+from autograder.judging.report import RECORD, CheckResult, Outcome, Report, format_points
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 _STYLES = ("xcode", "github-dark")  # of code on light and on dark
@@ -129,14 +129,11 @@ class Summary:
         ]
 
     @property
-    def next(self) -> tuple[str, CheckResult, int] | None:
+    def first_to_mend(self) -> tuple[str, CheckResult, int] | None:
         """The check to mend first with its place, and how many others wait for it: where others wait, one of those."""
-        waiting = [check.message for cell in self.cells for check in cell.checks if check.outcome is Outcome.SKIPPED]
-        blocked = [sum(check.promise in message for message in waiting) for _, check in self.failed]
-        if not blocked:
-            return None
-        first = next((place for place, count in enumerate(blocked) if count), 0)
-        return (*self.failed[first], blocked[first])
+        num_waiting = Counter(check.blocked_by for cell in self.cells for check in cell.checks if check.blocked_by)
+        failed = [(place, check, num_waiting[check.name]) for place, check in self.failed]
+        return next((one for one in failed if one[2]), failed[0] if failed else None)
 
 
 class FeedbackExporter(OfflineHTMLExporter):

@@ -1,243 +1,27 @@
-"""Grading a whole class: submissions are judged side by side, and one writer takes the results to the gradebook.
-
-Every judgement is kept in a file as soon as it is there, under a fingerprint of all that it rests on. A run that was
-cut off goes on where it stopped, and the same submission gets the same score again.
-"""
+"""Grading a whole class: submissions are judged side by side, and one writer enters the results into the gradebook."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import glob
-import hashlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from copy import deepcopy
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import nbformat
-from nbformat import NotebookNode
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
-from pydantic import BaseModel, ValidationError
+from traitlets.utils.importstring import import_item
 
-from autograder.authoring import programs
-from autograder.course import QUIZ_KEY, beside, hidden, notebook_of
-from autograder.files import file_sha256, write_whole
-from autograder.grading.audit_log import Limits, engine_sha256
-from autograder.grading.engines import Engine, LocalPool
-from autograder.judging.report import Outcome, Report
-from autograder.submissions.notebook import Malformed, given_imports, read_submission, student_cells
-from autograder.submissions.programs import submitted
-
-_USUAL = Limits(call_s=15, total_s=120, allow_untrusted=False)
-GRADE = "autograder.nbgrader.Grade"  # the preprocessor by which nbgrader grades, as nbgrader_config.py names it
-KEPT = Path("build", "judged")  # below the course's folder
-
-
-class Judged(BaseModel):
-    """How one submission was judged, and the fingerprint of what that rests on; `fault` when the grader broke.
-
-    `is_entered` once the score stands in the gradebook.
-    """
-
-    fingerprint: str
-    report: Report | None = None
-    malformed: str = ""
-    fault: str = ""
-    is_entered: bool = False
-
-    @property
-    def verdict(self) -> str:
-        """A few words on how it went."""
-        if self.fault:
-            return f"not graded: {self.fault}"
-        return f"malformed: {self.malformed}" if self.malformed else f"{self.score:g} points"
-
-    @property
-    def may_be_a_neighbours(self) -> bool:
-        """True where something took too long or was killed, which another submission on the machine may have caused."""
-        checks = self.report.checks if self.report else []
-        return any(
-            one.outcome is Outcome.TIME_LIMIT
-            or (one.outcome is Outcome.HUNG and "Nothing has moved" in one.message)
-            or (one.outcome is Outcome.CRASHED and "SIGKILL" in one.message)
-            for one in checks
-        )
-
-    @property
-    def score(self) -> float:
-        """The points that were earned."""
-        return self.report.score if self.report else 0.0
-
-
-@dataclass(frozen=True)
-class Lab:
-    """One assignment of a course as its submissions are judged: what was handed out, and the hidden checks."""
-
-    coursedir: CourseDirectory
-    name: str
-    limits: Limits = _USUAL
-
-    @functools.cached_property
-    def release(self) -> NotebookNode:
-        """The notebook that students got."""
-        return nbformat.read(self._release_path, as_version=4)
-
-    @property
-    def checks(self) -> Path:
-        """The hidden checks, or the key of a quiz."""
-        return hidden(self._folder(self.coursedir.source_directory))
-
-    @property
-    def _release_path(self) -> Path:
-        return self._folder(self.coursedir.release_directory) / f"{notebook_of(self.name)}.ipynb"
-
-    @property
-    def released_folder(self) -> Path:
-        """What students got, programs included."""
-        return self._release_path.parent
-
-    def submission(self, student: str) -> Path:
-        """The file that a student handed in; it may be absent or anything else."""
-        return self._folder(self.coursedir.submitted_directory, student) / f"{notebook_of(self.name)}.ipynb"
-
-    def named(self, students: Sequence[str]) -> list[str]:
-        """These students, or everybody who handed something in.
-
-        Raises:
-            ValueError: there is no such lab, or no submission of one of them.
-        """
-        self.refuse_missing()
-        found = glob.glob(str(self._folder(self.coursedir.submitted_directory, "*")))
-        known = sorted(Path(path).parent.name for path in found if os.path.isdir(path))
-        if missing := sorted(set(students) - set(known)):
-            raise ValueError(f"{', '.join(missing)} handed in no {self.name}. Submissions are of {', '.join(known)}.")
-        if not known:
-            raise ValueError(f"Nobody handed in {self.name}: nothing fits {self.submission('STUDENT')}.")
-        return sorted(students) or known
-
-    def refuse_missing(self) -> None:
-        """Nothing where the lab is built and released.
-
-        Raises:
-            ValueError: there is no such lab.
-        """
-        for path in (self._release_path, self.checks):
-            if not path.is_file():
-                raise ValueError(f"There is no {self.name}: {path} is missing. Build and release it first.")
-
-    def _folder(self, directory: str, student: str = ".") -> Path:
-        return Path(self.coursedir.format_path(directory, student, self.name))
-
-    def fingerprint(self, student: str) -> str:
-        """A hash of the submission, of the lab and of the grader's own code."""
-        beside = [path for place in (self.submission(student), self.checks) for path in self._programs_beside(place)]
-        files = [file_sha256(path) for path in (self.submission(student), self._release_path, self.checks, *beside)]
-        return hashlib.sha256(repr([*files, self.limits, engine_sha256()]).encode()).hexdigest()
-
-    def kept(self, student: str) -> Judged | None:
-        """The judgement that is kept of what the student has handed in; None when there is none of that very file."""
-        try:
-            found = Judged.model_validate_json(self._kept_path(student).read_bytes())
-        except (OSError, ValidationError):
-            return None
-        return found if not found.fault and found.fingerprint == self.fingerprint(student) else None
-
-    def judge(self, student: str, engine: Engine | None = None, is_alone: bool = True) -> Judged:
-        """A fresh judgement, kept from now on. A grader that breaks is told in it and never raised.
-
-        The submission is read and the judgement kept by this process, wherever the engine judges. What may be the fault
-        of others, where it is not alone, is not kept.
-        """
-        judged = Judged(fingerprint=self.fingerprint(student))
-        try:
-            submission = read_submission(self.submission(student), self.release, student)
-            names = beside(self.released_folder)
-            sources = submitted(self.submission(student).parent, names)
-            judged.report = self._report(student, submission, sources, engine or LocalPool())
-            if judged.report.is_fault:
-                judged.fault = judged.report.fault
-        except Malformed as reason:
-            judged.malformed = str(reason)
-        except Exception as error:
-            judged.fault = f"{type(error).__name__}: {error}"
-        if is_alone or not judged.may_be_a_neighbours:
-            write_whole(self._kept_path(student), judged.model_dump_json())
-        return judged
-
-    def _programs_beside(self, file: Path) -> list[Path]:
-        return [file.with_name(name) for name in beside(self.released_folder)]
-
-    def _report(self, student: str, submission: NotebookNode, sources: Mapping[str, str], engine: Engine) -> Report:
-        if self.checks.name == QUIZ_KEY:
-            return marked(self.checks, self.coursedir, student, submission)
-        return engine.judge(
-            self.checks,
-            student_cells(submission, self.release),
-            preload=given_imports(self.release),
-            call_s=self.limits.call_s,
-            total_s=self.limits.total_s,
-            allow_untrusted=self.limits.allow_untrusted,
-            programs=sources,
-            references={path.name: programs.solved(path) for path in self._programs_beside(self.checks)},
-        )
-
-    def _kept_path(self, student: str) -> Path:
-        return Path(self.coursedir.root, KEPT, self.name, f"{hashlib.sha256(student.encode()).hexdigest()[:32]}.json")
-
-    def refuse_stock_grading(self) -> None:
-        """Nothing where nbgrader leaves the grading to us.
-
-        Raises:
-            ValueError: it would run the students' code itself.
-        """
-        named = self.coursedir.config.Autograde.get("autograde_preprocessors", ())
-        if GRADE not in named:
-            raise ValueError(
-                f"nbgrader_config.py does not name {GRADE} among c.Autograde.autograde_preprocessors: nbgrader would "
-                "run the students' code itself, outside of any sandbox."
-            )
-
-    def enter(self, student: str, judged: Judged) -> Judged:
-        """Takes a kept judgement to the gradebook, through nbgrader; what came of it. One caller at a time."""
-        if judged.fault or (judged.is_entered and self._is_in_gradebook(student)):
-            return judged
-        self.refuse_stock_grading()
-        config = deepcopy(self.coursedir.config)
-        config.Grade.kept = True
-        done = NbGraderAPI(coursedir=self.coursedir, config=config).autograde(self.name, student, force=True)
-        if done["success"]:
-            judged = judged.model_copy(update={"is_entered": True})
-            write_whole(self._kept_path(student), judged.model_dump_json())
-            return judged
-        return judged.model_copy(update={"fault": f"nbgrader could not take the score: {_reason(done)}"})
-
-    def _is_in_gradebook(self, student: str) -> bool:
-        """True while it has a score for every cell that is graded by checks; an older one may have been put back."""
-        name = notebook_of(self.name)
-        with Gradebook(self.coursedir.db_url, self.coursedir.course_id) as book, contextlib.suppress(MissingEntry):
-            grades = book.find_submission_notebook(name, self.name, student).grades
-            return all(one.auto_score is not None for one in grades if one.cell.cell_type == "code")
-        return False
-
-
-def marked(key: Path, coursedir: CourseDirectory, student: str, submission: NotebookNode) -> Report:
-    """The report on a student's answers in a quiz, by its key and the bank of the course."""
-    from autograder.quiz.assignment import report  # labs need not wait for it
-    from worldsize.quiz.bank import FOLDER
-
-    return report(key, Path(coursedir.root, FOLDER), student, submission)
+from autograder.course import notebook_of
+from autograder.grading.engines import Engine
+from autograder.grading.lab import Judged, Lab
+from autograder.grading.preprocessor import Grade
 
 
 def judge_class(lab: Lab, students: Sequence[str], engine: Engine, again: bool = False) -> Iterator[tuple[str, Judged]]:
     """Each student's judgement as it comes; `again` judges also what is kept already.
 
-    Who may have lost time or memory to a neighbour is judged once more at the end, alone.
+    A submission that may have lost time or memory to another one is judged once more at the end, alone.
     """
     with ThreadPoolExecutor(engine.jobs) as pool:
         kept = {} if again else {student: found for student in students if (found := lab.kept(student))}
@@ -248,7 +32,7 @@ def judge_class(lab: Lab, students: Sequence[str], engine: Engine, again: bool =
         crowded = []
         try:
             for done in as_completed(asked):
-                if not is_alone and done.result().may_be_a_neighbours:
+                if not is_alone and done.result().may_be_external:
                     crowded.append(asked[done])
                 else:
                     yield asked[done], done.result()
@@ -260,10 +44,53 @@ def judge_class(lab: Lab, students: Sequence[str], engine: Engine, again: bool =
             engine.stop()
 
 
+def enter(lab: Lab, student: str, judged: Judged) -> Judged:
+    """The judgement, entered into the gradebook by nbgrader, or with the reason why it could not be. One at a time.
+
+    nbgrader's grading preprocessor takes the judgement that waits to be entered, and judges nothing itself.
+    """
+    if judged.fault or (judged.is_entered and _is_in_gradebook(lab, student)):
+        return judged
+    refuse_stock_grading(lab.coursedir)
+    lab.keep(student, judged.model_copy(update={"is_entered": False}))
+    done = NbGraderAPI(coursedir=lab.coursedir, config=lab.coursedir.config).autograde(lab.name, student, force=True)
+    if not done["success"]:
+        return judged.model_copy(update={"fault": f"nbgrader could not take the score: {_reason(done)}"})
+    judged = judged.model_copy(update={"is_entered": True})
+    lab.keep(student, judged)
+    return judged
+
+
+def refuse_stock_grading(coursedir: CourseDirectory) -> None:
+    """Raise ValueError unless nbgrader leaves the grading to `Grade`: it would run the students' code itself."""
+    if not any(_is_ours(named) for named in coursedir.config.Autograde.get("autograde_preprocessors", ())):
+        raise ValueError(
+            "nbgrader_config.py does not name autograder.nbgrader.Grade among c.Autograde.autograde_preprocessors: "
+            "nbgrader would run the students' code itself, outside any sandbox."
+        )
+
+
+def _is_ours(preprocessor: Any) -> bool:
+    try:
+        found = import_item(preprocessor) if isinstance(preprocessor, str) else preprocessor
+    except ImportError:
+        return False
+    return isinstance(found, type) and issubclass(found, Grade)
+
+
+def _is_in_gradebook(lab: Lab, student: str) -> bool:
+    """True while it has a score for every cell that is graded by checks; an older one may have been put back."""
+    name, coursedir = notebook_of(lab.name), lab.coursedir
+    with Gradebook(coursedir.db_url, coursedir.course_id) as book, contextlib.suppress(MissingEntry):
+        grades = book.find_submission_notebook(name, lab.name, student).grades
+        return all(one.auto_score is not None for one in grades if one.cell.cell_type == "code")
+    return False
+
+
 def _reason(done: Mapping[str, Any]) -> str:
-    """What nbgrader said was wrong; its last word only points at those before."""
+    """What nbgrader said was wrong; its last line only points at those before."""
     said = f"{done.get('log', '')}\n{done.get('error', '')}".splitlines()
-    told = [
+    lines = [
         line.strip() for line in said if ": " in line and "Please see" not in line and "Error processing" not in line
     ]
-    return next((line for line in reversed(told) if "Exception: " in line or "Error: " in line), "it did not say why")
+    return next((line for line in reversed(lines) if "Exception: " in line or "Error: " in line), "it did not say why")

@@ -15,7 +15,7 @@ from autograder.judging.report import Report
 from autograder.sandbox import zygote
 
 if TYPE_CHECKING:
-    from autograder.bench.measuring import Job, Measured, Progress
+    from autograder.judging.measuring import Job, Measured, Progress
 
 
 class Engine(Protocol):
@@ -28,7 +28,7 @@ class Engine(Protocol):
         ...
 
     def measure(self, job: Job, journal: Path) -> Iterator[Progress | Measured]:
-        """A program's measurement; as of `autograder.bench.measuring.measured`."""
+        """A program's measurement; as of `autograder.judging.measuring.measured`."""
         ...
 
     def stop(self) -> None:
@@ -72,7 +72,7 @@ class LocalPool:
 
     def measure(self, job: Job, journal: Path) -> Iterator[Progress | Measured]:
         """As of `Engine`."""
-        from autograder.bench.measuring import measured  # with torch, which a class of labs does without here
+        from autograder.judging.measuring import measured  # with torch, which a class of labs does without here
 
         with self._granted() as granted:
             yield from measured(job, journal, granted)

@@ -23,14 +23,13 @@ from autograder.course import beside, notebook_of
 from autograder.feedback import checks
 from autograder.grading import audit_log, no_kernel
 from autograder.grading.audit_log import Limits
-from autograder.grading.classroom import Lab
 from autograder.grading.engines import LocalPool
-from autograder.judging.report import Report
+from autograder.grading.lab import Lab
+from autograder.judging.report import RECORD, Report
 from autograder.submissions.notebook import Malformed, read_submission
 from autograder.submissions.programs import submitted
 
 MAX_BESIDE_BYTES = 100 << 20  # of all files beside a notebook, which nbgrader copies twice
-RECORD = "worldsize"  # notebook metadata: why a file is malformed, or how it was graded
 
 
 class GraderFault(RuntimeError):
@@ -92,7 +91,6 @@ class Grade(NbGraderPreprocessor):
         value_trait=Float(min=0),
         help="GPUs that judging one submission takes, by lab: {'lab09': 1}. Its sandbox shows these and no others.",
     ).tag(config=True)
-    kept = Bool(False, help="Take what is kept of the judging of the same file, if there is.").tag(config=True)
 
     def limits_of(self, assignment: str) -> Limits:
         """What a submission may use."""
@@ -132,12 +130,11 @@ class Grade(NbGraderPreprocessor):
 
     def _judge(self, student: str, assignment: str, grading: audit_log.Grading) -> Report:
         lab = Lab(_coursedir(self), assignment, self.limits_of(assignment))
-        judged = lab.kept(student) if self.kept else None
-        if judged is None:
-            judged = lab.judge(student, LocalPool(1, self.num_gpus.get(assignment, 0)))
+        judged = lab.waiting(student) or lab.judge(student, LocalPool(1, self.num_gpus.get(assignment, 0)))
         grading.report = judged.report
         if judged.fault or judged.report is None:
             raise GraderFault(f"The grader broke; this is not the student's zero. {judged.fault or judged.malformed}")
+        lab.keep(student, judged.model_copy(update={"is_entered": True}))
         return judged.report
 
 

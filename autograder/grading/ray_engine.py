@@ -19,9 +19,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from autograder.bench.measuring import Job, Measured, Progress, measured
 from autograder.grading.audit_log import engine_sha256
 from autograder.judging.judge import judge
+from autograder.judging.measuring import Job, Measured, Progress, measured
 from autograder.judging.report import Report
 
 _TRIES_AGAIN = 3  # when a worker or its machine dies

@@ -12,11 +12,11 @@ import nbformat
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.authoring import programs
-from autograder.course import QUIZ_KEY, graded_files, programs_of
+from autograder.course import graded_files, programs_of
 from autograder.files import file_sha256
 from autograder.grading.audit_log import KEPT, CheckScore, Entry, Verdict, engine_sha256, versions
-from autograder.grading.classroom import marked
 from autograder.grading.engines import LocalPool
+from autograder.grading.markers import marker_for
 from autograder.grading.preprocessor import Grade
 from autograder.judging.report import Report
 from autograder.submissions.notebook import Malformed, given_imports, read_submission, student_cells
@@ -67,8 +67,8 @@ def _judged_again(coursedir: CourseDirectory, files: dict[str, Path], entry: Ent
         sources = {name: read_program(path) for name, path in handed_in.items()}
     except Malformed:
         return Verdict.MALFORMED, None
-    if files["checks"].name == QUIZ_KEY:
-        return Verdict.GRADED, marked(files["checks"], coursedir, entry.student, submission)
+    if marker := marker_for(files["checks"]):
+        return Verdict.GRADED, marker(files["checks"], Path(coursedir.root), entry.student, submission)
     cells, limits = student_cells(submission, release), entry.limits.model_dump()
     references = {name: programs.solved(path) for name, path in ours.items()}
     num_gpus = Grade(config=coursedir.config).num_gpus.get(entry.assignment, 0)

@@ -25,11 +25,15 @@ _NO_SPACE = ("No space left on device", "File too large", "Disk quota exceeded",
 
 
 class StudentFailed(Exception):
-    """The student's code did not come back with values; `outcome` says how, the text says why."""
+    """The student's code did not come back with values; `outcome` says how, the text says why.
 
-    def __init__(self, outcome: Outcome, message: str) -> None:
+    `may_be_external` where another process of the machine may have caused it, by taking its time or its memory.
+    """
+
+    def __init__(self, outcome: Outcome, message: str, may_be_external: bool = False) -> None:
         super().__init__(message)
         self.outcome = outcome
+        self.may_be_external = may_be_external or outcome is Outcome.TIME_LIMIT
 
 
 def of_failure(error: RankFailed) -> StudentFailed:
@@ -37,37 +41,45 @@ def of_failure(error: RankFailed) -> StudentFailed:
     culprit = error.failures[0]
     lines = [line for line in culprit.lines if is_cell(line.filename) or os.path.dirname(line.filename) == PROGRAMS]
     words = "\n".join([f"Rank {culprit.rank}: {culprit.headline}", *quote(lines)])
-    return StudentFailed(_outcome_of(culprit), words)
+    return StudentFailed(_outcome_of(culprit), words, _was_killed(culprit))
 
 
 def of_timeout(error: RunTimeout) -> StudentFailed:
     """Who waits for whom, and where each rank stood in the student's own cells."""
     outcome = Outcome.HUNG if any(one.waits_in for one in error.standings) else Outcome.TIME_LIMIT
-    return StudentFailed(outcome, tell_hang([one.in_cells for one in error.standings], error.why))
+    return StudentFailed(outcome, tell_hang([one.in_cells for one in error.standings], error.why), error.is_stalled)
 
 
-def tell(error: RunError) -> dict[str, Any]:
+def describe(error: RunError) -> dict[str, Any]:
     """A run's failure as data, for runs that are launched inside a sandbox; it travels there without this file."""
     if isinstance(error, RunTimeout):
-        told = tell_hang([one.in_cells for one in error.standings], error.why)
-        return {"hang": told, "waits": any(one.waits_in for one in error.standings)}
+        hang = tell_hang([one.in_cells for one in error.standings], error.why)
+        waits = any(one.waits_in for one in error.standings)
+        return {"hang": hang, "waits": waits, "may_be_external": error.is_stalled}
     return {
         "failures": json.dumps([[one.rank, one.to_fields()] for one in error.failures]),
         "words": str(error)[-2000:],
+        "may_be_external": bool(error.failures) and _was_killed(error.failures[0]),
     }
 
 
-def raise_told(told: dict[str, Any]) -> None:
-    """Nothing where no failure was told.
+def raise_described(described: dict[str, Any]) -> None:
+    """Raise StudentFailed, as for the same run outside, where a failure is described."""
+    may_be_external = described.get("may_be_external") is True
+    if "failures" in described:
+        failures = [Failure.from_fields(int(rank), fields) for rank, fields in json.loads(described["failures"])]
+        if not failures:
+            raise StudentFailed(Outcome.CRASHED, str(described["words"]))
+        failed = of_failure(RankFailed("", failures))
+        raise StudentFailed(failed.outcome, str(failed), may_be_external)
+    if "hang" in described:
+        outcome = Outcome.HUNG if described.get("waits") else Outcome.TIME_LIMIT
+        raise StudentFailed(outcome, str(described["hang"]), may_be_external)
 
-    Raises:
-        StudentFailed: as for the same run outside.
-    """
-    if "failures" in told:
-        failures = [Failure.from_fields(int(rank), fields) for rank, fields in json.loads(told["failures"])]
-        raise of_failure(RankFailed("", failures)) if failures else StudentFailed(Outcome.CRASHED, str(told["words"]))
-    if "hang" in told:
-        raise StudentFailed(Outcome.HUNG if told.get("waits") else Outcome.TIME_LIMIT, str(told["hang"]))
+
+def _was_killed(failure: Failure) -> bool:
+    """True for what the kernel does to a process when memory is short."""
+    return failure.signal_number == signal.SIGKILL
 
 
 def _outcome_of(failure: Failure) -> Outcome:

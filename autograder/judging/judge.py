@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import os
 import secrets
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, ConfigDict
 
 from autograder.judging.checks import Check, PartlyHeld
 from autograder.judging.report import CheckResult, Drawing, Outcome, Report
@@ -45,6 +45,23 @@ _MAX_PICTURE_BYTES = 200_000
 _MAX_PICTURES_BYTES = 400_000  # of one submission: a page of feedback stays below a megabyte
 
 
+class Request(BaseModel):
+    """What a judge is asked: the checks and the student's code, what it may use, and what inputs are drawn from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    checks: Path
+    cells: list[tuple[str, str]]
+    preload: list[str]
+    call_s: float
+    total_s: float
+    allow_untrusted: bool
+    seed: int
+    programs: dict[str, str]
+    references: dict[str, str]
+    devices: list[str]
+
+
 def judge(
     checks: Path,
     cells: Sequence[tuple[str, str]],
@@ -69,24 +86,21 @@ def judge(
         RuntimeError: the judge itself broke, or did not come to an end; nothing is known about the submission.
     """
     with tempfile.TemporaryDirectory(prefix="judge-", dir=zygote.shared(preload).scratch) as folder:
-        request, report = Path(folder, "request.json"), Path(folder, "report.json")
-        request.write_text(
-            json.dumps(
-                {
-                    "checks": os.fspath(checks.resolve()),
-                    "cells": list(cells),
-                    "preload": list(preload),
-                    "call_s": call_s,
-                    "total_s": total_s,
-                    "allow_untrusted": allow_untrusted,
-                    "seed": secrets.randbits(48) if seed is None else seed,
-                    "programs": dict(programs or {}),
-                    "references": dict(references or {}),
-                    "devices": gpus.devices_of(granted),
-                }
-            )
+        path, report = Path(folder, "request.json"), Path(folder, "report.json")
+        request = Request(
+            checks=checks.resolve(),
+            cells=list(cells),
+            preload=list(preload),
+            call_s=call_s,
+            total_s=total_s,
+            allow_untrusted=allow_untrusted,
+            seed=secrets.randbits(48) if seed is None else seed,
+            programs=dict(programs or {}),
+            references=dict(references or {}),
+            devices=gpus.devices_of(granted),
         )
-        said = _run_judge(request, report, preload, granted, total_s + _SPARE_S)
+        path.write_text(request.model_dump_json())
+        said = _run_judge(path, report, preload, granted, total_s + _SPARE_S)
         if not report.exists():
             raise RuntimeError(f"the judge broke before it could report:\n{said[-4000:]}")
         return Report.model_validate_json(report.read_text())
@@ -136,20 +150,27 @@ def refuse_weak_walls(tier: Tier, is_allowed: bool) -> None:
 
 
 def main(request_path: str, report_path: str) -> None:
-    """Judges the submission that the request names and writes the report."""
+    """Judge the submission that the request names, and write the report."""
     import torch
 
     from autograder.judging.student import Student
 
-    request = json.loads(Path(request_path).read_text())
+    request = Request.model_validate_json(Path(request_path).read_bytes())
     start_s = time.monotonic()
-    names = ("cells", "preload", "call_s", "total_s", "programs", "references", "devices")
-    student = Student(*(request[name] for name in names))
+    student = Student(
+        request.cells,
+        request.preload,
+        request.call_s,
+        request.total_s,
+        programs=request.programs,
+        references=request.references,
+        devices=request.devices,
+    )
     try:
-        refuse_weak_walls(student.tier, request["allow_untrusted"])
-        session = _Session(student, request["seed"])
+        refuse_weak_walls(student.tier, request.allow_untrusted)
+        session = _Session(student, request.seed)
         torch.set_num_threads(1)  # small tensors, and judges side by side
-        ended = pytest.main([*_OPTIONS, *_NAMES, *_rooted(request["checks"])], plugins=[session])
+        ended = pytest.main([*_OPTIONS, *_NAMES, *_rooted(request.checks)], plugins=[session])
         if ended not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             raise SystemExit(f"The checks could not all be tried ({ended!s}); what pytest said stands above.")
     finally:
@@ -157,15 +178,15 @@ def main(request_path: str, report_path: str) -> None:
     report = Report(
         checks=session.results,
         tier=str(student.tier),
-        seed=request["seed"],
+        seed=request.seed,
         duration_s=time.monotonic() - start_s,
     )
     Path(report_path).write_text(report.model_dump_json())
 
 
-def _rooted(checks: str) -> list[str]:
-    """The file as pytest's whole world: it would else list every folder above."""
-    return [f"--rootdir={os.path.dirname(checks)}", checks]
+def _rooted(checks: Path) -> list[str]:
+    """The file as all that pytest sees: otherwise it would list every folder above."""
+    return [f"--rootdir={checks.parent}", str(checks)]
 
 
 class _Session:
@@ -174,7 +195,7 @@ class _Session:
     def __init__(self, student: Any, seed: int) -> None:
         self._student, self._seed = student, seed
         self._left_bytes = _MAX_PICTURES_BYTES
-        self._causes: dict[str, str] = {}  # of a check that did not hold, the promise of the one to mend first
+        self._causes: dict[str, CheckResult] = {}  # of a check that did not hold, the one to mend first
         self.results: list[CheckResult] = []
 
     @pytest.fixture
@@ -192,7 +213,7 @@ class _Session:
         causes = [self._causes[need] for need in _check_of(item).needs if need in self._causes]
         if causes:
             self._causes[item.name] = causes[0]
-            pytest.skip(f"{Outcome.SKIPPED.sentence} Mend this one first: {causes[0]}")
+            pytest.skip(f"{Outcome.SKIPPED.sentence} Mend this one first: {causes[0].promise}")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
@@ -207,8 +228,10 @@ class _Session:
             result.picture, excuse = _draw(error.picture, min(self._left_bytes, _MAX_PICTURE_BYTES))
             result.message += excuse
             self._left_bytes -= len(base64.b64decode(result.picture.png)) if result.picture else 0
-        if not result.outcome.holds:
-            self._causes.setdefault(item.name, result.promise)
+        if cause := self._causes.get(item.name):
+            result.blocked_by = cause.name
+        elif not result.outcome.holds:
+            self._causes[item.name] = result
         self.results.append(result)
 
 
@@ -229,6 +252,7 @@ def _result(item: pytest.Item, call: pytest.CallInfo) -> CheckResult:
         outcome=outcome,
         message=_tame(message),
         share=error.share if isinstance(error, PartlyHeld) else None,
+        may_be_external=getattr(error, "may_be_external", False),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from autograder.judging.failures import PROGRAMS, StudentFailed, raise_told, tell
+from autograder.judging.failures import PROGRAMS, StudentFailed, describe, raise_described
 from autograder.judging.report import Outcome
 from worldsize.bench.program import Incomplete, RestartPolicy, TrainingResult, TrainingSpec, read_lines, result_of
 from worldsize.bench.samples import ADDRESS
@@ -68,7 +68,7 @@ class SubmittedProgram:
         limit_s = self._limit_s() - _ENDS_S
         run = self._launch(_under_agent, PROGRAMS, self._source, spec, restart_policy, limit_s, env, world_size=1)
         told = run.values[0] if isinstance(run.values[0], dict) else {}  # whatever comes may be forged
-        raise_told(told)
+        raise_described(told)
         if not isinstance(told.get("printed"), str):
             raise StudentFailed(Outcome.CRASHED, "The program's run under torchrun gave nothing back.")
         return TrainingResult(read_lines(told["printed"]), Timeline(), int(told.get("restarts", 0)), "torchrun")
@@ -115,4 +115,4 @@ def _under_agent(
         result = under_agent(path, spec, os.path.join(folder, "checkpoints"), restart_policy, limit_s, env, end_all)
         return {"printed": "\n".join(line.model_dump_json() for line in result.lines), "restarts": result.restarts}
     except RunError as error:
-        return tell(error)
+        return describe(error)

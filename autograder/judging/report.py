@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
+RECORD = "worldsize"  # metadata of a graded notebook: the report, or why the file is malformed
 NO_CODE = "no code was run"  # the tier of a report for which none had to be
 
 
@@ -76,6 +77,8 @@ class CheckResult(BaseModel):
     points: float
     outcome: Outcome
     message: str = ""
+    blocked_by: str = ""  # of a skipped check: the name of the one to mend first
+    may_be_external: bool = False  # True where another process of the machine may have caused how it ended
     explanation: str = ""  # of a quiz: Markdown of its bank
     share: float | None = Field(default=None, gt=0, lt=1)  # of the points, where it holds in part
     picture: Drawing | None = None

@@ -14,7 +14,7 @@ from typing import Any
 import cloudpickle
 
 from autograder.judging import failures
-from autograder.judging.failures import StudentFailed, tell
+from autograder.judging.failures import StudentFailed, describe
 from autograder.judging.program import SubmittedProgram
 from autograder.judging.report import Outcome
 from autograder.sandbox import Sandbox, zygote
@@ -83,7 +83,7 @@ class Student:
         told = told if isinstance(told, dict) else {}  # whatever comes may be forged
         if "hang" in told:
             self._call_s = min(self._call_s, _AFTER_A_HANG_S)
-        failures.raise_told(told)
+        failures.raise_described(told)
         return list(told["values"])
 
     def emulated(
@@ -229,4 +229,4 @@ def _under_agent(
     try:
         return {"values": run(_call_on_rank, cells, on_rank, *args, **options).values}
     except RunError as error:
-        return tell(error)
+        return describe(error)

@@ -421,7 +421,8 @@ def recover(student, rng, kind: str, restart_policy: RestartPolicy, allowed_loss
     except StudentFailed as error:
         if struck.time_s is None:
             raise
-        raise StudentFailed(error.outcome, f"When {what}, the job did not recover. {error}") from None
+        words = f"When {what}, the job did not recover. {error}"
+        raise StudentFailed(error.outcome, words, error.may_be_external) from None
     if struck.time_s is None:
         raise CheckFailed("every rank asks for its samples", f"no rank asked for those of step {struck.step}")
     if kind == "stall" and not struck.is_given_up:

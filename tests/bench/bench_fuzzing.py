@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from nbgrader.api import Gradebook
 from tiny_lab import MEAN, NAME, TOTAL, answered, make_course, release
 
-from autograder.grading.classroom import KEPT, Judged
+from autograder.grading.lab import KEPT, Judged
 
 NUM_CASES = 1000
 NUM_PAGES = NUM_CASES // 10  # a page takes half a second

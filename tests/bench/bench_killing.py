@@ -24,7 +24,7 @@ from processes import are_gone
 from tiny_lab import MEAN, NAME, TOTAL, answered, make_course, release
 
 from autograder.grading.audit_log import LOG, read
-from autograder.grading.classroom import KEPT
+from autograder.grading.lab import KEPT
 
 NUM_STUDENTS, NUM_KILLS, SEED = 12, 10, 5
 AUTOGRADER = str(Path(sys.executable).with_name("autograder"))

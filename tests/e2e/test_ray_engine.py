@@ -17,13 +17,14 @@ from tiny_class import hand_in, lab, place
 from tiny_lab import CHECKS, GIVEN, MEAN, NAME, TOTAL, make_course, needs_jail, write_checks
 
 from autograder.bench.batch import read_batch
-from autograder.bench.measuring import Job, Progress, Settings
 from autograder.course import open_course
 from autograder.grading import ray_engine
-from autograder.grading.classroom import Lab, judge_class
+from autograder.grading.classroom import judge_class
 from autograder.grading.engines import LocalPool
+from autograder.grading.lab import Lab
 from autograder.grading.preprocessor import Grade
 from autograder.grading.ray_engine import RayCluster
+from autograder.judging.measuring import Job, Progress, Settings
 from autograder.judging.report import Outcome
 from worldsize.bench import Task
 

@@ -16,6 +16,8 @@ LAYERS = [
     {"check", "draw", "netlab"},
     {"explore", "bench", "quiz", "ledger"},
 ]
+# one level below these, a folder or a file is a part: at most so many parts, on so many floors of imports
+HOUSES = {"autograder": (17, 8), "worldsize.launch": (9, 6)}
 MAY_IMPORT = {
     "worldsize": {"worldsize"},
     "autograder": {"autograder", "worldsize"},
@@ -79,10 +81,10 @@ def arrows_between_layers(root: Path) -> list[str]:
 def circles(root: Path) -> list[str]:
     """One line for every circle of imports."""
     modules = scripts(root)
-    graph = {
-        name: {target for target in imports(name, path, set(modules)) if target in modules}
-        for name, path in modules.items()
-    }
+    return circles_of({name: set(imports(name, path, set(modules))) & set(modules) for name, path in modules.items()})
+
+
+def circles_of(graph: dict[str, set[str]]) -> list[str]:
     found, done = [], set()
 
     def visit(name: str, trail: list[str]) -> None:
@@ -98,7 +100,51 @@ def circles(root: Path) -> list[str]:
     return found
 
 
-RULES = [arrows_between_folders, arrows_between_layers, circles]
+def parts(root: Path, house: str) -> dict[str, set[str]]:
+    """The parts of a house by name, each with those that it imports, also inside functions."""
+    modules, graph = scripts(root), {}
+    for module, path in modules.items():
+        if module.startswith(f"{house}."):
+            targets = (target for target in imports(module, path, set(modules)) if target.startswith(f"{house}."))
+            graph.setdefault(part_of(module, house), set()).update(part_of(target, house) for target in targets)
+    return {part: (targets & graph.keys()) - {part} for part, targets in graph.items()}
+
+
+def part_of(module: str, house: str) -> str:
+    return module.removeprefix(f"{house}.").split(".")[0]
+
+
+def circles_between_parts(root: Path) -> list[str]:
+    """One line for every circle between the parts of a house, though no two modules need import each other."""
+    return [f"{house}: {circle}" for house in HOUSES for circle in circles_of(parts(root, house))]
+
+
+def crowded_houses(root: Path) -> list[str]:
+    """One line for every house with too many parts, or with too long a chain of imports between them."""
+    wrong = []
+    for house, (max_parts, max_floors) in HOUSES.items():
+        graph = parts(root, house)
+        if len(graph) > max_parts:
+            wrong.append(f"{house} has {len(graph)} parts; at most {max_parts}")
+        if (num_floors := longest_chain(graph)) > max_floors:
+            wrong.append(f"{house} has {num_floors} floors; at most {max_floors}")
+    return wrong
+
+
+def longest_chain(graph: dict[str, set[str]]) -> int:
+    """How many floors a house has: a part stands one floor above the highest that it imports."""
+    floors: dict[str, int] = {}
+
+    def floor(part: str) -> int:
+        if part not in floors:
+            floors[part] = 0  # in a circle, which is another rule's to report
+            floors[part] = 1 + max((floor(target) for target in graph[part]), default=0)
+        return floors[part]
+
+    return max((floor(part) for part in graph), default=0)
+
+
+RULES = [arrows_between_folders, arrows_between_layers, circles, circles_between_parts, crowded_houses]
 PLANTED = [
     ("worldsize/units.py", "import autograder.build", arrows_between_folders),
     ("worldsize/units.py", "def f():\n    from solutions.lab01 import lab01", arrows_between_folders),
@@ -114,6 +160,9 @@ PLANTED = [
     ("worldsize/novelty.py", "", arrows_between_layers),
     ("worldsize/check.py", "from worldsize import draw", circles),
     ("worldsize/launch/rank.py", "def f():\n    from . import runner", circles),
+    ("autograder/build.py", "from autograder.judging.report import Report", circles_between_parts),
+    ("autograder/build.py", "def f():\n    from autograder.judging import report", circles_between_parts),
+    ("worldsize/launch/reports/result.py", "def f():\n    from worldsize.launch import runner", circles_between_parts),
 ]
 
 
@@ -125,10 +174,14 @@ def sound(tmp_path):
         "worldsize/units.py": "import math",
         "worldsize/launch/__init__.py": "from worldsize.launch.runner import run",
         "worldsize/launch/rank.py": "from worldsize import units",
-        "worldsize/launch/runner.py": "from . import rank\nfrom ..units import significant",
+        "worldsize/launch/runner.py": "from . import rank\nfrom ..units import significant\nfrom .reports import text",
+        "worldsize/launch/reports/text.py": "",
+        "worldsize/launch/reports/result.py": "from worldsize.launch.reports import text",
         "worldsize/check.py": "from worldsize.launch import run",
         "worldsize/draw.py": "from worldsize import check",
         "autograder/build.py": "import worldsize as ws",
+        "autograder/judging/judge.py": "import autograder.build",
+        "autograder/judging/report.py": "",
         "weeks/week01_why.py": "import worldsize as ws",
         "solutions/lab01/lab01.py": "from worldsize import run",
         "solutions/lab01/checks.py": "from autograder.checks import points",
@@ -153,3 +206,22 @@ def test_a_sound_tree_keeps_the_rule(sound, rule):
 def test_a_planted_arrow_is_caught(sound, name, text, rule):
     (sound / name).write_text(text)
     assert len(rule(sound)) == 1
+
+
+@pytest.mark.parametrize("house", HOUSES)
+def test_a_part_too_many_is_caught(sound, house):
+    for number in range(HOUSES[house][0]):
+        (sound / house.replace(".", "/") / f"part{number}.py").write_text("")
+    assert len(crowded_houses(sound)) == 1
+
+
+@pytest.mark.parametrize("house", HOUSES)
+@pytest.mark.parametrize("form", ["import {}", "def f():\n    import {}"])
+def test_a_floor_too_many_is_caught(sound, house, form):
+    for path in sorted((sound / house.replace(".", "/")).rglob("*.py")):
+        path.unlink()  # leaves room for the parts of the chain
+    num_floors = HOUSES[house][1] + 1
+    for number in range(num_floors):
+        text = form.format(f"{house}.part{number + 1}") if number + 1 < num_floors else ""
+        (sound / house.replace(".", "/") / f"part{number}.py").write_text(text)
+    assert len(crowded_houses(sound)) == 1

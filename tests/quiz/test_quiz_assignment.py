@@ -12,7 +12,7 @@ from tiny_lab import ROOT, once
 
 from autograder.authoring.notebooks import out_of_date
 from autograder.course import open_course
-from autograder.grading.classroom import Lab
+from autograder.grading.lab import Lab
 from autograder.judging.report import Outcome
 from autograder.quiz.assignment import assign
 from autograder.quiz.blueprint import Blueprint

@@ -9,15 +9,18 @@ from autograder.feedback.page import FeedbackExporter
 from autograder.judging.report import CheckResult, Report
 
 
-def check(promise, outcome, message="", cell="check_total", points=2.0, picture=None):
+def check(
+    promise, outcome, message="", cell="check_total", points=2.0, picture=None, name="check_secret", blocked_by=""
+):
     return CheckResult(
-        name="check_secret",
+        name=name,
         cell=cell,
         promise=promise,
         points=points,
         outcome=outcome,
         message=message,
         picture=picture,
+        blocked_by=blocked_by,
     )
 
 

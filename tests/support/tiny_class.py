@@ -9,7 +9,7 @@ from pathlib import Path
 from tiny_lab import MEAN, NAME, TOTAL, answered, release
 
 from autograder.course import open_course
-from autograder.grading.classroom import Lab
+from autograder.grading.lab import Lab
 
 RIGHT = {"total": TOTAL, "mean": MEAN}
 CONFIG = """

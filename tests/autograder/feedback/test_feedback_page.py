@@ -43,13 +43,23 @@ def test_every_outcome_is_told_in_words(outcome):
 def test_the_next_thing_to_do_is_the_failed_check_that_others_wait_for():
     checks = [
         check("A holds.", Outcome.WRONG, "Expected 1; got 2."),
-        check("B holds.", Outcome.CRASHED, "Rank 0: ZeroDivisionError"),
-        check("C holds.", Outcome.SKIPPED, SKIP),
+        check("B holds.", Outcome.CRASHED, "Rank 0: ZeroDivisionError", name="check_b"),
+        check("C holds.", Outcome.SKIPPED, SKIP, blocked_by="check_b"),
     ]
     told = section(html([graded("check_total")], *checks), "todo")
     assert "Begin with this one: B holds." in told and "Rank 0: ZeroDivisionError" in told
     assert "One more check waits for it." in told and "Then one other check is left" in told
     assert "A holds." in section(html([graded("check_total")], checks[0]), "todo")
+
+
+def test_a_promise_that_is_part_of_another_is_not_taken_for_it():
+    checks = [
+        check("It holds.", Outcome.WRONG, name="check_a"),
+        check("First. It holds.", Outcome.WRONG, name="check_b"),
+        check("C holds.", Outcome.SKIPPED, "Mend this one first: First. It holds.", name="check_c", blocked_by="check_b"),
+    ]
+    text = section(html([graded("check_total")], *checks), "todo")
+    assert "Begin with this one: First. It holds." in text and "One more check waits for it." in text
 
 
 def test_links_of_the_summary_lead_to_their_places():

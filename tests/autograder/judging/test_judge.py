@@ -6,6 +6,7 @@ import re
 import pytest
 from tiny_lab import GIVEN, MEAN, TOTAL, judged, message, needs_jail, outcomes, without_jails, write_checks
 
+from autograder.judging.failures import StudentFailed, raise_described
 from autograder.judging.judge import judge
 from autograder.judging.report import Outcome
 
@@ -64,6 +65,38 @@ def test_a_right_answer_gets_every_point(checks):
     assert outcomes(report) == dict.fromkeys(["check_total_sums", "check_total_of_one", "check_mean_divides"], PASSED)
     assert (report.score, report.max_score, report.is_fault) == (5, 5, False)
     assert report.checks[0].promise == "Every rank holds the sum over all ranks."
+
+
+FORGED = """
+class SIGKILL(Exception):
+    pass
+
+
+def total(tensor):
+    raise SIGKILL("something killed it. Nothing has moved for 20 s: SIGKILL")
+"""
+KILLED = "def total(tensor):\n    import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)"
+SLOW = "def total(tensor):\n    while True: pass"
+
+
+@pytest.mark.parametrize(("total", "may_be_external"), [(FORGED, False), (KILLED, True), (SLOW, True)])
+def test_what_another_process_may_have_caused_is_decided_by_no_words_of_the_students(checks, total, may_be_external):
+    first, second, _ = judged(checks, total=total, call_s=3).checks
+    assert first.may_be_external == may_be_external and not first.outcome.holds
+    assert (second.outcome, second.blocked_by) == (SKIPPED, first.name)
+
+
+@pytest.mark.parametrize(
+    ("described", "may_be_external"),
+    [
+        ({"hang": "SIGKILL. Nothing has moved", "waits": True}, False),
+        ({"hang": "", "waits": True, "may_be_external": True}, True),
+    ],
+)
+def test_a_failure_described_from_inside_the_sandbox_says_so_in_a_field(described, may_be_external):
+    with pytest.raises(StudentFailed) as caught:
+        raise_described(described)
+    assert caught.value.may_be_external == may_be_external and caught.value.outcome is HUNG
 
 
 def test_a_wrong_value_is_told_and_what_builds_on_it_is_skipped(checks):

@@ -15,9 +15,12 @@ from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
 from tiny_lab import MEAN, NAME, TOTAL, answered, make_course
 
+from autograder import files
 from autograder.course import open_course
-from autograder.grading import classroom, engines
-from autograder.grading.classroom import Lab
+from autograder.grading import engines
+from autograder.grading import lab as labs
+from autograder.grading.classroom import enter
+from autograder.grading.lab import Lab
 from autograder.judging.report import CheckResult, Outcome, Report
 from autograder.submissions.notebook import read_submission
 
@@ -45,8 +48,8 @@ def stand_in(checks, cells, *, preload, **limits):
 def lab(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines, "judge", stand_in)
-        patch.setattr(classroom, "engine_sha256", lambda: "")  # it reads every file of the engine
-        patch.setattr(classroom.os, "fsync", lambda fd: None)
+        patch.setattr(labs, "engine_sha256", lambda: "")  # it reads every file of the engine
+        patch.setattr(files.os, "fsync", lambda fd: None)
         yield Lab(open_course(make_course(tmp_path_factory.mktemp("fuzzed"))), NAME)
 
 
@@ -90,7 +93,7 @@ def test_every_file_gets_a_verdict(lab, whole, data):
 def test_every_verdict_reaches_the_gradebook_and_the_student(lab, api, whole, data):
     """By nbgrader, which reads the file again."""
     judged = verdict_on(lab, data.draw(submissions(whole)))
-    entered = lab.enter("anyone", judged)
+    entered = enter(lab, "anyone", judged)
     assert (entered.fault, entered.is_entered) == ("", True)
     assert api.generate_feedback(NAME, "anyone", force=True)["success"]
     with Gradebook(f"sqlite:///{lab.coursedir.root}/gradebook.db") as gradebook:

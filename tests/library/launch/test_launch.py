@@ -388,6 +388,7 @@ def test_a_run_in_which_nothing_moves_is_ended_long_before_its_time():
         dist.barrier()
 
     error = failed(on_rank, timeout_s=600, stalled_s=0.5, error=ws.RunTimeout)
+    assert error.is_stalled
     assert str(error).startswith(
         "Nothing has moved for 0.5 s: every rank that is not done waits in a call.\nRanks 0 and 1"
     )

@@ -109,6 +109,7 @@ class _Stall:
 class Crew(ABC):
     """The ranks of one run; a subclass starts them, hears how they end, and ends them."""
 
+    is_stalled = False  # True once nothing has moved for too long
     may_recover = False  # true where a failed rank can come back
     answer_s = 1.0  # how long ranks may take to tell where they stand
 
@@ -166,7 +167,8 @@ class Crew(ABC):
                 if any(member.failure for member in self.members) and not self.may_recover:
                     deadline_s = min(deadline_s, time.monotonic() + _GRACE_S)
                 self.view.glance(self)
-                why = why or stall.why(self._progress())
+                if not why and (why := stall.why(self._progress())):
+                    self.is_stalled = True
             if time.monotonic() >= deadline_s:
                 why = why or f"The ranks were not done after {timeout_s:g} s."
         self._end_s = time.monotonic()
@@ -292,7 +294,9 @@ class Crew(ABC):
             failures = text.blame(failures, standings)
             raise RankFailed(text.tell_failure(failures, standings), failures, output, standings)
         if not self.went_well:
-            raise RunTimeout(text.tell_hang(standings, why), text.held_up(standings), output, standings)
+            error = RunTimeout(text.tell_hang(standings, why), text.held_up(standings), output, standings)
+            error.is_stalled = self.is_stalled
+            raise error
         return self._run(output)
 
     @property

@@ -35,6 +35,7 @@ class Failure:
     message: str
     lines: list[Line] = field(default_factory=list)
     time_ns: int = 0
+    signal_number: int = 0  # that ended the process, as its parent saw: never what a rank says of itself
 
     @property
     def is_victim(self) -> bool:
@@ -92,7 +93,7 @@ def of_status(rank: int, status: int, time_ns: int) -> Failure:
             signal.SIGSEGV: "native code touched memory that is not its own",
             signal.SIGABRT: "native code gave up; on Gloo, ranks end so that call different collectives or sizes",
         }
-        return Failure(rank, name, reasons.get(number, "the process was ended by this signal"), [], time_ns)
+        return Failure(rank, name, reasons.get(number, "the process was ended by this signal"), [], time_ns, number)
     code = os.WEXITSTATUS(status)
     return Failure(rank, f"exit code {code}", "the process ended without returning a value", [], time_ns)
 

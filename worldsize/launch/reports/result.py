@@ -60,6 +60,8 @@ class RankFailed(RunError):
 class RunTimeout(RunError):
     """The ranks were not done in time, or none of them got on any more; `failures` are those who held up the rest."""
 
+    is_stalled = False  # True where nothing moved for too long, which a busy machine may cause as well
+
     @property
     def why(self) -> str:
         """The report's first line, which names no rank: time was up, or nothing could move."""

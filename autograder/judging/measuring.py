@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import select
 import tempfile
@@ -55,6 +54,16 @@ class Job(BaseModel):
         return hashlib.sha256(self.program.encode()).hexdigest()
 
 
+class Request(BaseModel):
+    """What the process that measures is asked: a job, where timings are kept, and the GPUs that are granted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    job: Job
+    journal: Path
+    granted: list[str]
+
+
 class Progress(BaseModel):
     """One timing more is there, the `done`-th of `total`."""
 
@@ -78,11 +87,10 @@ def measured(job: Job, journal: Path, granted: Sequence[str] = ()) -> Iterator[P
         RuntimeError: the harness itself broke; nothing is known about the program.
     """
     with tempfile.TemporaryDirectory(prefix="measure-", dir=zygote.shared(job.preload).scratch) as folder:
-        request, outcome = Path(folder, "request.json"), Path(folder, "outcome.json")
-        fields = {"job": job.model_dump(), "journal": os.fspath(journal.absolute()), "granted": list(granted)}
-        request.write_text(json.dumps(fields))
+        path, outcome = Path(folder, "request.json"), Path(folder, "outcome.json")
+        path.write_text(Request(job=job, journal=journal.absolute(), granted=list(granted)).model_dump_json())
         said: list[str] = []
-        for line in _lines_of(job, request, outcome, granted):
+        for line in _lines_of(job, path, outcome, granted):
             if line.startswith('{"done"'):
                 yield Progress.model_validate_json(line)
             else:
@@ -98,7 +106,7 @@ def _lines_of(job: Job, request: Path, outcome: Path, granted: Sequence[str]) ->
     try:
         words = [str(request), str(outcome)]
         call = zygote.shared(job.preload).call
-        process = call("autograder.bench.measuring:main", words, environment(granted), theirs)
+        process = call("autograder.judging.measuring:main", words, environment(granted), theirs)
     finally:
         os.close(theirs)
     deadline_s, kept = time.monotonic() + job.total_s + _SPARE_S, b""
@@ -123,14 +131,13 @@ def main(request_path: str, outcome_path: str) -> None:
     """Measures the program that the request names; prints a line for each timing and writes the outcome."""
     from autograder.judging.student import Student
 
-    request = json.loads(Path(request_path).read_text())
-    job = Job.model_validate(request["job"])
-    settings, devices = job.settings, gpus.devices_of(request["granted"])
+    request = Request.model_validate_json(Path(request_path).read_bytes())
+    job, settings, devices = request.job, request.job.settings, gpus.devices_of(request.granted)
     student = Student([], job.preload, job.call_s, job.total_s, {PROGRAM: job.program}, devices=devices)
     try:
         refuse_weak_walls(student.tier, job.allow_untrusted)
-        if (num_seen := student.num_gpus) != len(request["granted"]):
-            raise RuntimeError(f"{len(request['granted'])} GPUs were granted, and the sandbox sees {num_seen} of them")
+        if (num_seen := student.num_gpus) != len(request.granted):
+            raise RuntimeError(f"{len(request.granted)} GPUs were granted, and the sandbox sees {num_seen} of them")
         result = measure(
             _Patient(student.program(PROGRAM)),
             job.program_sha256,
@@ -139,7 +146,7 @@ def main(request_path: str, outcome_path: str) -> None:
             num_repeats=settings.num_repeats,
             num_warmup_steps=settings.num_warmup_steps,
             max_real_ranks=num_seen or len(os.sched_getaffinity(0)),
-            journal=Path(request["journal"]),
+            journal=request.journal,
             on_timing=lambda _, done, total: print(Progress(done=done, total=total).model_dump_json(), flush=True),
         )
     finally:

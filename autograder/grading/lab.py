@@ -1,0 +1,188 @@
+"""One assignment as its submissions are judged. Each judgement is kept, so that nothing is judged twice.
+
+A judgement is put into a file as soon as it is there, under a fingerprint of all that it rests on: a run that was cut
+off goes on where it stopped, and the same submission gets the same score again.
+"""
+
+from __future__ import annotations
+
+import functools
+import glob
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+from nbgrader.coursedir import CourseDirectory
+from pydantic import BaseModel, ValidationError
+
+from autograder.authoring import programs
+from autograder.course import beside, hidden, notebook_of
+from autograder.files import file_sha256, write_whole
+from autograder.grading.audit_log import Limits, engine_sha256
+from autograder.grading.engines import Engine, LocalPool
+from autograder.grading.markers import marker_for
+from autograder.judging.report import Report
+from autograder.submissions.notebook import Malformed, given_imports, read_submission, student_cells
+from autograder.submissions.programs import submitted
+
+_USUAL = Limits(call_s=15, total_s=120, allow_untrusted=False)
+KEPT = Path("build", "judged")  # below the course's folder
+
+
+class Judged(BaseModel):
+    """How one submission was judged, and the fingerprint of what that rests on; `fault` when the grader broke.
+
+    `is_entered` once the score stands in the gradebook.
+    """
+
+    fingerprint: str
+    report: Report | None = None
+    malformed: str = ""
+    fault: str = ""
+    is_entered: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """A few words on how it went."""
+        if self.fault:
+            return f"not graded: {self.fault}"
+        return f"malformed: {self.malformed}" if self.malformed else f"{self.score:g} points"
+
+    @property
+    def may_be_external(self) -> bool:
+        """True where another submission on the machine may have caused how a check ended."""
+        return any(check.may_be_external for check in self.report.checks) if self.report else False
+
+    @property
+    def score(self) -> float:
+        """The points that were earned."""
+        return self.report.score if self.report else 0.0
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One assignment of a course as its submissions are judged: what was handed out, and the hidden checks."""
+
+    coursedir: CourseDirectory
+    name: str
+    limits: Limits = _USUAL
+
+    @functools.cached_property
+    def release(self) -> NotebookNode:
+        """The notebook that students got."""
+        return nbformat.read(self._release_path, as_version=4)
+
+    @property
+    def checks(self) -> Path:
+        """The hidden checks, or the key of a quiz."""
+        return hidden(self._folder(self.coursedir.source_directory))
+
+    @property
+    def _release_path(self) -> Path:
+        return self._folder(self.coursedir.release_directory) / f"{notebook_of(self.name)}.ipynb"
+
+    @property
+    def released_folder(self) -> Path:
+        """What students got, programs included."""
+        return self._release_path.parent
+
+    def submission(self, student: str) -> Path:
+        """The file that a student handed in; it may be absent or anything else."""
+        return self._folder(self.coursedir.submitted_directory, student) / f"{notebook_of(self.name)}.ipynb"
+
+    def named(self, students: Sequence[str]) -> list[str]:
+        """These students, or everybody who handed something in.
+
+        Raises:
+            ValueError: there is no such lab, or no submission of one of them.
+        """
+        self.refuse_missing()
+        found = glob.glob(str(self._folder(self.coursedir.submitted_directory, "*")))
+        known = sorted(Path(path).parent.name for path in found if os.path.isdir(path))
+        if missing := sorted(set(students) - set(known)):
+            raise ValueError(f"{', '.join(missing)} handed in no {self.name}. Submissions are of {', '.join(known)}.")
+        if not known:
+            raise ValueError(f"Nobody handed in {self.name}: nothing fits {self.submission('STUDENT')}.")
+        return sorted(students) or known
+
+    def refuse_missing(self) -> None:
+        """Nothing where the lab is built and released.
+
+        Raises:
+            ValueError: there is no such lab.
+        """
+        for path in (self._release_path, self.checks):
+            if not path.is_file():
+                raise ValueError(f"There is no {self.name}: {path} is missing. Build and release it first.")
+
+    def _folder(self, directory: str, student: str = ".") -> Path:
+        return Path(self.coursedir.format_path(directory, student, self.name))
+
+    def fingerprint(self, student: str) -> str:
+        """A hash of the submission, of the lab and of the grader's own code."""
+        beside = [path for place in (self.submission(student), self.checks) for path in self._programs_beside(place)]
+        files = [file_sha256(path) for path in (self.submission(student), self._release_path, self.checks, *beside)]
+        return hashlib.sha256(repr([*files, self.limits, engine_sha256()]).encode()).hexdigest()
+
+    def kept(self, student: str) -> Judged | None:
+        """The judgement that is kept of what the student has handed in; None when there is none of that very file."""
+        try:
+            found = Judged.model_validate_json(self._kept_path(student).read_bytes())
+        except (OSError, ValidationError):
+            return None
+        return found if not found.fault and found.fingerprint == self.fingerprint(student) else None
+
+    def waiting(self, student: str) -> Judged | None:
+        """The kept judgement, as long as it has not been entered into the gradebook."""
+        found = self.kept(student)
+        return found if found and not found.is_entered else None
+
+    def judge(self, student: str, engine: Engine | None = None, is_alone: bool = True) -> Judged:
+        """A fresh judgement, kept from now on. A grader that breaks is told in it and never raised.
+
+        The submission is read and the judgement kept by this process, wherever the engine judges. What may be the fault
+        of others, where it is not alone, is not kept.
+        """
+        judged = Judged(fingerprint=self.fingerprint(student))
+        try:
+            submission = read_submission(self.submission(student), self.release, student)
+            names = beside(self.released_folder)
+            sources = submitted(self.submission(student).parent, names)
+            judged.report = self._report(student, submission, sources, engine or LocalPool())
+            if judged.report.is_fault:
+                judged.fault = judged.report.fault
+        except Malformed as reason:
+            judged.malformed = str(reason)
+        except Exception as error:
+            judged.fault = f"{type(error).__name__}: {error}"
+        if is_alone or not judged.may_be_external:
+            self.keep(student, judged)
+        return judged
+
+    def keep(self, student: str, judged: Judged) -> None:
+        """Put a judgement in the place of the one that is kept."""
+        write_whole(self._kept_path(student), judged.model_dump_json())
+
+    def _programs_beside(self, file: Path) -> list[Path]:
+        return [file.with_name(name) for name in beside(self.released_folder)]
+
+    def _report(self, student: str, submission: NotebookNode, sources: Mapping[str, str], engine: Engine) -> Report:
+        if marker := marker_for(self.checks):
+            return marker(self.checks, Path(self.coursedir.root), student, submission)
+        return engine.judge(
+            self.checks,
+            student_cells(submission, self.release),
+            preload=given_imports(self.release),
+            call_s=self.limits.call_s,
+            total_s=self.limits.total_s,
+            allow_untrusted=self.limits.allow_untrusted,
+            programs=sources,
+            references={path.name: programs.solved(path) for path in self._programs_beside(self.checks)},
+        )
+
+    def _kept_path(self, student: str) -> Path:
+        return Path(self.coursedir.root, KEPT, self.name, f"{hashlib.sha256(student.encode()).hexdigest()[:32]}.json")
