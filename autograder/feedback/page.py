@@ -22,8 +22,8 @@ from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
 from autograder.feedback import checks
-from autograder.grading.preprocessor import RECORD
 from autograder.feedback.mathml import OfflineHTMLExporter
+from autograder.grading.preprocessor import RECORD
 from autograder.judging.report import CheckResult, Outcome, Report
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
