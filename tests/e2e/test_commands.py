@@ -287,6 +287,11 @@ def test_a_page_can_be_followed_to_the_letter(course: Path, page: str) -> None:
     AFTER.get(page, lambda course: None)(course)
 
 
+def test_a_command_that_fails_is_shown_with_its_page(course: Path):
+    with pytest.raises(AssertionError, match=r"docs/x\.md says:\n(?s:.*)no such quiz"):
+        run(Block("docs/x.md", "sh", "", "", "echo no such quiz\nfalse\ntrue\n"), course)
+
+
 def everything() -> Iterator[Block]:
     return (block for page in PAGES for block in BLOCKS[page])
 
