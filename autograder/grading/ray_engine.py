@@ -180,7 +180,7 @@ def _connect() -> Any:
     try:
         ray = importlib.import_module("ray")
     except ImportError:
-        raise ValueError("Ray is not installed here: pip install 'worldsize[ray]'") from None
+        raise ValueError("Ray is not installed here: pip install -e '.[ray]'") from None
     address = os.environ.get("RAY_ADDRESS") or "auto"
     try:
         _knock(address)

@@ -121,5 +121,5 @@ def _result(one: AnswerFeedback) -> CheckResult:
         outcome=outcome,
         share=share if outcome is Outcome.PARTLY else None,
         message="\n".join(message),
-        explanation="\n\n".join([f"Right is: {solution(variant.answer)}", *one.why]),
+        explanation="\n\n".join([f"The right answer: {solution(variant.answer)}", *one.why]),
     )

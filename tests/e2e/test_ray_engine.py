@@ -60,7 +60,7 @@ def address(folder):
     try:
         from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]  # an extra
     except ImportError:
-        give_up("ray", "Ray is not installed: pip install 'worldsize[ray]'")
+        give_up("ray", "Ray is not installed: pip install -e '.[ray]'")
     import ray  # pyright: ignore[reportMissingImports]
 
     before = set(psutil.Process().children())

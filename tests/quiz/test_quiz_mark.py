@@ -231,7 +231,7 @@ def test_a_page_tells_each_gap_and_what_was_missed(run, dealt):
     _, out = run(long([*rows, ("ada", number_of(ada, "numeric"), "1")]))
     page = (out / "feedback" / "ada.html").read_text(encoding="utf-8")
     assert "(1) ✓ right; (2) ✗ not right; (3) – no answer" in page
-    assert "Right is: " in page and "Twice N - 1." in page and "Divide." in page
+    assert "The right answer: " in page and "Twice N - 1." in page and "Divide." in page
 
 
 def test_the_report_names_no_student(run, dealt):

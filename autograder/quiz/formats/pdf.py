@@ -85,7 +85,7 @@ def _asked(variant: Variant) -> Iterator[str]:
 
 def _explained(one: Explained) -> Iterator[str]:
     question = one.variant.question
-    others = ", and others have other numbers" if one.has_other_numbers else ""
+    others = "; others have different numbers" if one.has_other_numbers else ""
     facts = (
         f"Week {question.week}, difficulty {question.difficulty} of 3, on {one.num_forms} "
         f"form{'' if one.num_forms == 1 else 's'}; shown as question {one.number} of {one.student.id}{others}. "

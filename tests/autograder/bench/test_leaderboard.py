@@ -98,7 +98,7 @@ def test_the_page_loads_nothing_and_runs_nothing():
 
 def test_a_class_in_which_nobody_was_right_has_a_page_too():
     html, num_shown = page({"zoe": RESULTS["zoe"]}, has_names=True)
-    assert num_shown == 0 and "No program ended in the right weights yet." in html
+    assert num_shown == 0 and "No program has ended with the right weights yet." in html
 
 
 @pytest.mark.parametrize(("flag", "word"), [("--names", "anna"), ("--anonymous", "aaaaaaaa")])

@@ -48,7 +48,7 @@ def test_the_next_thing_to_do_is_the_failed_check_that_others_wait_for():
     ]
     told = section(html([graded("check_total")], *checks), "todo")
     assert "Begin with this one: B holds." in told and "Rank 0: ZeroDivisionError" in told
-    assert "One more check waits for it." in told and "Then one other check is left" in told
+    assert "One more check depends on it." in told and "Then one other check is left" in told
     assert "A holds." in section(html([graded("check_total")], checks[0]), "todo")
 
 

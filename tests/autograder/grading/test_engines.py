@@ -31,7 +31,7 @@ def test_without_ray_the_command_says_how_to_install_it(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)
     done = CliRunner().invoke(app, ["grade", NAME, "--engine", "ray"])
-    assert (done.exit_code, done.output) == (1, "Ray is not installed here: pip install 'worldsize[ray]'\n")
+    assert (done.exit_code, done.output) == (1, "Ray is not installed here: pip install -e '.[ray]'\n")
 
 
 def test_without_a_cluster_it_says_how_to_start_one(monkeypatch):

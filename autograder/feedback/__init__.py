@@ -1,0 +1,1 @@
+"""What a student reads about a submission."""

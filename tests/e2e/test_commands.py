@@ -1,0 +1,355 @@
+"""Every block of README.md and docs/, run as it is printed and in order, in a fresh copy of the course.
+
+`sh` and `python` blocks run; a block with a file name after its language is that file, or the end of one that is there;
+`text` is what the block before it printed.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import pytest
+from needs import is_required
+from quiz_class import right
+from repository import ROOT
+
+from autograder.authoring.known_answers import compose, solution_cells
+from autograder.quiz.key import read_key
+from autograder.quiz.whole_bank import read_bank
+from worldsize.bench import Machine, Result, Task, Timing
+from worldsize.bench.result import points
+
+FENCE = re.compile(
+    r"^(?:<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<language>\w*)(?: (?P<file>\S+))?\n(?P<text>.*?)^```$",
+    re.M | re.S,
+)
+NOT_RUN = {
+    ("README.md", "make demo"),
+    ("README.md", "make lab"),
+    ("README.md", "nbgrader validate labs/lab01/lab01.ipynb"),
+    ("README.md", "papermill weeks/week01_why_one_gpu_is_not_enough.ipynb"),
+    ("docs/benchmark.md", "cd labs/project1\npapermill report.ipynb"),
+    ("docs/benchmark.md", "cd labs/project1\nautograder bench train.py"),
+    ("docs/grading.md", "autograder verify lab01"),
+    ("docs/quizzes.md", "autograder quiz preview"),
+    ("docs/sandbox.md", "autograder grade lab01 --allow-untrusted"),
+}
+# what is put in front of a program: one that is not on every machine, or that does not start for root
+STAND_INS = {
+    # there is no Slurm: the job runs here, now
+    "sbatch": '#!/bin/bash\nSLURM_JOB_ID=1 SLURM_SUBMIT_DIR="$PWD" exec bash "$@"\n',
+    # Chromium's own sandbox refuses root
+    "chromium": '#!/bin/bash\nexec {chromium} --no-sandbox "$@"\n',
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its page, its language, the file that it is, and why it is not run."""
+
+    page: str
+    language: str
+    file: str
+    reason: str
+    text: str
+
+
+def blocks(page: str) -> list[Block]:
+    """The blocks of a page, in order."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = [match.groupdict(default="") for match in FENCE.finditer(text)]
+    return [Block(page, one["language"], one["file"], one["reason"], one["text"]) for one in found]
+
+
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+BLOCKS = {page: blocks(page) for page in PAGES}
+RUN = [page for page in PAGES if any(not block.reason for block in BLOCKS[page])]
+LONG = {"docs/benchmark.md", "docs/grading.md", "docs/quizzes.md"}  # nearly a minute of CPU each
+
+
+# What a reader has done before a block: by its page and its first words.
+
+
+def hand_in_lab01(course: Path) -> None:
+    """Let ada hand in the solution, and noor half a file."""
+    release = nbformat.read(course / "labs/lab01/lab01.ipynb", as_version=4)
+    text = nbformat.writes(compose(release, solution_cells(course / "solutions/lab01/lab01.py")))
+    _place(course / "submitted/ada/lab01/lab01.ipynb", text)
+    _place(course / "submitted/noor/lab01/lab01.ipynb", text[: len(text) // 2])
+
+
+def hand_in_a_damaged_file(course: Path) -> None:
+    """Let noor hand in what cannot be read, which is graded in no time."""
+    _place(course / "submitted/noor/lab01/lab01.ipynb", "{")
+
+
+def download_an_archive(course: Path) -> None:
+    """Put an archive of an LMS, with a file of zoe, where `zip_collect` looks."""
+    archive = course / "downloaded/lab01/archive/lab01.zip"
+    archive.parent.mkdir(parents=True)
+    with zipfile.ZipFile(archive, "w") as file:
+        file.write(course / "labs/lab01/lab01.ipynb", "zoe_2026-11-29-18-30-00_lab01.ipynb")
+
+
+def answer_the_quiz(course: Path) -> None:
+    """Write the responses of a class that knows everything."""
+    with open(course / "responses.csv", "w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["student", "question", "response"])
+        for form in read_key(course / "module/key.json", read_bank(course / "quizzes")):
+            for number, variant in enumerate(form.variants, start=1):
+                rows.writerow([form.student.id, number, right(variant.answer)])
+
+
+def hand_in_the_quiz(course: Path) -> None:
+    """Let ada hand in the notebook that she was given, empty."""
+    handed_out = course / "handouts/quiz_module/ada/quiz_module.ipynb"
+    _place(course / "submitted/ada/quiz_module/quiz_module.ipynb", handed_out.read_text())
+
+
+def write_the_program(course: Path) -> None:
+    """Solve project 1."""
+    shutil.copy(course / "solutions/project1/train.py", course / "labs/project1")
+
+
+def hand_in_project1(course: Path) -> None:
+    """Let noor forget the program, which costs no time; ada has been measured before."""
+    _place(course / "submitted/noor/report.ipynb", (course / "labs/project1/report.ipynb").read_text())
+    _place(course / "build/bench/project1/ada/result.json", _a_result().model_dump_json())
+
+
+def collect_project1(course: Path) -> None:
+    """Put noor's submission where nbgrader collects it."""
+    _place(course / "submitted/noor/project1/report.ipynb", (course / "labs/project1/report.ipynb").read_text())
+
+
+BEFORE: dict[tuple[str, str], Callable[[Path], None]] = {
+    ("README.md", "nbgrader generate_assignment lab01"): hand_in_a_damaged_file,
+    ("docs/benchmark.md", "cd labs/project1\ntorchrun"): write_the_program,
+    ("docs/benchmark.md", "autograder bench project1"): hand_in_project1,
+    ("docs/benchmark.md", "nbgrader generate_assignment project1"): collect_project1,
+    ("docs/grading.md", "nbgrader autograde lab01\n"): hand_in_lab01,
+    ("docs/grading.md", "nbgrader zip_collect lab01"): download_an_archive,
+    ("docs/quizzes.md", "autograder quiz mark"): answer_the_quiz,
+    ("docs/quizzes.md", "nbgrader autograde quiz_module"): hand_in_the_quiz,
+}
+
+
+def _place(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _a_result() -> Result:
+    """A result file of a program that was measured on one and two ranks, in the harness's own format."""
+    machine = Machine(
+        processor="a processor",
+        num_cores=2,
+        memory_bytes=8 * 10**9,
+        system="Linux",
+        clock_mhz=3000,
+        gpus=[],
+        gpu_clocks_mhz=[],
+        matrix_flops_per_s=1e11,
+        python="3.11",
+        torch="2.13",
+        cuda="",
+        nccl="",
+        worldsize="0.1",
+    )
+    common = {"scaling": "strong", "is_synchronised": True, "kind": "real", "backend": "gloo", "batch_size": 128}
+    timings = [
+        Timing(world_size=size, repeat=0, num_timed_steps=10, window_s=1 / size, weights_error=1e-6, **common)
+        for size in (1, 2)
+    ]
+    return Result(
+        program_sha256="a" * 64,
+        measured_at="2026-11-22T10:00:00+00:00",
+        machine=machine,
+        task=Task(),
+        num_warmup_steps=4,
+        num_threads=1,
+        cluster="classroom",
+        timings=timings,
+        points=points(timings),
+    )
+
+
+# What a page must have brought about, beyond commands that end well.
+
+
+def lateness_was_charged(course: Path) -> None:
+    """A day begun costs ada 10% of her 22 points; zoe, whom the archive brought, was in time."""
+    with open(course / "grades.csv", newline="") as file:
+        rows = {row["student_id"]: row for row in csv.DictReader(file)}
+    assert (float(rows["ada"]["raw_score"]), rows["ada"]["late_submission_penalty"]) == (22, "2.2")
+    assert rows["ada"]["email"] == "ada@example.org" and rows["noor"]["score"] == "0.0"
+    assert (course / "submitted/zoe/lab01/lab01.ipynb").exists() and rows["zoe"]["late_submission_penalty"] == "0.0"
+
+
+def everybody_knew_everything(course: Path) -> None:
+    """Marking gave full marks, and only the formats said to hold answers hold them."""
+    with open(course / "marks/scores.csv", newline="") as file:
+        assert {row["percent"] for row in csv.DictReader(file)} <= {"100", "100.0"}
+    assert {path.name for path in (course / "module").iterdir()} == {
+        *("html", "pdf", "md", "ipynb", "moodle", "canvas", "qti21", "gift", "jupyterquiz"),
+        *("key.pdf", "key.html", "key.csv", "key.json", "summary.txt"),
+    }
+
+
+def the_page_shows_who_was_measured(course: Path) -> None:
+    """Ada's program is on the page of results; noor's missing one got a verdict."""
+    assert "aaaaaaaa" in (course / "leaderboard.html").read_text(encoding="utf-8")
+    assert "no train.py" in (course / "build/bench/project1/noor/report.json").read_text(encoding="utf-8")
+
+
+AFTER = {
+    "docs/benchmark.md": the_page_shows_who_was_measured,
+    "docs/grading.md": lateness_was_charged,
+    "docs/quizzes.md": everybody_knew_everything,
+}
+
+
+@pytest.fixture
+def course(tmp_path: Path) -> Path:
+    """The files that git tracks, the environment at its place, and the stand-ins in front."""
+    folder = tmp_path / "course"
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    (folder / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "bin").mkdir()
+    for name, text in STAND_INS.items():
+        (tmp_path / "bin" / name).write_text(text.format(chromium=shutil.which("chromium")))
+        (tmp_path / "bin" / name).chmod(0o755)
+    return folder
+
+
+def run(block: Block, course: Path) -> str:
+    """What a block prints; fails with it unless the block ends well."""
+    programs = os.pathsep.join([str(course.parent / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    if block.language == "python":
+        (course / "block.py").write_text(block.text, encoding="utf-8")
+    command = [sys.executable, "block.py"] if block.language == "python" else ["bash", "-e", "-c", block.text]
+    done = subprocess.run(
+        command,
+        cwd=course,
+        env={**os.environ, "PATH": programs, "COLUMNS": "200"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, f"{block.page} says:\n{block.text}\nand that gives:\n{done.stdout}"
+    return done.stdout
+
+
+def prepare(block: Block, course: Path) -> None:
+    """Do what a reader has done before this block."""
+    for entry, step in BEFORE.items():
+        if _begins(block, entry):
+            step(course)
+
+
+def is_possible(block: Block) -> bool:
+    """False where this machine lacks a program that has no stand-in, unless the test run requires it."""
+    return not block.text.startswith("chromium") or is_required("browser") or shutil.which("chromium") is not None
+
+
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.e2e] if page in LONG else []) for page in RUN])
+def test_a_page_can_be_followed_to_the_letter(course: Path, page: str) -> None:
+    printed = ""
+    for block in BLOCKS[page]:
+        if block.reason or not block.language or not is_possible(block):
+            continue
+        prepare(block, course)
+        if block.language == "text":
+            assert block.text in printed
+        elif block.file:
+            with open(course / block.file, "a" if block.language == "python" else "w", encoding="utf-8") as file:
+                file.write(block.text)
+        else:
+            printed = run(block, course)
+    AFTER.get(page, lambda course: None)(course)
+
+
+def test_a_command_that_fails_is_shown_with_its_page(course: Path):
+    with pytest.raises(AssertionError, match=r"docs/x\.md says:\n(?s:.*)no such quiz"):
+        run(Block("docs/x.md", "sh", "", "", "echo no such quiz\nfalse\ntrue\n"), course)
+
+
+def everything() -> Iterator[Block]:
+    return (block for page in PAGES for block in BLOCKS[page])
+
+
+def test_every_block_is_run_unless_a_reason_is_given_in_the_source():
+    fences = sum((ROOT / page).read_text(encoding="utf-8").count("\n```") for page in PAGES)
+    assert fences == 2 * len([*everything()]), "a fence or a remark is written otherwise"
+    assert {block.language for block in everything()} == {"sh", "python", "csv", "text", ""}
+    assert [block.page for block in everything() if not block.language] == ["README.md"]  # a report, to look at
+    not_run = [block for block in everything() if block.reason]
+    pinned = {entry for block in not_run for entry in NOT_RUN if _begins(block, entry)}
+    assert pinned == NOT_RUN and len(not_run) == len(NOT_RUN)
+
+
+def test_every_preparation_belongs_to_a_block():
+    unused = {entry for entry in BEFORE if not any(_begins(block, entry) for block in BLOCKS[entry[0]])}
+    assert unused == set() and set(AFTER) <= set(PAGES)
+
+
+def _begins(block: Block, entry: tuple[str, str]) -> bool:
+    return block.page == entry[0] and block.text.startswith(entry[1])
+
+
+def test_every_link_leads_somewhere():
+    lost = []
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8")):
+            name, _, heading = target.partition("#")
+            file = ((ROOT / page).parent / name).resolve() if name else ROOT / page
+            if not file.is_file() or (heading and heading not in headings(file)):
+                lost.append(f"{page}: {target}")
+    assert lost == []
+
+
+def headings(file: Path) -> set[str]:
+    """The anchors that a page's headings get."""
+    titles = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize(
+    "left_behind",
+    [
+        "downloaded/lab01/archive/lab01.zip",
+        "module.key",
+        "module/key.json",
+        "week2/key.pdf",
+        "solutions/quiz_module/x.ipynb",
+    ],
+)
+def test_git_ignores_students_work_and_keys(left_behind: str):
+    subprocess.run(["git", "check-ignore", "--quiet", "--no-index", left_behind], cwd=ROOT, check=True)
+
+
+def test_git_ignores_no_file_of_the_course():
+    command = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == ""
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
