@@ -20,8 +20,8 @@
 # %% [markdown]
 # ## 1. The question
 #
-# > What must several processes tell each other, so that together they train exactly the model that
-# > one process would have trained? And what does that talk cost?
+# > What must several processes communicate, so that together they train exactly the model that
+# > one process would have trained? And what does that communication cost?
 
 # %% parameters tags=["parameters"]
 world_size = 2  # ranks in the small experiments: 2 or 4
@@ -538,9 +538,9 @@ print(f"{units.format_time_s(statistics.median(reports[1]['step_times_s']))} a s
 
 # %% [markdown]
 # `ws.run` is for short experiments. Real jobs are scripts, started by `torchrun`: it starts the
-# ranks, and tells each one through the environment who it is (`RANK`, `LOCAL_RANK`, `WORLD_SIZE`).
-# The script runs in new processes and knows nothing of this notebook's variables. It has three
-# parts. First, who am I, and on which device?
+# ranks, and gives each one its identity in environment variables (`RANK`, `LOCAL_RANK`,
+# `WORLD_SIZE`). The script runs in new processes and knows nothing of this notebook's variables. It
+# has three parts. First, who am I, and on which device?
 
 # %% script_who_am_i
 # %%writefile build/week01/train_digits.py
@@ -932,8 +932,8 @@ for where, n, work_s, wire_s, run_s in rows:
 #
 # Then the errors, each for a reason:
 #
-# - **dgx-h100**: the formula leaves out what is no matrix product, and thinks of a ring. NCCL does
-#   better for so small a tensor: here it lets the NVLink switch add (NVLS).
+# - **dgx-h100**: the formula counts only matrix products and assumes a ring. NCCL does better for
+#   so small a tensor: here it lets the NVLink switch add (NVLS).
 # - **pcie-box**: eight GPUs share one host bridge, and it cannot carry eight full links at once.
 # - **8 x 10 Gb/s**: nearly right, because one thing decides, and the formula has it.
 # - **this machine**: the parts were measured one at a time. Together, ranks share cores, caches and

@@ -238,8 +238,8 @@ ledger.result("efficiency, 10 ms and then 8 ms", 100 * compute_s / apart.end_s)
 # ### When is a gradient ready?
 #
 # Not at the end of backward. Backward goes through the layers from the last to the first, and the
-# gradient of the last layer is complete when the others have hardly begun. Torch tells you: a
-# **hook** on a parameter runs right after its gradient has been added to `grad`. One process is
+# gradient of the last layer is complete when the others have hardly begun. Torch can call you then:
+# a **hook** on a parameter runs right after its gradient has been added to `grad`. One process is
 # enough to watch.
 #
 # The model has a difficult passenger of each kind: a layer whose weight is **tied** to the first
@@ -278,8 +278,8 @@ print("gradients came:", ", ".join(arrived))
 #   both uses have been added; so it comes last, although the tied layer's backward is the first of
 #   all.
 # - The **frozen** weight has no gradient, and takes no hook (torch refuses one).
-# - The hook of the **unused** one never runs. Whoever waits for it waits for ever. Section 7 comes
-#   back to this.
+# - The hook of the **unused** one never runs. Code that waits for it waits for ever. Section 7
+#   comes back to this.
 #
 # ### Overlap
 #

@@ -235,8 +235,8 @@ draw.curves(
 #
 # ### Two ways to be wrong
 #
-# Call what is made of a gradient $g$ the compressed $C(g)$. Two numbers tell how wrong it is, both
-# relative to the length of $g$:
+# Let $C(g)$ be the compressed gradient. Two numbers measure its error, both relative to the length
+# of $g$:
 #
 # - **bias**: how far the *average* of $C(g)$ over many draws is from $g$;
 # - **spread**: how far single draws are from their average.

@@ -78,7 +78,7 @@ def test_table_holds_the_formula_against_three_clusters_and_this_machine(outputs
     assert by_name["this machine, measured"][1] == "2" and len(by_name["this machine, measured"]) == 8
 
 
-def test_explorers_tell_what_they_show_without_a_front_end(outputs):
+def test_explorers_describe_what_they_show_without_a_front_end(outputs):
     for name, words in {
         "memory_of_one_gpu": "a part of 1/8 on each 15.0 GB",
         "two_laws": "64 ranks: 15.4 times as fast (Amdahl), or 60.8 times the work (Gustafson).",
