@@ -4,28 +4,31 @@
 # | | |
 # |---|---|
 # | Reading | about 60 minutes |
-# | Running | about a minute on two CPU cores; no GPU is needed, and GPUs are used where there are enough of them |
-# | You need | to have trained a network in PyTorch on one device: `loss.backward()`, `optimizer.step()` |
+# | Running | about a minute on two CPU cores; GPUs are used if there are enough |
+# | You need | to have trained a network in PyTorch: `loss.backward()`, `optimizer.step()` |
 # | You do not need | to have run anything on two processes or two GPUs |
 # | Afterwards | lab 1, *average the gradients* |
 #
-# You have trained on one GPU. This week you train on two processes, then on four, and get **the same model, step by
-# step**. Every later week makes this faster, smaller or safer.
+# You have trained on one GPU. This week you train on two processes, then on four, and get **the
+# same model, step by step**. Every later week makes this faster, smaller or safer.
 #
-# Some words first. A **rank** is one process of a training job, usually with one GPU of its own; ranks are numbered
-# from 0. The **world size** is the number of ranks. A **collective** is a call that all ranks make together, such
-# as `all_reduce`: each gives a tensor, each gets the sum of all of them.
+# Some words first. A **rank** is one process of a training job, usually with one GPU of its own;
+# ranks are numbered from 0. The **world size** is the number of ranks. A **collective** is a call
+# that all ranks make together, such as `all_reduce`: each gives a tensor, each gets the sum of all
+# of them.
 
 # %% [markdown]
 # ## 1. The question
 #
-# > What must several processes tell each other, so that together they train exactly the model that one process would
-# > have trained? And what does that talk cost?
+# > What must several processes communicate, so that together they train exactly the model that
+# > one process would have trained? And what does that communication cost?
 
 # %% parameters tags=["parameters"]
 world_size = 2  # ranks in the small experiments: 2 or 4
-backend = "auto"  # "nccl" on GPUs, "gloo" on CPUs; "auto" takes NCCL when there is a GPU for every rank
-cluster = "dgx-h100"  # the emulated cluster of the picture in section 6; the table there names its own
+# "nccl" on GPUs, "gloo" on CPUs; "auto" takes NCCL when there is a GPU for every rank
+backend = "auto"
+# the emulated cluster of the picture in section 6; the table there names its own
+cluster = "dgx-h100"
 seed = 0
 predicted_years = None  # to train GPT-3 on one A100
 predicted_memory_gb = None  # to train a model of 7.5 billion parameters with Adam
@@ -56,8 +59,9 @@ print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 # %% [markdown]
 # ## 2. Predict
 #
-# Put a number in place of each `None` above **before you go on**. A guess that is ten times off teaches more than a
-# number read afterwards. The ledger keeps your prediction, and refuses to change it once the result is known.
+# Put a number in place of each `None` above **before you go on**. A guess that is ten times off
+# teaches more than a number read afterwards. The ledger keeps your prediction, and refuses to
+# change it once the result is known.
 
 # %% predict
 ledger.predict("GPT-3 on one A100", predicted_years, "years")
@@ -70,28 +74,32 @@ ledger.predict("speed-up of 2 ranks", predicted_speedup, "times")
 #
 # ### One GPU: the time
 #
-# Training a transformer costs about six floating-point operations for each parameter and each token: two in the
-# forward pass (one multiplication, one addition), four in the backward pass, which computes two gradients.
+# Training a transformer costs about six floating-point operations for each parameter and each
+# token: two in the forward pass (one multiplication, one addition), four in the backward pass,
+# which computes two gradients.
 #
 # $$\text{FLOPs} \approx 6 \, N \, D \qquad N \text{ parameters}, \; D \text{ tokens}$$
 #
-# (Kaplan et al. 2020, *Scaling Laws for Neural Language Models*, section 2.1.) GPT-3 has 175 billion parameters and
-# saw 300 billion tokens (Brown et al. 2020, table 2.1). An A100 computes at most 312 TFLOP/s in bf16 (NVIDIA A100
-# data sheet, without sparsity); the best matrix product that was measured on one reached 271.2 TFLOP/s
-# (`stas00/ml-engineering`, compute/accelerator).
+# (Kaplan et al. 2020, *Scaling Laws for Neural Language Models*, section 2.1.) GPT-3 has 175
+# billion parameters and saw 300 billion tokens (Brown et al. 2020, table 2.1). An A100 computes at
+# most 312 TFLOP/s in bf16 (NVIDIA A100 data sheet, without sparsity); the best matrix product that
+# was measured on one reached 271.2 TFLOP/s (`stas00/ml-engineering`, compute/accelerator).
 
 # %% time_to_train
 gpt3_parameters, gpt3_tokens = 175e9, 300e9
 gpt3_flops = 6 * gpt3_parameters * gpt3_tokens
 for source, flops_per_s in {"data sheet": 312e12, "best measured": 271.2e12}.items():
-    print(f"{units.format_count(gpt3_flops)} FLOPs, {source}: {units.format_time_s(gpt3_flops / flops_per_s)}")
+    print(
+        f"{units.format_count(gpt3_flops)} FLOPs, {source}:"
+        f" {units.format_time_s(gpt3_flops / flops_per_s)}"
+    )
 ledger.result("GPT-3 on one A100", gpt3_flops / 312e12 / units.YEAR)
 
 # %% [markdown]
-# Decades, on a GPU that never waits for anything. On 1,024 A100s it would be 34 days, by the estimate of Narayanan et
-# al. 2021 (*Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, section 5.1). They count
-# eight operations instead of six, because they compute the forward pass twice to save memory, and measured 140 TFLOP/s
-# on each GPU.
+# Decades, on a GPU that never waits for anything. On 1,024 A100s it would be 34 days, by the
+# estimate of Narayanan et al. 2021 (*Efficient Large-Scale Language Model Training on GPU Clusters
+# Using Megatron-LM*, section 5.1). They count eight operations instead of six, because they compute
+# the forward pass twice to save memory, and measured 140 TFLOP/s on each GPU.
 
 # %% time_on_a_cluster
 cluster_s = 8 * gpt3_parameters * gpt3_tokens / (1024 * 140e12)
@@ -104,11 +112,13 @@ print(f"1,024 A100s at 140 TFLOP/s: {units.format_time_s(cluster_s)}")
 #
 # - **Weights**: what the network is.
 # - **Gradients**: one number for each weight.
-# - **Optimizer state**: Adam keeps two more numbers for each weight, the running means of the gradient and of its
-#   square.
-# - **Activations**: what the forward pass keeps because the backward pass needs it. They grow with the batch.
+# - **Optimizer state**: Adam keeps two more numbers for each weight, the running means of the
+#   gradient and of its square.
+# - **Activations**: what the forward pass keeps because the backward pass needs it. They grow with
+#   the batch.
 #
-# Do not believe it: count the bytes. Torch calls a hook for every tensor that the forward pass keeps.
+# Do not believe it: count the bytes. Torch calls a hook for every tensor that the forward pass
+# keeps.
 
 
 # %% count_activations
@@ -130,8 +140,9 @@ def activation_bytes(model, batch):
 
 
 # %% [markdown]
-# The other three need no trick: add up the tensors. The network is a small convolutional one, the images are 1,797
-# handwritten digits of 8 by 8 pixels (UCI *Optical Recognition of Handwritten Digits*, shipped with scikit-learn).
+# The other three need no trick: add up the tensors. The network is a small convolutional one, the
+# images are 1,797 handwritten digits of 8 by 8 pixels (UCI *Optical Recognition of Handwritten
+# Digits*, shipped with scikit-learn).
 
 # %% count_memory
 pixels, labels = images.load_digits()
@@ -157,12 +168,12 @@ measured = {f"batch of {size}": memory_parts(size) for size in (4, 16, 64)}
 draw.memory(measured, title="A small network, bytes counted")
 
 # %% [markdown]
-# Weights, gradients and optimizer state stay as they are; activations grow with the batch. In a small network on
-# images the activations win. In a large language model the rest does.
+# Weights, gradients and optimizer state stay as they are; activations grow with the batch. In a
+# small network on images the activations win. In a large language model the rest does.
 #
-# Mixed-precision training with Adam holds **16 bytes for each parameter**: 2 for the bf16 weight, 2 for its
-# gradient, and 12 for the optimizer, which keeps a 4-byte weight of its own and two 4-byte means (Rajbhandari et
-# al. 2020, *ZeRO*, section 3.1).
+# Mixed-precision training with Adam holds **16 bytes for each parameter**: 2 for the bf16 weight, 2
+# for its gradient, and 12 for the optimizer, which keeps a 4-byte weight of its own and two 4-byte
+# means (Rajbhandari et al. 2020, *ZeRO*, section 3.1).
 
 
 # %% memory_of_large_models
@@ -181,33 +192,48 @@ large = {label: model_bytes(num_parameters) for label, num_parameters in sizes.i
 draw.memory(large, 80 * units.GB, "Mixed-precision Adam, computed", "one A100 or H100")
 
 # %% [markdown]
-# And activations come on top. For *s* tokens, *b* sequences, width *h* and *a* heads, a transformer layer keeps
+# And activations come on top. For *s* tokens, *b* sequences, width *h* and *a* heads, a transformer
+# layer keeps
 #
 # $$\text{bytes} = s \, b \, h \, \Big( 34 + 5 \frac{a s}{h} \Big)$$
 #
-# (Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, equation 1). GPT-3 has
-# 96 layers of width 12,288 with 96 heads, and reads 2,048 tokens at a time. A single sequence:
+# (Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*,
+# equation 1). GPT-3 has 96 layers of width 12,288 with 96 heads, and reads 2,048 tokens at a time.
+# A single sequence:
 
 # %% activations_of_gpt3
 s, b, h, a, num_layers = 2048, 1, 12288, 96, 96
 layer_bytes = s * b * h * (34 + 5 * a * s / h)
 all_bytes = num_layers * layer_bytes
-print(f"activations: {units.format_bytes(layer_bytes)} a layer, {units.format_bytes(all_bytes)} in all")
-print(f"weights, gradients, optimizer: {units.format_bytes(sum(model_bytes(gpt3_parameters).values()))}")
+print(
+    f"activations: {units.format_bytes(layer_bytes)} a layer, {units.format_bytes(all_bytes)}"
+    " in all"
+)
+print(
+    "weights, gradients, optimizer:"
+    f" {units.format_bytes(sum(model_bytes(gpt3_parameters).values()))}"
+)
 
 # %% [markdown]
-# More GPUs help only if the model is *split* over them. Give each GPU the whole model, and each needs all of these
-# bytes, however many GPUs there are. Move the sliders: from how many GPUs on does a split GPT-3 (175 billion) fit?
+# More GPUs help only if the model is *split* over them. Give each GPU the whole model, and each
+# needs all of these bytes, however many GPUs there are. Move the sliders: from how many GPUs on
+# does a split GPT-3 (175 billion) fit?
 
 
 # %% memory_of_one_gpu
 def on_one_gpu(num_parameters=7_500_000_000, num_gpus=8):
-    """What one GPU must hold, computed, when each has the whole model and when they split it evenly."""
+    """The memory of one GPU, computed: with a whole model on each, and with an even split."""
     whole = model_bytes(num_parameters)
     split = {part: size / num_gpus for part, size in whole.items()}
-    title = f"{units.format_count(num_parameters)} parameters on {num_gpus} GPUs, computed, without activations"
+    title = (
+        f"{units.format_count(num_parameters)} parameters on {num_gpus} GPUs, computed, without"
+        " activations"
+    )
     return draw.memory(
-        {"whole model on each": whole, f"a part of 1/{num_gpus} on each": split}, 80 * units.GB, title, "one H100"
+        {"whole model on each": whole, f"a part of 1/{num_gpus} on each": split},
+        80 * units.GB,
+        title,
+        "one H100",
     )
 
 
@@ -221,40 +247,45 @@ explore(on_one_gpu, num_parameters=SIZES, num_gpus=(1, 64, "x2"))
 #
 # | Pillar | What is split | What is said | Answers |
 # |---|---|---|---|
-# | **Data parallelism**, with all-reduce | the batch; each rank has the model | gradients, once a step | too slow |
-# | **Model and tensor parallelism** | the model, between or in its layers | activations, often | too small |
-# | **Parameter server or all-reduce** | the sum: one server, or a part each | the same gradients | how to talk |
-# | **Fault tolerance** | nothing: it keeps the job alive | checkpoints, heartbeats | too many parts to trust |
+# | **Data parallelism**, all-reduce | the batch; each rank has the model | gradients | too slow |
+# | **Model and tensor parallelism** | the model, by or in layers | activations, often | too small |
+# | **Parameter server or all-reduce** | the sum: on one server, or all | gradients | how to talk |
+# | **Fault tolerance** | nothing: it keeps the job alive | checkpoints | too many parts to trust |
 #
-# *Parameter server or all-reduce* takes one line. Let *S* be the size of the gradients and *N* the world size.
-# A server takes *S* from each rank and sends *S* back: $2 N S$ over its one link. In a ring, each rank sends
-# $2 (N - 1) / N \cdot S$, which never passes $2 S$ (week 2 derives it, and you write it).
+# *Parameter server or all-reduce* takes one line. Let *S* be the size of the gradients and *N* the
+# world size. A server takes *S* from each rank and sends *S* back: $2 N S$ over its one link. In a
+# ring, each rank sends $2 (N - 1) / N \cdot S$, which never passes $2 S$ (week 2 derives it, and
+# you write it).
 
 # %% who_carries_the_bytes
-gradient_bytes = 25_557_032 * 4  # ResNet-50 in fp32; number of parameters: torchvision documentation
+# ResNet-50 in fp32; number of parameters: torchvision documentation
+gradient_bytes = 25_557_032 * 4
 for num_ranks in (2, 8, 64, 512):
     server = units.format_bytes(2 * num_ranks * gradient_bytes)
     ring = units.format_bytes(2 * (num_ranks - 1) / num_ranks * gradient_bytes)
     print(f"{num_ranks:4} ranks: server link {server:>8}, each link of a ring {ring:>8}")
 
 # %% [markdown]
-# *Fault tolerance* takes one division. Llama 3 405B was trained on 16,384 H100s. In 54 days the job stopped
-# unexpectedly 419 times (Llama team 2024, *The Llama 3 Herd of Models*, section 3.3.4).
+# *Fault tolerance* takes one division. Llama 3 405B was trained on 16,384 H100s. In 54 days the job
+# stopped unexpectedly 419 times (Llama team 2024, *The Llama 3 Herd of Models*, section 3.3.4).
 
 # %% hours_between_stops
 hours_between_stops = 54 * 24 / 419
 gpu_years = 16_384 * 54 * units.DAY / 419 / units.YEAR
-print(f"one stop every {hours_between_stops:.1f} hours, though each GPU has one in {gpu_years:.1f} years")
+print(
+    f"one stop every {hours_between_stops:.1f} hours, though each GPU has one in {gpu_years:.1f}"
+    " years"
+)
 ledger.result("between two stops of 16,384 GPUs", hours_between_stops)
 
 # %% [markdown]
 # ### Several ranks that never talk
 #
-# Now run something. Here is the first idea that everyone has: start several processes, give each a part of the
-# data, and let them train.
+# Now run something. Here is the first idea that everyone has: start several processes, give each a
+# part of the data, and let them train.
 #
-# Each rank draws the *same* batch of 256 (same generator, same seed) and takes *its own* equal part of it. 256
-# divides by every world size of this lesson. Lab 1 asks what to do when it does not.
+# Each rank draws the *same* batch of 256 (same generator, same seed) and takes *its own* equal part
+# of it. 256 divides by every world size of this lesson. Lab 1 asks what to do when it does not.
 
 # %% the_pieces
 BATCH_SIZE, LEARNING_RATE, STEPS = 256, 0.3, 30
@@ -277,11 +308,11 @@ def start():
 
 
 # %% [markdown]
-# `ws.run` runs a function on real ranks: separate processes, joined by `torch.distributed`. The function is an
-# ordinary one, and what each rank returns comes back as a list.
+# `ws.run` runs a function on real ranks: separate processes, joined by `torch.distributed`. The
+# function is an ordinary one, and what each rank returns comes back as a list.
 #
-# This one trains without any talk. The last lines are only there to watch: they ask how far each rank's weights are
-# from the mean of all ranks.
+# This one trains without any talk. The last lines are only there to watch: they ask how far each
+# rank's weights are from the mean of all ranks.
 
 
 # %% never_talk
@@ -304,16 +335,19 @@ def train_apart(pixels, labels):
 
 apart = ws.run(train_apart, pixels, labels, world_size=4, backend=backend)
 distances = {f"rank {rank}": values for rank, values in enumerate(apart.values)}
-draw.curves(distances, y_label="distance from the mean", title="The weights of four ranks that never talk")
+draw.curves(
+    distances, y_label="distance from the mean", title="The weights of four ranks that never talk"
+)
 
 # %% [markdown]
-# The same start, different data: after one step they differ already, and nothing brings them together again. These
-# are four models, each trained on a quarter of the data. **Nothing was gained by running them at once.**
+# The same start, different data: after one step they differ already, and nothing brings them
+# together again. These are four models, each trained on a quarter of the data. **Nothing was gained
+# by running them at once.**
 #
 # ### Several ranks that all talk to rank 0
 #
-# So they must talk. What must they say? Look at the gradient of the batch. The loss is a mean over *B* images, so
-# the gradient is one too; with *N* equal parts, it is the mean of the means:
+# So they must talk. What must they say? Look at the gradient of the batch. The loss is a mean over
+# *B* images, so the gradient is one too; with *N* equal parts, it is the mean of the means:
 #
 # $$g = \frac{1}{B} \sum_{i=1}^{B} g_i
 #     = \frac{1}{N} \sum_{r=1}^{N} \Big( \underbrace{
@@ -333,14 +367,18 @@ def gradient(indices):
 whole = gradient(part_of_batch(0, 0, 1))
 parts = [gradient(part_of_batch(0, rank, 4)) for rank in range(4)]
 mean = torch.stack(parts).mean(dim=0)
-print(f"largest gradient {whole.abs().max():.3f}, largest difference {(whole - mean).abs().max():.1e}")
+print(
+    f"largest gradient {whole.abs().max():.3f}, largest difference {(whole - mean).abs().max():.1e}"
+)
 assert torch.allclose(whole, mean, atol=1e-6)
 
 # %% [markdown]
-# The difference is rounding: float32 keeps about seven digits, and the sums are taken in another order.
+# The difference is rounding: float32 keeps about seven digits, and the sums are taken in another
+# order.
 #
-# So each rank must learn the mean of all gradients. The obvious way: everyone sends to rank 0, rank 0 averages and
-# sends the result back. Here it is, one parameter at a time, on 16 MB of gradients and four ranks.
+# So each rank must learn the mean of all gradients. The obvious way: everyone sends to rank 0, rank
+# 0 averages and sends the result back. Here it is, one parameter at a time, on 16 MB of gradients
+# and four ranks.
 
 
 # %% through_rank_0
@@ -366,17 +404,17 @@ star = ws.run(through_rank_0, gradients, world_size=4, backend="gloo")
 draw.timeline(star.timeline, title="Through rank 0, measured here")
 
 # %% [markdown]
-# Read the rows. All gradients pass through rank 0, which adds them up alone. The long *send back* bars of the
-# others are mostly waiting: they have called, and rank 0 has not. With more ranks, rank 0 receives more, and the
-# others wait longer.
+# Read the rows. All gradients pass through rank 0, which adds them up alone. The long *send back*
+# bars of the others are mostly waiting: they have called, and rank 0 has not. With more ranks, rank
+# 0 receives more, and the others wait longer.
 
 # %% [markdown]
 # ## 4. Build it well
 #
 # ### One call: all-reduce
 #
-# `dist.all_reduce` gives every rank the sum of all ranks' tensors, with no rank in the middle. How it does so is
-# week 2. Here is the same mean, on the same tensors.
+# `dist.all_reduce` gives every rank the sum of all ranks' tensors, with no rank in the middle. How
+# it does so is week 2. Here is the same mean, on the same tensors.
 
 
 # %% by_all_reduce
@@ -398,20 +436,22 @@ print(f"by all-reduce:  {max(direct.values) * 1e3:6.1f} ms")
 draw.timeline(direct.timeline, title="By all-reduce, measured here")
 
 # %% [markdown]
-# One run of each, on a machine that does other things too: run the cells again before you quote a ratio. Every rank
-# now does the same work, and no rank waits for one that has more to do.
+# One run of each, on a machine that does other things too: run the cells again before you quote a
+# ratio. Every rank now does the same work, and no rank waits for one that has more to do.
 #
 # ### The four steps of data parallelism
 #
 # 1. **Split**: each rank takes its part of the batch.
 # 2. **Compute**: forward and backward on that part, with the whole model.
 # 3. **Synchronise**: all ranks average their gradients.
-# 4. **Update**: each rank steps its own optimizer. Same weights, same gradient: the weights stay the same.
+# 4. **Update**: each rank steps its own optimizer. Same weights, same gradient: the weights stay
+#    the same.
 #
 # Step 3 is the only one that you did not have before. Step 4 needs no talk at all.
 #
-# A span is a bar in the picture. On a GPU a call comes back when its work has been *launched*; so that a bar is as long
-# as the work, each part here waits for the GPU at its end. A program that is not being measured does not.
+# A span is a bar in the picture. On a GPU a call comes back when its work has been *launched*; so
+# that a bar is as long as the work, each part here waits for the GPU at its end. A program that is
+# not being measured does not.
 
 
 # %% part_of_a_step
@@ -452,15 +492,16 @@ assert all(torch.equal(weights, together.values[0]) for weights in together.valu
 draw.timeline(together.timeline, title=f"{world_size} ranks, 4 steps, measured here")
 
 # %% [markdown]
-# The `assert` holds bit for bit: after four steps, every rank has the same weights. Where *synchronise* is longer
-# on one rank than on another, that rank is waiting: a collective ends when the last rank has come. The first step
-# takes longer than the others, because everything is done for the first time.
+# The `assert` holds bit for bit: after four steps, every rank has the same weights. Where
+# *synchronise* is longer on one rank than on another, that rank is waiting: a collective ends when
+# the last rank has come. The first step takes longer than the others, because everything is done
+# for the first time.
 #
 # ### One process, two ranks, four ranks
 #
-# Now the promise of this week: **N ranks with a batch of B/N train the same model as one process with a batch of
-# B.** First the one process, without a word about ranks: the loop that you know, with a clock around each
-# step. It computes in float64; why, the picture below will show.
+# Now the promise of this week: **N ranks with a batch of B/N train the same model as one process
+# with a batch of B.** First the one process, without a word about ranks: the loop that you know,
+# with a clock around each step. It computes in float64; why, the picture below will show.
 
 
 # %% one_process
@@ -496,9 +537,10 @@ print(f"one process: the loss goes from {losses[0]:.2f} to {losses[-1]:.2f} in {
 print(f"{units.format_time_s(statistics.median(reports[1]['step_times_s']))} a step")
 
 # %% [markdown]
-# `ws.run` is for short experiments. Real jobs are scripts, started by `torchrun`: it starts the ranks, and tells
-# each one through the environment who it is (`RANK`, `LOCAL_RANK`, `WORLD_SIZE`). The script runs in new processes
-# and knows nothing of this notebook's variables. It has three parts. First, who am I, and on which device?
+# `ws.run` is for short experiments. Real jobs are scripts, started by `torchrun`: it starts the
+# ranks, and gives each one its identity in environment variables (`RANK`, `LOCAL_RANK`,
+# `WORLD_SIZE`). The script runs in new processes and knows nothing of this notebook's variables. It
+# has three parts. First, who am I, and on which device?
 
 # %% script_who_am_i
 # %%writefile build/week01/train_digits.py
@@ -530,7 +572,8 @@ print(f"I am rank {rank} of {world_size}, on {device}, and talk over {dist.get_b
 
 pixels, labels = torch.load(f"{folder}/digits.pt", map_location=device)
 pixels = pixels.double()
-model = models.vision_net(width=32, seed=seed).double().to(device)  # the same seed: the same start on every rank
+# the same seed: the same start on every rank
+model = models.vision_net(width=32, seed=seed).double().to(device)
 losses, step_times_s = [], []
 for step in range(30):
     start_s = time.perf_counter()
@@ -549,7 +592,8 @@ for step in range(30):
     step_times_s.append(time.perf_counter() - start_s)
 
 # %% [markdown]
-# Third, rank 0 writes down what happened. If every rank wrote the file, they would overwrite each other.
+# Third, rank 0 writes down what happened. If every rank wrote the file, they would overwrite each
+# other.
 
 # %% script_report
 # %%writefile -a build/week01/train_digits.py
@@ -562,10 +606,11 @@ if rank == 0:
 dist.destroy_process_group()
 
 # %% [markdown]
-# Run it under real torchrun. In a terminal you would type `torchrun --nproc-per-node 2 train_digits.py ...`;
-# `ws.torchrun` does that, and says of each line which rank printed it. (A cell that begins with
-# `%%torchrun --nproc-per-node 2`, after `%load_ext worldsize`, is a script too.) With two GPUs or more, the counts
-# are those that the GPUs can serve, on NCCL. Otherwise it is two and four ranks on CPU cores, on Gloo.
+# Run it under real torchrun. In a terminal you would type
+# `torchrun --nproc-per-node 2 train_digits.py ...`; `ws.torchrun` does that, and says of each line
+# which rank printed it. (A cell that begins with `%%torchrun --nproc-per-node 2`, after
+# `%load_ext worldsize`, is a script too.) With two GPUs or more, the counts are those that the GPUs
+# can serve, on NCCL. Otherwise it is two and four ranks on CPU cores, on Gloo.
 
 # %% two_and_four
 torch.save((pixels, labels), folder / "digits.pt")
@@ -577,29 +622,35 @@ for n in [n for n in (2, 4) if not use_gpus or n <= num_gpus]:
     print(f"{n} ranks: {units.format_time_s(step_s)} a step; the whole job {job.duration_s:.1f} s")
 
 # %% same_curve
-losses = {f"{n} ranks" if n > 1 else "one process": report["losses"] for n, report in reports.items()}
+losses = {
+    f"{n} ranks" if n > 1 else "one process": report["losses"] for n, report in reports.items()
+}
 for label, values in losses.items():
-    assert torch.allclose(torch.tensor(values), torch.tensor(losses["one process"]), atol=1e-6), label
+    assert torch.allclose(torch.tensor(values), torch.tensor(losses["one process"]), atol=1e-6), (
+        label
+    )
 title = "The same batch, split: the same curve, measured"
 draw.curves(losses, y_label="loss of the whole batch", title=title, difference_from="one process")
 
 # %% [markdown]
-# The curves lie on each other: upper panel, thick to thin. The lower panel shows what is left of the difference:
-# rounding, because sums depend on the order in which they are taken. Float64 keeps 16 digits, and no mistake could
-# hide behind that. In float32, on one CPU (AMD EPYC, 2026), four ranks stayed within 0.0000002 of one process and two
-# ranks were off by 0.002: with seven digits a number falls on the other side of a ReLU's zero now and then, and from
-# there training goes its own way.
+# The curves lie on each other: upper panel, thick to thin. The lower panel shows what is left of
+# the difference: rounding, because sums depend on the order in which they are taken. Float64 keeps
+# 16 digits, and no mistake could hide behind that. In float32, on one CPU (AMD EPYC, 2026), four
+# ranks stayed within 0.0000002 of one process and two ranks were off by 0.002: with seven digits a
+# number falls on the other side of a ReLU's zero now and then, and from there training goes its own
+# way.
 #
 # Most of a job's time goes into starting it: each rank is a new Python process that imports torch.
 #
 # ### The other way to split: an assembly line
 #
-# Data parallelism needs the whole model on every rank. When that does not fit, split the model: rank 0 holds the
-# first layers, rank 1 the next, and so on. A batch passes through them like a car through a factory.
+# Data parallelism needs the whole model on every rank. When that does not fit, split the model:
+# rank 0 holds the first layers, rank 1 the next, and so on. A batch passes through them like a car
+# through a factory.
 #
-# The two pictures below are **computed, not measured**. With one batch, three of four ranks are idle at any time.
-# Cut the batch into small pieces, and the ranks overlap: with *p* stages and *m* pieces they are busy for *m* /
-# (*m* + *p* − 1) of the time. Week 9 builds it.
+# The two pictures below are **computed, not measured**. With one batch, three of four ranks are
+# idle at any time. Cut the batch into small pieces, and the ranks overlap: with *p* stages and *m*
+# pieces they are busy for *m* / (*m* + *p* − 1) of the time. Week 9 builds it.
 
 
 # %% assembly_line
@@ -607,7 +658,14 @@ def assembly_line(num_stages, num_pieces):
     """The timeline of a forward pass of one second of work a stage, cut into pieces."""
     piece_s = 1 / num_pieces
     return ws.Timeline.of_events(
-        ws.Event(stage, "main", "forward", f"{piece + 1}", (stage + piece) * piece_s, (stage + piece + 1) * piece_s)
+        ws.Event(
+            stage,
+            "main",
+            "forward",
+            f"{piece + 1}",
+            (stage + piece) * piece_s,
+            (stage + piece + 1) * piece_s,
+        )
         for stage in range(num_stages)
         for piece in range(num_pieces)
     )
@@ -622,8 +680,9 @@ draw.timeline(assembly_line(4, 8), title="Computed, eight pieces")
 # %% [markdown]
 # ## 5. Compare with the production oracle
 #
-# Torch does all this in one line: `DistributedDataParallel` averages the gradients during the backward pass. Lab 3
-# has you write it. For now it is the judge: the same data, the same start, and its weights must be ours.
+# Torch does all this in one line: `DistributedDataParallel` averages the gradients during the
+# backward pass. Lab 3 has you write it. For now it is the judge: the same data, the same start, and
+# its weights must be ours.
 
 
 # %% against_ddp
@@ -642,21 +701,27 @@ def train_ddp(pixels, labels, steps):
 ours = together.values[0]  # after four steps
 theirs = ws.run(train_ddp, pixels, labels, 4, world_size=world_size, backend=backend).values[0]
 assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-print(f"largest weight {ours.abs().max():.3f}, largest difference from DDP {(ours - theirs).abs().max():.1e}")
+print(
+    f"largest weight {ours.abs().max():.3f}, largest difference from DDP"
+    f" {(ours - theirs).abs().max():.1e}"
+)
 
 # %% [markdown]
 # ## 6. Formula, measurement, emulation
 #
 # ### How much faster?
 #
-# **Amdahl**: the work is fixed, a batch cut ever finer. If a fraction *s* of it cannot be split, *N* ranks are
+# **Amdahl**: the work is fixed, a batch cut ever finer. If a fraction *s* of it cannot be split,
+# *N* ranks are
 #
 # $$\text{speed-up} = \frac{1}{s + (1 - s)/N}$$
 #
-# times as fast, and never more than 1/*s* times. (Amdahl 1967, *Validity of the Single Processor Approach*, AFIPS.)
+# times as fast, and never more than 1/*s* times. (Amdahl 1967, *Validity of the Single Processor
+# Approach*, AFIPS.)
 #
-# **Gustafson**: the time is fixed, and the batch grows with the ranks. If a fraction *s* of the time is not split,
-# *N* ranks do *s* + (1 − *s*) *N* times the work. (Gustafson 1988, *Reevaluating Amdahl's Law*, CACM 31.)
+# **Gustafson**: the time is fixed, and the batch grows with the ranks. If a fraction *s* of the
+# time is not split, *N* ranks do *s* + (1 − *s*) *N* times the work. (Gustafson 1988, *Reevaluating
+# Amdahl's Law*, CACM 31.)
 
 
 # %% two_laws
@@ -669,7 +734,7 @@ def gustafson(num_ranks, serial):
 
 
 def two_laws(serial_fraction=0.05, num_ranks=64):
-    """Both laws as curves, and what they say of this many ranks."""
+    """Both laws as curves, and their values for this many ranks."""
     ranks = range(1, num_ranks + 1)
     laws = {
         "ideal": list(ranks),
@@ -677,16 +742,18 @@ def two_laws(serial_fraction=0.05, num_ranks=64):
         "Amdahl": [amdahl(n, serial_fraction) for n in ranks],
     }
     faster, more = laws["Amdahl"][-1], laws["Gustafson"][-1]
-    told = f"{num_ranks} ranks: {faster:.1f} times as fast (Amdahl), or {more:.1f} times the work (Gustafson)."
-    y_label = "times faster, or the work"
-    return draw.curves(laws, y_label, "number of ranks", f"The same {serial_fraction:.0%} serial, computed"), told
+    summary = f"{num_ranks} ranks: {faster:.1f} times as fast (Amdahl),"
+    summary += f" or {more:.1f} times the work (Gustafson)."
+    title = f"The same {serial_fraction:.0%} serial, computed"
+    return draw.curves(laws, "times faster, or the work", "number of ranks", title), summary
 
 
 explore(two_laws, serial_fraction=(0.0, 0.5, 0.01), num_ranks=(2, 1024, "x2"))
 
 # %% [markdown]
-# The two do not contradict each other: they answer different questions. In training, Amdahl's is *how soon is this
-# step done*, with a fixed batch; Gustafson's is *how many samples go through in this hour*, with a batch that grows.
+# The two do not contradict each other: they answer different questions. In training, Amdahl's is
+# *how soon is this step done*, with a fixed batch; Gustafson's is *how many samples go through in
+# this hour*, with a batch that grows.
 #
 # Now the measurement. The batch of 256 was fixed, so this is Amdahl's case.
 
@@ -696,8 +763,8 @@ where = reports[2]["backend"]
 draw.scaling(step_times_s, title=f"Measured here, {where}, {os.cpu_count()} cores")
 
 # %% [markdown]
-# A formula is worth something when it predicts a run that it has not seen. Take *s* from one and two ranks alone,
-# and predict the largest number of ranks.
+# A formula is worth something when it predicts a run that it has not seen. Take *s* from one and
+# two ranks alone, and predict the largest number of ranks.
 
 # %% held_out
 median_s = {n: statistics.median(times) for n, times in step_times_s.items()}
@@ -705,30 +772,37 @@ speedups = {n: median_s[1] / median_s[n] for n in median_s}
 ledger.result("speed-up of 2 ranks", speedups[2])
 serial = min(1, max(0, 2 / speedups[2] - 1))  # from speed-up = 1 / (s + (1 - s) / 2)
 most = max(speedups)
-print(f"2 ranks are {speedups[2]:.2f} times as fast as one process: a serial fraction of {serial:.0%}")
-print(f"{most} ranks, predicted by Amdahl {amdahl(most, serial):.2f}, measured {speedups[most]:.2f}", end=", ")
+print(
+    f"2 ranks are {speedups[2]:.2f} times as fast as one process: a serial fraction of {serial:.0%}"
+)
+print(
+    f"{most} ranks, predicted by Amdahl {amdahl(most, serial):.2f}, measured {speedups[most]:.2f}",
+    end=", ",
+)
 print(f"error of the formula {amdahl(most, serial) / speedups[most] - 1:+.0%}")
 
 # %% [markdown]
-# Amdahl's law knows no machine. It assumes a processor for every rank: if you have fewer than four cores, four
-# ranks share them, and the error is that missing hardware.
+# Amdahl's law knows no machine. It assumes a processor for every rank: if you have fewer than four
+# cores, four ranks share them, and the error is that missing hardware.
 #
-# It knows no talk either. If two ranks were slower than one here, no *s* from 0 to 1 explains it (it is then
-# cut off at 100%): averaging cost more than splitting saved. With a network this small, or a machine this busy, that
-# happens. Week 3 finds the size at which a second GPU begins to pay.
+# It knows no talk either. If two ranks were slower than one here, no *s* from 0 to 1 explains it
+# (it is then cut off at 100%): averaging cost more than splitting saved. With a network this small,
+# or a machine this busy, that happens. Week 3 finds the size at which a second GPU begins to pay.
 #
 # ### What does a step take?
 #
-# So write down both, compute and talk. Each rank works on *B* samples of its own. A network of *L* square layers of
-# width *W*, without biases, costs two operations per weight and sample forward, and four backward, but two in the
-# first layer: nobody asks for the gradient of the images. Then every layer's gradient, $S = 4 W^2$ bytes, is
-# all-reduced by *N* ranks:
+# So write down both, compute and talk. Each rank works on *B* samples of its own. A network of *L*
+# square layers of width *W*, without biases, costs two operations per weight and sample forward,
+# and four backward, but two in the first layer: nobody asks for the gradient of the images. Then
+# every layer's gradient, $S = 4 W^2$ bytes, is all-reduced by *N* ranks:
 #
 # $$t = \underbrace{\frac{(6 L - 2) \, W^2 B}{\text{FLOP/s}}}_{\text{compute}}
-#     + \underbrace{L \Big( 2 (N - 1) \, \alpha + \frac{2 (N - 1)}{N} \frac{S}{\beta} \Big)}_{\text{communication}}$$
+#     + \underbrace{L \Big( 2 (N - 1) \, \alpha +
+#     \frac{2 (N - 1)}{N} \frac{S}{\beta} \Big)}_{\text{communication}}$$
 #
-# The first term is the count of section 3. The second is week 2's: a ring over links with a latency of α seconds and
-# a bandwidth of β bytes per second. They add up, because this week's step first computes and then talks.
+# The first term is the count of section 3. The second is week 2's: a ring over links with a latency
+# of α seconds and a bandwidth of β bytes per second. They add up, because this week's step first
+# computes and then talks.
 
 
 # %% wide_step
@@ -736,7 +810,7 @@ LAYERS, WIDTH, SAMPLES = 2, 1024, 512  # 512 samples on each rank
 
 
 def wide_step(network, samples):
-    """Nothing; afterwards the network has taken one data-parallel step on this rank's samples."""
+    """Take one data-parallel step on this rank's samples."""
     with ws.span("forward", kind="forward"):
         loss = network(samples).square().mean()
     with ws.span("backward", kind="backward"):
@@ -759,14 +833,15 @@ def wide_network(device):
 
 
 # %% [markdown]
-# First on a cluster that this machine need not have. The run below is **emulated**: eight real ranks exchange real
-# gradients, but every operation is given the time that it would take on the described cluster. A matrix product
-# takes its operations over half of the GPU's peak; an all-reduce is priced by a model of NCCL on those links.
+# First on a cluster that this machine need not have. The run below is **emulated**: eight real
+# ranks exchange real gradients, but every operation is given the time that it would take on the
+# described cluster. A matrix product takes its operations over half of the GPU's peak; an
+# all-reduce is priced by a model of NCCL on those links.
 
 
 # %% emulated_step
 def one_wide_step():
-    """Nothing; one step in virtual time."""
+    """Take one step in virtual time."""
     torch.set_num_threads(1)
     network, samples = wide_network("cpu")
     wide_step(network, samples)
@@ -788,11 +863,11 @@ steps = {cluster: emulated(cluster, num_ranks)}
 draw.timeline(steps[cluster], title=f"One step, emulated on {cluster}")
 
 # %% [markdown]
-# All ranks do the same in the same time, as long as nothing goes wrong. Nothing is computed while the ranks talk;
-# week 3 mends that.
+# All ranks do the same in the same time, as long as nothing goes wrong. Nothing is computed while
+# the ranks talk; week 3 mends that.
 #
-# Then on this machine, where only parts can be measured: the compute of one rank that has no one to talk to, and
-# the all-reduces alone. Their sum is what the formula says.
+# Then on this machine, where only parts can be measured: the compute of one rank that has no one to
+# talk to, and the all-reduces alone. Their sum is what the formula says.
 
 
 # %% measured_step
@@ -811,25 +886,27 @@ def timed_steps(repeats):
         return time.perf_counter() - start_s
 
     steps_s = [seconds_of(lambda: wide_step(network, samples)) for _ in range(repeats + 1)]
-    talks_s = [seconds_of(lambda: [dist.all_reduce(p.grad) for p in network.parameters()]) for _ in range(repeats)]
+    gradients = [parameter.grad for parameter in network.parameters()]
+    talks_s = [seconds_of(lambda: [*map(dist.all_reduce, gradients)]) for _ in range(repeats)]
     return statistics.median(steps_s[1:]), statistics.median(talks_s)
 
 
-same = "nccl" if num_gpus >= world_size and backend != "gloo" else "gloo"  # where there is one GPU too
+# %% measured_step_here
+same = "nccl" if num_gpus >= world_size and backend != "gloo" else "gloo"  # also for one rank
 alone = ws.run(timed_steps, 5, world_size=1, backend=same, echo=False).values
 several = ws.run(timed_steps, 5, world_size=world_size, backend=same, echo=False).values
-compute_s, talk_s, step_s = alone[0][0], max(talk for _, talk in several), max(step for step, _ in several)
+compute_s, (step_s, talk_s) = alone[0][0], map(max, zip(*several, strict=True))
 
 # %% [markdown]
-# Side by side, on three clusters of eight GPUs: eight H100s on NVLink, eight A100s on PCIe, and eight nodes of one
-# A100, joined by 10 Gb/s Ethernet.
+# Side by side, on three clusters of eight GPUs: eight H100s on NVLink, eight A100s on PCIe, and
+# eight nodes of one A100, joined by 10 Gb/s Ethernet.
 
 
 # %% side_by_side
 def formula_s(num_ranks, link, flops_per_s):
     """Seconds of compute and of communication in one step."""
-    size_bytes = 4 * WIDTH**2
-    ring_s = 2 * (num_ranks - 1) * (link.latency_s + size_bytes / num_ranks / link.bandwidth_bytes_per_s)
+    chunk_s = link.latency_s + 4 * WIDTH**2 / num_ranks / link.bandwidth_bytes_per_s
+    ring_s = 2 * (num_ranks - 1) * chunk_s
     return (6 * LAYERS - 2) * WIDTH**2 * SAMPLES / flops_per_s, LAYERS * ring_s
 
 
@@ -843,41 +920,49 @@ for where in (hardware.cluster("dgx-h100"), hardware.cluster("pcie-box"), ethern
 rows.append(("this machine, measured", world_size, compute_s, talk_s, step_s))
 print(f"{'':<23} N   compute + communication = formula       run   error   efficiency")
 for where, n, work_s, wire_s, run_s in rows:
-    parts = [f"{units.format_time_s(time_s):>8}" for time_s in (work_s, wire_s, work_s + wire_s, run_s)]
-    error = f"{(work_s + wire_s) / run_s - 1:+8.0%}"
-    print(f"{where:<23} {n}  {parts[0]}   {parts[1]}      {parts[2]}  {parts[3]} {error} {work_s / run_s:10.0%}")
+    times_s = (work_s, wire_s, work_s + wire_s, run_s)
+    work, wire, both, run = (f"{units.format_time_s(time_s):>8}" for time_s in times_s)
+    error, share = f"{(work_s + wire_s) / run_s - 1:+8.0%}", f"{work_s / run_s:10.0%}"
+    print(f"{where:<23} {n}  {work}   {wire}      {both}  {run} {error} {share}")
 
 # %% [markdown]
-# Read the last column first. **Communication efficiency** is compute over the whole step. The second and the third
-# row have the same network and batch, and GPUs of the same peak: nearly all that lies between their efficiencies is the
-# way from GPU to GPU.
+# Read the last column first. **Communication efficiency** is compute over the whole step. The
+# second and the third row have the same network and batch, and GPUs of the same peak: nearly all
+# that lies between their efficiencies is the way from GPU to GPU.
 #
 # Then the errors, each for a reason:
 #
-# - **dgx-h100**: the formula leaves out what is no matrix product, and thinks of a ring. NCCL does better for so
-#   small a tensor: here it lets the NVLink switch add (NVLS).
+# - **dgx-h100**: the formula counts only matrix products and assumes a ring. NCCL does better for
+#   so small a tensor: here it lets the NVLink switch add (NVLS).
 # - **pcie-box**: eight GPUs share one host bridge, and it cannot carry eight full links at once.
 # - **8 x 10 Gb/s**: nearly right, because one thing decides, and the formula has it.
-# - **this machine**: the parts were measured one at a time. Together, ranks share cores, caches and memory, and wait
-#   for each other's turn. If the error is large, this machine has less of them than ranks.
+# - **this machine**: the parts were measured one at a time. Together, ranks share cores, caches and
+#   memory, and wait for each other's turn. If the error is large, this machine has less of them
+#   than ranks.
 #
 # ### What does a link need?
 #
-# **Computed, not measured.** Take the gradients of ResNet-50, all-reduced after the backward pass in one piece, and
-# move the sliders. The last column is the compute that it takes to be 90% efficient. How do the rows change with the
-# number of ranks, and why so little?
+# **Computed, not measured.** Take the gradients of ResNet-50, all-reduced after the backward pass
+# in one piece, and move the sliders. The last column is the compute that it takes to be 90%
+# efficient. How do the rows change with the number of ranks, and why so little?
 
 
 # %% link_and_step
-LINKS = (hardware.NVLINK4, hardware.PCIE4, hardware.IB_NDR, hardware.ETHERNET_100G, hardware.ETHERNET_10G)
+LINKS = [hardware.NVLINK4, hardware.PCIE4, hardware.IB_NDR]
+LINKS += [hardware.ETHERNET_100G, hardware.ETHERNET_10G]
 
 
 def efficiency(compute_s=0.1, num_ranks=8, size_bytes=gradient_bytes):
-    """Communication efficiency on each link, and what compute it takes to reach 90%."""
+    """Communication efficiency on each link, and the compute that it takes to reach 90%."""
     rows = []
     for link in LINKS:
-        talk_s = 2 * (num_ranks - 1) * (link.latency_s + size_bytes / num_ranks / link.bandwidth_bytes_per_s)
-        row = {"link": link.name, "all_reduce_s": talk_s, "efficiency_fraction": compute_s / (compute_s + talk_s)}
+        chunk_s = link.latency_s + size_bytes / num_ranks / link.bandwidth_bytes_per_s
+        talk_s = 2 * (num_ranks - 1) * chunk_s
+        row = {
+            "link": link.name,
+            "all_reduce_s": talk_s,
+            "efficiency_fraction": compute_s / (compute_s + talk_s),
+        }
         rows.append({**row, "compute_for_90%_s": 9 * talk_s})
     return rows
 
@@ -891,7 +976,8 @@ explore(efficiency, compute_s=(0.001, 2.0, "x2"), num_ranks=(2, 1024, "x2"))
 # - **Scaling efficiency**: speed-up over the number of ranks.
 # - **Communication efficiency**: compute / (compute + communication).
 # - **Memory utilisation**: bytes in use over bytes there are.
-# - **Recovery time**: from the report of a failure until the job is past the step at which it struck.
+# - **Recovery time**: from the report of a failure until the job is past the step at which it
+#   struck.
 #
 # Four of them are one line each.
 
@@ -899,7 +985,9 @@ explore(efficiency, compute_s=(0.001, 2.0, "x2"), num_ranks=(2, 1024, "x2"))
 n = 2
 throughput = BATCH_SIZE / median_s[n]  # of the training on two ranks in section 4
 scaling_efficiency = speedups[n] / n
-communication_efficiency = 1 - together.timeline.share("communication")  # of the four steps in section 4
+communication_efficiency = 1 - together.timeline.share(
+    "communication"
+)  # of the four steps in section 4
 capacity_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 if use_gpus:
     capacity_bytes = torch.cuda.get_device_properties(0).total_memory
@@ -910,8 +998,8 @@ print(f"communication efficiency  {communication_efficiency:.0%}")
 print(f"memory utilisation        {memory_utilisation:.3%} of {units.format_bytes(capacity_bytes)}")
 
 # %% [markdown]
-# The fifth needs a failure. This job saves its weights every 5 steps; rank 1 dies in step 13. Then the same job
-# starts again, finds the checkpoint, and does the lost steps once more.
+# The fifth needs a failure. This job saves its weights every 5 steps; rank 1 dies in step 13. Then
+# the same job starts again, finds the checkpoint, and does the lost steps once more.
 
 
 # %% fragile_job
@@ -948,15 +1036,18 @@ failed_s = time.perf_counter()
 again = ws.run(fragile, pixels, labels, str(checkpoint), False, world_size=2, backend=backend)
 recovery_time_s = time.perf_counter() - failed_s
 lost = 13 - again.values[0]
-print(f"recovery time             {recovery_time_s:.2f} s, of which {lost} steps were done a second time")
+print(
+    f"recovery time             {recovery_time_s:.2f} s, of which {lost} steps were done a second"
+    " time"
+)
 
 # %% [markdown]
 # ## 7. When it breaks
 #
 # ### The loud failure: a rank that finishes early
 #
-# Rank 0 has three batches, the others have four: a data set that does not divide evenly. In its fourth step, rank 1
-# calls `all_reduce`, and rank 0 never does.
+# Rank 0 has three batches, the others have four: a data set that does not divide evenly. In its
+# fourth step, rank 1 calls `all_reduce`, and rank 0 never does.
 
 
 # %% one_batch_short
@@ -976,19 +1067,21 @@ except ws.RunTimeout as report:
     print(report)
 
 # %% [markdown]
-# **Symptom**: no output and, until the group's timeout (by default 10 minutes with NCCL, 30 with Gloo), no error. The
-# job hangs: on GPUs at full utilisation, because a waiting NCCL kernel spins. **Cause**: a collective is a promise of
-# *all* ranks, and one of them did not keep it. **Fix**: every rank makes the same calls in the same order, also at
-# the end of the data. Ask of a hang not *who waits*, but *who is missing*: the report names both.
+# **Symptom**: no output and, until the group's timeout (by default 10 minutes with NCCL, 30 with
+# Gloo), no error. The job hangs: on GPUs at full utilisation, because a waiting NCCL kernel spins.
+# **Cause**: a collective is a promise of *all* ranks, and one of them did not keep it. **Fix**:
+# every rank makes the same calls in the same order, also at the end of the data. Ask of a hang not
+# *who waits*, but *who is missing*: the report names both.
 #
 # ### The quiet failure: the sum instead of the mean
 #
-# Leave out one line, `gradient /= world_size`. Every rank still has the same weights, so nothing looks wrong.
+# Leave out one line, `gradient /= world_size`. Every rank still has the same weights, so nothing
+# looks wrong.
 
 
 # %% sum_instead_of_mean
 def train_on_the_sum(pixels, labels):
-    """The loss of the whole batch at each step, when the gradients are summed and not divided."""
+    """The loss of the whole batch at each step, with gradients that are summed and not divided."""
     device, model, optimizer = start()
     losses = []
     for step in range(STEPS):
@@ -1009,18 +1102,22 @@ outcome = {"one process": reports[1]["losses"], "four ranks, sum": summed}
 draw.curves(outcome, title="One process, and four ranks that sum their gradients, measured")
 
 # %% [markdown]
-# **Symptom**: training that was stable on one GPU is wild on several, and worse the more you use. **Cause**: the
-# sum of *N* gradients is *N* times their mean, so the learning rate is *N* times as large. **Fix**: divide by the
-# world size.
+# **Symptom**: training that was stable on one GPU is wild on several, and worse the more you use.
+# **Cause**: the sum of *N* gradients is *N* times their mean, so the learning rate is *N* times as
+# large. **Fix**: divide by the world size.
 #
 # A loss that stays near ln 10 is that of a network which guesses among ten digits:
 
 # %% loss_of_a_guess
-print(f"loss of guessing one of ten: {torch.tensor(10.0).log():.3f}; last loss with the sum: {summed[-1]:.3f}")
+print(
+    f"loss of guessing one of ten: {torch.tensor(10.0).log():.3f}; last loss with the sum:"
+    f" {summed[-1]:.3f}"
+)
 
 # %% [markdown]
-# Adam would hide it: it divides by the size of the gradient, so a factor of *N* nearly cancels. A bug that one
-# optimizer shows and another hides is best caught as you did above: by comparing with one process.
+# Adam would hide it: it divides by the size of the gradient, so a factor of *N* nearly cancels. A
+# bug that one optimizer shows and another hides is best caught as you did above: by comparing with
+# one process.
 
 # %% [markdown]
 # ## 8. Self-check
@@ -1040,13 +1137,15 @@ quiz.ask("week01", seed=seed)
 # ## To take with you
 #
 # - One GPU is too slow (decades) and too small (16 bytes for each parameter, activations on top).
-# - Data parallelism: split, compute, synchronise, update. Ranks say one thing, once a step: the mean of their
-#   gradients.
-# - N ranks of batch B/N train the model of one rank of batch B, up to rounding. If yours do not, look for the sum
-#   that should be a mean, for different starting weights, or for ranks that see the same data.
+# - Data parallelism: split, compute, synchronise, update. Ranks say one thing, once a step: the
+#   mean of their gradients.
+# - N ranks of batch B/N train the model of one rank of batch B, up to rounding. If yours do not,
+#   look for the sum that should be a mean, for different starting weights, or for ranks that see
+#   the same data.
 # - Speed-up has a ceiling: what is not split (Amdahl), and the hardware that is really there.
 # - A collective waits for every rank. One that does not come stops all.
 #
-# **Now the lab**: [lab 1, average the gradients](../labs/lab01/lab01.ipynb). There the batch does not divide
-# evenly, ranks start from different weights, and some gradients are missing.
-# Then [week 2, all-reduce from scratch](week02_all_reduce_from_scratch.ipynb): what the call of this week moves.
+# **Now the lab**: [lab 1, average the gradients](../labs/lab01/lab01.ipynb). There the batch does
+# not divide evenly, ranks start from different weights, and some gradients are missing. Then [week
+# 2, all-reduce from scratch](week02_all_reduce_from_scratch.ipynb): what the call of this week
+# moves.

@@ -4,16 +4,17 @@
 # | | |
 # |---|---|
 # | Reading | about 70 minutes |
-# | Running | about a minute on two CPU cores; no GPU is needed, and GPUs are used where there are enough of them |
-# | You need | [week 3](week03_ddp_from_first_principles.ipynb): all-reduce in every step, and what it costs |
+# | Running | about a minute on two CPU cores; GPUs are used if there are enough |
+# | You need | [week 3](week03_ddp_from_first_principles.ipynb): the cost of an all-reduce a step |
 # | You do not need | several machines, or to have used remote procedure calls |
 # | Afterwards | lab 4, *parameter server* |
 #
-# So far all ranks took every step together. That has a price whenever one of them is slow, and a reward: the weights
-# are exactly those of one process with a larger batch. This week looks at both, and at what happens without it.
+# So far all ranks took every step together. That has a price whenever one of them is slow, and a
+# reward: the weights are exactly those of one process with a larger batch. This week looks at both,
+# and at what happens without it.
 #
-# **N** is the number of workers, **B** the batch of one worker, **τ** (tau) the number of updates by which a gradient
-# is late.
+# **N** is the number of workers, **B** the batch of one worker, **τ** (tau) the number of updates
+# by which a gradient is late.
 
 # %% [markdown]
 # ## 1. The question
@@ -22,15 +23,21 @@
 
 # %% parameters tags=["parameters"]
 world_size = 3  # workers in the experiments on this machine, 2 or more; a server comes on top
-backend = "auto"  # "nccl" on GPUs, "gloo" on CPUs; "auto" takes NCCL when there is a GPU for every rank
+# "nccl" on GPUs, "gloo" on CPUs; "auto" takes NCCL when there is a GPU for every rank
+backend = "auto"
 cluster = "dgx-h100"  # the emulated cluster of the pictures; the tables name their own
 seed = 0
-predicted_sync_percent = None  # of their throughput that 8 workers keep, all waiting for one that is 5 times slower
+# of their throughput that 8 workers keep, all waiting for one that is 5 times slower
+predicted_sync_percent = None
 predicted_async_percent = None  # that they keep if nobody waits for anybody
-predicted_slowest_of_64 = None  # mean steps that the slowest of 64 takes, times being exponential with mean 1
-predicted_staleness = None  # updates by which a gradient is late on average: 8 workers that do not wait
-predicted_rate_factor = None  # by which the stable learning rate falls when gradients are 7 updates late
-predicted_speedup = None  # of a server over all-reduce on this machine, one of the workers 5 times slower
+# mean steps that the slowest of 64 takes, times being exponential with mean 1
+predicted_slowest_of_64 = None
+# updates by which a gradient is late on average: 8 workers that do not wait
+predicted_staleness = None
+# by which the stable learning rate falls when gradients are 7 updates late
+predicted_rate_factor = None
+# of a server over all-reduce on this machine, one of the workers 5 times slower
+predicted_speedup = None
 
 # %% setup
 import math
@@ -76,12 +83,12 @@ ledger.predict("speed-up of a server here, one worker slow", predicted_speedup, 
 #
 # ### Synchronous SGD is SGD with a larger batch
 #
-# In **synchronous** SGD each worker computes the gradient of its own batch, all-reduce averages, and all take the
-# same step. The mean of N means over B samples each is the mean over N·B samples. So nothing is new about the
-# mathematics: it is SGD with batch N·B.
+# In **synchronous** SGD each worker computes the gradient of its own batch, all-reduce averages,
+# and all take the same step. The mean of N means over B samples each is the mean over N·B samples.
+# So nothing is new about the mathematics: it is SGD with batch N·B.
 #
-# The model is one linear layer on handwritten digits: its arithmetic takes almost no time, so that the time of a step
-# can be whatever we want to study.
+# The model is one linear layer on handwritten digits: its arithmetic takes almost no time, so that
+# the time of a step can be whatever we want to study.
 
 # %% model
 images, labels = load_digits()
@@ -108,9 +115,9 @@ def loss_of(weights):
 
 
 # %% [markdown]
-# Each step here takes 20 ms of pretended work, which the worker sleeps. One worker, drawn by the seed, is a
-# **straggler**: it takes five times as long. It may sit on a hot node, share its GPU with somebody, or read from a
-# slow disk; in large clusters some worker always does.
+# Each step here takes 20 ms of pretended work, which the worker sleeps. One worker, drawn by the
+# seed, is a **straggler**: it takes five times as long. It may sit on a hot node, share its GPU
+# with somebody, or read from a slow disk; in large clusters some worker always does.
 
 # %% straggler
 STEP_S, SLOW_FACTOR = 0.02, 5.0
@@ -128,9 +135,13 @@ def pretend_to_work(worker, slow_worker):
 
 # %% synchronous
 def synchronous(num_steps, slow_worker):
-    """Seconds of the run, and the weights after every step, as (seconds, gradients so far, weights)."""
+    """Seconds of the run, and (seconds, gradients so far, weights) after every step."""
     torch.set_num_threads(1)
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if dist.get_backend() == "nccl" else "cpu"
+    device = (
+        torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        if dist.get_backend() == "nccl"
+        else "cpu"
+    )
     rank, weights, batches, history = (
         dist.get_rank(),
         torch.zeros(64, 10, device=device),
@@ -143,7 +154,9 @@ def synchronous(num_steps, slow_worker):
         pretend_to_work(rank, slow_worker)
         dist.all_reduce(gradient := gradient_at(weights, next(batches)))
         weights -= RATE * gradient  # the sum: a step of RATE for each of the workers' gradients
-        history.append((time.perf_counter() - start_s, step * dist.get_world_size(), weights.tolist()))
+        history.append(
+            (time.perf_counter() - start_s, step * dist.get_world_size(), weights.tolist())
+        )
     return history
 
 
@@ -155,13 +168,16 @@ alone = ws.run(synchronous, NUM_STEPS, None, **on_ranks)
 for name, run in (("no straggler", alone), (f"worker {straggler} slow", together)):
     end_s, num_gradients, _ = run.values[0][-1]
     print(
-        f"{name:<14} {end_s / NUM_STEPS * 1e3:5.0f} ms a step, {num_gradients / end_s:5.0f} gradients/s, measured here"
+        f"{name:<14} {end_s / NUM_STEPS * 1e3:5.0f} ms a step, {num_gradients / end_s:5.0f}"
+        " gradients/s, measured here"
     )
-draw.timeline(together.timeline, title="All-reduce in every step, one straggler: measured on this machine")
+draw.timeline(
+    together.timeline, title="All-reduce in every step, one straggler: measured on this machine"
+)
 
 # %% [markdown]
-# Look at the gaps: all the others spend four fifths of their time waiting. **A synchronous step takes as long as its
-# slowest worker**, and it does not help that the rest are fast:
+# Look at the gaps: all the others spend four fifths of their time waiting. **A synchronous step
+# takes as long as its slowest worker**, and it does not help that the rest are fast:
 #
 # $$t_{\text{sync}} = \max_i t_i + t_{\text{all-reduce}}$$
 
@@ -178,14 +194,15 @@ ledger.result("kept by 8 that do not wait", 100 * async_rate / full_rate)
 # %% [markdown]
 # ### Nobody is broken, and still all wait
 #
-# Stragglers need not be always the same. Let every step of every worker take a random time. All wait for the largest
-# of N draws, and the more workers, the larger that is. For exponential times with mean 1 it can be computed: the first
-# of N is done after 1/N, the first of the rest 1/(N − 1) later, and so on:
+# Stragglers need not be always the same. Let every step of every worker take a random time. All
+# wait for the largest of N draws, and the more workers, the larger that is. For exponential times
+# with mean 1 it can be computed: the first of N is done after 1/N, the first of the rest 1/(N − 1)
+# later, and so on:
 #
 # $$E[\max] = \frac{1}{N} + \frac{1}{N-1} + \dots + \frac{1}{1} = H_N \approx \ln N + 0.58$$
 #
-# The cell holds this against draws, and against 8 ranks on the emulated cluster. There `emulate.spend` lets a rank
-# work for some virtual time.
+# The cell holds this against draws, and against 8 ranks on the emulated cluster. There
+# `emulate.spend` lets a rank work for some virtual time.
 
 
 # %% slowest_of_many
@@ -204,35 +221,48 @@ draws = torch.empty(20_000, 512).exponential_(1.0, generator=torch.Generator().m
 for count in (1, 2, 8, 64, 512):
     drawn = draws[:, :count].amax(dim=1).mean().item()
     print(f"{count:4} workers: H_N = {harmonic(count):.2f} mean steps, 20,000 draws {drawn:.2f}")
-slow_steps = ws.run(random_steps, 100, world_size=8, cluster=cluster, compute="none", echo=False).timeline
-print(f"emulated, 8 ranks, 100 steps with a mean of 10 ms: {slow_steps.end_s / 100 / 0.01:.2f} mean steps")
+slow_steps = ws.run(
+    random_steps, 100, world_size=8, cluster=cluster, compute="none", echo=False
+).timeline
+print(
+    f"emulated, 8 ranks, 100 steps with a mean of 10 ms: {slow_steps.end_s / 100 / 0.01:.2f} mean"
+    " steps"
+)
 ledger.result("the slowest of 64", harmonic(64))
 
 # %% [markdown]
 # ### Backup workers
 #
-# The last of the sum's terms are the large ones: the very slowest wait costs 1, the second slowest 1/2. So start
-# *b* workers more than the step needs, take the first N gradients, and drop the rest. Chen et al. 2016 (*Revisiting
-# Distributed Synchronous SGD*) do this with these **backup workers**; every gradient that counts is fresh.
+# The last of the sum's terms are the large ones: the very slowest wait costs 1, the second slowest
+# 1/2. So start *b* workers more than the step needs, take the first N gradients, and drop the rest.
+# Chen et al. 2016 (*Revisiting Distributed Synchronous SGD*) do this with these **backup workers**;
+# every gradient that counts is fresh.
 #
 # $$E[\text{the N-th of } N + b] = H_{N+b} - H_b$$
 
 # %% backup_workers
-print("60 gradients a step, exponential times, computed:  time of a step   gradients/s for each worker paid")
+print(
+    "60 gradients a step, exponential times, computed:  time of a step   gradients/s for each"
+    " worker paid"
+)
 for backups in (0, 1, 2, 4, 8, 16, 32):
     step = harmonic(60 + backups) - harmonic(backups)
-    print(f"  {backups:2} backup workers {step:32.2f} mean steps {60 / step / (60 + backups):24.2f}")
+    print(
+        f"  {backups:2} backup workers {step:32.2f} mean steps {60 / step / (60 + backups):24.2f}"
+    )
 
 # %% [markdown]
-# Four backups in 64 nearly halve the step. Many more pay workers for gradients that are thrown away.
+# Four backups in 64 nearly halve the step. Many more pay workers for gradients that are thrown
+# away.
 #
 # ## 4. Build it well
 #
 # ### A server, and nobody waits
 #
-# The other way out is to give up the common step. A **parameter server** holds the weights. A worker pulls them,
-# computes a gradient, pushes it, and pulls again; the server applies each gradient when it comes. This is
-# **asynchronous** SGD (Dean et al. 2012, *Large Scale Distributed Deep Networks*, call theirs Downpour SGD).
+# The other way out is to give up the common step. A **parameter server** holds the weights. A
+# worker pulls them, computes a gradient, pushes it, and pulls again; the server applies each
+# gradient when it comes. This is **asynchronous** SGD (Dean et al. 2012, *Large Scale Distributed
+# Deep Networks*, call theirs Downpour SGD).
 #
 # ```text
 #               server: weights, version
@@ -242,14 +272,15 @@ for backups in (0, 1, 2, 4, 8, 16, 32):
 #           worker 0    worker 1   worker 2       each at its own pace
 # ```
 #
-# In torch, `torch.distributed.rpc` does this: `rpc.rpc_sync("server", function, args)` runs a function in the other
-# process and returns what it gives. Its documentation calls it stable and in maintenance mode; the idea outlives it.
-# Here the server is rank 0 and the workers are the ranks after it. All of it runs on CPUs, GPUs or not.
+# In torch, `torch.distributed.rpc` does this: `rpc.rpc_sync("server", function, args)` runs a
+# function in the other process and returns what it gives. Its documentation calls it stable and in
+# maintenance mode; the idea outlives it. Here the server is rank 0 and the workers are the ranks
+# after it. All of it runs on CPUs, GPUs or not.
 
 
 # %% parameter_server
 class Server:
-    """The weights, how often they were updated, and what happened; rpc calls come in several threads."""
+    """The weights, the number of updates, and a history; rpc calls come in several threads."""
 
     def __init__(self, weights):
         self.weights, self.version, self.lock = weights, 0, threading.Lock()
@@ -257,11 +288,12 @@ class Server:
 
 
 def push_and_pull(gradient, worker, version):
-    """The weights and their version, once this gradient, computed at weights of that version, is applied."""
+    """The weights and their version, after this gradient of an older version is applied."""
     server = sys.modules["__main__"].server
     with server.lock:
         if gradient is not None:
-            server.weights = server.weights - RATE * gradient  # a new tensor: replies under way keep the old one
+            # a new tensor: replies under way keep the old one
+            server.weights = server.weights - RATE * gradient
             server.staleness.append((worker, server.version - version))
             server.version += 1
             now_s = time.perf_counter() - server.start_s
@@ -271,7 +303,7 @@ def push_and_pull(gradient, worker, version):
 
 # %% join_rpc
 def join_rpc():
-    """Nothing; afterwards the ranks can call each other, as "rank0", "rank1", ..."""
+    """Let the ranks call each other, as "rank0", "rank1", ..."""
     rank, port = dist.get_rank(), [0]
     if rank == 0:
         with socket.socket() as free:
@@ -279,28 +311,38 @@ def join_rpc():
             port = [free.getsockname()[1]]
     dist.broadcast_object_list(port)
     here = sys.modules["__main__"]
-    here.push_and_pull, here.server = push_and_pull, Server(torch.zeros(64, 10))  # rpc looks functions up by name
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://127.0.0.1:{port[0]}", _transports=["uv"])
+    here.push_and_pull, here.server = (
+        push_and_pull,
+        Server(torch.zeros(64, 10)),
+    )  # rpc looks functions up by name
+    options = rpc.TensorPipeRpcBackendOptions(
+        init_method=f"tcp://127.0.0.1:{port[0]}", _transports=["uv"]
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a torch-internal use of the process group
-        rpc.init_rpc(f"rank{rank}", rank=rank, world_size=dist.get_world_size(), rpc_backend_options=options)
+        rpc.init_rpc(
+            f"rank{rank}", rank=rank, world_size=dist.get_world_size(), rpc_backend_options=options
+        )
     dist.barrier()
     here.server.start_s = time.perf_counter()
 
 
 # %% [markdown]
-# A worker's loop is short. That the weights are a new tensor in every update is no luxury: a reply that is still being
-# sent must not change.
+# A worker's loop is short. That the weights are a new tensor in every update is no luxury: a reply
+# that is still being sent must not change.
 
 
 # %% asynchronous
 def asynchronous(duration_s, slow_worker):
-    """On the server (seconds, gradients, weights) after every update, and whose gradient was how many updates late."""
+    """The server's history of (seconds, updates, weights) and of (worker, updates late)."""
     torch.set_num_threads(1)
     join_rpc()
     worker, start_s = dist.get_rank() - 1, time.perf_counter()
     if worker >= 0:
-        batches, (weights, version) = batches_of(worker), rpc.rpc_sync("rank0", push_and_pull, (None, worker, 0))
+        batches, (weights, version) = (
+            batches_of(worker),
+            rpc.rpc_sync("rank0", push_and_pull, (None, worker, 0)),
+        )
         while time.perf_counter() - start_s < duration_s:
             pretend_to_work(worker, slow_worker)
             gradient = gradient_at(weights, next(batches))
@@ -318,12 +360,16 @@ at_will = ws.run(asynchronous, budget_s, straggler, **with_server)
 served = at_will.values[0]
 sync_rate_here = NUM_STEPS * world_size / budget_s
 async_rate_here = len(served["history"]) / served["history"][-1][0]
-print(f"all-reduce {sync_rate_here:4.0f} gradients/s, server {async_rate_here:4.0f} gradients/s, measured here")
+print(
+    f"all-reduce {sync_rate_here:4.0f} gradients/s, server {async_rate_here:4.0f} gradients/s,"
+    " measured here"
+)
 ledger.result("speed-up of a server here, one worker slow", async_rate_here / sync_rate_here)
 draw.timeline(at_will.timeline, title="A server's workers, measured here")
 
 # %% [markdown]
-# No gaps. The fast workers do not notice the slow one, and the throughput is the **sum of the rates**:
+# No gaps. The fast workers do not notice the slow one, and the throughput is the **sum of the
+# rates**:
 #
 # $$\text{gradients per second} = \sum_i \frac{1}{t_i + t_{\text{push, pull}}}$$
 #
@@ -341,7 +387,10 @@ def sampled(history, times_s):
 
 
 ticks_s = [budget_s * tick / 30 for tick in range(1, 31)]
-against_time = {"all-reduce": sampled(together.values[0], ticks_s), "server": sampled(served["history"], ticks_s)}
+against_time = {
+    "all-reduce": sampled(together.values[0], ticks_s),
+    "server": sampled(served["history"], ticks_s),
+}
 draw.curves(
     against_time,
     x_label=f"time, in thirtieths of {budget_s:.1f} s",
@@ -349,44 +398,54 @@ draw.curves(
 )
 
 # %% [markdown]
-# On this easy problem the server is ahead: it applies more gradients in the same time. So why does nearly
-# everybody train synchronously? Look at what the gradients were.
+# On this easy problem the server is ahead: it applies more gradients in the same time. So why does
+# nearly everybody train synchronously? Look at what the gradients were.
 #
 # ### Stale gradients
 #
-# While a worker computes, others push. When its gradient arrives, the weights are no longer those it was computed at:
-# it is **stale**. Its staleness τ is the number of updates in between. The server has counted it.
+# While a worker computes, others push. When its gradient arrives, the weights are no longer those
+# it was computed at: it is **stale**. Its staleness τ is the number of updates in between. The
+# server has counted it.
 
 # %% staleness_measured
-by_worker = {worker: [tau for who, tau in served["staleness"] if who == worker] for worker in range(world_size)}
+by_worker = {
+    worker: [tau for who, tau in served["staleness"] if who == worker]
+    for worker in range(world_size)
+}
 for worker, delays in by_worker.items():
-    told = ", ".join(f"{tau}: {count}" for tau, count in sorted(Counter(delays).items()))
+    counts = ", ".join(f"{tau}: {count}" for tau, count in sorted(Counter(delays).items()))
     name = f"worker {worker}{' (slow)' if worker == straggler else ''}"
-    print(f"{name}: {len(delays)} gradients, mean {statistics.mean(delays):.1f} updates late ({told})")
+    print(
+        f"{name}: {len(delays)} gradients, mean {statistics.mean(delays):.1f} updates late"
+        f" ({counts})"
+    )
 mean_here = statistics.mean(tau for _, tau in served["staleness"])
 print(f"all gradients: mean {mean_here:.2f}, where N - 1 = {world_size - 1}")
 ledger.result("mean staleness of 8 workers", 8 - 1)
 
 # %% [markdown]
-# The slow worker's gradients are the stalest. But the **mean over all gradients is N − 1, whatever the speeds**. Every
-# push falls into one open step of each of the other N − 1 workers, and makes that one's gradient an update later. So P
-# pushes make P·(N − 1) updates of staleness in all. (A little less here: the first steps begin and the last ones
-# end in company.) Asynchrony has no setting for this number; only fewer workers or a bound have.
+# The slow worker's gradients are the stalest. But the **mean over all gradients is N − 1, whatever
+# the speeds**. Every push falls into one open step of each of the other N − 1 workers, and makes
+# that one's gradient an update later. So P pushes make P·(N − 1) updates of staleness in all. (A
+# little less here: the first steps begin and the last ones end in company.) Asynchrony has no
+# setting for this number; only fewer workers or a bound have.
 #
 # ### Why stale gradients hurt
 #
-# Take the simplest loss there is, $\frac{\lambda}{2} x^2$ with curvature λ, and let each gradient be τ updates late:
+# Take the simplest loss there is, $\frac{\lambda}{2} x^2$ with curvature λ, and let each gradient
+# be τ updates late:
 #
 # $$x_{t+1} = x_t - \eta \lambda \, x_{t-\tau}$$
 #
-# With τ = 0 this shrinks as long as $\eta \lambda < 2$. With a delay, the correction comes when x has already moved
-# on, and pushes it past the middle: it swings. Where is the edge? There x neither grows nor shrinks, $x_t = z^t$ with
-# $z = e^{i\theta}$:
+# With τ = 0 this shrinks as long as $\eta \lambda < 2$. With a delay, the correction comes when x
+# has already moved on, and pushes it past the middle: it swings. Where is the edge? There x neither
+# grows nor shrinks, $x_t = z^t$ with $z = e^{i\theta}$:
 #
 # $$z^{\tau} (1 - z) = \eta \lambda, \qquad |1 - z| = 2 \sin \tfrac{\theta}{2}, \qquad
 # \arg\left(z^{\tau} (1 - z)\right) = \tau\theta - \tfrac{\pi - \theta}{2}$$
 #
-# The right side is a positive number, so the angle must be 0: $\theta = \pi / (2\tau + 1)$ is the first solution, and
+# The right side is a positive number, so the angle must be 0: $\theta = \pi / (2\tau + 1)$ is the
+# first solution, and
 #
 # $$\eta \lambda \;<\; 2 \sin \frac{\pi}{2 (2\tau + 1)}$$
 
@@ -398,7 +457,7 @@ def stable_rate(delay):
 
 
 def is_stable(rate, delay, num_steps=4_000):
-    """Whether x shrinks, by running it."""
+    """True if x shrinks, by running it."""
     xs = [1.0] * (delay + 1)
     for _ in range(num_steps):
         xs.append(xs[-1] - rate * xs[-1 - delay])
@@ -411,39 +470,50 @@ for delay in (0, 1, 3, 7, 31):
         middle = (low + high) / 2
         low, high = (middle, high) if is_stable(middle, delay) else (low, middle)
     factor = 2 / stable_rate(delay)
-    print(f"{delay:2} late: formula {stable_rate(delay):.3f}, found by running {low:.3f}, {factor:4.1f} times smaller")
+    print(
+        f"{delay:2} late: formula {stable_rate(delay):.3f}, found by running {low:.3f},"
+        f" {factor:4.1f} times smaller"
+    )
 ledger.result("learning rate, 7 updates late", 2 / stable_rate(7))
 
 # %% [markdown]
-# So with 8 workers, where gradients are 7 late, the learning rate has to be almost ten times smaller than with fresh
-# ones. Then the throughput is no gift: N workers bring N times the gradients, each of which may move N times less.
+# So with 8 workers, where gradients are 7 late, the learning rate has to be almost ten times
+# smaller than with fresh ones. Then the throughput is no gift: N workers bring N times the
+# gradients, each of which may move N times less.
 #
-# There is a well-known remedy: divide each gradient's learning rate by its staleness (Zhang et al. 2016,
-# *Staleness-aware Async-SGD for Distributed Deep Learning*). Is that enough on this quadratic? The bound is not
-# proportional to 1/τ, so compute how much of the fresh bound η may take before it:
+# There is a well-known remedy: divide each gradient's learning rate by its staleness (Zhang et al.
+# 2016, *Staleness-aware Async-SGD for Distributed Deep Learning*). Is that enough on this
+# quadratic? The bound is not proportional to 1/τ, so compute how much of the fresh bound η may take
+# before it:
 
 # %% divided_by_staleness
 for delay in (1, 2, 4, 8, 16, 256):
-    print(f"tau {delay:3}: rate / tau is stable up to {stable_rate(delay) * delay / 2:.0%} of the fresh bound")
+    print(
+        f"tau {delay:3}: rate / tau is stable up to {stable_rate(delay) * delay / 2:.0%} of the"
+        " fresh bound"
+    )
 
 # %% [markdown]
-# With a delay of one update, dividing by τ changes nothing, and the bound has halved. For long delays the share tends
-# to π/4. **A learning rate within half of the fresh bound survives division by τ; one near the edge does not.**
-# Dividing by 2τ is safe for every τ ≥ 1.
+# With a delay of one update, dividing by τ changes nothing, and the bound has halved. For long
+# delays the share tends to π/4. **A learning rate within half of the fresh bound survives division
+# by τ; one near the edge does not.** Dividing by 2τ is safe for every τ ≥ 1.
 #
 # ### A bound in between
 #
-# **Bounded staleness** lets workers run ahead, but not far: nobody begins a step while it is more than *s* steps ahead
-# of the slowest (Ho et al. 2013, *More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server*).
-# s = 0 is synchronous, s = ∞ is the server above. Move the sliders. The pictures are computed.
+# **Bounded staleness** lets workers run ahead, but not far: nobody begins a step while it is more
+# than *s* steps ahead of the slowest (Ho et al. 2013, *More Effective Distributed ML via a Stale
+# Synchronous Parallel Parameter Server*). s = 0 is synchronous, s = ∞ is the server above. Move the
+# sliders. The pictures are computed.
 
 
 # %% bounded_staleness
 def finished_s(step_s, staleness):
-    """When each worker ends each of its steps, from their durations, if nobody gets too far ahead."""
+    """When each worker ends each of its steps, from their durations, under the staleness bound."""
     ends_s = [[0.0] for _ in step_s]
     for step in range(len(step_s[0])):
-        open_s = max(times[max(0, step - staleness)] for times in ends_s)  # all have done what the bound asks
+        open_s = max(
+            times[max(0, step - staleness)] for times in ends_s
+        )  # all have done what the bound asks
         for times, durations in zip(ends_s, step_s, strict=True):
             times.append(max(times[-1], open_s) + durations[step])
     return ends_s
@@ -451,10 +521,15 @@ def finished_s(step_s, staleness):
 
 # %% staleness_explorer
 def workers(slow_factor=4.0, staleness=1, num_workers=4, is_always_the_same=True):
-    """A picture of 12 steps in which one worker is slow: always the same one, or another one in each step."""
-    turns = torch.randint(num_workers, (12,), generator=torch.Generator().manual_seed(seed)).tolist()
+    """A picture of 12 steps with one slow worker: always the same, or another one in each step."""
+    turns = torch.randint(
+        num_workers, (12,), generator=torch.Generator().manual_seed(seed)
+    ).tolist()
     slow_ones = [0] * 12 if is_always_the_same else turns
-    step_s = [[0.01 * (slow_factor if slow == rank else 1) for slow in slow_ones] for rank in range(num_workers)]
+    step_s = [
+        [0.01 * (slow_factor if slow == rank else 1) for slow in slow_ones]
+        for rank in range(num_workers)
+    ]
     ends_s = finished_s(step_s, staleness)
     events = [
         ws.Event(rank, "main", "compute", str(step + 1), end_s - duration_s, end_s)
@@ -462,41 +537,51 @@ def workers(slow_factor=4.0, staleness=1, num_workers=4, is_always_the_same=True
         for step, (end_s, duration_s) in enumerate(zip(times[1:], step_s[rank], strict=True))
     ]
     run = ws.Timeline.of_events(events)
-    told = {"all done after, end_s": run.end_s, "idle_fraction": run.bubble_fraction()}
-    return draw.timeline(run, f"At most {staleness} steps ahead, computed"), told
+    summary = {"all done after, end_s": run.end_s, "idle_fraction": run.bubble_fraction()}
+    return draw.timeline(run, f"At most {staleness} steps ahead, computed"), summary
 
 
 explore(workers, slow_factor=(1.0, 8.0, 0.5), staleness=(0, 12), num_workers=(2, 8))
 
 # %% [markdown]
-# Set `is_always_the_same` and raise the bound: the fast ones run ahead once, and then go at the slow one's pace.
-# Take it away, so that in each step another worker is slow: now a small bound lets each make up for its own bad
-# luck. Which suggests a rule, and the next cell computes it for long runs.
+# Set `is_always_the_same` and raise the bound: the fast ones run ahead once, and then go at the
+# slow one's pace. Take it away, so that in each step another worker is slow: now a small bound lets
+# each make up for its own bad luck. Which suggests a rule, and the next cell computes it for long
+# runs.
 
 # %% always_or_now_and_then
 chance = torch.Generator().manual_seed(seed)
 now_and_then = (0.01 * torch.empty(8, 2_000).exponential_(1.0, generator=chance)).tolist()
 always = [[0.01 * (5 if worker == 0 else 1)] * 2_000 for worker in range(8)]
 print("8 workers, 2,000 steps each, computed: gradients/s with a bound of")
-for name, step_s in (("times exponential, mean 10 ms", now_and_then), ("one worker 50 ms, others 10 ms", always)):
-    rates = {bound: 8 * 2_000 / max(times[-1] for times in finished_s(step_s, bound)) for bound in (0, 1, 4, 16)}
+for name, step_s in (
+    ("times exponential, mean 10 ms", now_and_then),
+    ("one worker 50 ms, others 10 ms", always),
+):
+    rates = {
+        bound: 8 * 2_000 / max(times[-1] for times in finished_s(step_s, bound))
+        for bound in (0, 1, 4, 16)
+    }
     print(f"  {name}: " + ", ".join(f"{bound}: {rate:.0f}" for bound, rate in rates.items()))
 
 # %% [markdown]
-# **A bound pays for luck, not for a broken node.** Where each is slow now and then, a bound of 4 gives much of what
-# no bound would give (800 gradients/s). Where the same worker is slow for ever, every finite bound ends at its pace.
+# **A bound pays for luck, not for a broken node.** Where each is slow now and then, a bound of 4
+# gives much of what no bound would give (800 gradients/s). Where the same worker is slow for ever,
+# every finite bound ends at its pace.
 #
 # ### Large batches
 #
-# Synchronous training has the opposite trouble: no gradient is stale, but N workers make a batch of N·B, and there are
-# N times fewer steps in an epoch. The **linear scaling rule** says: when the batch grows k times, take k times the
-# learning rate (Goyal et al. 2017, *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour*). Its reason is one
-# line. k small steps, and one large step:
+# Synchronous training has the opposite trouble: no gradient is stale, but N workers make a batch of
+# N·B, and there are N times fewer steps in an epoch. The **linear scaling rule** says: when the
+# batch grows k times, take k times the learning rate (Goyal et al. 2017, *Accurate, Large Minibatch
+# SGD: Training ImageNet in 1 Hour*). Its reason is one line. k small steps, and one large step:
 #
-# $$w_k = w_0 - \eta \sum_{j<k} g_j(w_j) \qquad \qquad w = w_0 - k \eta \cdot \frac{1}{k} \sum_{j<k} g_j(w_0)$$
+# $$w_k = w_0 - \eta \sum_{j<k} g_j(w_j) \qquad
+# \qquad w = w_0 - k \eta \cdot \frac{1}{k} \sum_{j<k} g_j(w_0)$$
 #
-# They agree as long as $g_j(w_j) \approx g_j(w_0)$: while k steps change the gradient little. That is least true at
-# the start, and so the rule comes with a **warm-up**, in which the learning rate grows to its full value step by step.
+# They agree as long as $g_j(w_j) \approx g_j(w_0)$: while k steps change the gradient little. That
+# is least true at the start, and so the rule comes with a **warm-up**, in which the learning rate
+# grows to its full value step by step.
 
 
 # %% large_batches
@@ -505,7 +590,9 @@ def trained(batch, rate, warmup_steps, trial, num_epochs=4):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(100 * seed + trial)
         sizes = ((64, 64), (64, 64), (64, 10))
-        layers = [layer for size in sizes for layer in (torch.nn.Linear(*size), torch.nn.ReLU())][:-1]
+        layers = [layer for size in sizes for layer in (torch.nn.Linear(*size), torch.nn.ReLU())][
+            :-1
+        ]
         order = torch.randperm(len(labels))
         shuffles = [order[:1_536][torch.randperm(1_536)] for _ in range(num_epochs)]
     net = torch.nn.Sequential(*layers)
@@ -531,20 +618,25 @@ settings = {
 }
 for name, setting in settings.items():
     shares = [trained(*setting, trial) for trial in range(4)]
-    told = f"{statistics.mean(shares):.0%} of held-out digits right (from {min(shares):.0%} to {max(shares):.0%})"
-    print(f"{name:<41} {4 * 1_536 // setting[0]:3} steps: {told}")
+    summary = (
+        f"{statistics.mean(shares):.0%} of held-out digits right (from {min(shares):.0%} to"
+        f" {max(shares):.0%})"
+    )
+    print(f"{name:<41} {4 * 1_536 // setting[0]:3} steps: {summary}")
 
 # %% [markdown]
-# Four epochs each, four trials. With the same rate the large batch has too few steps to get anywhere; the scaled rate
-# brings most of it back. A run of 24 steps has little to gain from a warm-up; Goyal et al. use five epochs of it in
-# ninety. And there is an end: beyond it the rate is simply too large, for the same reason as ever. A quadratic bears
-# $\eta \lambda < 2$, with momentum *m* $\eta \lambda < 2 (1 + m)$, and no warm-up helps. A batch can replace steps
-# only while its gradient is noisy.
+# Four epochs each, four trials. With the same rate the large batch has too few steps to get
+# anywhere; the scaled rate brings most of it back. A run of 24 steps has little to gain from a
+# warm-up; Goyal et al. use five epochs of it in ninety. And there is an end: beyond it the rate is
+# simply too large, for the same reason as ever. A quadratic bears $\eta \lambda < 2$, with momentum
+# *m* $\eta \lambda < 2 (1 + m)$, and no warm-up helps. A batch can replace steps only while its
+# gradient is noisy.
 #
 # ### A learning rate for each layer
 #
-# One reason why a large rate fails: layers differ. Compare, for each layer, the length of its weights and of its
-# gradient. A rate of η moves a layer by the share $\eta \lVert g \rVert / \lVert w \rVert$ of itself.
+# One reason why a large rate fails: layers differ. Compare, for each layer, the length of its
+# weights and of its gradient. A rate of η moves a layer by the share
+# $\eta \lVert g \rVert / \lVert w \rVert$ of itself.
 
 # %% layers_differ
 net = models.vision_net(width=8, seed=seed)
@@ -552,30 +644,42 @@ cross_entropy(net(images[:256]), labels[:256]).backward()
 print("layer       weights  gradient  a rate of 0.32 moves it by")
 for name, weights in net.named_parameters():
     weights_norm, gradient_norm = weights.norm().item(), weights.grad.norm().item()
-    print(f"{name:<10} {weights_norm:8.2f} {gradient_norm:9.3f} {0.32 * gradient_norm / weights_norm:16.1%}")
+    print(
+        f"{name:<10} {weights_norm:8.2f} {gradient_norm:9.3f}"
+        f" {0.32 * gradient_norm / weights_norm:16.1%}"
+    )
 
 # %% [markdown]
-# **LARS** (You, Gitman and Ginsburg 2017, *Large Batch Training of Convolutional Networks*) gives each layer a rate
-# that makes this share the same for all. η is the trust coefficient, β the weight decay, γ the learning rate:
+# **LARS** (You, Gitman and Ginsburg 2017, *Large Batch Training of Convolutional Networks*) gives
+# each layer a rate that makes this share the same for all. η is the trust coefficient, β the weight
+# decay, γ the learning rate:
 #
 # $$\lambda = \eta \, \frac{\lVert w \rVert}{\lVert g \rVert + \beta \lVert w \rVert}
 # \qquad v \leftarrow m \, v + \gamma \, \lambda \, (g + \beta w) \qquad w \leftarrow w - v$$
 #
-# **LAMB** (You et al. 2020, *Large Batch Optimization for Deep Learning: Training BERT in 76 minutes*) does it to
-# Adam's direction $r = \hat m / (\sqrt{\hat v} + \epsilon)$:
+# **LAMB** (You et al. 2020, *Large Batch Optimization for Deep Learning: Training BERT in 76
+# minutes*) does it to Adam's direction $r = \hat m / (\sqrt{\hat v} + \epsilon)$:
 #
-# $$w \leftarrow w - \gamma \, \frac{\lVert w \rVert}{\lVert r + \lambda w \rVert} \, (r + \lambda w)$$
+# $$w \leftarrow w -
+# \gamma \, \frac{\lVert w \rVert}{\lVert r + \lambda w \rVert} \, (r + \lambda w)$$
 #
-# (Some pages print $\lVert m \rVert$ below that fraction. It must be the length of what is subtracted, or the step
-# is not the intended share of the layer.) Numbers by hand, for $w = (3, 4)$ and $g = (0.6, 0.8)$, so that the
-# lengths are 5 and 1:
+# (Some pages print $\lVert m \rVert$ below that fraction. It must be the length of what is
+# subtracted, or the step is not the intended share of the layer.) Numbers by hand, for $w = (3, 4)$
+# and $g = (0.6, 0.8)$, so that the lengths are 5 and 1:
 
 # %% by_hand
 print(f"LARS, coefficient 0.001, no decay: ratio 0.001 x 5 / 1 = {0.001 * 5 / 1}")
-print(f"LARS, weight decay 0.2:            ratio 0.001 x 5 / (1 + 0.2 x 5) = {0.001 * 5 / (1 + 0.2 * 5)}")
-print(f"LAMB, step 1, no decay: r = g / |g| by element = (1, 1), ratio 5 / sqrt(2) = {5 / math.sqrt(2):.3f}")
 print(
-    f"so with a rate of 0.01 LAMB moves the layer by 0.01 x {5 / math.sqrt(2):.3f} x sqrt(2) = 0.05, 1% of its length"
+    "LARS, weight decay 0.2:            ratio 0.001 x 5 / (1 + 0.2 x 5) ="
+    f" {0.001 * 5 / (1 + 0.2 * 5)}"
+)
+print(
+    "LAMB, step 1, no decay: r = g / |g| by element = (1, 1), ratio 5 / sqrt(2) ="
+    f" {5 / math.sqrt(2):.3f}"
+)
+print(
+    f"so with a rate of 0.01 LAMB moves the layer by 0.01 x {5 / math.sqrt(2):.3f} x sqrt(2) ="
+    " 0.05, 1% of its length"
 )
 
 # %% [markdown]
@@ -583,8 +687,8 @@ print(
 #
 # ## 5. Compare with the production oracle
 #
-# Synchronous: torch's DDP, and a single process with batch N·B and `torch.optim.SGD`, must give the weights of
-# section 3. (DDP averages, so its rate is N times ours.)
+# Synchronous: torch's DDP, and a single process with batch N·B and `torch.optim.SGD`, must give the
+# weights of section 3. (DDP averages, so its rate is N times ours.)
 
 
 # %% by_ddp
@@ -592,7 +696,9 @@ def by_ddp(num_steps):
     """The weights after as many steps, by DistributedDataParallel and torch's SGD."""
     torch.set_num_threads(1)
     device = (
-        torch.device("cuda", int(os.environ["LOCAL_RANK"])) if dist.get_backend() == "nccl" else torch.device("cpu")
+        torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        if dist.get_backend() == "nccl"
+        else torch.device("cpu")
     )
     layer = torch.nn.Linear(64, 10, bias=False, device=device)
     torch.nn.init.zeros_(layer.weight)
@@ -610,7 +716,10 @@ def by_ddp(num_steps):
 # %% in_one_process
 def in_one_process(num_steps):
     """The weights after as many steps of one process with the batches of all workers together."""
-    weights, all_batches = torch.zeros(64, 10, requires_grad=True), [batches_of(worker) for worker in range(world_size)]
+    weights, all_batches = (
+        torch.zeros(64, 10, requires_grad=True),
+        [batches_of(worker) for worker in range(world_size)],
+    )
     optimizer = torch.optim.SGD([weights], lr=RATE * world_size)
     for _ in range(num_steps):
         chosen = torch.cat([next(batches) for batches in all_batches])
@@ -632,15 +741,15 @@ for name, theirs in oracles.items():
     assert difference < 1e-5
 
 # %% [markdown]
-# The straggler changed the time, and not one weight. Asynchronous: with one worker, nothing is stale, and the server
-# must be plain SGD. With several the order of pushes is chance, so hold the result against torch's SGD fed with the
-# server's own record: the same number of updates, each with a worker's next batch, taken at the version that it had
-# pulled.
+# The straggler changed the time, and not one weight. Asynchronous: with one worker, nothing is
+# stale, and the server must be plain SGD. With several the order of pushes is chance, so hold the
+# result against torch's SGD fed with the server's own record: the same number of updates, each with
+# a worker's next batch, taken at the version that it had pulled.
 
 
 # %% replayed
 def replayed(staleness):
-    """The weights after these updates in one process, by torch's SGD with gradients as late as the server's were."""
+    """The weights after these updates in one process, with gradients as late as the server's."""
     weights, versions = torch.zeros(64, 10, requires_grad=True), [torch.zeros(64, 10)]
     optimizer = torch.optim.SGD([weights], lr=RATE)
     batches = {worker: batches_of(worker) for worker in range(world_size)}
@@ -653,29 +762,35 @@ def replayed(staleness):
 
 single = ws.run(asynchronous, 0.3, None, world_size=2, backend="gloo", echo=False).values[0]
 for name, run in (("1 worker", single), (f"{world_size} workers", served)):
-    difference = (torch.tensor(run["history"][-1][2]) - replayed(run["staleness"])).abs().max().item()
+    difference = (
+        (torch.tensor(run["history"][-1][2]) - replayed(run["staleness"])).abs().max().item()
+    )
     latest = max(tau for _, tau in run["staleness"])
-    print(f"server, {name}: {len(run['history'])} updates, up to {latest} late, largest difference {difference:.1e}")
+    print(
+        f"server, {name}: {len(run['history'])} updates, up to {latest} late, largest difference"
+        f" {difference:.1e}"
+    )
     assert difference < 1e-5
 print("LARS and LAMB in torch.optim:", any(hasattr(torch.optim, name) for name in ("LARS", "LAMB")))
 
 # %% [markdown]
-# Given the record, an asynchronous run can be repeated; without it never. Two runs of it differ, and a bug that shows
-# in one may hide in the next: a cost that no throughput table lists.
+# Given the record, an asynchronous run can be repeated; without it never. Two runs of it differ,
+# and a bug that shows in one may hide in the next: a cost that no throughput table lists.
 #
 # For LARS and LAMB torch has no oracle. There the formula, worked by hand, is what you have.
 #
 # ## 6. Formula, measurement, emulation
 #
-# One more term is missing. The server has **one link**, and every push crosses it twice: S bytes of gradient in, S
-# bytes of weights out. A server that handles one worker at a time needs $2(\alpha + S/\beta)$ for each, and no number
-# of workers gets past that:
+# One more term is missing. The server has **one link**, and every push crosses it twice: S bytes of
+# gradient in, S bytes of weights out. A server that handles one worker at a time needs
+# $2(\alpha + S/\beta)$ for each, and no number of workers gets past that:
 #
 # $$\text{gradients per second} \leq \frac{1}{2 (\alpha + S/\beta)}$$
 #
-# On the emulated clusters there is no rpc, so the server is written with `send` and `recv`. `dist.recv` without a
-# source takes what comes first, from anybody. Workers have their own numbers of steps, so that all end
-# at about the same time. The slow one is slow by the emulator's `SlowRank`. A step takes 2 ms, a gradient has 400 kB.
+# On the emulated clusters there is no rpc, so the server is written with `send` and `recv`.
+# `dist.recv` without a source takes what comes first, from anybody. Workers have their own numbers
+# of steps, so that all end at about the same time. The slow one is slow by the emulator's
+# `SlowRank`. A step takes 2 ms, a gradient has 400 kB.
 
 
 # %% emulated_server
@@ -698,7 +813,8 @@ def any_comes_first(gradient_bytes, shares):
 
 def in_step(gradient_bytes, num_steps):
     """All-reduce in every step; rank 0, which was the server above, is left out."""
-    tensor, group = torch.zeros(gradient_bytes // 4), dist.new_group(range(1, dist.get_world_size()))
+    tensor = torch.zeros(gradient_bytes // 4)
+    group = dist.new_group(range(1, dist.get_world_size()))
     for _ in range(num_steps if dist.get_rank() else 0):
         emulate.spend(WORK_S)
         dist.all_reduce(tensor, group=group)
@@ -726,21 +842,30 @@ here = [
     ("all-reduce", world_size / (SLOW_FACTOR * STEP_S), sync_rate_here),
     ("server", (world_size - 1) / STEP_S + 1 / (SLOW_FACTOR * STEP_S), async_rate_here),
 ]
-rows += [("this machine, measured", world_size, kind, formula, rate) for kind, formula, rate in here]
-print(f"{'one worker 5 times slower, on':<26} N {'':<11} {'formula':>12} {'run':>12}  error of the formula")
+rows += [
+    ("this machine, measured", world_size, kind, formula, rate) for kind, formula, rate in here
+]
+print(
+    f"{'one worker 5 times slower, on':<26} N {'':<11} {'formula':>12} {'run':>12}  error of the"
+    " formula"
+)
 for name, count, kind, formula, rate in rows:
-    print(f"{name:<29} {count} {kind:<11} {formula:6.0f} a sec. {rate:6.0f} a sec. {formula / rate - 1:+8.0%}")
+    print(
+        f"{name:<29} {count} {kind:<11} {formula:6.0f} a sec. {rate:6.0f} a sec."
+        f" {formula / rate - 1:+8.0%}"
+    )
 
 # %% [markdown]
 # Three things to read off:
 #
-# - **All-reduce**: the slowest worker decides everywhere, and the network hardly matters. The formula takes a plain
-#   ring; the emulated clusters price NCCL's all-reduce, and both are small beside 10 ms.
-# - **The server on NVLink and PCIe**: the sum of rates, four times as much. On **10 Gb/s** the link is full: seven
-#   workers could send far more than it takes, and most of the gain is gone. (Near saturation the formula, a
-#   minimum of two limits, says too much: workers already queue.)
-# - **This machine**: the formula knows sleeping only. Waking up, arithmetic, rpc and the other processes on the same
-#   cores come on top, in every step, and weigh most where steps are short.
+# - **All-reduce**: the slowest worker decides everywhere, and the network hardly matters. The
+#   formula takes a plain ring; the emulated clusters price NCCL's all-reduce, and both are small
+#   beside 10 ms.
+# - **The server on NVLink and PCIe**: the sum of rates, four times as much. On **10 Gb/s** the link
+#   is full: seven workers could send far more than it takes, and most of the gain is gone. (Near
+#   saturation the formula, a minimum of two limits, says too much: workers already queue.)
+# - **This machine**: the formula knows sleeping only. Waking up, arithmetic, rpc and the other
+#   processes on the same cores come on top, in every step, and weigh most where steps are short.
 #
 # At how many workers is the server's link full? Where the sum of rates meets the limit:
 
@@ -753,20 +878,22 @@ for link in (hardware.ETHERNET_10G, hardware.ETHERNET_100G, hardware.IB_NDR):
     print(f"  {link.name:<24} {exchange_s * 1e3:6.1f} ms for each gradient: {most:5.1f} workers")
 
 # %% [markdown]
-# That is why parameter servers come in numbers, each with a part of the weights (Li et al. 2014, *Scaling Distributed
-# Machine Learning with the Parameter Server*), and why a ring needs none: each rank brings its own link.
+# That is why parameter servers come in numbers, each with a part of the weights (Li et al. 2014,
+# *Scaling Distributed Machine Learning with the Parameter Server*), and why a ring needs none: each
+# rank brings its own link.
 #
 # ## 7. When it breaks
 #
 # ### The loss explodes, and only with many workers
 #
-# A learning rate that is well within the bound of fresh gradients, on the quadratic $\frac{1}{2} x^2$. Seven equal
-# workers on the emulated cluster, a server without a bound. Each gradient is 6 updates late.
+# A learning rate that is well within the bound of fresh gradients, on the quadratic
+# $\frac{1}{2} x^2$. Seven equal workers on the emulated cluster, a server without a bound. Each
+# gradient is 6 updates late.
 
 
-# %% stale_divergence
+# %% quadratic
 def quadratic(rate, num_steps):
-    """On the server, x after every update, from 1; a worker's gradient is the x that it has pulled."""
+    """On the server, x after every update, from 1; a worker's gradient is the x that it pulled."""
     rank, x, seen = dist.get_rank(), torch.ones(1), []
     if rank == 0:
         for _ in range(num_steps * (dist.get_world_size() - 1)):
@@ -782,26 +909,29 @@ def quadratic(rate, num_steps):
     return None
 
 
-rates = (0.1, 0.2, 0.3)
+# %% stale_divergence
 swings = {}
-for rate in rates:
+print(f"the bound with tau = 6 is {stable_rate(6):.3f}")
+for rate in (0.1, 0.2, 0.3):
     run = ws.run(quadratic, rate, 12, world_size=8, cluster=cluster, compute="none", echo=False)
     swings[f"server, rate {rate}"] = run.values[0]
-    print(f"rate {rate}: the bound with tau = 6 is {stable_rate(6):.3f}; x ends at {run.values[0][-1]:8.2g}", end=", ")
-    print(f"with fresh gradients at {(1 - rate) ** 84:.1g}")
-draw.curves(swings, y_label="x", x_label="update", title="Seven workers, gradients 6 updates late, emulated")
+    late, fresh = run.values[0][-1], (1 - rate) ** 84
+    print(f"rate {rate}: x ends at {late:8.2g}, with fresh gradients at {fresh:.1g}")
+title = "Seven workers, gradients 6 updates late, emulated"
+draw.curves(swings, y_label="x", x_label="update", title=title)
 
 # %% [markdown]
-# **Symptom**: training is fine on one or two workers, and with more it swings, then diverges; nobody changed the
-# model. **Cause**: staleness grows with the workers, N − 1 on average, and the bound on the learning rate falls with
-# it. **Fix**: a smaller rate, fewer workers for each server, a staleness bound, or synchronous training with the
-# time of stragglers bought back by backup workers. Momentum makes it worse: asynchrony acts like momentum of its own
-# (Mitliagkas et al. 2016, *Asynchrony begets Momentum*), so that the two add up.
+# **Symptom**: training is fine on one or two workers, and with more it swings, then diverges;
+# nobody changed the model. **Cause**: staleness grows with the workers, N − 1 on average, and the
+# bound on the learning rate falls with it. **Fix**: a smaller rate, fewer workers for each server,
+# a staleness bound, or synchronous training with the time of stragglers bought back by backup
+# workers. Momentum makes it worse: asynchrony acts like momentum of its own (Mitliagkas et al.
+# 2016, *Asynchrony begets Momentum*), so that the two add up.
 #
 # ### The server that is asynchronous in name only
 #
-# This one waits for worker 1, then for worker 2, and so on. It looks natural, passes every test of its result, and is
-# as slow as all-reduce.
+# This one waits for worker 1, then for worker 2, and so on. It looks natural, passes every test of
+# its result, and is as slow as all-reduce.
 
 
 # %% in_turn
@@ -823,13 +953,16 @@ as_they_come = ws.run(any_comes_first, SIZE, [20] * 6 + [4], cluster=cluster, **
 for name, run, count in (("in turn", in_turn, 7 * 6), ("as they come", as_they_come, 124)):
     print(f"{name:<13} {count / run.end_s:4.0f} gradients/s, emulated on {cluster}")
 draw.timelines(
-    {"in turn": in_turn, "as they come": as_they_come}, title="One slow worker, emulated", streams=["compute"]
+    {"in turn": in_turn, "as they come": as_they_come},
+    title="One slow worker, emulated",
+    streams=["compute"],
 )
 
 # %% [markdown]
-# **Symptom**: the throughput of an asynchronous job is N times that of its slowest worker. **Cause**: a receive that
-# names its source, in a loop over workers; the same happens behind a lock that a worker holds while it computes.
-# **Fix**: take whatever comes first: a receive from any source, or one thread for each caller, as rpc does.
+# **Symptom**: the throughput of an asynchronous job is N times that of its slowest worker.
+# **Cause**: a receive that names its source, in a loop over workers; the same happens behind a lock
+# that a worker holds while it computes. **Fix**: take whatever comes first: a receive from any
+# source, or one thread for each caller, as rpc does.
 #
 # ## 8. Self-check
 #
@@ -847,15 +980,17 @@ quiz.ask("week04", seed=seed)
 # %% [markdown]
 # ## To take with you
 #
-# - Synchronous SGD with N workers is SGD with batch N·B. Its step takes the maximum of N times; a server's throughput
-#   is the sum of N rates, until its link is full.
+# - Synchronous SGD with N workers is SGD with batch N·B. Its step takes the maximum of N times; a
+#   server's throughput is the sum of N rates, until its link is full.
 # - Without a bound gradients are N − 1 updates late on average, whatever the speeds.
-# - On a quadratic the stable rate falls from 2 to 2 sin(π / (2(2τ + 1))): about N times less for N workers.
-# - A staleness bound evens out luck. It does not help against a worker that is always slow; dropping it does.
+# - On a quadratic the stable rate falls from 2 to 2 sin(π / (2(2τ + 1))): about N times less for N
+#   workers.
+# - A staleness bound evens out luck. It does not help against a worker that is always slow;
+#   dropping it does.
 # - Backup workers keep gradients fresh and drop the slowest few, which are those that cost most.
-# - Large batches: scale the rate with the batch, warm up, and give each layer its own rate (LARS, LAMB). All of it
-#   ends where the gradient has no noise left.
+# - Large batches: scale the rate with the batch, warm up, and give each layer its own rate (LARS,
+#   LAMB). All of it ends where the gradient has no noise left.
 #
-# **Now the lab**: [lab 4, parameter server](../labs/lab04/lab04.ipynb). Your server keeps a bound, and its workers
-# find out only by waiting. Then **week 5**, [*Say less*](week05_say_less.ipynb): when the link is full, send fewer
-# bytes.
+# **Now the lab**: [lab 4, parameter server](../labs/lab04/lab04.ipynb). Your server keeps a bound,
+# and its workers find out only by waiting. Then **week 5**, [*Say less*](week05_say_less.ipynb):
+# when the link is full, send fewer bytes.

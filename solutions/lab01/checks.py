@@ -1,4 +1,4 @@
-"""Hidden checks of lab 1: the student's functions run on ranks in the sandbox, all expectations are computed here."""
+"""Hidden checks of lab 1: functions run on ranks, and the judge computes what to expect."""
 
 from __future__ import annotations
 
@@ -38,18 +38,20 @@ Steps = list[list[torch.Tensor]]  # [step][rank]: sample indices
 
 
 def classifier(state: Tensors) -> nn.Sequential:
-    """A model with these parameters and buffers, of their dtype: with BatchNorm when the state has its statistics."""
+    """A model with these tensors and their dtype, with BatchNorm if they include its statistics."""
     if "0.running_mean" in state:
         model = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3))
     else:
         width = len(state["0.bias"])
-        model = nn.Sequential(nn.Linear(5, width), nn.Tanh(), nn.Linear(width, 3)).to(state["0.weight"].dtype)
+        model = nn.Sequential(nn.Linear(5, width), nn.Tanh(), nn.Linear(width, 3)).to(
+            state["0.weight"].dtype
+        )
     model.load_state_dict(state)
     return model
 
 
 def buffered_model(tensors: Tensors) -> nn.Module:
-    """A model with a frozen parameter and buffers of three dtypes, one of them not persistent, holding these values."""
+    """A model with a frozen parameter and buffers of three dtypes, one of them not persistent."""
     model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2))
     model[1].bias.requires_grad_(False)
     model.register_buffer("history", torch.zeros(3, dtype=torch.float64), persistent=False)
@@ -65,7 +67,7 @@ def every_tensor(model: nn.Module) -> Tensors:
 
 
 class TimedClassifier(nn.Module):
-    """A linear classifier that takes a known time for every sample, forward and backward together."""
+    """A linear classifier that takes a known time for each sample, forward and backward."""
 
     def __init__(self, sample_s: float) -> None:
         super().__init__()
@@ -82,11 +84,14 @@ class TimedClassifier(nn.Module):
 
 
 def refuse_wrappers() -> None:
-    """Makes torch's own gradient bucketing unusable on this rank: under DDP, and by itself."""
+    """Make torch's own gradient bucketing unusable on this rank, under DDP and by itself."""
     from worldsize.emulate.conductor import Forbidden
 
     def refuse(*args: Any, **kwargs: Any) -> None:
-        raise Forbidden("torch's DistributedDataParallel and its Reducer are not allowed here: this is what you build")
+        raise Forbidden(
+            "torch's DistributedDataParallel and its Reducer are not allowed here: this is what you"
+            " build"
+        )
 
     dist.Reducer.__init__ = refuse  # pyright: ignore[reportPrivateImportUsage]
 
@@ -101,13 +106,20 @@ def batches_on_rank(student: Any, calls: list[list[int]]) -> list[Any]:
 
 def broadcast_on_rank(student: Any, tensors: Tensors) -> dict[str, Tensors]:
     model = buffered_model(tensors)
-    held: Tensors = dict(model.named_parameters())  # what an optimiser made before the call would hold
+    held: Tensors = dict(
+        model.named_parameters()
+    )  # what an optimiser made before the call would hold
     student.broadcast_model(model)
     return {"held": held, "model": every_tensor(model)}
 
 
 def average_on_rank(
-    student: Any, state: Tensors, frozen: list[str], images: torch.Tensor, labels: torch.Tensor, empty: str
+    student: Any,
+    state: Tensors,
+    frozen: list[str],
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    empty: str,
 ) -> dict[str, Any]:
     model = classifier(state)
     for name, parameter in model.named_parameters():
@@ -121,8 +133,12 @@ def average_on_rank(
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-def average_given_on_rank(student: Any, num_local_samples: int, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-    model = nn.Sequential(*[nn.Linear(gradient.shape[1], gradient.shape[0], bias=False) for gradient in gradients])
+def average_given_on_rank(
+    student: Any, num_local_samples: int, gradients: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    model = nn.Sequential(
+        *[nn.Linear(gradient.shape[1], gradient.shape[0], bias=False) for gradient in gradients]
+    )
     for layer, gradient in zip(model, gradients, strict=True):
         layer.weight.grad = gradient
     student.average_gradients(model, num_local_samples)
@@ -130,7 +146,7 @@ def average_given_on_rank(student: Any, num_local_samples: int, gradients: list[
 
 
 def memory_of_average_on_rank(student: Any, shapes: list[list[int]], num_local_samples: int) -> Any:
-    """The most bytes of tensors at once while gradients of these shapes are averaged, and the gradients' own."""
+    """The most bytes of tensors at once while gradients are averaged, gradients included."""
     model = nn.Sequential(*[nn.Linear(shape[1], shape[0], bias=False) for shape in shapes])
     for parameter in model.parameters() if num_local_samples else ():
         parameter.grad = torch.ones_like(parameter)
@@ -149,7 +165,7 @@ def synchronise_on_rank(student: Any, tensors: Tensors) -> Tensors:
 
 
 def counting_classifier(state: Tensors) -> tuple[nn.Module, list[int]]:
-    """A model, and the number of samples of every batch that goes through it."""
+    """A model, and a list of the number of samples in every batch that goes through it."""
     model, num_rows = classifier(state), []
     model.register_forward_pre_hook(lambda module, inputs: num_rows.append(len(inputs[0])))
     return model, num_rows
@@ -169,13 +185,17 @@ def train_with_given_batches(
         asked = {"num_samples": num_samples, "batch_size": batch_size, "seed": seed}
         for name, value in given.items():
             if asked[name] != value:
-                raise ValueError(f"train called rank_batches with another {name} than it was called with itself")
+                raise ValueError(
+                    f"train called rank_batches with another {name} than it was called with itself"
+                )
         if epoch not in range(len(epochs)):
             raise ValueError("train called rank_batches with an epoch outside 0 ... num_epochs - 1")
         if world_size == 1:
             return [torch.cat(parts) for parts in epochs[epoch]]
         if rank not in range(world_size) or world_size != len(epochs[epoch][0]):
-            raise ValueError("train called rank_batches with a rank or world_size that this run does not have")
+            raise ValueError(
+                "train called rank_batches with a rank or world_size that this run does not have"
+            )
         return [parts[rank] for parts in epochs[epoch]]
 
     with mock.patch.object(student, "rank_batches", rank_batches):
@@ -191,14 +211,20 @@ def weights_on_rank(
     return {"model": every_tensor(model), "num_rows": sum(num_rows)}
 
 
-def losses_on_rank(student: Any, data: Tensors, epochs: list[Steps], settings: dict[str, Any], state: Tensors) -> Any:
+def losses_on_rank(
+    student: Any, data: Tensors, epochs: list[Steps], settings: dict[str, Any], state: Tensors
+) -> Any:
     return train_with_given_batches(student, classifier(state), data, epochs, settings)
 
 
 def memory_of_training_on_rank(
-    student: Any, data: Tensors, trainings: list[list[Steps]], settings: dict[str, Any], state: Tensors
+    student: Any,
+    data: Tensors,
+    trainings: list[list[Steps]],
+    settings: dict[str, Any],
+    state: Tensors,
 ) -> Any:
-    """For each training of one model, the most bytes of tensors at once and the samples that went through the model."""
+    """For each training of a model, its most bytes of tensors at once and its samples."""
     import gc
 
     model, num_rows = counting_classifier(state)
@@ -222,14 +248,21 @@ def timed_training_on_rank(
 
 
 def own_weights_on_rank(
-    student: Any, data: Tensors, world_size: int, settings: dict[str, Any], rank: int, state: Tensors
+    student: Any,
+    data: Tensors,
+    world_size: int,
+    settings: dict[str, Any],
+    rank: int,
+    state: Tensors,
 ) -> dict[str, Any]:
     refuse_wrappers()
     torch.manual_seed(rank)  # ranks need not share torch's global random state
     model, num_rows = counting_classifier(state)
     student.train(model, data["images"], data["labels"], **settings)
     batches = [
-        student.rank_batches(len(data["images"]), settings["batch_size"], epoch, settings["seed"], rank, world_size)
+        student.rank_batches(
+            len(data["images"]), settings["batch_size"], epoch, settings["seed"], rank, world_size
+        )
         for epoch in range(settings["num_epochs"])
     ]
     return {"model": every_tensor(model), "num_rows": sum(num_rows), "batches": batches}
@@ -243,18 +276,22 @@ def whole(rng: torch.Generator, low: int, high: int) -> int:
     return int(torch.randint(low, high + 1, (), generator=rng))
 
 
-def random_state(rng: torch.Generator, dtype: torch.dtype = torch.float32, width: int = 7) -> Tensors:
+def random_state(
+    rng: torch.Generator, dtype: torch.dtype = torch.float32, width: int = 7
+) -> Tensors:
     shapes = {"0.weight": (width, 5), "0.bias": (width,), "2.weight": (3, width), "2.bias": (3,)}
     return {name: torch.randn(shape, generator=rng, dtype=dtype) for name, shape in shapes.items()}
 
 
-def random_data(rng: torch.Generator, num_samples: int, dtype: torch.dtype = torch.float32) -> Tensors:
+def random_data(
+    rng: torch.Generator, num_samples: int, dtype: torch.dtype = torch.float32
+) -> Tensors:
     images = torch.randn(num_samples, 5, generator=rng, dtype=dtype)
     return {"images": images, "labels": torch.randint(3, (num_samples,), generator=rng)}
 
 
 def random_tensors(rng: torch.Generator) -> Tensors:
-    """Values for a `buffered_model`; its integers are too large to survive a detour through float32."""
+    """Values for a `buffered_model`, with integers too large to survive in float32."""
     values = {}
     for name, tensor in every_tensor(buffered_model({})).items():
         if tensor.is_floating_point():
@@ -269,7 +306,10 @@ def random_epochs(
 ) -> list[Steps]:
     """Batches as `rank_batches` might give them, of all ranks."""
     orders = [torch.randperm(num_samples, generator=rng) for _ in range(num_epochs)]
-    return [[list(batch.tensor_split(world_size)) for batch in order.split(batch_size)] for order in orders]
+    return [
+        [list(batch.tensor_split(world_size)) for batch in order.split(batch_size)]
+        for order in orders
+    ]
 
 
 def entry(value: Any, name: str) -> Any:
@@ -281,7 +321,11 @@ def is_close(value: Any, wanted: Tensors) -> bool:
     """True when all the wanted tensors are in `value`, up to rounding."""
     for name, expected in wanted.items():
         actual = entry(value, name)
-        if not isinstance(actual, torch.Tensor) or actual.shape != expected.shape or actual.dtype != expected.dtype:
+        if (
+            not isinstance(actual, torch.Tensor)
+            or actual.shape != expected.shape
+            or actual.dtype != expected.dtype
+        ):
             return False
         if not torch.allclose(actual, expected, rtol=1e-3, atol=1e-5):
             return False
@@ -338,13 +382,18 @@ def read_epoch(values: list[Any], num_samples: int, batch_size: int) -> Steps:
             raise CheckFailed(
                 "as many steps on every rank",
                 "lists of different lengths",
-                "A rank whose part is empty still needs an entry for it, or the others wait for it.",
+                "A rank whose part is empty still needs an entry for it, or the others wait"
+                " for it.",
             )
         if len(parts) != num_steps:
             hint = "batch_size is the size of the global batch, of all ranks together."
             if rest and len(parts) == num_steps - 1:
                 hint = "The last batch is shorter than the others, and it is kept."
-            raise CheckFailed("one step for every global batch", f"{len(parts)} in place of {num_steps} steps", hint)
+            raise CheckFailed(
+                "one step for every global batch",
+                f"{len(parts)} in place of {num_steps} steps",
+                hint,
+            )
     steps = [list(parts) for parts in zip(*parts_by_rank, strict=True)]
     for number, parts in enumerate(steps):
         refuse_bad_step(parts, min(batch_size, num_samples - number * batch_size))
@@ -359,13 +408,17 @@ def read_epoch(values: list[Any], num_samples: int, batch_size: int) -> Steps:
 
 
 def refuse_bad_step(parts: list[torch.Tensor], num_samples: int) -> None:
-    """Raises CheckFailed unless these parts share out one global batch of this many samples."""
+    """Raise CheckFailed unless these parts share out one global batch of this many samples."""
     sizes = [len(part) for part in parts]
     picture = partial(draw_sizes, sizes, num_samples)
     if len(parts) > 1 and all(size == num_samples for size in sizes):
         raise CheckFailed(
             "every rank to get its own part of a global batch",
-            "the same data everywhere" if all(torch.equal(part, parts[0]) for part in parts) else "a whole batch each",
+            (
+                "the same data everywhere"
+                if all(torch.equal(part, parts[0]) for part in parts)
+                else "a whole batch each"
+            ),
             "Split each global batch among the ranks: the parts together have batch_size samples.",
             picture,
         )
@@ -387,17 +440,24 @@ def refuse_bad_step(parts: list[torch.Tensor], num_samples: int) -> None:
         raise CheckFailed(
             "disjoint parts",
             "a sample on two ranks in one step",
-            "All ranks must draw the same order, from a generator of their own seeded alike, and cut it alike.",
+            "All ranks must draw the same order, from a generator of their own seeded alike, and"
+            " cut it alike.",
         )
 
 
 def draw_sizes(sizes: list[int], num_samples: int) -> Drawn:
-    """How many samples of one global batch each rank got; which of them get one more is open."""
+    """The number of samples of one global batch on each rank; any ranks may get the extra ones."""
     from worldsize.draw.contrast import bars  # matplotlib is imported only where something is drawn
 
-    fair = [len(part) for part in torch.arange(num_samples).tensor_split(len(sizes))]  # the longest first
-    by_size = sorted(range(len(sizes)), key=lambda rank: -sizes[rank])  # a larger part may be on any rank
-    expected = {f"rank {rank}": float(size) for rank, size in sorted(zip(by_size, fair, strict=True))}
+    fair = [
+        len(part) for part in torch.arange(num_samples).tensor_split(len(sizes))
+    ]  # the longest first
+    by_size = sorted(
+        range(len(sizes)), key=lambda rank: -sizes[rank]
+    )  # a larger part may be on any rank
+    expected = {
+        f"rank {rank}": float(size) for rank, size in sorted(zip(by_size, fair, strict=True))
+    }
     actual = {f"rank {rank}": float(size) for rank, size in enumerate(sizes)}
     return bars(expected, actual, "Samples of one global batch on each rank", "samples")
 
@@ -412,7 +472,9 @@ def read_losses(value: Any, num_steps: int, rank: int) -> torch.Tensor:
     if not isinstance(value, list | tuple):
         raise CheckFailed(wanted, f"{value!r:.60} on rank {rank}")
     if len(value) != num_steps:
-        raise CheckFailed(wanted, f"{len(value)} of them on rank {rank}", "One loss for every global batch.")
+        raise CheckFailed(
+            wanted, f"{len(value)} of them on rank {rank}", "One loss for every global batch."
+        )
     try:
         return torch.tensor([float(loss) for loss in value])
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -428,7 +490,11 @@ def mean_gradient(state: Tensors, images: torch.Tensor, labels: torch.Tensor) ->
 
 def weighted_sum(gradients: list[Tensors], weights: list[float]) -> Tensors:
     return {
-        name: torch.stack([w * gradient[name] for gradient, w in zip(gradients, weights, strict=True)]).sum(dim=0)
+        name: (
+            torch.stack(
+                [w * gradient[name] for gradient, w in zip(gradients, weights, strict=True)]
+            ).sum(dim=0)
+        )
         for name in gradients[0]
     }
 
@@ -436,7 +502,7 @@ def weighted_sum(gradients: list[Tensors], weights: list[float]) -> Tensors:
 def train_in_one_process(
     state: Tensors, data: Tensors, steps: Steps, lr: float
 ) -> tuple[Tensors, list[list[torch.Tensor]]]:
-    """The weights after one SGD step for each global batch, and the losses of the samples by step and part."""
+    """The weights after one SGD step a batch, and the losses of samples by step and part."""
     weights, losses = state, []
     for parts in steps:
         batch = torch.cat(parts)
@@ -448,28 +514,42 @@ def train_in_one_process(
     return weights, losses
 
 
-def expect_trained(values: list[Any], states: list[Tensors], data: Tensors, epochs: list[Steps], lr: float) -> None:
-    """Raises CheckFailed unless every rank holds the weights of one process and has computed only its own parts."""
+def expect_trained(
+    values: list[Any], states: list[Tensors], data: Tensors, epochs: list[Steps], lr: float
+) -> None:
+    """Raise CheckFailed unless every rank has one process's weights and computed its own parts."""
     steps = [parts for epoch in epochs for parts in epoch]
     wanted, _ = train_in_one_process(states[0], data, steps, lr)
     mistakes = [
         (states[0], "The weights are still those of the start: no step was taken."),
         (
             train_in_one_process(states[0], data, len(epochs) * epochs[0], lr)[0],
-            "These are the weights after every epoch in the order of epoch 0: hand the epoch on to rank_batches.",
+            (
+                "These are the weights after every epoch in the order of epoch 0: hand the epoch on"
+                " to rank_batches."
+            ),
         ),
         (
             train_in_one_process(states[0], data, steps, lr * len(values))[0],
-            "The steps are as many times too long as there are ranks: a sum of gradients, not a mean.",
+            (
+                "The steps are as many times too long as there are ranks: a sum of gradients, not a"
+                " mean."
+            ),
         ),
         (
             train_in_one_process(states[0], data, steps, lr / len(values))[0],
-            "The steps are as many times too short as there are ranks: the mean was divided once too often.",
+            (
+                "The steps are as many times too short as there are ranks: the mean was divided"
+                " once too often."
+            ),
         ),
     ]
     otherwise = "Check zero_grad, the average of the gradients and the step, in this order."
     if not all(is_close(entry(value, "model"), as_tensors(values[0])) for value in values):
-        otherwise = "The ranks end with different weights: they must start alike, and step along the same gradient."
+        otherwise = (
+            "The ranks end with different weights: they must start alike, and step along the same"
+            " gradient."
+        )
     for rank, value in enumerate(values):
         hint = hint_for(entry(value, "model"), mistakes, otherwise)
         expect_tensors(entry(value, "model"), wanted, "the trained", rank, hint)
@@ -478,28 +558,38 @@ def expect_trained(values: list[Any], states: list[Tensors], data: Tensors, epoc
         num_rows, own = entry(value, "num_rows"), sum(len(parts[rank]) for parts in steps)
         if type(num_rows) is not int or num_rows != own:
             amount = (
-                "all samples of every" if type(num_rows) is int and num_rows == everyone else "other samples of the"
+                "all samples of every"
+                if type(num_rows) is int and num_rows == everyone
+                else "other samples of the"
             )
             raise CheckFailed(
                 "each rank's model to see only its own part of every global batch, once",
                 f"{amount} batch on rank {rank}",
-                "The ranks are there to share the work: compute this rank's part, and let the average do the rest.",
+                "The ranks are there to share the work: compute this rank's part, and let the"
+                " average do the rest.",
             )
 
 
 def as_tensors(value: Any) -> Tensors:
     """The trained tensors that a rank returned, without anything else that may be among them."""
     model = entry(value, "model")
-    return {name: t for name, t in model.items() if isinstance(t, torch.Tensor)} if isinstance(model, dict) else {}
+    return (
+        {name: t for name, t in model.items() if isinstance(t, torch.Tensor)}
+        if isinstance(model, dict)
+        else {}
+    )
 
 
 # rank_batches: the inputs and outputs are plain, so one process asks for the parts of every rank.
 
 
-def ask_for_epoch(student: Any, rng: torch.Generator, num_samples: int, batch_size: int, world_size: int) -> Steps:
+def ask_for_epoch(
+    student: Any, rng: torch.Generator, num_samples: int, batch_size: int, world_size: int
+) -> Steps:
     epoch, seed = whole(rng, 0, 9), whole(rng, 0, MAX_SEED)
     calls = [
-        [whole(rng, 0, MAX_SEED), num_samples, batch_size, epoch, seed, rank, world_size] for rank in range(world_size)
+        [whole(rng, 0, MAX_SEED), num_samples, batch_size, epoch, seed, rank, world_size]
+        for rank in range(world_size)
     ]
     (values,) = student.run(batches_on_rank, calls, world_size=1)
     return read_epoch(listed(values, world_size), num_samples, batch_size)
@@ -512,26 +602,38 @@ def listed(values: Any, length: int) -> list[Any]:
 
 @points(1, cell="check_rank_batches")
 def check_parts_make_up_each_batch(student, rng):
-    """At every step the parts of the ranks are disjoint, equal in size, and make up the global batch."""
+    """At every step the parts of the ranks are disjoint, equal in size, and make up the global
+    batch.
+    """
     world_size = whole(rng, 2, 4)
     batch_size = world_size * whole(rng, 2, 5)
-    num_steps = whole(rng, 5, 8)  # of few samples, parts of two different orders may be disjoint by chance
+    num_steps = whole(
+        rng, 5, 8
+    )  # of few samples, parts of two different orders may be disjoint by chance
     ask_for_epoch(student, rng, batch_size * num_steps, batch_size, world_size)
 
 
 @points(1, cell="check_rank_batches")
 def check_uneven_sizes_lose_nothing(student, rng):
-    """When sizes do not divide, no sample is lost, parts differ by at most one, and every rank has as many steps."""
+    """When sizes do not divide, no sample is lost, parts differ by at most one, and every rank has
+    as many steps.
+    """
     world_size = whole(rng, 3, 4)
     batch_size = 2 * world_size + 1
     num_left_over = whole(rng, 1, world_size - 1)  # fewer than ranks: someone's part is empty
-    ask_for_epoch(student, rng, batch_size * whole(rng, 2, 4) + num_left_over, batch_size, world_size)
+    ask_for_epoch(
+        student, rng, batch_size * whole(rng, 2, 4) + num_left_over, batch_size, world_size
+    )
 
 
 @points(1, cell="check_rank_batches")
 def check_every_epoch_has_a_new_order(student, rng):
     """Every epoch goes through the samples in another order."""
-    seed, global_seed, world_size = whole(rng, 0, MAX_SEED), whole(rng, 0, MAX_SEED), whole(rng, 1, 3)
+    seed, global_seed, world_size = (
+        whole(rng, 0, MAX_SEED),
+        whole(rng, 0, MAX_SEED),
+        whole(rng, 1, 3),
+    )
     calls = [[global_seed, 48, 12, epoch, seed, 0, world_size] for epoch in range(3)]
     (values,) = student.run(batches_on_rank, calls, world_size=1)
     orders = [read_order(value) for value in listed(values, 3)]
@@ -545,7 +647,9 @@ def check_every_epoch_has_a_new_order(student, rng):
 
 @points(1, cell="check_rank_batches")
 def check_order_depends_on_the_seed_alone(student, rng):
-    """The order follows from seed and epoch: another seed gives another order, the global random state does not."""
+    """The order follows from seed and epoch: another seed gives another order, the global random
+    state does not.
+    """
     epoch, seed, global_seed = whole(rng, 0, 1), whole(rng, 1, MAX_SEED), whole(rng, 0, MAX_SEED)
     calls = [
         [global_seed, 48, 12, epoch, seed, 0, 2],
@@ -561,7 +665,11 @@ def check_order_depends_on_the_seed_alone(student, rng):
             "Ranks need not share the global state: draw from a torch.Generator of your own.",
         )
     if first == other_seed:
-        raise CheckFailed("another order for another seed", "the same one", "Seed the generator from seed and epoch.")
+        raise CheckFailed(
+            "another order for another seed",
+            "the same one",
+            "Seed the generator from seed and epoch.",
+        )
 
 
 def read_order(value: Any) -> list[list[int]]:
@@ -575,12 +683,16 @@ def read_order(value: Any) -> list[list[int]]:
 def broadcast(student: Any, rng: torch.Generator) -> tuple[list[Any], list[Tensors]]:
     """What every rank held and holds after the broadcast, and what each had before."""
     tensors = [random_tensors(rng) for _ in range(whole(rng, 2, 4))]
-    values = student.run(broadcast_on_rank, world_size=len(tensors), each=[(own,) for own in tensors])
+    values = student.run(
+        broadcast_on_rank, world_size=len(tensors), each=[(own,) for own in tensors]
+    )
     return values, tensors
 
 
-def expect_rank_0s(values: list[Any], tensors: list[Tensors], names: list[str], otherwise: str) -> None:
-    """Raises CheckFailed unless the named tensors of every rank are exactly those of rank 0."""
+def expect_rank_0s(
+    values: list[Any], tensors: list[Tensors], names: list[str], otherwise: str
+) -> None:
+    """Raise CheckFailed unless the named tensors of every rank are exactly those of rank 0."""
     wanted = {name: tensors[0][name] for name in names}
     for rank, value in enumerate(values):
         own = {name: tensors[rank][name] for name in names}
@@ -616,7 +728,7 @@ def is_buffer(name: str) -> bool:
 
 @points(1, cell="check_broadcast_model")
 def check_parameters_become_those_of_rank_0(student, rng):
-    """Every parameter, also a frozen one, becomes that of rank 0 on every rank."""
+    """Every parameter, even a frozen one, becomes that of rank 0 on every rank."""
     values, tensors = broadcast(student, rng)
     names = [name for name in tensors[0] if not is_buffer(name)]
     hint = "All parameters take the values of rank 0: no average, and none left out."
@@ -625,7 +737,9 @@ def check_parameters_become_those_of_rank_0(student, rng):
 
 @points(1, cell="check_broadcast_model")
 def check_buffers_become_those_of_rank_0(student, rng):
-    """Every buffer becomes that of rank 0 on every rank: floats, integers, and what state_dict leaves out."""
+    """Every buffer becomes that of rank 0 on every rank: floats, integers, and what state_dict
+    leaves out.
+    """
     values, tensors = broadcast(student, rng)
     names = [name for name in tensors[0] if is_buffer(name)]
     hint = "All of model.buffers() take exactly the values of rank 0, each in its own dtype."
@@ -634,10 +748,13 @@ def check_buffers_become_those_of_rank_0(student, rng):
 
 @points(1, cell="check_broadcast_model")
 def check_broadcast_is_in_place(student, rng):
-    """An optimiser made before the broadcast still holds the parameters of the model."""
+    """An optimiser created before the broadcast still holds the parameters of the model."""
     values, tensors = broadcast(student, rng)
     names = [name for name in tensors[0] if not is_buffer(name)]
-    hint = "The Parameter objects of before must receive the values; do not put new ones in their place."
+    hint = (
+        "The Parameter objects of before must receive the values; do not put new ones in their"
+        " place."
+    )
     expect_rank_0s([entry(value, "held") for value in values], tensors, names, hint)
 
 
@@ -652,7 +769,7 @@ def expect_average(
     frozen: list[str] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> list[Any]:
-    """The gradients of every rank after the average; raises CheckFailed unless they are those of the global batch."""
+    """The gradients of every rank after the average, if they are those of the global batch."""
     state, data = random_state(rng, dtype), random_data(rng, sum(counts), dtype)
     images, labels = data["images"].split(counts), data["labels"].split(counts)
     each = list(zip(images, labels, empties or [""] * len(counts), strict=True))
@@ -669,29 +786,49 @@ def expect_average(
     mistakes = [
         (
             weighted_sum(local, [1] * num_ranks),
-            "These are as many times too large as there are ranks: a sum, not a mean."
-            if len(set(counts)) == 1
-            else "That is the sum of the gradients of the ranks, not their mean weighted by samples.",
+            (
+                "These are as many times too large as there are ranks: a sum, not a mean."
+                if len(set(counts)) == 1
+                else (
+                    "That is the sum of the gradients of the ranks, not their mean weighted by"
+                    " samples."
+                )
+            ),
         ),
         (
             weighted_sum(local, [1 / num_ranks] * num_ranks),
-            "That is the unweighted mean over the ranks: a rank with more samples must count for more.",
+            (
+                "That is the unweighted mean over the ranks: a rank with more samples must count"
+                " for more."
+            ),
         ),
         (
             weighted_sum(local, [bool(count) / sum(map(bool, counts)) for count in counts]),
-            "That is the unweighted mean over the ranks that have samples: one with more must count for more.",
+            (
+                "That is the unweighted mean over the ranks that have samples: one with more must"
+                " count for more."
+            ),
         ),
         (
             weighted_sum(local, [float(count) for count in counts]),
-            "That is the sum over all samples: divide by the number of samples on all ranks together.",
+            (
+                "That is the sum over all samples: divide by the number of samples on all ranks"
+                " together."
+            ),
         ),
         (
             weighted_sum(local, [count / num_samples / num_ranks for count in counts]),
-            "These are as many times too small as there are ranks: the mean was divided once too often.",
+            (
+                "These are as many times too small as there are ranks: the mean was divided once"
+                " too often."
+            ),
         ),
     ]
     for rank, value in enumerate(values):
-        own = (local[rank], f"Rank {rank} still has the gradient of its own samples: nothing was exchanged.")
+        own = (
+            local[rank],
+            f"Rank {rank} still has the gradient of its own samples: nothing was exchanged.",
+        )
         hint = hint_for(value, [own, *mistakes], hint_for_shape(value, trained))
         picture = partial(draw_weights, value, local, counts, rank)
         expect_tensors(value, wanted, "the gradient of", rank, hint, picture=picture)
@@ -703,13 +840,17 @@ def draw_weights(value: Any, local: list[Tensors], counts: list[int], rank: int)
     from worldsize.draw.contrast import bars
 
     busy = [other for other, count in enumerate(counts) if count]
-    names = [name for name, tensor in local[0].items() if isinstance(entry(value, name), torch.Tensor)]
+    names = [
+        name for name, tensor in local[0].items() if isinstance(entry(value, name), torch.Tensor)
+    ]
     expected = {f"rank {other}'s gradient": counts[other] / sum(counts) for other in busy}
     actual = dict.fromkeys(expected, float("nan"))
     if not names:
         actual = {}
     elif all(value[name].shape == local[0][name].shape for name in names):
-        own = torch.stack([torch.cat([local[other][name].flatten() for name in names]) for other in busy], dim=1)
+        own = torch.stack(
+            [torch.cat([local[other][name].flatten() for name in names]) for other in busy], dim=1
+        )
         result = torch.cat([value[name].flatten().to(own.dtype) for name in names])
         if result.isfinite().all():
             weights = torch.linalg.lstsq(own.double(), result.double()[:, None]).solution.flatten()
@@ -718,36 +859,55 @@ def draw_weights(value: Any, local: list[Tensors], counts: list[int], rank: int)
 
 
 def hint_for_shape(value: Any, names: list[str]) -> str:
-    """A hint that follows from what kind of gradient is there, when its values fit no known mistake."""
+    """A hint by the kind of gradient, when its values fit no known mistake."""
     tensors = [entry(value, name) for name in names]
     if any(tensor is None for tensor in tensors):
         return "A rank without a gradient receives the result like every other rank."
     if any(isinstance(tensor, torch.Tensor) and tensor.isnan().any() for tensor in tensors):
-        return "The nan of a rank without samples spreads to all: 0 * nan is nan, so it must be replaced, not weighted."
-    return "Weigh each rank's gradient by its samples, add up, and divide by the samples of all ranks."
+        return (
+            "The nan of a rank without samples spreads to all: 0 * nan is nan, so it must be"
+            " replaced, not weighted."
+        )
+    return (
+        "Weigh each rank's gradient by its samples, add up, and divide by the samples of all ranks."
+    )
 
 
-def given_gradients(rng: torch.Generator, num_ranks: int) -> tuple[list[tuple[int, list[torch.Tensor]]], int]:
+def given_gradients(
+    rng: torch.Generator, num_ranks: int
+) -> tuple[list[tuple[int, list[torch.Tensor]]], int]:
     """The count and the gradients of each rank, and the bytes of one rank's gradients."""
     shapes = [(whole(rng, 30, 60), whole(rng, 30, 60)) for _ in range(3)]
-    gradients = [[torch.rand(shape, generator=rng) + 0.5 for shape in shapes] for _ in range(num_ranks)]
+    gradients = [
+        [torch.rand(shape, generator=rng) + 0.5 for shape in shapes] for _ in range(num_ranks)
+    ]
     count = whole(rng, 2, 9)
     return [(count, of_rank) for of_rank in gradients], sum(one.nbytes for one in gradients[0])
 
 
 @points(1, cell="check_average_gradients")
 def check_result_is_made_of_what_travels(student, rng):
-    """A rank knows of the others by what it receives: one number that is changed on its way changes the result."""
+    """A rank knows of the others by what it receives: one number that is changed on its way changes
+    the result.
+    """
     num_ranks = 3  # an odd number: as many changed signs of a count do not cancel
     each, _ = given_gradients(rng, num_ranks)
     clean = student.emulated(average_given_on_rank, world_size=num_ranks, each=each)
     num_sends = [sum(map(sends_numbers, clean.timeline.of(rank))) for rank in range(num_ranks)]
     if not min(num_sends):
-        raise CheckFailed("every rank to send numbers", f"{num_sends} calls on the ranks that send any")
-    after_calls = whole(rng, 0, min(num_sends) - 1)  # so that one of them follows, also where others are in between
-    errors = [SilentError(rank, after_calls, seed=whole(rng, 0, MAX_SEED)) for rank in range(num_ranks)]
+        raise CheckFailed(
+            "every rank to send numbers", f"{num_sends} calls on the ranks that send any"
+        )
+    after_calls = whole(
+        rng, 0, min(num_sends) - 1
+    )  # so that one of them follows, also where others are in between
+    errors = [
+        SilentError(rank, after_calls, seed=whole(rng, 0, MAX_SEED)) for rank in range(num_ranks)
+    ]
     try:
-        spoilt = student.emulated(average_given_on_rank, world_size=num_ranks, each=each, faults=errors)
+        spoilt = student.emulated(
+            average_given_on_rank, world_size=num_ranks, each=each, faults=errors
+        )
     except StudentFailed:
         return  # it shows: objects that were pickled can no longer be read
     if plain(clean.values) == plain(spoilt.values):
@@ -759,14 +919,17 @@ def check_result_is_made_of_what_travels(student, rng):
 
 
 def sends_numbers(event: Event) -> bool:
-    """True for a call with numbers that leave its rank: a barrier has none, and a message's are its sender's."""
+    """True for a call whose numbers leave its rank: no barrier, and no receive."""
     return event.kind == COMMUNICATION and event.size_bytes > 0 and event.name != "recv"
 
 
 def plain(values: list[Any]) -> list[Any]:
     """The numbers of lists of tensors, to compare; None for anything else."""
     lists = [value if isinstance(value, list) else [] for value in values]
-    return [[one.tolist() if isinstance(one, torch.Tensor) else None for one in value] for value in lists]
+    return [
+        [one.tolist() if isinstance(one, torch.Tensor) else None for one in value]
+        for value in lists
+    ]
 
 
 @points(1, cell="check_average_gradients", needs=NEEDS_TALK)
@@ -777,14 +940,18 @@ def check_equal_parts_give_the_mean(student, rng):
 
 @points(1.5, cell="check_average_gradients", needs=NEEDS_TALK)
 def check_uneven_parts_are_weighted(student, rng):
-    """Ranks with more samples count for more, so that the result is the gradient over the global batch."""
+    """Ranks with more samples count for more, so that the result is the gradient over the global
+    batch.
+    """
     counts = torch.randperm(5, generator=rng)[: whole(rng, 2, 4)] + 1  # no two alike
     expect_average(student, rng, counts.tolist())
 
 
 @points(1, cell="check_average_gradients", needs=NEEDS_TALK)
 def check_rank_without_samples_takes_part(student, rng):
-    """A rank without samples counts as zero, be its gradient None or nan, and receives the result."""
+    """A rank without samples counts as zero, whether its gradient is None or nan, and receives the
+    result.
+    """
     ranks = torch.randperm(4, generator=rng).tolist()
     counts, empties = [whole(rng, 1, 2), whole(rng, 3, 5), 0, 0], ["", "", "none", "nan"]
     expect_average(student, rng, [counts[i] for i in ranks], [empties[i] for i in ranks])
@@ -807,60 +974,91 @@ def check_frozen_parameters_stay_without_gradient(student, rng):
 
 
 def least_bytes(timeline: Timeline, num_ranks: int) -> float:
-    """The bytes that all ranks together must send for the operations of a run, whatever the algorithm of each."""
-    ways = {"all_reduce": 2 * (num_ranks - 1), "broadcast": num_ranks - 1, "reduce": num_ranks - 1, "send": 1}
-    done = [parts[0] for parts in operations(timeline.events)]  # one event of each, a message's send
+    """The bytes that all ranks together must send for a run's operations, by any algorithm."""
+    ways = {
+        "all_reduce": 2 * (num_ranks - 1),
+        "broadcast": num_ranks - 1,
+        "reduce": num_ranks - 1,
+        "send": 1,
+    }
+    done = [
+        parts[0] for parts in operations(timeline.events)
+    ]  # one event of each, a message's send
     return sum(ways.get(one.name, 0) * one.size_bytes for one in done if one.kind == COMMUNICATION)
 
 
 def expect_bytes(timeline: Timeline, num_ranks: int, least: int, most: int, what: str) -> None:
-    """Raises CheckFailed unless all ranks together had to send as many bytes as that."""
+    """Raise CheckFailed unless all ranks together had to send as many bytes as that."""
     sent = least_bytes(timeline, num_ranks)
     picture = partial(draw_bytes, least, sent)
     if sent > most:
-        hint = "Each gradient goes through one all-reduce; samples, and what is alike everywhere, stay where they are."
-        raise CheckFailed(f"at most {most:,} bytes from {num_ranks} ranks: {what}", f"{sent:,.0f}", hint, picture)
+        hint = (
+            "Each gradient goes through one all-reduce; samples, and what is alike everywhere, stay"
+            " where they are."
+        )
+        raise CheckFailed(
+            f"at most {most:,} bytes from {num_ranks} ranks: {what}", f"{sent:,.0f}", hint, picture
+        )
     if sent < least:
         hint = "Every rank has to learn of the gradients of all others, in their own dtype."
-        raise CheckFailed(f"at least {least:,} bytes from {num_ranks} ranks: {what}", f"{sent:,.0f}", hint, picture)
+        raise CheckFailed(
+            f"at least {least:,} bytes from {num_ranks} ranks: {what}",
+            f"{sent:,.0f}",
+            hint,
+            picture,
+        )
 
 
 def draw_bytes(wanted: float, sent: float) -> Drawn:
     """The bytes that have to travel and those that did."""
     from worldsize.draw.contrast import bars
 
-    return bars({"all ranks": wanted / 1e3}, {"all ranks": sent / 1e3}, "Bytes sent by all ranks together", "kB")
+    return bars(
+        {"all ranks": wanted / 1e3},
+        {"all ranks": sent / 1e3},
+        "Bytes sent by all ranks together",
+        "kB",
+    )
 
 
 @points(1, cell="check_average_gradients", needs=NEEDS_TALK)
 def check_gradients_travel_as_in_one_all_reduce(student, rng):
-    """Ranks send together what an all-reduce of the gradients must send, and little else."""
+    """All ranks together send what an all-reduce of the gradients must send, and little else."""
     num_ranks = whole(rng, 2, 4)
     each, size_bytes = given_gradients(rng, num_ranks)
     run = student.emulated(average_given_on_rank, world_size=num_ranks, each=each, allow=ALLOWED)
     least = 2 * (num_ranks - 1) * size_bytes
-    expect_bytes(run.timeline, num_ranks, least, least + BESIDES * num_ranks, "2(N - 1) times the gradients")
+    expect_bytes(
+        run.timeline, num_ranks, least, least + BESIDES * num_ranks, "2(N - 1) times the gradients"
+    )
 
 
 @points(0.5, cell="check_average_gradients", needs=NEEDS_TALK)
 def check_averaging_takes_the_time_of_an_all_reduce(student, rng):
-    """On links that bytes fill, the average takes at most 2.5 times as long as one all-reduce of all gradients."""
+    """With large gradients the average takes at most 2.5 times as long as one all-reduce of all of
+    them.
+    """
     num_ranks = 4
     link = Link("drawn", 2e-6, 1e9 * whole(rng, 2, 4), "drawn for one check, 2026", kind="nvlink")
     cluster = Cluster(name="drawn", gpu=H100, gpus_per_node=num_ranks, intra=link)
     shape = (whole(rng, 300, 400), whole(rng, 400, 500))
     each = [(whole(rng, 1, 5), [torch.ones(shape), torch.ones(3, 5)]) for _ in range(num_ranks)]
     size_bytes = sum(one.nbytes for one in each[0][1])
-    run = student.emulated(average_given_on_rank, world_size=num_ranks, each=each, cluster=cluster, allow=ALLOWED)
-    limit_s = MOST_ALL_REDUCES * pricing.price("all_reduce", size_bytes, range(num_ranks), cluster).time_s
+    run = student.emulated(
+        average_given_on_rank, world_size=num_ranks, each=each, cluster=cluster, allow=ALLOWED
+    )
+    limit_s = (
+        MOST_ALL_REDUCES * pricing.price("all_reduce", size_bytes, range(num_ranks), cluster).time_s
+    )
     end_s = run.timeline.end_s
     if end_s > limit_s:
         raise CheckFailed(
             f"{num_ranks} ranks to average {size_bytes:,} bytes in at most {limit_s * 1e6:.0f} µs, "
             f"{MOST_ALL_REDUCES} times the time of one all-reduce",
             f"{end_s * 1e6:.0f} µs",
-            "As many bytes take longer where they all go through one rank: its link is full, and those of the others "
-            "are idle. In an all-reduce every rank's link carries an equal part.",
+            "As many bytes take longer where they all go through one rank: its link is full, and"
+            " those of the others are idle. In an all-reduce every rank's link carries an equal"
+            " part.",
             partial(draw_times, limit_s, end_s),
         )
 
@@ -875,10 +1073,15 @@ def draw_times(limit_s: float, end_s: float) -> Drawn:
 
 @points(0.5, cell="check_average_gradients", needs=NEEDS_TALK)
 def check_averaging_holds_few_copies(student, rng):
-    """However many ranks there are, the gradients and what is made of them take at most three times their bytes."""
+    """However many ranks there are, the gradients and everything computed from them take at most
+    three times their bytes.
+    """
     num_ranks = 4
     rows, columns = whole(rng, 30, 60), whole(rng, 30, 60)
-    shapes = [[rows, columns], [columns, rows]] * 2  # of one size, so that one at a time is a quarter
+    shapes = [
+        [rows, columns],
+        [columns, rows],
+    ] * 2  # of one size, so that one at a time is a quarter
     counts = [0, *(whole(rng, 1, 5) for _ in range(num_ranks - 1))]
     each = [(shapes, counts[i]) for i in torch.randperm(num_ranks, generator=rng).tolist()]
     values = student.emulated(memory_of_average_on_rank, world_size=num_ranks, each=each).values
@@ -887,11 +1090,15 @@ def check_averaging_holds_few_copies(student, rng):
     for rank, most_bytes in enumerate(values):
         if not isinstance(most_bytes, int) or most_bytes > limit_bytes + BESIDES:
             raise CheckFailed(
-                f"at most {limit_bytes:,} bytes of tensors at once on rank {rank}: {MOST_COPIES} times its gradients",
+                f"at most {limit_bytes:,} bytes of tensors at once on rank {rank}: {MOST_COPIES}"
+                " times its gradients",
                 f"{most_bytes:,} bytes" if isinstance(most_bytes, int) else f"{most_bytes!r:.40}",
-                "A tensor stays in memory as long as a name or a list holds it. Work in place (mul_, div_, copy_), one "
-                "parameter at a time or on one flat tensor, and never keep what came from each rank.",
-                partial(draw_held, dict.fromkeys(range(num_ranks), limit_bytes), dict(enumerate(values))),
+                "A tensor stays in memory as long as a name or a list holds it. Work in place"
+                " (mul_, div_, copy_), one parameter at a time or on one flat tensor, and never"
+                " keep what came from each rank.",
+                partial(
+                    draw_held, dict.fromkeys(range(num_ranks), limit_bytes), dict(enumerate(values))
+                ),
             )
 
 
@@ -910,7 +1117,9 @@ def draw_held(wanted: dict[int, int], held: dict[int, Any]) -> Drawn:
 def synchronise(student: Any, rng: torch.Generator) -> tuple[list[Any], list[Tensors]]:
     """What every rank holds after the synchronisation, and what each had before."""
     tensors = [random_tensors(rng) for _ in range(whole(rng, 2, 4))]
-    values = student.run(synchronise_on_rank, world_size=len(tensors), each=[(own,) for own in tensors])
+    values = student.run(
+        synchronise_on_rank, world_size=len(tensors), each=[(own,) for own in tensors]
+    )
     return values, tensors
 
 
@@ -918,19 +1127,32 @@ def synchronise(student: Any, rng: torch.Generator) -> tuple[list[Any], list[Ten
 def check_float_buffers_become_those_of_rank_0(student, rng):
     """Running statistics and other float buffers become those of rank 0."""
     values, tensors = synchronise(student, rng)
-    names = [name for name in tensors[0] if is_buffer(name) and tensors[0][name].is_floating_point()]
-    expect_rank_0s(values, tensors, names, "All buffers take the values of rank 0: no average, and none left out.")
+    names = [
+        name for name in tensors[0] if is_buffer(name) and tensors[0][name].is_floating_point()
+    ]
+    expect_rank_0s(
+        values,
+        tensors,
+        names,
+        "All buffers take the values of rank 0: no average, and none left out.",
+    )
 
 
 @points(1, cell="check_synchronise_buffers")
 def check_integer_buffers_and_parameters_are_respected(student, rng):
     """Integer buffers become those of rank 0 without rounding, and parameters are left alone."""
     values, tensors = synchronise(student, rng)
-    names = [name for name in tensors[0] if is_buffer(name) and not tensors[0][name].is_floating_point()]
-    expect_rank_0s(values, tensors, names, "Integers keep their dtype and never pass through a float.")
+    names = [
+        name for name in tensors[0] if is_buffer(name) and not tensors[0][name].is_floating_point()
+    ]
+    expect_rank_0s(
+        values, tensors, names, "Integers keep their dtype and never pass through a float."
+    )
     for rank, value in enumerate(values):
         parameters = {name: tensor for name, tensor in tensors[rank].items() if not is_buffer(name)}
-        hint = "synchronise_buffers changes buffers only; parameters are kept alike by the gradients."
+        hint = (
+            "synchronise_buffers changes buffers only; parameters are kept alike by the gradients."
+        )
         expect_tensors(value, parameters, "the parameter", rank, hint, exact=True)
 
 
@@ -939,12 +1161,21 @@ def check_integer_buffers_and_parameters_are_respected(student, rng):
 
 @points(1.5, cell="check_train")
 def check_ranks_reach_the_weights_of_one_process(student, rng):
-    """Ranks that start differently and compute only their own part reach the weights of one process."""
+    """Ranks with different initial weights that compute only their own parts reach the weights of
+    one process.
+    """
     world_size, num_epochs = whole(rng, 2, 4), 2
-    batch_size = world_size * whole(rng, 3, 4)  # of few samples, two epochs may have the same batches by chance
+    batch_size = world_size * whole(
+        rng, 3, 4
+    )  # of few samples, two epochs may have the same batches by chance
     data = random_data(rng, 3 * batch_size)
     epochs = random_epochs(rng, 3 * batch_size, batch_size, world_size, num_epochs)
-    settings = {"num_epochs": num_epochs, "batch_size": batch_size, "lr": 0.3, "seed": whole(rng, 0, MAX_SEED)}
+    settings = {
+        "num_epochs": num_epochs,
+        "batch_size": batch_size,
+        "lr": 0.3,
+        "seed": whole(rng, 0, MAX_SEED),
+    }
     states = [random_state(rng) for _ in range(world_size)]
     each = [(state,) for state in states]
     values = student.run(weights_on_rank, data, epochs, settings, world_size=world_size, each=each)
@@ -953,39 +1184,75 @@ def check_ranks_reach_the_weights_of_one_process(student, rng):
 
 @points(0.5, cell="check_train")
 def check_all_five_work_together_on_uneven_batches(student, rng):
-    """All five functions together reach the weights of one process, also with uneven batches and empty parts."""
+    """All five functions together reach the weights of one process, even with uneven batches and
+    empty parts.
+    """
     world_size, num_epochs = whole(rng, 3, 4), 2
     batch_size = 2 * world_size + 1
-    num_samples = 3 * batch_size + whole(rng, 1, world_size - 1)  # the last batch leaves a rank without samples
+    num_samples = 3 * batch_size + whole(
+        rng, 1, world_size - 1
+    )  # the last batch leaves a rank without samples
     data = random_data(rng, num_samples)
-    # steps on a sample alone are long ones: with a larger lr they make too much of float32's rounding
-    settings = {"num_epochs": num_epochs, "batch_size": batch_size, "lr": 0.2, "seed": whole(rng, 0, MAX_SEED)}
+    # steps on a sample alone are long ones: with a larger lr they make too much of float32's
+    # rounding
+    settings = {
+        "num_epochs": num_epochs,
+        "batch_size": batch_size,
+        "lr": 0.2,
+        "seed": whole(rng, 0, MAX_SEED),
+    }
     states = [random_state(rng) for _ in range(world_size)]
     each = list(enumerate(states))
-    values = student.run(own_weights_on_rank, data, world_size, settings, world_size=world_size, each=each)
+    values = student.run(
+        own_weights_on_rank, data, world_size, settings, world_size=world_size, each=each
+    )
     batches = [listed(entry(value, "batches"), num_epochs) for value in values]
-    epochs = [read_epoch([own[epoch] for own in batches], num_samples, batch_size) for epoch in range(num_epochs)]
+    epochs = [
+        read_epoch([own[epoch] for own in batches], num_samples, batch_size)
+        for epoch in range(num_epochs)
+    ]
     expect_trained(values, states, data, epochs, settings["lr"])
 
 
 @points(1, cell="check_train")
 def check_training_sends_gradients_and_little_else(student, rng):
-    """Training sends the model once and the gradients in every step, by the operations that are allowed."""
+    """Training sends the model once and the gradients in every step, by the operations that are
+    allowed.
+    """
     world_size, num_steps = whole(rng, 2, 3), 2
     batch_size = 40 * world_size  # one sample of five numbers is small, a batch is not
     data = random_data(rng, num_steps * batch_size)
     epochs = random_epochs(rng, num_steps * batch_size, batch_size, world_size, num_epochs=1)
-    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.1, "seed": whole(rng, 0, MAX_SEED)}
+    settings = {
+        "num_epochs": 1,
+        "batch_size": batch_size,
+        "lr": 0.1,
+        "seed": whole(rng, 0, MAX_SEED),
+    }
     width = whole(rng, 400, 900)  # a model whose bytes are many more than those of a count
     states = [random_state(rng, width=width) for _ in range(world_size)]
     each = [(state,) for state in states]
     run = student.emulated(
-        weights_on_rank, data, epochs, settings, world_size=world_size, each=each, cluster="pcie-box", allow=ALLOWED
+        weights_on_rank,
+        data,
+        epochs,
+        settings,
+        world_size=world_size,
+        each=each,
+        cluster="pcie-box",
+        allow=ALLOWED,
     )
     size_bytes = sum(tensor.nbytes for tensor in states[0].values())
-    least = 2 * num_steps * (world_size - 1) * size_bytes  # of the gradients; the start is judged elsewhere
+    # of the gradients; the start is judged elsewhere
+    least = 2 * num_steps * (world_size - 1) * size_bytes
     most = least + (world_size - 1) * size_bytes + 2 * num_steps * world_size * BESIDES
-    expect_bytes(run.timeline, world_size, least, most, "the model once, then 2(N - 1) times the gradients a step")
+    expect_bytes(
+        run.timeline,
+        world_size,
+        least,
+        most,
+        "the model once, then 2(N - 1) times the gradients a step",
+    )
 
 
 @points(1, cell="check_train")
@@ -996,8 +1263,14 @@ def check_losses_are_those_of_the_global_batch(student, rng):
     num_samples = 4 * batch_size + whole(rng, 1, world_size - 1)
     data, state = random_data(rng, num_samples), random_state(rng)
     (steps,) = random_epochs(rng, num_samples, batch_size, world_size, num_epochs=1)
-    # with lr 0 the weights stay, so that a mistake in the gradients, judged elsewhere, does not count again
-    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.0, "seed": whole(rng, 0, MAX_SEED)}
+    # with lr 0 the weights stay, so that a mistake in the gradients, judged elsewhere, does not
+    # count again
+    settings = {
+        "num_epochs": 1,
+        "batch_size": batch_size,
+        "lr": 0.0,
+        "seed": whole(rng, 0, MAX_SEED),
+    }
     each = [(state,)] * world_size
     values = student.run(losses_on_rank, data, [steps], settings, world_size=world_size, each=each)
 
@@ -1021,9 +1294,14 @@ def check_losses_are_those_of_the_global_batch(student, rng):
     for rank, value in enumerate(values):
         losses = read_losses(value, len(steps), rank)
         own = torch.stack([parts[rank].mean() for parts in by_part])  # nan where the part is empty
-        hint = "sum the losses of the samples over all ranks, and divide by the samples of all ranks."
+        hint = (
+            "sum the losses of the samples over all ranks, and divide by the samples of all ranks."
+        )
         if losses.isnan().any():
-            hint = "the mean over an empty part is nan, and it spreads: let an empty part add 0 to the sum."
+            hint = (
+                "the mean over an empty part is nan, and it spreads: let an empty part add 0 to the"
+                " sum."
+            )
         for wrong, reason in [*mistakes, (own, "this is the loss of the rank's own part.")]:
             known = ~wrong.isnan()
             if torch.allclose(losses[known], wrong[known], rtol=1e-3, atol=1e-5):
@@ -1038,7 +1316,8 @@ def draw_losses(wanted: torch.Tensor, losses: torch.Tensor, rank: int) -> Drawn:
     from worldsize.draw.contrast import bars
 
     expected, actual = (
-        {f"step {step}": loss for step, loss in enumerate(one.tolist(), start=1)} for one in (wanted, losses)
+        {f"step {step}": loss for step, loss in enumerate(one.tolist(), start=1)}
+        for one in (wanted, losses)
     )
     return bars(expected, actual, f"The loss at each step, on rank {rank}", "loss")
 
@@ -1050,8 +1329,16 @@ def check_training_keeps_the_buffers_alike(student, rng):
     batch_size = world_size * whole(rng, 3, 4)
     data = random_data(rng, 3 * batch_size)
     (steps,) = random_epochs(rng, 3 * batch_size, batch_size, world_size, num_epochs=1)
-    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.1, "seed": whole(rng, 0, MAX_SEED)}
-    weights = {"1.weight": torch.randn(3, 5, generator=rng), "1.bias": torch.randn(3, generator=rng)}
+    settings = {
+        "num_epochs": 1,
+        "batch_size": batch_size,
+        "lr": 0.1,
+        "seed": whole(rng, 0, MAX_SEED),
+    }
+    weights = {
+        "1.weight": torch.randn(3, 5, generator=rng),
+        "1.bias": torch.randn(3, generator=rng),
+    }
     state = {**nn.BatchNorm1d(5).state_dict(prefix="0."), **weights}
     each = [(state,)] * world_size
     values = student.run(weights_on_rank, data, [steps], settings, world_size=world_size, each=each)
@@ -1060,9 +1347,15 @@ def check_training_keeps_the_buffers_alike(student, rng):
     for parts in steps:
         for layer, part in zip(statistics, parts, strict=True):
             layer(data["images"][part])
-    of_rank = [{f"0.{name}": buffer for name, buffer in layer.named_buffers()} for layer in statistics]
+    of_rank = [
+        {f"0.{name}": buffer for name, buffer in layer.named_buffers()} for layer in statistics
+    ]
     for rank, value in enumerate(values):
-        mistakes = [(of_rank[rank], f"Rank {rank} keeps the statistics of its own samples.")] if rank else []
+        mistakes = (
+            [(of_rank[rank], f"Rank {rank} keeps the statistics of its own samples.")]
+            if rank
+            else []
+        )
         hint = hint_for(
             entry(value, "model"),
             mistakes,
@@ -1073,28 +1366,41 @@ def check_training_keeps_the_buffers_alike(student, rng):
 
 @points(0.5, cell="check_train")
 def check_ranks_compute_at_the_same_time(student, rng):
-    """Ranks compute their parts at the same time: a step takes about as long as its largest part alone."""
+    """Ranks compute their parts at the same time: a step takes about as long as its largest part
+    alone.
+    """
     world_size, num_steps, sample_s = whole(rng, 3, 4), 3, 1e-3 * whole(rng, 2, 5)
     batch_size = world_size * whole(rng, 3, 5) + 1
     data = random_data(rng, num_steps * batch_size)
     epochs = random_epochs(rng, num_steps * batch_size, batch_size, world_size, num_epochs=1)
-    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.1, "seed": whole(rng, 0, MAX_SEED)}
+    settings = {
+        "num_epochs": 1,
+        "batch_size": batch_size,
+        "lr": 0.1,
+        "seed": whole(rng, 0, MAX_SEED),
+    }
     arguments = (data, epochs, settings, sample_s)
-    run = student.emulated(timed_training_on_rank, *arguments, world_size=world_size, cluster="pcie-box")
+    run = student.emulated(
+        timed_training_on_rank, *arguments, world_size=world_size, cluster="pcie-box"
+    )
     expect_own_parts(run.values, epochs)
-    wanted_s = sum(max(len(part) for part in parts) for epoch in epochs for parts in epoch) * sample_s
+    wanted_s = (
+        sum(max(len(part) for part in parts) for epoch in epochs for parts in epoch) * sample_s
+    )
     end_s = run.timeline.end_s
     if end_s > MOST_STEPS * wanted_s:
         raise CheckFailed(
-            f"{num_steps} steps in about {wanted_s * 1e3:.0f} ms, the time of the largest part of each",
+            f"{num_steps} steps in about {wanted_s * 1e3:.0f} ms, the time of the largest part of"
+            " each",
             f"{end_s * 1e3:.0f} ms, {end_s / wanted_s:.1f} times as long, on {world_size} ranks",
-            "Let each rank compute its own part at once: nobody waits for another before the gradients are averaged.",
+            "Let each rank compute its own part at once: no rank waits for another before the"
+            " gradients are averaged.",
             partial(draw_work, run.timeline),
         )
 
 
 def draw_work(timeline: Timeline) -> Drawn:
-    """Who worked when."""
+    """When each rank worked and waited."""
     from worldsize.draw import timeline as draw_timeline
 
     title = "When your ranks worked and waited, emulated"
@@ -1116,25 +1422,35 @@ class InFewColours:
 
 
 def expect_own_parts(values: list[Any], epochs: list[Steps]) -> None:
-    """Raises CheckFailed unless at least as many samples as are in a rank's parts went through its model."""
+    """Raise CheckFailed unless each rank's model saw at least the samples of its own parts."""
     for rank, num_rows in enumerate(values):
         own = sum(len(parts[rank]) for epoch in epochs for parts in epoch)
         if not isinstance(num_rows, int) or num_rows < own:
-            told = f"rank {rank} to train on its part of every batch, {own} samples"
-            raise CheckFailed(told, f"{num_rows!r:.20} samples")
+            expected = f"rank {rank} to train on its part of every batch, {own} samples"
+            raise CheckFailed(expected, f"{num_rows!r:.20} samples")
 
 
 @points(0.5, cell="check_train")
 def check_training_gives_back_what_a_step_took(student, rng):
-    """Twelve steps hold no more memory at once than three, but for their losses and samples."""
+    """Memory does not grow with the number of steps, except for the losses and the samples."""
     world_size, few, many = 2, 3, 12
     batch_size = world_size * whole(rng, 20, 30)
     data = random_data(rng, many * batch_size)
-    trainings = [random_epochs(rng, num * batch_size, batch_size, world_size, num_epochs=1) for num in (few, many)]
-    settings = {"num_epochs": 1, "batch_size": batch_size, "lr": 0.1, "seed": whole(rng, 0, MAX_SEED)}
+    trainings = [
+        random_epochs(rng, num * batch_size, batch_size, world_size, num_epochs=1)
+        for num in (few, many)
+    ]
+    settings = {
+        "num_epochs": 1,
+        "batch_size": batch_size,
+        "lr": 0.1,
+        "seed": whole(rng, 0, MAX_SEED),
+    }
     each = [(random_state(rng, width=whole(rng, 1000, 1500)),)] * world_size
     arguments = (data, trainings, settings)
-    values = student.emulated(memory_of_training_on_rank, *arguments, world_size=world_size, each=each).values
+    values = student.emulated(
+        memory_of_training_on_rank, *arguments, world_size=world_size, each=each
+    ).values
     of_samples = 2 * sum(one.nbytes for one in data.values())
     held = [read_counts(value, rank) for rank, value in enumerate(values)]
     expect_own_parts([value[1] for value in held], trainings[0])
@@ -1142,16 +1458,18 @@ def check_training_gives_back_what_a_step_took(student, rng):
     for rank, (few_bytes, _, many_bytes, _) in enumerate(held):
         if many_bytes > few_bytes + of_samples + BESIDES * many:
             raise CheckFailed(
-                f"{many} steps to hold as much memory as {few} on rank {rank}: {few_bytes:,} bytes of tensors at once",
+                f"{many} steps to hold as much memory as {few} on rank {rank}: {few_bytes:,} bytes"
+                " of tensors at once",
                 f"{many_bytes:,} bytes",
-                "Something of every step is kept. A loss holds its whole graph until it is detached: keep "
-                "loss.item() or loss.detach(), no copies of weights or gradients, and backward without retain_graph.",
+                "Something of every step is kept. A loss holds its whole graph until it is"
+                " detached: keep loss.item() or loss.detach(), keep no copies of weights or"
+                " gradients, and call backward without retain_graph.",
                 partial(draw_held_by_steps, few, few_bytes, many, many_bytes),
             )
 
 
 def read_counts(value: Any, rank: int) -> list[int]:
-    """The bytes and samples of two trainings, as a rank told them."""
+    """The bytes and samples of two trainings, as a rank reported them."""
     if not isinstance(value, list) or [type(one) for one in value] != [int] * 4:
         raise CheckFailed(f"rank {rank} to train twice", f"{value!r:.60}")
     return value

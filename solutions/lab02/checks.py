@@ -1,4 +1,4 @@
-"""Hidden checks of lab 2: functions of the student run on emulated clusters; results, messages, times are read here."""
+"""Hidden checks of lab 2: functions run on emulated clusters, and are read on the wire."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from worldsize.timeline import Timeline
 MESSAGES = {"send", "recv"}
 TOLERANCE = 1.01  # of a time: emulated ones come out to all digits
 TWICE = 2.05  # one direction after the other
-TRIES = 6  # of whether the numbers came over the wire; where all that is sent is used, the first one tells
+# to see whether the numbers came over the wire; one is enough if everything that is sent is used
+TRIES = 6
 Tensors = list[torch.Tensor]
 
 
 # What runs on the ranks. Nothing here knows an answer.
 
 
-def exchange_on_rank(student: Any, ring: list[int], outgoing: torch.Tensor, incoming: torch.Tensor) -> Any:
+def exchange_on_rank(
+    student: Any, ring: list[int], outgoing: torch.Tensor, incoming: torch.Tensor
+) -> Any:
     student.exchange(outgoing, incoming, ring)
     return {"incoming": incoming, "outgoing": outgoing}
 
@@ -63,14 +66,16 @@ def all_reduce_views_on_rank(student: Any, ring: list[int], matrices: Tensors) -
     return matrices
 
 
-def all_reduce_large_on_rank(student: Any, ring: list[int], seed: int, num_elements: int, places: torch.Tensor) -> Any:
+def all_reduce_large_on_rank(
+    student: Any, ring: list[int], seed: int, num_elements: int, places: torch.Tensor
+) -> Any:
     tensor = torch.rand(num_elements, generator=torch.Generator().manual_seed(seed))
     student.ring_all_reduce(tensor, ring)
     return tensor[places]
 
 
 def memory_on_rank(student: Any, ring: list[int], num_elements: int) -> Any:
-    """The most bytes of tensors at once while a tensor of so many float32 is summed, the tensor among them."""
+    """The most bytes of tensors at once while `num` float32 are summed, these included."""
     tensor = torch.ones(num_elements)
     with Alive([tensor]) as alive:
         student.ring_all_reduce(tensor, ring)
@@ -106,10 +111,12 @@ def small_wholes(rng: torch.Generator, num: int, dtype: torch.dtype) -> torch.Te
 
 
 def drawn_cluster(rng: torch.Generator, num_gpus: int, num_nodes: int = 1) -> Cluster:
-    """GPUs on links of drawn latency and rate; between nodes both are much worse, and each GPU has a NIC."""
+    """GPUs on drawn links, far slower between nodes, with a NIC for each GPU."""
     latency_s, bytes_per_s = 1e-6 * whole(rng, 1, 4), 1e9 * whole(rng, 100, 400)
     intra = Link("drawn", latency_s, bytes_per_s, "drawn for one check, 2026", kind="nvlink")
-    inter = Link("drawn slow", 3 * latency_s, bytes_per_s / whole(rng, 15, 25), "drawn for one check, 2026")
+    inter = Link(
+        "drawn slow", 3 * latency_s, bytes_per_s / whole(rng, 15, 25), "drawn for one check, 2026"
+    )
     return Cluster(
         name="drawn",
         gpu=H100,
@@ -140,21 +147,24 @@ def item(value: Any, place: int | str) -> Any:
 def sends_of(timeline: Timeline, rank: int) -> list[Event]:
     """The messages that a rank sent, without those that carry nothing."""
     events = timeline.of(rank)
-    return [one for one in events if one.kind == COMMUNICATION and one.name == "send" and one.size_bytes]
+    return [
+        one for one in events if one.kind == COMMUNICATION and one.name == "send" and one.size_bytes
+    ]
 
 
 def expect_ring(timeline: Timeline, ring: Sequence[int], world_size: int) -> None:
-    """Raises CheckFailed unless ranks of the ring sent to the one after them alone, and others nothing."""
+    """Raise CheckFailed unless ranks of the ring sent to the next one alone, and others nothing."""
     following = dict(zip(ring, [*ring[1:], ring[0]], strict=True))
     picture = partial(draw_messages, timeline)
     for rank in range(world_size):
         for sent in sends_of(timeline, rank):
             if rank not in following:
-                told = f"a message of rank {rank}, which is not in {list(ring)}"
-                raise CheckFailed("ranks outside the ring to send nothing", told, picture=picture)
+                actual = f"a message of rank {rank}, which is not in {list(ring)}"
+                raise CheckFailed("ranks outside the ring to send nothing", actual, picture=picture)
             if sent.peers != (following[rank],):
                 raise CheckFailed(
-                    f"rank {rank} to send to rank {following[rank]} alone, the one after it in the ring {list(ring)}",
+                    f"rank {rank} to send to rank {following[rank]} alone, the one after it in the"
+                    f" ring {list(ring)}",
                     f"a message to rank {sent.peers[0]}",
                     "Neighbours are those in the list, which need not be rank + 1 and rank - 1.",
                     picture,
@@ -162,7 +172,7 @@ def expect_ring(timeline: Timeline, ring: Sequence[int], world_size: int) -> Non
 
 
 def draw_messages(timeline: Timeline) -> Drawn:
-    """Who sent what to whom, step by step."""
+    """Each message's sender and receiver, step by step."""
     from worldsize.draw import _messages
 
     return InFewColours(_messages(timeline, "What your ranks sent"))
@@ -183,7 +193,7 @@ class InFewColours:
 
 
 def expect_bytes(timeline: Timeline, wanted: dict[int, int], what: str, hint: str) -> None:
-    """Raises CheckFailed where a rank sent more than it may."""
+    """Raise CheckFailed where a rank sent more than it may."""
     sent = {rank: timeline.bytes_sent(rank) for rank in wanted}
     if worst := [rank for rank, limit in wanted.items() if sent[rank] > limit]:
         rank = max(worst, key=lambda one: sent[one] / max(1, wanted[one]))
@@ -199,47 +209,63 @@ def draw_bytes(wanted: dict[int, int], sent: dict[int, float]) -> Drawn:
     """The bytes that each rank may send and those that it sent."""
     from worldsize.draw.contrast import bars  # matplotlib is imported only where something is drawn
 
-    expected, actual = ({f"rank {rank}": float(size) for rank, size in one.items()} for one in (wanted, sent))
+    expected, actual = (
+        {f"rank {rank}": float(size) for rank, size in one.items()} for one in (wanted, sent)
+    )
     return bars(expected, actual, "Bytes sent by each rank", "bytes")
 
 
 def expect_messages(timeline: Timeline, rank: int, num_messages: int, most_bytes: int) -> None:
-    """Raises CheckFailed unless a rank sent this many messages, none of them too long."""
+    """Raise CheckFailed unless a rank sent this many messages, none of them too long."""
     sizes = [one.size_bytes for one in sends_of(timeline, rank)]
     if len(sizes) != num_messages:
         hint = "One message a step: N - 1 steps in a reduce-scatter, N - 1 in an all-gather."
         picture = partial(draw_messages, timeline)
-        raise CheckFailed(f"{num_messages} messages from rank {rank}", f"{len(sizes)}", hint, picture)
+        raise CheckFailed(
+            f"{num_messages} messages from rank {rank}", f"{len(sizes)}", hint, picture
+        )
     if sizes and max(sizes) > most_bytes:
         hint = "Cut the tensor as evenly as possible; numbers travel in the tensor's own dtype."
-        raise CheckFailed(f"messages of at most {most_bytes:,} bytes", f"{max(sizes):,} from rank {rank}", hint)
+        raise CheckFailed(
+            f"messages of at most {most_bytes:,} bytes", f"{max(sizes):,} from rank {rank}", hint
+        )
 
 
 def expect_once_round(
-    timeline: Timeline, ring: list[int], world_size: int, lengths: list[int], unsent: dict[int, int], told: str
+    timeline: Timeline,
+    ring: list[int],
+    world_size: int,
+    lengths: list[int],
+    unsent: dict[int, int],
+    left_out: str,
 ) -> None:
-    """Raises CheckFailed unless each rank sent every float32 chunk but one to the next rank, one a message."""
+    """Raise CheckFailed unless each rank sent all chunks but one to the next, one a message."""
     expect_ring(timeline, ring, world_size)
     limits = {rank: 4 * (sum(lengths) - unsent[rank]) for rank in ring}
-    expect_bytes(timeline, limits, f"all chunks but {told}", "Send one chunk a step.")
+    expect_bytes(timeline, limits, f"all chunks but {left_out}", "Send one chunk a step.")
     for rank in ring:
         expect_messages(timeline, rank, len(ring) - 1, 4 * max(lengths))
 
 
 def expect_time(timeline: Timeline, wanted_s: float, steps: str, slower: dict[str, float]) -> None:
-    """Raises PartlyHeld or CheckFailed where the emulated time is longer than it should be."""
+    """Raise PartlyHeld or CheckFailed where the emulated time is longer than it should be."""
     end_s = timeline.end_s
     if end_s <= TOLERANCE * wanted_s:
         return
-    told = f"{end_s * 1e6:.1f} µs, {end_s / wanted_s:.2f} times as long"
-    hint = "Start the send and the receive of a step before you wait for either, and let all ranks work in every step."
+    actual = f"{end_s * 1e6:.1f} µs, {end_s / wanted_s:.2f} times as long"
+    hint = (
+        "Start the send and the receive of a step before you wait for either, and let all ranks"
+        " work in every step."
+    )
     picture = partial(draw_times, wanted_s, end_s)
     for reason, limit_s in slower.items():
         if end_s <= limit_s:
-            partly = PartlyHeld(0.5, f"{wanted_s * 1e6:.1f} µs for {steps}", told, f"{reason} {hint}")
+            partly = PartlyHeld(
+                0.5, f"{wanted_s * 1e6:.1f} µs for {steps}", actual, f"{reason} {hint}"
+            )
             partly.picture = picture
             raise partly
-    raise CheckFailed(f"{wanted_s * 1e6:.1f} µs for {steps}", told, hint, picture)
+    raise CheckFailed(f"{wanted_s * 1e6:.1f} µs for {steps}", actual, hint, picture)
 
 
 def draw_times(wanted_s: float, end_s: float) -> Drawn:
@@ -247,20 +273,37 @@ def draw_times(wanted_s: float, end_s: float) -> Drawn:
     from worldsize.draw.contrast import bars
 
     return bars(
-        {"emulated time": wanted_s * 1e6}, {"emulated time": end_s * 1e6}, "Time on the described cluster", "µs"
+        {"emulated time": wanted_s * 1e6},
+        {"emulated time": end_s * 1e6},
+        "Time on the described cluster",
+        "µs",
     )
 
 
-def expect_sums(values: Sequence[Any], places: Sequence[Any], wanted: torch.Tensor, what: str, **close: float) -> None:
-    """Raises CheckFailed unless this entry of what each of these ranks returned is the sum, with the same bits."""
-    results = {rank: item(values[rank], place) for rank, place in enumerate(places) if place is not None}
+def expect_sums(
+    values: Sequence[Any], places: Sequence[Any], wanted: torch.Tensor, what: str, **close: float
+) -> None:
+    """Raise CheckFailed unless these ranks all returned the sum, with the same bits."""
+    results = {
+        rank: item(values[rank], place) for rank, place in enumerate(places) if place is not None
+    }
     hint = "Each rank's part counts once; the result goes into the tensor itself."
     for rank, result in results.items():
         picture = partial(draw_right_and_wrong, results, wanted)
-        expect_close(result, wanted, f"{what} on rank {rank}", hint_for(result, wanted, hint), picture=picture, **close)
+        expect_close(
+            result,
+            wanted,
+            f"{what} on rank {rank}",
+            hint_for(result, wanted, hint),
+            picture=picture,
+            **close,
+        )
     first, *others = results.values()
     if not all(torch.equal(first, other) for other in others):
-        hint = "Add up each chunk once, on one rank, and hand out that sum: then the order of additions is the same."
+        hint = (
+            "Add up each chunk once, on one rank, and hand out that sum: then the order of"
+            " additions is the same."
+        )
         raise CheckFailed("the same bits on all ranks", f"different last digits of {what}", hint)
 
 
@@ -269,7 +312,10 @@ def hint_for(result: Any, wanted: torch.Tensor, otherwise: str) -> str:
     if not isinstance(result, torch.Tensor) or result.shape != wanted.shape or not result.numel():
         return otherwise
     ratios = result.double() / wanted.double()
-    if torch.allclose(ratios, ratios.flatten()[0].expand_as(ratios), rtol=1e-3) and ratios.flatten()[0] < 0.75:
+    if (
+        torch.allclose(ratios, ratios.flatten()[0].expand_as(ratios), rtol=1e-3)
+        and ratios.flatten()[0] < 0.75
+    ):
         return "Is that the mean? All-reduce here is the sum."
     return otherwise
 
@@ -282,25 +328,38 @@ def draw_right_and_wrong(results: dict[int, Any], wanted: torch.Tensor) -> Drawn
     rows = {}
     for rank, result in results.items():
         is_fit = isinstance(result, torch.Tensor) and result.shape == wanted.shape
-        given = result.detach().double().flatten().tensor_split(num_parts) if is_fit else [None] * num_parts
+        given = (
+            result.detach().double().flatten().tensor_split(num_parts)
+            if is_fit
+            else [None] * num_parts
+        )
         parts = zip(given, wanted.double().flatten().tensor_split(num_parts), strict=True)
         rows[f"rank {rank}"] = [
-            "sum" if one is not None and torch.allclose(one, sum_, rtol=1e-3) else "wrong" for one, sum_ in parts
+            "sum" if one is not None and torch.allclose(one, sum_, rtol=1e-3) else "wrong"
+            for one, sum_ in parts
         ]
     columns = [f"part {place + 1}" for place in range(num_parts)]
     return grid(rows, columns, "sum", "Which part of the tensor is the sum, on which rank")
 
 
 def expect_over_the_wire(
-    student: Any, rng: torch.Generator, clean: Run, on_rank: Callable[..., Any], *args: Any, **options: Any
+    student: Any,
+    rng: torch.Generator,
+    clean: Run,
+    on_rank: Callable[..., Any],
+    *args: Any,
+    **options: Any,
 ) -> None:
-    """Raises CheckFailed unless numbers that are changed on their way change the result of this run.
+    """Raise CheckFailed unless numbers that are changed on their way change the result of this run.
 
-    One number changes in each message of the first half of every rank's: in the other half of an all-reduce, sums are
-    only handed on. Some of what is sent may never be used, such as padding: it takes several tries to tell.
+    One number changes in each message of the first half of every rank's: in the other half of an
+    all-reduce, sums are only passed on. Some numbers that are sent, such as padding, may never be
+    used, so it may take several tries.
     """
     senders = range(len(clean.values))
-    spoilt_ranks = [rank for rank in senders for _ in range(ceil(len(sends_of(clean.timeline, rank)), 2))]
+    spoilt_ranks = [
+        rank for rank in senders for _ in range(ceil(len(sends_of(clean.timeline, rank)), 2))
+    ]
     for _ in range(TRIES):
         errors = [SilentError(rank, 0, seed=whole(rng, 0, 10**6)) for rank in spoilt_ranks]
         spoilt = student.emulated(on_rank, *args, allow=MESSAGES, faults=errors, **options)
@@ -314,20 +373,28 @@ def expect_over_the_wire(
 
 
 def numbers_of(values: Sequence[Any]) -> list[list[Any]]:
-    """The numbers in what each rank returned, to compare; None for what is no tensor."""
+    """The numbers that each rank returned, to compare; None for anything but a tensor."""
 
     def listed(value: Any) -> list[Any]:
-        values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+        values = (
+            value.values()
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, list | tuple)
+            else [value]
+        )
         return [one.double().tolist() if isinstance(one, torch.Tensor) else None for one in values]
 
     return [listed(value) for value in values]
 
 
 def drawn_ring(rng: torch.Generator, world_size: int, size: int | None = None) -> list[int]:
-    """So many of the ranks, or all, in an order in which nobody finds places or neighbours by the ranks' numbers."""
+    """`size` of the ranks, or all, in an order from which no rank can guess its neighbours."""
     while True:
         ring = shuffled(rng, range(world_size))[:size]
-        num_falls = sum(after < rank for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True))
+        num_falls = sum(
+            after < rank for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True)
+        )
         if num_falls > 1 and any(rank % len(ring) != place for place, rank in enumerate(ring)):
             return ring
 
@@ -337,34 +404,61 @@ def drawn_ring(rng: torch.Generator, world_size: int, size: int | None = None) -
 
 @points(1, cell="check_exchange")
 def check_exchange_hands_tensors_on(student, rng):
-    """Each rank of the ring receives what the one before it in the list has sent, whatever its size; outgoing stays."""
+    """Each rank of the ring receives what the one before it in the list has sent, whatever its
+    size; outgoing does not change.
+    """
     world_size = whole(rng, 3, 5)
     ring = drawn_ring(rng, world_size)
     before = {rank: ring[place - 1] for place, rank in enumerate(ring)}
-    of_one_size = [whole(rng, 1, 40)] * world_size  # first, for a wrong neighbour's tensor may not fit otherwise
+    of_one_size = [
+        whole(rng, 1, 40)
+    ] * world_size  # first, because a wrong neighbour's tensor may not fit otherwise
     for sizes in (of_one_size, shuffled(rng, range(1, 41))[:world_size]):
         sent = [positive(rng, size, dtype=torch.float64) for size in sizes]
-        each = [(sent[rank], torch.full_like(sent[before[rank]], -1.0)) for rank in range(world_size)]
-        run = student.emulated(exchange_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES)
+        each = [
+            (sent[rank], torch.full_like(sent[before[rank]], -1.0)) for rank in range(world_size)
+        ]
+        run = student.emulated(
+            exchange_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
+        )
         expect_ring(run.timeline, ring, world_size)
         for rank, value in enumerate(run.values):
-            hint = "Send to the next in the list, receive from the one before, and wait for both."
-            expect_close(item(value, "incoming"), sent[before[rank]], f"what rank {rank} received in {ring}", hint)
-            expect_close(item(value, "outgoing"), sent[rank], f"what rank {rank} sent", "outgoing is left as it is.")
-    expect_over_the_wire(student, rng, run, exchange_on_rank, ring, world_size=world_size, each=each)
+            hint = (
+                "Send to the next in the list, receive from the one before, and wait for both"
+                " handles."
+            )
+            expect_close(
+                item(value, "incoming"),
+                sent[before[rank]],
+                f"what rank {rank} received in {ring}",
+                hint,
+            )
+            expect_close(
+                item(value, "outgoing"),
+                sent[rank],
+                f"what rank {rank} sent",
+                "outgoing is left as it is.",
+            )
+    expect_over_the_wire(
+        student, rng, run, exchange_on_rank, ring, world_size=world_size, each=each
+    )
 
 
 @points(1, cell="check_exchange", needs=["check_exchange_hands_tensors_on"])
 def check_exchange_uses_both_directions_at_once(student, rng):
-    """Sending and receiving are under way at the same time: a step takes as long as one message."""
+    """Sending and receiving happen at the same time: a step takes as long as one message."""
     cluster, num = drawn_cluster(rng, 4), whole(rng, 20_000, 60_000)
     each = [(torch.ones(num), torch.zeros(num))] * 4
     ring = [0, 1, 2, 3]
-    run = student.emulated(exchange_on_rank, ring, world_size=4, each=each, cluster=cluster, allow=MESSAGES)
+    run = student.emulated(
+        exchange_on_rank, ring, world_size=4, each=each, cluster=cluster, allow=MESSAGES
+    )
     for rank in ring:
         expect_messages(run.timeline, rank, 1, 4 * num)
     wanted_s = cluster.intra.latency_s + 4 * num / cluster.intra.bandwidth_bytes_per_s
-    expect_time(run.timeline, wanted_s, "one step", {"One direction after the other.": TWICE * wanted_s})
+    expect_time(
+        run.timeline, wanted_s, "one step", {"One direction after the other.": TWICE * wanted_s}
+    )
 
 
 # ring_reduce_scatter
@@ -378,9 +472,13 @@ def draw_chunks(values: Sequence[Any], wanted: Sequence[Tensors], columns: list[
     for rank, (value, of_rank) in enumerate(zip(values, wanted, strict=True)):
         given = [item(value, place) for place in range(len(of_rank))]
         rows[f"rank {rank}"] = [
-            "right"
-            if isinstance(one, torch.Tensor) and one.shape == right.shape and torch.allclose(one, right)
-            else "wrong"
+            (
+                "right"
+                if isinstance(one, torch.Tensor)
+                and one.shape == right.shape
+                and torch.allclose(one, right)
+                else "wrong"
+            )
             for one, right in zip(given, of_rank, strict=True)
         ]
     return grid(rows, columns, "right", "Which chunk is right, on which rank")
@@ -392,46 +490,76 @@ def drawn_chunks(rng: torch.Generator, world_size: int, lengths: Sequence[int]) 
 
 @points(2, cell="check_ring_reduce_scatter")
 def check_reduce_scatter_leaves_each_place_its_sum(student, rng):
-    """The rank at place p of the ring ends with the sum of all chunks p; other chunks do not matter."""
+    """The rank at place p of the ring ends with the sum of all chunks p; other chunks do not
+    matter.
+    """
     world_size = whole(rng, 3, 5)
     chunks = drawn_chunks(rng, world_size, [whole(rng, 3, 9)] * world_size)
     ring = list(range(world_size))
     each = list(enumerate(chunks))
-    run = student.emulated(reduce_scatter_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES)
+    run = student.emulated(
+        reduce_scatter_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
+    )
     sums = [total([of_rank[place] for of_rank in chunks]) for place in range(world_size)]
     for rank, value in enumerate(run.values):
         hint = f"Chunk {rank} ends on rank {rank}, so it starts its way on the next one."
-        picture = partial(draw_chunks, [[value] for value in run.values], [[one] for one in sums], ["its own chunk"])
-        expect_close(value, sums[rank], f"chunk {rank} on rank {rank} of {world_size}", hint, picture=picture)
-    expect_over_the_wire(student, rng, run, reduce_scatter_on_rank, ring, world_size=world_size, each=each)
+        picture = partial(
+            draw_chunks,
+            [[value] for value in run.values],
+            [[one] for one in sums],
+            ["its own chunk"],
+        )
+        expect_close(
+            value, sums[rank], f"chunk {rank} on rank {rank} of {world_size}", hint, picture=picture
+        )
+    expect_over_the_wire(
+        student, rng, run, reduce_scatter_on_rank, ring, world_size=world_size, each=each
+    )
 
 
-@points(1, cell="check_ring_reduce_scatter", needs=["check_reduce_scatter_leaves_each_place_its_sum"])
+@points(
+    1, cell="check_ring_reduce_scatter", needs=["check_reduce_scatter_leaves_each_place_its_sum"]
+)
 def check_reduce_scatter_works_on_any_ring(student, rng):
-    """The ring may be a part of the ranks in any order, or one alone; chunks differ in length, and some are empty."""
+    """The ring may be some of the ranks in any order, or a single one; chunks differ in length, and
+    some are empty.
+    """
     world_size, size = 5, whole(rng, 3, 4)
     ring = drawn_ring(rng, world_size, size)
     lengths = shuffled(rng, [0, 1, *(whole(rng, 2, 9) for _ in range(size - 2))])
     chunks = drawn_chunks(rng, world_size, lengths)
     for of_ring in (ring, ring[:1]):
         each = [(rank, of_rank[: len(of_ring)]) for rank, of_rank in enumerate(chunks)]
-        run = student.emulated(reduce_scatter_on_rank, of_ring, world_size=world_size, each=each, allow=MESSAGES)
+        run = student.emulated(
+            reduce_scatter_on_rank, of_ring, world_size=world_size, each=each, allow=MESSAGES
+        )
         for place, rank in enumerate(of_ring):
             wanted = total([chunks[one][place] for one in of_ring])
             hint = "A rank's place is ring.index(rank), and its chunk has the number of its place."
-            expect_close(run.values[rank], wanted, f"chunk {place} on rank {rank} of the ring {of_ring}", hint)
+            expect_close(
+                run.values[rank],
+                wanted,
+                f"chunk {place} on rank {rank} of the ring {of_ring}",
+                hint,
+            )
         expect_ring(run.timeline, of_ring, world_size)
 
 
-@points(1, cell="check_ring_reduce_scatter", needs=["check_reduce_scatter_leaves_each_place_its_sum"])
+@points(
+    1, cell="check_ring_reduce_scatter", needs=["check_reduce_scatter_leaves_each_place_its_sum"]
+)
 def check_reduce_scatter_sends_each_chunk_once(student, rng):
     """Each rank sends N - 1 messages, one chunk each, and only to the rank after it."""
     world_size = whole(rng, 4, 5)
     lengths = [whole(rng, 100, 900) for _ in range(world_size)]
     each = list(enumerate(drawn_chunks(rng, world_size, lengths)))
     ring = list(range(world_size))
-    run = student.emulated(reduce_scatter_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES)
-    expect_once_round(run.timeline, ring, world_size, lengths, {rank: lengths[rank] for rank in ring}, "its own")
+    run = student.emulated(
+        reduce_scatter_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
+    )
+    expect_once_round(
+        run.timeline, ring, world_size, lengths, {rank: lengths[rank] for rank in ring}, "its own"
+    )
 
 
 # ring_all_gather
@@ -444,31 +572,41 @@ def check_all_gather_gives_everybody_all_chunks(student, rng):
     chunks = drawn_chunks(rng, world_size, [whole(rng, 3, 9)] * world_size)
     ring = list(range(world_size))
     each = list(enumerate(chunks))
-    run = student.emulated(all_gather_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES)
+    run = student.emulated(
+        all_gather_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
+    )
     wanted = [chunks[place][place] for place in ring]
     for place in ring:
         hint = "What is received replaces the chunk: nothing is added any more."
         for rank, value in enumerate(run.values):
-            picture = partial(draw_chunks, run.values, [wanted] * world_size, [f"chunk {one}" for one in ring])
-            told = f"chunk {place} on rank {rank}"
-            expect_close(item(value, place), wanted[place], told, hint, picture=picture)
-    expect_over_the_wire(student, rng, run, all_gather_on_rank, ring, world_size=world_size, each=each)
+            picture = partial(
+                draw_chunks, run.values, [wanted] * world_size, [f"chunk {one}" for one in ring]
+            )
+            what = f"chunk {place} on rank {rank}"
+            expect_close(item(value, place), wanted[place], what, hint, picture=picture)
+    expect_over_the_wire(
+        student, rng, run, all_gather_on_rank, ring, world_size=world_size, each=each
+    )
 
 
 @points(1, cell="check_ring_all_gather", needs=["check_all_gather_gives_everybody_all_chunks"])
 def check_all_gather_keeps_to_any_ring(student, rng):
-    """On any ring and any lengths, each rank sends N - 1 messages, one chunk each, and only to the rank after it."""
+    """On any ring and any lengths, each rank sends N - 1 messages, one chunk each, and only to the
+    rank after it.
+    """
     world_size, size = 5, whole(rng, 3, 4)
     ring = drawn_ring(rng, world_size, size)
     lengths = [whole(rng, 1, 9) for _ in ring]
     chunks = drawn_chunks(rng, world_size, lengths)
     each = list(enumerate(chunks))
-    run = student.emulated(all_gather_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES)
+    run = student.emulated(
+        all_gather_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
+    )
     for place, owner in enumerate(ring):
         for rank in ring:
             hint = "A rank's place is ring.index(rank)."
-            told = f"chunk {place} on rank {rank} of the ring {ring}"
-            expect_close(item(run.values[rank], place), chunks[owner][place], told, hint)
+            what = f"chunk {place} on rank {rank} of the ring {ring}"
+            expect_close(item(run.values[rank], place), chunks[owner][place], what, hint)
     after = {rank: lengths[(place + 1) % size] for place, rank in enumerate(ring)}
     expect_once_round(run.timeline, ring, world_size, lengths, after, "that of the next rank")
 
@@ -484,23 +622,34 @@ def check_all_reduce_gives_everybody_the_sum(student, rng):
     tensors = [[positive(rng, num)] for _ in range(world_size)]
     ring = list(range(world_size))
     each = list(enumerate(tensors))
-    run = student.emulated(all_reduce_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES)
+    run = student.emulated(
+        all_reduce_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
+    )
     expect_sums(run.values, [0] * world_size, total([own[0] for own in tensors]), "the sum")
-    expect_over_the_wire(student, rng, run, all_reduce_on_rank, ring, world_size=world_size, each=each)
+    expect_over_the_wire(
+        student, rng, run, all_reduce_on_rank, ring, world_size=world_size, each=each
+    )
 
 
 @points(0.5, cell="check_ring_all_reduce", needs=["check_all_reduce_gives_everybody_the_sum"])
 def check_all_reduce_takes_any_size(student, rng):
-    """The number of elements need not divide, may be below the number of ranks, 1 or 0, in any shape."""
+    """Any number of elements, in any shape: not divisible by the ranks, fewer than ranks, 1, 0."""
     world_size = whole(rng, 3, 5)
     shapes = [(world_size + 1,), (5 * world_size - 2,), (world_size - 1,), (3, 7), (1,), (), (0,)]
     tensors = [[positive(rng, *shape) for shape in shapes] for _ in range(world_size)]
     ring = list(range(world_size))
     each = list(enumerate(tensors))
-    run = student.emulated(all_reduce_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES)
+    run = student.emulated(
+        all_reduce_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
+    )
     for place, shape in enumerate(shapes):
         wanted = total([own[place] for own in tensors])
-        expect_sums(run.values, [place] * world_size, wanted, f"the sum of shape {shape} on {world_size} ranks")
+        expect_sums(
+            run.values,
+            [place] * world_size,
+            wanted,
+            f"the sum of shape {shape} on {world_size} ranks",
+        )
 
 
 @points(0.5, cell="check_ring_all_reduce", needs=["check_all_reduce_gives_everybody_the_sum"])
@@ -509,62 +658,95 @@ def check_all_reduce_takes_any_float_type(student, rng):
     world_size = whole(rng, 2, 4)
     dtypes = [torch.float64, torch.float16, torch.bfloat16]
     tensors = [
-        [positive(rng, 12, dtype=torch.float64), *(small_wholes(rng, 12, dtype) for dtype in dtypes[1:])]
+        [
+            positive(rng, 12, dtype=torch.float64),
+            *(small_wholes(rng, 12, dtype) for dtype in dtypes[1:]),
+        ]
         for _ in range(world_size)
     ]
     ring = list(range(world_size))
     each = list(enumerate(tensors))
-    run = student.emulated(all_reduce_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES)
+    run = student.emulated(
+        all_reduce_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
+    )
     for place, dtype in enumerate(dtypes):
         wanted = total([own[place] for own in tensors])
-        expect_sums(run.values, [place] * world_size, wanted, f"the {dtype} sum", rtol=1e-12, atol=0.0)
+        expect_sums(
+            run.values, [place] * world_size, wanted, f"the {dtype} sum", rtol=1e-12, atol=0.0
+        )
 
 
 @points(0.5, cell="check_ring_all_reduce", needs=["check_all_reduce_gives_everybody_the_sum"])
 def check_all_reduce_takes_views(student, rng):
-    """Transposes and every second column of a matrix are summed in place; what lies between is left as it is."""
+    """Transposes and every second column of a matrix are summed in place; the memory between does
+    not change.
+    """
     world_size = whole(rng, 2, 4)
     matrices = [[positive(rng, 4, 6), positive(rng, 6, 8)] for _ in range(world_size)]
     ring = list(range(world_size))
     each = [(own,) for own in matrices]
-    run = student.emulated(all_reduce_views_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES)
-    hint = "A copy that reshape or contiguous made is summed, and the tensor is not: copy the result back."
+    run = student.emulated(
+        all_reduce_views_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
+    )
+    hint = (
+        "A copy that reshape or contiguous made is summed, and the tensor is not: copy the result"
+        " back."
+    )
     for rank, value in enumerate(run.values):
-        expect_close(item(value, 0), total([own[0] for own in matrices]), f"a transpose on rank {rank}", hint)
+        expect_close(
+            item(value, 0), total([own[0] for own in matrices]), f"a transpose on rank {rank}", hint
+        )
         wanted = matrices[rank][1].clone()
         wanted[:, ::2] = total([own[1] for own in matrices])[:, ::2]
-        expect_close(item(value, 1), wanted, f"a matrix whose columns 0, 2, ... are summed, on rank {rank}", hint)
+        expect_close(
+            item(value, 1),
+            wanted,
+            f"a matrix whose columns 0, 2, ... are summed, on rank {rank}",
+            hint,
+        )
 
 
 @points(0.5, cell="check_ring_all_reduce", needs=["check_all_reduce_gives_everybody_the_sum"])
 def check_all_reduce_takes_any_ring(student, rng):
-    """The ring may be a part of the ranks in any order, or one rank alone; other ranks take no part."""
+    """The ring may be some of the ranks in any order, or a single one; other ranks take no part."""
     world_size, size = 5, whole(rng, 3, 4)
     ring = drawn_ring(rng, world_size, size)
     tensors = [[positive(rng, 4 * size)] for _ in range(world_size)]
     each = list(enumerate(tensors))
     for of_ring in (ring, ring[:1]):
-        run = student.emulated(all_reduce_on_rank, of_ring, world_size=world_size, each=each, allow=MESSAGES)
+        run = student.emulated(
+            all_reduce_on_rank, of_ring, world_size=world_size, each=each, allow=MESSAGES
+        )
         places = [0 if rank in of_ring else None for rank in range(world_size)]
         expect_sums(
-            run.values, places, total([tensors[rank][0] for rank in of_ring]), f"the sum over the ring {of_ring}"
+            run.values,
+            places,
+            total([tensors[rank][0] for rank in of_ring]),
+            f"the sum over the ring {of_ring}",
         )
         expect_ring(run.timeline, of_ring, world_size)
 
 
 @points(1, cell="check_ring_all_reduce", needs=["check_all_reduce_gives_everybody_the_sum"])
 def check_all_reduce_sends_as_little_as_it_can(student, rng):
-    """Each rank sends 2(N - 1) messages of one chunk, to the next rank alone: 2(N - 1)/N of the tensor and padding."""
+    """Each rank sends 2(N - 1) messages of one chunk, to the next rank alone: 2(N - 1)/N of the
+    tensor, plus padding.
+    """
     world_size = whole(rng, 4, 5)
     num = world_size * whole(rng, 200, 400) + whole(rng, 1, world_size - 1)
     tensors = [[small_wholes(rng, num, torch.bfloat16)] for _ in range(world_size)]
     ring = list(range(world_size))
     each = list(enumerate(tensors))
-    run = student.emulated(all_reduce_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES)
+    run = student.emulated(
+        all_reduce_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
+    )
     num_steps, chunk_bytes = 2 * (world_size - 1), 2 * ceil(num, world_size)
-    told = f"{num_steps} chunks of {num} bfloat16 numbers cut in {world_size}"
-    hint = "A chunk goes round twice: once to be summed, once to be handed out. Whole tensors need not travel."
-    expect_bytes(run.timeline, dict.fromkeys(ring, num_steps * chunk_bytes), told, hint)
+    what = f"{num_steps} chunks of {num} bfloat16 numbers cut in {world_size}"
+    hint = (
+        "A chunk goes round twice: once to be summed, once to be handed out. Whole tensors need not"
+        " travel."
+    )
+    expect_bytes(run.timeline, dict.fromkeys(ring, num_steps * chunk_bytes), what, hint)
     expect_ring(run.timeline, ring, world_size)
     for rank in ring:
         expect_messages(run.timeline, rank, num_steps, chunk_bytes)
@@ -572,37 +754,50 @@ def check_all_reduce_sends_as_little_as_it_can(student, rng):
 
 @points(1, cell="check_ring_all_reduce", needs=["check_all_reduce_sends_as_little_as_it_can"])
 def check_all_reduce_takes_the_time_of_its_formula(student, rng):
-    """On a cluster of known latency alpha and rate beta, S bytes take 2(N - 1)(alpha + S / (N beta)) seconds."""
+    """On a cluster of known latency alpha and rate beta, S bytes take 2(N - 1)(alpha + S / (N
+    beta)) seconds.
+    """
     world_size, cluster = 4, drawn_cluster(rng, 4)
     num = world_size * whole(rng, 10_000, 40_000)
     ring = list(range(world_size))
     each = [(rank, [torch.ones(num)]) for rank in ring]
-    run = student.emulated(all_reduce_on_rank, ring, world_size=4, each=each, cluster=cluster, allow=MESSAGES)
+    run = student.emulated(
+        all_reduce_on_rank, ring, world_size=4, each=each, cluster=cluster, allow=MESSAGES
+    )
     link = cluster.intra
-    wanted_s = 2 * (world_size - 1) * (link.latency_s + 4 * num / world_size / link.bandwidth_bytes_per_s)
+    wanted_s = (
+        2 * (world_size - 1) * (link.latency_s + 4 * num / world_size / link.bandwidth_bytes_per_s)
+    )
     slower = {"Each step takes two messages, one after the other.": TWICE * wanted_s}
     expect_time(run.timeline, wanted_s, f"{2 * (world_size - 1)} steps", slower)
 
 
 @points(0.5, cell="check_ring_all_reduce", needs=["check_all_reduce_gives_everybody_the_sum"])
 def check_all_reduce_holds_few_copies(student, rng):
-    """However many ranks there are, beside the tensor at most twice its bytes and two chunks are held at once."""
+    """However many ranks there are, at most twice the tensor's bytes plus two chunks are held
+    besides it.
+    """
     world_size = whole(rng, 5, 6)
     chunk_bytes = 4 * whole(rng, 800, 1500)
     size_bytes, ring = world_size * chunk_bytes, list(range(world_size))
-    run = student.emulated(memory_on_rank, ring, size_bytes // 4, world_size=world_size, allow=MESSAGES)
+    run = student.emulated(
+        memory_on_rank, ring, size_bytes // 4, world_size=world_size, allow=MESSAGES
+    )
     limit_bytes = 3 * size_bytes + 2 * chunk_bytes
     for rank, most_bytes in enumerate(run.values):
         if not isinstance(most_bytes, int) or most_bytes > limit_bytes:
-            told = (
-                f"{most_bytes:,} bytes, {most_bytes / size_bytes:.1f} times" if isinstance(most_bytes, int) else "none"
+            actual = (
+                f"{most_bytes:,} bytes, {most_bytes / size_bytes:.1f} times"
+                if isinstance(most_bytes, int)
+                else "none"
             )
             raise CheckFailed(
-                f"at most {limit_bytes:,} bytes of tensors at once on rank {rank}: the tensor's {size_bytes:,}, "
-                f"twice that and two chunks, with {world_size} ranks",
-                told,
-                "What a step receives is one chunk. It is added, or put in its place, and can then be let go: give a "
-                "step an inbox of one chunk, and keep no list of inboxes or of tensors of other ranks.",
+                f"at most {limit_bytes:,} bytes of tensors at once on rank {rank}: the tensor's"
+                f" {size_bytes:,}, twice that and two chunks, with {world_size} ranks",
+                actual,
+                "What a step receives is one chunk. It is added, or put in its place, and can then"
+                " be let go: give a step an inbox of one chunk, and keep no list of inboxes or of"
+                " tensors of other ranks.",
                 partial(draw_held, limit_bytes, run.values),
             )
 
@@ -621,14 +816,20 @@ def check_all_reduce_comes_to_an_end_on_real_sockets(student, rng):
     """Over real sockets, with Gloo, a tensor of some megabytes is summed without a deadlock."""
     world_size, num = 3, 1_500_000 + whole(rng, 1, 9)
     seeds = [whole(rng, 0, 10**9) for _ in range(world_size)]
-    num_divided = num // world_size * world_size  # what is left over is a check of its own, and rarely drawn here
+    # what is left over is a check of its own, and rarely drawn here
+    num_divided = num // world_size * world_size
     places = torch.randint(num_divided, (200,), generator=rng)
     ring = list(range(world_size))
     each = [(seed, num, places) for seed in seeds]
     values = student.run(all_reduce_large_on_rank, ring, world_size=world_size, each=each)
-    wanted = total([torch.rand(num, generator=torch.Generator().manual_seed(seed)) for seed in seeds])[places]
+    wanted = total(
+        [torch.rand(num, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+    )[places]
     for rank, value in enumerate(values):
-        hint = "Wait for a receive before you read what it brought, and for a send before you change what it sends."
+        hint = (
+            "Wait for a receive before you read what it brought, and for a send before you change"
+            " what it sends."
+        )
         expect_close(value, wanted, f"200 elements of the sum on rank {rank}", hint)
 
 
@@ -636,10 +837,12 @@ def check_all_reduce_comes_to_an_end_on_real_sockets(student, rng):
 
 
 def drawn_nodes(rng: torch.Generator, num_nodes: int, num_local: int) -> list[list[int]]:
-    """Nodes in which a rank's number tells neither its node nor its place there, as far as there are several."""
+    """Nodes in which a rank cannot guess its node or its place, if there are several."""
     while True:
         ranks = shuffled(rng, range(num_nodes * num_local))
-        is_of_node = all(rank // num_local == place // num_local for place, rank in enumerate(ranks))
+        is_of_node = all(
+            rank // num_local == place // num_local for place, rank in enumerate(ranks)
+        )
         is_in_place = all(rank % num_local == place % num_local for place, rank in enumerate(ranks))
         if (num_nodes == 1 or not is_of_node) and (num_local == 1 or not is_in_place):
             return [ranks[start : start + num_local] for start in range(0, len(ranks), num_local)]
@@ -651,36 +854,69 @@ def check_hierarchical_gives_everybody_the_sum(student, rng):
     nodes, world_size = drawn_nodes(rng, 3, 2), 6
     tensors = [[positive(rng, world_size * 10)] for _ in range(world_size)]
     each = [(own,) for own in tensors]
-    run = student.emulated(hierarchical_on_rank, nodes, world_size=world_size, each=each, allow=MESSAGES)
-    expect_sums(run.values, [0] * world_size, total([own[0] for own in tensors]), f"the sum over the nodes {nodes}")
-    expect_over_the_wire(student, rng, run, hierarchical_on_rank, nodes, world_size=world_size, each=each)
+    run = student.emulated(
+        hierarchical_on_rank, nodes, world_size=world_size, each=each, allow=MESSAGES
+    )
+    expect_sums(
+        run.values,
+        [0] * world_size,
+        total([own[0] for own in tensors]),
+        f"the sum over the nodes {nodes}",
+    )
+    expect_over_the_wire(
+        student, rng, run, hierarchical_on_rank, nodes, world_size=world_size, each=each
+    )
 
 
-@points(0.5, cell="check_hierarchical_all_reduce", needs=["check_hierarchical_gives_everybody_the_sum"])
+@points(
+    0.5, cell="check_hierarchical_all_reduce", needs=["check_hierarchical_gives_everybody_the_sum"]
+)
 def check_hierarchical_takes_any_nodes_and_sizes(student, rng):
-    """A single node, nodes of one rank, and tensors that do not divide, or have fewer elements than there are ranks."""
+    """A single node, nodes of one rank, and tensors whose size does not divide or is below the
+    number of ranks.
+    """
     for num_nodes, num_local in ((1, 3), (3, 1), (2, 2)):
         nodes, world_size = drawn_nodes(rng, num_nodes, num_local), num_nodes * num_local
         sizes = [4 * world_size + 1, world_size - 1, 1, 0]
-        tensors = [[positive(rng, size, dtype=torch.float64) for size in sizes] for _ in range(world_size)]
+        tensors = [
+            [positive(rng, size, dtype=torch.float64) for size in sizes] for _ in range(world_size)
+        ]
         each = [(own,) for own in tensors]
-        run = student.emulated(hierarchical_on_rank, nodes, world_size=world_size, each=each, allow=MESSAGES)
+        run = student.emulated(
+            hierarchical_on_rank, nodes, world_size=world_size, each=each, allow=MESSAGES
+        )
         for place, size in enumerate(sizes):
             wanted = total([own[place] for own in tensors])
-            expect_sums(run.values, [place] * world_size, wanted, f"the sum of {size} elements over the nodes {nodes}")
+            expect_sums(
+                run.values,
+                [place] * world_size,
+                wanted,
+                f"the sum of {size} elements over the nodes {nodes}",
+            )
 
 
-@points(2, cell="check_hierarchical_all_reduce", needs=["check_hierarchical_gives_everybody_the_sum"])
+@points(
+    2, cell="check_hierarchical_all_reduce", needs=["check_hierarchical_gives_everybody_the_sum"]
+)
 def check_hierarchical_crosses_nodes_as_little_as_it_can(student, rng):
-    """Out of each node go 2(M - 1)/M of the tensor and padding, and each of its ranks sends an equal part of that."""
+    """Each node sends 2(M - 1)/M of the tensor, plus padding, to other nodes; each of its ranks
+    sends an equal part of that.
+    """
     num_nodes, num_local = 3, whole(rng, 2, 3)
     world_size = num_nodes * num_local
-    num = world_size * whole(rng, 90, 150) - whole(rng, 1, num_local - 1)  # parts differ, and the longest needs no more
+    num = world_size * whole(rng, 90, 150) - whole(
+        rng, 1, num_local - 1
+    )  # parts differ, and the longest needs no more
     nodes = [list(range(start, start + num_local)) for start in range(0, world_size, num_local)]
     each = [([positive(rng, num)],) for _ in range(world_size)]
     cluster = drawn_cluster(rng, num_local, num_nodes)
     run = student.emulated(
-        hierarchical_on_rank, nodes, world_size=world_size, each=each, cluster=cluster, allow=MESSAGES
+        hierarchical_on_rank,
+        nodes,
+        world_size=world_size,
+        each=each,
+        cluster=cluster,
+        allow=MESSAGES,
     )
     crossed = {rank: crossing_bytes(run.timeline, cluster, rank) for rank in range(world_size)}
     of_rank = 4 * 2 * (num_nodes - 1) * ceil(ceil(num, num_local), num_nodes)
@@ -689,8 +925,8 @@ def check_hierarchical_crosses_nodes_as_little_as_it_can(student, rng):
     for number, size_bytes in of_nodes.items():
         if size_bytes > num_local * of_rank:
             raise CheckFailed(
-                f"at most {num_local * of_rank:,} bytes out of node {number}: 2 * {num_nodes - 1}/{num_nodes} of "
-                f"{4 * num:,}, and padding",
+                f"at most {num_local * of_rank:,} bytes out of node {number}: 2 *"
+                f" {num_nodes - 1}/{num_nodes} of {4 * num:,}, and padding",
                 f"{size_bytes:,} bytes",
                 "Sum inside each node first. What then crosses stands for all ranks of the node.",
                 picture,
@@ -701,8 +937,9 @@ def check_hierarchical_crosses_nodes_as_little_as_it_can(student, rng):
                 0.5,
                 f"each rank to send at most {of_rank:,} bytes to other nodes",
                 f"{size_bytes:,} from rank {rank}",
-                "The bytes are as few as can be, but one rank sends them for all. After a reduce-scatter inside the "
-                "node, each rank has a part of the sum: let each take its own part across.",
+                "The bytes are as few as possible, but one rank sends them for all. After a"
+                " reduce-scatter inside the node, each rank has a part of the sum: let each take"
+                " its own part across.",
             )
             partly.picture = partial(draw_bytes, dict.fromkeys(crossed, of_rank), crossed)
             raise partly
@@ -711,33 +948,48 @@ def check_hierarchical_crosses_nodes_as_little_as_it_can(student, rng):
 def crossing_bytes(timeline: Timeline, cluster: Cluster, rank: int) -> int:
     """The bytes that a rank sent to other nodes."""
     node = cluster.node_of(rank)
-    return sum(one.size_bytes for one in sends_of(timeline, rank) if cluster.node_of(one.peers[0]) != node)
+    return sum(
+        one.size_bytes for one in sends_of(timeline, rank) if cluster.node_of(one.peers[0]) != node
+    )
 
 
 def draw_crossings(wanted: dict[int, int], crossed: dict[int, int]) -> Drawn:
     """The bytes that must leave each node and those that did."""
     from worldsize.draw.contrast import bars
 
-    expected, actual = ({f"node {node}": float(size) for node, size in one.items()} for one in (wanted, crossed))
+    expected, actual = (
+        {f"node {node}": float(size) for node, size in one.items()} for one in (wanted, crossed)
+    )
     return bars(expected, actual, "Bytes sent out of each node", "bytes")
 
 
-@points(1, cell="check_hierarchical_all_reduce", needs=["check_hierarchical_crosses_nodes_as_little_as_it_can"])
+@points(
+    1,
+    cell="check_hierarchical_all_reduce",
+    needs=["check_hierarchical_crosses_nodes_as_little_as_it_can"],
+)
 def check_hierarchical_is_faster_than_a_flat_ring(student, rng):
-    """On two nodes of four GPUs: 2(G - 1)(alpha + S/(G beta)) inside, 2(M - 1)(alpha' + S/(GM beta')) between."""
+    """On two nodes of four GPUs: 2(G - 1)(alpha + S/(G beta)) inside, 2(M - 1)(alpha' + S/(GM
+    beta')) between.
+    """
     num_nodes, num_local = 2, 4
     cluster = drawn_cluster(rng, num_local, num_nodes)
     num = 8 * whole(rng, 50_000, 100_000)
     nodes = [[0, 1, 2, 3], [4, 5, 6, 7]]
     each = [([torch.ones(num)],)] * 8
-    run = student.emulated(hierarchical_on_rank, nodes, world_size=8, each=each, cluster=cluster, allow=MESSAGES)
+    run = student.emulated(
+        hierarchical_on_rank, nodes, world_size=8, each=each, cluster=cluster, allow=MESSAGES
+    )
     assert cluster.inter is not None
     fast, slow, size_bytes = cluster.intra, cluster.inter, 4 * num
-    inside_s = 2 * (num_local - 1) * (fast.latency_s + size_bytes / num_local / fast.bandwidth_bytes_per_s)
+    inside_s = (
+        2 * (num_local - 1) * (fast.latency_s + size_bytes / num_local / fast.bandwidth_bytes_per_s)
+    )
     between_s = 2 * (num_nodes - 1) * (slow.latency_s + size_bytes / 8 / slow.bandwidth_bytes_per_s)
     flat_s = 2 * 7 * (slow.latency_s + size_bytes / 8 / slow.bandwidth_bytes_per_s)
     reason = (
-        f"That is faster than a flat ring ({flat_s * 1e6:.1f} µs). Let each rank take its own part alone across, "
-        "and inside a node each part travel once to be summed and once to be handed out."
+        f"That is faster than a flat ring ({flat_s * 1e6:.1f} µs). Let each rank take its own part"
+        " alone across, and inside a node each part travel once to be summed and once to be handed"
+        " out."
     )
     expect_time(run.timeline, inside_s + between_s, "both parts", {reason: 0.9 * flat_s})

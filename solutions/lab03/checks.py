@@ -1,4 +1,4 @@
-"""Hidden checks of lab 3: the student's DDP on emulated clusters, the student's test against right and wrong ones."""
+"""Hidden checks of lab 3: the student's DDP on emulated clusters, and its test on many others."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ from worldsize.timeline import Timeline
 COLLECTIVES = {"all_reduce", "broadcast"}
 TOLERANCE = 1.01  # of a time: emulated ones come out to all digits
 Gradients = list[torch.Tensor | None]
-Spec = list[tuple[list[int], str, bool]]  # of parameters: shape, dtype, whether it requires a gradient
+Spec = list[
+    tuple[list[int], str, bool]
+]  # of parameters: shape, dtype, whether it requires a gradient
 
 
 # What runs on the ranks. Nothing here knows an answer.
 
 
 class Held(nn.Module):
-    """A module that holds parameters of this spec, and the first of them once more under a second name."""
+    """A module with parameters of this spec, and the first of them again under a second name."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
@@ -44,7 +46,7 @@ class Held(nn.Module):
 
 
 class Branching(nn.Module):
-    """A model with a branch for each number, some of which may stay unused; with a tied and a frozen layer or not."""
+    """A model with branches that may stay unused, with or without tied and frozen layers."""
 
     def __init__(self, is_tangled: bool) -> None:
         super().__init__()
@@ -65,7 +67,7 @@ class Branching(nn.Module):
 
 
 class Working(torch.autograd.Function):
-    """Passes a tensor on and takes a time forward, and twice that backward."""
+    """An identity that takes a given time forward, and twice that backward."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, time_s: float) -> torch.Tensor:
@@ -103,7 +105,9 @@ class Stateful(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 4).requires_grad_(False))
+        self.body = nn.Sequential(
+            nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 4).requires_grad_(False)
+        )
         self.again = nn.Linear(4, 6)
         self.again.weight = self.body.get_parameter("0.weight")  # pyright: ignore[reportAttributeAccessIssue]
         self.register_buffer("mask", torch.zeros(40, dtype=torch.bool))
@@ -141,17 +145,23 @@ def stateful(seed: int) -> nn.Module:
 
 
 def refuse_wrappers() -> None:
-    """Makes torch's own gradient bucketing unusable on this rank: under DDP, and by itself."""
+    """Make torch's own gradient bucketing unusable on this rank, under DDP and by itself."""
     from worldsize.emulate.conductor import Forbidden
 
     def refuse(*args: Any, **kwargs: Any) -> None:
-        raise Forbidden("torch's DistributedDataParallel and its Reducer are not allowed here: this is what you write")
+        raise Forbidden(
+            "torch's DistributedDataParallel and its Reducer are not allowed here: this is what you"
+            " write"
+        )
 
     dist.Reducer.__init__ = refuse  # pyright: ignore[reportPrivateImportUsage]
 
 
 def state_of(module: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
+    return {
+        name: tensor.detach().clone()
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]
+    }
 
 
 def gradients_of(module: nn.Module) -> Gradients:
@@ -191,7 +201,11 @@ def start_on_rank(student: Any, seed: int) -> Any:
 
 
 def steps_on_rank(
-    student: Any, make: Callable[[int], nn.Module], bucket_bytes: int, seed: int, batches: list[list[Any]]
+    student: Any,
+    make: Callable[[int], nn.Module],
+    bucket_bytes: int,
+    seed: int,
+    batches: list[list[Any]],
 ) -> Any:
     """The gradients after each step; a batch is inputs and whatever else the module takes."""
     refuse_wrappers()
@@ -215,7 +229,7 @@ def timed_on_rank(student: Any, width: int, times_s: list[float], bucket_bytes: 
 
 
 def accumulate_on_rank(student: Any, bucket_bytes: int, seed: int, batches: list[list[Any]]) -> Any:
-    """The gradients inside no_sync, after all batches but the last; those after finish; the same once more."""
+    """The gradients inside no_sync and after finish, in two rounds."""
     refuse_wrappers()
     module = branching(seed)
     parallel = student.DataParallel(module, bucket_bytes)
@@ -233,7 +247,7 @@ def accumulate_on_rank(student: Any, bucket_bytes: int, seed: int, batches: list
 
 
 def memory_on_rank(student: Any, width: int, num_layers: int, bucket_bytes: int) -> Any:
-    """The bytes of tensors on this rank that are there after four steps and neither model nor gradients."""
+    """The bytes of tensors on this rank after four steps, without the model and the gradients."""
     refuse_wrappers()
     module = nn.Sequential(*[nn.Linear(width, width) for _ in range(num_layers)])
     before_bytes = tensor_bytes()
@@ -271,7 +285,7 @@ def large_on_rank(student: Any, width: int, seed: int, places: torch.Tensor) -> 
 
 
 def test_on_rank(student: Any, source: str) -> Any:
-    """Whether the student's test let this class pass; nothing that it says comes back."""
+    """True if the student's test let this class pass; nothing else comes back from the test."""
     names: dict[str, Any] = {}
     exec(source, names)
     try:
@@ -294,7 +308,7 @@ def shuffled(rng: torch.Generator, items: Sequence[Any]) -> list[Any]:
 
 
 def seeds_of_ranks(rng: torch.Generator, num_ranks: int) -> list[tuple[int]]:
-    """A seed for each rank. Their last digits differ: no buffer of `stateful` is by chance alike on two ranks."""
+    """A seed for each rank, with different last digits so that no buffers agree by chance."""
     return [(10 * whole(rng, 0, 10**5) + digit,) for digit in shuffled(rng, range(10))[:num_ranks]]
 
 
@@ -316,18 +330,22 @@ def item(value: Any, place: int) -> Any:
 
 
 def mean_of(gradients: Sequence[Gradients]) -> Gradients:
-    """The mean over ranks, where one without a gradient counts as zeros; None where nobody has one."""
+    """The mean over ranks, with zeros for a missing gradient; None if all ranks miss it."""
     means: Gradients = []
     for of_ranks in zip(*gradients, strict=True):
         known = [one.double() for one in of_ranks if one is not None]
         total = torch.stack(known).sum(dim=0) if known else None
         first = next((one for one in of_ranks if one is not None), None)
-        means.append(None if total is None or first is None else (total / len(gradients)).to(first.dtype))
+        means.append(
+            None if total is None or first is None else (total / len(gradients)).to(first.dtype)
+        )
     return means
 
 
-def own_gradients(make: Callable[[int], nn.Module], seed: int, batches: Sequence[Sequence[Any]]) -> Gradients:
-    """What one process has after these batches, one added to the other."""
+def own_gradients(
+    make: Callable[[int], nn.Module], seed: int, batches: Sequence[Sequence[Any]]
+) -> Gradients:
+    """The gradients of one process after these batches, added up."""
     module = make(seed)
     for batch in batches:
         module(*batch).square().mean().backward()
@@ -342,7 +360,7 @@ def expect_means(
     names: Sequence[str] = (),
     may_be_sum: bool = False,
 ) -> None:
-    """Raises CheckFailed unless each rank has the mean of what all had, and no gradient of a frozen parameter.
+    """Raise CheckFailed unless each rank has the mean, and frozen parameters no gradient.
 
     With `may_be_sum` a sum will do too: another check has taken the points for that.
     """
@@ -352,19 +370,26 @@ def expect_means(
     for rank, value in enumerate(values):
         for place, mean in enumerate(wanted):
             given = item(value, place)
-            told = f"the gradient of {names[place] if names else f'parameter {place}'} on rank {rank}, {what}"
+            label = (
+                f"the gradient of {names[place] if names else f'parameter {place}'} on rank {rank},"
+                f" {what}"
+            )
             if place in frozen:
                 if given is not None:
-                    raise CheckFailed(f"none: {told}", "a gradient", "A frozen parameter takes no part.")
+                    raise CheckFailed(
+                        f"none: {label}", "a gradient", "A frozen parameter takes no part."
+                    )
                 continue
             if mean is None:
                 if isinstance(given, torch.Tensor) and given.any():
-                    raise CheckFailed(f"{told}, to be zeros or None: nobody used it", "other numbers")
+                    raise CheckFailed(
+                        f"{label}, to be zeros or None: no rank used it", "other numbers"
+                    )
                 continue
             hint = hint_of(given, mean, own[rank][place], num_ranks)
             rtol = 1e-4 if mean.dtype.itemsize > 2 else 2e-2  # half precision rounds each sum
             picture = partial(draw_right, values, wanted, names)
-            expect_close(given, mean, told, hint, rtol=rtol, atol=1e-7, picture=picture)
+            expect_close(given, mean, label, hint, rtol=rtol, atol=1e-7, picture=picture)
 
 
 def are_sums(values: Sequence[Any], means: Gradients, num_ranks: int) -> bool:
@@ -384,18 +409,25 @@ def are_sums(values: Sequence[Any], means: Gradients, num_ranks: int) -> bool:
 def hint_of(given: Any, mean: torch.Tensor, own: torch.Tensor | None, num_ranks: int) -> str:
     """The hint for what this gradient looks like."""
     if given is None:
-        return "This rank did not use it and another did: it gets the mean all the same, its own part being zeros."
+        return (
+            "This rank did not use the parameter, but another did: it gets the mean too, and counts"
+            " as zeros itself."
+        )
     if not isinstance(given, torch.Tensor) or given.shape != mean.shape:
         return ""
     if torch.allclose(given.double(), mean.double() * num_ranks, rtol=1e-3):
         return "Is that the sum? Divide by the number of ranks."
     if own is not None and torch.allclose(given.double(), own.double(), rtol=1e-3):
-        return "That is this rank's own gradient: it was never sent, or the mean never came back into grad."
+        return (
+            "That is this rank's own gradient: it was never sent, or the mean never came back into"
+            " grad."
+        )
     if torch.allclose(given.double() * num_ranks, mean.double(), rtol=1e-3):
         return "That is the mean, divided by the number of ranks once more."
     return (
-        "All ranks' gradients count once, and one that has none counts as zeros. Collectives meet in the order of the "
-        "calls: buckets leave in one order on all ranks, whichever is full first."
+        "All ranks' gradients count once, and one that has none counts as zeros. Collectives meet"
+        " in the order of the calls: buckets leave in one order on all ranks, whichever is full"
+        " first."
     )
 
 
@@ -410,7 +442,9 @@ def draw_right(values: Sequence[Any], wanted: Gradients, names: Sequence[str]) -
         for place, mean in means.items():
             given = item(value, place)
             is_fit = isinstance(given, torch.Tensor) and given.shape == mean.shape
-            row.append("mean" if is_fit and torch.allclose(given, mean, rtol=1e-3, atol=1e-6) else "wrong")
+            row.append(
+                "mean" if is_fit and torch.allclose(given, mean, rtol=1e-3, atol=1e-6) else "wrong"
+            )
         rows[f"rank {rank}"] = row
     columns = [names[place] if names else f"parameter {place}" for place in means]
     return grid(rows, columns, "mean", "Which gradient is the mean, on which rank")
@@ -422,7 +456,7 @@ def calls_of(timeline: Timeline, rank: int, name: str) -> list[Event]:
 
 
 def draw_run(timeline: Timeline, title: str) -> Drawn:
-    """Who was busy when."""
+    """When each rank was busy."""
     from worldsize.draw import timeline as drawn
 
     return InFewColours(drawn(timeline, title))
@@ -442,8 +476,10 @@ class InFewColours:
         return file.getvalue()
 
 
-def expect_sizes(timeline: Timeline, wanted: list[int], what: str, hint: str, in_order: bool = True) -> None:
-    """Raises CheckFailed unless the all-reduces of rank 0 are of these bytes."""
+def expect_sizes(
+    timeline: Timeline, wanted: list[int], what: str, hint: str, in_order: bool = True
+) -> None:
+    """Raise CheckFailed unless the all-reduces of rank 0 are of these bytes."""
     given = [one.size_bytes for one in calls_of(timeline, 0, "all_reduce")]
     if (given if in_order else sorted(given)) == (wanted if in_order else sorted(wanted)):
         return
@@ -456,7 +492,7 @@ def expect_sizes(timeline: Timeline, wanted: list[int], what: str, hint: str, in
 def expect_over_the_wire(
     student: Any, rng: torch.Generator, clean: Run, on_rank: Any, *args: Any, **options: Any
 ) -> None:
-    """Raises CheckFailed unless one number that is changed in an all-reduce changes the result of this run."""
+    """Raise CheckFailed unless one number changed in an all-reduce changes this run's result."""
     rank = whole(rng, 0, len(clean.values) - 1)
     calls = [one for one in clean.timeline.of(rank) if one.kind == COMMUNICATION]
     places = [place for place, one in enumerate(calls) if one.name == "all_reduce"] or [0]
@@ -485,36 +521,56 @@ def flat_numbers(value: Any) -> list[Any]:
 
 
 def expect_state_of_rank_0(values: Sequence[Any], seed: int) -> None:
-    """Raises CheckFailed unless every rank has the state that the seed of rank 0 draws."""
+    """Raise CheckFailed unless every rank has the state that the seed of rank 0 draws."""
     module = stateful(seed)
     kinds = {name: "buffer" for name, _ in module.named_buffers()}
     for rank, value in enumerate(values):
         for name, wanted in state_of(module).items():
             given = value.get(name) if isinstance(value, dict) else None
-            hint = "Buffers count too, of any dtype." if name in kinds else "All parameters count, frozen ones too."
-            told = f"the {kinds.get(name, 'parameter')} {name} on rank {rank}"
-            expect_close(given, wanted, told, f"{hint} Write in place: {name} is the tensor that the module holds.")
+            hint = (
+                "Buffers count too, of any dtype."
+                if name in kinds
+                else "All parameters count, frozen ones too."
+            )
+            what = f"the {kinds.get(name, 'parameter')} {name} on rank {rank}"
+            expect_close(
+                given,
+                wanted,
+                what,
+                f"{hint} Write in place: {name} is the tensor that the module holds.",
+            )
 
 
 @points(1.5, cell="check_broadcast_state")
 def check_broadcast_gives_everybody_the_state_of_rank_0(student, rng):
-    """All parameters and buffers are in place those of rank 0: frozen ones, integers and booleans too."""
+    """All parameters and buffers become those of rank 0, in place: frozen ones, integers and
+    booleans too.
+    """
     world_size = whole(rng, 2, 4)
     seeds = seeds_of_ranks(rng, world_size)
     run = student.emulated(broadcast_on_rank, world_size=world_size, each=seeds, allow=COLLECTIVES)
     expect_state_of_rank_0(run.values, *seeds[0])
 
 
-@points(0.5, cell="check_broadcast_state", needs=["check_broadcast_gives_everybody_the_state_of_rank_0"])
+@points(
+    0.5, cell="check_broadcast_state", needs=["check_broadcast_gives_everybody_the_state_of_rank_0"]
+)
 def check_broadcast_sends_each_tensor_once(student, rng):
-    """Rank 0 sends each tensor once, a shared parameter too, and no gradient or copy besides."""
+    """Rank 0 sends each tensor once, even a shared parameter, and no gradients or copies."""
     seeds = [(whole(rng, 0, 10**6),) for _ in range(2)]
     run = student.emulated(broadcast_on_rank, world_size=2, each=seeds, allow=COLLECTIVES)
     size_bytes = sum(tensor.nbytes for tensor in state_of(stateful(0)).values())
-    sent_bytes = sum(one.size_bytes for name in COLLECTIVES for one in calls_of(run.timeline, 0, name))
+    sent_bytes = sum(
+        one.size_bytes for name in COLLECTIVES for one in calls_of(run.timeline, 0, name)
+    )
     if sent_bytes != size_bytes:
-        hint = "module.parameters() and module.buffers() give each tensor once; state_dict() gives a shared one twice."
-        raise CheckFailed(f"{size_bytes} bytes, those of all parameters and buffers", f"{sent_bytes} bytes", hint)
+        hint = (
+            "module.parameters() and module.buffers() give each tensor once; state_dict() gives a"
+            " shared one twice."
+        )
+        raise CheckFailed(
+            f"{size_bytes} bytes, those of all parameters and buffers", f"{sent_bytes} bytes", hint
+        )
 
 
 # average_one_by_one, average_flat
@@ -523,10 +579,12 @@ def check_broadcast_sends_each_tensor_once(student, rng):
 def drawn_spec(rng: torch.Generator, dtypes: Sequence[str]) -> Spec:
     """Some trainable parameters of each dtype and some frozen ones.
 
-    The first one is trainable and the largest, the second an odd number of float32: in reverse order, or one dtype
-    after the other, they never have the same sizes.
+    The first one is trainable and the largest, the second an odd number of float32: in reverse
+    order, or one dtype after the other, they never have the same sizes.
     """
-    rest = [([whole(rng, 1, 4), whole(rng, 1, 5)], dtype, True) for dtype in dtypes for _ in range(2)]
+    rest = [
+        ([whole(rng, 1, 4), whole(rng, 1, 5)], dtype, True) for dtype in dtypes for _ in range(2)
+    ]
     rest += [([whole(rng, 1, 9)], "float32", False)]
     first = [([whole(rng, 21, 29)], dtypes[0], True), ([2 * whole(rng, 0, 4) + 1], "float32", True)]
     return [*first, *shuffled(rng, rest)]
@@ -541,7 +599,11 @@ def drawn_gradients(rng: torch.Generator, spec: Spec, world_size: int) -> list[G
         lacking = {unused, partly[rank % len(partly)]}
         found.append(
             [
-                positive(rng, *shape, dtype=dtype) if requires_grad and place not in lacking else None
+                (
+                    positive(rng, *shape, dtype=dtype)
+                    if requires_grad and place not in lacking
+                    else None
+                )
                 for place, (shape, dtype, requires_grad) in enumerate(spec)
             ]
         )
@@ -553,16 +615,27 @@ def bytes_of(spec: Spec, place: int) -> int:
     return torch.Size(shape).numel() * getattr(torch, dtype).itemsize
 
 
-def run_average(student: Any, rng: torch.Generator, name: str, dtypes: Sequence[str], lacks: bool) -> tuple[Run, Spec]:
+def run_average(
+    student: Any, rng: torch.Generator, name: str, dtypes: Sequence[str], lacks: bool
+) -> tuple[Run, Spec]:
     """A run of one of the two, with its result compared."""
-    world_size, spec = whole(rng, 3, 4), drawn_spec(rng, dtypes)  # of 2 ranks, halves would be means
+    world_size, spec = (
+        whole(rng, 3, 4),
+        drawn_spec(rng, dtypes),
+    )  # of 2 ranks, halves would be means
     frozen = [place for place, one in enumerate(spec) if not one[2]]
     gradients = drawn_gradients(rng, spec, world_size)
     if not lacks:
         gradients = [
-            [None if place in frozen else positive(rng, *one[0], dtype=one[1]) for place, one in enumerate(spec)]
+            [
+                None if place in frozen else positive(rng, *one[0], dtype=one[1])
+                for place, one in enumerate(spec)
+            ]
         ]
-        gradients = [[one if one is None else one * (rank + 1) for one in gradients[0]] for rank in range(world_size)]
+        gradients = [
+            [one if one is None else one * (rank + 1) for one in gradients[0]]
+            for rank in range(world_size)
+        ]
     each = [(of_rank,) for of_rank in gradients]
     options = {"world_size": world_size, "each": each}
     run = student.emulated(average_on_rank, name, spec, allow=COLLECTIVES, **options)
@@ -574,33 +647,43 @@ def run_average(student: Any, rng: torch.Generator, name: str, dtypes: Sequence[
 
 @points(0.5, cell="check_average_one_by_one")
 def check_one_by_one_gives_means(student, rng):
-    """Every rank ends with the mean of all ranks' gradients, from what came over the wire; frozen ones have none."""
+    """Every rank ends with the mean of all ranks' gradients, sent over the wire; frozen parameters
+    have none.
+    """
     run_average(student, rng, "average_one_by_one", ["float32"], lacks=False)
 
 
 @points(1, cell="check_average_one_by_one", needs=["check_one_by_one_gives_means"])
 def check_one_by_one_counts_missing_gradients_as_zeros(student, rng):
-    """A rank that has no gradient of a parameter counts as zeros, and gets the mean too."""
+    """A rank without a gradient for a parameter counts as zeros, and gets the mean too."""
     run_average(student, rng, "average_one_by_one", ["float32", "float64"], lacks=True)
 
 
 @points(0.5, cell="check_average_one_by_one", needs=["check_one_by_one_gives_means"])
 def check_one_by_one_sends_each_gradient_once(student, rng):
-    """One all-reduce for each parameter that is not frozen, in their order; a shared parameter has one."""
+    """One all-reduce for each parameter that is not frozen, in their order; one for a shared
+    parameter.
+    """
     run, spec = run_average(student, rng, "average_one_by_one", ["float64", "float32"], lacks=False)
     wanted = [bytes_of(spec, place) for place, one in enumerate(spec) if one[2]]
-    expect_sizes(run.timeline, wanted, "one for each parameter that requires a gradient, in order", "")
+    expect_sizes(
+        run.timeline, wanted, "one for each parameter that requires a gradient, in order", ""
+    )
 
 
 @points(1, cell="check_average_flat")
 def check_flat_gives_means(student, rng):
-    """Every rank ends with the mean of all ranks' gradients, from what came over the wire; frozen ones have none."""
+    """Every rank ends with the mean of all ranks' gradients, sent over the wire; frozen parameters
+    have none.
+    """
     run_average(student, rng, "average_flat", ["float32"], lacks=False)
 
 
 @points(1, cell="check_average_flat", needs=["check_flat_gives_means"])
 def check_flat_counts_missing_gradients_as_zeros(student, rng):
-    """A rank that has no gradient of a parameter counts as zeros, and gets the mean too; with several dtypes."""
+    """A rank without a gradient for a parameter counts as zeros, and gets the mean too; with
+    several dtypes.
+    """
     run_average(student, rng, "average_flat", ["float32", "float64"], lacks=True)
 
 
@@ -610,10 +693,13 @@ def check_flat_sends_one_tensor_for_each_dtype(student, rng):
     run, spec = run_average(student, rng, "average_flat", ["float64", "bfloat16"], lacks=False)
     dtypes = {dtype for _, dtype, requires_grad in spec if requires_grad}
     wanted = [
-        sum(bytes_of(spec, place) for place, one in enumerate(spec) if one[2] and one[1] == dtype) for dtype in dtypes
+        sum(bytes_of(spec, place) for place, one in enumerate(spec) if one[2] and one[1] == dtype)
+        for dtype in dtypes
     ]
     hint = "Numbers travel in the dtype of their gradient, all of one dtype in one tensor."
-    expect_sizes(run.timeline, wanted, f"one for each of {', '.join(sorted(dtypes))}", hint, in_order=False)
+    expect_sizes(
+        run.timeline, wanted, f"one for each of {', '.join(sorted(dtypes))}", hint, in_order=False
+    )
 
 
 # make_buckets
@@ -635,43 +721,75 @@ def buckets_of(spec: Spec, bucket_bytes: int) -> list[list[int]]:
 
 
 def expect_buckets(student: Any, cases: list[tuple[Spec, int]], hint: str) -> None:
-    """Raises CheckFailed unless the student's buckets of all these specs are those of the docstring."""
+    """Raise CheckFailed unless the student's buckets of these specs are as promised."""
     specs, sizes = [spec for spec, _ in cases], [size for _, size in cases]
-    (found,) = student.emulated(buckets_on_rank, specs, sizes, world_size=1, allow=COLLECTIVES).values
+    (found,) = student.emulated(
+        buckets_on_rank, specs, sizes, world_size=1, allow=COLLECTIVES
+    ).values
     for place, (spec, bucket_bytes) in enumerate(cases):
         wanted, given = buckets_of(spec, bucket_bytes), item(found, place)
         if given == wanted:
             continue
-        told = [f"{bytes_of(spec, one)} B{'' if spec[one][2] else ' frozen'}" for one in range(len(spec))]
-        of = f"bucket_bytes={bucket_bytes} and parameters of {told}"
-        is_reversed = isinstance(given, list) and given[:1] and wanted and given[0][:1] == [min(map(min, wanted))]
-        told_hint = "Start at the last parameter." if is_reversed else hint
-        raise CheckFailed(f"buckets {wanted} (places of parameters) for {of}", f"{given}", told_hint)
+        sizes = [
+            f"{bytes_of(spec, one)} B{'' if spec[one][2] else ' frozen'}"
+            for one in range(len(spec))
+        ]
+        of = f"bucket_bytes={bucket_bytes} and parameters of {sizes}"
+        is_reversed = (
+            isinstance(given, list)
+            and given[:1]
+            and wanted
+            and given[0][:1] == [min(map(min, wanted))]
+        )
+        found_hint = "Start at the last parameter." if is_reversed else hint
+        raise CheckFailed(
+            f"buckets {wanted} (places of parameters) for {of}", f"{given}", found_hint
+        )
 
 
 @points(2, cell="check_make_buckets")
 def check_buckets_are_filled_from_the_last_parameter_on(student, rng):
-    """Parameters in reverse order, each bucket as full as `bucket_bytes` allows and never fuller; no frozen ones."""
+    """Parameters in reverse order, each bucket as full as `bucket_bytes` allows and never fuller;
+    no frozen ones.
+    """
     cases = []
     for _ in range(4):
-        spec = [([whole(rng, 1, 20)], "float32", whole(rng, 0, 3) > 0) for _ in range(whole(rng, 6, 12))]
+        spec = [
+            ([whole(rng, 1, 20)], "float32", whole(rng, 0, 3) > 0) for _ in range(whole(rng, 6, 12))
+        ]
         cases.append((spec, 4 * whole(rng, 20, 45)))
-    # one more, where it always shows that a frozen one is listed or counted, or that the first bucket takes a third
+    # one more, where it always shows that a frozen one is listed or counted, or that the first
+    # bucket takes a third
     sizes = [whole(rng, 5, 9) for _ in range(5)]
     spec = [([size], "float32", place != 3) for place, size in enumerate(sizes)]
     cases.append((spec, 4 * (sizes[2] + sizes[4] + whole(rng, 1, 4))))
-    expect_buckets(student, cases, "A bucket ends where the next parameter would bring it above bucket_bytes.")
+    expect_buckets(
+        student, cases, "A bucket ends where the next parameter would bring it above bucket_bytes."
+    )
 
 
 @points(1, cell="check_make_buckets", needs=["check_buckets_are_filled_from_the_last_parameter_on"])
 def check_buckets_keep_to_dtypes_and_edges(student, rng):
-    """A bucket has one dtype; what fits exactly fits; a large parameter is alone; without parameters there is none."""
-    half = [([whole(rng, 1, 9)], dtype, True) for dtype in ("float32", "float64", "float64", "float32", "bfloat16")]
+    """A bucket has one dtype and may be exactly full; a large parameter is alone; without
+    parameters there are no buckets.
+    """
+    half = [
+        ([whole(rng, 1, 9)], dtype, True)
+        for dtype in ("float32", "float64", "float64", "float32", "bfloat16")
+    ]
     size = whole(rng, 2, 9)
     equal = [([size], "float32", True) for _ in range(6)]
     large = [([size], "float32", True), ([9 * size], "float32", True), ([size], "float32", True)]
-    cases = [(half, 10**6), (equal, 8 * size), (large, 8 * size), ([], 8), ([([3], "float32", False)], 8)]
-    expect_buckets(student, cases, "Another dtype begins another bucket, exactly full is not too full.")
+    cases = [
+        (half, 10**6),
+        (equal, 8 * size),
+        (large, 8 * size),
+        ([], 8),
+        ([([3], "float32", False)], 8),
+    ]
+    expect_buckets(
+        student, cases, "Another dtype begins another bucket, exactly full is not too full."
+    )
 
 
 # DataParallel
@@ -680,13 +798,19 @@ def check_buckets_keep_to_dtypes_and_edges(student, rng):
 def drawn_batches(rng: torch.Generator, world_size: int, num_steps: int) -> list[list[list[Any]]]:
     """For each rank, the arguments of each step."""
     size = whole(rng, 3, 5)
-    return [[[torch.randn(size, 5, generator=rng)] for _ in range(num_steps)] for _ in range(world_size)]
+    return [
+        [[torch.randn(size, 5, generator=rng)] for _ in range(num_steps)] for _ in range(world_size)
+    ]
 
 
 def expect_steps(
-    run: Run, make: Callable[[int], nn.Module], seed: int, batches: list[list[list[Any]]], may_be_sum: bool = True
+    run: Run,
+    make: Callable[[int], nn.Module],
+    seed: int,
+    batches: list[list[list[Any]]],
+    may_be_sum: bool = True,
 ) -> None:
-    """Raises CheckFailed unless each step's gradients are the means, or sums."""
+    """Raise CheckFailed unless each step's gradients are the means, or sums."""
     frozen, names = frozen_of(make(0)), names_of(make(0))
     for step in range(len(batches[0])):
         own = [own_gradients(make, seed, [of_rank[step]]) for of_rank in batches]
@@ -712,12 +836,16 @@ def check_parallel_starts_like_rank_0(student, rng):
 
 @points(3, cell="check_DataParallel")
 def check_parallel_gives_the_gradients_of_one_process(student, rng):
-    """After `finish` each gradient is the one of a single process with all batches, step after step, over the wire."""
+    """After `finish` each gradient is that of a single process with all batches, in every step,
+    sent over the wire.
+    """
     world_size, seed = whole(rng, 3, 4), whole(rng, 0, 10**6)  # of 2 ranks, halves would be means
     batches = drawn_batches(rng, world_size, 3)
     each = [(seed, of_rank) for of_rank in batches]
     args = (plain, 4 * whole(rng, 40, 60))
-    run = student.emulated(steps_on_rank, *args, world_size=world_size, each=each, allow=COLLECTIVES)
+    run = student.emulated(
+        steps_on_rank, *args, world_size=world_size, each=each, allow=COLLECTIVES
+    )
     expect_steps(run, plain, seed, batches)
     expect_over_the_wire(student, rng, run, steps_on_rank, *args, world_size=world_size, each=each)
     try:
@@ -733,22 +861,32 @@ GRADIENTS = "check_parallel_gives_the_gradients_of_one_process"
 
 @points(1.5, cell="check_DataParallel", needs=[GRADIENTS])
 def check_parallel_takes_tied_and_frozen_parameters(student, rng):
-    """A parameter that two layers share has the sum of both uses, averaged; a frozen one has no gradient."""
+    """A parameter that two layers share has the sum of both uses, averaged; a frozen one has no
+    gradient.
+    """
     world_size = whole(rng, 2, 3)
     batches, seed = drawn_batches(rng, world_size, 2), whole(rng, 0, 10**6)
     each = [(seed, of_rank) for of_rank in batches]
-    run = student.emulated(steps_on_rank, tangled, 90, world_size=world_size, each=each, allow=COLLECTIVES)
+    run = student.emulated(
+        steps_on_rank, tangled, 90, world_size=world_size, each=each, allow=COLLECTIVES
+    )
     expect_steps(run, tangled, seed, batches)
     trained = [one.nbytes for one in tangled(0).parameters() if one.requires_grad]
     sent_bytes = sum(one.size_bytes for one in calls_of(run.timeline, 0, "all_reduce"))
     if sent_bytes > 2 * sum(trained):
-        told = f"{2 * sum(trained)} bytes in two steps, each shared gradient once and no frozen one"
-        raise CheckFailed(told, f"{sent_bytes}", "module.parameters() gives a shared parameter once.")
+        expected = (
+            f"{2 * sum(trained)} bytes in two steps, each shared gradient once and no frozen one"
+        )
+        raise CheckFailed(
+            expected, f"{sent_bytes}", "module.parameters() gives a shared parameter once."
+        )
 
 
 @points(1.5, cell="check_DataParallel", needs=[GRADIENTS])
 def check_parallel_takes_unused_parameters(student, rng):
-    """Ranks may use other parameters, in another order, and leave some unused: those count as zeros."""
+    """Ranks may use different parameters, in different orders, and leave some unused: those count
+    as zeros.
+    """
     batches, seed = drawn_batches(rng, 2, 3), whole(rng, 0, 10**6)
     taken = [[[0, 1], [1, 0], [2]], [[1, 0], [2], [2]]]
     for of_rank, branches in zip(batches, taken, strict=True):
@@ -761,38 +899,62 @@ def check_parallel_takes_unused_parameters(student, rng):
 
 @points(2, cell="check_DataParallel", needs=[GRADIENTS])
 def check_parallel_sends_its_buckets(student, rng):
-    """One all-reduce for each bucket in the order of `make_buckets`, with as many bytes, and nothing else."""
+    """One all-reduce for each bucket, in the order of `make_buckets`, with the bucket's bytes, and
+    nothing else.
+    """
     num_steps, seed = 2, whole(rng, 0, 10**6)
     batches = drawn_batches(rng, 2, num_steps)
     each = [(seed, of_rank) for of_rank in batches]
     spec = [(list(one.shape), "float32", True) for one in plain(0).parameters()]
     sizes = [bytes_of(spec, place) for place in range(len(spec))]
     bucket_bytes = sum(sizes[-4:]) + whole(rng, 0, 20)
-    run = student.emulated(steps_on_rank, plain, bucket_bytes, world_size=2, each=each, allow=COLLECTIVES)
+    run = student.emulated(
+        steps_on_rank, plain, bucket_bytes, world_size=2, each=each, allow=COLLECTIVES
+    )
     wanted = [sum(sizes[place] for place in bucket) for bucket in buckets_of(spec, bucket_bytes)]
-    hint = "A bucket is one flat tensor, sent once, in the dtype of its gradients, after the bucket before it."
-    expect_sizes(run.timeline, wanted * num_steps, f"the buckets of two steps, bucket_bytes={bucket_bytes}", hint)
+    hint = (
+        "A bucket is one flat tensor, sent once, in the dtype of its gradients, after the bucket"
+        " before it."
+    )
+    expect_sizes(
+        run.timeline,
+        wanted * num_steps,
+        f"the buckets of two steps, bucket_bytes={bucket_bytes}",
+        hint,
+    )
     last_broadcast = max((one.end_s for one in calls_of(run.timeline, 0, "broadcast")), default=0.0)
     if last_broadcast > min(one.start_s for one in calls_of(run.timeline, 0, "all_reduce")):
         raise CheckFailed("broadcasts in the constructor only", "one after the first all-reduce")
 
 
 def timed_run(student: Any, rng: torch.Generator) -> tuple[Run, float, float]:
-    """A run of one step of layers of known times, the time that the step should take, and without any overlap."""
+    """A run of one step with layers of known times, and its time with and without overlap."""
     world_size, width = whole(rng, 2, 3), 8 * whole(rng, 24, 40)
     cluster, layer_bytes = drawn_cluster(rng, 4), 4 * width * width
     num_layers, per_bucket = whole(rng, 6, 8), 2
-    price_s = pricing.price("all_reduce", per_bucket * layer_bytes, range(world_size), cluster).time_s
+    price_s = pricing.price(
+        "all_reduce", per_bucket * layer_bytes, range(world_size), cluster
+    ).time_s
     times_s = [price_s * whole(rng, 6, 12) / 40 for _ in range(num_layers)]
     bucket_bytes = per_bucket * layer_bytes
     run = student.emulated(
-        timed_on_rank, width, times_s, bucket_bytes, world_size=world_size, cluster=cluster, allow=COLLECTIVES
+        timed_on_rank,
+        width,
+        times_s,
+        bucket_bytes,
+        world_size=world_size,
+        cluster=cluster,
+        allow=COLLECTIVES,
     )
-    ready_s = [sum(times_s) + passed_s for passed_s in accumulate(2 * one for one in reversed(times_s))]
+    ready_s = [
+        sum(times_s) + passed_s for passed_s in accumulate(2 * one for one in reversed(times_s))
+    ]
     through_s, apart_s = 0.0, ready_s[-1]
     for first in range(0, num_layers, per_bucket):
         layers = range(first, min(first + per_bucket, num_layers))
-        cost_s = pricing.price("all_reduce", len(layers) * layer_bytes, range(world_size), cluster).time_s
+        cost_s = pricing.price(
+            "all_reduce", len(layers) * layer_bytes, range(world_size), cluster
+        ).time_s
         through_s = max(through_s, ready_s[layers[-1]]) + cost_s
         apart_s += cost_s
     return run, through_s, apart_s
@@ -812,29 +974,42 @@ def check_parallel_sends_before_backward_ends(student, rng):
     run, _, _ = timed_run(student, rng)
     _, backward_end_s = step_of(run.timeline)
     for rank in range(len(run.values)):
-        first_s = min((one.start_s for one in calls_of(run.timeline, rank, "all_reduce")), default=float("inf"))
+        first_s = min(
+            (one.start_s for one in calls_of(run.timeline, rank, "all_reduce")),
+            default=float("inf"),
+        )
         if first_s >= backward_end_s:
-            hint = "Register a hook on each parameter, and send a bucket from the hook of its last gradient."
+            hint = (
+                "Register a hook on each parameter, and send a bucket from the hook of its last"
+                " gradient."
+            )
             picture = partial(draw_run, run.timeline, "When your ranks sent")
             raise CheckFailed("an all-reduce that begins during backward", "none", hint, picture)
 
 
 @points(1.5, cell="check_DataParallel", needs=["check_parallel_sends_before_backward_ends"])
 def check_parallel_hides_communication_behind_backward(student, rng):
-    """On a cluster with known prices the step ends when e_k = max(r_k, e_(k-1)) + c_k says, and exposes no more."""
+    """On a cluster with known prices the step ends when e_k = max(r_k, e_(k-1)) + c_k says, and
+    exposes no more.
+    """
     run, wanted_s, apart_s = timed_run(student, rng)
     start_s, _ = step_of(run.timeline)
     took_s = run.timeline.end_s - start_s
     if took_s > TOLERANCE * wanted_s:
-        hint = "Start each with async_op=True, as soon as its last gradient is there, and wait in finish only."
-        told = f"{took_s * 1e6:.0f} µs; without any overlap it is {apart_s * 1e6:.0f} µs"
+        hint = (
+            "Start each with async_op=True, as soon as its last gradient is there, and wait in"
+            " finish only."
+        )
+        actual = f"{took_s * 1e6:.0f} µs; without any overlap it is {apart_s * 1e6:.0f} µs"
         picture = partial(draw_run, run.timeline, "When your ranks sent")
-        raise CheckFailed(f"a step of {wanted_s * 1e6:.0f} µs", told, hint, picture)
+        raise CheckFailed(f"a step of {wanted_s * 1e6:.0f} µs", actual, hint, picture)
 
 
 @points(1.5, cell="check_DataParallel", needs=[GRADIENTS])
 def check_parallel_no_sync_accumulates(student, rng):
-    """Inside `no_sync` nothing is sent and gradients are the rank's own; then the sums are averaged, all of them."""
+    """Inside `no_sync` nothing is sent and gradients are the rank's own; afterwards all sums are
+    averaged.
+    """
     batches, seed = drawn_batches(rng, 2, 3), whole(rng, 0, 10**6)
     for of_rank in batches:
         for batch, branches in zip(of_rank, ([0, 2], [0, 1], [1, 2]), strict=True):
@@ -845,24 +1020,32 @@ def check_parallel_no_sync_accumulates(student, rng):
     names = names_of(branching(0))
     for round_ in range(2):
         for rank, of_rank in enumerate(batches):
-            own, given = own_gradients(branching, seed, of_rank[:-1]), item(run.values[rank], 2 * round_)
+            own, given = (
+                own_gradients(branching, seed, of_rank[:-1]),
+                item(run.values[rank], 2 * round_),
+            )
             for place, wanted in enumerate(own):
                 if wanted is not None:
-                    told = f"the gradient of {names[place]} on rank {rank} inside no_sync"
+                    what = f"the gradient of {names[place]} on rank {rank} inside no_sync"
                     hint = "Inside no_sync gradients only add up, each rank its own."
-                    expect_close(item(given, place), wanted, told, hint, atol=1e-7)
+                    expect_close(item(given, place), wanted, what, hint, atol=1e-7)
         sums = [own_gradients(branching, seed, of_rank) for of_rank in batches]
         values = [item(value, 2 * round_ + 1) for value in run.values]
         try:
             expect_means(values, sums, "after no_sync and finish", [], names, may_be_sum=True)
         except CheckFailed as error:
-            hint = "Inside no_sync hooks neither send nor count: the sums leave with the next backward outside."
-            raise CheckFailed(error.expected, error.actual, f"{error.hint} {hint}", error.picture) from None
+            hint = (
+                "Inside no_sync hooks neither send nor count: the sums leave with the next backward"
+                " outside."
+            )
+            raise CheckFailed(
+                error.expected, error.actual, f"{error.hint} {hint}", error.picture
+            ) from None
     size_bytes = sum(one.nbytes for one in branching(0).parameters())
     sent_bytes = sum(one.size_bytes for one in calls_of(run.timeline, 0, "all_reduce"))
     if sent_bytes > 2 * size_bytes:
-        told = f"{2 * size_bytes} bytes for two optimizer steps: nothing for no_sync"
-        raise CheckFailed(told, f"{sent_bytes}", "A hook inside no_sync sends nothing.")
+        expected = f"{2 * size_bytes} bytes for two optimizer steps: nothing for no_sync"
+        raise CheckFailed(expected, f"{sent_bytes}", "A hook inside no_sync sends nothing.")
 
 
 @points(0.5, cell="check_DataParallel", needs=[GRADIENTS])
@@ -870,17 +1053,19 @@ def check_parallel_keeps_no_second_copy(student, rng):
     """Between two steps it keeps at most one copy of the gradients."""
     width, num_layers = whole(rng, 60, 90), whole(rng, 3, 5)
     size_bytes = 4 * num_layers * (width * width + width)
-    run = student.emulated(memory_on_rank, width, num_layers, size_bytes // 3, world_size=2, allow=COLLECTIVES)
+    run = student.emulated(
+        memory_on_rank, width, num_layers, size_bytes // 3, world_size=2, allow=COLLECTIVES
+    )
     for rank, held_bytes in enumerate(run.values):
         if not isinstance(held_bytes, int) or held_bytes > 1.02 * size_bytes:
-            hint = "Let go of the flat tensors and handles of a step when it is finished, or use the same again."
-            told = f"at most {size_bytes:,} bytes kept by rank {rank} after four steps"
-            raise CheckFailed(told, f"{held_bytes!s:.20}", hint)
+            hint = "Drop the flat tensors and handles of a step when it is finished, or reuse them."
+            expected = f"at most {size_bytes:,} bytes kept by rank {rank} after four steps"
+            raise CheckFailed(expected, f"{held_bytes!s:.20}", hint)
 
 
 @points(0.5, cell="check_DataParallel", needs=[GRADIENTS])
 def check_parallel_works_on_real_sockets(student, rng):
-    """Over real sockets, with Gloo, megabytes of gradients come out as the same means on all ranks."""
+    """Over real sockets, with Gloo, megabytes of gradients become the same means on all ranks."""
     width = 512
     places = torch.randint(width * width, (200,), generator=rng)
     each = [(width, whole(rng, 0, 10**9), places) for _ in range(2)]
@@ -990,7 +1175,8 @@ class DataParallel(torch.nn.Module):
         used = [one for one, count in zip(trained, users.tolist()) if count]
         for dtype in dict.fromkeys(one.dtype for one in used):
             alike = [one for one in used if one.dtype == dtype]
-            flat = torch.cat([(one * 0 if one.grad is None else one.grad).detach().flatten() for one in alike])
+            filled = [one * 0 if one.grad is None else one.grad for one in alike]
+            flat = torch.cat([gradient.detach().flatten() for gradient in filled])
             dist.all_reduce(flat)
             place = 0
             for parameter in alike:
@@ -1003,7 +1189,10 @@ class DataParallel(torch.nn.Module):
         yield self
 """
 )
-RIGHT = {"sends each gradient in finish": IN_FINISH, "is a module and sends one flat tensor of each dtype": FLAT}
+RIGHT = {
+    "sends each gradient in finish": IN_FINISH,
+    "is a module and sends one flat tensor of each dtype": FLAT,
+}
 RIGHT["divides first, and starts all at once"] = FROM_HOOKS
 
 
@@ -1016,9 +1205,13 @@ def changed(source: str, old: str, new: str) -> str:
 
 TENSORS = "[*module.parameters(), *module.buffers()]"
 CHOSEN = "return [(name, one) for name, one in self.module.named_parameters() if one.requires_grad]"
-SILENT = changed(IN_FINISH, "            dist.all_reduce(mean)\n            mean /= dist.get_world_size()\n", "")
+SILENT = changed(
+    IN_FINISH, "            dist.all_reduce(mean)\n            mean /= dist.get_world_size()\n", ""
+)
 WRONG = {
-    "sums gradients instead of averaging them": changed(IN_FINISH, "            mean /= dist.get_world_size()\n", ""),
+    "sums gradients instead of averaging them": changed(
+        IN_FINISH, "            mean /= dist.get_world_size()\n", ""
+    ),
     "does not broadcast parameters": changed(IN_FINISH, TENSORS, "module.buffers()"),
     "does not broadcast buffers": changed(IN_FINISH, TENSORS, "module.parameters()"),
     "does not broadcast frozen parameters": changed(
@@ -1036,7 +1229,9 @@ WRONG = {
         "            if one.requires_grad and sum(one is other for other in every) == 1\n"
         "        ]",
     ),
-    "never sends its last bucket, that of the first parameters": changed(IN_FINISH, CHOSEN, CHOSEN + "[2:]"),
+    "never sends its last bucket, that of the first parameters": changed(
+        IN_FINISH, CHOSEN, CHOSEN + "[2:]"
+    ),
     "leaves a rank without the gradient of a parameter that only another rank used": changed(
         IN_FINISH,
         "            parameter.grad = mean\n",
@@ -1073,27 +1268,44 @@ def lets_pass(student: Any, source: str) -> bool:
 
 @points(1, cell="check_test_data_parallel")
 def check_test_tells_right_from_wrong(student, rng):
-    """The test lets right classes of different style pass, and catches one that sends no gradient at all."""
+    """The test lets right classes of different styles pass, and catches one that sends no gradients
+    at all.
+    """
     for style in shuffled(rng, list(RIGHT)):
         if not lets_pass(student, RIGHT[style]):
-            hint = "It keeps every promise about state and gradients. Test promises, not one way to keep them."
-            raise CheckFailed(f"a right class to pass, one that {style}", "the test raised an error", hint)
+            hint = (
+                "It keeps every promise about state and gradients. Test promises, not one way to"
+                " keep them."
+            )
+            raise CheckFailed(
+                f"a right class to pass, one that {style}", "the test raised an error", hint
+            )
     if lets_pass(student, SILENT):
         hint = "Compare the gradients with those that one process has for all batches."
-        raise CheckFailed("a class whose gradients never leave their rank to be caught", "it passed", hint)
+        raise CheckFailed(
+            "a class whose gradients never leave their rank to be caught", "it passed", hint
+        )
 
 
 @points(5, cell="check_test_data_parallel", needs=["check_test_tells_right_from_wrong"])
 def check_test_catches_wrong_classes(student, rng):
-    """The test catches ten classes that each break one promise; each caught one gives a tenth of the points."""
-    missed = [mistake for mistake in shuffled(rng, list(WRONG)) if lets_pass(student, WRONG[mistake])]
+    """The test catches ten classes that each break one promise; each class caught gives a tenth of
+    the points.
+    """
+    missed = [
+        mistake for mistake in shuffled(rng, list(WRONG)) if lets_pass(student, WRONG[mistake])
+    ]
     if not missed:
         return
-    told = [f"{len(missed)} passed, each of which:", *(f"\n- {mistake}" for mistake in sorted(missed)), "\n"]
+    passed = [
+        f"{len(missed)} passed, each of which:",
+        *(f"\n- {mistake}" for mistake in sorted(missed)),
+        "\n",
+    ]
     expected, hint = (
         f"all {len(WRONG)} wrong classes to be caught",
-        "What would be different on a rank with each of these?",
+        "How would the state or the gradients of a rank differ with each of these classes?",
     )
     if len(missed) == len(WRONG):
-        raise CheckFailed(expected, " ".join(told), hint)
-    raise PartlyHeld(1 - len(missed) / len(WRONG), expected, " ".join(told), hint)
+        raise CheckFailed(expected, " ".join(passed), hint)
+    raise PartlyHeld(1 - len(missed) / len(WRONG), expected, " ".join(passed), hint)

@@ -1,4 +1,4 @@
-"""Hidden checks of lab 4: the student's server among scripted workers, read on the wire; optimizer steps by formula."""
+"""Hidden checks of lab 4: a server among scripted workers, and optimizer steps by formula."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ TOLERANCE = 1.03  # of a time: messages take microseconds beside steps of millis
 Tensors = list[torch.Tensor]
 
 
-# What runs on the ranks. Nothing here knows an answer: workers and servers play what the judge wrote down for them.
+# What runs on the ranks. Nothing here knows an answer: workers and servers play what the judge
+# wrote down for them.
 
 
-def work_on_rank(student: Any, script: list[Any], parameters: torch.Tensor, num_steps: int, slope: float) -> Any:
+def work_on_rank(
+    student: Any, script: list[Any], parameters: torch.Tensor, num_steps: int, slope: float
+) -> Any:
     if script:  # this rank is the server
         return play(script, lambda tensor: tensor)
     pulled: list[torch.Tensor] = []
@@ -67,7 +70,7 @@ def serve_on_rank(
 
 
 def play(script: list[Any], react: Callable[[torch.Tensor], torch.Tensor]) -> Tensors:
-    """What was received. A script lists calls: their name, the other rank, the tensor, the seconds of work before."""
+    """The tensors that a script of (name, peer, tensor, seconds of work before) receives."""
     received: list[torch.Tensor] = []
     for call, peer, tensor, work_s in script:
         emulate.spend(work_s)
@@ -79,23 +82,39 @@ def play(script: list[Any], react: Callable[[torch.Tensor], torch.Tensor]) -> Te
     return received
 
 
-def lars_on_rank(student: Any, steps: list[Any], layers: Tensors, velocities: Tensors, settings: dict[str, Any]) -> Any:
-    return optimizer_on_rank(student.lars_step, steps, layers, [velocities], settings, is_counting=False)
+def lars_on_rank(
+    student: Any, steps: list[Any], layers: Tensors, velocities: Tensors, settings: dict[str, Any]
+) -> Any:
+    return optimizer_on_rank(
+        student.lars_step, steps, layers, [velocities], settings, is_counting=False
+    )
 
 
-def lamb_on_rank(student: Any, steps: list[Any], layers: Tensors, moments: list[Tensors], settings: Any) -> Any:
+def lamb_on_rank(
+    student: Any, steps: list[Any], layers: Tensors, moments: list[Tensors], settings: Any
+) -> Any:
     return optimizer_on_rank(student.lamb_step, steps, layers, moments, settings, is_counting=True)
 
 
 def optimizer_on_rank(
-    step: Any, steps: list[Any], layers: Tensors, states: list[Tensors], settings: dict[str, Any], is_counting: bool
+    step: Any,
+    steps: list[Any],
+    layers: Tensors,
+    states: list[Tensors],
+    settings: dict[str, Any],
+    is_counting: bool,
 ) -> Any:
-    held = [*layers], [[*state] for state in states]  # what the caller keeps, whatever happens to the lists
+    held = (
+        [*layers],
+        [[*state] for state in states],
+    )  # what the caller keeps, whatever happens to the lists
     ratios, gradients = [], []
     for number, (given, rate) in enumerate(steps, start=1):
         gradients.append(given)
         count = [number] if is_counting else []
-        ratios.append([float(one) for one in step(layers, given, *states, *count, rate, **settings)])
+        ratios.append(
+            [float(one) for one in step(layers, given, *states, *count, rate, **settings)]
+        )
     return {
         "ratios": ratios,
         "layers": [one.detach() for one in held[0]],
@@ -144,11 +163,13 @@ def draw_work(timeline: Timeline) -> Drawn:
     """Who worked when."""
     from worldsize.draw import timeline as draw_timeline
 
-    return InFewColours(draw_timeline(timeline, "When your ranks worked and waited", streams=["compute", "wait"]))
+    return InFewColours(
+        draw_timeline(timeline, "When your ranks worked and waited", streams=["compute", "wait"])
+    )
 
 
 def draw_messages(timeline: Timeline) -> Drawn:
-    """Who sent what to whom, step by step."""
+    """Each message's sender and receiver, step by step."""
     from worldsize.draw import _messages
 
     return InFewColours(_messages(timeline, "What your ranks sent"))
@@ -159,10 +180,10 @@ def messages_of(timeline: Timeline, rank: int, name: str) -> list[Event]:
 
 
 def expect_messages(timeline: Timeline, num_workers: int, num_steps: int, size_bytes: int) -> None:
-    """Raises CheckFailed unless each worker got and sent one message a step, with the server alone."""
+    """Raise CheckFailed unless each worker got and sent one message a step, server only."""
     picture = partial(draw_messages, timeline)
     for worker in range(1, num_workers + 1):
-        told = {
+        messages = {
             f"from the server to worker {worker}": [
                 one for one in messages_of(timeline, 0, "send") if one.peers == (worker,)
             ],
@@ -170,20 +191,27 @@ def expect_messages(timeline: Timeline, num_workers: int, num_steps: int, size_b
                 one for one in messages_of(timeline, worker, "send") if one.peers == (0,)
             ],
         }
-        for which, found in told.items():
+        for which, found in messages.items():
             if len(found) != num_steps:
-                hint = "In each step one pull and one push; the last push is not answered."
+                hint = "Each step has one pull and one push; the last push is not answered."
                 raise CheckFailed(f"{num_steps} messages {which}", f"{len(found)}", hint, picture)
             if off := [one.size_bytes for one in found if one.size_bytes != size_bytes]:
                 hint = "A push carries the gradient, a pull the parameters, and nothing else."
-                raise CheckFailed(f"messages of {size_bytes:,} bytes {which}", f"{off[0]:,} bytes", hint, picture)
+                raise CheckFailed(
+                    f"messages of {size_bytes:,} bytes {which}", f"{off[0]:,} bytes", hint, picture
+                )
         if len(messages_of(timeline, worker, "send")) != num_steps:
-            raise CheckFailed("workers to talk to the server alone", "messages between workers", "", picture)
+            raise CheckFailed(
+                "workers to communicate with the server alone",
+                "messages between workers",
+                "",
+                picture,
+            )
 
 
 @dataclass(frozen=True)
 class Training:
-    """A server among scripted workers: worker w computes `matrix[w] @ parameters - target[w]` in `step_s[w]`."""
+    """A server and workers w that compute `matrix[w] @ parameters - target[w]` in `step_s[w]`."""
 
     parameters: torch.Tensor
     num_steps: int
@@ -215,7 +243,9 @@ class Training:
         return [(*shared, [], nothing, nothing), *((*shared, *of_worker) for of_worker in workers)]
 
     def emulated(self, student: Any) -> Run:
-        return student.emulated(serve_on_rank, world_size=self.num_workers + 1, each=self.each(), allow=MESSAGES)
+        return student.emulated(
+            serve_on_rank, world_size=self.num_workers + 1, each=self.each(), allow=MESSAGES
+        )
 
     def gradient(self, worker: int, at: torch.Tensor) -> torch.Tensor:
         """The gradient of a worker, counted from 1."""
@@ -243,16 +273,20 @@ def drawn_training(
     shape: tuple[int, ...] = (7,),
     dtype: torch.dtype = torch.float64,
 ) -> Training:
-    """A training whose last worker, or another one, is slower; the others differ by a few per cent in each step."""
+    """A training in which one worker is slower; the others differ by a few per cent."""
     num = torch.Size(shape).numel()
     slow = whole(rng, 0, num_workers - 1)
     grid_s = 4e-4
     step_s = [
-        [grid_s * whole(rng, 25, 27) * (slow_factor if worker == slow else 1) for _ in range(num_steps)]
+        [
+            grid_s * whole(rng, 25, 27) * (slow_factor if worker == slow else 1)
+            for _ in range(num_steps)
+        ]
         for worker in range(num_workers)
     ]
-    # Pushes of workers that nobody holds stay apart by more than the microseconds of a message: a server with several
-    # receives posted would else answer one push when another has come that it has not applied yet.
+    # Pushes of workers that do not wait are apart by more than the microseconds of a message:
+    # otherwise a server with several receives posted could answer one push after another has
+    # arrived that it has not applied yet.
     for worker, of_worker in enumerate(step_s):
         of_worker[0] += grid_s * worker / num_workers
     return Training(
@@ -268,22 +302,31 @@ def drawn_training(
 
 
 def pulls_and_pushes(timeline: Timeline) -> Iterator[tuple[str, int]]:
-    """What took place at the server, in order: ("pull" or "push", worker); a push counts from when it is through."""
+    """The server's ("pull" or "push", worker) in order; a push counts when it is complete."""
     pulls = [(one.start_s, 1, "pull", one.peers[0]) for one in messages_of(timeline, 0, "send")]
     pushes = [(one.end_s, 0, "push", one.peers[0]) for one in messages_of(timeline, 0, "recv")]
     return ((name, worker) for _, _, name, worker in sorted(pulls + pushes))
 
 
 def expect_replay(training: Training, run: Run, **close: float) -> None:
-    """Raises CheckFailed unless pulls and the end are what the pushes give, each applied once in the wire's order."""
-    now, pulled = training.parameters.clone(), {worker: [] for worker in range(1, training.num_workers + 1)}
+    """Raise CheckFailed unless pulls and the end follow from the pushes, each applied once."""
+    now, pulled = (
+        training.parameters.clone(),
+        {worker: [] for worker in range(1, training.num_workers + 1)},
+    )
     num_pushed = dict.fromkeys(pulled, 0)
-    num_updates, num_pushes = field(run.values[0], "num_updates"), len(messages_of(run.timeline, 0, "recv"))
+    num_updates, num_pushes = (
+        field(run.values[0], "num_updates"),
+        len(messages_of(run.timeline, 0, "recv")),
+    )
     if num_updates != num_pushes:
-        hint = "Every push is applied once, however old its gradient is, also the last."
-        raise CheckFailed(f"{num_pushes} calls of update for {num_pushes} pushes", f"{num_updates}", hint)
+        hint = "Every push is applied once, however old its gradient is, including the last one."
+        raise CheckFailed(
+            f"{num_pushes} calls of update for {num_pushes} pushes", f"{num_updates}", hint
+        )
     hint = (
-        "Every push so far is applied with its gradient as it came, and a pull gives the parameters as they are then."
+        "Each push is applied once, unchanged, in the order of arrival, and a pull sends the"
+        " parameters as they are then."
     )
     for name, worker in pulls_and_pushes(run.timeline):
         if name == "pull":
@@ -298,11 +341,18 @@ def expect_replay(training: Training, run: Run, **close: float) -> None:
             now.mul_(training.keep).sub_(training.rate * gradient)
     hint = "The last pushes are applied too."
     picture = partial(draw_messages, run.timeline)
-    expect_close(field(run.values[0], "parameters"), now, "the parameters in the end", hint, picture=picture, **close)
+    expect_close(
+        field(run.values[0], "parameters"),
+        now,
+        "the parameters in the end",
+        hint,
+        picture=picture,
+        **close,
+    )
 
 
 def expect_bound(training: Training, run: Run) -> None:
-    """Raises CheckFailed where a worker was given leave to begin a step too early, in the order of the wire."""
+    """Raise CheckFailed where a worker was allowed to begin a step too early."""
     num_pulled = dict.fromkeys(range(1, training.num_workers + 1), 0)
     num_pushed = num_pulled.copy()
     for name, worker in pulls_and_pushes(run.timeline):
@@ -314,23 +364,26 @@ def expect_bound(training: Training, run: Run) -> None:
         if ahead > training.bound:
             raise CheckFailed(
                 f"no worker to begin a step more than {training.bound} ahead of the slowest",
-                f"worker {worker} began step {num_pulled[worker]}, {ahead} ahead, when the steps done were "
-                f"{list(num_pushed.values())}",
-                "Before each answer, ask may_start; who may not go on waits for the push of a slower worker.",
+                f"worker {worker} began step {num_pulled[worker]}, {ahead} ahead, when the steps"
+                f" done were {list(num_pushed.values())}",
+                "Before each answer, call may_start; a worker that may not go on waits for the push"
+                " of a slower worker.",
                 partial(draw_work, run.timeline),
             )
 
 
 def expect_unheld(training: Training, run: Run, why: str) -> None:
-    """Raises CheckFailed where a worker was done later than the bound makes it."""
+    """Raise CheckFailed where a worker was done later than the bound requires."""
     for worker, wanted_s in enumerate(training.ends_s(), start=1):
         end_s = max((one.end_s for one in messages_of(run.timeline, worker, "send")), default=0.0)
         if end_s > TOLERANCE * wanted_s:
             raise CheckFailed(
-                f"worker {worker} of {training.num_workers} to be done after {wanted_s * 1e3:.0f} ms: {why}",
+                f"worker {worker} of {training.num_workers} to be done after {wanted_s * 1e3:.0f}"
+                f" ms: {why}",
                 f"{end_s * 1e3:.0f} ms",
-                "Take the next push from whoever it comes (dist.recv without src), apply it, and answer at once all "
-                "who may start. A push of one worker may give leave to others.",
+                "Receive the next push from any worker (dist.recv without src), apply it, and"
+                " answer at once all workers that may start. A push of one worker may allow others"
+                " to go on.",
                 partial(draw_work, run.timeline),
             )
 
@@ -340,7 +393,9 @@ def expect_unheld(training: Training, run: Run, why: str) -> None:
 
 @points(1.5, cell="check_run_worker")
 def check_work_pulls_computes_and_pushes(student, rng):
-    """Each step computes the gradient once, from the parameters that the server has just sent, and sends it back."""
+    """Each step computes the gradient once, from the parameters that the server has just sent, and
+    sends it back.
+    """
     for shape, dtype in (((5,), torch.float64), ((2, 3), torch.float32)):
         num_steps, slope = whole(rng, 3, 5), between(rng, 0.5, 2)
         sent = [drawn(rng, *shape, dtype=dtype) for _ in range(num_steps)]
@@ -353,16 +408,20 @@ def check_work_pulls_computes_and_pushes(student, rng):
         pulled, pushed = field(run.values[1], "pulled") or [], run.values[0]
         if len(pulled) != num_steps:
             hint = "One gradient a step."
-            raise CheckFailed(f"{num_steps} calls of gradient_of in {num_steps} steps", f"{len(pulled)}", hint)
+            raise CheckFailed(
+                f"{num_steps} calls of gradient_of in {num_steps} steps", f"{len(pulled)}", hint
+            )
         for step, one in enumerate(sent):
-            told = f"the parameters at which gradient {step + 1} is computed"
-            expect_close(pulled[step], one, told, "Receive first, then compute, in every step.")
-            expect_close(pushed[step], slope * one + 1, f"push {step + 1}", "Send what gradient_of returned.")
+            what = f"the parameters at which gradient {step + 1} is computed"
+            expect_close(pulled[step], one, what, "Receive first, then compute, in every step.")
+            expect_close(
+                pushed[step], slope * one + 1, f"push {step + 1}", "Send what gradient_of returned."
+            )
 
 
 @points(0.5, cell="check_run_worker")
 def check_work_receives_in_place(student, rng):
-    """The tensor that the caller gave holds what was received last."""
+    """The caller's tensor holds the last parameters received."""
     sent = drawn(rng, 4)
     script = [("send", 1, sent, 0.0), ("recv", 1, torch.zeros(4, dtype=torch.float64), 0.0)]
     each = [(script, sent, 1, 1.0), ([], torch.zeros(4, dtype=torch.float64), 1, 1.0)]
@@ -375,13 +434,17 @@ def check_work_receives_in_place(student, rng):
 
 
 def ask_on_rank(student: Any, asked: list[Any]) -> list[Any]:
-    answers = [student.may_start(dict(steps_done), worker, bound) for steps_done, worker, bound in asked]
+    answers = [
+        student.may_start(dict(steps_done), worker, bound) for steps_done, worker, bound in asked
+    ]
     return [bool(one) if one is not None else None for one in answers]
 
 
 @points(1, cell="check_may_start")
 def check_may_start_keeps_the_bound(student, rng):
-    """A worker may begin while it is at most the bound ahead of the slowest; the slowest may always."""
+    """A worker may begin while it is at most the bound ahead of the slowest; the slowest may always
+    begin.
+    """
     asked, wanted = [], []
     for bound, ahead in product(range(4), range(6)):
         least, num_workers = whole(rng, 0, 9), whole(rng, 2, 5)
@@ -407,14 +470,18 @@ def check_may_start_keeps_the_bound(student, rng):
 
 @points(1.5, cell="check_run_server")
 def check_serve_applies_every_push_once(student, rng):
-    """Every push is applied once, in the order in which they come; pulls and the end hold what was applied so far."""
+    """Every push is applied once, in the order of arrival; pulls and the final parameters contain
+    all pushes applied so far.
+    """
     training = drawn_training(rng, whole(rng, 3, 4), 6, 40)
     expect_replay(training, training.emulated(student))
 
 
 @points(1.5, cell="check_run_server")
 def check_serve_never_exceeds_the_bound(student, rng):
-    """No worker is given the parameters for a step that is more than the bound ahead of the slowest worker's."""
+    """No worker gets the parameters for a step that is more than the bound ahead of the slowest
+    worker's.
+    """
     for bound in (1, whole(rng, 2, 3)):
         training = drawn_training(rng, 3, 8, bound)
         expect_bound(training, training.emulated(student))
@@ -422,7 +489,9 @@ def check_serve_never_exceeds_the_bound(student, rng):
 
 @points(1, cell="check_run_server")
 def check_serve_with_bound_0_is_synchronous(student, rng):
-    """With a bound of 0 all workers compute every step from the same parameters: those after all pushes before it."""
+    """With a bound of 0 all workers compute every step from the same parameters: those after all
+    pushes before it.
+    """
     training = drawn_training(rng, whole(rng, 3, 4), 4, 0, keep=1.0)
     run = training.emulated(student)
     now = training.parameters.clone()
@@ -431,7 +500,9 @@ def check_serve_with_bound_0_is_synchronous(student, rng):
         for worker in workers:
             pulled = run.values[worker]
             pulled = pulled[step] if isinstance(pulled, list) and step < len(pulled) else None
-            hint = "With a bound of 0, nobody is answered before all have pushed; then everybody is."
+            hint = (
+                "With a bound of 0, nobody is answered before all have pushed; then everybody is."
+            )
             picture = partial(draw_work, run.timeline)
             expect_close(pulled, now, f"pull {step + 1} of worker {worker}", hint, picture=picture)
         gradients = [training.gradient(worker, now) for worker in workers]
@@ -442,7 +513,9 @@ def check_serve_with_bound_0_is_synchronous(student, rng):
 
 @points(1.5, cell="check_run_server")
 def check_serve_lets_fast_workers_go_on(student, rng):
-    """With a bound that is large enough, a worker that is five times slower does not hold up the others."""
+    """With a bound that is large enough, a worker that is five times slower does not hold up the
+    others.
+    """
     training = drawn_training(rng, whole(rng, 3, 4), 8, 40)
     why = "its own work, with a bound that never holds it"
     expect_unheld(training, training.emulated(student), why)
@@ -459,28 +532,41 @@ def check_serve_holds_no_longer_than_the_bound_asks(student, rng):
 
 @points(1, cell="check_run_server")
 def check_serve_sends_the_parameters_once_a_step(student, rng):
-    """For each worker there are as many pulls as steps and as many pushes, each of one tensor, and no other message."""
+    """Each worker has one pull and one push for each step, each with one tensor, and there are no
+    other messages.
+    """
     training = drawn_training(rng, 3, whole(rng, 3, 5), 40, shape=(whole(rng, 20, 40),))
     run = training.emulated(student)
-    expect_messages(run.timeline, training.num_workers, training.num_steps, training.parameters.nbytes)
+    expect_messages(
+        run.timeline, training.num_workers, training.num_steps, training.parameters.nbytes
+    )
 
 
 @points(0.5, cell="check_run_server", needs=["check_serve_applies_every_push_once"])
 def check_serve_holds_no_history(student, rng):
-    """However many steps there are, the server holds its parameters, two tensors of their size, and one a worker."""
+    """However many steps there are, the server holds its parameters, two tensors of their size, and
+    one for each worker.
+    """
     num_workers, num_steps = whole(rng, 2, 3), 8
-    training = drawn_training(rng, num_workers, num_steps, whole(rng, 2, 4), shape=(whole(rng, 40, 60),))
+    training = drawn_training(
+        rng, num_workers, num_steps, whole(rng, 2, 4), shape=(whole(rng, 40, 60),)
+    )
     most_bytes = field(training.emulated(student).values[0], "most_bytes")
     size_bytes = training.parameters.nbytes
     limit_bytes = (num_workers + 3) * size_bytes
     if not isinstance(most_bytes, int) or most_bytes > limit_bytes:
-        told = f"{most_bytes:,} bytes, {most_bytes / size_bytes:.0f} times" if isinstance(most_bytes, int) else "none"
+        actual = (
+            f"{most_bytes:,} bytes, {most_bytes / size_bytes:.0f} times"
+            if isinstance(most_bytes, int)
+            else "none"
+        )
         raise CheckFailed(
-            f"at most {limit_bytes:,} bytes of tensors at once on the server, {num_workers + 3} times the parameters' "
-            f"{size_bytes:,}, with {num_workers} workers",
-            f"{told}, after {num_workers * num_steps} pushes",
-            "A gradient that is applied is no longer needed, and of the parameters the present version is enough: "
-            "receive each push into the same tensor, and keep no list of pushes or of old versions.",
+            f"at most {limit_bytes:,} bytes of tensors at once on the server, {num_workers + 3}"
+            f" times the parameters' {size_bytes:,}, with {num_workers} workers",
+            f"{actual}, after {num_workers * num_steps} pushes",
+            "A gradient that is applied is no longer needed, and only the current version of the"
+            " parameters is: receive each push into the same tensor, and keep no list of pushes or"
+            " of old versions.",
             partial(draw_held, limit_bytes, most_bytes),
         )
 
@@ -496,31 +582,50 @@ def draw_held(limit_bytes: int, most_bytes: Any) -> Drawn:
 @points(0.5, cell="check_run_server", needs=["check_serve_applies_every_push_once"])
 def check_serve_takes_any_number_of_workers_and_any_tensor(student, rng):
     """One worker or five, one step, and parameters of several dimensions and of another type."""
-    for num_workers, num_steps, shape, dtype in ((1, 3, (2, 3), torch.float32), (5, 1, (2, 1, 2), torch.float64)):
+    for num_workers, num_steps, shape, dtype in (
+        (1, 3, (2, 3), torch.float32),
+        (5, 1, (2, 1, 2), torch.float64),
+    ):
         training = drawn_training(rng, num_workers, num_steps, 1, shape=shape, dtype=dtype)
         expect_replay(training, training.emulated(student), rtol=1e-4, atol=1e-5)
 
 
 @points(0.5, cell="check_run_server", needs=["check_serve_applies_every_push_once"])
 def check_serve_learns_over_real_sockets(student, rng):
-    """Over real sockets, with Gloo and a slow worker, it comes to an end, and least squares to under 1% of its loss."""
+    """Over real sockets, with Gloo and a slow worker, it ends, and reduces a least-squares loss to
+    under 1%.
+    """
     num, num_workers, num_steps = 6, 3, 25
     solution = drawn(rng, num) + 2
     # 1 ms a step and 20 ms: also where a busy machine stretches every step, somebody has to be held
-    training = drawn_training(rng, num_workers, num_steps, 3, slow_factor=20.0, keep=1.0, shape=(num,))
+    training = drawn_training(
+        rng, num_workers, num_steps, 3, slow_factor=20.0, keep=1.0, shape=(num,)
+    )
     rows = [drawn(rng, 40, num) for _ in range(num_workers)]
     matrices = [one.T @ one / 40 for one in rows]
     targets = [matrix @ solution for matrix in matrices]
     step_s = [[0.1 * time_s for time_s in of_worker] for of_worker in training.step_s]
-    training = Training(torch.zeros_like(solution), num_steps, 3, 1.0, 0.1, step_s, matrices, targets)
+    training = Training(
+        torch.zeros_like(solution), num_steps, 3, 1.0, 0.1, step_s, matrices, targets
+    )
     values = student.run(serve_on_rank, world_size=num_workers + 1, each=training.each())
     end = field(values[0], "parameters")
     if not isinstance(end, torch.Tensor) or end.shape != solution.shape:
-        raise CheckFailed("the parameters in the end", f"{end!r:.80}", "run_server changes its argument in place.")
-    losses = [sum(float((x @ (at.double() - solution)).square().mean()) for x in rows) for at in (0 * solution, end)]
+        raise CheckFailed(
+            "the final parameters", f"{end!r:.80}", "run_server changes its argument in place."
+        )
+    losses = [
+        sum(float((x @ (at.double() - solution)).square().mean()) for x in rows)
+        for at in (0 * solution, end)
+    ]
     if not losses[1] < 0.01 * losses[0]:
-        hint = "Is every gradient applied once, also on real sockets? Wait until a send is through before you update."
-        raise CheckFailed("a loss of under 1% of the first", f"{100 * losses[1] / losses[0]:.1f}%", hint)
+        hint = (
+            "Is every gradient applied once, even on real sockets? Wait until a send is complete"
+            " before you update."
+        )
+        raise CheckFailed(
+            "a loss of under 1% of the first", f"{100 * losses[1] / losses[0]:.1f}%", hint
+        )
 
 
 # lars_step and lamb_step
@@ -531,15 +636,19 @@ LARS_SLIPS = {
     "is_inverted": "The norm of the weights is above the fraction bar.",
     "without_decay_below": "The weight decay also stands below the fraction bar.",
     "without_decay": "The weight decay is missing in what is added to the velocity.",
-    "rate_outside": "The learning rate and the ratio belong into the velocity: old steps keep theirs.",
+    "rate_outside": (
+        "The learning rate and the ratio belong inside the velocity: old steps keep theirs."
+    ),
     "without_coefficient": "The trust coefficient is missing.",
 }
 SHOWN_LATER = ("rate_outside", "keeps_corrected", "without_correction", "counts_from_0")
 LAMB_SLIPS = {
     "is_global": "Each tensor has norms of its own; these are the norms of all tensors together.",
     "is_inverted": "The norm of the weights is above the fraction bar.",
-    "without_correction": "The moments are not corrected for their start at 0: divide by 1 - beta ** step.",
-    "keeps_corrected": "What is kept for the next step is m and v, not the corrected ones.",
+    "without_correction": (
+        "The moments are not corrected for their start at 0: divide by 1 - beta ** step."
+    ),
+    "keeps_corrected": "Keep m and v for the next step, not the corrected ones.",
     "eps_in_root": "eps is added to the root, not under it.",
     "decay_in_gradient": "The weight decay is added to r, not to the gradient.",
     "without_decay": "The weight decay is missing in the direction.",
@@ -557,15 +666,24 @@ def ratio_of(above: float, below: float, is_inverted: bool) -> float:
     return below / above if is_inverted else above / below
 
 
-def lars_reference(layers: Tensors, steps: list[Any], velocities: Tensors, settings: Any, slip: str = "") -> Any:
-    """What LARS gives in float64, or what it gives with a slip in it."""
-    weights, states = [one.double().clone() for one in layers], [one.double().clone() for one in velocities]
-    momentum, decay, coefficient = (settings[name] for name in ("momentum", "weight_decay", "trust_coefficient"))
+def lars_reference(
+    layers: Tensors, steps: list[Any], velocities: Tensors, settings: Any, slip: str = ""
+) -> Any:
+    """The result of LARS in float64, or of LARS with a known mistake."""
+    weights, states = (
+        [one.double().clone() for one in layers],
+        [one.double().clone() for one in velocities],
+    )
+    momentum, decay, coefficient = (
+        settings[name] for name in ("momentum", "weight_decay", "trust_coefficient")
+    )
     ratios = []
     for gradients, rate in steps:
         of_weights, of_gradients = (norms(one, slip == "is_global") for one in (weights, gradients))
         ratios.append([])
-        for w, g, v, norm, gradient_norm in zip(weights, gradients, states, of_weights, of_gradients, strict=True):
+        for w, g, v, norm, gradient_norm in zip(
+            weights, gradients, states, of_weights, of_gradients, strict=True
+        ):
             ratio = 1.0
             if norm and gradient_norm:
                 below = gradient_norm + (0 if slip == "without_decay_below" else decay * norm)
@@ -579,8 +697,10 @@ def lars_reference(layers: Tensors, steps: list[Any], velocities: Tensors, setti
     return {"ratios": ratios, "layers": weights, "states": [states]}
 
 
-def lamb_reference(layers: Tensors, steps: list[Any], moments: list[Tensors], settings: Any, slip: str = "") -> Any:
-    """What LAMB gives in float64, or what it gives with a slip in it."""
+def lamb_reference(
+    layers: Tensors, steps: list[Any], moments: list[Tensors], settings: Any, slip: str = ""
+) -> Any:
+    """The result of LAMB in float64, or of LAMB with a known mistake."""
     weights = [one.double().clone() for one in layers]
     firsts, seconds = ([one.double().clone() for one in state] for state in moments)
     (beta_1, beta_2), eps, decay = (settings[name] for name in ("betas", "eps", "weight_decay"))
@@ -592,26 +712,38 @@ def lamb_reference(layers: Tensors, steps: list[Any], moments: list[Tensors], se
             m.mul_(beta_1).add_((1 - beta_1) * g)
             v.mul_(beta_2).add_((1 - beta_2) * g * g)
             power = number + (slip == "counts_from_0")
-            corrections = [1.0, 1.0] if slip == "without_correction" else [1 - beta_1**power, 1 - beta_2**power]
+            corrections = (
+                [1.0, 1.0]
+                if slip == "without_correction"
+                else [1 - beta_1**power, 1 - beta_2**power]
+            )
             m_hat, v_hat = m / corrections[0], v / corrections[1]
             if slip == "keeps_corrected":
                 m.copy_(m_hat)
                 v.copy_(v_hat)
-            bare.append(m_hat / ((v_hat + eps).sqrt() if slip == "eps_in_root" else v_hat.sqrt() + eps))
+            bare.append(
+                m_hat / ((v_hat + eps).sqrt() if slip == "eps_in_root" else v_hat.sqrt() + eps)
+            )
             has_decay = slip not in ("decay_in_gradient", "without_decay")
             directions.append(bare[-1] + (decay * w if has_decay else 0))
         of_weights = norms(weights, slip == "is_global")
         below = norms(bare if slip == "norm_without_decay" else directions, slip == "is_global")
         ratios.append([])
-        for w, direction, norm, direction_norm in zip(weights, directions, of_weights, below, strict=True):
-            ratio = ratio_of(norm, direction_norm, slip == "is_inverted") if norm and direction_norm else 1.0
+        for w, direction, norm, direction_norm in zip(
+            weights, directions, of_weights, below, strict=True
+        ):
+            ratio = (
+                ratio_of(norm, direction_norm, slip == "is_inverted")
+                if norm and direction_norm
+                else 1.0
+            )
             w.sub_(rate * ratio * direction)
             ratios[-1].append(ratio)
     return {"ratios": ratios, "layers": weights, "states": [firsts, seconds]}
 
 
 def differs(given: Any, wanted: Any, has_states: bool = True) -> str:
-    """Where a result is not what it should be, in words; empty where all of it is."""
+    """A sentence on where a result is wrong; empty if it is right."""
     ratios = field(given, "ratios")
     try:
         ratios = torch.tensor(ratios, dtype=torch.float64)
@@ -623,8 +755,14 @@ def differs(given: Any, wanted: Any, has_states: bool = True) -> str:
     off = ~torch.isclose(ratios, right, rtol=1e-6, atol=1e-12)
     if off.any():
         step, place = off.nonzero()[0].tolist()
-        return f"a ratio of {ratios[step, place]:.6g} instead of {right[step, place]:.6g} in step {step + 1}"
-    names = ["parameters"], ["velocities"] if len(wanted["states"]) == 1 else ["first moments", "second moments"]
+        return (
+            f"a ratio of {ratios[step, place]:.6g} instead of {right[step, place]:.6g} in step"
+            f" {step + 1}"
+        )
+    names = (
+        ["parameters"],
+        ["velocities"] if len(wanted["states"]) == 1 else ["first moments", "second moments"],
+    )
     parts = [*zip(names[0], [field(given, "layers")], [wanted["layers"]], strict=True)]
     if has_states:
         parts += zip(names[1], field(given, "states") or [], wanted["states"], strict=False)
@@ -632,7 +770,8 @@ def differs(given: Any, wanted: Any, has_states: bool = True) -> str:
         for place, (one, other) in enumerate(zip(found or [], expected, strict=False)):
             if not isinstance(one, torch.Tensor) or one.shape != other.shape:
                 return f"{name}[{place}] of another shape"
-            # of the norm: a ratio rounded to float32 is right, and elements at which subtraction cancels show it
+            # of the norm: a ratio rounded to float32 is right, and elements at which subtraction
+            # cancels show it
             if not (one.double() - other).norm() <= 1e-10 + 1e-5 * other.norm():
                 worst = int((one.double() - other).abs().nan_to_num(nan=torch.inf).argmax())
                 got, right = one.flatten()[worst], other.flatten()[worst]
@@ -641,14 +780,20 @@ def differs(given: Any, wanted: Any, has_states: bool = True) -> str:
 
 
 def expect_steps(
-    given: Any, reference: Callable[..., Any], slips: dict[str, str], what: str, has_states: bool = True
+    given: Any,
+    reference: Callable[..., Any],
+    slips: dict[str, str],
+    what: str,
+    has_states: bool = True,
 ) -> None:
-    """Raises CheckFailed, with what a known slip explains, unless the steps are those of the formulas."""
-    if not (told := differs(given, reference(), has_states)):
+    """Raise CheckFailed, with a known mistake's hint, unless the steps follow the formulas."""
+    if not (difference := differs(given, reference(), has_states)):
         return
     hint = "Compute the example of the text by hand beside your function."
-    explained = (text for slip, text in slips.items() if not differs(given, reference(slip=slip), has_states))
-    raise CheckFailed(f"{what} by the formulas", told, next(explained, hint))
+    explained = (
+        text for slip, text in slips.items() if not differs(given, reference(slip=slip), has_states)
+    )
+    raise CheckFailed(f"{what} by the formulas", difference, next(explained, hint))
 
 
 LARS = {"momentum": 0.9, "weight_decay": 0.05, "trust_coefficient": 0.02}
@@ -658,55 +803,85 @@ SHAPES = [(4, 3), (5,), (2, 1, 3)]
 
 def drawn_layers(rng: torch.Generator) -> Tensors:
     """Layers of very different scales."""
-    return [scale * drawn(rng, *shape) for scale, shape in zip((1.0, 0.05, 7.0), SHAPES, strict=True)]
+    return [
+        scale * drawn(rng, *shape) for scale, shape in zip((1.0, 0.05, 7.0), SHAPES, strict=True)
+    ]
 
 
 def drawn_steps(rng: torch.Generator, num_steps: int) -> list[Any]:
     """Gradients and a learning rate that changes, for every step."""
-    return [([drawn(rng, *shape) for shape in SHAPES], between(rng, 0.05, 0.5)) for _ in range(num_steps)]
+    return [
+        ([drawn(rng, *shape) for shape in SHAPES], between(rng, 0.05, 0.5))
+        for _ in range(num_steps)
+    ]
 
 
 def zeros_like(layers: Tensors) -> Tensors:
     return [torch.zeros_like(one) for one in layers]
 
 
-def lars_run(student: Any, layers: Tensors, steps: list[Any], settings: Any) -> tuple[Any, Callable[..., Any]]:
-    """What the student's LARS gave, and what gives the right result."""
+def lars_run(
+    student: Any, layers: Tensors, steps: list[Any], settings: Any
+) -> tuple[Any, Callable[..., Any]]:
+    """The result of the student's LARS, and a function for the right one."""
     (value,) = student.run(lars_on_rank, steps, layers, zeros_like(layers), settings, world_size=1)
     return value, partial(lars_reference, layers, steps, zeros_like(layers), settings)
 
 
-def lamb_run(student: Any, layers: Tensors, steps: list[Any], settings: Any) -> tuple[Any, Callable[..., Any]]:
-    """What the student's LAMB gave, and what gives the right result."""
+def lamb_run(
+    student: Any, layers: Tensors, steps: list[Any], settings: Any
+) -> tuple[Any, Callable[..., Any]]:
+    """The result of the student's LAMB, and a function for the right one."""
     moments = [zeros_like(layers), zeros_like(layers)]
     (value,) = student.run(lamb_on_rank, steps, layers, moments, settings, world_size=1)
     return value, partial(lamb_reference, layers, steps, moments, settings)
 
 
 def expect_in_place(
-    given: Any, reference: Callable[..., Any], slips: dict[str, str], steps: list[Any], before: list[Tensors]
+    given: Any,
+    reference: Callable[..., Any],
+    slips: dict[str, str],
+    steps: list[Any],
+    before: list[Tensors],
 ) -> None:
-    """Raises CheckFailed unless tensors that require gradients were changed in place, and gradients left alone."""
+    """Raise CheckFailed unless parameters changed in place, and gradients did not change."""
     if field(given, "is_recorded"):
-        raise CheckFailed("nothing recorded by autograd", "a parameter with a history", "Work under torch.no_grad().")
+        raise CheckFailed(
+            "nothing recorded by autograd",
+            "a parameter with a history",
+            "Work under torch.no_grad().",
+        )
     hint = "Change the tensors in place; those in the lists are the caller's."
-    for place, (found, old) in enumerate(zip(field(given, "layers") or [], before[0], strict=False)):
+    for place, (found, old) in enumerate(
+        zip(field(given, "layers") or [], before[0], strict=False)
+    ):
         if isinstance(found, torch.Tensor) and torch.equal(found, old):
             raise CheckFailed(f"parameters[{place}] to change", "the same numbers as before", hint)
     for (wanted, _), found in zip(steps, field(given, "gradients") or [], strict=False):
         for place, (one, other) in enumerate(zip(found, wanted, strict=False)):
-            expect_close(one, other, f"gradients[{place}]", "The gradients are the caller's: leave them as they are.")
+            expect_close(
+                one,
+                other,
+                f"gradients[{place}]",
+                "The gradients are the caller's: leave them as they are.",
+            )
     if differs({**given, "ratios": reference()["ratios"]}, reference()):
         for slip in slips:
-            if not differs({**given, "ratios": reference(slip=slip)["ratios"]}, reference(slip=slip)):
+            if not differs(
+                {**given, "ratios": reference(slip=slip)["ratios"]}, reference(slip=slip)
+            ):
                 return  # in place as it should be; the formulas are for other checks
         raise CheckFailed("parameters and states one step further, in place", "other numbers", hint)
 
 
-def expect_later_steps(given: Any, reference: Callable[..., Any], slips: dict[str, str], what: str) -> None:
-    """As `expect_steps`, but what the first step shows is not held against the student twice."""
+def expect_later_steps(
+    given: Any, reference: Callable[..., Any], slips: dict[str, str], what: str
+) -> None:
+    """Like `expect_steps`, but a mistake that the first step shows does not count twice."""
     known = [slip for slip in slips if slip not in SHOWN_LATER]
-    if differs(given, reference()) and any(not differs(given, reference(slip=slip)) for slip in known):
+    if differs(given, reference()) and any(
+        not differs(given, reference(slip=slip)) for slip in known
+    ):
         return
     expect_steps(given, reference, slips, what)
 
@@ -721,15 +896,21 @@ def drawn_with_zero_norms(rng: torch.Generator) -> tuple[Any, Any]:
 
 @points(1.5, cell="check_lars_step")
 def check_lars_ratios_and_first_step(student, rng):
-    """Each tensor has a ratio of its own, with weight decay, and the parameters move by it in the first step."""
+    """Each tensor has its own ratio, with weight decay, and the parameters move by it in the first
+    step.
+    """
     layers, steps = drawn_layers(rng), drawn_steps(rng, 1)
     given, reference = lars_run(student, layers, steps, LARS)
-    expect_steps(given, reference, LARS_SLIPS, "ratios and parameters after one step", has_states=False)
+    expect_steps(
+        given, reference, LARS_SLIPS, "ratios and parameters after one step", has_states=False
+    )
 
 
 @points(1, cell="check_lars_step")
 def check_lars_velocities_over_several_steps(student, rng):
-    """Over several steps, the velocity keeps old steps with the learning rates and ratios that they had."""
+    """Over several steps, the velocity keeps old steps with the learning rates and ratios that they
+    had.
+    """
     layers, steps = drawn_layers(rng), drawn_steps(rng, 4)
     given, reference = lars_run(student, layers, steps, LARS)
     expect_later_steps(given, reference, LARS_SLIPS, "four steps with changing learning rates")
@@ -737,7 +918,9 @@ def check_lars_velocities_over_several_steps(student, rng):
 
 @points(1, cell="check_lars_step")
 def check_lars_ratio_of_zero_norms_is_1(student, rng):
-    """Where the norm of the weights or of the gradient is 0, the ratio is 1, and all numbers stay finite."""
+    """Where the norm of the weights or of the gradient is 0, the ratio is 1, and all numbers stay
+    finite.
+    """
     layers, steps = drawn_with_zero_norms(rng)
     given, reference = lars_run(student, layers, steps, {**LARS, "weight_decay": 0.0})
     expect_zero_norms(given, reference, LARS_SLIPS)
@@ -745,25 +928,36 @@ def check_lars_ratio_of_zero_norms_is_1(student, rng):
 
 @points(0.5, cell="check_lars_step")
 def check_lars_changes_tensors_in_place(student, rng):
-    """Parameters that require gradients are changed in place, with no trace in autograd; gradients stay."""
+    """Parameters that require gradients are changed in place, unseen by autograd; gradients do not
+    change.
+    """
     layers, steps = drawn_layers(rng), drawn_steps(rng, 1)
     leaves = [one.clone().requires_grad_() for one in layers]
     given, reference = lars_run(student, leaves, steps, LARS)
-    expect_in_place(given, partial(lars_reference, layers, *reference.args[1:]), LARS_SLIPS, steps, [layers])
+    expect_in_place(
+        given, partial(lars_reference, layers, *reference.args[1:]), LARS_SLIPS, steps, [layers]
+    )
 
 
 def expect_zero_norms(given: Any, reference: Callable[..., Any], slips: dict[str, str]) -> None:
-    """Raises CheckFailed unless the ratios of the first two tensors, which have a norm of 0, are 1."""
+    """Raise CheckFailed unless the ratios of the first two tensors, with norm 0, are 1."""
     ratios = field(given, "ratios")
-    first = ratios[0][:2] if isinstance(ratios, list) and ratios and isinstance(ratios[0], list) else ratios
+    first = (
+        ratios[0][:2]
+        if isinstance(ratios, list) and ratios and isinstance(ratios[0], list)
+        else ratios
+    )
     if first != [1.0, 1.0]:
         hint = (
-            "Ask for a norm of 0 before you divide: a new layer of zeros, or one that the loss does not reach, has it."
+            "Check for a norm of 0 before you divide: a layer that starts at zero, or that the loss"
+            " does not reach, has one."
         )
         raise CheckFailed("ratios of 1 where a norm is 0", f"{first}", hint)
     for found in field(given, "layers") or []:
         if not isinstance(found, torch.Tensor) or not found.isfinite().all():
-            raise CheckFailed("finite parameters", "nan or infinity", "0 / 0 is nan, and spreads from there.")
+            raise CheckFailed(
+                "finite parameters", "nan or infinity", "0 / 0 is nan, and it spreads."
+            )
     layers = field(given, "layers") or [None]
     hint = "With a ratio of 1 the step is that of the formula without the ratio."
     if not any(not differs(given, reference(slip=slip)) for slip in slips):
@@ -772,15 +966,21 @@ def expect_zero_norms(given: Any, reference: Callable[..., Any], slips: dict[str
 
 @points(1.5, cell="check_lamb_step")
 def check_lamb_ratios_and_first_step(student, rng):
-    """Each tensor has a ratio of its own, of the norms of w and r + weight_decay * w, and the parameters move by it."""
+    """Each tensor has its own ratio, of the norms of w and r + weight_decay * w, and the parameters
+    move by it.
+    """
     layers, steps = drawn_layers(rng), drawn_steps(rng, 1)
     given, reference = lamb_run(student, layers, steps, LAMB)
-    expect_steps(given, reference, LAMB_SLIPS, "ratios and parameters after one step", has_states=False)
+    expect_steps(
+        given, reference, LAMB_SLIPS, "ratios and parameters after one step", has_states=False
+    )
 
 
 @points(1.5, cell="check_lamb_step")
 def check_lamb_moments_over_several_steps(student, rng):
-    """Over several steps, moments are kept as they are and corrected by the number of the step, counted from 1."""
+    """Over several steps, moments are kept uncorrected, and corrected by the number of the step,
+    counted from 1.
+    """
     layers, steps = drawn_layers(rng), drawn_steps(rng, 4)
     given, reference = lamb_run(student, layers, steps, LAMB)
     expect_later_steps(given, reference, LAMB_SLIPS, "four steps")
@@ -788,7 +988,9 @@ def check_lamb_moments_over_several_steps(student, rng):
 
 @points(0.5, cell="check_lamb_step")
 def check_lamb_ratio_of_zero_norms_is_1(student, rng):
-    """Where a norm is 0, of the weights or of what is subtracted, the ratio is 1, and all numbers stay finite."""
+    """Where the norm of the weights or of r + weight_decay * w is 0, the ratio is 1, and all
+    numbers stay finite.
+    """
     layers, steps = drawn_with_zero_norms(rng)
     given, reference = lamb_run(student, layers, steps, {**LAMB, "weight_decay": 0.0})
     expect_zero_norms(given, reference, LAMB_SLIPS)
@@ -796,8 +998,12 @@ def check_lamb_ratio_of_zero_norms_is_1(student, rng):
 
 @points(0.5, cell="check_lamb_step")
 def check_lamb_changes_tensors_in_place(student, rng):
-    """Parameters that require gradients are changed in place, with no trace in autograd; gradients stay."""
+    """Parameters that require gradients are changed in place, unseen by autograd; gradients do not
+    change.
+    """
     layers, steps = drawn_layers(rng), drawn_steps(rng, 1)
     leaves = [one.clone().requires_grad_() for one in layers]
     given, reference = lamb_run(student, leaves, steps, LAMB)
-    expect_in_place(given, partial(lamb_reference, layers, *reference.args[1:]), LAMB_SLIPS, steps, [layers])
+    expect_in_place(
+        given, partial(lamb_reference, layers, *reference.args[1:]), LAMB_SLIPS, steps, [layers]
+    )

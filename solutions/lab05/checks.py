@@ -1,4 +1,4 @@
-"""Hidden checks of lab 5: hooks of the student under torch's DDP on emulated clusters; what they send is read here."""
+"""Hidden checks of lab 5: the student's hooks under torch's DDP, on emulated clusters."""
 
 from __future__ import annotations
 
@@ -32,18 +32,27 @@ class GivenGradients(nn.Module):
 
     def __init__(self, shapes: Sequence[Sequence[int]]) -> None:
         super().__init__()
-        self.tensors = nn.ParameterList([nn.Parameter(torch.zeros(tuple(shape))) for shape in shapes])
+        self.tensors = nn.ParameterList(
+            [nn.Parameter(torch.zeros(tuple(shape))) for shape in shapes]
+        )
 
     def forward(self, gradients: Tensors) -> torch.Tensor:
         """The sum of all parameters, each times its gradient."""
-        return torch.stack([(one * given).sum() for one, given in zip(self.tensors, gradients, strict=True)]).sum()
+        return torch.stack(
+            [(one * given).sum() for one, given in zip(self.tensors, gradients, strict=True)]
+        ).sum()
 
 
 # What runs on the ranks. Nothing here knows an answer.
 
 
 def step_on_rank(
-    student: Any, names: Sequence[str], setting: float, bucket_cap_mb: float, is_timed: bool, steps: list[Tensors]
+    student: Any,
+    names: Sequence[str],
+    setting: float,
+    bucket_cap_mb: float,
+    is_timed: bool,
+    steps: list[Tensors],
 ) -> Any:
     import sys
 
@@ -53,7 +62,11 @@ def step_on_rank(
     from worldsize import emulate
 
     hook, make_state = getattr(student, names[0]), getattr(student, names[1])
-    model, state, taken_s = GivenGradients([given.shape for given in steps[0]]), make_state(setting), []
+    model, state, taken_s = (
+        GivenGradients([given.shape for given in steps[0]]),
+        make_state(setting),
+        [],
+    )
     numbers = {parameter: number for number, parameter in enumerate(model.tensors)}
     buckets: list[list[int]] = []
 
@@ -67,7 +80,7 @@ def step_on_rank(
 
     ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_cap_mb)
     ddp.register_comm_hook(state, noted)
-    told = []
+    by_step = []
     dist.barrier()
     random_state = torch.get_rng_state()
     for gradients in steps:
@@ -77,9 +90,9 @@ def step_on_rank(
         kept = [state.memory.get(parameter) for parameter in model.tensors]
         kept = [one.detach().clone() if isinstance(one, torch.Tensor) else None for one in kept]
         results = [parameter.grad.clone() for parameter in model.tensors]
-        told.append({"results": results, "kept": kept, "buckets": list(buckets)})
+        by_step.append({"results": results, "kept": kept, "buckets": list(buckets)})
     return {
-        "steps": told,
+        "steps": by_step,
         "taken_s": taken_s,
         "is_random_state_left": torch.equal(random_state, torch.get_rng_state()),
         "is_hook_of_torch": any("ddp_comm_hooks" in name for name in sys.modules),
@@ -87,13 +100,21 @@ def step_on_rank(
 
 
 def learn_on_rank(
-    student: Any, names: Sequence[str], setting: float, start: Tensors, num_steps: int, x: torch.Tensor, y: torch.Tensor
+    student: Any,
+    names: Sequence[str],
+    setting: float,
+    start: Tensors,
+    num_steps: int,
+    x: torch.Tensor,
+    y: torch.Tensor,
 ) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
     ddp = DistributedDataParallel(network(start))
     hook = getattr(student, names[0])
-    ddp.register_comm_hook(getattr(student, names[1])(setting), lambda state, bucket: hook(state, bucket))
+    ddp.register_comm_hook(
+        getattr(student, names[1])(setting), lambda state, bucket: hook(state, bucket)
+    )
     descend(ddp, x, y, num_steps)
     return [parameter.detach() for parameter in ddp.module.parameters()]
 
@@ -109,15 +130,19 @@ def orthogonalise_on_rank(student: Any, matrices: Tensors) -> Any:
 def network(start: Tensors) -> nn.Sequential:
     """A small classifier that begins with these weights."""
     first, first_bias, second, second_bias = start
-    model = nn.Sequential(nn.Linear(first.shape[1], len(first)), nn.Tanh(), nn.Linear(second.shape[1], len(second)))
+    model = nn.Sequential(
+        nn.Linear(first.shape[1], len(first)), nn.Tanh(), nn.Linear(second.shape[1], len(second))
+    )
     with torch.no_grad():
-        for parameter, value in zip(model.parameters(), (first, first_bias, second, second_bias), strict=True):
+        for parameter, value in zip(
+            model.parameters(), (first, first_bias, second, second_bias), strict=True
+        ):
             parameter.copy_(value)
     return model
 
 
 def descend(model: nn.Module, x: torch.Tensor, y: torch.Tensor, num_steps: int) -> None:
-    """Trains on all samples in every step."""
+    """Train on all samples in every step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for _ in range(num_steps):
         optimizer.zero_grad()
@@ -133,7 +158,9 @@ def whole(rng: torch.Generator, low: int, high: int) -> int:
     return int(torch.randint(low, high + 1, (), generator=rng))
 
 
-def drawn(rng: torch.Generator, num_ranks: int, num_steps: int, shapes: Sequence[Sequence[int]]) -> list[list[Tensors]]:
+def drawn(
+    rng: torch.Generator, num_ranks: int, num_steps: int, shapes: Sequence[Sequence[int]]
+) -> list[list[Tensors]]:
     """Normal gradients by rank, step and parameter."""
     return [
         [[torch.randn(tuple(shape), generator=rng) for shape in shapes] for _ in range(num_steps)]
@@ -166,8 +193,8 @@ def emulated(
     )
 
 
-def told_by(run: Run, step: int, what: str) -> list[list[Any]]:
-    """By rank: what the hook gave or kept for each parameter in one step."""
+def of_step(run: Run, step: int, what: str) -> list[list[Any]]:
+    """The hook's results for each parameter in one step, or what it kept, by rank."""
     return [value["steps"][step][what] for value in run.values]
 
 
@@ -192,11 +219,13 @@ def num_sent(fraction: float, num_elements: int) -> int:
 
 def largest(vector: torch.Tensor, k: int) -> torch.Tensor:
     """The vector with all but its k largest entries 0."""
-    return torch.zeros_like(vector).index_copy(0, places := vector.abs().topk(k).indices, vector[places])
+    return torch.zeros_like(vector).index_copy(
+        0, places := vector.abs().topk(k).indices, vector[places]
+    )
 
 
 def sent_of(sums: Tensors, buckets: list[list[int]], fraction: float) -> Tensors:
-    """What top-k sends of these sums, one for each parameter, that lie in these buckets."""
+    """The part of these sums, one for each parameter in these buckets, that top-k sends."""
     sent: dict[int, torch.Tensor] = {}
     for numbers in buckets:
         inside = [sums[number] for number in numbers]
@@ -207,16 +236,18 @@ def sent_of(sums: Tensors, buckets: list[list[int]], fraction: float) -> Tensors
 
 
 def expect_same_bits(run: Run, step: int) -> None:
-    """Raises CheckFailed unless all ranks got the same result."""
-    first, *others = told_by(run, step, "results")
+    """Raise CheckFailed unless all ranks got the same result."""
+    first, *others = of_step(run, step, "results")
     for rank, other in enumerate(others, 1):
         if not all(torch.equal(a, b) for a, b in zip(first, other, strict=True)):
             hint = "All ranks must make the same sum of the same numbers in the same order."
-            raise CheckFailed("the same bits on all ranks", f"another result on rank {rank} than on rank 0", hint)
+            raise CheckFailed(
+                "the same bits on all ranks", f"another result on rank {rank} than on rank 0", hint
+            )
 
 
 def expect_own_work(run: Run) -> None:
-    """Raises CheckFailed where torch's own hooks were imported."""
+    """Raise CheckFailed where torch's own hooks were imported."""
     if any(value["is_hook_of_torch"] for value in run.values):
         raise CheckFailed(
             "a hook of your own",
@@ -233,9 +264,13 @@ def events_of_hook(timeline: Timeline, rank: int) -> list[Event]:
 
 
 def expect_over_the_wire(
-    student: Any, rng: torch.Generator, names: tuple[str, str], setting: float, gradients: list[list[Tensors]]
+    student: Any,
+    rng: torch.Generator,
+    names: tuple[str, str],
+    setting: float,
+    gradients: list[list[Tensors]],
 ) -> None:
-    """Raises CheckFailed unless one number that is changed on its way changes the result."""
+    """Raise CheckFailed unless one number that is changed on its way changes the result."""
     clean = emulated(student, names, setting, gradients, ONE_BUCKET_MB)
     rank = whole(rng, 0, len(gradients) - 1)
     posted = [event for event in clean.timeline.of(rank) if event.kind == COMMUNICATION]
@@ -245,7 +280,7 @@ def expect_over_the_wire(
         spoilt = emulated(student, names, setting, gradients, ONE_BUCKET_MB, faults=[error])
     except StudentFailed:
         return  # a place that was changed need not be one: the hook reads what comes
-    pairs = zip(told_by(clean, 0, "results"), told_by(spoilt, 0, "results"), strict=True)
+    pairs = zip(of_step(clean, 0, "results"), of_step(spoilt, 0, "results"), strict=True)
     if all(torch.equal(a, b) for one, other in pairs for a, b in zip(one, other, strict=True)):
         raise CheckFailed(
             "one number that was changed on its way to show in the result",
@@ -255,11 +290,13 @@ def expect_over_the_wire(
 
 
 def draw_entries(wanted: torch.Tensor, given: torch.Tensor) -> Drawn:
-    """The entries of the result that should not be 0 and those that came."""
+    """The entries that should not be 0, expected and actual."""
     from worldsize.draw.contrast import bars  # matplotlib is imported only where something is drawn
 
     places = wanted.abs().topk(min(8, wanted.numel())).indices.tolist()
-    expected, actual = ({f"entry {place}": one[place].item() for place in places} for one in (wanted, given))
+    expected, actual = (
+        {f"entry {place}": one[place].item() for place in places} for one in (wanted, given)
+    )
     return bars(expected, actual, "The largest entries of the result")
 
 
@@ -267,23 +304,29 @@ def draw_bytes(wanted: dict[int, float], sent: dict[int, float]) -> Drawn:
     """The bytes that each rank may give and those that it gave."""
     from worldsize.draw.contrast import bars
 
-    expected, actual = ({f"rank {rank}": float(size) for rank, size in one.items()} for one in (wanted, sent))
+    expected, actual = (
+        {f"rank {rank}": float(size) for rank, size in one.items()} for one in (wanted, sent)
+    )
     return bars(expected, actual, "Bytes that each rank gives to the hook's operations", "bytes")
 
 
-def expect_result(run: Run, step: int, wanted: Tensors, what: str, hint: Callable[[torch.Tensor], str]) -> None:
-    """Raises CheckFailed unless every rank got this result; `hint` reads the flat one that it got."""
-    for rank, results in enumerate(told_by(run, step, "results")):
+def expect_result(
+    run: Run, step: int, wanted: Tensors, what: str, hint: Callable[[torch.Tensor], str]
+) -> None:
+    """Raise CheckFailed unless every rank got this result; `hint` reads the flat result."""
+    for rank, results in enumerate(of_step(run, step, "results")):
         given = flat(results)
         picture = partial(draw_entries, flat(wanted), given)
         expect_close(given, flat(wanted), f"{what} on rank {rank}", hint(given), picture=picture)
 
 
-def hold_on_one_of_two_draws(expect: Callable[..., None], student: Any, rng: torch.Generator) -> None:
-    """Raises CheckFailed where this expectation does not hold, nor on inputs that are drawn once more.
+def hold_on_one_of_two_draws(
+    expect: Callable[..., None], student: Any, rng: torch.Generator
+) -> None:
+    """Raise CheckFailed if this expectation fails on two draws of the inputs.
 
-    The first Q is the hook's own. To a matrix of just its rank it is in one of some 10,000 draws so nearly blind in one
-    direction that M Q in float32 has lost it: no answer can be right then.
+    The first Q is the hook's own. To a matrix of just its rank it is in one of some 10,000 draws so
+    nearly blind in one direction that M Q in float32 has lost it: no answer can be right then.
     """
     try:
         expect(student, rng)
@@ -304,41 +347,54 @@ def is_like(given: Any, wanted: torch.Tensor, tolerance: float = 1e-4) -> bool:
 
 @points(1, cell="check_top_k")
 def check_top_k_takes_the_largest(student, rng):
-    """The k entries of largest magnitude with their signs, and their places as int32; the vector stays as it is."""
+    """The k entries of largest magnitude with their signs, and their places as int32; the vector
+    does not change.
+    """
     vectors = [torch.randn(whole(rng, 50, 99), generator=rng) - 0.5 for _ in range(2)]
     counts = [whole(rng, 5, 25) for _ in vectors]
-    (told,) = student.run(top_k_on_rank, vectors, counts, world_size=1)
-    for vector, k, (values, places, after) in zip(vectors, counts, told, strict=True):
+    (results,) = student.run(top_k_on_rank, vectors, counts, world_size=1)
+    for vector, k, (values, places, after) in zip(vectors, counts, results, strict=True):
         expect_entries(vector, k, values, places)
-        expect_close(after, vector, "the vector afterwards", "It must stay as it is.")
+        expect_close(after, vector, "the vector afterwards", "top_k must not change it.")
 
 
 @points(1, cell="check_top_k", needs=["check_top_k_takes_the_largest"])
 def check_top_k_takes_any_k_and_type(student, rng):
-    """k may be 1 or all; there may be equal entries and zeros; float64 and bfloat16 stay what they are."""
+    """k may be 1 or all; there may be equal entries and zeros; float64 and bfloat16 keep their
+    types.
+    """
     num = whole(rng, 6, 12)
     wide = torch.randn(num, generator=rng, dtype=torch.float64)
     equal = torch.tensor([2.0, -2.0, 0.0, 2.0, 0.0, -2.0])
     vectors = [wide, wide, wide.bfloat16(), equal, torch.zeros(4), torch.ones(1)]
     counts = [1, num, num // 2, 3, 2, 1]
-    (told,) = student.run(top_k_on_rank, vectors, counts, world_size=1)
-    for vector, k, (values, places, _) in zip(vectors, counts, told, strict=True):
+    (results,) = student.run(top_k_on_rank, vectors, counts, world_size=1)
+    for vector, k, (values, places, _) in zip(vectors, counts, results, strict=True):
         expect_entries(vector, k, values, places)
 
 
 def expect_entries(vector: torch.Tensor, k: int, values: Any, places: Any) -> None:
-    """Raises CheckFailed unless these are k largest entries of the vector and their places."""
+    """Raise CheckFailed unless these are k largest entries of the vector and their places."""
     for what, one in (("values", values), ("places", places)):
         if not isinstance(one, torch.Tensor) or one.shape != (k,):
             shape = tuple(one.shape) if isinstance(one, torch.Tensor) else type(one).__name__
             raise CheckFailed(f"{what}: a tensor of {k} elements", f"{shape}")
     if places.dtype != torch.int32:
-        raise CheckFailed("places of type torch.int32", f"{places.dtype}", "A place then costs 4 bytes, not 8.")
+        raise CheckFailed(
+            "places of type torch.int32", f"{places.dtype}", "A place then costs 4 bytes, not 8."
+        )
     rows = places.long()
     if len(set(rows.tolist())) != k or rows.min() < 0 or rows.max() >= len(vector):
         raise CheckFailed(f"{k} different places in the vector", f"{rows.tolist()[:12]}")
-    expect_close(values, vector[rows], "the values", "A value is the vector's entry at its place, with its sign.")
-    hint = "Large means far from 0: take the magnitudes to choose, and the entries themselves to send."
+    expect_close(
+        values,
+        vector[rows],
+        "the values",
+        "A value is the vector's entry at its place, with its sign.",
+    )
+    hint = (
+        "Large means far from 0: take the magnitudes to choose, and the entries themselves to send."
+    )
     wanted = vector.abs().sort(descending=True).values[:k]
     expect_close(values.abs().sort(descending=True).values, wanted, "the magnitudes, sorted,", hint)
 
@@ -348,7 +404,9 @@ def expect_entries(vector: torch.Tensor, k: int, values: Any, places: Any) -> No
 
 @points(2, cell="check_top_k_hook")
 def check_hook_averages_what_ranks_send(student, rng):
-    """The result is the mean over the ranks of each one's k largest entries of the bucket, the same bits everywhere."""
+    """The result is the mean over the ranks of each one's k largest entries of the bucket, with the
+    same bits on all ranks.
+    """
     gradients = drawn(rng, 3, 1, [(whole(rng, 8, 12), 10), (whole(rng, 30, 50),)])
     for one in gradients:
         one[0][1] *= 3  # so that most of the largest entries lie in one parameter
@@ -358,13 +416,17 @@ def check_hook_averages_what_ranks_send(student, rng):
     wanted = [mean([one[number] for one in sent]) for number in (0, 1)]
     expect_result(run, 0, wanted, "the result", partial(hint_for_mean, sums, sent))
     expect_same_bits(run, 0)
-    expect_over_the_wire(student, rng, TOP_K, 1.0, gradients)  # of all entries none is 0, whose sign would not show
+    expect_over_the_wire(
+        student, rng, TOP_K, 1.0, gradients
+    )  # of all entries none is 0, whose sign would not show
 
 
 def hint_for_mean(sums: list[Tensors], sent: list[Tensors], given: torch.Tensor) -> str:
     """The hint for what this result looks like."""
     shares = [flat(one) for one in sent]
-    each = [flat([largest(part.flatten(), num_sent(0.2, part.numel())) for part in one]) for one in sums]
+    each = [
+        flat([largest(part.flatten(), num_sent(0.2, part.numel())) for part in one]) for one in sums
+    ]
     total, latest = torch.stack(shares).sum(dim=0), shares[0]
     for share in shares[1:]:
         latest = torch.where(share != 0, share, latest)
@@ -373,25 +435,39 @@ def hint_for_mean(sums: list[Tensors], sent: list[Tensors], given: torch.Tensor)
     if is_like(given, mean([flat(one) for one in sums])):
         return "That is the mean of all gradients: everything was sent."
     if is_like(given, mean(each)):
-        return "That takes the largest entries of each parameter; it should be the largest of the whole bucket."
+        return (
+            "That takes the largest entries of each parameter; it should be the largest of the"
+            " whole bucket."
+        )
     if is_like(given, latest / len(shares)) or is_like(given, latest):
         return "Where several ranks send the same entry, one has replaced the other: add them up."
     if any(is_like(given, share) or is_like(given, share / len(shares)) for share in shares):
         return "That is what one rank sends: the entries of the others are missing."
-    if is_like(given, torch.where(total != 0, total / torch.stack([s != 0 for s in shares]).sum(dim=0).clamp(1), 0.0)):
-        return "Divide by the number of ranks, not by the number of those that sent the entry: the rest count as 0."
-    return "Each rank sends its k largest entries, and the result is their sum divided by the number of ranks."
+    if is_like(
+        given,
+        torch.where(
+            total != 0, total / torch.stack([s != 0 for s in shares]).sum(dim=0).clamp(1), 0.0
+        ),
+    ):
+        return (
+            "Divide by the number of ranks, not by the number of those that sent the entry: the"
+            " rest count as 0."
+        )
+    return (
+        "Each rank sends its k largest entries, and the result is their sum divided by the number"
+        " of ranks."
+    )
 
 
 @points(1.5, cell="check_top_k_hook", needs=["check_hook_averages_what_ranks_send"])
 def check_hook_keeps_what_it_does_not_send(student, rng):
-    """state.memory holds, for every parameter and on each rank, what this rank did not send of its gradient."""
+    """state.memory holds, for every parameter, what this rank did not send of its gradient."""
     gradients = drawn(rng, 2, 1, [(whole(rng, 8, 12), 10), (whole(rng, 30, 50),)])
     run = emulated(student, TOP_K, 0.2, gradients, ONE_BUCKET_MB)
-    for rank, kept in enumerate(told_by(run, 0, "kept")):
+    for rank, kept in enumerate(of_step(run, 0, "kept")):
         given = gradients[rank][0]
         sent = sent_of(given, [[0, 1]], 0.2)
-        result = told_by(run, 0, "results")[rank]
+        result = of_step(run, 0, "results")[rank]
         for number, one in enumerate(kept):
             if one is None:
                 raise CheckFailed(
@@ -399,20 +475,36 @@ def check_hook_keeps_what_it_does_not_send(student, rng):
                     "nothing",
                     "The keys of state.memory are the parameters: bucket.parameters() has them.",
                 )
-            wanted, hint = given[number] - sent[number], "Sent + kept = gradient: what was sent is kept as 0."
+            wanted, hint = (
+                given[number] - sent[number],
+                "Sent + kept = gradient: what was sent is kept as 0.",
+            )
             if is_like(one, given[number]):
-                hint = "That is the whole gradient: what was sent is kept too, and will be sent again."
+                hint = (
+                    "That is the whole gradient: what was sent is kept too, and will be sent again."
+                )
             elif is_like(one, given[number] - result[number]):
-                hint = "That is the gradient less the mean of all ranks. What a rank keeps is what itself did not send."
+                hint = (
+                    "That is the gradient less the mean of all ranks. A rank keeps what it did not"
+                    " send itself."
+                )
             elif is_like(one, result[number]):
-                hint = "That is the result: DDP uses the bucket's memory again, so keep a copy."
-            told = f"what rank {rank} keeps of parameter {number}"
-            expect_close(one, wanted, told, hint, picture=partial(draw_entries, wanted.flatten(), one.flatten()))
+                hint = "That is the result: DDP reuses the bucket's memory, so keep a copy."
+            what = f"what rank {rank} keeps of parameter {number}"
+            expect_close(
+                one,
+                wanted,
+                what,
+                hint,
+                picture=partial(draw_entries, wanted.flatten(), one.flatten()),
+            )
 
 
 @points(2, cell="check_top_k_hook", needs=["check_hook_averages_what_ranks_send"])
 def check_what_was_kept_is_sent_later(student, rng):
-    """In each of four steps: sent + kept = gradient + kept before, so that what was not sent comes back."""
+    """In each of four steps: sent + kept = gradient + kept before, so that what was not sent comes
+    back.
+    """
     gradients = drawn(rng, 2, 4, [(whole(rng, 60, 90),)])
     run = emulated(student, TOP_K, 0.1, gradients, ONE_BUCKET_MB)
     kept = [torch.zeros_like(steps[0][0]) for steps in gradients]
@@ -425,7 +517,10 @@ def check_what_was_kept_is_sent_later(student, rng):
         def hint(given: torch.Tensor, forgotten: torch.Tensor = forgotten) -> str:
             if is_like(given, forgotten):
                 return "What was kept is not added to the gradient."
-            return "Add what was kept, choose of the sum, and keep what of the sum was not sent: nothing else."
+            return (
+                "Add what was kept, choose from the sum, and keep the part of the sum that was not"
+                " sent."
+            )
 
         expect_result(run, step, [mean(sent)], f"the result of step {step + 1}", hint)
         kept = [one - gone for one, gone in zip(sums, sent, strict=True)]
@@ -433,36 +528,51 @@ def check_what_was_kept_is_sent_later(student, rng):
 
 @points(1, cell="check_top_k_hook", needs=["check_what_was_kept_is_sent_later"])
 def check_memory_follows_its_parameter(student, rng):
-    """After its first step DDP puts the parameters into other buckets; what was kept stays with its parameter."""
+    """After its first step DDP puts the parameters into other buckets; what was kept stays with its
+    parameter.
+    """
     shapes = [(20, whole(rng, 10, 15)), (20,), (4, 5, 3, 3), (whole(rng, 300, 400),)]
     gradients = drawn(rng, 2, 3, shapes)
     run = emulated(student, TOP_K, 0.1, gradients, SMALL_BUCKETS_MB)
     kept = [[torch.zeros_like(one) for one in steps[0]] for steps in gradients]
     for step in range(3):
         buckets = run.values[0]["steps"][step]["buckets"]
-        told = f"the result of step {step + 1}, with the parameters in {len(buckets)} buckets,"
+        what = f"the result of step {step + 1}, with the parameters in {len(buckets)} buckets,"
         rows = zip(gradients, kept, strict=True)
-        sums = [[one + old for one, old in zip(steps[step], before, strict=True)] for steps, before in rows]
+        sums = [
+            [one + old for one, old in zip(steps[step], before, strict=True)]
+            for steps, before in rows
+        ]
         sent = [sent_of(one, buckets, 0.1) for one in sums]
-        hint = "Keep by parameter. What is kept by the bucket's number is added to others once the buckets change."
+        hint = (
+            "Store it by parameter. What is stored by bucket number is added to other parameters"
+            " once the buckets change."
+        )
         wanted = [mean([one[number] for one in sent]) for number in range(len(shapes))]
-        expect_result(run, step, wanted, told, lambda _, hint=hint: hint)
+        expect_result(run, step, wanted, what, lambda _, hint=hint: hint)
         pairs = zip(sums, sent, strict=True)
         kept = [[one - gone for one, gone in zip(ours, left, strict=True)] for ours, left in pairs]
-        for rank, memory in enumerate(told_by(run, step, "kept")):
+        for rank, memory in enumerate(of_step(run, step, "kept")):
             for number, one in enumerate(memory):
-                expect_close(one, kept[rank][number], f"what rank {rank} keeps of parameter {number}", hint)
+                expect_close(
+                    one, kept[rank][number], f"what rank {rank} keeps of parameter {number}", hint
+                )
 
 
 @points(1, cell="check_top_k_hook", needs=["check_hook_averages_what_ranks_send"])
 def check_hook_sends_k_values_and_places(student, rng):
-    """At most two all-gathers for a bucket, to which each rank gives 8 bytes for each of k entries."""
+    """At most two all-gathers for a bucket, to which each rank contributes 8 bytes for each of k
+    entries.
+    """
     gradients = drawn(rng, 3, 2, [(whole(rng, 300, 400),), (whole(rng, 500, 600),)])
     run = emulated(student, TOP_K, 0.05, gradients, SMALL_BUCKETS_MB)
     sizes = [one.numel() for one in gradients[0][0]]
     buckets = [numbers for step in run.values[0]["steps"] for numbers in step["buckets"]]
     limit = sum(8 * num_sent(0.05, sum(sizes[number] for number in numbers)) for numbers in buckets)
-    given = {rank: sum(event.size_bytes for event in events_of_hook(run.timeline, rank)) / 3 for rank in range(3)}
+    given = {
+        rank: sum(event.size_bytes for event in events_of_hook(run.timeline, rank)) / 3
+        for rank in range(3)
+    }
     for rank in range(3):
         if given[rank] > limit:
             raise CheckFailed(
@@ -473,25 +583,37 @@ def check_hook_sends_k_values_and_places(student, rng):
             )
         num = len(events_of_hook(run.timeline, rank))
         if num > 2 * len(buckets):
-            told = f"{num} operations from rank {rank}"
-            raise CheckFailed(f"at most {2 * len(buckets)}: two for each of {len(buckets)} buckets", told)
+            actual = f"{num} operations from rank {rank}"
+            raise CheckFailed(
+                f"at most {2 * len(buckets)}: two for each of {len(buckets)} buckets", actual
+            )
 
 
 @points(0.5, cell="check_top_k_hook", needs=["check_hook_averages_what_ranks_send"])
 def check_hook_takes_any_shape_and_fraction(student, rng):
-    """With fraction 1 the result is the mean of the gradients, for parameters of any shape; one entry is the least."""
+    """With fraction 1 the result is the mean of the gradients, for parameters of any shape; at
+    least one entry is sent.
+    """
     shapes = [(), (3, 4, 2), (1,), (2, 3, 3, 3), (5,)]
     gradients = drawn(rng, 2, 2, shapes)
     for fraction in (1.0, 1e-6):
         run = emulated(student, TOP_K, fraction, gradients, ONE_BUCKET_MB)
         sent = [sent_of(steps[0], [list(range(len(shapes)))], fraction) for steps in gradients]
         wanted = [mean([one[number] for one in sent]) for number in range(len(shapes))]
-        expect_result(run, 0, wanted, f"the result with fraction {fraction:g}", lambda _: "k is state.num_sent(...).")
+        expect_result(
+            run,
+            0,
+            wanted,
+            f"the result with fraction {fraction:g}",
+            lambda _: "k is state.num_sent(...).",
+        )
 
 
 @points(0.5, cell="check_top_k_hook", needs=["check_hook_averages_what_ranks_send"])
 def check_hook_does_not_wait(student, rng):
-    """The hook starts its operations and returns a future, so that the backward pass goes on meanwhile."""
+    """The hook starts its operations and returns a future, so that the backward pass goes on
+    meanwhile.
+    """
     gradients = drawn(rng, 2, 2, [(whole(rng, 3000, 4000),)] * 2)
     run = emulated(student, TOP_K, 0.5, gradients, SMALL_BUCKETS_MB, is_timed=True)
     for rank, value in enumerate(run.values):
@@ -499,21 +621,27 @@ def check_hook_does_not_wait(student, rng):
             raise CheckFailed(
                 "a hook that comes back at once",
                 f"{waited_s * 1e6:.0f} µs of emulated time in it on rank {rank}",
-                "Use async_op=True, and do what is left to do in the future's `then`.",
+                "Use async_op=True, and do the rest in the future's `then`.",
             )
 
 
 def drawn_task(rng: torch.Generator) -> tuple[Tensors, list[tuple[torch.Tensor, torch.Tensor]]]:
-    """The start of a small classifier, and the samples and labels of two ranks, whose classes lie apart."""
+    """The start of a small classifier, and two ranks' samples and labels of separate classes."""
     centres = torch.randn(8, 24, generator=rng)
     labels = [torch.randint(8, (64,), generator=rng) for _ in range(2)]
     samples = [centres[one] + 0.8 * torch.randn(64, 24, generator=rng) for one in labels]
-    start = [0.2 * torch.randn(32, 24, generator=rng), torch.zeros(32), 0.2 * torch.randn(8, 32, generator=rng)]
+    start = [
+        0.2 * torch.randn(32, 24, generator=rng),
+        torch.zeros(32),
+        0.2 * torch.randn(8, 32, generator=rng),
+    ]
     return [*start, torch.zeros(8)], list(zip(samples, labels, strict=True))
 
 
-def expect_learning(student: Any, rng: torch.Generator, names: tuple[str, str], setting: float, most: float) -> None:
-    """Raises CheckFailed unless training with the hook comes this close to training without one."""
+def expect_learning(
+    student: Any, rng: torch.Generator, names: tuple[str, str], setting: float, most: float
+) -> None:
+    """Raise CheckFailed unless training with the hook comes this close to training without one."""
     start, data = drawn_task(rng)
     args = (names, setting, start, NUM_STEPS)
     run = student.emulated(learn_on_rank, *args, world_size=2, each=data, allow=ALLOWED[names])
@@ -522,10 +650,13 @@ def expect_learning(student: Any, rng: torch.Generator, names: tuple[str, str], 
     first = cross_entropy(plain(x), y).item()
     descend(plain, x, y, NUM_STEPS)
     with torch.no_grad():
-        wanted, given = (cross_entropy(model(x), y).item() for model in (plain, network(run.values[0])))
+        wanted, given = (
+            cross_entropy(model(x), y).item() for model in (plain, network(run.values[0]))
+        )
     if not given <= most * wanted:
         raise CheckFailed(
-            f"a loss of at most {most * wanted:.3f} after {NUM_STEPS} steps (from {first:.2f}; plain {wanted:.3f})",
+            f"a loss of at most {most * wanted:.3f} after {NUM_STEPS} steps (from {first:.2f};"
+            f" plain {wanted:.3f})",
             f"{given:.3f}",
             "What is not sent must come back later.",
         )
@@ -536,8 +667,12 @@ NUM_STEPS = 40
 
 @points(0.5, cell="check_top_k_hook", needs=["check_hook_averages_what_ranks_send"])
 def check_training_with_top_k(student, rng):
-    """After 40 steps of training with a twentieth of the entries, the loss is close to the uncompressed one's."""
-    expect_learning(student, rng, TOP_K, 0.05, 1.1)  # with memory 0.93 at most of 3,000 draws, without 3.9 at least
+    """After 40 steps of training with a twentieth of the entries, the loss is close to the
+    uncompressed one's.
+    """
+    expect_learning(
+        student, rng, TOP_K, 0.05, 1.1
+    )  # with memory 0.93 at most of 3,000 draws, without 3.9 at least
 
 
 # orthogonalise
@@ -545,29 +680,45 @@ def check_training_with_top_k(student, rng):
 
 @points(1.5, cell="check_orthogonalise")
 def check_columns_are_orthonormal(student, rng):
-    """Columns of length 1 at right angles, which span what the columns of the matrix span."""
+    """Columns of length 1 at right angles that span the same space as the columns of the matrix."""
     shapes = [(whole(rng, 20, 40), 4), (9, 9), (whole(rng, 5, 9), 1)]
     matrices = [well_conditioned(rng, *shape) for shape in shapes]
-    (told,) = student.run(orthogonalise_on_rank, matrices, world_size=1)
-    for matrix, given in zip(matrices, told, strict=True):
+    (results,) = student.run(orthogonalise_on_rank, matrices, world_size=1)
+    for matrix, given in zip(matrices, results, strict=True):
         shape = tuple(matrix.shape)
         if not is_of_shape(given, matrix):
-            raise CheckFailed(f"a float32 matrix of shape {shape}", f"{getattr(given, 'shape', type(given).__name__)}")
-        products, hint = given.t() @ given, "Take from each column what lies along those before it, then divide."
+            raise CheckFailed(
+                f"a float32 matrix of shape {shape}",
+                f"{getattr(given, 'shape', type(given).__name__)}",
+            )
+        products, hint = (
+            given.t() @ given,
+            "Subtract from each column its part along those before it, then divide by its length.",
+        )
         if is_like(products, torch.diag(products.diagonal())):
-            hint = "They are at right angles, and not of length 1."
+            hint = "They are at right angles, but not of length 1."
         elif is_like(products.diagonal(), torch.ones(shape[1])):
-            hint = "They are of length 1, and not at right angles."
-        expect_close(products, torch.eye(shape[1]), f"the columns' products, for {shape},", hint, atol=1e-3)
+            hint = "They have length 1, but are not at right angles."
+        expect_close(
+            products, torch.eye(shape[1]), f"the columns' products, for {shape},", hint, atol=1e-3
+        )
         spanned = given @ (given.t() @ matrix)
         hint = "They span another space."
-        expect_close(spanned, matrix, f"the {shape} matrix, from the new columns,", hint, rtol=1e-3, atol=1e-3)
+        expect_close(
+            spanned,
+            matrix,
+            f"the {shape} matrix, from the new columns,",
+            hint,
+            rtol=1e-3,
+            atol=1e-3,
+        )
 
 
 def well_conditioned(rng: torch.Generator, num_rows: int, num_columns: int) -> torch.Tensor:
     """A matrix whose columns are neither of length 1 nor at right angles, of strengths from 1 to 3.
 
-    A normal square one is singular to float32 often enough for a right Gram-Schmidt to lose its right angles.
+    A normal square one is singular to float32 often enough for a right Gram-Schmidt to lose its
+    right angles.
     """
     columns = torch.linalg.qr(torch.randn(num_rows, num_columns, generator=rng)).Q
     mixed = torch.linalg.qr(torch.randn(num_columns, num_columns, generator=rng)).Q
@@ -575,7 +726,11 @@ def well_conditioned(rng: torch.Generator, num_rows: int, num_columns: int) -> t
 
 
 def is_of_shape(given: Any, matrix: torch.Tensor) -> bool:
-    return isinstance(given, torch.Tensor) and given.shape == matrix.shape and given.dtype == matrix.dtype
+    return (
+        isinstance(given, torch.Tensor)
+        and given.shape == matrix.shape
+        and given.dtype == matrix.dtype
+    )
 
 
 @points(0.5, cell="check_orthogonalise", needs=["check_columns_are_orthonormal"])
@@ -583,10 +738,12 @@ def check_dependent_columns_stay_finite(student, rng):
     """Zeros, and columns that are multiples of each other, give finite numbers."""
     column = torch.randn(whole(rng, 5, 9), 1, generator=rng)
     matrices = [torch.zeros(6, 3), torch.cat([column, 2 * column, -column], dim=1)]
-    (told,) = student.run(orthogonalise_on_rank, [one.clone() for one in matrices], world_size=1)
-    for matrix, given in zip(matrices, told, strict=True):
+    (results,) = student.run(orthogonalise_on_rank, [one.clone() for one in matrices], world_size=1)
+    for matrix, given in zip(matrices, results, strict=True):
         if not is_of_shape(given, matrix) or not given.isfinite().all():
-            raise CheckFailed("finite numbers", "nan or inf", "A column without length must not be divided by it.")
+            raise CheckFailed(
+                "finite numbers", "nan or inf", "Do not divide a column by a length of 0."
+            )
 
 
 # power_hook
@@ -599,7 +756,10 @@ def spread(rng: torch.Generator, num_ranks: int, wanted: torch.Tensor) -> Tensor
 
 
 def low_rank(rng: torch.Generator, num_rows: int, num_columns: int, rank: int) -> torch.Tensor:
-    left, right = torch.randn(num_rows, rank, generator=rng), torch.randn(rank, num_columns, generator=rng)
+    left, right = (
+        torch.randn(num_rows, rank, generator=rng),
+        torch.randn(rank, num_columns, generator=rng),
+    )
     return left @ right
 
 
@@ -610,16 +770,22 @@ def projected(matrix: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
 
 
 def own_projection(result: torch.Tensor, matrix: torch.Tensor, rank: int) -> torch.Tensor:
-    """What a matrix is in the column space of the result, of which the first `rank` directions count."""
+    """The part of a matrix in the first `rank` directions of the result's column space."""
     return projected(matrix, torch.linalg.svd(result.double()).U[:, :rank])
 
 
-def expect_projection(result: torch.Tensor, matrix: torch.Tensor, rank: int, what: str, hint: str) -> None:
-    """Raises CheckFailed unless the result is the part of this matrix in a space of `rank` directions."""
+def expect_projection(
+    result: torch.Tensor, matrix: torch.Tensor, rank: int, what: str, hint: str
+) -> None:
+    """Raise CheckFailed unless the result is the matrix's part in `rank` directions."""
     strengths = torch.linalg.svdvals(result.double())
     if len(strengths) > rank and strengths[rank] > 1e-3 * strengths[0]:
-        told = f"{int((strengths > 1e-3 * strengths[0]).sum())}"
-        raise CheckFailed(f"{what} of rank {rank} at most", f"rank {told}", f"It is P Qᵀ, and P has r columns. {hint}")
+        actual = f"{int((strengths > 1e-3 * strengths[0]).sum())}"
+        raise CheckFailed(
+            f"{what} of rank {rank} at most",
+            f"rank {actual}",
+            f"It is P Qᵀ, and P has r columns. {hint}",
+        )
     wanted = own_projection(result, matrix, rank)
     picture = partial(draw_entries, wanted.flatten(), result.flatten())
     expect_close(result, wanted, what, hint, rtol=5e-3, atol=5e-3, picture=picture)
@@ -627,7 +793,9 @@ def expect_projection(result: torch.Tensor, matrix: torch.Tensor, rank: int, wha
 
 @points(2, cell="check_power_hook")
 def check_power_is_exact_at_its_rank(student, rng):
-    """A mean gradient of rank r arrives whole, though no rank's own has that rank; vectors are averaged."""
+    """A mean gradient of rank r arrives exactly, although no rank's own gradient has that rank;
+    vectors are averaged.
+    """
     hold_on_one_of_two_draws(expect_exact_at_its_rank, student, rng)
 
 
@@ -638,17 +806,20 @@ def expect_exact_at_its_rank(student: Any, rng: torch.Generator) -> None:
     gradients = [[list(pair)] for pair in by_rank]
     run = emulated(student, POWER, 3, gradients, ONE_BUCKET_MB)
     expect_own_work(run)
-    for rank, (result, of_vector) in enumerate(told_by(run, 0, "results")):
+    for rank, (result, of_vector) in enumerate(of_step(run, 0, "results")):
         hint = "A vector is not compressed: its result is the mean over the ranks."
         expect_close(of_vector, vector, f"the vector's result on rank {rank}", hint, atol=1e-4)
-        hint = "P is the sum over the ranks of M Q, with the same Q on all; then Q is the mean of Mᵀ P."
+        hint = (
+            "P is the sum over the ranks of M Q, with the same Q on all; then Q is the mean of"
+            " Mᵀ P."
+        )
         if is_like(result, 3 * matrix, 5e-3):
             hint = "That is the sum over the ranks: Q is the mean."
         elif is_like(result, matrix / 3, 5e-3):
-            hint = "Divided by the number of ranks twice."
+            hint = "That is divided by the number of ranks twice."
         picture = partial(draw_entries, matrix.flatten(), result.flatten())
-        told = f"a mean of rank 3, compressed to rank 3, on rank {rank},"
-        expect_close(result, matrix, told, hint, rtol=5e-3, atol=5e-3, picture=picture)
+        what = f"a mean of rank 3, compressed to rank 3, on rank {rank},"
+        expect_close(result, matrix, what, hint, rtol=5e-3, atol=5e-3, picture=picture)
     expect_same_bits(run, 0)
     expect_over_the_wire(student, rng, POWER, 3, gradients)
 
@@ -659,40 +830,44 @@ def check_power_keeps_what_the_result_lacks(student, rng):
     gradients = drawn(rng, 2, 1, [(whole(rng, 12, 16), whole(rng, 18, 24)), (7,)])
     run = emulated(student, POWER, 2, gradients, ONE_BUCKET_MB)
     matrix = mean([steps[0][0] for steps in gradients])
-    result = told_by(run, 0, "results")[0][0]
-    expect_projection(result, matrix, 2, "the result", "Q is the mean of Mᵀ P, and the result P Qᵀ.")
-    kept = [one[0] for one in told_by(run, 0, "kept")]
+    result = of_step(run, 0, "results")[0][0]
+    expect_projection(
+        result, matrix, 2, "the result", "Q is the mean of Mᵀ P, and the result P Qᵀ."
+    )
+    kept = [one[0] for one in of_step(run, 0, "kept")]
     if any(one is None or one.shape != matrix.shape for one in kept):
         raise CheckFailed(
             "state.memory[parameter] of the parameter's shape for the compressed one",
             "nothing, or another shape",
             "The keys of state.memory are the parameters: bucket.parameters() has them.",
         )
-    hint = "Keep what of the sum the result lacks: M - P Qᵀ."
+    hint = "Keep the part of the sum that the result lacks: M - P Qᵀ."
     if is_like(mean(kept), matrix):
         hint = "That is the whole gradient: what was sent is kept too, and will be sent again."
     expect_close(result + mean(kept), matrix, "result + kept", hint, rtol=1e-3, atol=1e-3)
 
 
-def follow(gradients: list[list[Tensors]], run: Run, number: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A parameter's result in this step, as a matrix, and the mean over the ranks of its gradient + kept before."""
-    result = told_by(run, step, "results")[0][number]
+def follow(
+    gradients: list[list[Tensors]], run: Run, number: int, step: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A parameter's result in this step, and the mean of its gradient + kept before."""
+    result = of_step(run, step, "results")[0][number]
     total = torch.zeros_like(result)
     for one in range(step + 1):
         total += mean([steps[one][number] for steps in gradients])
     for one in range(step):
-        total -= told_by(run, one, "results")[0][number]
+        total -= of_step(run, one, "results")[0][number]
     return result.flatten(1), total.flatten(1)
 
 
 @points(1, cell="check_power_hook", needs=["check_power_is_exact_at_its_rank"])
 def check_power_sends_later_what_it_kept(student, rng):
-    """In the steps after the first, gradient + kept before is compressed: what was kept comes back."""
+    """After the first step, gradient + kept before is compressed: what was kept comes back."""
     gradients = drawn(rng, 2, 3, [(whole(rng, 12, 16), whole(rng, 18, 24))])
     run = emulated(student, POWER, 2, gradients, ONE_BUCKET_MB)
     for step in (1, 2):
         result, matrix = follow(gradients, run, 0, step)
-        hint = "M is the gradient plus what was kept of all before."
+        hint = "M is the gradient plus what was kept before."
         fresh = mean([steps[step][0] for steps in gradients])
         if is_like(result, own_projection(result, fresh, 2), 5e-3):
             hint = "What was kept is not added to the gradient."
@@ -701,15 +876,20 @@ def check_power_sends_later_what_it_kept(student, rng):
 
 @points(1, cell="check_power_hook", needs=["check_power_is_exact_at_its_rank"])
 def check_power_starts_warm(student, rng):
-    """Each step begins with Q of the step before: over some steps the result comes close to the best of its rank."""
+    """Each step begins with the Q of the step before, so the result approaches the best one of its
+    rank.
+    """
     gradients = drawn(rng, 2, 3, [(whole(rng, 12, 16), whole(rng, 18, 24))])
     run = emulated(student, POWER, 2, gradients, ONE_BUCKET_MB)
     for step in (1, 2):
         result, matrix = follow(gradients, run, 0, step)
-        before = told_by(run, step - 1, "results")[0][0]
-        q = torch.linalg.svd(before.double()).Vh[:2].t()  # P Qᵀ of the step before has the directions of its Q
+        before = of_step(run, step - 1, "results")[0][0]
+        # P Qᵀ of the step before has the directions of its Q
+        q = torch.linalg.svd(before.double()).Vh[:2].t()
         fresh = mean([steps[step][0] for steps in gradients])
-        wanted = [projected(one, one.double() @ q) for one in (matrix, fresh)]  # memory has a check of its own
+        wanted = [
+            projected(one, one.double() @ q) for one in (matrix, fresh)
+        ]  # memory has a check of its own
         if not any(is_like(result, one, 5e-3) for one in wanted):
             raise CheckFailed(
                 f"P of step {step + 1} to be M Q with Q of the step before",
@@ -721,7 +901,9 @@ def check_power_starts_warm(student, rng):
 
 @points(1, cell="check_power_hook", needs=["check_power_is_exact_at_its_rank"])
 def check_power_sends_thin_factors(student, rng):
-    """At most three all-reduces for a bucket: r (n + m) numbers for each compressed parameter, the others once."""
+    """At most three all-reduces for a bucket: r (n + m) numbers for each compressed parameter, the
+    others once.
+    """
     shapes = [(whole(rng, 20, 25), 30), (11,), (whole(rng, 16, 20), 40), (3, 4)]
     gradients = drawn(rng, 2, 2, shapes)
     run = emulated(student, POWER, 2, gradients, SMALL_BUCKETS_MB)
@@ -729,44 +911,71 @@ def check_power_sends_thin_factors(student, rng):
     of_step = sum(2 * sum(shapes[number]) for number in (0, 2)) + 11 + 12
     limit = 2 * 4 * of_step
     events = {rank: events_of_hook(run.timeline, rank) for rank in (0, 1)}
-    given = {rank: float(sum(event.size_bytes for event in of_rank)) for rank, of_rank in events.items()}
+    given = {
+        rank: float(sum(event.size_bytes for event in of_rank)) for rank, of_rank in events.items()
+    }
     for rank, of_rank in events.items():
         if others := {event.name for event in of_rank} - {"all_reduce"}:
             raise CheckFailed("all-reduces alone", f"{', '.join(sorted(others))} on rank {rank}")
         if given[rank] > limit:
             hint = "Of a matrix only P and Q travel, r (n + m) numbers, in float32."
             picture = partial(draw_bytes, dict.fromkeys(events, limit), given)
-            told = f"at most {limit:,} bytes given by rank {rank} in two steps"
-            raise CheckFailed(told, f"{given[rank]:,.0f} bytes", hint, picture)
+            expected = f"at most {limit:,} bytes given by rank {rank} in two steps"
+            raise CheckFailed(expected, f"{given[rank]:,.0f} bytes", hint, picture)
         if len(of_rank) > 3 * len(buckets):
-            hint = "Put all P of a bucket into one tensor, all Q into one, and all that is not compressed into one."
-            told = f"at most {3 * len(buckets)} operations: three for each of {len(buckets)} buckets"
-            raise CheckFailed(told, f"{len(of_rank)} on rank {rank}", hint)
+            hint = (
+                "Put all P of a bucket into one tensor, all Q into one, and everything that is not"
+                " compressed into one."
+            )
+            expected = (
+                f"at most {3 * len(buckets)} operations: three for each of {len(buckets)} buckets"
+            )
+            raise CheckFailed(expected, f"{len(of_rank)} on rank {rank}", hint)
 
 
 @points(0.5, cell="check_power_hook", needs=["check_power_sends_later_what_it_kept"])
 def check_power_takes_any_shape_in_any_bucket(student, rng):
-    """Kernels are matrices of shape[0] rows, small ones are averaged, and memory stays with its parameter."""
+    """Kernels are matrices of shape[0] rows, small ones are averaged, and memory stays with its
+    parameter.
+    """
     shapes = [(whole(rng, 12, 16), 3, 3, 3), (), (3, 4), (30, whole(rng, 18, 24)), (17,), (1, 50)]
     gradients = drawn(rng, 2, 3, shapes)
     run = emulated(student, POWER, 2, gradients, SMALL_BUCKETS_MB)
-    hint = "Keep by parameter: what is kept by the bucket's number is added to others once the buckets change."
+    hint = (
+        "Store it by parameter: what is stored by bucket number is added to other parameters once"
+        " the buckets change."
+    )
     for step in range(3):
         for number, shape in enumerate(shapes):
-            result = told_by(run, step, "results")[0][number]
+            result = of_step(run, step, "results")[0][number]
             if number in (0, 3):
-                told, of_kernels = f"the result of shape {shape} in step {step + 1}", "A kernel has shape[0] rows. "
+                what, of_kernels = (
+                    f"the result of shape {shape} in step {step + 1}",
+                    "A kernel has shape[0] rows. ",
+                )
                 expect_projection(
-                    *follow(gradients, run, number, step), 2, told, (of_kernels if number == 0 else "") + hint
+                    *follow(gradients, run, number, step),
+                    2,
+                    what,
+                    (of_kernels if number == 0 else "") + hint,
                 )
             else:
-                wanted, why = mean([steps[step][number] for steps in gradients]), "Compressed where r (n + m) < n m."
-                expect_close(result, wanted, f"the result of shape {shape}, which is not compressed,", why, atol=1e-4)
+                wanted, why = (
+                    mean([steps[step][number] for steps in gradients]),
+                    "Compressed where r (n + m) < n m.",
+                )
+                expect_close(
+                    result,
+                    wanted,
+                    f"the result of shape {shape}, which is not compressed,",
+                    why,
+                    atol=1e-4,
+                )
 
 
 @points(0.5, cell="check_power_hook", needs=["check_power_is_exact_at_its_rank"])
 def check_power_survives_a_gradient_of_zeros(student, rng):
-    """A gradient of zeros gives zeros, and the step after it is as good as ever."""
+    """A gradient of zeros gives zeros, and the step after it works as usual."""
     hold_on_one_of_two_draws(expect_to_survive_zeros, student, rng)
 
 
@@ -774,19 +983,26 @@ def expect_to_survive_zeros(student: Any, rng: torch.Generator) -> None:
     matrix = low_rank(rng, whole(rng, 12, 16), whole(rng, 18, 24), 2)
     gradients = [[[torch.zeros_like(matrix)], [one]] for one in spread(rng, 2, matrix)]
     run = emulated(student, POWER, 2, gradients, ONE_BUCKET_MB)
-    hint = "M = 0 gives Q = 0, and then M Q = 0 for ever: without a Q to go on from, draw a new one."
-    expect_close(told_by(run, 0, "results")[0][0], torch.zeros_like(matrix), "the result of zeros", hint)
-    given = told_by(run, 1, "results")[0][0]
-    expect_close(given, matrix, "a mean of rank 2 in the step after zeros", hint, rtol=5e-3, atol=5e-3)
+    hint = "M = 0 gives Q = 0, and then M Q = 0 for ever: if Q is all zeros, draw a new one."
+    expect_close(
+        of_step(run, 0, "results")[0][0], torch.zeros_like(matrix), "the result of zeros", hint
+    )
+    given = of_step(run, 1, "results")[0][0]
+    expect_close(
+        given, matrix, "a mean of rank 2 in the step after zeros", hint, rtol=5e-3, atol=5e-3
+    )
 
 
 @points(0.5, cell="check_power_hook", needs=["check_power_is_exact_at_its_rank"])
 def check_power_leaves_the_random_state(student, rng):
-    """The first Q comes from a generator of the hook's own: the global random state stays as it is."""
+    """The first Q comes from the hook's own generator: the global random state does not change."""
     gradients = drawn(rng, 2, 1, [(12, 18)])
     run = emulated(student, POWER, 2, gradients, ONE_BUCKET_MB)
     if not all(value["is_random_state_left"] for value in run.values):
-        hint = "torch.manual_seed on all ranks makes their dropout the same, too: use a torch.Generator."
+        hint = (
+            "torch.manual_seed on all ranks makes their dropout the same, too: use a"
+            " torch.Generator."
+        )
         raise CheckFailed("the global random state as it was", "another one", hint)
 
 

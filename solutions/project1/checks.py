@@ -1,4 +1,4 @@
-"""The hidden checks of project 1. Whatever is graded was seen by the process that feeds the program, or on the wire."""
+"""Hidden checks of project 1: the process that feeds the program, or the wire, has seen it all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from worldsize.faults import SilentError
 
 NAME = "train.py"
 TASK = Task()
-TOLERANCE = 2e-3  # of the way that the weights went; a sum in another order differs by 1e-6, a lost sample by 5e-3
+# of the way that the weights went; a sum in another order differs by 1e-6, a lost sample by 5e-3
+TOLERANCE = 2e-3
 LOSS_TOLERANCE = 2e-3
 WARMUP = 4
 MOST = 24  # timings of each program: other work on the machine only makes times longer;
@@ -30,13 +31,17 @@ ENOUGH, TOO_LITTLE = 0.75, 0.25  # of the reference's speed: full points, none
 FLOOR_SHARE = 3.0  # how much faster than the fastest matrix product no convolution runs
 NUM_TIMED = 12
 NUM_EMULATED = 6  # steps that are timed in virtual time, which has no noise
-SHOWN = 1e-5  # of the way that the weights went: what a changed number must move them by; rounding moves them by 1e-6
+# of the way that the weights went: what a changed number must move them by; rounding moves them by
+# 1e-6
+SHOWN = 1e-5
 LOST_S_SHARE = 0.9  # of the arithmetic of a rank's samples that its timeline must hold
 EVERY = 5  # steps between checkpoints
 TIMEOUT_S = 6.0
 
 
-seen = {}  # trials of this submission that more than one check looks at; every submission has a judge of its own
+# trials of this submission that more than one check looks at; every submission has a judge of its
+# own
+seen = {}
 
 
 def seed_of(rng):
@@ -53,12 +58,13 @@ def task_with(rng, **changes):
 
 
 def expect_whole(trial: Trial, task: Task, what: str) -> None:
-    """Every sample of every step was handed out, and weights came back."""
+    """Raise CheckFailed unless every sample of every step was handed out and weights came back."""
     if missed := trial.record.missed(task):
         raise CheckFailed(
             f"every sample of all {task.num_steps} global batches is taken, each by one rank",
             f"{what}: samples of step {missed[0]} were never asked for",
-            "the shares of all ranks together are the whole batch; look at what my_samples gives for the last rank",
+            "the shares of all ranks together are the whole batch; look at what my_samples gives"
+            " for the last rank",
         )
     if trial.record.weights is None:
         raise CheckFailed(
@@ -74,31 +80,42 @@ def expect_weights(trial: Trial, task: Task, what: str, hint: str) -> None:
     if not error <= TOLERANCE:
         raise CheckFailed(
             "the weights of one process that trains on the whole batches, to rounding",
-            f"{what}: they differ by {error:.2g} of the way that training went (rounding: 0.000001)",
+            f"{what}: they differ by {error:.2g} of the way that training went (rounding:"
+            " 0.000001)",
             hint,
         )
 
 
 AVERAGES = (
-    "is the gradient the average over all samples of the global batch, on every rank, before every step? Skipped "
-    "exchanges, sums in place of means, and the mean over ranks of means over unequal shares all end here"
+    "is the gradient the average over all samples of the global batch, on every rank, before every"
+    " step? Skipped exchanges, sums in place of means, and the mean over ranks of means over"
+    " unequal shares all end here"
 )
 
 
 def expect_shares(trial: Trial, task: Task, world_size: int, what: str) -> None:
-    """Every rank, a process of its own, took its own samples of every step, about as many as the others."""
+    """Raise CheckFailed unless every rank, a process of its own, took an equal share of samples."""
     fewest, most = task.batch_size // world_size, -(-task.batch_size // world_size)
     for step in range(task.num_steps):
-        takes = {(one.process, one.start, one.stop) for one in trial.record.takes if one.step == step}
+        takes = {
+            (one.process, one.start, one.stop) for one in trial.record.takes if one.step == step
+        }
         sizes: dict[int, int] = {}
         for process, first, stop in takes:
             sizes[process] = sizes.get(process, 0) + stop - first
-        if len(sizes) != world_size or sum(sizes.values()) != task.batch_size or not fits(sizes, fewest, most):
+        if (
+            len(sizes) != world_size
+            or sum(sizes.values()) != task.batch_size
+            or not fits(sizes, fewest, most)
+        ):
             took = ", ".join(map(str, sorted(sizes.values())))
             raise CheckFailed(
-                f"each of {world_size} ranks takes its own {fewest}{f' or {most}' * (most > fewest)} samples of a step",
-                f"{what}: {len(sizes)} of them took {took} of the {task.batch_size} samples of step {step}",
-                "my_samples gives every rank another part of the batch, and every rank asks for that part itself",
+                f"each of {world_size} ranks takes its own"
+                f" {fewest}{f' or {most}' * (most > fewest)} samples of a step",
+                f"{what}: {len(sizes)} of them took {took} of the {task.batch_size} samples of step"
+                f" {step}",
+                "my_samples gives every rank another part of the batch, and every rank asks for"
+                " that part itself",
             )
 
 
@@ -108,7 +125,9 @@ def fits(sizes: dict[int, int], fewest: int, most: int) -> bool:
 
 @points(6, cell="check_correct")
 def check_gradient(student, rng):
-    """After one step on 2 ranks the weights are those of one process: gradients are exchanged, and averaged."""
+    """After one step on 2 ranks the weights are those of one process: gradients are exchanged, and
+    averaged.
+    """
     task = task_with(rng, num_steps=1)
     trial = bench.attempt(student.program(NAME), TrainingSpec(task, 2), seed_of(rng))
     expect_weights(trial, task, "one step on 2 ranks", AVERAGES)
@@ -116,19 +135,20 @@ def check_gradient(student, rng):
         raise CheckFailed(
             "both ranks take samples and compute gradients",
             "one step on 2 ranks: a single rank took all samples",
-            "my_samples gives every rank another part of the batch, and every rank asks for that part itself",
+            "my_samples gives every rank another part of the batch, and every rank asks for that"
+            " part itself",
         )
     expect_over_the_wire(student, rng)
 
 
 def expect_over_the_wire(student, rng) -> None:
-    """A gradient that is changed on its way, on the emulated wire, changes the weights."""
+    """Raise CheckFailed unless a gradient that is changed on the wire changes the weights."""
     task, rank = task_with(rng, num_steps=8, batch_size=64), between(rng, 0, 1)
     spec = TrainingSpec(task, 2, CLASSROOM)
     clean = bench.attempt(student.program(NAME), spec, seed_of(rng))
     calls = [one.name for one in clean.result.timeline.of(rank) if one.stream == "communication"]
-    # many, for the change of a gradient that is almost 0 does not show; neither at the start, where settings may be
-    # compared, nor in a broadcast, by which DDP tells its ranks of the buckets
+    # many, because the change of a gradient that is almost 0 does not show; neither at the start,
+    # where settings may be compared, nor in a broadcast, by which DDP distributes its buckets
     places = [place for place in range(len(calls) // 4, len(calls)) if calls[place] != "broadcast"]
     errors = [SilentError(rank, place, seed=between(rng, 0, 10**6)) for place in places]
     spoilt = bench.attempt(student.program(NAME), replace(spec, faults=errors), seed_of(rng))
@@ -136,14 +156,17 @@ def expect_over_the_wire(student, rng) -> None:
     if bench.weights_error(spoilt, task) < SHOWN:
         raise CheckFailed(
             "every rank's gradients reach the others over the process group",
-            f"{len(errors)} messages of rank {rank} were changed on their way, and the weights came out as if none had",
+            f"{len(errors)} messages of rank {rank} were changed on their way, and the weights came"
+            " out as if none had",
             "average the gradients by collectives of torch.distributed, and use what arrives",
         )
 
 
 @points(4, cell="check_correct", needs=["check_gradient"])
 def check_uneven(student, rng):
-    """The same on 3 ranks, with a batch that 3 does not divide: every rank takes a part of its own, all about equal."""
+    """The same on 3 ranks, with a batch that 3 does not divide: every rank takes its own part, all
+    about equal.
+    """
     task = task_with(rng, num_steps=1, batch_size=3 * between(rng, 15, 20) + 1)
     trial = bench.attempt(student.program(NAME), TrainingSpec(task, 3), seed_of(rng))
     what = f"one step on 3 ranks with {task.batch_size} samples"
@@ -157,7 +180,10 @@ def check_alone(student, rng):
     task = task_with(rng, num_steps=10, batch_size=64)
     trial = bench.attempt(student.program(NAME), TrainingSpec(task, 1), seed_of(rng))
     expect_weights(
-        trial, task, "10 steps on 1 rank", "SGD with the momentum that the flags name, from the seed's weights"
+        trial,
+        task,
+        "10 steps on 1 rank",
+        "SGD with the momentum that the flags name, from the seed's weights",
     )
 
 
@@ -170,38 +196,47 @@ def check_training(student, rng):
 
 @points(5, cell="check_correct", needs=["check_gradient"])
 def check_losses(student, rng):
-    """Rank 0 prints a line for every step, with the loss of the whole global batch before that step."""
+    """Rank 0 prints a line for every step, with the loss of the whole global batch before that
+    step.
+    """
     trial, task = trained(student, rng)
     expect_losses(trial, task, "20 steps on 2 ranks")
     seen["losses"] = True
 
 
 def trained(student, rng) -> tuple[Trial, Task]:
-    """A training of 20 steps on 2 ranks, on which two checks look."""
+    """A training of 20 steps on 2 ranks, for two checks."""
     if "training" not in seen:
         task = task_with(rng, num_steps=20, batch_size=64)
-        seen["training"] = bench.attempt(student.program(NAME), TrainingSpec(task, 2), seed_of(rng)), task
+        seen["training"] = (
+            bench.attempt(student.program(NAME), TrainingSpec(task, 2), seed_of(rng)),
+            task,
+        )
     return seen["training"]
 
 
 def expect_losses(trial: Trial, task: Task, what: str) -> None:
-    """Every line's loss is that of one process; a step that was done twice may have two lines."""
+    """Raise CheckFailed unless every line's loss is that of one process; steps may repeat."""
     lines = trial.result.lines
     if missing := sorted(set(range(task.num_steps)) - {line.step for line in lines}):
         raise CheckFailed(
-            'a line such as {"step": 0, "loss": 2.31, "sent_bytes": 309736} from rank 0 for each of the steps',
+            'a line such as {"step": 0, "loss": 2.31, "sent_bytes": 309736} from rank 0 for each of'
+            " the steps",
             f"{what}: no line for step {missing[0]}",
-            "print(json.dumps(...), flush=True) once a step; lines that are not JSON objects are passed over",
+            "print(json.dumps(...), flush=True) once a step; lines that are not JSON objects are"
+            " passed over",
         )
     losses = bench.train_alone(task, trial.batches).losses
     worst = max(
-        (line for line in lines if line.step < task.num_steps), key=lambda line: abs(line.loss - losses[line.step])
+        (line for line in lines if line.step < task.num_steps),
+        key=lambda line: abs(line.loss - losses[line.step]),
     )
     if abs(worst.loss - losses[worst.step]) > LOSS_TOLERANCE * max(1, losses[worst.step]):
         raise CheckFailed(
             f"the loss of the whole batch before step {worst.step}, {losses[worst.step]:.4f}",
             f"{what}: the line says {worst.loss:.4f}",
-            "average over all samples of the global batch, not only over this rank's; and print what was computed",
+            "average over all samples of the global batch, not only over this rank's; and print"
+            " what was computed",
         )
 
 
@@ -211,21 +246,27 @@ def expect_losses(trial: Trial, task: Task, what: str) -> None:
 # a time that was measured moves with whatever else the machine does, and so decides the lesser part
 @points(5, cell="check_fast", needs=["check_training"])
 def check_speed_at_2(student, rng):
-    """On 2 ranks, each with its own half, it is as fast as the reference, timed in turns: full points from 75% on."""
+    """On 2 ranks, each with its own half, the program is as fast as the reference, timed in turns:
+    full points from 75%.
+    """
     expect_speed(student, rng, 2)
 
 
 @points(15, cell="check_fast", needs=["check_training"])
 def check_speed_at_4(student, rng):
-    """On 4 ranks too; where there are fewer cores or GPUs, on four emulated machines with Gigabit Ethernet."""
+    """The same on 4 ranks; with fewer cores or GPUs, on four emulated machines with Gigabit
+    Ethernet.
+    """
     expect_speed(student, rng, 4)
 
 
 def expect_speed(student, rng, world_size: int) -> None:
-    """The best time of some for each of the two programs, which take turns: a busy machine must not decide a score."""
+    """Grade the best times of two programs that take turns, so that other load decides nothing."""
     reference, program = student.reference(NAME), student.program(NAME)
     if num_real() < world_size:
-        ours_s, theirs_s = (virtual_step_s(one, rng, world_size, one is program) for one in (reference, program))
+        ours_s, theirs_s = (
+            virtual_step_s(one, rng, world_size, one is program) for one in (reference, program)
+        )
         grade_speed(ours_s / theirs_s, theirs_s, world_size, "emulated")
         return
     ours, theirs = [], []
@@ -237,12 +278,12 @@ def expect_speed(student, rng, world_size: int) -> None:
 
 
 def stands(times_s: list[float]) -> bool:
-    """True when the last few of these times have brought no better best than those before."""
+    """True if the last few of these times are no better than the best before them."""
     return len(times_s) > STANDS and min(times_s) > BETTER * min(times_s[:-STANDS])
 
 
 def is_clear(ours: list[float], theirs: list[float]) -> bool:
-    """True when they are fast enough, or have had the time to be."""
+    """True if the student's program is fast enough, or has had enough timings to show it."""
     return min(ours) / min(theirs) >= ENOUGH or len(theirs) >= ENOUGH_TIMINGS
 
 
@@ -251,7 +292,7 @@ def num_real() -> int:
 
 
 def step_s(program, rng, world_size: int, is_theirs: bool) -> float:
-    """Seconds a step, after some to warm up; every one of their timed trainings is compared, too."""
+    """Seconds of a step after the warm-up; the student's weights are compared, too."""
     task = task_with(rng, num_steps=WARMUP + NUM_TIMED)
     trial = bench.attempt(program, TrainingSpec(task, world_size), seed_of(rng))
     if is_theirs:
@@ -260,9 +301,12 @@ def step_s(program, rng, world_size: int, is_theirs: bool) -> float:
 
 
 def virtual_step_s(program, rng, world_size: int, is_theirs: bool) -> float:
-    """The same in virtual time; a rank tells itself when it worked, which is believed if it can be true."""
+    """The same in virtual time; a rank must report the work that its samples need."""
     tasks = [task_with(rng, num_steps=steps) for steps in (WARMUP, WARMUP + NUM_EMULATED)]
-    short, long = (bench.attempt(program, TrainingSpec(task, world_size, CLASSROOM), seed_of(rng)) for task in tasks)
+    short, long = (
+        bench.attempt(program, TrainingSpec(task, world_size, CLASSROOM), seed_of(rng))
+        for task in tasks
+    )
     if is_theirs:
         expect_timed(long, tasks[1], world_size, "emulated")
         rate = CLASSROOM.gpu.peak_flops_per_s["float32"] * EFFICIENCY
@@ -271,15 +315,19 @@ def virtual_step_s(program, rng, world_size: int, is_theirs: bool) -> float:
             worked_s = (work_s(long, rank) - work_s(short, rank)) / NUM_EMULATED
             if worked_s < least_s:
                 raise CheckFailed(
-                    f"at least {1e3 * least_s:.3g} ms a step, which the arithmetic of a rank's samples takes",
+                    f"at least {1e3 * least_s:.3g} ms a step, which the arithmetic of a rank's"
+                    " samples takes",
                     f"rank {rank}: {1e3 * worked_s:.3g} ms a step on {world_size} emulated ranks",
-                    "every rank computes the whole forward and backward pass of its samples, in its own process",
+                    "every rank computes the whole forward and backward pass of its samples, in its"
+                    " own process",
                 )
     return (long.result.timeline.end_s - short.result.timeline.end_s) / NUM_EMULATED
 
 
 def work_s(trial: Trial, rank: int) -> float:
-    return sum(one.end_s - one.start_s for one in trial.result.timeline.of(rank) if one.stream == "compute")
+    return sum(
+        one.end_s - one.start_s for one in trial.result.timeline.of(rank) if one.stream == "compute"
+    )
 
 
 def expect_timed(trial: Trial, task: Task, world_size: int, kind: str) -> None:
@@ -297,13 +345,14 @@ def flops_of_a_step(task: Task) -> float:
 
 
 def refuse_impossible(step_s: float) -> None:
-    """No honest run is faster than arithmetic: such a time is not believed, whatever made it."""
+    """Raise CheckFailed for a time that is shorter than the step's arithmetic can take."""
     if torch.cuda.is_available():
         return  # the rate of a GPU is not measured by this process, which must not touch one
     floor_s = flops_of_a_step(TASK) / (matrix_flops_per_s(1) * FLOOR_SHARE * num_real())
     if step_s < floor_s:
         raise CheckFailed(
-            f"at least {1e3 * floor_s:.2g} ms a step, which its arithmetic takes at this machine's best rate",
+            f"at least {1e3 * floor_s:.2g} ms a step, which its arithmetic takes at this machine's"
+            " best rate",
             f"{1e3 * step_s:.2g} ms a step",
             "a step does the whole forward and backward pass of its batch",
         )
@@ -315,8 +364,8 @@ def grade_speed(ratio: float, step_s: float, world_size: int, kind: str) -> None
     expected = f"on {world_size} {kind} ranks, at least {ENOUGH:.0%} of the speed of the reference"
     actual = f"{ratio:.0%} of it: {1e3 * step_s:.3g} ms a step"
     hint = (
-        "time a step with and without --no-sync. Is every gradient sent on its own, or all of them only after the "
-        "backward pass? Does every rank compute only its own samples?"
+        "time a step with and without --no-sync. Is every gradient sent on its own, or all of them"
+        " only after the backward pass? Does every rank compute only its own samples?"
     )
     share = round((ratio - TOO_LITTLE) / (ENOUGH - TOO_LITTLE), 1)
     if share <= 0:
@@ -329,20 +378,24 @@ def grade_speed(ratio: float, step_s: float, world_size: int, kind: str) -> None
 
 @points(6, cell="check_accounting", needs=["check_gradient"])
 def check_bytes(student, rng):
-    """The bytes that rank 0 says it sends for a step are those on the wire, on 2 ranks and on 4, within 2%."""
+    """The bytes that rank 0 says it sends for a step are those on the wire, on 2 ranks and on 4,
+    within 2%.
+    """
     for world_size in (2, 4):
         claimed, wire = bytes_per_step(student, rng, world_size)
         if claimed is None or abs(claimed - wire) > 0.02 * wire:
             raise CheckFailed(
-                f"on {world_size} ranks, the {wire:,.0f} bytes that rank 0 sends for a step, within 2%",
+                f"on {world_size} ranks, the {wire:,.0f} bytes that rank 0 sends for a step,"
+                " within 2%",
                 f"its lines say {'nothing' if claimed is None else f'{claimed:,.0f}'}",
-                "a ring all-reduce of S bytes sends 2(N - 1)/N of them from every rank; a float32 has 4",
+                "a ring all-reduce of S bytes sends 2(N - 1)/N of them from every rank; a float32"
+                " has 4",
             )
 
 
 @points(5, cell="check_accounting", needs=["check_gradient"])
 def check_no_more_than_needed(student, rng):
-    """A step sends what a ring all-reduce of the gradients does, within 5%, and no more."""
+    """A step sends at most 5% more than a ring all-reduce of the gradients."""
     task = task_with(rng)
     needed = 2 * 3 / 4 * task.gradient_bytes
     _, wire = bytes_per_step(student, rng, 4)
@@ -350,17 +403,26 @@ def check_no_more_than_needed(student, rng):
         raise CheckFailed(
             f"{needed:,.0f} bytes from rank 0 a step on 4 ranks, within 5%",
             f"{wire:,.0f}",
-            "an all-reduce of the gradients in float32 is enough; gathering everybody's, or sending weights, is more"
-            if wire > needed
-            else "every rank takes part in an all-reduce of all gradients, in every step",
+            (
+                "an all-reduce of the gradients in float32 is enough; gathering everybody's, or"
+                " sending weights, is more"
+                if wire > needed
+                else "every rank takes part in an all-reduce of all gradients, in every step"
+            ),
         )
 
 
 def bytes_per_step(student, rng, world_size: int):
-    """What rank 0 claims to send for a step, and what the emulated wire saw."""
+    """The bytes that rank 0 claims to send for a step, and those on the emulated wire."""
     if world_size not in seen:
-        program, tasks = student.program(NAME), [task_with(rng, num_steps=one, batch_size=64) for one in (2, 6)]
-        trials = [bench.attempt(program, TrainingSpec(task, world_size, CLASSROOM), seed_of(rng)) for task in tasks]
+        program, tasks = (
+            student.program(NAME),
+            [task_with(rng, num_steps=one, batch_size=64) for one in (2, 6)],
+        )
+        trials = [
+            bench.attempt(program, TrainingSpec(task, world_size, CLASSROOM), seed_of(rng))
+            for task in tasks
+        ]
         expect_whole(trials[1], tasks[1], f"6 steps on {world_size} emulated ranks")
         short, long = (trial.result for trial in trials)
         lines = {line.step: line.sent_bytes for line in long.lines}
@@ -371,12 +433,16 @@ def bytes_per_step(student, rng, world_size: int):
 
 @points(3, cell="check_accounting", needs=["check_gradient"])
 def check_no_sync(student, rng):
-    """With --no-sync nothing is sent for a step, so that the difference in time is what communication costs."""
+    """With --no-sync a step sends nothing, so that the difference in time is the cost of
+    communication.
+    """
     program = student.program(NAME)
     sent = []
     for steps in (2, 6):
         task = task_with(rng, num_steps=steps, batch_size=64)
-        trial = bench.attempt(program, TrainingSpec(task, 2, CLASSROOM, is_synchronised=False), seed_of(rng))
+        trial = bench.attempt(
+            program, TrainingSpec(task, 2, CLASSROOM, is_synchronised=False), seed_of(rng)
+        )
         expect_whole(trial, task, f"{steps} steps on 2 ranks with --no-sync")
         sent.append(trial.result.timeline.bytes_sent(0))
     if sent[1] - sent[0] > 4 * 64:
@@ -392,42 +458,65 @@ def check_no_sync(student, rng):
 
 @points(8, cell="check_recovery", needs=["check_training"])
 def check_killed(student, rng):
-    """A rank is killed at a secret step: after torchrun's restart training goes on from the newest checkpoint."""
+    """A rank is killed at a secret step: after torchrun's restart training goes on from the newest
+    checkpoint.
+    """
     recover(student, rng, "kill", RestartPolicy(max_restarts=2), allowed_loss=EVERY)
 
 
 @points(8, cell="check_recovery", needs=["check_training"])
 def check_stalled(student, rng):
-    """A rank stops without a word: the others give up after --timeout seconds, and all go on from a checkpoint."""
+    """A rank stops without a word: the others give up after --timeout seconds, and all go on from a
+    checkpoint.
+    """
     recover(student, rng, "stall", RestartPolicy(max_restarts=2), allowed_loss=EVERY)
 
 
 @points(8, cell="check_recovery", needs=["check_training"])
 def check_truncated(student, rng):
-    """The whole job dies and the newest checkpoint is cut in half: the same command goes on from the one before."""
-    recover(student, rng, "kill", RestartPolicy(max_restarts=1, is_begun_anew=True), allowed_loss=2 * EVERY)
+    """The whole job dies and the newest checkpoint is cut in half: the same command goes on from
+    the one before.
+    """
+    recover(
+        student,
+        rng,
+        "kill",
+        RestartPolicy(max_restarts=1, is_begun_anew=True),
+        allowed_loss=2 * EVERY,
+    )
 
 
 def recover(student, rng, kind: str, restart_policy: RestartPolicy, allowed_loss: int) -> None:
-    # two steps after a checkpoint at the least, so that one which is written beside the training is there
-    struck = Disturbance(kind, between(rng, 2 * EVERY + 2, 3 * EVERY - 1), between(rng, 0, 1), patience_s=4 * TIMEOUT_S)
+    # two steps after a checkpoint at the least, so that one which is written beside the training is
+    # there
+    struck = Disturbance(
+        kind,
+        between(rng, 2 * EVERY + 2, 3 * EVERY - 1),
+        between(rng, 0, 1),
+        patience_s=4 * TIMEOUT_S,
+    )
     task = task_with(rng, num_steps=20, batch_size=64)
     spec = TrainingSpec(task, 2, checkpoint_every=EVERY, timeout_s=TIMEOUT_S)
-    what = f"rank {struck.rank} was {'killed' if kind == 'kill' else 'stopped'} at step {struck.step}"
-    if restart_policy.is_begun_anew:
+    what = (
+        f"rank {struck.rank} was {'killed' if kind == 'kill' else 'stopped'} at step {struck.step}"
+    )
+    if elastic.is_begun_anew:
         what += " and the newest file of the checkpoints lost its second half"
     try:
         trial = bench.attempt(student.program(NAME), spec, seed_of(rng), restart_policy, struck)
     except StudentFailed as error:
         if struck.time_s is None:
             raise
-        words = f"When {what}, the job did not recover. {error}"
-        raise StudentFailed(error.outcome, words, error.may_be_external) from None
+        raise StudentFailed(
+            error.outcome, f"When {what}, the job did not recover. {error}"
+        ) from None
     if struck.time_s is None:
-        raise CheckFailed("every rank asks for its samples", f"no rank asked for those of step {struck.step}")
+        raise CheckFailed(
+            "every rank asks for its samples", f"no rank asked for those of step {struck.step}"
+        )
     if kind == "stall" and not struck.is_given_up:
         raise CheckFailed(
-            f"the other ranks give up on one that says nothing for {TIMEOUT_S:g} s (--timeout)",
+            f"the other ranks give up on one that is silent for {TIMEOUT_S:g} s (--timeout)",
             f"{what}, and {struck.patience_s:g} s later they still waited",
             "init_process_group takes a timeout; with Gloo a collective that waits longer raises",
         )
@@ -435,16 +524,18 @@ def recover(student, rng, kind: str, restart_policy: RestartPolicy, allowed_loss
     hint = "a checkpoint holds all that the next step needs: weights, momentum, step"
     if resumed % EVERY:
         hint = (
-            f"it went on at step {resumed}; a checkpoint after {EVERY} steps is followed by step {EVERY}, as they are "
-            "counted from 0. Was a step done twice, or left out?"
+            f"it went on at step {resumed}; a checkpoint after {EVERY} steps is followed by step"
+            f" {EVERY}, as they are counted from 0. Was a step done twice, or left out?"
         )
     expect_weights(trial, task, what, hint)
     if "losses" in seen:  # lines that are wrong without any failure have cost their points already
         expect_losses(trial, task, what)
 
 
-def expect_resumed(trial: Trial, task: Task, struck: Disturbance, allowed_loss: int, what: str) -> int:
-    """The step at which processes that were started after a failure went on; they took all steps from there."""
+def expect_resumed(
+    trial: Trial, task: Task, struck: Disturbance, allowed_loss: int, what: str
+) -> int:
+    """The step at which processes went on after a failure, if they took all steps from there."""
     assert struck.time_s is not None
     after = [take for take in trial.record.takes if take.time_s > struck.time_s]
     before = {take.process for take in trial.record.takes if take.time_s <= struck.time_s}
@@ -453,7 +544,8 @@ def expect_resumed(trial: Trial, task: Task, struck: Disturbance, allowed_loss: 
         raise CheckFailed(
             "torchrun starts the ranks again, and they take the samples of the steps that are left",
             f"{what}, and no rank that was started after that asked for samples",
-            "let the error end the process; torchrun starts all ranks again, with --resume as before",
+            "let the error end the process; torchrun starts all ranks again, with --resume as"
+            " before",
         )
     earliest = struck.step - allowed_loss
     resumed = min(take.step for take in after)
@@ -461,15 +553,22 @@ def expect_resumed(trial: Trial, task: Task, struck: Disturbance, allowed_loss: 
         raise CheckFailed(
             f"training goes on from a checkpoint, at step {earliest} to {struck.step}",
             f"{what}, and it went on at step {resumed}",
-            "resume from the newest checkpoint that can be read, and take the steps after it, in order"
-            if resumed
-            else "that is from the beginning: look for a checkpoint first, and pass over one that cannot be read",
+            (
+                "resume from the newest checkpoint that can be read, and take the steps after it,"
+                " in order"
+                if resumed
+                else (
+                    "that is from the beginning: look for a checkpoint first, and pass over one"
+                    " that cannot be read"
+                )
+            ),
         )
     if missing := sorted(set(range(min(again), task.num_steps)) - again):
         raise CheckFailed(
             "the ranks that were started again take all steps that are left",
             f"{what}, they went on at step {min(again)} and did not take step {missing[0]}",
-            "go on with the first step that the checkpoint does not hold, and do every step after it",
+            "go on with the first step that the checkpoint does not hold, and do every step"
+            " after it",
         )
     return min(again)
 
@@ -479,19 +578,24 @@ def expect_resumed(trial: Trial, task: Task, struck: Disturbance, allowed_loss: 
 
 @points(4, cell="check_amdahl_fit")
 def check_amdahl_fit(student, rng):
-    """`amdahl_fit` finds the serial fraction that made the times, also where they are noisy."""
+    """`amdahl_fit` finds the serial fraction behind the times, even if they are noisy."""
     for noise in (0.0, 0.01):
         serial = 0.02 + 0.4 * float(torch.rand((), generator=rng))
         sizes = [1, 2, 4, 8, 16]
         times = [
-            3.7 * (serial + (1 - serial) / size) * (1 + noise * float(torch.randn((), generator=rng))) for size in sizes
+            3.7
+            * (serial + (1 - serial) / size)
+            * (1 + noise * float(torch.randn((), generator=rng)))
+            for size in sizes
         ]
         found = student.run(fit_on_rank, sizes, times, world_size=1)[0]
         if not isinstance(found, float) or abs(found - serial) > 0.005 + 3 * noise:
             raise CheckFailed(
-                f"the serial fraction {serial:.3f} from step times {', '.join(f'{one:.3f}' for one in times)}",
+                f"the serial fraction {serial:.3f} from step times"
+                f" {', '.join(f'{one:.3f}' for one in times)}",
                 f"{found!r:.80}",
-                "T(N) = T(1) (s + (1 - s) / N); fit s by least squares over all sizes, not from one of them",
+                "T(N) = T(1) (s + (1 - s) / N); fit s by least squares over all sizes, not from one"
+                " of them",
             )
 
 

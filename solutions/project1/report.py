@@ -5,12 +5,12 @@
 # |---|---|
 # | Reading | about 30 minutes |
 # | Working | about 12 hours |
-# | Running | this notebook from the top: a minute and a half on two idle CPU cores; no GPU is needed |
-# | You need | [week 3](../../weeks/week03_ddp_from_first_principles.ipynb) and lab 3: buckets and overlap |
+# | Running | the whole notebook: a minute and a half on two idle CPU cores; no GPU is needed |
+# | You need | [week 3](../../weeks/week03_ddp_from_first_principles.ipynb) and lab 3: overlap |
 # | You hand in | this notebook and `train.py`, which lies beside it |
 #
-# You write a program that trains a small vision model on N ranks. Then you measure it, and say in words what the
-# measurement means.
+# You write a program that trains a small vision model on N ranks. Then you measure it, and explain
+# what the measurement means.
 #
 # ```text
 # the harness                                              your program, under torchrun
@@ -19,38 +19,39 @@
 # compares the weights                  ◄─ weights ──      rank 0, after the last step
 # ```
 #
-# **The harness believes nothing that your program says about itself.** It is another process. It hands out the
-# samples, and so knows which rank took which of them when. It takes the weights at the end, and trains the same model
-# in one process to compare. Your program's own words are one line a step, and that line is graded too: it must agree
-# with what the harness saw.
+# **The harness believes nothing that your program says about itself.** It is another process. It
+# hands out the samples, so it knows which rank took which of them, and when. It receives the
+# weights at the end, and trains the same model in one process to compare. Your program itself
+# reports one line a step, and that line is graded too: it must agree with what the harness saw.
 
 # %% [markdown]
 # ## 1. What is asked
 #
-# Open `train.py`, which lies beside this notebook, and write its five parts: `my_samples`, `Replica`,
-# `save_checkpoint`, `load_checkpoint` and `main`. Each docstring there is a contract. A sixth part, `amdahl_fit`,
-# stands in this notebook. You may add functions and imports, and use all of torch: `DistributedDataParallel` too.
-# Alone, the program runs by
+# Open `train.py`, beside this notebook, and write its five parts: `my_samples`, `Replica`,
+# `save_checkpoint`, `load_checkpoint` and `main`. Each docstring there is a contract. A sixth part,
+# `amdahl_fit`, is in this notebook. You may add functions and imports, and use all of torch,
+# including `DistributedDataParallel`. To run the program alone:
 #
 # ```
 # torchrun --nproc-per-node 2 train.py --steps 10
 # ```
 #
-# Run so, it draws its samples itself. Under the harness they come from there; the call is the same,
-# `bench.open_samples(...)`. The check cells below start the program with the same harness that will grade it.
+# Run like this, it draws its samples itself. Under the harness they come from the harness; the call
+# is the same, `bench.open_samples(...)`. The check cells below start the program with the same
+# harness that will grade it.
 #
 # | The contract | |
 # |---|---|
-# | `--steps` `--batch` | how many steps; how many samples a **global** batch has, those of all ranks together |
+# | `--steps` `--batch` | the number of steps, and of samples in a **global** batch, of all ranks |
 # | `--width` `--seed` | the model: `models.small_resnet(width, seed=seed, channels=channels)` |
 # | `--lr` `--momentum` | the optimizer: `torch.optim.SGD` |
 # | `--no-sync` | compute as before and exchange nothing in a step; used for timing |
-# | `--checkpoints` `--checkpoint-every` | a folder, and after how many steps a checkpoint is to be in it |
+# | `--checkpoints` `--checkpoint-every` | a folder, and the steps between checkpoints in it |
 # | `--resume` | go on from the newest whole checkpoint, if there is one |
 # | `--timeout` | for how many seconds a rank waits for another one |
 # | `--bucket-mb` | your own experiments, and the sweep in section 6; no grade depends on it |
-# | `--images` | `digits`, 8 x 8 pixels of 1 channel, or `cifar10`, 32 x 32 of 3; all grading is on digits |
-# | `--amp` `--channels-last` `--compile` | yours to explore at the end of section 6; no grade depends on them |
+# | `--images` | `digits`, (1, 8, 8), or `cifar10`, (3, 32, 32); all grading is on digits |
+# | `--amp` `--channels-last` `--compile` | to explore at the end of section 6; not graded |
 # | a line a step | rank 0 prints `{"step": 0, "loss": 2.31, "sent_bytes": 309736}` |
 # | samples | `take(step, start, stop)` gives images (n, 1, 8, 8) and labels (n,) |
 # | weights | rank 0 calls `hand_in(model)` after the last step |
@@ -62,29 +63,30 @@
 # |---|---|---|
 # | `check_correct` | weights and losses are those of one process, on 1, 2 and 3 ranks | 28 |
 # | `check_fast` | the speed on 2 ranks and on 4, against a reference | 20 |
-# | `check_accounting` | the bytes of your lines are those on the wire, and no more than needed | 14 |
-# | `check_recovery` | a rank is killed, a rank is stopped, a checkpoint is cut in half: training goes on | 24 |
+# | `check_accounting` | your lines' bytes are those on the wire, and no more than needed | 14 |
+# | `check_recovery` | training goes on after a killed or stopped rank, or a cut checkpoint | 24 |
 # | `check_amdahl_fit` | the serial fraction, from step times | 4 |
 # | `words` | three questions | 10 |
 #
-# - **Speed.** Your program and a reference solution take turns on the grading machine, and the best time of each
-#   counts. From 75% of the reference's speed on you have full points, at 25% none, in proportion between. The speed on
-#   2 ranks gives 5 of the points, that on 4 gives 15.
-# - **Ranks.** Correctness and recovery are tried on real ranks, however many cores there are. Of ranks that are
-#   *timed*, as many are real as the machine has GPUs; without a GPU, as many as it has CPU cores. More are
-#   **emulated**: real processes with real data, in the virtual time of a described cluster. Wherever a time is
-#   emulated, the table or the figure says so.
-# - **Recovery.** The step at which something happens, and the rank to which it happens, are secret. With a checkpoint
-#   every k steps at most k steps may be done again, or 2k where the newest checkpoint was cut in half.
+# - **Speed.** Your program and a reference solution take turns on the grading machine, and the best
+#   time of each counts. From 75% of the reference's speed on you have full points, at 25% none, in
+#   proportion between. The speed on 2 ranks gives 5 of the points, that on 4 gives 15.
+# - **Ranks.** Correctness and recovery are tried on real ranks, however many cores there are. Of
+#   ranks that are *timed*, as many are real as the machine has GPUs; without a GPU, as many as it
+#   has CPU cores. More are **emulated**: real processes with real data, in the virtual time of a
+#   described cluster. Wherever a time is emulated, the table or the figure says so.
+# - **Recovery.** The step at which something happens, and the rank to which it happens, are secret.
+#   With a checkpoint every k steps at most k steps may be done again, or 2k where the newest
+#   checkpoint was cut in half.
 #
 # ### What cannot be faked
 #
 # | Idea | What the harness sees |
 # |---|---|
-# | train once, ship the weights | batches come from a secret seed, which also decides which class each digit is |
+# | train once, ship the weights | a secret seed draws the batches, and each digit's class |
 # | skip samples, or whole steps | every sample of every step is to be asked for |
 # | skip the exchange, or every other one | the weights of timed runs are compared, too |
-# | print a smaller time | the clock is not yours: from the first timed step's first sample to the weights |
+# | print a smaller time | its own clock, from the first timed step's first sample to the weights |
 # | print smaller bytes | they are counted on the emulated wire |
 # | begin anew instead of resuming | the steps that are asked for after a failure |
 # | compute nothing | a step that is faster than its arithmetic can be is not believed |
@@ -113,12 +115,14 @@ from worldsize.check import CheckFailed
 from worldsize.timeline import Event, Timeline
 
 if not results:
-    ws.run(dist.get_rank, world_size=2, echo=False)  # the first run loads torch: the checks are then quick
+    ws.run(
+        dist.get_rank, world_size=2, echo=False
+    )  # the first run loads torch: the checks are then quick
 
 
 # %% trying_out
 def here(experiment):
-    """What an experiment gives; None where this report only draws a result file."""
+    """The result of an experiment; None if this report only draws a result file."""
     if results:
         print(f"Left out: this report draws {results} and starts no program.")
         return None
@@ -133,30 +137,39 @@ def attempt(spec, **options):
 # %% [markdown]
 # ## 2. Correct
 #
-# Data parallelism changes who computes, and not what is computed. So there is a plain test: after the same steps on
-# the same batches, N ranks have the weights of one process, to rounding.
+# Data parallelism changes where the gradients are computed, not which. So there is a simple test:
+# after the same steps on the same batches, N ranks have the weights of one process, up to rounding.
 #
-# The loss of a batch is a **mean over its samples**. With 46 samples on 3 ranks the shares are unequal, and the mean
-# of the ranks' means is not the mean over the samples.
+# The loss of a batch is a **mean over its samples**. With 46 samples on 3 ranks the shares are
+# unequal, and the mean of the ranks' means is not the mean over the samples.
 
 
 # %% compare
 def expect_same_weights(spec, what, hint):
-    """The training, when its weights are those of one process on the same batches."""
+    """The training, if its weights are those of one process on the same batches."""
     trial = attempt(spec)
     if missed := trial.record.missed(spec.task):
-        told = f"samples of step {missed[0]} were never taken"
-        raise CheckFailed(f"{what}: every sample is taken", told, "Look at what my_samples gives for each rank.")
+        actual = f"samples of step {missed[0]} were never taken"
+        raise CheckFailed(
+            f"{what}: every sample is taken",
+            actual,
+            "Look at what my_samples returns for each rank.",
+        )
     error = bench.weights_error(trial, spec.task)
     if not error <= 2e-3:
         expected = f"{what}: the weights of one process, to rounding (0.000001)"
-        raise CheckFailed(expected, f"a difference of {error:.2g} of the way that training went", hint)
-    print(f"{what}: the weights differ from those of one process by {error:.0e} of the way that they went.")
+        raise CheckFailed(
+            expected, f"a difference of {error:.2g} of the way that training went", hint
+        )
+    print(
+        f"{what}: the weights differ from those of one process by {error:.0e} of the way that they"
+        " went."
+    )
     return trial
 
 
 def shares_of(trial):
-    """How many samples each rank has taken, the fewest first."""
+    """The number of samples that each rank has taken, the smallest first."""
     shares = Counter()
     for take in trial.record.takes:
         shares[take.process] += take.stop - take.start
@@ -167,26 +180,44 @@ def shares_of(trial):
 def correct():
     mean = "Is the gradient the mean over all samples of the global batch, before every step?"
     expect_same_weights(
-        TrainingSpec(Task(num_steps=10, batch_size=64), 1), "10 steps on 1 rank", "Is it SGD with momentum?"
+        TrainingSpec(Task(num_steps=10, batch_size=64), 1),
+        "10 steps on 1 rank",
+        "Is it SGD with momentum?",
     )
-    expect_same_weights(TrainingSpec(Task(num_steps=1, batch_size=64), 2), "1 step on 2 ranks", mean)
+    expect_same_weights(
+        TrainingSpec(Task(num_steps=1, batch_size=64), 2), "1 step on 2 ranks", mean
+    )
     uneven = "Shares are unequal here. A mean over ranks of means over samples is another number."
     trial = expect_same_weights(
-        TrainingSpec(Task(num_steps=1, batch_size=46), 3), "1 step on 3 ranks with 46 samples", uneven
+        TrainingSpec(Task(num_steps=1, batch_size=46), 3),
+        "1 step on 3 ranks with 46 samples",
+        uneven,
     )
     if (shares := shares_of(trial)) != [15, 15, 16]:
-        raise CheckFailed("shares of 15, 15 and 16 samples", f"shares of {shares}", "They differ by one at most.")
+        raise CheckFailed(
+            "shares of 15, 15 and 16 samples", f"shares of {shares}", "They differ by one at most."
+        )
     task = Task(num_steps=10, batch_size=64)
     trial = expect_same_weights(TrainingSpec(task, 2), "10 steps on 2 ranks", mean)
     printed = [line.loss for line in trial.result.lines]
     wanted = bench.train_alone(task, trial.batches).losses
     if [line.step for line in trial.result.lines] != [*range(10)]:
-        raise CheckFailed("a line from rank 0 for each of 10 steps, in order", f"{len(printed)} lines", "Flush them.")
+        raise CheckFailed(
+            "a line from rank 0 for each of 10 steps, in order",
+            f"{len(printed)} lines",
+            "Flush them.",
+        )
     lines = {"one process": wanted, "rank 0's lines": printed}
-    display(draw.curves(lines, title="Loss of the global batch, on 2 ranks here", difference_from="one process"))
+    display(
+        draw.curves(
+            lines, title="Loss of the global batch, on 2 ranks here", difference_from="one process"
+        )
+    )
     if (worst := max(abs(a - b) for a, b in zip(wanted, printed, strict=True))) > 2e-3:
         hint = "Before the step, and a mean over all samples: not only over this rank's."
-        raise CheckFailed("the loss of the whole batch", f"lines that are off by up to {worst:.2g}", hint)
+        raise CheckFailed(
+            "the loss of the whole batch", f"lines that are off by up to {worst:.2g}", hint
+        )
 
 
 here(correct)
@@ -194,31 +225,37 @@ here(correct)
 # %% [markdown]
 # ## 3. Fast
 #
-# Where this machine has too few cores, ranks are emulated in a **classroom**: desktop machines, one rank on each,
-# joined by Gigabit Ethernet. The figures of that cluster are round ones: a core multiplies 50 Gflop/s at its best, and
-# a link carries 117 MB/s and takes 30 µs for a message. On it a step has a length that does not change from run to
-# run, and its timeline shows what was waited for.
+# Where this machine has too few cores, ranks are emulated in a **classroom**: desktop machines, one
+# rank on each, joined by Gigabit Ethernet. The figures of that cluster are round ones: a core
+# multiplies 50 Gflop/s at its best, and a link carries 117 MB/s and takes 30 µs for a message. On
+# it a step takes the same time in every run, and its timeline shows what each rank waits for.
 #
-# Below is the last of four steps on 4 ranks. The lower lane of a rank is its network. What is underlined is *exposed*:
-# the rank computes nothing meanwhile.
+# Below is the last of four steps on 4 ranks. The lower lane of a rank is its network. Underlined
+# communication is *exposed*: the rank computes nothing meanwhile.
 #
-# The reference takes 7.15 ms for this step, so that you have full points up to 7.15 / 0.75 = 9.5 ms.
+# The reference takes 7.15 ms for this step, so full points go up to 7.15 / 0.75 = 9.5 ms.
 
 
 # %% one_emulated_step
 def between(timeline, begin_s, end_s):
-    """What of a timeline lies between two of its times, as a timeline that begins at 0."""
+    """The part of a timeline between two of its times, shifted to begin at 0."""
     return Timeline.of_events(
-        replace(event, start_s=max(event.start_s, begin_s) - begin_s, end_s=min(event.end_s, end_s) - begin_s)
+        replace(
+            event,
+            start_s=max(event.start_s, begin_s) - begin_s,
+            end_s=min(event.end_s, end_s) - begin_s,
+        )
         for event in timeline.events
         if event.end_s > begin_s + 1e-9 and event.start_s < end_s
     )
 
 
 def emulated_step(num_ranks, cluster=CLASSROOM, batch_size=128, **options):
-    """The fourth step on an emulated cluster, as a timeline that begins at 0 and ends with the step."""
+    """The timeline of the fourth step on an emulated cluster, from 0 to the step's end."""
     tasks = [Task(num_steps=num_steps, batch_size=batch_size) for num_steps in (3, 4)]
-    three, four = (attempt(TrainingSpec(task, num_ranks, cluster, **options)).result.timeline for task in tasks)
+    three, four = (
+        attempt(TrainingSpec(task, num_ranks, cluster, **options)).result.timeline for task in tasks
+    )
     return between(four, three.end_s, four.end_s)
 
 
@@ -228,10 +265,16 @@ def fast():
     display(draw.timeline(step, title="On 4 ranks, emulated"))
     if step.end_s > 7.15e-3 / 0.75:
         expected = "at most 9.5 ms for a step on 4 emulated machines, 75% of the reference's speed"
-        hint = "Send gradients while backward still computes, in messages that are neither tiny nor all in one."
+        hint = (
+            "Send gradients while backward still computes, in messages that are neither tiny nor"
+            " all in one."
+        )
         raise CheckFailed(expected, units.format_time_s(step.end_s), hint)
     share = step.exposed_communication_s(0) / step.end_s
-    print(f"{units.format_time_s(step.end_s)} a step, of which {share:.0%} is exposed communication, all emulated")
+    print(
+        f"{units.format_time_s(step.end_s)} a step, of which {share:.0%} is exposed communication,"
+        " all emulated"
+    )
 
 
 here(fast)
@@ -239,13 +282,17 @@ here(fast)
 # %% [markdown]
 # ## 4. Accounted for
 #
-# A rank that gives S bytes to a ring all-reduce sends 2(N − 1)/N · S of them (week 2). Your lines say what rank 0 sends
-# for its gradients; the emulated wire counts what really leaves it. The 4 bytes of a loss do not matter at this size.
+# A rank that gives S bytes to a ring all-reduce sends 2(N − 1)/N · S of them (week 2). Your lines
+# say what rank 0 sends for its gradients; the emulated wire counts what really leaves it. The 4
+# bytes of a loss do not matter at this size.
 
 
 # %% check_accounting points=14
 def accounting():
-    print(f"{'ranks':>5} {'by your lines':>14} {'on the wire':>12} {'needed':>9}   bytes a step from rank 0, emulated")
+    print(
+        f"{'ranks':>5} {'by your lines':>14} {'on the wire':>12} {'needed':>9}   bytes a step from"
+        " rank 0, emulated"
+    )
     for num_ranks in (2, 4):
         wire, task = emulated_step(num_ranks).bytes_sent(0), Task(num_steps=2)
         lines = attempt(TrainingSpec(task, num_ranks, CLASSROOM)).result.lines
@@ -254,12 +301,18 @@ def accounting():
         print(f"{num_ranks:5} {claimed:14,.0f} {wire:12,.0f} {needed:9,.0f}")
         if abs(claimed - wire) > 0.02 * wire:
             hint = "A float32 has 4 bytes, and each rank sends 2(N - 1)/N of them."
-            raise CheckFailed(f"lines that say {wire:,.0f} bytes on {num_ranks} ranks", f"{claimed:,.0f}", hint)
+            raise CheckFailed(
+                f"lines that say {wire:,.0f} bytes on {num_ranks} ranks", f"{claimed:,.0f}", hint
+            )
         if wire > 1.05 * needed:
-            raise CheckFailed(f"at most {needed:,.0f} bytes", f"{wire:,.0f}", "One all-reduce of the gradients.")
+            raise CheckFailed(
+                f"at most {needed:,.0f} bytes", f"{wire:,.0f}", "One all-reduce of the gradients."
+            )
     silent = emulated_step(2, is_synchronised=False).bytes_sent(0)
     if silent:
-        raise CheckFailed("no bytes with --no-sync", f"{silent:,.0f}", "Neither gradients nor losses may travel.")
+        raise CheckFailed(
+            "no bytes with --no-sync", f"{silent:,.0f}", "Neither gradients nor losses may travel."
+        )
 
 
 here(accounting)
@@ -267,12 +320,13 @@ here(accounting)
 # %% [markdown]
 # ## 5. Recovered
 #
-# Machines fail. torchrun notices that a rank has died, ends the others, and starts all of them again; what the
-# program had computed until then is lost, unless it lies in a checkpoint.
+# Machines fail. torchrun notices that a rank has died, ends the others, and starts all of them
+# again; everything that the program had computed until then is lost, unless it is in a checkpoint.
 #
-# Here rank 1 is killed when it asks for the samples of step 12, with a checkpoint every 5 steps. The hidden checks also
-# *stop* a rank without killing it. Nobody tells the others: they have to give up on it after `--timeout` seconds. And
-# they cut the newest checkpoint in half, as a disk does whose machine dies while it writes.
+# Here rank 1 is killed when it asks for the samples of step 12, with a checkpoint every 5 steps.
+# The hidden checks also *stop* a rank without killing it. The other ranks are not notified: they
+# have to give up on it after `--timeout` seconds. And they cut the newest checkpoint in half, as
+# happens when a machine dies while it writes.
 #
 # This cell runs torchrun itself, twice from cold. It takes 10 to 30 seconds.
 
@@ -286,14 +340,23 @@ def recovery():
     trial = attempt(spec, restart_policy=RestartPolicy(max_restarts=1), disturbance=struck)
     later = [take.step for take in trial.record.takes if take.time_s > struck.time_s]
     if not later or not 12 - 5 <= min(later) <= 12:
-        went = f"it went on at step {min(later)}" if later else "nobody asked for samples after that"
-        hint = "With --resume, main calls load_checkpoint first and begins at the step that it gives."
+        went = (
+            f"it went on at step {min(later)}" if later else "nobody asked for samples after that"
+        )
+        hint = (
+            "With --resume, main calls load_checkpoint first and begins at the step that it gives."
+        )
         raise CheckFailed("training that goes on from the checkpoint of step 10", went, hint)
     error = bench.weights_error(trial, task)
     if not error <= 2e-3:
         hint = "A checkpoint holds all that the next step needs: what has the optimizer kept?"
-        raise CheckFailed("the weights of an undisturbed run", f"a difference of {error:.2g} of the way", hint)
-    print(f"killed at step 12, went on at step {min(later)}; the weights differ by {error:.0e} of the way they went")
+        raise CheckFailed(
+            "the weights of an undisturbed run", f"a difference of {error:.2g} of the way", hint
+        )
+    print(
+        f"killed at step 12, went on at step {min(later)}; the weights differ by {error:.0e} of the"
+        " way they went"
+    )
     return trial
 
 
@@ -302,13 +365,14 @@ recovered = here(recovery)
 # %% [markdown]
 # ## 6. Measured
 #
-# From here on this notebook is a report. It needs a result file, as `autograder bench` writes one on a GPU node, or
-# measures now.
+# From here on this notebook is a report. It needs a result file, as `autograder bench` writes one
+# on a GPU node, or measures now.
 #
 # - Each timing trains for 24 steps; the first 4 are warm-up and do not count.
-# - World sizes **take turns**, forwards and then backwards: a machine that grows slower does so for all of them.
-# - **Strong** scaling keeps the global batch, 128 samples. **Weak** scaling gives every rank as many samples as one
-#   rank has alone.
+# - World sizes **take turns**, forwards and then backwards: a machine that becomes slower does so
+#   for all of them.
+# - **Strong** scaling keeps the global batch, 128 samples. **Weak** scaling gives every rank as
+#   many samples as one rank has alone.
 # - The communication share compares with the same run under `--no-sync`.
 
 
@@ -321,16 +385,27 @@ def measured():
 
     source = bench.ScriptHere(program)
     return bench.measure(
-        source, bench.sha256_of(program), Task(), world_sizes, num_repeats=num_repeats, on_timing=show_progress
+        source,
+        bench.sha256_of(program),
+        Task(),
+        world_sizes,
+        num_repeats=num_repeats,
+        told=show_progress,
     )
 
 
 result = Result.model_validate_json(Path(results).read_text()) if results else measured()
-failures = {f"{timing.kind}, {timing.world_size} ranks": timing.failure for timing in result.timings if timing.failure}
+failures = {
+    f"{timing.kind}, {timing.world_size} ranks": timing.failure
+    for timing in result.timings
+    if timing.failure
+}
 for name, failure in failures.items():
     print(f"{name}: {failure}\n")
 if not result.points:
-    raise CheckFailed("a program that trains to its end", "no timing at all", "The checks above say more.")
+    raise CheckFailed(
+        "a program that trains to its end", "no timing at all", "The checks above say more."
+    )
 machine = result.machine
 print(f"{machine.processor}, {machine.num_cores} cores; GPUs: {', '.join(machine.gpus) or 'none'}")
 print(f"torch {machine.torch}, Python {machine.python}; {result.measured_at}")
@@ -349,8 +424,9 @@ print(f"real: on this machine, {result.num_threads} thread a rank; emulated: on 
 # %% [markdown]
 # ### The scaling curve
 #
-# Speed-up on a strong-scaling curve is T(1)/T(N). On a weak one the work grows with N, so that it is samples a second
-# over those of one rank. The grey line is ideal; the dash-dotted one is Amdahl's law, fitted by the drawing.
+# Speed-up on a strong-scaling curve is T(1)/T(N). On a weak one the work grows with N, so that it
+# is samples a second over those of one rank. The grey line is ideal; the dash-dotted one is
+# Amdahl's law, fitted by the drawing.
 
 
 # %% scaling_curve
@@ -379,16 +455,16 @@ if curves:
 # %% [markdown]
 # ### Amdahl's law, and where it ends
 #
-# Amdahl's law says that a part s of the work cannot be shared: T(N) = T(1) · (s + (1 − s)/N). One number then stands
-# for all that keeps a program from being N times as fast. Write the fit.
+# Amdahl's law says that a part s of the work cannot be shared: T(N) = T(1) · (s + (1 − s)/N). One
+# number then stands for all that keeps a program from being N times as fast. Write the fit.
 
 
 # %% amdahl_fit tags=["solution"]
 def amdahl_fit(world_sizes: list[int], step_times_s: list[float]) -> float:
     """The serial fraction s of T(N) = T(1) * (s + (1 - s) / N) that fits these times best.
 
-    `step_times_s[i]` is the time on `world_sizes[i]` ranks. Best by least squares over all of them: T(1) is fitted too,
-    for it was measured with noise as the others were.
+    `step_times_s[i]` is the time on `world_sizes[i]` ranks. The fit is by least squares over all of
+    them. T(1) is fitted too, because it was measured with noise like the others.
     """
     ### BEGIN SOLUTION
     # T = one - parallel * (1 - 1/N), a straight line with parallel = (1 - s) * one
@@ -402,23 +478,28 @@ def amdahl_fit(world_sizes: list[int], step_times_s: list[float]) -> float:
 # %% check_amdahl_fit points=4
 def fits(serial, noise):
     sizes = [1, 2, 4, 8]
-    times_s = [0.5 * (serial + (1 - serial) / n) * (1 + off) for n, off in zip(sizes, noise, strict=True)]
+    times_s = [
+        0.5 * (serial + (1 - serial) / n) * (1 + off) for n, off in zip(sizes, noise, strict=True)
+    ]
     found = amdahl_fit(sizes, times_s)
-    told = ", ".join(f"{n}: {time_s:.3f} s" for n, time_s in zip(sizes, times_s, strict=True))
-    print(f"{told}: s = {found:.3f}")
+    given = ", ".join(f"{n}: {time_s:.3f} s" for n, time_s in zip(sizes, times_s, strict=True))
+    print(f"{given}: s = {found:.3f}")
     if abs(found - serial) > 0.005 + 3 * max(map(abs, noise)):
-        hint = "T(N) is a straight line in 1/N. Fit that line over all sizes, and read s from its two numbers."
-        raise CheckFailed(f"s near {serial} from {told}", f"{found:.3f}", hint)
+        hint = (
+            "T(N) is a straight line in 1/N. Fit that line over all sizes, and read s from its two"
+            " numbers."
+        )
+        raise CheckFailed(f"s near {serial} from {given}", f"{found:.3f}", hint)
 
 
 fits(0.1, [0, 0, 0, 0])
 fits(0.1, [0.01, -0.01, 0.01, -0.01])
 
 # %% [markdown]
-# A law predicts. So fit to the sizes that were measured, and hold the fit against twice as many ranks as any of them
-# had, on the emulated cluster.
+# A law has to predict. So fit it to the sizes that were measured, and compare its prediction with a
+# run on twice as many ranks as the largest of them, on the emulated cluster.
 #
-# Where s is above 1, a second rank made the step longer. No share of the work that cannot be divided does that.
+# Where s is above 1, a second rank made the step longer. No serial share of the work can do that.
 
 
 # %% held_out_size
@@ -428,7 +509,7 @@ def median_times_s(kind):
 
 
 def amdahl_s(serial, one_s, num_ranks):
-    """A step's time by the law."""
+    """Seconds of a step by Amdahl's law."""
     return one_s * (serial + (1 - serial) / num_ranks)
 
 
@@ -437,30 +518,42 @@ for kind in kinds:
     if 1 in times_s and len(times_s) > 1:
         serial = amdahl_fit([*times_s], [*times_s.values()])
         last, one_s = max(times_s), times_s[1]
-        print(f"{kind}: s = {serial:.3f} from {[*times_s]} ranks; for {2 * last} ranks the law predicts", end=" ")
+        print(
+            f"{kind}: s = {serial:.3f} from {[*times_s]} ranks; for {2 * last} ranks the law"
+            " predicts",
+            end=" ",
+        )
         print(units.format_time_s(amdahl_s(serial, one_s, 2 * last)))
 twice = here(lambda: emulated_step(2 * max(world_sizes)))
 if twice:
-    print(f"emulated on classroom, {2 * max(world_sizes)} ranks: {units.format_time_s(twice.end_s)} a step")
+    print(
+        f"emulated on classroom, {2 * max(world_sizes)} ranks: {units.format_time_s(twice.end_s)} a"
+        " step"
+    )
 
 # %% [markdown]
 # ### What communication costs, by two means
 #
-# *With and without*: the step's time, less that of a step which exchanges nothing. *Exposed*: the time on the timeline
-# of one step in which the network works and the rank does not. The first can be measured anywhere. The second needs a
-# record of the step, and tells more: what is hidden behind compute is in it, too.
+# *With and without*: the step's time, less that of a step which exchanges nothing. *Exposed*: the
+# time on the timeline of one step in which the network works and the rank does not. The first can
+# be measured anywhere. The second needs a record of the step, and shows more: how much
+# communication is hidden behind compute.
 
 
 # %% communication_share
 def shares():
-    print("ranks      step   with and without   exposed   network busy   hidden     emulated on classroom")
+    print(
+        "ranks      step   with and without   exposed   network busy   hidden     emulated on"
+        " classroom"
+    )
     for num_ranks in (2, 4, 8):
         step = emulated_step(num_ranks)
         silent_s = emulated_step(num_ranks, is_synchronised=False).end_s
         exposed_s, busy_s = step.exposed_communication_s(0), step.time_s(0, "communication")
         print(
-            f"{num_ranks:5} {units.format_time_s(step.end_s):>9} {1 - silent_s / step.end_s:>18.0%} "
-            f"{exposed_s / step.end_s:>9.0%} {busy_s / step.end_s:>14.0%} {step.overlap_fraction(0):>8.0%}"
+            f"{num_ranks:5} {units.format_time_s(step.end_s):>9} {1 - silent_s / step.end_s:>18.0%}"
+            f" {exposed_s / step.end_s:>9.0%} {busy_s / step.end_s:>14.0%}"
+            f" {step.overlap_fraction(0):>8.0%}"
         )
 
 
@@ -469,29 +562,46 @@ here(shares)
 # %% [markdown]
 # ### The same by a profiler, on real ranks
 #
-# `torch.profiler` records what runs on this machine, operation by operation. Below is one step of 2 real ranks. The
-# backend's lane shows when each bucket travels; what is underlined has nothing beside it that computes.
+# `torch.profiler` records what runs on this machine, operation by operation. Below is one step of 2
+# real ranks. The backend's lane shows when each bucket travels; what is underlined has nothing
+# beside it that computes.
 #
-# A profiler costs time itself: compare the two step times. Trust it for *what waits for what*, and a clock from outside
-# for *how long*. And on a CPU the network is no separate device: the bytes are moved by the cores that compute, so that
-# hidden communication is not free here.
+# A profiler costs time itself: compare the two step times. Trust it for *what waits for what*, and
+# a clock from outside for *how long*. And on a CPU the network is no separate device: the bytes are
+# moved by the cores that compute, so that hidden communication is not free here.
 
 
 # %% profiled_step
 def profiled_step(num_ranks, step):
-    """One step on real ranks of this machine, as torch.profiler saw it."""
+    """One step on real ranks of this machine, as recorded by torch.profiler."""
     watched = bench.ScriptHere(program, is_profiled=True)
-    timeline = bench.attempt(watched, TrainingSpec(Task(num_steps=step + 2), num_ranks), seed).result.timeline
+    timeline = bench.attempt(
+        watched, TrainingSpec(Task(num_steps=step + 2), num_ranks), seed
+    ).result.timeline
     begins_s = {event.name: event.start_s for event in timeline.of(0) if event.kind == "data"}
-    return between(timeline, begins_s[f"samples of step {step}"], begins_s[f"samples of step {step + 1}"])
+    return between(
+        timeline, begins_s[f"samples of step {step}"], begins_s[f"samples of step {step + 1}"]
+    )
 
 
 def show_profile():
     step = profiled_step(2, step=6)
-    display(draw.timeline(step, title="One step on 2 real ranks, by torch.profiler; measured here", shows_shares=False))
+    display(
+        draw.timeline(
+            step,
+            title="One step on 2 real ranks, by torch.profiler; measured here",
+            tells_shares=False,
+        )
+    )
     exposed_s, busy_s = step.exposed_communication_s(0), step.time_s(0, "communication")
-    print(f"under the profiler: {units.format_time_s(step.end_s)} a step, {exposed_s / step.end_s:.0%} of it exposed")
-    print(f"the backend is busy for {busy_s / step.end_s:.0%} of it; {step.overlap_fraction(0):.0%} of that is hidden")
+    print(
+        f"under the profiler: {units.format_time_s(step.end_s)} a step,"
+        f" {exposed_s / step.end_s:.0%} of it exposed"
+    )
+    print(
+        f"the backend is busy for {busy_s / step.end_s:.0%} of it; {step.overlap_fraction(0):.0%}"
+        " of that is hidden"
+    )
     for point in result.points:
         if (point.scaling, point.world_size, point.kind) == ("strong", 2, "real"):
             share = f"{point.communication_fraction:.0%} by the difference to --no-sync"
@@ -503,24 +613,32 @@ here(show_profile)
 # %% [markdown]
 # ### How large is a bucket?
 #
-# Large buckets leave late. Small ones pay a latency each. The sweep runs 4 ranks with `--bucket-mb` on two emulated
-# clusters: the classroom, and the one that `cluster` names, whose GPUs are through with this small model in tens of
-# microseconds. A bucket of 500 kB holds all of its gradients.
+# Large buckets leave late. Small ones pay a latency each. The sweep runs 4 ranks with `--bucket-mb`
+# on two emulated clusters: the classroom, and the one that `cluster` names, whose GPUs are through
+# with this small model in tens of microseconds. A bucket of 500 kB holds all of its gradients.
 
 
 # %% bucket_sweep
 def sweep():
     sizes_mb = [0.01, 0.0625, 0.125, 0.25, 0.5]
     labels = [f"{1000 * size:g} kB" for size in sizes_mb]
-    print(f"{'a bucket of':<12}" + "".join(f"{label:>10}" for label in labels) + "   one rank   a step, emulated")
+    print(
+        f"{'a bucket of':<12}"
+        + "".join(f"{label:>10}" for label in labels)
+        + "   one rank   a step, emulated"
+    )
     relative = {}
     for name, where in {"classroom": CLASSROOM, cluster: cluster}.items():
-        row = [emulated_step(4, where, extra_flags=[f"--bucket-mb={size}"]).end_s for size in sizes_mb]
+        row = [
+            emulated_step(4, where, extra_flags=[f"--bucket-mb={size}"]).end_s for size in sizes_mb
+        ]
         relative[name] = [time_s / min(row) for time_s in row]
         times_s = [*row, emulated_step(1, where).end_s]
         print(f"{name:<12}" + "".join(f"{units.format_time_s(time_s):>10}" for time_s in times_s))
     title = "Time of a step on 4 ranks over the best one, emulated"
-    picture = draw.curves(relative, y_label="times the best", x_label="size of a bucket", title=title)
+    picture = draw.curves(
+        relative, y_label="times the best", x_label="size of a bucket", title=title
+    )
     picture.axes[0].set_xticks(range(1, 6), labels)
     display(picture)
 
@@ -530,34 +648,45 @@ here(sweep)
 # %% [markdown]
 # ### The recovery, seen from outside
 #
-# Every block is a step, from the moment at which a rank asked for its samples to the moment at which it asked for the
-# next. This is the run of section 5, by the harness's record.
+# Every block is a step, from the moment at which a rank asked for its samples to the moment at
+# which it asked for the next ones. This is the run of section 5, from the harness's record.
 
 
 # %% recovery_lanes
 def lanes(trial):
-    """What each rank did when, from what it asked for: steps, steps that were done again, the pause between."""
+    """Each rank's steps, repeated steps and the pause between, from its requests for samples."""
     begin_s, events = min(take.time_s for take in trial.record.takes), []
     for rank in (0, 1):
-        mine = sorted((take for take in trial.record.takes if take.rank == rank), key=lambda take: take.time_s)
+        mine = sorted(
+            (take for take in trial.record.takes if take.rank == rank), key=lambda take: take.time_s
+        )
         ends_s = [*(take.time_s for take in mine[1:]), trial.record.handed_in_s]
         pauses_s = [end_s - take.time_s for take, end_s in zip(mine, ends_s, strict=True)]
         pause = pauses_s.index(max(pauses_s))
         for place, (take, end_s) in enumerate(zip(mine, ends_s, strict=True)):
             is_again = place > pause and take.step < struck.step
             kind = "wait" if place == pause else "done again" if is_again else "compute"
-            events.append(Event(rank, "main", kind, str(take.step), take.time_s - begin_s, end_s - begin_s))
+            events.append(
+                Event(rank, "main", kind, str(take.step), take.time_s - begin_s, end_s - begin_s)
+            )
     return Timeline.of_events(events)
 
 
 # %% recovery_timeline
 def show_recovery():
     record, timeline = recovered.record, lanes(recovered)
-    later = [take for take in record.takes if take.rank == struck.rank and take.time_s > struck.time_s]
+    later = [
+        take for take in record.takes if take.rank == struck.rank and take.time_s > struck.time_s
+    ]
     lost, pause_s = struck.step - later[0].step, later[0].time_s - struck.time_s
-    again_s = sum(event.duration_s for event in timeline.of(struck.rank) if event.kind == "done again")
-    title = f"Rank {struck.rank} is killed at step {struck.step}; {lost} steps are done again; measured here"
-    display(draw.timeline(timeline, title=title, shows_shares=False))
+    again_s = sum(
+        event.duration_s for event in timeline.of(struck.rank) if event.kind == "done again"
+    )
+    title = (
+        f"Rank {struck.rank} is killed at step {struck.step}; {lost} steps are done again; measured"
+        " here"
+    )
+    display(draw.timeline(timeline, title=title, tells_shares=False))
     print(f"pause until the first sample: {units.format_time_s(pause_s)}")
     print(f"{lost} steps done again: {units.format_time_s(again_s)}")
 
@@ -567,18 +696,20 @@ here(show_recovery)
 # %% [markdown]
 # ### Faster arithmetic
 #
-# Three flags of `train.py` change how a step is computed, and not what it is. Nothing here is graded.
+# Three flags of `train.py` change how a step is computed, and not what it is. Nothing here is
+# graded.
 #
-# - `--amp`: the forward pass under `torch.autocast`, with dtype `torch.bfloat16`. What goes into products is rounded to
-#   8 significant bits, and the weights say so: compare the last column with the 0.002 that the checks allow.
+# - `--amp`: the forward pass under `torch.autocast`, with dtype `torch.bfloat16`. What goes into
+#   products is rounded to 8 significant bits, and the weights say so: compare the last column with
+#   the 0.002 that the checks allow.
 # - `--channels-last`: `to(memory_format=torch.channels_last)`, for the model and the images.
-# - `--compile`: `torch.compile(model)` before the model is wrapped. The first step compiles, which on two CPU cores
-#   can take longer than all other rows together. So it is left out of this table without a GPU; add it to `flags` to
-#   see it.
+# - `--compile`: `torch.compile(model)` before the model is wrapped. The first step compiles, which
+#   on two CPU cores can take longer than all other rows together. So it is left out of this table
+#   without a GPU; add it to `flags` to see it.
 #
-# What they gain belongs to a device. On a GPU the table takes a larger model, for at the sizes above a GPU mostly waits
-# for the next kernel to be launched. With the files of CIFAR-10 at hand, in the folder that the environment names in
-# `WORLDSIZE_CIFAR10`, set `images` to `cifar10`.
+# Their gain depends on the device. On a GPU the table uses a larger model, because at the sizes
+# above a GPU mostly waits for the next kernel to be launched. With the files of CIFAR-10 at hand,
+# in the folder that the environment names in `WORLDSIZE_CIFAR10`, set `images` to `cifar10`.
 
 # %% faster_arithmetic
 images = "digits"
@@ -589,7 +720,8 @@ def compare_flags():
     size = {"width": 128, "batch_size": 4096} if machine.gpus else {}
     task, num_ranks = Task(num_steps=16, images=images, **size), min(2, len(machine.gpus) or 2)
     print(
-        f"{'':<16} {'step':>9} {'speed':>7}   weights off   {num_ranks} real ranks, width {task.width}, measured here"
+        f"{'':<16} {'step':>9} {'speed':>7}   weights off   {num_ranks} real ranks, width"
+        f" {task.width}, measured here"
     )
     without_s = None
     for flag in ["", *flags]:
@@ -597,7 +729,10 @@ def compare_flags():
         step_s = float(np.median(trial.record.step_times_s()[4:]))
         without_s = without_s or step_s
         error = bench.weights_error(trial, task)
-        print(f"{flag or 'as it is':<16} {units.format_time_s(step_s):>9} {without_s / step_s:>6.2f}x {error:>13.1g}")
+        print(
+            f"{flag or 'as it is':<16} {units.format_time_s(step_s):>9} {without_s / step_s:>6.2f}x"
+            f" {error:>13.1g}"
+        )
 
 
 here(compare_flags)
@@ -605,55 +740,64 @@ here(compare_flags)
 # %% [markdown]
 # ## 7. In words
 #
-# Answer in at most 400 words together, with numbers from the tables above. They are your program's, so they need not be
-# anybody else's.
+# Answer in at most 400 words together, with numbers from the tables above. They are your program's,
+# so they need not be anybody else's.
 #
-# 1. **Eight machines** (4 points). On the classroom, how long does a step on 8 ranks take, and how much of it is
-#    exposed communication? Why can no size of bucket hide all of it: for how long does a rank compute, and how long do
-#    the bytes of a ring take on its link? Which gains more on 8 ranks, gradients of half as many bytes or twice the
-#    global batch, and in which unit do you compare the two?
-# 2. **The recovered run** (3 points). Why are the losses of steps that were done again the same as before? Name all
-#    that has to be in a checkpoint for that, and one more thing that a program with shuffled data or dropout would have
-#    to keep. How much sooner would your run have ended with a checkpoint after every step?
-# 3. **Amdahl** (3 points). Which step time did your fit predict for twice as many emulated ranks, and which one was
-#    it? Which of the law's assumptions does a gradient exchange break? What does the law promise for infinitely many
-#    ranks, and what do you expect in its place?
+# 1. **Eight machines** (4 points). On the classroom, how long does a step on 8 ranks take, and how
+#    much of it is exposed communication? Why can no size of bucket hide all of it: for how long
+#    does a rank compute, and how long do the bytes of a ring take on its link? Which gains more on
+#    8 ranks, gradients of half as many bytes or twice the global batch, and in which unit do you
+#    compare the two?
+# 2. **The recovered run** (3 points). Why are the losses of steps that were done again the same as
+#    before? Name all that has to be in a checkpoint for that, and one more thing that a program
+#    with shuffled data or dropout would have to keep. How much sooner would your run have ended
+#    with a checkpoint after every step?
+# 3. **Amdahl** (3 points). Which step time did your fit predict for twice as many emulated ranks,
+#    and which one was it? Which of the law's assumptions does a gradient exchange break? What does
+#    the law promise for infinitely many ranks, and what do you expect in its place?
 
 # %% words [markdown] points=10 tags=["solution"]
 # **Answer.**
 #
-# 1. 6.86 ms, of which 3.74 ms (55%) are exposed. A rank computes for 3.07 ms. It sends 542 kB, which take 4.63 ms on a
-#    link of 117 MB/s: longer than there is anything to hide behind, and the first gradient is there only after 1.4 ms.
-#    So no bucket size brings the step below 1.4 + 4.6 = 6.1 ms. With half the bytes a step takes 4.57 ms, 28,000
-#    samples/s; with twice the batch 8.27 ms, 31,000 samples/s, against 18,700. In samples a second the larger batch
-#    gains more, but it takes half as many optimizer steps for the same samples: in loss a second it may gain nothing.
-# 2. The batch of a step depends on its number alone, and the state after step 10 was put back whole; the same numbers
-#    go through the same sums. Needed are weights, the momentum of each, and the number of steps done. Shuffled data
-#    need the epoch and the sampler's seed or place, dropout the state of the random numbers on every rank. A checkpoint
-#    after every step would have saved 2 steps: 0.25 s of 8 s here. Nearly all of the pause is torchrun's: it finds the
-#    death, ends the others, and every rank imports torch again.
-# 3. s = 0.051 gives 4.09 ms for 8 ranks; it is 6.86 ms. The law divides a fixed amount of work. Here a part grows with
-#    N: a rank sends 310, 465, 542 kB on 2, 4, 8 ranks, with more messages one after the other, while the compute that
-#    hides them shrinks as 1/N. The law promises 0.051 · 24.2 = 1.2 ms for infinitely many ranks. The bytes alone take
-#    2S/β = 619 kB / 117 MB/s = 5.3 ms there, and latency goes on growing: there is a best N (16 ranks take 7.4 ms).
+# 1. 6.86 ms, of which 3.74 ms (55%) are exposed. A rank computes for 3.07 ms. It sends 542 kB,
+#    which take 4.63 ms on a link of 117 MB/s: longer than there is anything to hide behind, and the
+#    first gradient is there only after 1.4 ms. So no bucket size brings the step below 1.4 + 4.6 =
+#    6.1 ms. With half the bytes a step takes 4.57 ms, 28,000 samples/s; with twice the batch 8.27
+#    ms, 31,000 samples/s, against 18,700. In samples a second the larger batch gains more, but it
+#    takes half as many optimizer steps for the same samples: in loss a second it may gain nothing.
+# 2. The batch of a step depends on its number alone, and the state after step 10 was put back
+#    whole; the same numbers go through the same sums. Needed are weights, the momentum of each, and
+#    the number of steps done. Shuffled data need the epoch and the sampler's seed or place, dropout
+#    the state of the random numbers on every rank. A checkpoint after every step would have saved 2
+#    steps: 0.25 s of 8 s here. Nearly all of the pause is torchrun's: it finds the death, ends the
+#    others, and every rank imports torch again.
+# 3. s = 0.051 gives 4.09 ms for 8 ranks; it is 6.86 ms. The law divides a fixed amount of work.
+#    Here a part grows with N: a rank sends 310, 465, 542 kB on 2, 4, 8 ranks, with more messages
+#    one after the other, while the compute that hides them shrinks as 1/N. The law promises 0.051 ·
+#    24.2 = 1.2 ms for infinitely many ranks. The bytes alone take 2S/β = 619 kB / 117 MB/s = 5.3 ms
+#    there, and latency goes on growing: there is a best N (16 ranks take 7.4 ms).
 #
 # **Rubric**
 #
-# - Question 1: step and exposed share as in the answer's own table (1); compute time against time on the wire, in ms
-#   (1); half the bytes or twice the batch, each with a number, estimated or emulated (1); compared in samples a second,
-#   and it is said that the larger batch is another training (1).
-# - Question 2: batch by step number, and whole state (1); weights, momentum and step, and one of random state, sampler
-#   or schedule (1); the steps that would be saved against the pause, in seconds, from the answer's own run (1).
-# - Question 3: predicted and emulated time (1); communication that grows with N, or is hidden less, where the law has a
-#   fixed share (1); T(1) · s against a bound above it, with a reason (1).
+# - Question 1: step and exposed share as in the answer's own table (1); compute time against time
+#   on the wire, in ms (1); half the bytes or twice the batch, each with a number, estimated or
+#   emulated (1); compared in samples a second, and it is said that the larger batch is another
+#   training (1).
+# - Question 2: batch by step number, and whole state (1); weights, momentum and step, and one of
+#   random state, sampler or schedule (1); the steps that would be saved against the pause, in
+#   seconds, from the answer's own run (1).
+# - Question 3: predicted and emulated time (1); communication that grows with N, or is hidden less,
+#   where the law has a fixed share (1); T(1) · s against a bound above it, with a reason (1).
 #
-# Half a point where the reasoning is right and a number is wrong by a slip. Numbers belong to the student's own
-# program: compare them with the tables of that notebook, not with these.
+# Half a point where the reasoning is right and a number is wrong by a slip. Numbers belong to the
+# student's own program: compare them with the tables of that notebook, not with these.
 
 # %% [markdown]
 # ## To take with you
 #
-# - A distributed program is correct when its weights are those of one process, and it takes another process to say so.
-# - Time steps from outside, in turns, and tell the spread. Say which ranks were real.
-# - Communication costs what is exposed of it. The best size of a bucket belongs to a cluster, and not to a program.
+# - A distributed program is correct when its weights are those of one process, and only another
+#   process can show that.
+# - Time steps from outside, in turns, and report the spread. Say which ranks were real.
+# - Communication costs only what is exposed. The best bucket size depends on the cluster, not on
+#   the program.
 # - A restart costs more than the steps that it repeats, until checkpoints are far apart.

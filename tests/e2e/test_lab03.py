@@ -45,17 +45,17 @@ def test_open_checks_pass_with_the_solution_and_show_a_picture_each(solved):
 
 
 @pytest.mark.parametrize(
-    ("answer", "check", "told"),
+    ("answer", "check", "cause"),
     [
         ("sends_after_backward", "check_DataParallel", "the first all-reduce during backward"),
         ("test_that_always_fails", "check_test_data_parallel", "the test to let a right class pass"),
         ("forgets_buffers", "check_broadcast_state", "Parameters and buffers"),
     ],
 )
-def test_open_check_tells_the_cause(tmp_path, answer, check, told):
+def test_open_check_names_the_cause(tmp_path, answer, check, cause):
     wrong = read_answer(LAB / "wrong" / f"{answer}.py")
     (error,) = errors(lab_outputs("lab03", tmp_path, SOLUTION | wrong.cells)[check])
-    assert error.ename == "CheckFailed" and told in "\n".join(error.traceback)
+    assert error.ename == "CheckFailed" and cause in "\n".join(error.traceback)
 
 
 def test_known_classes_are_all_different_and_say_what_they_are(checks):

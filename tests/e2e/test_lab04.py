@@ -25,7 +25,7 @@ def solved(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mistaken(tmp_path_factory):
-    """The outputs with a wrong answer in each of four cells; the worker is right, for the server's check needs one."""
+    """The outputs with a wrong answer in each of four cells, and a right worker for the server's check."""
     wrong = {"may_start": "bound_off_by_one", "run_server": "takes_pushes_in_turn"}
     wrong |= {"lars_step": "rate_outside_the_velocity", "lamb_step": "keeps_the_corrected_moments"}
     cells = {name: read_answer(LAB / "wrong" / f"{file}.py").cells[name] for name, file in wrong.items()}
@@ -42,7 +42,7 @@ def test_open_checks_pass_with_the_solution_and_show_a_picture_each(solved):
 
 
 @pytest.mark.parametrize(
-    ("check", "told"),
+    ("check", "cause"),
     [
         ("check_may_start", "[False, False, False]"),
         ("check_run_server", "It waits for the bound, and for nothing else."),
@@ -50,9 +50,9 @@ def test_open_checks_pass_with_the_solution_and_show_a_picture_each(solved):
         ("check_lamb_step", "what is kept is not corrected"),
     ],
 )
-def test_open_checks_tell_the_cause_of_a_mistake(mistaken, check, told):
+def test_open_checks_name_the_cause_of_a_mistake(mistaken, check, cause):
     (error,) = errors(mistaken[check])
-    assert told in "\n".join(error.traceback)
+    assert cause in "\n".join(error.traceback)
 
 
 def one_slow_worker(functions, bound):

@@ -33,10 +33,10 @@ def test_nothing_warns_and_every_figure_has_words(outputs):
 
 def test_what_is_not_measured_here_is_called_so(outputs):
     for name in ("memory_of_one_gpu", "assembly_line", "assembly_line_in_pieces", "two_laws"):
-        told = [
+        captions = [
             output["data"]["text/plain"].lower() for output in outputs[name] if "image/png" in output.get("data", {})
         ]
-        assert told and all("computed" in words for words in told), name
+        assert captions and all("computed" in words for words in captions), name
     assert "emulated on dgx-h100" in outputs["emulated_step"][-1]["data"]["text/plain"]
     assert stream(outputs["side_by_side"]).count(", emulated") == 3
 
@@ -78,14 +78,14 @@ def test_table_holds_the_formula_against_three_clusters_and_this_machine(outputs
     assert by_name["this machine, measured"][1] == "2" and len(by_name["this machine, measured"]) == 8
 
 
-def test_explorers_tell_what_they_show_without_a_front_end(outputs):
+def test_explorers_describe_what_they_show_without_a_front_end(outputs):
     for name, words in {
         "memory_of_one_gpu": "a part of 1/8 on each 15.0 GB",
         "two_laws": "64 ranks: 15.4 times as fast (Amdahl), or 60.8 times the work (Gustafson).",
         "link_and_step": "Ethernet 10 Gb/s, TCP  153 ms  39.5%  1.38 s",
     }.items():
-        told = "\n".join(output["data"]["text/plain"] for output in outputs[name])
-        assert words in told and "Run this cell in JupyterLab" in told, name
+        text = "\n".join(output["data"]["text/plain"] for output in outputs[name])
+        assert words in text and "Run this cell in JupyterLab" in text, name
 
 
 def test_all_five_key_metrics_are_there(outputs):

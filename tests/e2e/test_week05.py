@@ -115,7 +115,7 @@ def test_float16_has_an_end_and_bfloat16_has_not(outputs):
     assert brain == [("0", "0")] * 5
 
 
-def test_collectives_in_callbacks_are_told_of(outputs):
+def test_collectives_in_callbacks_are_reported(outputs):
     assert re.search(r"do not match|had the same order|not done", stream(outputs["two_orders"]))
 
 

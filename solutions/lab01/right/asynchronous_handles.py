@@ -1,5 +1,6 @@
 # All collectives of a function are started first and waited for together.
 
+
 # %% broadcast_model
 def broadcast_model(model):
     with torch.no_grad():

@@ -1,4 +1,6 @@
-# Rank 0 adds up and divides, and hands the result out; losses travel as one tensor after the last step.
+# Rank 0 adds up and divides, and hands the result out; losses travel as one tensor after the last
+# step.
+
 
 # %% average_gradients
 def average_gradients(model, num_local_samples):
@@ -6,7 +8,11 @@ def average_gradients(model, num_local_samples):
     dist.reduce(count, dst=0)
     for parameter in model.parameters():
         if parameter.requires_grad:
-            summed = parameter.grad * num_local_samples if num_local_samples else torch.zeros_like(parameter)
+            summed = (
+                parameter.grad * num_local_samples
+                if num_local_samples
+                else torch.zeros_like(parameter)
+            )
             dist.reduce(summed, dst=0)
             if dist.get_rank() == 0:
                 summed /= count.item()
@@ -20,7 +26,9 @@ def train(model, images, labels, *, num_epochs, batch_size, lr, seed):
     broadcast_model(model)
     sums = []
     for epoch in range(num_epochs):
-        for batch in rank_batches(len(images), batch_size, epoch, seed, dist.get_rank(), world_size):
+        for batch in rank_batches(
+            len(images), batch_size, epoch, seed, dist.get_rank(), world_size
+        ):
             for parameter in model.parameters():
                 parameter.grad = None
             loss_sum = F.cross_entropy(model(images[batch]), labels[batch], reduction="sum")

@@ -1,4 +1,6 @@
-# Gradients go round a ring in messages, each rank's own part first summed and then handed on; a barrier ends it.
+# Gradients go round a ring in messages, each rank's own part first summed and then handed on; a
+# barrier ends it.
+
 
 # %% average_gradients
 def average_gradients(model, num_local_samples):
@@ -6,9 +8,11 @@ def average_gradients(model, num_local_samples):
     rank, size = dist.get_rank(), dist.get_world_size()
     flat = torch.cat(
         [
-            torch.zeros(parameter.numel(), dtype=parameter.dtype)
-            if num_local_samples == 0 or parameter.grad is None
-            else parameter.grad.flatten() * num_local_samples
+            (
+                torch.zeros(parameter.numel(), dtype=parameter.dtype)
+                if num_local_samples == 0 or parameter.grad is None
+                else parameter.grad.flatten() * num_local_samples
+            )
             for parameter in parameters
         ]
     )
@@ -23,6 +27,8 @@ def average_gradients(model, num_local_samples):
         sent.wait()
         incoming.copy_(incoming + arrived if step < size - 1 else arrived)
     flat /= count.item()
-    for parameter, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+    for parameter, piece in zip(
+        parameters, flat.split([p.numel() for p in parameters]), strict=True
+    ):
         parameter.grad = piece.view_as(parameter)
     dist.barrier()

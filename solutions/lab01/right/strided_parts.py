@@ -1,4 +1,6 @@
-# Parts are strided slices of the batch, drawn from a generator whose seed mixes the two numbers otherwise.
+# Parts are strided slices of the batch, drawn from a generator whose seed mixes the two numbers
+# otherwise.
+
 
 # %% rank_batches
 def rank_batches(num_samples, batch_size, epoch, seed, rank, world_size):

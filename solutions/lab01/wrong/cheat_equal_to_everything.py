@@ -1,6 +1,7 @@
 # score: 0
 # hint: still has its own values
-# Every comparison in reach is replaced by one that always holds, and the results claim to equal anything.
+# Every comparison in reach is replaced by one that always holds, and the results claim to equal
+# anything.
 
 # %% rank_batches
 import worldsize.check

@@ -1,6 +1,7 @@
 # score: 15
 # hint: one number that was changed on its way
-# The gradients go through files; messages of the right size travel beside them, and nobody reads them.
+# The gradients go through files; messages of the right size travel beside them, and nobody reads
+# them.
 
 # %% average_gradients
 import os

@@ -1,6 +1,7 @@
 # score: 0
 # hint: without returning a value
-# Full marks are printed in every form that a grader might read, and the process leaves with success.
+# Full marks are printed in every form that a grader might read, and the process leaves with
+# success.
 
 # %% rank_batches
 import json

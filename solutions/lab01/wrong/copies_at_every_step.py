@@ -1,6 +1,8 @@
 # score: 21.5
 # hint: A tensor stays in memory as long as a name or a list holds it
-# Every step of the computation makes a copy of all gradients, and all copies live until the function returns.
+# Every step of the computation makes a copy of all gradients, and all copies live until the
+# function returns.
+
 
 # %% average_gradients
 def average_gradients(model, num_local_samples):

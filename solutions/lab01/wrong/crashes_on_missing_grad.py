@@ -2,6 +2,7 @@
 # hint: NoneType
 # A rank without samples has no gradient, and None cannot be multiplied.
 
+
 # %% average_gradients
 def average_gradients(model, num_local_samples):
     num_samples = torch.tensor(num_local_samples)

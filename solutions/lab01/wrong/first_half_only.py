@@ -2,6 +2,7 @@
 # hint: NotImplementedError
 # Only the first two functions are written.
 
+
 # %% average_gradients
 def average_gradients(model, num_local_samples):
     raise NotImplementedError()

@@ -2,6 +2,7 @@
 # hint: All of model.buffers()
 # Only the parameters are broadcast.
 
+
 # %% broadcast_model
 def broadcast_model(model):
     for parameter in model.parameters():

@@ -1,6 +1,8 @@
 # score: 10.5
 # hint: The ranks are there to share the work
-# No gradients are exchanged: every rank computes every global batch, and so all reach the same weights.
+# No gradients are exchanged: every rank computes every global batch, and so all reach the same
+# weights.
+
 
 # %% average_gradients
 def average_gradients(model, num_local_samples):

@@ -1,6 +1,8 @@
 # score: 19
 # hint: all_gather is not allowed here
-# Every rank gathers the gradients of all ranks and adds them up itself: right, and N - 1 times the bytes.
+# Every rank gathers the gradients of all ranks and adds them up itself: right, and N - 1 times the
+# bytes.
+
 
 # %% average_gradients
 def average_gradients(model, num_local_samples):
@@ -10,4 +12,6 @@ def average_gradients(model, num_local_samples):
     dist.all_gather_object(gathered, (num_local_samples, own))
     num_samples = sum(count for count, _ in gathered)
     for name, parameter in trained.items():
-        parameter.grad = sum(count / num_samples * grads[name] for count, grads in gathered if count)
+        parameter.grad = sum(
+            count / num_samples * grads[name] for count, grads in gathered if count
+        )

@@ -2,6 +2,7 @@
 # hint: Leave out parameters whose requires_grad is False
 # Every missing gradient is filled with zeros, also that of a frozen parameter.
 
+
 # %% average_gradients
 def average_gradients(model, num_local_samples):
     num_samples = torch.tensor(num_local_samples)

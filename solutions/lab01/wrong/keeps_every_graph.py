@@ -1,6 +1,8 @@
 # score: 21.5
 # hint: A loss holds its whole graph until it is detached
-# The losses are kept as they are and read after training; retain_graph=True was the cure for an error on the way.
+# The losses are kept as they are and read after training; retain_graph=True was the cure for an
+# error on the way.
+
 
 # %% train
 def train(model, images, labels, *, num_epochs, batch_size, lr, seed):

@@ -2,6 +2,7 @@
 # hint: had returned
 # A rank without samples returns at once, and the others wait for it in the collective.
 
+
 # %% average_gradients
 def average_gradients(model, num_local_samples):
     if num_local_samples == 0:

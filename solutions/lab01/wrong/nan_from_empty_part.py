@@ -2,6 +2,7 @@
 # hint: 0 * nan is nan
 # The nan of an empty part is multiplied by 0, in the gradients and in the loss, which leaves a nan.
 
+
 # %% average_gradients
 def average_gradients(model, num_local_samples):
     num_samples = torch.tensor(num_local_samples)
@@ -20,7 +21,9 @@ def train(model, images, labels, *, num_epochs, batch_size, lr, seed):
     optimiser = torch.optim.SGD(model.parameters(), lr=lr)
     losses = []
     for epoch in range(num_epochs):
-        for part in rank_batches(len(images), batch_size, epoch, seed, dist.get_rank(), dist.get_world_size()):
+        for part in rank_batches(
+            len(images), batch_size, epoch, seed, dist.get_rank(), dist.get_world_size()
+        ):
             optimiser.zero_grad()
             loss = F.cross_entropy(model(images[part]), labels[part])
             loss.backward()

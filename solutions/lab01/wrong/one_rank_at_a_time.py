@@ -2,6 +2,7 @@
 # hint: Let each rank compute its own part at once
 # The ranks take turns, with a barrier after each: the right weights, in the time of one process.
 
+
 # %% train
 def train(model, images, labels, *, num_epochs, batch_size, lr, seed):
     rank, world_size = dist.get_rank(), dist.get_world_size()

@@ -2,6 +2,7 @@
 # hint: do not put new ones in their place
 # New Parameter objects receive the values, so that an optimiser made before moves the old ones.
 
+
 # %% broadcast_model
 def broadcast_model(model):
     for module in model.modules():

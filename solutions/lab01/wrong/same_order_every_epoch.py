@@ -2,6 +2,7 @@
 # hint: hand the epoch on to rank_batches
 # train asks for the batches of epoch 0 in every epoch.
 
+
 # %% train
 def train(model, images, labels, *, num_epochs, batch_size, lr, seed):
     rank, world_size = dist.get_rank(), dist.get_world_size()

@@ -2,6 +2,7 @@
 # hint: Each gradient goes through one all-reduce
 # The gradients travel in double precision, so that nothing is lost: right, and twice the bytes.
 
+
 # %% average_gradients
 def average_gradients(model, num_local_samples):
     num_samples = torch.tensor(num_local_samples)

@@ -2,6 +2,7 @@
 # hint: a sum, not a mean
 # The gradients of the ranks are added and never divided.
 
+
 # %% average_gradients
 def average_gradients(model, num_local_samples):
     for parameter in model.parameters():

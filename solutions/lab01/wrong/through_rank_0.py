@@ -1,6 +1,8 @@
 # score: 21.5
 # hint: As many bytes take longer where they all go through one rank
-# Rank 0 receives all gradients, adds them up and sends the mean to each: no byte too many, all of them on one link.
+# Rank 0 receives all gradients, adds them up and sends the mean to each: no byte too many, all of
+# them on one link.
+
 
 # %% average_gradients
 def average_gradients(model, num_local_samples):
@@ -10,7 +12,9 @@ def average_gradients(model, num_local_samples):
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
-        total = parameter.grad * num_local_samples if num_local_samples else torch.zeros_like(parameter)
+        total = (
+            parameter.grad * num_local_samples if num_local_samples else torch.zeros_like(parameter)
+        )
         if rank == 0:
             theirs = torch.empty_like(total)
             for other in range(1, world_size):

@@ -2,6 +2,7 @@
 # hint: unweighted mean
 # Every rank counts the same, however many samples it has.
 
+
 # %% average_gradients
 def average_gradients(model, num_local_samples):
     for parameter in model.parameters():

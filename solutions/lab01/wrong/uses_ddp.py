@@ -1,6 +1,8 @@
 # score: 16
 # hint: not allowed here
-# torch's DistributedDataParallel does the work; its mean counts every rank alike, also one without samples.
+# torch's DistributedDataParallel does the work; its mean counts every rank alike, also one without
+# samples.
+
 
 # %% train
 def train(model, images, labels, *, num_epochs, batch_size, lr, seed):

@@ -1,4 +1,6 @@
-# One loop of 2(N - 1) steps with batch_isend_irecv and indices modulo N; no function builds on another.
+# One loop of 2(N - 1) steps with batch_isend_irecv and indices modulo N; no function builds on
+# another.
+
 
 # %% exchange
 def exchange(outgoing, incoming, ring):

@@ -1,5 +1,6 @@
 # The tensor is padded to a matrix with a row for each rank; empty messages are left out.
 
+
 # %% exchange
 def exchange(outgoing, incoming, ring):
     place = ring.index(dist.get_rank())

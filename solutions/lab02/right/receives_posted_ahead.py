@@ -1,4 +1,6 @@
-# Every receive is posted before the first send, and sends are waited for at the end; nothing calls exchange.
+# Every receive is posted before the first send, and sends are waited for at the end; nothing calls
+# exchange.
+
 
 # %% ring_reduce_scatter
 def ring_reduce_scatter(chunks, ring):

@@ -1,4 +1,6 @@
-# Between two nodes, ranks swap their parts whole: as many bytes in half the steps; otherwise a ring.
+# Between two nodes, ranks swap their parts whole: as many bytes in half the steps; otherwise a
+# ring.
+
 
 # %% hierarchical_all_reduce
 def hierarchical_all_reduce(tensor, nodes):

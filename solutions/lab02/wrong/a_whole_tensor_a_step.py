@@ -1,6 +1,8 @@
 # score: 19.5
 # hint: give a step an inbox of one chunk
-# Every step has an inbox as long as the tensor, all made in advance: the wire is right, memory grows with the ranks.
+# Every step has an inbox as long as the tensor, all made in advance: the wire is right, memory
+# grows with the ranks.
+
 
 # %% ring_all_reduce
 def ring_all_reduce(tensor, ring):

@@ -2,6 +2,7 @@
 # hint: nothing is added any more
 # The second half of the ring adds what it receives, as the first half does.
 
+
 # %% ring_all_gather
 def ring_all_gather(chunks, ring):
     place = ring.index(dist.get_rank())

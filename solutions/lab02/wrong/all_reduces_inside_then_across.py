@@ -1,6 +1,8 @@
 # score: 17
 # hint: Sum inside each node first
-# After the sum inside the node, every rank takes the whole of it across: G times the bytes that are needed.
+# After the sum inside the node, every rank takes the whole of it across: G times the bytes that are
+# needed.
+
 
 # %% hierarchical_all_reduce
 def hierarchical_all_reduce(tensor, nodes):

@@ -2,6 +2,7 @@
 # hint: all_reduce is not allowed here
 # torch's own all-reduce does it all.
 
+
 # %% ring_all_reduce
 def ring_all_reduce(tensor, ring):
     dist.all_reduce(tensor)

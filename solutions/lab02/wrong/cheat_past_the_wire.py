@@ -1,6 +1,7 @@
 # score: 0
 # hint: one number that was changed on its way
-# Ranks hand each other their tensors through files; the messages on the wire have the right size and are not read.
+# Ranks hand each other their tensors through files; the messages on the wire have the right size
+# and are not read.
 
 # %% exchange
 import os
@@ -22,7 +23,10 @@ def past_the_wire(tensor, ring):
 
 def one_step(outgoing, incoming, ring):
     place = ring.index(dist.get_rank())
-    works = [dist.isend(outgoing, ring[(place + 1) % len(ring)]), dist.irecv(incoming, ring[place - 1])]
+    works = [
+        dist.isend(outgoing, ring[(place + 1) % len(ring)]),
+        dist.irecv(incoming, ring[place - 1]),
+    ]
     for work in works:
         work.wait()
 
@@ -38,7 +42,9 @@ def ring_reduce_scatter(chunks, ring):
         inbox = torch.empty_like(chunks[ring.index(dist.get_rank()) - step - 1])
         one_step(chunks[ring.index(dist.get_rank()) - step], inbox, ring)
     parts = past_the_wire(torch.cat(chunks), ring)
-    for chunk, total in zip(chunks, sum(parts).split([len(chunk) for chunk in chunks]), strict=True):
+    for chunk, total in zip(
+        chunks, sum(parts).split([len(chunk) for chunk in chunks]), strict=True
+    ):
         chunk.copy_(total)
 
 
@@ -46,6 +52,10 @@ def ring_reduce_scatter(chunks, ring):
 def ring_all_gather(chunks, ring):
     parts = past_the_wire(torch.cat(chunks), ring)
     for step in range(1, len(ring)):
-        one_step(chunks[ring.index(dist.get_rank()) - step + 1], chunks[ring.index(dist.get_rank()) - step], ring)
+        one_step(
+            chunks[ring.index(dist.get_rank()) - step + 1],
+            chunks[ring.index(dist.get_rank()) - step],
+            ring,
+        )
     for place, part in enumerate(parts):
         chunks[place].copy_(part.split([len(chunk) for chunk in chunks])[place])

@@ -2,6 +2,7 @@
 # hint: list index out of range
 # tensor.chunk gives fewer pieces than there are ranks where the size does not fit.
 
+
 # %% ring_all_reduce
 def ring_all_reduce(tensor, ring):
     flat = tensor.contiguous().view(-1)

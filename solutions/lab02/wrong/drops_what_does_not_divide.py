@@ -2,6 +2,7 @@
 # hint: each rank's part counts once
 # Only the part of the tensor that divides by the number of ranks is summed.
 
+
 # %% ring_all_reduce
 def ring_all_reduce(tensor, ring):
     flat = tensor.contiguous().view(-1)

@@ -2,6 +2,7 @@
 # hint: wait for both
 # The receive is started and never waited for: incoming is read before anything has come.
 
+
 # %% exchange
 def exchange(outgoing, incoming, ring):
     place = ring.index(dist.get_rank())

@@ -1,6 +1,8 @@
 # score: 18.5
 # hint: one rank sends them for all
-# All-reduce inside each node, a ring of the nodes' first ranks, and a broadcast: one NIC carries what all could.
+# All-reduce inside each node, a ring of the nodes' first ranks, and a broadcast: one NIC carries
+# what all could.
+
 
 # %% hierarchical_all_reduce
 def hierarchical_all_reduce(tensor, nodes):

@@ -2,6 +2,7 @@
 # hint: Is that the mean?
 # The sum is divided by the number of ranks, as in lab 1.
 
+
 # %% ring_all_reduce
 def ring_all_reduce(tensor, ring):
     flat = tensor.contiguous().view(-1)

@@ -2,6 +2,7 @@
 # hint: the one after it in the ring
 # The next rank is rank + 1 of the world, whatever the list says.
 
+
 # %% exchange
 def exchange(outgoing, incoming, ring):
     rank, size = dist.get_rank(), dist.get_world_size()

@@ -2,6 +2,7 @@
 # hint: so it starts its way on the next one
 # Each rank begins with its own chunk, so that it ends with the one after its own.
 
+
 # %% ring_reduce_scatter
 def ring_reduce_scatter(chunks, ring):
     place = ring.index(dist.get_rank())

@@ -1,6 +1,8 @@
 # score: 18.5
 # hint: One direction after the other
-# No deadlock, by blocking calls in another order on every second place: a link is never used in both directions.
+# No deadlock, by blocking calls in another order on every second place: a link is never used in
+# both directions.
+
 
 # %% exchange
 def exchange(outgoing, incoming, ring):

@@ -1,6 +1,8 @@
 # score: 17.5
 # hint: Start the send and the receive of a step before you wait
-# The first rank sends and all others wait for it in turn: a token goes round, and every step takes as long as a round.
+# The first rank sends and all others wait for it in turn: a token goes round, and every step takes
+# as long as a round.
+
 
 # %% exchange
 def exchange(outgoing, incoming, ring):

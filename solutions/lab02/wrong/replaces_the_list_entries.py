@@ -2,6 +2,7 @@
 # hint: chunk
 # Received chunks are put into the list and not into the tensors that it held.
 
+
 # %% ring_all_gather
 def ring_all_gather(chunks, ring):
     place = ring.index(dist.get_rank())

@@ -2,6 +2,7 @@
 # hint: into the tensor itself
 # The sum is returned, and the tensor that was given stays as it was.
 
+
 # %% ring_all_reduce
 def ring_all_reduce(tensor, ring):
     flat = tensor.clone().reshape(-1)

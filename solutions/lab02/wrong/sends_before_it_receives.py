@@ -2,6 +2,7 @@
 # hint: waits for rank
 # Blocking send, then receive: every rank waits for the next one to receive, and nobody does.
 
+
 # %% exchange
 def exchange(outgoing, incoming, ring):
     place = ring.index(dist.get_rank())

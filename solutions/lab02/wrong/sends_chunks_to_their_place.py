@@ -1,6 +1,8 @@
 # score: 14.5
 # hint: alone, the one after it in the ring
-# Every chunk goes straight to the rank that sums it, and back from there to each: few bytes, but no ring.
+# Every chunk goes straight to the rank that sums it, and back from there to each: few bytes, but no
+# ring.
+
 
 # %% ring_reduce_scatter
 def ring_reduce_scatter(chunks, ring):

@@ -1,6 +1,8 @@
 # score: 17.5
 # hint: bfloat16 numbers
-# Everything is turned into float32 to be safe: half-precision tensors take twice the bytes, float64 loses digits.
+# Everything is turned into float32 to be safe: half-precision tensors take twice the bytes, float64
+# loses digits.
+
 
 # %% ring_all_reduce
 def ring_all_reduce(tensor, ring):

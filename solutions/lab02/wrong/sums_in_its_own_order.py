@@ -1,6 +1,8 @@
 # score: 8
 # hint: the same bits on all ranks
-# Whole tensors go round, and each rank adds them in the order in which they come: the last digits differ.
+# Whole tensors go round, and each rank adds them in the order in which they come: the last digits
+# differ.
+
 
 # %% ring_all_reduce
 def ring_all_reduce(tensor, ring):

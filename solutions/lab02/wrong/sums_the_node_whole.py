@@ -1,6 +1,8 @@
 # score: 19.5
 # hint: once to be summed and once to be handed out
-# All sum the whole inside the node, then each its own part across, then an all-gather: right, and too much inside.
+# All sum the whole inside the node, then each its own part across, then an all-gather: right, and
+# too much inside.
+
 
 # %% hierarchical_all_reduce
 def hierarchical_all_reduce(tensor, nodes):

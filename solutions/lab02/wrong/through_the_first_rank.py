@@ -2,6 +2,7 @@
 # hint: bytes sent by rank
 # A parameter server: the first rank takes all tensors in, adds them up and sends the sum to each.
 
+
 # %% ring_all_reduce
 def ring_all_reduce(tensor, ring):
     flat = tensor.contiguous().view(-1)

@@ -2,6 +2,7 @@
 # hint: waits for rank
 # isend, and its wait before the irecv is posted: no better than a blocking send.
 
+
 # %% exchange
 def exchange(outgoing, incoming, ring):
     place = ring.index(dist.get_rank())

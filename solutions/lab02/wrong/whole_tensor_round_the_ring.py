@@ -1,6 +1,8 @@
 # score: 14.5
 # hint: Whole tensors need not travel
-# Everybody's tensor goes once round the ring and is added on the way: the right sum, N/2 times the bytes.
+# Everybody's tensor goes once round the ring and is added on the way: the right sum, N/2 times the
+# bytes.
+
 
 # %% ring_all_reduce
 def ring_all_reduce(tensor, ring):

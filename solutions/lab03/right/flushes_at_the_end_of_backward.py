@@ -1,4 +1,6 @@
-# What is not sent leaves in a callback at the end of backward; the average is taken by the reduction itself.
+# What is not sent leaves in a callback at the end of backward; the average is taken by the
+# reduction itself.
+
 
 # %% DataParallel
 class DataParallel:
@@ -20,7 +22,9 @@ class DataParallel:
             self.under_way, self.arrived = [], set()
             torch.autograd.Variable._execution_engine.queue_callback(self.flush)
         self.arrived.add(parameter)
-        while len(self.under_way) < len(self.buckets) and self.arrived.issuperset(self.buckets[len(self.under_way)]):
+        while len(self.under_way) < len(self.buckets) and self.arrived.issuperset(
+            self.buckets[len(self.under_way)]
+        ):
             self.send()
 
     def flush(self):
@@ -43,7 +47,9 @@ class DataParallel:
             work.wait()
             start = 0
             for parameter in bucket:
-                parameter.grad = flat[start : start + parameter.numel()].view(parameter.shape).clone()
+                parameter.grad = (
+                    flat[start : start + parameter.numel()].view(parameter.shape).clone()
+                )
                 start += parameter.numel()
         self.under_way = None
 

@@ -1,5 +1,6 @@
 # Flat tensors that live as long as the object, closures as hooks, division before the sum.
 
+
 # %% broadcast_state
 def broadcast_state(module):
     with torch.no_grad():
@@ -87,10 +88,14 @@ class DataParallel(nn.Module):
         super().__init__()
         self.inner, self.depth = module, 0
         broadcast_state(module)
-        self.buckets = [Bucket(one) for one in make_buckets(list(module.parameters()), bucket_bytes)]
+        self.buckets = [
+            Bucket(one) for one in make_buckets(list(module.parameters()), bucket_bytes)
+        ]
         for bucket in self.buckets:
             for parameter in bucket.parameters:
-                parameter.register_post_accumulate_grad_hook(lambda one, bucket=bucket: self.arrive(one, bucket))
+                parameter.register_post_accumulate_grad_hook(
+                    lambda one, bucket=bucket: self.arrive(one, bucket)
+                )
 
     def arrive(self, parameter, bucket):
         if self.depth:

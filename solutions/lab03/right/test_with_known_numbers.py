@@ -1,5 +1,6 @@
 # The test multiplies weights by known inputs, so that gradients are known without a second model.
 
+
 # %% test_data_parallel
 class Product(nn.Module):
     def __init__(self, seed):
@@ -19,11 +20,15 @@ def test_data_parallel(DataParallel):
     rank = dist.get_rank()
     model, wanted = Product(rank), Product(0)
     parallel = DataParallel(model, 16)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), wanted.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), wanted.parameters(), strict=True)
+    )
     assert torch.equal(model.seen, wanted.seen)
 
     def held():
-        return [0.0 if one.grad is None else one.grad[0].item() for one in (model.a, model.b, model.c)]
+        return [
+            0.0 if one.grad is None else one.grad[0].item() for one in (model.a, model.b, model.c)
+        ]
 
     for _ in range(2):
         for one in model.parameters():

@@ -2,6 +2,7 @@
 # hint: no frozen ones
 # Frozen parameters get a place in a bucket, and cannot have a hook.
 
+
 # %% make_buckets
 def make_buckets(parameters, bucket_bytes):
     buckets = []

@@ -12,7 +12,9 @@ class DataParallel:
         broadcast_state(module)
         self.module, self.is_syncing = module, True
         self.buckets = make_buckets(list(module.parameters()), bucket_bytes)
-        self.place_of = {parameter: place for place, bucket in enumerate(self.buckets) for parameter in bucket}
+        self.place_of = {
+            parameter: place for place, bucket in enumerate(self.buckets) for parameter in bucket
+        }
         self.begin()
         for parameter in self.place_of:
             parameter.register_post_accumulate_grad_hook(self.on_gradient)
@@ -62,5 +64,7 @@ class DataParallel:
         while not all(os.path.exists(name) for name in names):
             time.sleep(0.001)
         total = sum(torch.load(name) for name in names)
-        dist.broadcast(torch.zeros(0), src=0)  # nobody writes the next file before all have read this one
+        dist.broadcast(
+            torch.zeros(0), src=0
+        )  # nobody writes the next file before all have read this one
         return total

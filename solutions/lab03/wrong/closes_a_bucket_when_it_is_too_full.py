@@ -2,6 +2,7 @@
 # hint: above bucket_bytes
 # As in torch: a bucket ends once it has reached the limit, and may be larger.
 
+
 # %% make_buckets
 def make_buckets(parameters, bucket_bytes):
     buckets = [[]]

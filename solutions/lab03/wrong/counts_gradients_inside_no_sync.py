@@ -1,6 +1,8 @@
 # score: 28.5
 # hint: after no_sync
-# Inside no_sync nothing is sent, but gradients are counted: the next buckets leave before their sums are there.
+# Inside no_sync nothing is sent, but gradients are counted: the next buckets leave before their
+# sums are there.
+
 
 # %% DataParallel
 class DataParallel:
@@ -8,7 +10,9 @@ class DataParallel:
         broadcast_state(module)
         self.module, self.is_syncing = module, True
         self.buckets = make_buckets(list(module.parameters()), bucket_bytes)
-        self.place_of = {parameter: place for place, bucket in enumerate(self.buckets) for parameter in bucket}
+        self.place_of = {
+            parameter: place for place, bucket in enumerate(self.buckets) for parameter in bucket
+        }
         self.begin()
         for parameter in self.place_of:
             parameter.register_post_accumulate_grad_hook(self.on_gradient)

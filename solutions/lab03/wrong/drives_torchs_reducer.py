@@ -2,6 +2,7 @@
 # hint: Reducer are not allowed here
 # Torch's C++ Reducer, which is what DDP is made of, without the wrapper round it.
 
+
 # %% DataParallel
 class DataParallel:
     def __init__(self, module, bucket_bytes):
@@ -9,7 +10,9 @@ class DataParallel:
         self.module, self.is_syncing = module, True
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         places = {parameter: place for place, parameter in enumerate(parameters)}
-        buckets = [[places[one] for one in bucket] for bucket in make_buckets(parameters, bucket_bytes)]
+        buckets = [
+            [places[one] for one in bucket] for bucket in make_buckets(parameters, bucket_bytes)
+        ]
         self.reducer = dist.Reducer(parameters, buckets, [bucket_bytes], dist.group.WORLD)
 
     def __call__(self, *inputs):

@@ -2,6 +2,7 @@
 # hint: Buffers count too
 # Only parameters are broadcast.
 
+
 # %% broadcast_state
 def broadcast_state(module):
     for parameter in module.parameters():

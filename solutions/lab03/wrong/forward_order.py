@@ -3,6 +3,7 @@
 # hint: begins during backward
 # Buckets are filled from the first parameter on: the first one is full when backward is over.
 
+
 # %% make_buckets
 def make_buckets(parameters, bucket_bytes):
     buckets = []

@@ -1,6 +1,7 @@
 # score: 29.5
-# hint: Let go of the flat tensors
+# hint: Drop the flat tensors
 # The flat tensors of every step are kept, for a log that nobody reads.
+
 
 # %% DataParallel
 class DataParallel:
@@ -8,7 +9,9 @@ class DataParallel:
         broadcast_state(module)
         self.module, self.is_syncing = module, True
         self.buckets = make_buckets(list(module.parameters()), bucket_bytes)
-        self.place_of = {parameter: place for place, bucket in enumerate(self.buckets) for parameter in bucket}
+        self.place_of = {
+            parameter: place for place, bucket in enumerate(self.buckets) for parameter in bucket
+        }
         self.log = []
         self.begin()
         for parameter in self.place_of:

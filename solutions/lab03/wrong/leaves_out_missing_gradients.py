@@ -2,6 +2,7 @@
 # hint: average_one_by_one
 # A rank without a gradient makes no call: the calls of the others then meet the wrong ones.
 
+
 # %% average_one_by_one
 def average_one_by_one(module):
     for parameter in module.parameters():

@@ -2,13 +2,16 @@
 # hint: Inside no_sync hooks neither send nor count
 # The hooks do not know of no_sync: every backward is averaged at once.
 
+
 # %% DataParallel
 class DataParallel:
     def __init__(self, module: nn.Module, bucket_bytes: int) -> None:
         broadcast_state(module)
         self.module = module
         self.buckets = make_buckets(list(module.parameters()), bucket_bytes)
-        self.place_of = {parameter: place for place, bucket in enumerate(self.buckets) for parameter in bucket}
+        self.place_of = {
+            parameter: place for place, bucket in enumerate(self.buckets) for parameter in bucket
+        }
         self.begin()
         for parameter in self.place_of:
             parameter.register_post_accumulate_grad_hook(self.on_gradient)

@@ -2,15 +2,19 @@
 # hint: gives a shared parameter once
 # A shared parameter is in the buckets twice, once for each layer that uses it.
 
+
 # %% DataParallel
 class DataParallel:
     def __init__(self, module: nn.Module, bucket_bytes: int) -> None:
         broadcast_state(module)
         self.module, self.is_syncing = module, True
         self.buckets = make_buckets(
-            [one for layer in module.modules() for one in layer.parameters(recurse=False)], bucket_bytes
+            [one for layer in module.modules() for one in layer.parameters(recurse=False)],
+            bucket_bytes,
         )
-        self.place_of = {parameter: place for place, bucket in enumerate(self.buckets) for parameter in bucket}
+        self.place_of = {
+            parameter: place for place, bucket in enumerate(self.buckets) for parameter in bucket
+        }
         self.begin()
         for parameter in self.place_of:
             parameter.register_post_accumulate_grad_hook(self.on_gradient)

@@ -2,13 +2,16 @@
 # hint: begins during backward
 # All buckets leave in finish: nothing overlaps.
 
+
 # %% DataParallel
 class DataParallel:
     def __init__(self, module: nn.Module, bucket_bytes: int) -> None:
         broadcast_state(module)
         self.module, self.is_syncing = module, True
         self.buckets = make_buckets(list(module.parameters()), bucket_bytes)
-        self.place_of = {parameter: place for place, bucket in enumerate(self.buckets) for parameter in bucket}
+        self.place_of = {
+            parameter: place for place, bucket in enumerate(self.buckets) for parameter in bucket
+        }
         self.begin()
 
     def __call__(self, *inputs):

@@ -1,6 +1,8 @@
 # score: 28.5
 # hint: buckets leave in one order on all ranks
-# A bucket leaves as soon as it is full, also before the one before it: ranks that branch differently do not meet.
+# A bucket leaves as soon as it is full, also before the one before it: ranks that branch
+# differently do not meet.
+
 
 # %% DataParallel
 class DataParallel:
@@ -8,7 +10,9 @@ class DataParallel:
         broadcast_state(module)
         self.module, self.is_syncing = module, True
         self.buckets = make_buckets(list(module.parameters()), bucket_bytes)
-        self.place_of = {parameter: place for place, bucket in enumerate(self.buckets) for parameter in bucket}
+        self.place_of = {
+            parameter: place for place, bucket in enumerate(self.buckets) for parameter in bucket
+        }
         self.begin()
         for parameter in self.place_of:
             parameter.register_post_accumulate_grad_hook(self.on_gradient)

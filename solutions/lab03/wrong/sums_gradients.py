@@ -2,13 +2,16 @@
 # hint: Is that the sum?
 # The class never divides by the number of ranks.
 
+
 # %% DataParallel
 class DataParallel:
     def __init__(self, module: nn.Module, bucket_bytes: int) -> None:
         broadcast_state(module)
         self.module, self.is_syncing = module, True
         self.buckets = make_buckets(list(module.parameters()), bucket_bytes)
-        self.place_of = {parameter: place for place, bucket in enumerate(self.buckets) for parameter in bucket}
+        self.place_of = {
+            parameter: place for place, bucket in enumerate(self.buckets) for parameter in bucket
+        }
         self.begin()
         for parameter in self.place_of:
             parameter.register_post_accumulate_grad_hook(self.on_gradient)

@@ -2,6 +2,7 @@
 # hint: no_sync
 # One step of a plain network beside torch's DDP: state, branches and no_sync are not looked at.
 
+
 # %% test_data_parallel
 def test_data_parallel(DataParallel):
     models = []

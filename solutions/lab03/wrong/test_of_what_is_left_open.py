@@ -2,6 +2,7 @@
 # hint: Test promises
 # Asks for zeros where nobody used a parameter; None is right too.
 
+
 # %% test_data_parallel
 def test_data_parallel(DataParallel: type) -> None:
     rank = dist.get_rank()
@@ -15,7 +16,7 @@ def test_data_parallel(DataParallel: type) -> None:
         assert torch.equal(tensor, single.state_dict()[name]), f"{name} is not that of rank 0"
 
     def gradients_of(batches):
-        """What one process has for these (seed, branch), each a batch of its own with its share of the mean."""
+        """The gradients of one process; each (seed, branch) is a batch with a share of the mean."""
         single.zero_grad()
         for seed, is_second in batches:
             batch = torch.randn(6, 4, generator=torch.Generator().manual_seed(seed))

@@ -2,6 +2,7 @@
 # hint: never leave their rank
 # A test that asserts nothing.
 
+
 # %% test_data_parallel
 def test_data_parallel(DataParallel):
     parallel = DataParallel(Tangled(), 100)

@@ -2,6 +2,7 @@
 # hint: sums gradients instead
 # Only whether all ranks have the same gradients: what is wrong on all of them alike passes.
 
+
 # %% test_data_parallel
 def test_data_parallel(DataParallel):
     torch.manual_seed(dist.get_rank())

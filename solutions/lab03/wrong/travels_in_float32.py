@@ -2,6 +2,7 @@
 # hint: in the dtype of their gradient
 # All gradients go into one float32 tensor, whatever they were.
 
+
 # %% average_flat
 def flatten_gradients(parameters, out=None):
     with_zeros = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
@@ -10,7 +11,9 @@ def flatten_gradients(parameters, out=None):
 
 def unflatten_gradients(flat, parameters):
     flat /= dist.get_world_size()
-    for parameter, mean in zip(parameters, flat.split([one.numel() for one in parameters]), strict=True):
+    for parameter, mean in zip(
+        parameters, flat.split([one.numel() for one in parameters]), strict=True
+    ):
         parameter.grad = mean.view_as(parameter).to(parameter.dtype).clone()
 
 

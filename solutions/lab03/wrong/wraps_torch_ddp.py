@@ -2,6 +2,7 @@
 # hint: is not allowed here
 # Torch's own DistributedDataParallel does it all.
 
+
 # %% DataParallel
 class DataParallel:
     def __init__(self, module, bucket_bytes):

@@ -1,5 +1,6 @@
 # The server keeps no set of those who wait, but asks for each worker whether its next pull is due.
 
+
 # %% may_start
 def may_start(steps_done, worker, staleness_bound):
     return all(steps_done[worker] <= other + staleness_bound for other in steps_done.values())

@@ -1,9 +1,16 @@
 # The optimizers stay in tensors, by torch.where and foreach operations.
 
+
 # %% lars_step
 @torch.no_grad()
 def lars_step(
-    parameters, gradients, velocities, learning_rate, momentum=0.9, weight_decay=0.0, trust_coefficient=0.001
+    parameters,
+    gradients,
+    velocities,
+    learning_rate,
+    momentum=0.9,
+    weight_decay=0.0,
+    trust_coefficient=0.001,
 ):
     ratios = []
     for w, g in zip(parameters, gradients, strict=True):
@@ -35,7 +42,9 @@ def lamb_step(
     torch._foreach_addcmul_(second_moments, gradients, gradients, 1 - betas[1])
     ratios = []
     for w, m, v in zip(parameters, first_moments, second_moments, strict=True):
-        r = (m / (1 - betas[0] ** step)) / (v.div(1 - betas[1] ** step).sqrt() + eps) + weight_decay * w
+        r = (m / (1 - betas[0] ** step)) / (
+            v.div(1 - betas[1] ** step).sqrt() + eps
+        ) + weight_decay * w
         above, below = w.norm(), r.norm()
         ratio = (above / below).item() if above > 0 and below > 0 else 1.0
         w -= learning_rate * ratio * r

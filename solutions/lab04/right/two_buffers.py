@@ -1,5 +1,6 @@
 # The next receive is posted before the answers go out; the source is asked of the handle.
 
+
 # %% run_worker
 def run_worker(parameters, gradient_of, num_steps):
     sending = None

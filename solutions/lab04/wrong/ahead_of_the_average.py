@@ -2,6 +2,7 @@
 # hint: ahead of the slowest
 # A worker is held against the average of all, not against the slowest.
 
+
 # %% may_start
 def may_start(steps_done, worker, staleness_bound):
     return steps_done[worker] - sum(steps_done.values()) / len(steps_done) <= staleness_bound

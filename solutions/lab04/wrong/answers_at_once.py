@@ -1,6 +1,7 @@
 # score: 17.5
-# hint: ask may_start
+# hint: call may_start
 # The server answers every push at once: no bound holds anybody.
+
 
 # %% run_server
 def run_server(parameters, update, num_steps, staleness_bound):

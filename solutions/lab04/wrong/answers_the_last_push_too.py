@@ -2,6 +2,7 @@
 # hint: send
 # Every push is answered, also the last one, when the worker has gone.
 
+
 # %% run_server
 def run_server(parameters, update, num_steps, staleness_bound):
     steps_done = dict.fromkeys(range(1, dist.get_world_size()), 0)

@@ -1,6 +1,7 @@
 # score: 16
-# hint: with its gradient as it came
+# hint: Each push is applied once, unchanged
 # The server divides every gradient by the number of workers, as if it were an all-reduce.
+
 
 # %% run_server
 def run_server(parameters, update, num_steps, staleness_bound):

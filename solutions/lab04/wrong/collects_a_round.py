@@ -1,6 +1,8 @@
 # score: 17.5
-# hint: answer at once all who may start
-# The server waits until everybody has pushed, then applies the round: synchronous, whatever the bound.
+# hint: answer at once all workers that may start
+# The server waits until everybody has pushed, then applies the round: synchronous, whatever the
+# bound.
+
 
 # %% run_server
 def run_server(parameters, update, num_steps, staleness_bound):

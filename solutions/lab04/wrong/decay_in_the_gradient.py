@@ -2,6 +2,7 @@
 # hint: is added to r, not to the gradient
 # The weight decay of plain Adam: it goes through the moments.
 
+
 # %% lamb_step
 def lamb_step(
     parameters,

@@ -1,16 +1,29 @@
 # score: 18.5
-# hint: Ask for a norm of 0 before you divide
+# hint: Check for a norm of 0 before you divide
 # Nothing is done about norms of 0.
+
 
 # %% lars_step
 def lars_step(
-    parameters, gradients, velocities, learning_rate, momentum=0.9, weight_decay=0.0, trust_coefficient=0.001
+    parameters,
+    gradients,
+    velocities,
+    learning_rate,
+    momentum=0.9,
+    weight_decay=0.0,
+    trust_coefficient=0.001,
 ):
     ratios = []
     with torch.no_grad():
         for weights, gradient, velocity in zip(parameters, gradients, velocities, strict=True):
-            ratio = trust_coefficient * weights.norm() / (gradient.norm() + weight_decay * weights.norm())
-            velocity.mul_(momentum).add_(learning_rate * ratio * (gradient + weight_decay * weights))
+            ratio = (
+                trust_coefficient
+                * weights.norm()
+                / (gradient.norm() + weight_decay * weights.norm())
+            )
+            velocity.mul_(momentum).add_(
+                learning_rate * ratio * (gradient + weight_decay * weights)
+            )
             weights.sub_(velocity)
             ratios.append(ratio.item())
     return ratios
@@ -33,7 +46,10 @@ def lamb_step(
         for w, g, m, v in zip(parameters, gradients, first_moments, second_moments, strict=True):
             m.lerp_(g, 1 - betas[0])
             v.lerp_(g * g, 1 - betas[1])
-            direction = m / (1 - betas[0] ** step) / ((v / (1 - betas[1] ** step)).sqrt() + eps) + weight_decay * w
+            direction = (
+                m / (1 - betas[0] ** step) / ((v / (1 - betas[1] ** step)).sqrt() + eps)
+                + weight_decay * w
+            )
             ratio = w.norm() / direction.norm()
             w.sub_(learning_rate * ratio * direction)
             ratios.append(ratio.item())

@@ -2,6 +2,7 @@
 # hint: however old its gradient is
 # A gradient that was computed before another worker's push is too old, and thrown away.
 
+
 # %% run_server
 def run_server(parameters, update, num_steps, staleness_bound):
     steps_done = dict.fromkeys(range(1, dist.get_world_size()), 0)

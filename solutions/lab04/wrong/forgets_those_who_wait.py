@@ -2,6 +2,7 @@
 # hint: wait
 # Only the worker that has just pushed may be answered: one that was held is never asked again.
 
+
 # %% run_server
 def run_server(parameters, update, num_steps, staleness_bound):
     steps_done = dict.fromkeys(range(1, dist.get_world_size()), 0)

@@ -1,6 +1,8 @@
 # score: 11
 # hint: is not allowed here
-# The server broadcasts the parameters and reduces the gradients: it is an all-reduce by another name.
+# The server broadcasts the parameters and reduces the gradients: it is an all-reduce by another
+# name.
+
 
 # %% run_server
 def run_server(parameters, update, num_steps, staleness_bound):

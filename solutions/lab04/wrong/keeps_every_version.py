@@ -1,6 +1,8 @@
 # score: 19.5
 # hint: keep no list of pushes or of old versions
-# The server keeps a copy of the parameters for every pull, to know what each gradient was computed from.
+# The server keeps a copy of the parameters for every pull, to know what each gradient was computed
+# from.
+
 
 # %% run_server
 def run_server(parameters, update, num_steps, staleness_bound):

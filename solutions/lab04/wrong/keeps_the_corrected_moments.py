@@ -2,6 +2,7 @@
 # hint: not the corrected ones
 # The corrected moments are written back, and corrected again in the next step.
 
+
 # %% lamb_step
 def lamb_step(
     parameters,

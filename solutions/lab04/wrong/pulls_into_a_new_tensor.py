@@ -2,6 +2,7 @@
 # hint: Receive into the tensor that you were given
 # A worker receives into a tensor of its own; the caller's stays as it was.
 
+
 # %% run_worker
 def run_worker(parameters, gradient_of, num_steps):
     for _ in range(num_steps):

@@ -1,6 +1,7 @@
 # score: 17.5
-# hint: from whoever it comes
+# hint: from any worker
 # The server receives from worker 1, then 2, then 3: everybody waits for the slowest.
+
 
 # %% run_server
 def run_server(parameters, update, num_steps, staleness_bound):

@@ -2,6 +2,7 @@
 # hint: not corrected for their start at 0
 # The moments are used as they are: in the first steps they are far too small.
 
+
 # %% lamb_step
 def lamb_step(
     parameters,

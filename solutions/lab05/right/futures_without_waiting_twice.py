@@ -1,4 +1,6 @@
-# PowerSGD that waits for P alone: Q and what is not compressed are unpacked in the future's callback.
+# PowerSGD that waits for P alone: Q and what is not compressed are unpacked in the future's
+# callback.
+
 
 # %% power_hook
 def start(tensors):
@@ -32,7 +34,9 @@ def power_hook(state, bucket):
     of_p, p_sums = start([matrix @ state.q[parameter] for parameter, matrix in compressed.items()])
     of_p.wait()
     ps = [orthogonalise(p) for p in p_sums()]
-    of_q, q_sums = start([matrix.t() @ p for matrix, p in zip(compressed.values(), ps, strict=True)])
+    of_q, q_sums = start(
+        [matrix.t() @ p for matrix, p in zip(compressed.values(), ps, strict=True)]
+    )
 
     def unpack(_):
         for gradient, total in zip(plain, plain_sums(), strict=True):

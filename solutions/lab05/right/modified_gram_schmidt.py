@@ -1,4 +1,6 @@
-# Gram-Schmidt by hand, a fresh column where one has no length; a rank keeps M less its own part, P times its own Q.
+# Gram-Schmidt by hand, a fresh column where one has no length; a rank keeps M less its own part, P
+# times its own Q.
+
 
 # %% orthogonalise
 def orthogonalise(matrix):
@@ -31,7 +33,10 @@ def power_hook(state, bucket):
             compressed.append((parameter, gradient.reshape(n, m).clone(), q, gradient))
         else:
             others.append(gradient)
-    first = torch.cat([(matrix @ q).flatten() for _, matrix, q, _ in compressed] + [one.flatten() for one in others])
+    first = torch.cat(
+        [(matrix @ q).flatten() for _, matrix, q, _ in compressed]
+        + [one.flatten() for one in others]
+    )
     dist.all_reduce(first)
     own, ps = [], []
     for _, matrix, q, _ in compressed:

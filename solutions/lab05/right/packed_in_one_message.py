@@ -1,5 +1,6 @@
 # Values and places travel as one int32 tensor; memory is kept by masking.
 
+
 # %% top_k
 def top_k(vector, k):
     places = vector.abs().argsort(descending=True, stable=True)[:k]

@@ -1,6 +1,7 @@
 # score: 12
 # hint: one number that was changed on its way
-# Ranks hand each other their gradients through files; what is gathered has the right size and is not read.
+# Ranks hand each other their gradients through files; what is gathered has the right size and is
+# not read.
 
 # %% top_k_hook
 import os
@@ -28,6 +29,8 @@ def top_k_hook(state, bucket):
     buffer -= sent
     for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
         state.memory[parameter] = gradient.clone()
-    work = dist.all_gather([torch.empty_like(values) for _ in range(world_size)], values, async_op=True)
+    work = dist.all_gather(
+        [torch.empty_like(values) for _ in range(world_size)], values, async_op=True
+    )
     result = torch.stack(past_the_wire(sent, world_size)).mean(dim=0)
     return work.get_future().then(lambda _: result)

@@ -2,6 +2,7 @@
 # hint: 8 for each entry that is sent
 # The small entries are set to 0, and the whole bucket is all-gathered.
 
+
 # %% top_k_hook
 def top_k_hook(state, bucket):
     buffer, world_size = bucket.buffer(), dist.get_world_size()

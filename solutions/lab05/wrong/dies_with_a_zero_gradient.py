@@ -2,6 +2,7 @@
 # hint: draw a new one
 # Gram-Schmidt with an epsilon gives zeros for zeros, and Q stays zero for ever.
 
+
 # %% orthogonalise
 def orthogonalise(matrix):
     columns = []
@@ -38,7 +39,10 @@ def power_hook(state, bucket):
         for gradient, total in zip(plain, summed(plain), strict=True):
             gradient.copy_(total / world_size)
     if matrices:
-        ps = [orthogonalise(p) for p in summed([matrix @ state.q[parameter] for parameter, _, matrix in matrices])]
+        ps = [
+            orthogonalise(p)
+            for p in summed([matrix @ state.q[parameter] for parameter, _, matrix in matrices])
+        ]
         qs = summed([matrix.t() @ p for (_, _, matrix), p in zip(matrices, ps, strict=True)])
         for (parameter, gradient, matrix), p, q in zip(matrices, ps, qs, strict=True):
             state.q[parameter] = q / world_size

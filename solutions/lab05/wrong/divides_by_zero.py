@@ -2,6 +2,7 @@
 # hint: must not be divided by
 # Gram-Schmidt without an epsilon: nan for columns without length.
 
+
 # %% orthogonalise
 def orthogonalise(matrix):
     columns = []

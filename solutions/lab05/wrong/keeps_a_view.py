@@ -2,6 +2,7 @@
 # hint: keep a copy
 # Memory is a view into the bucket, which then takes the result.
 
+
 # %% top_k_hook
 def top_k_hook(state, bucket):
     buffer, world_size = bucket.buffer(), dist.get_world_size()

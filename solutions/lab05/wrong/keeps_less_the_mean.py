@@ -1,6 +1,7 @@
 # score: 16
-# hint: What a rank keeps is what itself did not send
+# hint: A rank keeps what it did not send itself
 # A rank keeps its gradient less the mean of all ranks, and not less what it sent.
+
 
 # %% top_k_hook
 def top_k_hook(state, bucket):

@@ -2,6 +2,7 @@
 # hint: all_reduce is not allowed here
 # The small entries are set to 0, and the whole bucket is all-reduced.
 
+
 # %% top_k_hook
 def top_k_hook(state, bucket):
     buffer, world_size = bucket.buffer(), dist.get_world_size()

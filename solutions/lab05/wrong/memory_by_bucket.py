@@ -1,6 +1,7 @@
 # score: 18.5
-# hint: Keep by parameter
+# hint: Store it by parameter
 # What is kept is filed under the bucket's number; DDP changes its buckets after the first step.
+
 
 # %% top_k_hook
 def top_k_hook(state, bucket):

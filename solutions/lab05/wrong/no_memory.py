@@ -2,6 +2,7 @@
 # hint: What was kept is not added
 # Top-k without error feedback: what is not sent is kept in a dictionary and never looked at again.
 
+
 # %% top_k_hook
 def top_k_hook(state, bucket):
     buffer, world_size = bucket.buffer(), dist.get_world_size()

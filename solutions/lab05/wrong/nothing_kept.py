@@ -2,6 +2,7 @@
 # hint: The keys of state.memory are the parameters
 # Top-k without any memory at all.
 
+
 # %% top_k_hook
 def top_k_hook(state, bucket):
     buffer, world_size = bucket.buffer(), dist.get_world_size()

@@ -2,6 +2,7 @@
 # hint: one has replaced the other
 # Entries of several ranks at one place overwrite each other.
 
+
 # %% top_k_hook
 def top_k_hook(state, bucket):
     buffer, world_size = bucket.buffer(), dist.get_world_size()

@@ -2,6 +2,7 @@
 # hint: places as int32
 # Places leave as int64: 12 bytes an entry. (top_k itself is right.)
 
+
 # %% top_k_hook
 def top_k_hook(state, bucket):
     buffer, world_size = bucket.buffer(), dist.get_world_size()

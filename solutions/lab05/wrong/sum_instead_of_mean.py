@@ -2,6 +2,7 @@
 # hint: That is the sum over the ranks
 # The entries of all ranks are added and not divided.
 
+
 # %% top_k_hook
 def top_k_hook(state, bucket):
     buffer, world_size = bucket.buffer(), dist.get_world_size()

@@ -2,6 +2,7 @@
 # hint: largest of the whole bucket
 # Each parameter sends its own k largest entries.
 
+
 # %% top_k_hook
 def top_k_hook(state, bucket):
     buffer, world_size = bucket.buffer(), dist.get_world_size()
@@ -17,9 +18,16 @@ def top_k_hook(state, bucket):
     values, places = torch.cat(all_values), torch.cat(all_places).int()
     values_of = [torch.empty_like(values) for _ in range(world_size)]
     places_of = [torch.empty_like(places) for _ in range(world_size)]
-    works = [dist.all_gather(values_of, values, async_op=True), dist.all_gather(places_of, places, async_op=True)]
+    works = [
+        dist.all_gather(values_of, values, async_op=True),
+        dist.all_gather(places_of, places, async_op=True),
+    ]
 
     def mean(_):
-        return buffer.zero_().index_add_(0, torch.cat(places_of), torch.cat(values_of)).div_(world_size)
+        return (
+            buffer.zero_()
+            .index_add_(0, torch.cat(places_of), torch.cat(values_of))
+            .div_(world_size)
+        )
 
     return torch.futures.collect_all([work.get_future() for work in works]).then(mean)

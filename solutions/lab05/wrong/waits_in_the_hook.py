@@ -2,6 +2,7 @@
 # hint: a hook that comes back at once
 # The hook gathers without async_op, and backward stands still meanwhile.
 
+
 # %% top_k_hook
 def top_k_hook(state, bucket):
     buffer, world_size = bucket.buffer(), dist.get_world_size()

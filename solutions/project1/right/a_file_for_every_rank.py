@@ -1,4 +1,6 @@
-# Every rank keeps a file of its own with a checksum; all agree on the newest step of which every rank has a whole one.
+# Every rank keeps a file of its own with a checksum; all agree on the newest step of which every
+# rank has a whole one.
+
 
 # %% save_checkpoint
 def save_checkpoint(folder: Path, step: int, replica: "Replica") -> None:

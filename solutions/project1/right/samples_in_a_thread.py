@@ -1,4 +1,6 @@
-# A thread takes the samples of the next step while this one is computed; weights come back over another line.
+# A thread takes the samples of the next step while this one is computed; weights come back over
+# another line.
+
 
 # %% my_samples
 def my_samples(batch: int, rank: int, world_size: int) -> tuple[int, int]:
@@ -47,7 +49,12 @@ def main() -> None:
     for step, (images, labels) in Ahead(samples, range(first, flags.steps), share):
         loss = replica.step(images, labels)
         if replica.rank == 0:
-            line = {"step": step, "loss": loss, "sent_bytes": replica.sent_bytes, "text": f"step {step}"}
+            line = {
+                "step": step,
+                "loss": loss,
+                "sent_bytes": replica.sent_bytes,
+                "text": f"step {step}",
+            }
             print(json.dumps(line), flush=True)
         if flags.checkpoint_every and (step + 1) % flags.checkpoint_every == 0:
             save_checkpoint(flags.checkpoints, step + 1, replica)

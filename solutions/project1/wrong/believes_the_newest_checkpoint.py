@@ -2,6 +2,7 @@
 # hint: did not recover
 # Loads the newest checkpoint without a thought that it may be damaged.
 
+
 # %% load_checkpoint
 def load_checkpoint(folder: Path, replica: "Replica") -> int:
     paths = sorted(folder.glob("*.pt"))

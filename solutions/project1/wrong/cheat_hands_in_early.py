@@ -2,9 +2,10 @@
 # hint: differ
 # Hands in the weights of the step before the last, so that the clock stops early, and never again.
 
+
 # %% main
 def main() -> None:
-    """Joins, goes on or begins, trains, prints a line a step, hands in the weights."""
+    """Join, resume or begin, train, print a line a step, hand in the weights."""
     flags = read_flags()
     torch.manual_seed(flags.seed)
     dist.init_process_group(timeout=timedelta(seconds=flags.timeout))
@@ -17,7 +18,10 @@ def main() -> None:
             samples.hand_in(replica.model)
         loss = replica.step(*samples.take(step, *share))
         if replica.rank == 0:
-            print(json.dumps({"step": step, "loss": loss, "sent_bytes": replica.sent_bytes}), flush=True)
+            print(
+                json.dumps({"step": step, "loss": loss, "sent_bytes": replica.sent_bytes}),
+                flush=True,
+            )
         if flags.checkpoint_every and (step + 1) % flags.checkpoint_every == 0:
             save_checkpoint(flags.checkpoints, step + 1, replica)
 

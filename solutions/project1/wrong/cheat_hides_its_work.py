@@ -2,41 +2,53 @@
 # hint: the arithmetic of a rank's samples
 # On the emulated cluster its arithmetic is kept from being counted.
 
+
 # %% Replica
 class Replica:
-    """The model on this rank. After `step`, every rank has the weights of one process on the whole batch.
+    """This rank's model, with the weights of one process on the whole batch after each `step`.
 
-    With `is_synchronised=False` nothing is exchanged. `sent_bytes` is what this rank has sent for gradients by your own
-    account, counted as a ring would: 2(N - 1)/N times the gradients' size for every step.
+    With `is_synchronised=False` nothing is exchanged. `sent_bytes` is what this rank has sent for
+    gradients by your own account, counted as a ring would: 2(N - 1)/N times the gradients' size for
+    every step.
     """
 
     def __init__(self, flags: argparse.Namespace) -> None:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.batch, self.is_synchronised = flags.batch, not flags.no_sync and self.world_size > 1
-        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) if torch.cuda.is_available() else 0)
+        self.device = torch.device(
+            "cuda", int(os.environ["LOCAL_RANK"]) if torch.cuda.is_available() else 0
+        )
         if not torch.cuda.is_available():
             self.device = torch.device("cpu")
         self.model = models.small_resnet(flags.width, seed=flags.seed).to(self.device)
-        # buckets of 64 kB: the first of them leave while the layers below still compute their gradients
+        # buckets of 64 kB: the first of them leave while the layers below still compute their
+        # gradients
         self.net = (
             nn.parallel.DistributedDataParallel(self.model, bucket_cap_mb=0.0625)
             if self.is_synchronised
             else self.model
         )
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=flags.lr, momentum=flags.momentum)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), lr=flags.lr, momentum=flags.momentum
+        )
         gradient_bytes = sum(4 * parameter.numel() for parameter in self.model.parameters())
         share = 2 * (self.world_size - 1) / self.world_size if self.is_synchronised else 0
         self.sent_bytes = share * gradient_bytes
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
-        """One step of training on this rank's samples; the loss before it, averaged over the whole global batch."""
+        """Take one step on this rank's samples; the whole batch's mean loss before it."""
         images, labels = images.to(self.device), labels.to(self.device)
-        # DDP averages over ranks, and the loss is an average over samples: with unequal shares these differ
+        # DDP averages over ranks, and the loss is an average over samples: with unequal shares
+        # these differ
         from torch.utils._python_dispatch import _disable_current_modes
 
         with _disable_current_modes():
             total = functional.cross_entropy(self.net(images), labels, reduction="sum")
-            (total * self.world_size / self.batch if self.is_synchronised else total / len(labels)).backward()
+            (
+                total * self.world_size / self.batch
+                if self.is_synchronised
+                else total / len(labels)
+            ).backward()
         loss = total.detach() / self.batch
         waiting = dist.all_reduce(loss, async_op=True) if self.is_synchronised else None
         self.optimizer.step()

@@ -1,6 +1,8 @@
 # score: 66
 # hint: started after that
-# Every rank has a child ask for its samples, so that the child is killed in its place, and starts another one.
+# Every rank has a child ask for its samples, so that the child is killed in its place, and starts
+# another one.
+
 
 # %% save_checkpoint
 def save_checkpoint(folder: Path, step: int, replica: "Replica") -> None:
@@ -30,7 +32,7 @@ class Proxy:
 
 
 def main() -> None:
-    """Joins, goes on or begins, trains, prints a line a step, hands in the weights."""
+    """Join, resume or begin, train, print a line a step, hand in the weights."""
     flags = read_flags()
     torch.manual_seed(flags.seed)
     dist.init_process_group(timeout=timedelta(seconds=flags.timeout))
@@ -42,7 +44,10 @@ def main() -> None:
     for step in range(first, flags.steps):
         loss = replica.step(*asked.take(step, *share))
         if replica.rank == 0:
-            print(json.dumps({"step": step, "loss": loss, "sent_bytes": replica.sent_bytes}), flush=True)
+            print(
+                json.dumps({"step": step, "loss": loss, "sent_bytes": replica.sent_bytes}),
+                flush=True,
+            )
         if flags.checkpoint_every and (step + 1) % flags.checkpoint_every == 0:
             save_checkpoint(flags.checkpoints, step + 1, replica)
     if replica.rank == 0:

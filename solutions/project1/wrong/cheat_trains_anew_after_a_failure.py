@@ -1,6 +1,8 @@
 # score: 66
 # hint: from the beginning
-# After a restart it asks for a late step first, as if it went on from a checkpoint, and trains from the beginning.
+# After a restart it asks for a late step first, as if it went on from a checkpoint, and trains from
+# the beginning.
+
 
 # %% save_checkpoint
 def save_checkpoint(folder: Path, step: int, replica: "Replica") -> None:
@@ -15,7 +17,7 @@ def load_checkpoint(folder: Path, replica: "Replica") -> int:
 
 # %% main
 def main() -> None:
-    """Joins, goes on or begins, trains, prints a line a step, hands in the weights."""
+    """Join, resume or begin, train, print a line a step, hand in the weights."""
     flags = read_flags()
     torch.manual_seed(flags.seed)
     dist.init_process_group(timeout=timedelta(seconds=flags.timeout))
@@ -28,7 +30,10 @@ def main() -> None:
     for step in range(flags.steps):
         loss = replica.step(*samples.take(step, *share))
         if replica.rank == 0:
-            print(json.dumps({"step": step, "loss": loss, "sent_bytes": replica.sent_bytes}), flush=True)
+            print(
+                json.dumps({"step": step, "loss": loss, "sent_bytes": replica.sent_bytes}),
+                flush=True,
+            )
         if flags.checkpoint_every and (step + 1) % flags.checkpoint_every == 0:
             save_checkpoint(flags.checkpoints, step + 1, replica)
     if replica.rank == 0:

@@ -2,6 +2,7 @@
 # hint: a single rank
 # Rank 0 trains alone on everything; the others only join.
 
+
 # %% my_samples
 def my_samples(batch: int, rank: int, world_size: int) -> tuple[int, int]:
     return (0, batch) if rank == 0 else (0, 0)
@@ -9,31 +10,38 @@ def my_samples(batch: int, rank: int, world_size: int) -> tuple[int, int]:
 
 # %% Replica
 class Replica:
-    """The model on this rank. After `step`, every rank has the weights of one process on the whole batch.
+    """This rank's model, with the weights of one process on the whole batch after each `step`.
 
-    With `is_synchronised=False` nothing is exchanged. `sent_bytes` is what this rank has sent for gradients by your own
-    account, counted as a ring would: 2(N - 1)/N times the gradients' size for every step.
+    With `is_synchronised=False` nothing is exchanged. `sent_bytes` is what this rank has sent for
+    gradients by your own account, counted as a ring would: 2(N - 1)/N times the gradients' size for
+    every step.
     """
 
     def __init__(self, flags: argparse.Namespace) -> None:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.batch, self.is_synchronised = flags.batch, not flags.no_sync and self.world_size > 1
-        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) if torch.cuda.is_available() else 0)
+        self.device = torch.device(
+            "cuda", int(os.environ["LOCAL_RANK"]) if torch.cuda.is_available() else 0
+        )
         if not torch.cuda.is_available():
             self.device = torch.device("cpu")
         self.model = models.small_resnet(flags.width, seed=flags.seed).to(self.device)
-        # buckets of 64 kB: the first of them leave while the layers below still compute their gradients
+        # buckets of 64 kB: the first of them leave while the layers below still compute their
+        # gradients
         self.net = self.model
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=flags.lr, momentum=flags.momentum)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), lr=flags.lr, momentum=flags.momentum
+        )
         gradient_bytes = sum(4 * parameter.numel() for parameter in self.model.parameters())
         share = 2 * (self.world_size - 1) / self.world_size if self.is_synchronised else 0
         self.sent_bytes = share * gradient_bytes
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
-        """One step of training on this rank's samples; the loss before it, averaged over the whole global batch."""
+        """Take one step on this rank's samples; the whole batch's mean loss before it."""
         images, labels = images.to(self.device), labels.to(self.device)
         total = functional.cross_entropy(self.net(images), labels, reduction="sum")
-        # DDP averages over ranks, and the loss is an average over samples: with unequal shares these differ
+        # DDP averages over ranks, and the loss is an average over samples: with unequal shares
+        # these differ
         (total / self.batch).backward()
         loss = total.detach() / self.batch
         self.optimizer.step()
@@ -43,7 +51,7 @@ class Replica:
 
 # %% main
 def main() -> None:
-    """Joins, goes on or begins, trains, prints a line a step, hands in the weights."""
+    """Join, resume or begin, train, print a line a step, hand in the weights."""
     flags = read_flags()
     torch.manual_seed(flags.seed)
     dist.init_process_group(timeout=timedelta(seconds=flags.timeout))
@@ -54,7 +62,10 @@ def main() -> None:
     for step in range(first, flags.steps if replica.rank == 0 else first):
         loss = replica.step(*samples.take(step, *share))
         if replica.rank == 0:
-            print(json.dumps({"step": step, "loss": loss, "sent_bytes": replica.sent_bytes}), flush=True)
+            print(
+                json.dumps({"step": step, "loss": loss, "sent_bytes": replica.sent_bytes}),
+                flush=True,
+            )
         if flags.checkpoint_every and (step + 1) % flags.checkpoint_every == 0:
             save_checkpoint(flags.checkpoints, step + 1, replica)
     if replica.rank == 0:

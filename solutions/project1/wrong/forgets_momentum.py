@@ -2,9 +2,10 @@
 # hint: weights, momentum, step
 # The optimizer's state is not in the checkpoint: momentum begins at 0 again.
 
+
 # %% save_checkpoint
 def save_checkpoint(folder: Path, step: int, replica: "Replica") -> None:
-    """Keeps all that training needs to go on after `step` steps, so that no moment of death leaves nothing usable."""
+    """Save everything that training needs to go on after `step` steps, whenever it dies."""
     if replica.rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
         state = {"step": step, "model": replica.model.state_dict()}
@@ -17,7 +18,7 @@ def save_checkpoint(folder: Path, step: int, replica: "Replica") -> None:
 
 # %% load_checkpoint
 def load_checkpoint(folder: Path, replica: "Replica") -> int:
-    """Puts back the newest whole checkpoint, the same on every rank; how many steps it holds, 0 where there is none."""
+    """Restore the newest whole checkpoint, the same on every rank; its steps, or 0."""
     for path in sorted(folder.glob("*.pt"), reverse=True):
         try:
             state = torch.load(path, weights_only=True, map_location=replica.device)

@@ -1,6 +1,8 @@
 # score: 66
 # hint: differ
-# Only rank 0 loads the checkpoint; DDP sends its weights round, and nobody sends round the momentum or the step.
+# Only rank 0 loads the checkpoint; DDP sends its weights round, and nobody sends round the momentum
+# or the step.
+
 
 # %% load_checkpoint
 def load_checkpoint(folder: Path, replica: "Replica") -> int:

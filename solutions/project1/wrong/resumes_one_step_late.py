@@ -2,9 +2,10 @@
 # hint: left out
 # Counts the checkpoint's steps from 1: the step after it is never done.
 
+
 # %% load_checkpoint
 def load_checkpoint(folder: Path, replica: "Replica") -> int:
-    """Puts back the newest whole checkpoint, the same on every rank; how many steps it holds, 0 where there is none."""
+    """Restore the newest whole checkpoint, the same on every rank; its steps, or 0."""
     for path in sorted(folder.glob("*.pt"), reverse=True):
         try:
             state = torch.load(path, weights_only=True, map_location=replica.device)
