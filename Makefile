@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
+SPREAD := --dist loadgroup --no-loadscope-reorder
 # what a fresh machine may lack, told before pip can fail in a hundred lines
 NO_PYTHON = Python 3.11 or newer is needed; found $$($(PYTHON) --version 2>&1). Name another one: make PYTHON=python3.12
 NO_VENV = Python cannot make virtual environments here; on Debian and Ubuntu: apt-get install python3-venv
@@ -32,10 +33,10 @@ notebooks: setup  ## build the notebooks of weeks/, solutions/ and labs/ from th
 	@$(BIN)/autograder build
 
 test: setup  ## run the tests
-	@$(BIN)/python -m pytest -n auto --dist worksteal
+	@$(BIN)/python -m pytest -n auto $(SPREAD)
 
 lessons: setup  ## run every week and every lab from top to bottom, and look at what they give
-	@$(BIN)/python -m pytest -n auto --dist loadfile -m lesson
+	@$(BIN)/python -m pytest -n auto $(SPREAD) -m lesson
 
 verify: setup  ## grade every known answer of every lab, right, wrong and cheating
 	@$(BIN)/autograder verify

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from cifar10 import write_cifar10
 from repository import ROOT
-from test_images import write_cifar10
 
 from autograder.authoring import programs
 from worldsize import bench
