@@ -3,12 +3,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
-# what a fresh machine may lack, told before pip can fail in a hundred lines
+UV := $(shell command -v uv)
+INSTALL := $(if $(UV),uv pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet --disable-pip-version-check)
+SPREAD := --dist loadgroup --no-loadscope-reorder
+# what a fresh machine may lack, said before pip can fail in a hundred lines
 NO_PYTHON = Python 3.11 or newer is needed; found $$($(PYTHON) --version 2>&1). Name another one: make PYTHON=python3.12
 NO_VENV = Python cannot make virtual environments here; on Debian and Ubuntu: apt-get install python3-venv
 NO_INSTALL = Packages could not be installed. Without network: connect, or point PIP_INDEX_URL or PIP_FIND_LINKS at a mirror. If pip speaks of a missing compiler above, install one (Debian and Ubuntu: apt-get install build-essential; macOS: xcode-select --install)
 
-.PHONY: help setup demo lab test lessons verify project lint notebooks bench netlab ray check
+# the oldest torch that is supported, on the newest Python that it is used with
+PYTHON312 ?= $(firstword $(wildcard $(shell pyenv root 2>/dev/null)/versions/3.12*/bin/python) python3.12)
+OLDEST := build/oldest
+
+.PHONY: help setup demo lab test lessons session reach verify project lint notebooks bench netlab ray check
+.PHONY: nightly oracles attacks coverage smoke parts
 help:  ## list what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -18,7 +26,7 @@ $(STAMP): pyproject.toml autograder/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(NO_PYTHON)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "$(NO_VENV)"; exit 1; }
 	@echo "Installing into $(VENV); the first time this takes a few minutes."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e ./autograder \
+	@$(INSTALL) -c constraints.txt -e '.[dev]' -e ./autograder \
 	  || { echo; echo "$(NO_INSTALL)"; exit 1; }
 	@touch $@
 
@@ -32,15 +40,21 @@ notebooks: setup  ## build the notebooks of weeks/, solutions/ and labs/ from th
 	@$(BIN)/autograder build
 
 test: setup  ## run the tests
-	@$(BIN)/python -m pytest -n auto --dist worksteal
+	@$(BIN)/python -m pytest -n auto $(SPREAD)
 
 lessons: setup  ## run every week and every lab from top to bottom, and look at what they give
-	@$(BIN)/python -m pytest -n auto --dist loadfile -m lesson
+	@$(BIN)/python -m pytest -n auto $(SPREAD) -m lesson
 
-verify: setup  ## grade every known answer of every lab, right, wrong and cheating
+session: setup  ## the tests and the lessons in one session, as CI runs them: lessons mostly wait
+	@$(BIN)/python -m pytest -n auto $(SPREAD) -m 'not netlab and not ray'
+
+reach: setup  ## grade every known answer by the checks that it can reach; by all checks where they changed
+	@BIN=$(BIN) .ci/reach
+
+verify: setup  ## grade every known answer of every lab by all checks, right, wrong and cheating
 	@$(BIN)/autograder verify
 
-project: setup  ## grade every known answer of project 1, one at a time, for their speed counts: nothing else may run
+project: setup  ## grade every known answer of project 1, one at a time; their speed counts, so nothing else may run
 	@$(BIN)/autograder verify project1
 
 lint: setup  ## ruff and pyright, and whether the built notebooks are up to date
@@ -52,11 +66,33 @@ lint: setup  ## ruff and pyright, and whether the built notebooks are up to date
 bench: setup  ## measure every figure that the project claims, into build/bench.json
 	@$(BIN)/python tests/bench
 
+parts: setup  ## run every part of `make bench` once at its smallest size, so that none breaks unseen
+	@$(BIN)/python tests/bench --smallest
+
 netlab: setup  ## real hosts on this machine against the emulator (Linux and root)
 	@$(BIN)/python -m worldsize.netlab
 
 ray: setup  ## install Ray, and grade a class on a cluster of it that is started here
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	@$(INSTALL) -c constraints.txt -e '.[ray]'
 	@$(BIN)/python -m pytest -m ray
 
-check: lint test lessons verify  ## what CI runs
+check: lint session reach parts  ## what CI runs
+
+nightly: verify project oracles attacks coverage bench smoke  ## all that takes longer than CI may; each part runs alone too
+
+oracles: setup  ## compute the quiz bank's answers by other means, on full samples
+	@$(BIN)/python -m pytest -n auto $(SPREAD) --nightly tests/quiz/test_quiz_bank.py
+
+attacks: setup  ## the attacks beside a process per core that burns time
+	@$(BIN)/python tests/bench/under_load.py $(BIN)/python -m pytest tests/autograder/judging/test_attacks.py
+
+coverage: setup  ## which share of each folder's lines the tests run, into build/coverage.json
+	@$(BIN)/python -m pytest -n auto $(SPREAD) --cov=worldsize --cov=autograder --cov-report=json:build/coverage.json
+	@$(BIN)/python tests/support/coverage_by_folder.py build/coverage.json
+
+smoke: setup  ## the library's tests with torch 2.11 on Python 3.12, where that is installed
+	@if ! $(PYTHON312) -c '' 2>/dev/null; then echo "Skipped: there is no Python 3.12 here (make smoke PYTHON312=PATH)."; exit 0; fi; \
+	  set -e; test -x $(OLDEST)/bin/python || $(PYTHON312) -m venv $(OLDEST); \
+	  grep -v '^torch==' constraints.txt > build/oldest.txt; \
+	  $(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c build/oldest.txt 'torch==2.11.*' -e '.[dev]'; \
+	  $(OLDEST)/bin/python -m pytest -n auto $(SPREAD) tests/library

@@ -1,12 +1,69 @@
-"""How many tests run at once, and that what they start can be interrupted."""
+"""How tests are spread over workers, the longest first, and that what they start can be interrupted."""
 
+from __future__ import annotations
+
+import json
 import os
+import re
 import signal
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+DURATIONS = Path(__file__).with_name("durations.json")
+FEWEST_S = 0.5  # what is quicker need not be planned
+_measured_s: Counter[str] = Counter()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under a shell's `&`; what tests start would inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_xdist_auto_num_workers(config):
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("worldsize")
+    group.addoption("--nightly", action="store_true", help="draw ten times as many samples")
+    group.addoption("--write-durations", action="store_true", help=f"write tests/{DURATIONS.name} from this whole run")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One more than there are cores: half of the tests' time is spent waiting, for ranks, kernels and browsers."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep tests that share a prepared fixture on one worker, and start the longest of these groups first."""
+    for item in items:
+        if shares_a_fixture(item) and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    if hasattr(config, "workerinput"):  # by hand, one after the other, the order of the files reads better
+        items[:] = longest_first(items, json.loads(DURATIONS.read_text()))
+
+
+def shares_a_fixture(item: pytest.Item) -> bool:
+    """True where a fixture of this test is kept for the other tests of its file."""
+    info = getattr(item, "_fixtureinfo", None)  # pytest has no public name for it
+    return info is not None and any(found[-1].scope == "module" for found in info.name2fixturedefs.values())
+
+
+def longest_first(items: list[pytest.Item], duration_s: Mapping[str, float]) -> list[pytest.Item]:
+    """The tests group by group, the groups by how long they took when they were last measured."""
+    groups: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        mark = item.get_closest_marker("xdist_group")
+        groups[mark.args[0] if mark else item.nodeid].append(item)
+    by_length = sorted(groups.values(), key=lambda group: -sum(duration_s.get(item.nodeid, 0) for item in group))
+    return [item for group in by_length for item in group]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add what this part of a test took, under its name without the group that xdist appends."""
+    _measured_s[re.sub(r"@[^\]]*$", "", report.nodeid)] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the durations of all tests, where that was asked for."""
+    config = session.config
+    if config.getoption("--write-durations") and not hasattr(config, "workerinput"):
+        rounded = {name: round(took_s, 1) for name, took_s in sorted(_measured_s.items()) if took_s >= FEWEST_S}
+        DURATIONS.write_text(json.dumps(rounded, indent=0) + "\n")

@@ -15,7 +15,7 @@ from graded_course import grade_course, run
 from nbgrader.api import Gradebook
 from tiny_lab import NAME, needs_jail, once
 
-pytestmark = needs_jail
+pytestmark = [needs_jail, pytest.mark.xdist_group("graded_course")]
 
 
 @pytest.fixture(scope="module")

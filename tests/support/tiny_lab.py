@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import shutil
 import subprocess
@@ -170,17 +169,14 @@ def answered(notebook: NotebookNode, cells: Mapping[str, str]) -> NotebookNode:
 
 
 def once(base: Path, name: str, make: Callable[[Path], None]) -> Path:
-    """A folder that `make` fills for all workers of this test run, whichever comes first."""
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder = shared / name
-    with open(shared / f"{name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            made = shared / f"{name}.made"
-            shutil.rmtree(made, ignore_errors=True)
-            made.mkdir(mode=0o700)
-            make(made)
-            made.rename(folder)
+    """The folder that `make` fills at its first use. Tests that share one belong to one `xdist_group`."""
+    folder = base / name
+    if not folder.exists():
+        made = base / f"{name}.made"
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(mode=0o700)
+        make(made)
+        made.rename(folder)
     return folder
 
 

@@ -106,6 +106,13 @@ def _compare_at(num_hosts: int, rate_mbit_s: float, delay_s: float, todo: Iterab
         return compare(lab, todo)
 
 
+def measured_again(result: Result) -> Result:
+    """The same case from hosts made anew, if they were faster than before."""
+    with Lab(result.num_hosts, result.rate_mbit_s, result.delay_s) as lab:
+        again = compare(lab, [(result.kind, result.size_bytes)])
+    return min(result, *again, key=lambda one: one.real_s)
+
+
 def median_error(results: Iterable[Result]) -> float:
     """The median of the errors' sizes, as a fraction."""
     return statistics.median(abs(one.error_fraction) for one in results)

@@ -22,6 +22,7 @@ from autograder.grading import audit_log
 from autograder.grading.replay import replay
 from autograder.judging.report import CheckResult, Outcome, Report
 
+pytestmark = pytest.mark.xdist_group("graded_course")
 _IMPORTS = f"{Path(__file__).parent} {ROOT / 'tests/support'}"  # where a process of its own finds this file
 LIMITS = audit_log.Limits(call_s=15, total_s=120, allow_untrusted=False)
 NAMES = {"assignment": "lab01", "student": "ada", "notebook": "lab01"}

@@ -137,7 +137,7 @@ class Graded:
         return (self.root / "feedback" / student / NAME / f"{NAME}.html").read_text()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def graded(tmp_path_factory):
     return Graded(once(tmp_path_factory.getbasetemp(), "graded_class", grade_class))
 

@@ -173,7 +173,12 @@ def declared(name: str) -> list[str]:
     return found[1].split(" or ")
 
 
-@pytest.mark.parametrize("name", sorted(set(ATTACKS) - set(SUBMISSIONS)))
+def with_its_batch(name: str):
+    """The attack, on the worker of those that are judged with it."""
+    return pytest.param(name, marks=pytest.mark.xdist_group(f"attacks_{batch_of(name)[0]}"))
+
+
+@pytest.mark.parametrize("name", [with_its_batch(name) for name in sorted(set(ATTACKS) - set(SUBMISSIONS))])
 def test_attack(grade, name):
     wanted = declared(name)
     report, left = grade(name)
@@ -207,7 +212,7 @@ def grade_class(root: Path) -> None:
     (root / "leftovers.json").write_text(json.dumps([*leftovers(marker), *found]))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def attacked_class(tmp_path_factory):
     return once(tmp_path_factory.getbasetemp(), "attacked_class", grade_class)
 

@@ -18,7 +18,7 @@ REFERENCE = programs.solved(ROOT / "solutions/project1/train.py")
 TASK = Task(num_steps=8, batch_size=16, width=4)
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def walls() -> None:
     if not probe().is_trusted:
         give_up("sandbox", "this machine gives no jail of namespaces")
