@@ -86,7 +86,9 @@ def test_a_lost_rank_is_told_as_such_and_who_waits_for_it():
 
 def test_a_slow_bridge_slows_the_collectives_within_its_node():
     faults = Faults([SlowLink("node0 bridge", factor=4.0)], hardware.PCIE_BOX_10GBE, 16)
-    expected = replace(hardware.PCIE_BOX_10GBE, bridge_bytes_per_s=hardware.PCIE_BOX_10GBE.bridge_bytes_per_s / 4)
+    bridge_bytes_per_s = hardware.PCIE_BOX_10GBE.bridge_bytes_per_s
+    assert bridge_bytes_per_s
+    expected = replace(hardware.PCIE_BOX_10GBE, bridge_bytes_per_s=bridge_bytes_per_s / 4)
     assert faults.cluster_of(range(4)) == expected
     assert faults.cluster_of(range(8, 12)) == hardware.PCIE_BOX_10GBE
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 _BACKWARD = "_engine_run_backward"  # the Python function round the C++ that runs backward
 
-Work: type[Any] = dist._Work  # what torch takes for the handle of a call, and can be subclassed in Python
+Work: type[Any] = dist._Work  # pyright: ignore[reportPrivateImportUsage]  # what torch takes for the handle of a call, and can be subclassed in Python
 
 
 def is_main_in_native_wait() -> bool:

@@ -56,7 +56,9 @@ def test_a_promise_that_is_part_of_another_is_not_taken_for_it():
     checks = [
         check("It holds.", Outcome.WRONG, name="check_a"),
         check("First. It holds.", Outcome.WRONG, name="check_b"),
-        check("C holds.", Outcome.SKIPPED, "Mend this one first: First. It holds.", name="check_c", blocked_by="check_b"),
+        check(
+            "C holds.", Outcome.SKIPPED, "Mend this one first: First. It holds.", name="check_c", blocked_by="check_b"
+        ),
     ]
     text = section(html([graded("check_total")], *checks), "todo")
     assert "Begin with this one: First. It holds." in text and "One more check waits for it." in text
