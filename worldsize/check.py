@@ -45,10 +45,10 @@ def expect_close(
     atol: float = 1e-5,
     picture: Callable[[], Drawn] | None = None,
 ) -> None:
-    """Nothing, when `actual` has the shape, dtype and values of `expected`.
+    """Raise CheckFailed unless `actual` has the shape, dtype and values of `expected`; a nan is never close.
 
     Raises:
-        CheckFailed: names `what`, and the element that is furthest off; a nan is never close.
+        CheckFailed: names `what`, and the element that is furthest off.
     """
     import torch
 

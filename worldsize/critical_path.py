@@ -30,20 +30,20 @@ class _Walk:
     """The way back in time: what has been passed is taken off the stacks, so all of it takes one pass."""
 
     def __init__(self, events: Sequence[Event]) -> None:
-        """Takes the events in order of their ends."""
+        """Take the events in order of their ends."""
         self._now_s = max((event.end_s for event in events), default=0.0)
         self._almost_s = _ALMOST * (self._now_s - min((event.start_s for event in events), default=0.0))
         self._parts = {id(part): parts for parts in operations(events) for part in parts}
         self._passed: set[int] = set()
         self._channels: dict[tuple[int, object], list[Event]] = defaultdict(list)  # rank and channel -> communication
-        self._waited: dict[object, list[Event]] = defaultdict(list)  # the same by what a wait tells of it
+        self._waited: dict[object, list[Event]] = defaultdict(list)  # the same by what a wait knows of it
         self._lives: dict[int, list[Event]] = defaultdict(list)  # rank -> what it did itself, or waited for
         self._wait_ends_s: dict[int, list[float]] = defaultdict(list)
         starts_s: dict[int, list[float]] = defaultdict(list)
         for event in events:
             if id(event) in self._parts:
                 self._channels[event.rank, channel(event)].append(event)
-                self._waited[_told(event)].append(event)
+                self._waited[_identity(event)].append(event)
                 starts_s[event.rank].append(event.start_s)
             elif event.kind == WAIT:
                 self._wait_ends_s[event.rank].append(event.end_s)
@@ -93,14 +93,14 @@ class _Walk:
 
     def _behind(self, event: Event) -> Event:
         """The communication that a wait waited for; any other event itself."""
-        known = self._waited.get(_told(event)) if event.kind == WAIT else None
+        known = self._waited.get(_identity(event)) if event.kind == WAIT else None
         place = bisect_right(known, event.end_s + self._almost_s, key=lambda e: e.end_s) if known else 0
         if known and place and known[place - 1].end_s >= event.start_s - self._almost_s:
             return known[place - 1]
         return event
 
     def _last_wait_within_s(self, event: Event) -> float:
-        """When the last wait inside a stretch of work ended, as under a mark round a whole step."""
+        """When the last wait inside a piece of work ended, such as a span round a whole step."""
         ends_s = self._wait_ends_s[event.rank] if event.is_work else []
         place = bisect_right(ends_s, event.end_s + self._almost_s)
         return ends_s[place - 1] if place else event.start_s
@@ -114,7 +114,7 @@ class _Walk:
         return best
 
     def _pass(self, event: Event | None) -> Event | None:
-        """Marks an event as passed; of communication, gives the part of the rank that came last."""
+        """The event, now marked as passed; of communication, the part of the rank that came last."""
         if event is None:
             return None
         parts = self._parts.get(id(event), [event])
@@ -126,7 +126,7 @@ class _Walk:
         return min((one for one in came if one.start_s == last_s), key=lambda one: one.rank)
 
 
-def _told(event: Event) -> object:
+def _identity(event: Event) -> object:
     return event.rank, event.name, event.group, event.sequence, event.peers
 
 

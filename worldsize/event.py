@@ -1,4 +1,4 @@
-"""What one rank did in one stretch of time, and which of these belong to one operation: pure data, no torch."""
+"""What one rank did in one interval of time, and which of these belong to one operation: pure data, no torch."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class SlowRank:
 
 @dataclass(frozen=True)
 class SlowLink:
-    """A part of the network that carries `factor` times less; by the name that `Cluster.route(src, dst).hops` gives it.
+    """A hop that carries `factor` times less, by its name in `Cluster.route(src, dst).hops`, such as `gpu0 out`.
 
     Drawn by `seed` where `hop` is None: one that the ranks' ring goes over. A collective goes at the pace of the
     slowest link that its ring crosses.
@@ -64,7 +64,7 @@ class SlowLink:
 
 @dataclass(frozen=True)
 class _AtAMoment:
-    """What befalls a rank once it has posted `after_calls` operations; `seed` draws what is None, calls below 100."""
+    """A fault of a rank once it has posted `after_calls` operations; `seed` draws what is None, calls below 100."""
 
     rank: int | None = None
     after_calls: int | None = None
@@ -86,7 +86,7 @@ class LostRank(_AtAMoment):
 
 
 class SilentError(_AtAMoment):
-    """One number changes its sign on its way out of a rank, once, and nobody is told.
+    """One number changes its sign on its way out of a rank, once, without a sign of it.
 
     It is in the first operation that carries the rank's data once it has posted `after_calls`. `seed` draws what is
     None, calls below 100, and which number it is.
@@ -120,19 +120,19 @@ class Faults:
         self._errors = [fault for fault in drawn if isinstance(fault, SilentError)]
         self._paces = [(fault, random.Random(fault.seed)) for fault in drawn if isinstance(fault, SlowRank)]
 
-    def stretch(self, rank: int, duration_s: float) -> float:
-        """The seconds that a piece of a rank's work takes, which takes `duration_s` where nothing is wrong."""
+    def slowed_s(self, rank: int, duration_s: float) -> float:
+        """The seconds that a piece of a rank's work takes, of `duration_s` where nothing is wrong."""
         for fault, chance in self._paces:
             if fault.rank == rank and duration_s and chance.random() < fault.share:
                 duration_s *= fault.factor
         return duration_s
 
     def is_lost(self, rank: int, num_calls: int) -> bool:
-        """True when this rank is gone before it posts its next operation, after so many."""
+        """True when this rank, which has posted `num_calls` operations, is gone before its next."""
         return any(fault.rank == rank and num_calls >= (fault.after_calls or 0) for fault in self._lost)
 
     def spoil(self, rank: int, num_calls: int, num_items: int, body: bytes) -> bytes:
-        """What leaves a rank of these bytes, after so many calls; a silent error happens once."""
+        """What leaves a rank of these bytes once it has posted `num_calls` operations; a silent error happens once."""
         for fault in self._errors:
             if num_items and body and fault.rank == rank and num_calls >= (fault.after_calls or 0):
                 self._errors.remove(fault)

@@ -4,7 +4,7 @@ Sources, read in 2026: gloo (pytorch/gloo and facebookincubator/gloo on GitHub) 
 broadcast.cc, barrier.cc, gather.cc, scatter.cc, alltoall.cc and transport/tcp/pair.cc; which of them torch calls stands
 in torch/csrc/distributed/c10d/ProcessGroupGloo.cpp.
 
-Every message is a rendezvous (pair.cc): the receiver tells the sender that it is ready, then the data goes. A small
+Every message is a rendezvous (pair.cc): the receiver reports that it is ready, then the data goes. A small
 send therefore takes two ways, and so `latency_s` of a link, the time of a small send, is two ways here. What a rank
 sends goes out in order, so word that it is ready waits behind data that it sent before. Not modelled: adding up and
 copying, tensors of fewer elements than segments, other traffic. All-gather and all-to-all post their sends first; where
@@ -105,7 +105,7 @@ def _segments(size_bytes: float, num_ranks: int) -> tuple[int, float]:
 
 
 def _ring_s(num_segments: int, segment_bytes: float, links: _Links) -> float:
-    """The seconds in which every rank passes on so many segments, two under way at a time.
+    """The seconds in which every rank passes on this many segments, two under way at a time.
 
     All ranks do the same at the same time, so one stands for all. A segment is posted when the last but one has come,
     and the word that it may be sent goes out behind the segment before it.

@@ -1,4 +1,4 @@
-"""Stretches of time, in order and apart: when something was under way, whatever overlapped."""
+"""Intervals of time, in order and apart: when something was under way, whatever overlapped."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from worldsize.event import COMMUNICATION, WAIT, Event
 
-Stretches = list[tuple[float, float]]  # from and until, in seconds
+Intervals = list[tuple[float, float]]  # from and until, in seconds
 
 
-def under_way(events: Iterable[Event]) -> Stretches:
+def under_way(events: Iterable[Event]) -> Intervals:
     """When any of these events is under way."""
-    found: Stretches = []
+    found: Intervals = []
     for start_s, end_s in sorted((event.start_s, event.end_s) for event in events if event.end_s > event.start_s):
         if found and start_s <= found[-1][1]:
             found[-1] = found[-1][0], max(found[-1][1], end_s)
@@ -20,22 +20,22 @@ def under_way(events: Iterable[Event]) -> Stretches:
     return found
 
 
-def working(events: Sequence[Event]) -> Stretches:
+def working(events: Sequence[Event]) -> Intervals:
     """When the rank of these events works: anything but communication is under way, and it does not wait."""
     return without(under_way(e for e in events if e.is_work), under_way(e for e in events if e.kind == WAIT))
 
 
-def exposed(events: Sequence[Event]) -> Stretches:
+def exposed(events: Sequence[Event]) -> Intervals:
     """When the rank of these events communicates and does not work."""
     communication = under_way(event for event in events if event.kind == COMMUNICATION)
     return without(communication, working(events)) if communication else []
 
 
-def without(stretches: Stretches, others: Stretches) -> Stretches:
+def without(intervals: Intervals, others: Intervals) -> Intervals:
     """What is left of the first outside the second."""
-    left: Stretches = []
+    left: Intervals = []
     place = 0
-    for start_s, end_s in stretches:
+    for start_s, end_s in intervals:
         while place < len(others) and others[place][1] <= start_s:
             place += 1
         at = place
@@ -49,6 +49,6 @@ def without(stretches: Stretches, others: Stretches) -> Stretches:
     return left
 
 
-def length_s(stretches: Stretches) -> float:
+def length_s(intervals: Intervals) -> float:
     """Seconds in all."""
-    return sum(end_s - start_s for start_s, end_s in stretches)
+    return sum(end_s - start_s for start_s, end_s in intervals)

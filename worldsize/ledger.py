@@ -70,10 +70,10 @@ class Table:
 
 
 def predict(name: str, value: float | None, unit: str = "", path: str | os.PathLike[str] = FILE_NAME) -> None:
-    """Nothing; commits your prediction of `name`, or records that there is none when `value` is None.
+    """Commit your prediction of `name`, or note that there is none yet when `value` is None.
 
     Raises:
-        ValueError: the value is no number, or the result is already known and the prediction would change.
+        ValueError: the value is not a number, or the result is already known and the prediction would change.
     """
     entries = _read(path)
     entry = entries.setdefault(name, Entry(unit=unit))
@@ -95,7 +95,7 @@ def predict(name: str, value: float | None, unit: str = "", path: str | os.PathL
 
 
 def result(name: str, value: float, unit: str = "", path: str | os.PathLike[str] = FILE_NAME) -> None:
-    """Nothing; records what was computed or measured. From then on the prediction cannot be changed."""
+    """Record what was computed or measured. From then on the prediction cannot be changed."""
     entries = _read(path)
     entry = entries.setdefault(name, Entry())
     entry.result, entry.unit = _number(name, value), unit or entry.unit
@@ -140,7 +140,7 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Entry]:
 def _checked(fields: dict[str, Any]) -> dict[str, Any]:
     numbers = [fields.get("prediction"), fields.get("result")]
     if not all(number is None or isinstance(number, int | float) for number in numbers):
-        raise ValueError("a prediction or result is no number")
+        raise ValueError("a prediction or result is not a number")
     return fields
 
 

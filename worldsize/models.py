@@ -27,7 +27,7 @@ def vision_net(width: int = 16, num_classes: int = 10, seed: int = 0) -> nn.Sequ
 def small_resnet(width: int = 16, num_classes: int = 10, seed: int = 0, channels: int = 1) -> nn.Sequential:
     """A residual network for (B, channels, H, H) images, H a multiple of 4, that gives (B, num_classes) logits.
 
-    Its normalisation looks at one sample at a time (GroupNorm), so that a batch which is split over ranks gives the
+    Its normalisation looks at one sample at a time (GroupNorm), so that a batch that is split over ranks gives the
     gradients of the whole one. The same seed gives the same weights; the caller's random state is left as it was.
     """
     with torch.random.fork_rng(devices=[]):
@@ -46,7 +46,7 @@ def small_resnet(width: int = 16, num_classes: int = 10, seed: int = 0, channels
 class _Residual(nn.Module):
     """Two convolutions and a way round them (He et al. 2016, "Identity Mappings in Deep Residual Networks").
 
-    Smooth in every place: where ReLU bends, the rounding of a sum in another order grows a thousandfold in 20 steps.
+    Smooth everywhere: where ReLU bends, the rounding of a sum in another order grows a thousandfold in 20 steps.
     """
 
     def __init__(self, channels: int, out_channels: int, stride: int = 1) -> None:

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class Alive(TorchDispatchMode):
-    """Counts the bytes of the tensors that are alive at once: those given, and what operations make inside `with`.
+    """The bytes of the tensors that are alive at once: those given, and what operations make inside `with`.
 
     A tensor counts until nothing holds it, views count once, and what an autograd graph has saved counts too.
     `most_bytes` is the most so far, in bytes.

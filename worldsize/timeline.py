@@ -22,7 +22,7 @@ class Timeline:
     inside a span of its own. What is under way twice at a time counts once, everywhere.
     """
 
-    events: list[Event] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list[Event])
 
     @property
     def num_ranks(self) -> int:
@@ -54,7 +54,7 @@ class Timeline:
 
         In an emulated run all of them; of a broadcast or a reduction to one rank, which send less on some ranks, what
         the busiest rank sends. In a real one those of its sends alone: what a collective sends is decided
-        inside the backend, which does not tell.
+        inside the backend, which does not report it.
         """
         return sum(e.sent_bytes for e in self.events if e.rank == rank and e.kind == COMMUNICATION)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from worldsize.draw.block_styles import in_order
 from worldsize.event import COMMUNICATION, SPANS, WAIT, Event
-from worldsize.intervals import Stretches, exposed, length_s, under_way, without, working
+from worldsize.intervals import Intervals, exposed, length_s, under_way, without, working
 from worldsize.timeline import Timeline
 
 
@@ -43,7 +43,7 @@ class TimelineContent:
         """True when any rank communicates."""
         return COMMUNICATION in self.kinds
 
-    def share(self, stretches: Mapping[int, Stretches]) -> float:
+    def share(self, stretches: Mapping[int, Intervals]) -> float:
         """The fraction of the ranks' time that these stretches take."""
         total_s = len(self.of_rank) * self.length_s
         return sum(map(length_s, stretches.values())) / total_s if total_s else 0.0

@@ -19,7 +19,7 @@ from worldsize.draw.palette import IDLE, INK
 from worldsize.draw.picture import SCREEN_DPI
 from worldsize.draw.timeline_content import TimelineContent
 from worldsize.event import COMMUNICATION, WAIT, Event
-from worldsize.intervals import Stretches
+from worldsize.intervals import Intervals
 
 BUBBLE = {"facecolor": IDLE, "edgecolor": "#CBCBCB", "hatch": "////", "linewidth": 0}
 UNDERLINE_PX = 2
@@ -65,7 +65,7 @@ class Panel:
     def _place(self, event: Event) -> Place:
         return self.row_of[event.rank], self.busy.lane_of[event.stream], event.start_s, event.end_s
 
-    def _places(self, stretches: Mapping[int, Stretches], lanes: Iterable[int]) -> list[Place]:
+    def _places(self, stretches: Mapping[int, Intervals], lanes: Iterable[int]) -> list[Place]:
         lanes = list(lanes)
         return [(self.row_of[rank], lane, *one) for rank, found in stretches.items() for lane in lanes for one in found]
 

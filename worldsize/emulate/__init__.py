@@ -22,7 +22,7 @@ def elapsed() -> float:
 
 
 def spend(duration_s: float) -> None:
-    """Lets this rank work for `duration_s` seconds: of virtual time on an emulated cluster, otherwise asleep.
+    """Let this rank work for `duration_s` seconds: of virtual time on an emulated cluster, otherwise asleep.
 
     Raises:
         ValueError: the duration is negative.
@@ -37,5 +37,5 @@ def spend(duration_s: float) -> None:
 
 
 def _client() -> Any:
-    backend = sys.modules.get("worldsize.emulate.backend")  # which needs torch, and is there in ranks alone
+    backend = sys.modules.get("worldsize.emulate.backend")  # it needs torch, and only ranks import it
     return None if backend is None else backend.client()

@@ -1,6 +1,6 @@
 """A rank's side of the emulated cluster: a process group whose every call goes to the conductor."""
 
-# torch's own signatures name these parameters in three ways, by version; it passes them by place
+# the names of these parameters differ between versions of torch, which passes them by position
 # pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ class Group(dist.ProcessGroup):
     # messages
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
-        """Sends one tensor."""
+        """Send one tensor."""
         return self._post("send", tensors, [], peer=self._global(dst), tag=operator.index(tag))
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
-        """Receives one tensor."""
+        """Receive one tensor."""
         return self._post("recv", [], tensors, peer=self._global(src), tag=operator.index(tag))
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
-        """Receives one tensor from the rank that sent first in virtual time."""
+        """Receive one tensor from the rank that sent first in virtual time."""
         work = self._post("recv", [], tensors, peer=None, tag=operator.index(tag))
         work.source_group = self.ranks
         return work
@@ -89,26 +89,26 @@ class Group(dist.ProcessGroup):
     # collectives
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        """Reduces tensors over the group, in place."""
+        """Reduce tensors over the group, in place."""
         return self._post("all_reduce", tensors, tensors, reduction=_name_of(opts.reduceOp if opts else None))
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        """The same of several tensors at once."""
+        """Reduce several tensors at once."""
         return self.allreduce(tensors, opts)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        """Gives everybody the root's tensor."""
+        """Give every rank the root's tensor."""
         root = self._global(opts.rootRank)
         return self._post("broadcast", tensors, tensors, peer=root)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        """Reduces to the root."""
+        """Reduce to the root."""
         return self._post(
             "reduce", tensors, tensors, peer=self._global(opts.rootRank), reduction=_name_of(opts.reduceOp)
         )
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
-        """Gives everybody the tensors of all."""
+        """Give every rank the tensors of all."""
         return self._post("all_gather", inputs, outputs[0], result=outputs)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
@@ -126,7 +126,7 @@ class Group(dist.ProcessGroup):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
-        """Reduces, and gives everybody a part."""
+        """Reduce, and give every rank its part."""
         splits = [one.numel() for one in inputs[0]]
         name = _name_of(opts.reduceOp if opts else None)
         return self._post("reduce_scatter", inputs[0], outputs, splits=splits, reduction=name)
@@ -151,17 +151,17 @@ class Group(dist.ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Work:
-        """Gives the root the tensors of all."""
+        """Give the root the tensors of all."""
         return self._post("gather", inputs, outputs[0] if outputs else [], peer=self._global(opts.rootRank))
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Work:
-        """Gives everybody one of the root's tensors."""
+        """Give every rank one of the root's tensors."""
         mine = inputs[0] if inputs else []
         splits = [one.numel() for one in mine]
         return self._post("scatter", mine, outputs, peer=self._global(opts.rootRank), splits=splits)
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
-        """Gives each rank a tensor of each."""
+        """Give each rank one tensor from each."""
         return self._post("all_to_all", inputs, outputs, splits=[one.numel() for one in inputs])
 
     def all_to_all_single(
@@ -180,7 +180,7 @@ class Group(dist.ProcessGroup):
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None) -> Work:
-        """Waits for all."""
+        """Wait for all."""
         return self._post("barrier", [], [])
 
 
@@ -235,7 +235,7 @@ def _dtype_of(tensors: Sequence[torch.Tensor], reduction: str) -> str:
         return ""
     (dtype,) = dtypes
     if reduction == "AVG" and not (dtype.is_floating_point or dtype.is_complex):
-        raise ValueError(f"a mean of {dtype} is no {dtype}: reduce by SUM and divide, or convert first")
+        raise ValueError(f"a mean of {dtype} is not {dtype}: reduce by SUM and divide, or convert first")
     if reduction in _OF_BITS and (dtype.is_floating_point or dtype.is_complex):
         raise ValueError(f"{reduction} is for integers, and these tensors are {dtype}")
     return str(dtype).removeprefix("torch.")
@@ -247,10 +247,10 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
 
 
 def _fill(outputs: Sequence[torch.Tensor], body: bytes, may_be_less: bool) -> None:
-    """Copies the bytes into the tensors, one after the other; no bytes leave them as they are.
+    """Copy the bytes into the tensors, one after the other; leave them as they are when there are none.
 
     Raises:
-        ValueError: they do not fit; a message may be shorter than what it is received in, as on Gloo.
+        ValueError: they do not fit; a message may be shorter than its receiver's tensors, as on Gloo.
     """
     wanted = sum(output.nbytes for output in outputs)
     if body and (len(body) > wanted or (len(body) < wanted and not may_be_less)):

@@ -16,10 +16,10 @@ _MOVE_NOTHING = frozenset({"empty", "empty_like", "empty_permuted", "empty_strid
 
 
 class Meter:
-    """No work costs anything."""
+    """A meter by which work costs nothing."""
 
     def start(self) -> None:
-        """Begins to count in this thread."""
+        """Begin to count in this thread."""
 
     def take_s(self) -> float:
         """The virtual seconds since this was last asked."""
@@ -27,13 +27,13 @@ class Meter:
 
 
 class MeasuredMeter(Meter):
-    """The CPU time of this process, times `scale`."""
+    """A meter of the CPU time of this process, times `scale`."""
 
     def __init__(self, scale: float) -> None:
         self._scale, self._taken_s = scale, 0.0
 
     def start(self) -> None:
-        """Begins to count: what it took to join is not the rank's own work."""
+        """Begin to count: what it took to join is not the rank's own work."""
         self._taken_s = time.process_time()
 
     def take_s(self) -> float:
@@ -56,7 +56,7 @@ class FlopsMeter(Meter, TorchDispatchMode):
         self._total_s = 0.0
 
     def start(self) -> None:
-        """Begins to count in this thread."""
+        """Begin to count in this thread."""
         self.__enter__()
 
     def take_s(self) -> float:

@@ -1,7 +1,7 @@
 """The conductor: matches what ranks post, moves and reduces the data, and keeps the record that time is made of.
 
 It never waits and never looks at a clock: data moves as soon as all who take part have posted, and what each rank did
-in which order is kept for `clockwork`, which prices it afterwards. Two things do depend on virtual time: a rank that
+in which order is kept for `simulator`, which prices it afterwards. Two things do depend on virtual time: a rank that
 asks what time it is, and one that receives from any rank. They wait until nothing else can move; then the earliest in
 virtual time goes first, and no later one can change what it saw.
 """
@@ -43,12 +43,12 @@ class Post:
 
 @dataclass
 class Reply:
-    """What goes back to a rank: the bytes that its post has earned."""
+    """What goes back to a rank: the bytes that answer its post."""
 
     rank: int
     number: int
     body: bytes
-    src: int | None = None  # who sent it, to a rank that would take it from any
+    src: int | None = None  # the sender, for a rank that receives from any
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Conductor:
         self._num_posted: dict[tuple[str, int], int] = defaultdict(int)
 
     def note(self, rank: int, steps: Iterable[Step]) -> None:
-        """Takes what a rank did since it last spoke."""
+        """Take what a rank did since its last message."""
         self.steps[rank].extend(steps)
 
     def post(self, post: Post) -> list[Reply]:
@@ -86,14 +86,14 @@ class Conductor:
 
         Raises:
             Forbidden: the run does not allow this operation.
-            ValueError: the rank asks for the time and has not been told it yet.
+            ValueError: the rank asks for the time while it still waits for an answer.
         """
         if self.allow is not None and post.op not in (*self.allow, ASK):
             raise Forbidden(refusal(post.op, self.allow))
         if post.op == ASK:
             if post.rank in self._asks:
                 raise ValueError(
-                    "the time is asked for while it is being asked for: one thread of a rank may ask at once"
+                    "a rank asks for the time in two threads at once; ask in one thread of a rank at a time"
                 )
             self._open.add((post.rank, post.number))
             self._asks[post.rank] = post
@@ -108,12 +108,12 @@ class Conductor:
         return self._post_collective(post)
 
     def wait(self, rank: int, number: int) -> None:
-        """Notes that a rank can do nothing until this post of its has a reply."""
+        """Note that a rank can do nothing until this post has a reply."""
         if (rank, number) in self._open:
             self._waiting.setdefault(rank, set()).add(number)
 
     def leave(self, rank: int) -> None:
-        """Notes that a rank posts no more."""
+        """Note that a rank posts no more."""
         self._over.add(rank)
 
     @property
@@ -128,7 +128,7 @@ class Conductor:
 
     @property
     def depends_on_time(self) -> bool:
-        """True while some rank waits for what only virtual time can tell."""
+        """True while some rank waits for what only virtual time decides."""
         return bool(self._asks or self._open_recvs)
 
     def decide(self, clocks: Clocks) -> list[Reply]:
@@ -190,7 +190,7 @@ class Conductor:
         posts[post.rank] = post
         self._open.add((post.rank, post.number))
         if len(posts) < len(post.ranks) or len({_signature(one) for one in posts.values()}) > 1:
-            return []  # calls that do not match are never answered: the ranks wait, and the hang is explained
+            return []  # calls that do not match get no answer: the ranks wait, and the hang is explained
         del self._collectives[post.group, sequence]
         ordered = [posts[rank] for rank in post.ranks]
         size_bytes = max(len(one.body) for one in ordered)

@@ -1,4 +1,4 @@
-"""The launcher's side of an emulated run: a socket to every rank, the conductor between them, clockwork at the end."""
+"""The launcher's side of an emulated run: a socket to every rank, the conductor, and the simulator."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class _Line:
         self.outgoing: deque[memoryview] = deque()
         self.groups: dict[str, tuple[int, ...]] = {}
         self.open_bytes: dict[int, int] = {}  # posts without an answer
-        self.num_posts = self.num_calls = self.num_steps = 0  # who asks for the time posts, and calls nothing
+        self.num_posts = self.num_calls = self.num_steps = 0  # a question for the time is a post and no call
         self.is_full = False
 
 
 class Emulation:
-    """The wire of a run on an emulated cluster.
+    """The launcher's side of a run on an emulated cluster.
 
     Raises:
-        ValueError: the cluster is not known or has too few GPUs, `allow` names an operation that there is not, or
-            `compute` is not one of flops, measured, none, nor a number from 0 up.
+        ValueError: the cluster is not known or has too few GPUs, `allow` names an unknown operation, or `compute` is
+            neither one of flops, measured and none nor a number from 0 up.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Emulation:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What every rank is told of it."""
+        """The fields of every rank's job that describe it."""
         gpu = self._cluster.gpu
         compute = {
             "kind": self._compute,
@@ -111,14 +111,14 @@ class Emulation:
         return self._lines[rank].theirs.fileno()
 
     def listen(self, selector: selectors.BaseSelector, on_fault: Callable[[int, str, str], None]) -> None:
-        """Hears the ranks from now on; each has its end. How one fails here is told to `on_fault`: a kind, a reason."""
+        """Serve the ranks from now on; each has its end. `on_fault` gets the rank that fails here, a kind, a reason."""
         self._selector, self._on_fault = selector, on_fault
         for line in self._lines:
             line.theirs.close()
             selector.register(line.ours, selectors.EVENT_READ, lambda line=line: self._serve(line))
 
     def leave(self, rank: int) -> None:
-        """Notes that a rank posts no more."""
+        """Note that a rank posts no more."""
         self._conductor.leave(rank)
         self._decide()
 
@@ -130,7 +130,7 @@ class Emulation:
         return pricing.price(op, size_bytes, ranks, self._faults.cluster_of(ranks))
 
     def _decide(self) -> None:
-        """Answers what depends on virtual time, once nothing else can move."""
+        """Answer what depends on virtual time, once nothing else can move."""
         conductor = self._conductor
         if conductor.depends_on_time and not self._is_hurrying:
             self._is_hurrying = True
@@ -141,7 +141,7 @@ class Emulation:
                 self._answer(reply)
 
     def _watch(self, line: _Line, is_full: bool) -> None:
-        """Hears a rank from now on, and while it is full also when it can take more."""
+        """Listen to a rank from now on, and while it is full also for when it can take more."""
         assert self._selector
         line.is_full = is_full
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if is_full else 0)
@@ -165,7 +165,7 @@ class Emulation:
         try:
             for header, body in line.inbox.feed(data):
                 self._take(line.rank, header, body)
-            self._decide()  # after all of them, for it may take a second: whoever watches the time comes in between
+            self._decide()  # after all of them: it may take a second, and the launcher watches the time in between
         except Exception as error:  # a rank may post anything, and it must not become the launcher's fault
             self._selector.unregister(line.ours)
             self._on_fault(line.rank, "a planned loss" if isinstance(error, Lost) else "broken message", str(error))
@@ -187,19 +187,19 @@ class Emulation:
 
     def _take_post(self, line: _Line, header: dict[str, Any], sent: bytes) -> None:
         post = _post_of(line, header, sent, len(self._lines))
-        body = sent if post.op == ASK else self._befall(line, post)
+        body = sent if post.op == ASK else self._with_faults(line, post)
         line.num_posts += 1
         line.open_bytes[post.number] = len(sent)
         self._held_bytes += len(sent)
         if self._held_bytes > self._max_held_bytes:
             raise ValueError(f"more than {self._max_held_bytes} bytes that nobody takes")
-        self._conductor.note(line.rank, [Step(POST, post.number)])  # what moves data is not left to a rank to tell
+        self._conductor.note(line.rank, [Step(POST, post.number)])  # a rank's word is not taken for what moves data
         if body is not sent:
             post = replace(post, body=body)
         for reply in self._conductor.post(post):
             self._answer(reply)
 
-    def _befall(self, line: _Line, post: Post) -> bytes:
+    def _with_faults(self, line: _Line, post: Post) -> bytes:
         """What leaves the rank in place of the operation's data.
 
         Raises:
@@ -217,7 +217,7 @@ class Emulation:
             raise ValueError(f"a step of kind {kind!r:.80} that takes {duration_s:g} s")
         if kind == WAIT and not 0 < int(number) <= line.num_posts:
             raise ValueError(f"a wait for post {number!r:.80} of {line.num_posts}")
-        return Step(kind, int(number), self._faults.stretch(line.rank, duration_s), str(name)[:80], str(work)[:80])
+        return Step(kind, int(number), self._faults.slowed_s(line.rank, duration_s), str(name)[:80], str(work)[:80])
 
     def _answer(self, reply: Reply) -> None:
         self._held_bytes -= self._lines[reply.rank].open_bytes.pop(reply.number)
@@ -236,7 +236,7 @@ class Emulation:
             except BlockingIOError:
                 self._watch(line, is_full=True)
                 return
-            except OSError:  # the rank is gone, which the nursery tells
+            except OSError:  # the rank is gone, which the forkserver reports
                 self._held_bytes -= sum(map(len, line.outgoing))
                 line.outgoing.clear()
                 return
@@ -249,7 +249,7 @@ class Emulation:
             self._watch(line, is_full=False)
 
     def close(self) -> None:
-        """Closes every socket."""
+        """Close every socket."""
         for line in self._lines:
             line.theirs.close()
             line.ours.close()
@@ -259,7 +259,7 @@ def _post_of(line: _Line, header: dict[str, Any], body: bytes, world_size: int) 
     """The post in a message.
 
     Raises:
-        ValueError, TypeError, KeyError: it is none that a rank's own backend would send.
+        ValueError, TypeError, KeyError: a rank's own backend would not send it.
     """
     group = str(header["group"])
     if "ranks" in header:
@@ -280,7 +280,7 @@ def _post_of(line: _Line, header: dict[str, Any], body: bytes, world_size: int) 
     )
     members = set(post.ranks)
     is_known = members <= set(range(world_size)) and len(members) == len(post.ranks) and post.rank in members
-    is_to_itself = post.op in ("send", "recv") and post.peer == post.rank  # which no way on a cluster leads to
+    is_to_itself = post.op in ("send", "recv") and post.peer == post.rank  # a cluster has no route for it
     if post.op != ASK and not (is_known and post.peer in (None, *members) and not is_to_itself):
         raise ValueError(f"{post.op:.80} among {post.ranks!s:.80}, of rank {line.rank} with {post.peer}")
     if post.number != line.num_posts + 1:

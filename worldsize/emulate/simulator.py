@@ -1,10 +1,10 @@
-"""Virtual time: when everything in a record would have happened on a cluster. No threads, no chance, no real clock.
+"""Virtual time: when everything in a record would have happened on a cluster. No threads, no randomness, no real clock.
 
 A rank's own work takes the time that it was given. A message starts when both ends have posted it and the one before it
-from the same sender to the same receiver is through; it needs the latency of its way, and then its bytes go at the rate
-that others leave them on the way's shared parts (max-min fair). A collective starts when its last member has posted it
-and the group's previous one is done, or at least has only delays left where the library lets the two overlap, and takes
-its price.
+from the same sender to the same receiver is through; it needs the latency of its route, and then its bytes go at the
+rate that others leave them on the route's shared hops (max-min fair). A collective starts when its last member has
+posted it and the group's previous one is done, or at least has only delays left where the library lets the two overlap,
+and takes its price.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ALMOST = 1e-12  # bytes left over by rounding, of one
 
 
 class Cost(Protocol):
-    """What a collective takes, in how much of that the group's next may be under way, what each rank sends for it."""
+    """How long a collective takes, for how much of that the group's next may overlap it, what each rank sends."""
 
     @property
     def time_s(self) -> float: ...
@@ -38,7 +38,7 @@ class Cost(Protocol):
     def sent_bytes_per_rank(self) -> float: ...
 
 
-class Way(Protocol):
+class Route(Protocol):
     """How a message goes."""
 
     @property
@@ -58,14 +58,14 @@ class Unanswered(ValueError):
 
 @dataclass(frozen=True)
 class Prices:
-    """What a cluster asks: the way between two ranks, the rate of each part of it, the cost of a collective."""
+    """What a cluster charges: the route between two ranks, the rate of each hop, the cost of a collective."""
 
-    route: Callable[[int, int], Way]
+    route: Callable[[int, int], Route]
     capacity_bytes_per_s: Callable[[Hop], float]
     collective: Callable[[Operation], Cost]
 
 
-@dataclass(eq=False)  # each is itself alone: a key of dicts
+@dataclass(eq=False)  # compared by identity, as a key of dicts
 class _Running:
     """One operation, from its first post to its end."""
 
@@ -181,7 +181,7 @@ class _Replay:
         self.posted_s[rank, number] = self.ranks[rank].clock_s
         one = self._of_post.get((rank, number))
         if one is None:
-            return  # posted, and never matched: somebody else's to explain
+            return  # posted, and never matched: the launcher explains the hang
         one.ready_s[rank] = self.ranks[rank].clock_s
         if len(one.ready_s) == len(one.operation.parts):
             one.stream.queue.append(one)

@@ -1,6 +1,6 @@
 """What emulation uses of torch that torch does not promise. Each has a test that fails when torch changes it."""
 
-# pyright: reportAttributeAccessIssue=false
+# pyright: reportAttributeAccessIssue=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
 

@@ -449,7 +449,7 @@ WRONG_TENSORS = {
     ),
     "a mean of integers": (
         lambda: dist.all_reduce(torch.ones(2, dtype=torch.int64), op=dist.ReduceOp.AVG),
-        "a mean of torch.int64 is no torch.int64",
+        "a mean of torch.int64 is not torch.int64",
     ),
     "bits of floats": (lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BOR), "BOR is for integers"),
     "two types": (

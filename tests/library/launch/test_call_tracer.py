@@ -69,5 +69,6 @@ def test_a_rank_outside_of_an_emulated_group_is_named():
     def on_rank():
         dist.send(torch.ones(2), group_dst=5)
 
-    with pytest.raises(ws.RankFailed, match="rank 5 is not in this group of 2 ranks; count from 0 to 1"):
+    with pytest.raises(ws.RankFailed, match="rank 5 is not in this group of 2 ranks; count from 0 to 1") as caught:
         ws.run(on_rank, world_size=2, cluster="dgx-h100", echo=False)
+    assert "test_call_tracer.py" in str(caught.value) and "backend.py" not in str(caught.value), "the student's lines"

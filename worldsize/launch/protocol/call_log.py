@@ -120,20 +120,20 @@ class CallLog:
         return CallLog(fd)
 
     def close(self) -> None:
-        """Closes the file; nothing when that was done before."""
+        """Close the file, unless that has been done."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
     def write(self, call: Call) -> None:
-        """Adds a call; it takes the place of the 64th before it."""
+        """Add a call; it takes the place of the 64th before it."""
         text = _text_of(replace(call, number=0, sequence=0, state=ISSUED))  # the same call comes again and again
         if len(text) < _SLOT_BYTES - _HEAD_BYTES:
             head = b"%c%09d%09d" % (_MARKS[call.state], call.number, call.sequence)
             self._put(_place(call.number), head + text + b"\n")
 
     def mark(self, number: int, state: str) -> None:
-        """Changes the state of a call; nothing when another has taken its place."""
+        """Change the state of a call, unless another has taken its place."""
         place = _place(number)
         if self._page is not None and self._page[place + 1 : place + 10] == b"%09d" % number:
             self._put(place, _MARKS[state])
@@ -149,7 +149,7 @@ class CallLog:
         return _read(newest) if newest else None
 
     def _put(self, place: int, data: bytes) -> None:
-        if self._page is None:  # mapped by who writes: a call is noted four times, too often for a system call each
+        if self._page is None:  # mapped by the writer: a call is noted four times, too often for a system call each
             self._page = mmap.mmap(self.fd, _SLOT_BYTES * _NUM_SLOTS)
         self._page[place : place + len(data)] = data
 

@@ -13,7 +13,7 @@ from typing import Any
 
 CELL_FILE = "torchrun_cell.py"  # what a %%torchrun cell is saved as
 MAX_LINES, _MAX_TEXT = 20, 200  # a recursion would bury the rest of a report
-_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Notes every call of torch.distributed that this rank makes in its call_log, by wrapping torch's public functions."""
+"""A tracer of this rank's calls of torch.distributed, whose public functions it wraps, into the call log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from worldsize.launch.protocol.call_log import BROKEN, DONE, ISSUED, POINT_TO_PO
 from worldsize.launch.protocol.source import Line, line_of
 from worldsize.launch.worker import spans
 
-# each function, and the parameter whose tensor tells what is moved; what this torch lacks is passed over
+# each function, and the parameter whose tensor is moved; what this torch lacks is passed over
 _PAYLOADS = {
     "all_gather": "tensor",
     "all_gather_into_tensor": "input_tensor",
@@ -127,7 +127,7 @@ class _Tracer:
 
     @contextmanager
     def _during(self, number: int) -> Iterator[_End]:
-        """Notes the state that its block leaves: done unless it says otherwise."""
+        """Note the state that the block leaves: done unless it says otherwise."""
         self._inside.yes = True
         window = [time.time_ns(), _FOREVER_NS]
         _noted_ns.append(window)
@@ -151,7 +151,7 @@ class _Tracer:
             call = self._call(number, op, arguments, payload, line_of(sys._getframe(2)))
             self._call_log.write(call)
             spans.calls.begin(call, arguments.get(payload) if payload else None, arguments.get("group"))
-        except Exception:  # torch's to refuse, in its own words
+        except Exception:  # torch refuses it in its own words
             self._call_log.write(Call(number, op))
         return number
 
@@ -241,7 +241,7 @@ def _call_of(entry: dict[str, Any]) -> Call:
     return Call(
         number=0,
         op="torch's own " + entry["profiling_name"].rpartition(":")[2],
-        ranks=None if _is_of_all(entry) else (),  # torch does not tell whose group it is
+        ranks=None if _is_of_all(entry) else (),  # torch does not say whose group it is
         sequence=entry["collective_seq_id"],
         dtype={"float": "float32", "double": "float64"}.get(kind := "".join(entry["input_dtypes"][:1]).lower(), kind),
         shape=tuple(next(iter(entry["input_sizes"]), ())),

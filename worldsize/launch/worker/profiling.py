@@ -22,7 +22,7 @@ _is_profiling = False
 
 @contextmanager
 def profile() -> Iterator[None]:
-    """Records the operations inside its block, by torch.profiler, as events of the run's timeline.
+    """Record the operations inside its block, by torch.profiler, as events of the run's timeline.
 
     On stream "compute": the outermost operations, kind "backward" inside autograd's backward, else "compute". On
     "communication": what the backend runs, also for DDP, named such as "gloo:all_reduce", without peers. On "cuda N":
@@ -67,12 +67,12 @@ def events_of(profiler: Any, rank: int) -> list[Event]:
             (one.end_ns() - ahead_ns) / 1e9,
             _size_bytes(one),
         )
-        for one, stream, kind in _told(ordered)
+        for one, stream, kind in _classified(ordered)
     ]
 
 
-def _told(ordered: Iterable[Any]) -> Iterator[tuple[Any, str, str]]:
-    """What becomes an event, with its stream and kind; `ordered` by start, the longest first."""
+def _classified(ordered: Iterable[Any]) -> Iterator[tuple[Any, str, str]]:
+    """The operations that become events, each with its stream and kind; `ordered` by start, the longest first."""
     backward_ns: dict[int, int] = {}  # thread -> until when it is in backward
     busy_ns: dict[int, int] = {}  # thread -> until when its outermost operation lasts
     for one in ordered:
@@ -109,7 +109,7 @@ def _clock_ahead_ns() -> int:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Sends nothing to stderr: torch 2.13 writes a line there for each start and stop of its profiler."""
+    """Keep stderr empty: torch 2.13 writes a line there for each start and stop of its profiler."""
     with contextlib.ExitStack() as stack:
         kept = os.dup(2)
         stack.callback(os.close, kept)

@@ -35,7 +35,7 @@ _OF_ALL = ("all_gather", "gather", "reduce_scatter", "scatter")  # whose tensor 
 
 @contextmanager
 def span(name: str, kind: str = "compute") -> Iterator[None]:
-    """Records the time that its block takes as an event of the run's timeline.
+    """Record the time that its block takes as an event of the run's timeline.
 
     Kinds that the drawer knows: data, forward, backward, compute, communication, update. A GPU's work goes on after the
     call that launches it: end the block with `torch.cuda.synchronize()` where its length is to be that of the work.
@@ -56,7 +56,7 @@ def drain() -> list[tuple[str, str, float, float]]:
 
 
 def stop(virtual: Callable[[str, str], AbstractContextManager[None]]) -> None:
-    """Keeps no events from here on: those of an emulated run happen in its cluster's time, and `virtual` marks them."""
+    """Keep no events from here on: those of an emulated run happen in its cluster's time, and `virtual` marks them."""
     global _is_on, _virtual
     _is_on, _virtual = False, virtual
 
@@ -67,7 +67,7 @@ def is_on() -> bool:
 
 
 def keep(source: str, *row: Any) -> None:
-    """Keeps an event: stream, kind, name, start, end, then, as far as there are, size, peers, group and sequence."""
+    """Keep an event: stream, kind, name, start, end and, where there are any, size, peers, group and sequence."""
     if source not in _kept:
         _kept[source] = deque(maxlen=_MAX_EVENTS)
     _kept[source].append(row)
@@ -84,7 +84,7 @@ class Calls:
         self._members: dict[tuple[int, ...] | None, tuple[str, tuple[int, ...]]] = {}
 
     def begin(self, call: Call, payload: Any, group: Any) -> None:
-        """Notes what is about to be called."""
+        """Note what is about to be called."""
         if not _is_on or isinstance(group, int):  # torch's sign that this rank is no member
             return
         if len(self._open) >= _MAX_OPEN:
@@ -101,7 +101,7 @@ class Calls:
         self._open[call.number] += [group_name, call.sequence]
 
     def during(self, number: int, state: str, start_s: float, end_s: float) -> None:
-        """Notes a stretch of time in a call, or in its `wait`, and the state that it left."""
+        """Note a time spent in a call, or in its `wait`, and the state that it left."""
         row = self._open.get(number)
         if row is None:
             return
@@ -111,7 +111,7 @@ class Calls:
             keep("calls", WAIT, WAIT, row[2], start_s, *row[4:])
 
     def close(self) -> None:
-        """Keeps also what was never waited for."""
+        """Keep also what was never waited for."""
         for number in list(self._open):
             self._close(number)
 
@@ -121,7 +121,7 @@ class Calls:
     def _look_up(self, ranks: tuple[int, ...] | None, group: Any) -> tuple[str, tuple[int, ...]]:
         import torch.distributed as dist
 
-        if not dist.is_initialized():  # torch itself will say so
+        if not dist.is_initialized():  # which torch will report
             return "", ()
         name = getattr(dist.group.WORLD if ranks is None else group, "group_name", "")
         self._members[ranks] = name, tuple(range(dist.get_world_size())) if ranks is None else ranks
