@@ -22,12 +22,12 @@ import pytest
 from needs import is_required
 from quiz_class import right
 from repository import ROOT
-from worldsize.bench.result_file import points
 
 from autograder.authoring.known_answers import compose, solution_cells
 from autograder.quiz.key import read_key
 from autograder.quiz.whole_bank import read_bank
 from worldsize.bench import Machine, Result, Task, Timing
+from worldsize.bench.result_file import points
 
 FENCE = re.compile(
     r"^(?:<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<language>\w*)(?: (?P<file>\S+))?\n(?P<text>.*?)^```$",
