@@ -200,7 +200,7 @@ def _run_here(path: Path, out: Path | None, settings: Settings) -> None:
             num_repeats=settings.num_repeats,
             num_warmup_steps=settings.num_warmup_steps,
             journal=journal,
-            told=lambda _, done, total: bar.update(task, completed=done, total=total),
+            on_timing=lambda _, done, total: bar.update(task, completed=done, total=total),
         )
     write_whole(to, result.model_dump_json(indent=1))
     journal.unlink(missing_ok=True)
