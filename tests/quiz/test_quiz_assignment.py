@@ -167,7 +167,7 @@ def test_building_the_course_leaves_a_quiz_alone(course):
 
 
 def test_a_quiz_is_not_assigned_over_something_else(course, tmp_path):
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="exists already"):
         assign(course / "quiz" / "key.json", course, NAME)
     with pytest.raises(ValueError, match="cannot be the name"):
         assign(course / "quiz" / "key.json", course, "../quiz")

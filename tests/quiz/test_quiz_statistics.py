@@ -318,5 +318,5 @@ def test_the_overview_by_hand():
     assert found.mean == pytest.approx(np.mean(fractions)) and found.middle == pytest.approx(np.median(fractions))
     assert found.num_passed == sum(fraction >= 0.8 for fraction in fractions)
     nobody = [MarkedForm(one.form, one.answered, False) for one in marked_forms]
-    with pytest.raises(ValueError, match="Nobody"):
+    with pytest.raises(ValueError, match="No student of this key"):
         statistics.overview(nobody)

@@ -156,7 +156,7 @@ def test_single_choice_is_all_or_nothing_and_names_what_was_mixed_up():
         assert marked.misconceptions == ((option.misconception,) if option.misconception else ())
     assert mark(variant, list(range(3))).share == 0
     assert mark(variant, []).share == 0 and mark(variant, None).feedback == ()
-    with pytest.raises(ValueError, match="no places of 3 options"):
+    with pytest.raises(ValueError, match="not places of 3 options"):
         mark(variant, [3])
 
 
@@ -167,7 +167,7 @@ def test_order_counts_by_place_and_is_computed():
     assert mark(variant, variant.answer.places).is_right
     first, second, third = variant.answer.places
     assert mark(variant, [second, first, third]).share == pytest.approx(1 / 3)
-    with pytest.raises(ValueError, match="no order of 3 items"):
+    with pytest.raises(ValueError, match="not an order of 3 items"):
         mark(variant, [0, 0, 1])
 
 
