@@ -203,11 +203,11 @@ class _Session:
         return self._student
 
     @pytest.fixture
-    def rng(self, request: pytest.FixtureRequest) -> Iterator[Any]:
+    def rng(self, request: pytest.FixtureRequest) -> Any:
         import torch
 
         digest = hashlib.sha256(f"{self._seed}/{request.node.name}".encode()).digest()
-        yield torch.Generator().manual_seed(int.from_bytes(digest[:6], "little"))
+        return torch.Generator().manual_seed(int.from_bytes(digest[:6], "little"))
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         causes = [self._causes[need] for need in _check_of(item).needs if need in self._causes]

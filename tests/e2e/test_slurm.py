@@ -22,15 +22,15 @@ exec sleep 300
 @pytest.fixture
 def course(tmp_path):
     """A folder with a virtual environment whose autograder only notes how it is called."""
-    bin = tmp_path / ".venv" / "bin"
-    bin.mkdir(parents=True)
-    (bin / "activate").write_text(f'PATH="{bin}:$PATH"\n')
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "activate").write_text(f'PATH="{programs}:$PATH"\n')
     for name, text in {
         "autograder": BENCH.format(folder=tmp_path),
         "scontrol": f'#!/bin/bash\necho "$@" > {tmp_path}/requeued\n',
     }.items():
-        (bin / name).write_text(text)
-        (bin / name).chmod(0o755)
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
     return tmp_path
 
 

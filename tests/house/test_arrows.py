@@ -53,9 +53,11 @@ def arrows_between_folders(root: Path) -> list[str]:
     for module, path in modules.items():
         top = module.split(".")[0]
         allowed = MAY_IMPORT[top] | ({"autograder"} if path.name == "checks.py" else set())
-        for target in imports(module, path, set(modules)):
-            if target.split(".")[0] in MAY_IMPORT.keys() - allowed:
-                wrong.append(f"{path.relative_to(root)} imports {target}")
+        wrong += [
+            f"{path.relative_to(root)} imports {target}"
+            for target in imports(module, path, set(modules))
+            if target.split(".")[0] in MAY_IMPORT.keys() - allowed
+        ]
     return wrong
 
 
@@ -202,7 +204,7 @@ def test_a_sound_tree_keeps_the_rule(sound, rule):
     assert rule(sound) == []
 
 
-@pytest.mark.parametrize("name, text, rule", PLANTED)
+@pytest.mark.parametrize(("name", "text", "rule"), PLANTED)
 def test_a_planted_arrow_is_caught(sound, name, text, rule):
     (sound / name).write_text(text)
     assert len(rule(sound)) == 1

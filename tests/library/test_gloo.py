@@ -45,7 +45,7 @@ def test_every_segment_beyond_two_under_way_costs_one_way_more(num_ranks):
     assert time_s("all_reduce", size_bytes, num_ranks) == pytest.approx(2 * phase_s)
 
 
-@pytest.mark.parametrize("op, rounds", [("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 2)])
+@pytest.mark.parametrize(("op", "rounds"), [("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 2)])
 def test_without_delay_a_ring_takes_its_bytes_over_the_rate(op, rounds):
     near = replace(HOSTS, inter=replace(HOSTS.inter, latency_s=0.0))
     assert time_s(op, 64 * MB, 4, near) == pytest.approx(rounds * 3 / 4 * 64 * MB / RATE)
@@ -57,12 +57,14 @@ def test_short_segments_come_in_pairs_that_each_wait_for_word():
     assert time_s("all_reduce", size_bytes, 3) == pytest.approx(2 * (4 * WAY_S + 4 * segment_s), rel=0.02)
 
 
-@pytest.mark.parametrize("num_ranks, num_ways, num_sends", [(2, 2, 1), (3, 2, 2), (4, 3, 3), (5, 3, 4), (8, 4, 6)])
+@pytest.mark.parametrize(
+    ("num_ranks", "num_ways", "num_sends"), [(2, 2, 1), (3, 2, 2), (4, 3, 3), (5, 3, 4), (8, 4, 6)]
+)
 def test_a_broadcast_goes_down_a_binomial_tree(num_ranks, num_ways, num_sends):
     assert time_s("broadcast", MB, num_ranks) == pytest.approx(num_ways * WAY_S + num_sends * MB / RATE)
 
 
-@pytest.mark.parametrize("num_ranks, rounds", [(2, 1), (3, 2), (4, 2), (5, 3), (8, 3)])
+@pytest.mark.parametrize(("num_ranks", "rounds"), [(2, 1), (3, 2), (4, 2), (5, 3), (8, 3)])
 def test_a_barrier_takes_a_round_for_every_doubling(num_ranks, rounds):
     assert time_s("barrier", 0, num_ranks) == pytest.approx(rounds * 2 * WAY_S)
 

@@ -144,7 +144,7 @@ def test_a_rank_that_waits_inside_a_span_of_work_does_not_work():
     assert told.bubble_fraction() == pytest.approx(3 / 10)
 
 
-@pytest.mark.parametrize("num_stages, num_pieces", [(1, 4), (2, 1), (4, 8), (8, 4)])
+@pytest.mark.parametrize(("num_stages", "num_pieces"), [(1, 4), (2, 1), (4, 8), (8, 4)])
 def test_the_bubble_of_a_pipeline_is_the_textbook_s(num_stages, num_pieces):
     expected = (num_stages - 1) / (num_pieces + num_stages - 1)
     assert gpipe(num_stages, num_pieces).bubble_fraction() == pytest.approx(expected)

@@ -89,12 +89,12 @@ def worst(found: Iterable[Compared]) -> Compared:
 def table(found: Iterable[Compared]) -> str:
     """One line for each comparison: case, published and modelled bus bandwidth in GB/s, error in percent."""
     lines = [f"{'case':32} {'role':10} {'ranks':>5} {'size':>10} {'published':>9} {'model':>9} {'error':>7}  how"]
-    for one in found:
-        lines.append(
-            f"{one.name:32} {one.role:10} {one.num_ranks:5} {format_bytes(one.size_bytes, binary=True):>10} "
-            f"{one.published_bytes_per_s / GB:9.2f} {one.modelled_bytes_per_s / GB:9.2f} "
-            f"{one.error_fraction:+7.1%}  {one.how}"
-        )
+    lines += [
+        f"{one.name:32} {one.role:10} {one.num_ranks:5} {format_bytes(one.size_bytes, binary=True):>10} "
+        f"{one.published_bytes_per_s / GB:9.2f} {one.modelled_bytes_per_s / GB:9.2f} "
+        f"{one.error_fraction:+7.1%}  {one.how}"
+        for one in found
+    ]
     return "\n".join(lines)
 
 

@@ -63,7 +63,7 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("old, new, line, sentence", MALFORMED.values(), ids=MALFORMED)
+@pytest.mark.parametrize(("old", "new", "line", "sentence"), MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_answer_is_refused_with_its_line(write, old, new, line, sentence):
     assert old in WRONG
     path = write(WRONG.replace(old, new, 1))

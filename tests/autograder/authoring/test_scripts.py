@@ -137,7 +137,7 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("old, new, line, sentence", MALFORMED.values(), ids=MALFORMED)
+@pytest.mark.parametrize(("old", "new", "line", "sentence"), MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_lab_is_refused_with_its_line(write, old, new, line, sentence):
     assert old in LAB
     path = write(LAB.replace(old, new, 1))
@@ -168,7 +168,7 @@ DISAGREEING = {
 }
 
 
-@pytest.mark.parametrize("old, new, sentence", DISAGREEING.values(), ids=DISAGREEING)
+@pytest.mark.parametrize(("old", "new", "sentence"), DISAGREEING.values(), ids=DISAGREEING)
 def test_points_agree_with_the_hidden_checks(write, old, new, sentence):
     assert old in CHECKS
     problems = problems_of(read_lab, write(checks=CHECKS.replace(old, new, 1)))

@@ -193,7 +193,7 @@ def test_a_call_that_torch_will_refuse_is_left_to_torch(kept, payload):
 
 
 @pytest.mark.parametrize(
-    "place, value",
+    ("place", "value"),
     [(3, float("nan")), (3, 3.0), (4, float("inf")), (4, "late"), (5, -1), (6, 7), (6, ["x"]), (8, None), (9, "more")],
 )
 def test_rows_that_are_no_events_are_refused(place, value):

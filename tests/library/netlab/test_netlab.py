@@ -54,7 +54,7 @@ def test_the_cluster_is_what_was_configured(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "args, words",
+    ("args", "words"),
     [
         ((1, 100), "num_hosts is 1; a lab has 2 to 4"),
         ((5, 100), "num_hosts is 5; a lab has 2 to 4"),
@@ -68,7 +68,7 @@ def test_a_lab_that_cannot_be_is_refused(args, words):
 
 
 @pytest.mark.parametrize(
-    "module, name, value, words",
+    ("module", "name", "value", "words"),
     [
         ("sys", "platform", "darwin", "Linux"),
         ("os", "geteuid", lambda: 1000, "only root"),
@@ -87,7 +87,7 @@ def test_it_says_what_is_missing(monkeypatch, module, name, value, words):
 
 
 @pytest.mark.parametrize(
-    "kwargs, words",
+    ("kwargs", "words"),
     [
         ({"netns": ["a"]}, "netns names one network namespace a rank; got ['a'] for 2 ranks"),
         ({"netns": "ab"}, "netns names one network namespace a rank; got 'ab' for 2 ranks"),
@@ -111,7 +111,7 @@ def test_only_root_may_enter_a_namespace(monkeypatch, tmp_path):
         ws.run(print, world_size=2, netns=["a", "b"])
 
 
-@pytest.mark.parametrize("require, code", [("", 0), ("browser,netlab", 1)])
+@pytest.mark.parametrize(("require", "code"), [("", 0), ("browser,netlab", 1)])
 def test_the_lesson_says_why_it_cannot_be_given(monkeypatch, capsys, require, code):
     monkeypatch.setattr(__main__, "unavailable_because", lambda: "only root may make network namespaces")
     monkeypatch.setenv("WORLDSIZE_REQUIRE", require)
@@ -119,7 +119,7 @@ def test_the_lesson_says_why_it_cannot_be_given(monkeypatch, capsys, require, co
     assert capsys.readouterr().out == "No network lab here: only root may make network namespaces.\n"
 
 
-@pytest.mark.parametrize("reals_s, code", [([1.0, 1.04, 1.1], 0), ([1.0, 1.0, 1.2], 1), ([1.06, 1.06, 1.06], 1)])
+@pytest.mark.parametrize(("reals_s", "code"), [([1.0, 1.04, 1.1], 0), ([1.0, 1.0, 1.2], 1), ([1.06, 1.06, 1.06], 1)])
 def test_the_lesson_fails_when_a_goal_is_missed(capsys, reals_s, code):
     results = [Result("send", MB, 2, 100, 0.005, 1.0, 1.0, real_s) for real_s in reals_s]
     assert __main__._judge(results, __main__.Console()) == code
@@ -164,7 +164,7 @@ def look_around():
     return float(total[1]), [name for _, name in socket.if_nameindex()], os.stat("/proc/self/ns/net").st_ino
 
 
-@pytest.mark.parametrize("num_hosts, delay_s", [(2, 0.0), (3, 0.0), (2, 0.003), (4, 0.003)])
+@pytest.mark.parametrize(("num_hosts", "delay_s"), [(2, 0.0), (3, 0.0), (2, 0.003), (4, 0.003)])
 def test_ranks_on_hosts_talk_through_the_shaped_cards(root_only, num_hosts, delay_s):
     with Lab(num_hosts, 400, delay_s) as built:
         sums, cards, networks = zip(*run_on(built, look_around).values, strict=True)

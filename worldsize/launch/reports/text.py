@@ -29,9 +29,11 @@ def tell_failure(failures: Sequence[Failure], standings: Sequence[Standing]) -> 
     alike = sorted(other.rank for other in others if not other.is_victim and other.headline == culprit.headline)
     if alike:
         parts.append(f"{name_ranks(alike)} failed in the same way.")
-    for other in others:
-        if not other.is_victim and other.rank not in alike:
-            parts.append(f"Rank {other.rank} failed too, with {other.headline}")
+    parts += [
+        f"Rank {other.rank} failed too, with {other.headline}"
+        for other in others
+        if not other.is_victim and other.rank not in alike
+    ]
     if victims:
         parts.append(f"{name_ranks(victims)} lost the connection because of it.")
     return "\n".join([*parts, *_last_calls(standings)])
