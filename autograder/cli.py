@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,8 +29,18 @@ app.add_typer(quizzes, name="quiz")
 app.add_typer(bench, name="bench")
 
 
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        console.print(version("worldsize"))
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Build and grade the course."""
 
 
