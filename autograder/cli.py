@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,14 +22,25 @@ if TYPE_CHECKING:
     from nbgrader.coursedir import CourseDirectory
 
     from autograder.grading.audit_log import Entry
+    from autograder.grading.verify import Finding
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(quizzes, name="quiz")
 app.add_typer(bench, name="bench")
 
 
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        console.print(version("worldsize"))
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Build and grade the course."""
 
 
@@ -59,7 +72,17 @@ def verify(
         typer.Argument(help="Which, such as lab01 or project1; by default all labs, for a project is timed."),
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="How many answers to grade at once; one a core by default.")] = None,
-    seed: Annotated[int, typer.Option(help="What the inputs of the checks are drawn from.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="What the inputs of the checks are drawn from; by default made of the commit's hash."),
+    ] = None,
+    reach: Annotated[
+        bool,
+        typer.Option("--reach", help="Try on each answer only the checks that can tell it from the solution."),
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Grade also what is known to be as declared; so does --seed.")
+    ] = False,
 ) -> None:
     """Grade every known answer of a lab and compare with the score that it declares."""
     from autograder.authoring import notebooks as builder
@@ -71,21 +94,37 @@ def verify(
     all_names = [path.parent.name for path in builder.find_sources(root).labs]
     names = labs or [name for name in all_names if not is_project(name)]
     known = [case for lab in names for case in bank.cases(root, lab)]
-    findings = track(bank.verify(root, known, jobs, seed), total=len(known), console=console, description="Grading")
+    use_kept, seed = not again and seed is None, bank.commit_seed(root) if seed is None else seed
+    console.print(f"inputs drawn with --seed {seed}")
+    asked = bank.verify(root, known, jobs, seed, by_reach=reach, use_kept=use_kept)
+    found = list(track(asked, total=len(known), console=console, description="Grading"))
     table = Table("answer", "must get", "got", "seconds", "", box=SIMPLE)
-    wrong = []
-    for finding in sorted(findings, key=lambda finding: known.index(finding.case)):
+    for finding in sorted(found, key=lambda finding: known.index(finding.case)):
         must = finding.case.due(finding.report.max_score)
         verdict = "[red]not as declared" if finding.problems else "[green]as declared"
-        name, seconds = f"{finding.case.lab} {finding.case.name}", f"{finding.report.duration_s:.1f}"
+        name = f"{finding.case.lab} {finding.case.name}"
+        seconds = "kept" if finding.is_kept else f"{finding.report.duration_s:.1f}"
         table.add_row(name, must, f"{finding.report.score:g}", seconds, verdict)
-        wrong += [finding] if finding.problems else []
     console.print(table)
+    console.print(_pairs(found))
+    wrong = [finding for finding in found if finding.problems]
     for finding in wrong:
-        errors.print(f"[red]{escape(finding.told())}", soft_wrap=True)
+        errors.print(f"[red]{escape(finding.describe())}", soft_wrap=True)
     if wrong:
         errors.print(f"{len(wrong)} of {len(known)} answers did not get what they declare.")
         raise typer.Exit(1)
+
+
+def _pairs(findings: Sequence[Finding]) -> str:
+    """How many pairs of an answer and a check were tried now, and what stands for the others."""
+    num_all = sum(len(one.report.checks) for one in findings)
+    num_kept = sum(len(one.report.checks) for one in findings if one.is_kept)
+    num_tried = sum(one.num_judged for one in findings if not one.is_kept)
+    num_beyond = num_all - num_kept - num_tried
+    return (
+        f"{num_all} pairs of an answer and a check: {num_tried} tried now, {num_beyond} out of the answer's reach, "
+        f"which count as for the solution, {num_kept} from kept findings."
+    )
 
 
 @app.command()

@@ -103,7 +103,7 @@ class HandedIn(Lab):
             raise ValueError(f"{', '.join(missing)}: no such folder in {self.submissions}.")
         if not known:
             raise ValueError(f"{self.submissions} holds no folder of any student.")
-        return sorted(students) or known
+        return sorted(set(students)) or known
 
     def _kept_path(self, student: str) -> Path:
         return self.kept_in / student / "report.json"

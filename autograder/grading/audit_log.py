@@ -23,7 +23,7 @@ from enum import StrEnum
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 from nbgrader.coursedir import CourseDirectory
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -38,6 +38,7 @@ LOG = "gradebook-audit.jsonl"
 KEPT = "gradebook-audit"
 MARK = "worldsize_audit"  # metadata of a graded notebook: the entry about it
 _MAX_REASON_CHARS = 2000
+_CHUNK_BYTES = 1 << 16
 
 
 class Verdict(StrEnum):
@@ -176,17 +177,30 @@ def append(log: Path, **content: object) -> Entry:
     descriptor = os.open(log, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "rb+") as file:  # buffered: it goes on after a write that took only a part
         fcntl.flock(file, fcntl.LOCK_EX)  # several gradings may end at once
-        text = file.read().decode(errors="replace")
-        last = next((entry for line in reversed(text.split("\n")) if (entry := _parsed(line))), None)
+        last, is_torn = _last_entry(file)
         entry = Entry.model_validate(
             {**content, "number": last.number + 1 if last else 1, "previous": last.sha256 if last else ""}
         )
         entry = entry.model_copy(update={"sha256": entry.computed_sha256()})
-        torn = "\n" if text and not text.endswith("\n") else ""
-        file.write(f"{torn}{entry.model_dump_json()}\n".encode())
+        file.write(b"\n" * is_torn + f"{entry.model_dump_json()}\n".encode())
         file.flush()
         os.fsync(file.fileno())
     return entry
+
+
+def _last_entry(file: BinaryIO) -> tuple[Entry | None, bool]:
+    """The last entry of a log, which is read from its end, and whether the last line was only half written."""
+    at, tail = file.seek(0, os.SEEK_END), b""
+    while at:
+        start = max(0, at - _CHUNK_BYTES)
+        file.seek(start)
+        tail, at = file.read(at - start) + tail, start
+        whole = tail.split(b"\n")[bool(at) :]  # the first line begins before the chunk
+        if entry := next(
+            (entry for line in reversed(whole) if (entry := _parsed(line.decode(errors="replace")))), None
+        ):
+            return entry, not tail.endswith(b"\n")
+    return None, bool(tail) and not tail.endswith(b"\n")
 
 
 def read(log: Path) -> tuple[list[Entry], list[str]]:

@@ -107,7 +107,7 @@ class Lab:
             raise ValueError(f"{', '.join(missing)} handed in no {self.name}. Submissions are of {', '.join(known)}.")
         if not known:
             raise ValueError(f"Nobody handed in {self.name}: nothing fits {self.submission('STUDENT')}.")
-        return sorted(students) or known
+        return sorted(set(students)) or known
 
     def refuse_missing(self) -> None:
         """Nothing where the lab is built and released.

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
+import platform
+import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import nbformat
+from nbformat import NotebookNode
+from pydantic import BaseModel, ValidationError
 
 from autograder.authoring import programs
 from autograder.authoring.known_answers import compose, read_answer, solution_cells
 from autograder.course import is_project, notebook_of, open_course
+from autograder.files import file_sha256, write_whole
+from autograder.grading.audit_log import engine_sha256
 from autograder.grading.engines import LocalPool
 from autograder.grading.preprocessor import Grade
+from autograder.grading.reach import reach
 from autograder.judging.report import Outcome, Report
 from autograder.submissions.notebook import given_imports, student_cells
+
+KEPT = Path("build", "verified")  # below the course's folder
 
 
 @dataclass(frozen=True)
@@ -41,16 +52,31 @@ class Case:
             return f"{max_score:g}"
         return f"{self.score:g}" if self.most_score in (None, self.score) else f"{self.score:g} to {self.most_score:g}"
 
+    @property
+    def is_solution(self) -> bool:
+        """True for the lab's own solution."""
+        return self.name == "solution"
+
+    @property
+    def is_judged_whole(self) -> bool:
+        """True where every check counts, whatever it can reach: the solution, no answer at all, and cheating."""
+        return self.name in ("solution", "untouched") or self.name.startswith("wrong/cheat")
+
 
 @dataclass(frozen=True)
 class Finding:
-    """How a case was graded, and what is wrong with that, if anything."""
+    """How a case was graded, and what is wrong with that, if anything.
+
+    `num_judged` of its checks were tried on it; the others count as for the solution.
+    """
 
     case: Case
     report: Report
     problems: list[str]
+    num_judged: int
+    is_kept: bool = False
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Its problems, and what every check that was not passed says: all that is needed to mend it from a log."""
         lost = [f"  {check.name}: {check.message}" for check in self.report.checks if check.earned < check.points]
         head = f"{self.case.lab} {self.case.name}, inputs drawn with --seed {self.report.seed}:"
@@ -59,14 +85,11 @@ class Finding:
 
 def cases(root: Path, lab: str) -> list[Case]:
     """The known answers to a lab: its solution, the untouched notebook, and all in `right/` and `wrong/`."""
-    folder = root / "solutions" / lab
-    solution = solution_cells(folder / f"{notebook_of(lab)}.py")
-    for program in programs.authored(folder):
-        solution |= solution_cells(program)
+    folder, solution = root / "solutions" / lab, solution_of(root, lab).cells
     right = [read_answer(path) for path in sorted(folder.glob("right/*.py"))]
     wrong = [read_answer(path) for path in sorted(folder.glob("wrong/*.py"))]
     return [
-        Case(lab, "solution", solution, None),
+        solution_of(root, lab),
         Case(lab, "untouched", {}, 0.0),
         *(Case(lab, f"right/{answer.name}", solution | answer.cells, None) for answer in right),
         *(
@@ -83,41 +106,185 @@ def cases(root: Path, lab: str) -> list[Case]:
     ]
 
 
-def verify(root: Path, cases: list[Case], jobs: int | None = None, seed: int | None = None) -> Iterator[Finding]:
+def solution_of(root: Path, lab: str) -> Case:
+    """The lab's own solution."""
+    folder = root / "solutions" / lab
+    cells = solution_cells(folder / f"{notebook_of(lab)}.py")
+    for program in programs.authored(folder):
+        cells |= solution_cells(program)
+    return Case(lab, "solution", cells, None)
+
+
+def verify(
+    root: Path,
+    cases: list[Case],
+    jobs: int | None = None,
+    seed: int | None = None,
+    *,
+    by_reach: bool = False,
+    use_kept: bool = False,
+) -> Iterator[Finding]:
     """A finding for every case, as they come: those of labs side by side, then those of projects one at a time.
 
-    Inputs are drawn from `seed`, for each case from a fresh one by default, as for a submission.
+    Inputs are drawn from `seed`, for each case from a fresh one by default, as for a submission. With `by_reach` an
+    answer is judged by the checks that can tell it from the solution; the others count as for the solution, judged on
+    the same inputs. With `use_kept` nothing is judged again of which a good finding is kept.
     """
-    timed = [case for case in cases if is_project(case.lab)]
-    others = [case for case in cases if case not in timed]
+    kept = [found for case in cases if use_kept and (found := _kept(root, case, by_reach))]
+    yield from kept
+    known = [found.case for found in kept]
+    left = [case for case in cases if case not in known]
+    timed = [case for case in left if is_project(case.lab)]
+    others = sorted((case for case in left if case not in timed), key=lambda case: case.is_judged_whole, reverse=True)
     for these, num_at_once in ((others, jobs or os.cpu_count()), (timed, 1)):
         with ThreadPoolExecutor(num_at_once) as pool:
-            asked = [pool.submit(try_case, root, case, seed) for case in these]
+            labs = sorted({case.lab for case in these if by_reach and not case.is_judged_whole})
+            solutions = {lab: pool.submit(try_case, root, solution_of(root, lab), seed) for lab in labs}
+            asked = [
+                solutions[case.lab]
+                if case.is_solution and case.lab in solutions
+                else pool.submit(_try, root, case, solutions.get(case.lab), seed)
+                for case in these
+            ]
             try:
                 for done in as_completed(asked):
-                    yield done.result()
-            finally:  # an interrupt would else wait for all of them
-                for one in asked:
+                    yield _keep(root, done.result())
+            finally:  # an interrupt would otherwise wait for all of them
+                for one in (*asked, *solutions.values()):
                     one.cancel()
+
+
+def _try(root: Path, case: Case, solution: Future[Finding] | None, seed: int | None) -> Finding:
+    if solution is None or case.is_judged_whole:
+        return try_case(root, case, seed)
+    return _try_by_reach(root, case, solution.result())
 
 
 def try_case(root: Path, case: Case, seed: int | None = None) -> Finding:
     """The finding for one case, graded as a submission would be, on inputs drawn from `seed` or a fresh one."""
-    folder, released = root / "solutions" / case.lab, root / "labs" / case.lab
-    release = nbformat.read(released / f"{notebook_of(case.lab)}.ipynb", as_version=4)
-    authored = programs.authored(folder)
+    report = _judge(root, case, seed)
+    return Finding(case, report, list(_problems(case, report)), len(report.checks))
+
+
+def _try_by_reach(root: Path, case: Case, solution: Finding) -> Finding:
+    """The same with the solution's results for checks that cannot tell this answer from the solution."""
+    seed, proven = solution.report.seed, {check.name: check for check in solution.report.checks}
+    reached = None if solution.problems else _reached(root, case, solution.case, set(proven))
+    if reached is None or reached == proven.keys():
+        return try_case(root, case, seed)
+    report = _judge(root, case, seed, reached) if reached else solution.report.model_copy(update={"duration_s": 0.0})
+    own = {check.name: check for check in report.checks} if reached else {}
+    if own.keys() != reached or _has_cost_others(report, solution.report, _limits(root, case.lab)["total_s"]):
+        return try_case(root, case, seed)
+    whole = report.model_copy(update={"checks": [own.get(name, check) for name, check in proven.items()]})
+    return Finding(case, whole, list(_problems(case, whole)), len(own))
+
+
+def _has_cost_others(report: Report, solution: Report, total_s: float) -> bool:
+    """True where a check took so long, or ended so badly, that those tried after it could have had too little time."""
+    if any(check.outcome in (Outcome.HUNG, Outcome.TIME_LIMIT) for check in report.checks):
+        return True
+    return report.duration_s + solution.duration_s > total_s
+
+
+def _reached(root: Path, case: Case, solution: Case, checks: set[str]) -> set[str] | None:
+    """The checks that can tell a case from the solution; None for all."""
+    before, after = (_submitted(root, one) for one in (solution, case))
+    if before.programs != after.programs:
+        return None
+    source = (root / "solutions" / case.lab / "checks.py").read_text(encoding="utf-8")
+    return reach(source, checks, before.cells, after.cells)
+
+
+@dataclass(frozen=True)
+class _Submitted:
+    """What the judge gets of a case."""
+
+    cells: list[tuple[str, str]]
+    preload: list[str]
+    programs: dict[str, str]
+    references: dict[str, str]
+
+
+def _submitted(root: Path, case: Case) -> _Submitted:
+    authored = programs.authored(root / "solutions" / case.lab)
     of_programs = {title for path in authored for title in programs.titles(path)}
+    release = _release(root, case.lab)
     submission = compose(release, {name: case.cells[name] for name in case.cells.keys() - of_programs})
-    report = _place(root, case.lab).judge(
-        folder / "checks.py",
+    return _Submitted(
         student_cells(submission, release),
-        preload=given_imports(release),
-        programs={path.name: _program(path, case.cells) for path in authored},
-        references={path.name: programs.solved(path) for path in authored},
+        given_imports(release),
+        {path.name: _program(path, case.cells) for path in authored},
+        {path.name: programs.solved(path) for path in authored},
+    )
+
+
+def _judge(root: Path, case: Case, seed: int | None, only: set[str] | None = None) -> Report:
+    given = _submitted(root, case)
+    return _place(root, case.lab).judge(
+        root / "solutions" / case.lab / "checks.py",
+        given.cells,
+        preload=given.preload,
+        programs=given.programs,
+        references=given.references,
         seed=seed,
+        only=only,
         **_limits(root, case.lab),
     )
-    return Finding(case, report, list(_problems(case, report)))
+
+
+class _Kept(BaseModel):
+    """A finding without problems as it is kept, under the fingerprint of all that it rests on but the inputs' seed."""
+
+    fingerprint: str
+    report: Report
+    num_judged: int
+
+
+def _kept(root: Path, case: Case, by_reach: bool) -> Finding | None:
+    try:
+        found = _Kept.model_validate_json(_kept_path(root, case).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    is_enough = by_reach or found.num_judged == len(found.report.checks)
+    if not is_enough or found.fingerprint != _fingerprint(root, case):
+        return None
+    return Finding(case, found.report, [], found.num_judged, is_kept=True)
+
+
+def _keep(root: Path, finding: Finding) -> Finding:
+    """The finding, kept where it has no problems and does not hang on this machine's speed."""
+    if not finding.problems and not is_project(finding.case.lab):
+        fingerprint = _fingerprint(root, finding.case)
+        kept = _Kept(fingerprint=fingerprint, report=finding.report, num_judged=finding.num_judged)
+        write_whole(_kept_path(root, finding.case), kept.model_dump_json())
+    return finding
+
+
+def _kept_path(root: Path, case: Case) -> Path:
+    return root / KEPT / case.lab / f"{case.name}.json"
+
+
+def _fingerprint(root: Path, case: Case) -> str:
+    """A hash of the checks, of the answer and what it must get, of its limits, and of the grader's own code."""
+    checks = file_sha256(root / "solutions" / case.lab / "checks.py")
+    machine = [engine_sha256(), version("torch"), platform.python_version()]
+    basis = [checks, case, _submitted(root, case), _limits(root, case.lab), *machine]
+    return hashlib.sha256(repr(basis).encode()).hexdigest()
+
+
+def commit_seed(root: Path) -> int:
+    """A seed that every commit of the course has of its own; 0 outside a git checkout."""
+    try:
+        asked = subprocess.run(["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return int(asked.stdout[:12] or "0", 16)
+
+
+@functools.cache
+def _release(root: Path, lab: str) -> NotebookNode:
+    return nbformat.read(root / "labs" / lab / f"{notebook_of(lab)}.ipynb", as_version=4)
 
 
 @functools.cache

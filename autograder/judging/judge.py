@@ -12,7 +12,7 @@ import secrets
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ class Request(BaseModel):
     programs: dict[str, str]
     references: dict[str, str]
     devices: list[str]
+    only: list[str] | None
 
 
 def judge(
@@ -74,13 +75,15 @@ def judge(
     programs: Mapping[str, str] | None = None,
     references: Mapping[str, str] | None = None,
     granted: Sequence[str] = (),
+    only: Collection[str] | None = None,
 ) -> Report:
     """The report on a student's cells, given as (name, source), by the hidden checks in a file.
 
     `preload` names modules that the lab itself imports. `call_s` bounds one run of student code and `total_s` all of
     them, in seconds. Inputs are drawn from `seed`, a fresh and secret one by default. `programs` are the sources of
     files that the student handed in beside the notebook, by name, and `references` our own solutions to them. `granted`
-    are the GPUs that the sandbox shows, named as in CUDA_VISIBLE_DEVICES.
+    are the GPUs that the sandbox shows, named as in CUDA_VISIBLE_DEVICES. Checks are tried that `only`
+    names, by default all.
 
     Raises:
         RuntimeError: the judge itself broke, or did not come to an end; nothing is known about the submission.
@@ -98,6 +101,7 @@ def judge(
             programs=dict(programs or {}),
             references=dict(references or {}),
             devices=gpus.devices_of(granted),
+            only=None if only is None else sorted(only),
         )
         path.write_text(request.model_dump_json())
         said = _run_judge(path, report, preload, granted, total_s + _SPARE_S)
@@ -168,7 +172,7 @@ def main(request_path: str, report_path: str) -> None:
     )
     try:
         refuse_weak_walls(student.tier, request.allow_untrusted)
-        session = _Session(student, request.seed)
+        session = _Session(student, request.seed, request.only)
         torch.set_num_threads(1)  # small tensors, and judges side by side
         ended = pytest.main([*_OPTIONS, *_NAMES, *_rooted(request.checks)], plugins=[session])
         if ended not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
@@ -192,8 +196,8 @@ def _rooted(checks: Path) -> list[str]:
 class _Session:
     """A pytest plugin: gives checks their fixtures and notes how each one ended."""
 
-    def __init__(self, student: Any, seed: int) -> None:
-        self._student, self._seed = student, seed
+    def __init__(self, student: Any, seed: int, only: Collection[str] | None) -> None:
+        self._student, self._seed, self._only = student, seed, only
         self._left_bytes = _MAX_PICTURES_BYTES
         self._causes: dict[str, CheckResult] = {}  # of a check that did not hold, the one to mend first
         self.results: list[CheckResult] = []
@@ -208,6 +212,9 @@ class _Session:
 
         digest = hashlib.sha256(f"{self._seed}/{request.node.name}".encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:6], "little"))
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if self._only is None or item.name in self._only]
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         causes = [self._causes[need] for need in _check_of(item).needs if need in self._causes]

@@ -1,5 +1,6 @@
 """The audit log: nothing is taken out of it unseen, and a score in it can be reproduced."""
 
+import io
 import json
 import os
 import subprocess
@@ -158,6 +159,23 @@ def test_the_log_goes_on_after_a_line_that_was_half_written(course, lines):
     entries, problems = audit_log.read(log)
     assert [entry.student for entry in entries] == ["ada", "bob", "cy", "dan"]
     assert len(problems) == 1 and "line 4" in problems[0]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 1 << 16])
+@pytest.mark.parametrize(
+    ("log", "last", "is_torn"),
+    [
+        (b"", None, False),
+        (b"{a}\n{b}\n", "{b}", False),
+        (b"{a}\n{b", "{a}", True),
+        (b"{a}\nx\n", "{a}", False),
+        (b"x", None, True),
+    ],
+)
+def test_the_last_entry_is_found_from_the_end_of_the_log(monkeypatch, chunk_bytes, log, last, is_torn):
+    monkeypatch.setattr(audit_log, "_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(audit_log, "_parsed", lambda line: line if line[:1] + line[-1:] == "{}" else None)
+    assert audit_log._last_entry(io.BytesIO(log)) == (last, is_torn)
 
 
 def test_an_entry_that_the_disk_has_no_room_for_is_an_error(course, lines):

@@ -240,6 +240,12 @@ def test_nothing_is_entered_where_nbgrader_would_run_the_code_itself(course, jud
         enter(lab(course), "anna", lab(course).judge("anna"))
 
 
+def test_a_student_who_is_named_twice_is_judged_once(course, judgings):
+    hand_in(course, "anna")
+    names = lab(course).named(["anna", "anna"])
+    assert names == ["anna"] and len(list(judge_class(lab(course), names, LocalPool(1)))) == len(judgings) == 1
+
+
 @pytest.mark.parametrize(
     ("students", "words"),
     [(["ben"], "ben handed in no sums. Submissions are of anna."), ([], "")],

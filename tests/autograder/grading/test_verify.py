@@ -5,6 +5,8 @@ import time
 import pytest
 from tiny_lab import NAME, make_course, needs_jail
 
+from autograder.grading import verify as bank
+from autograder.grading.reach import reach
 from autograder.grading.verify import Case, Finding, _problems, cases, verify
 from autograder.judging.report import CheckResult, Outcome, Report
 
@@ -68,7 +70,7 @@ def test_feedback_without_the_hint_is_told():
 
 def test_a_finding_tells_all_that_is_needed_to_mend_it():
     case = Case("lab09", "wrong/adds", {}, 0)
-    told = Finding(case, report(Outcome.PASSED, Outcome.WRONG), ["got 1 instead of 0"]).told()
+    told = Finding(case, report(Outcome.PASSED, Outcome.WRONG), ["got 1 instead of 0"], 2).describe()
     assert told == "lab09 wrong/adds, inputs drawn with --seed 1:\n  got 1 instead of 0\n  check_1: Sum it."
 
 
@@ -78,6 +80,7 @@ def test_who_looks_no_further_waits_for_no_other_answer(monkeypatch, tmp_path):
     def grade(root, case, seed):
         tried.append(case)
         time.sleep(0.01)  # what grading takes
+        return Finding(case, report(Outcome.WRONG), ["nothing to keep"], 1)
 
     monkeypatch.setattr("autograder.grading.verify.try_case", grade)
     next(findings := verify(tmp_path, [Case("lab09", str(number), {}, 0) for number in range(500)], jobs=1))
@@ -107,3 +110,142 @@ def test_one_wrong_declaration_in_a_bank_is_found(tmp_path):
     found = {finding.case.name: "; ".join(finding.problems) for finding in findings}
     assert "got 2 instead of 3" in (bad := found.pop("wrong/too_generous")) and "'another word'" in bad
     assert set(found.values()) == {""}
+
+
+ANSWERS = {
+    "wrong_total": "# score: 2\n# The sum is not taken.\n\n# %% total\ndef total(tensor):\n    return tensor\n",
+    "wrong_mean": "# score: 3\n# The sum is no mean.\n\n# %% mean\ndef mean(tensor):\n    return tensor\n",
+    "mean_by_total": (
+        "# score: 2\n# Both, by a function of its own.\n\n# %% total\ndef scaled(tensor):\n    return tensor * 3\n\n\n"
+        "def total(tensor):\n    return scaled(tensor)\n"
+    ),
+    "reaches_out": (
+        "# score: 0\n# Replaces what the other one calls.\n\n# %% total\ndef total(tensor):\n    return tensor\n\n\n"
+        "dist.all_reduce = lambda tensor: None\n"
+    ),
+    "hangs": (
+        "# score: 2\n# Rank 0 waits for ever.\n\n# %% total\ndef total(tensor):\n    if dist.get_rank() == 0:\n"
+        "        dist.recv(tensor, 1)\n    return tensor\n"
+    ),
+}
+
+
+def ends(finding):
+    """How every check ended; which rank is named first, when several fail, is a matter of chance."""
+    return [(check.name, check.outcome, check.earned) for check in finding.report.checks]
+
+
+@needs_jail
+def test_by_reach_every_check_of_every_answer_ends_as_in_the_full_matrix(tmp_path, monkeypatch):
+    root = make_course(tmp_path)
+    with open(root / "nbgrader_config.py", "a") as config:
+        config.write("\nc.Grade.call_s = 5\n")
+    folder = root / "solutions" / NAME / "wrong"
+    folder.mkdir()
+    for name, text in ANSWERS.items():
+        (folder / f"{name}.py").write_text(text)
+    known = cases(root, NAME)
+    full, some = (
+        {one.case.name: one for one in verify(root, known, jobs=2, seed=5, by_reach=by_reach)}
+        for by_reach in (False, True)
+    )
+    assert {name: ends(one) for name, one in full.items()} == {name: ends(one) for name, one in some.items()}
+    assert {one.num_judged for one in full.values()} == {3}
+    assert {name: one.num_judged for name, one in some.items()} == {
+        **{"solution": 3, "untouched": 3, "wrong/wrong_total": 2, "wrong/wrong_mean": 1, "wrong/mean_by_total": 2},
+        **{"wrong/reaches_out": 3, "wrong/hangs": 3},
+    }
+    monkeypatch.setattr(bank, "_judge", None)  # nothing is judged again
+    good = {name for name, one in some.items() if not one.problems}
+    assert "wrong/wrong_total" in good
+    again = list(verify(root, [one.case for name, one in some.items() if name in good], by_reach=True, use_kept=True))
+    assert all(one.is_kept for one in again) and {one.case.name for one in again} == good
+    with pytest.raises(TypeError):  # of a part of the checks, the full matrix keeps nothing
+        list(verify(root, [some["wrong/wrong_mean"].case], use_kept=True))
+
+
+CELLS = {
+    "setup": "import torch\nSCALE = 2",
+    "a": "def a(x):\n    return x",
+    "b": "def b(x):\n    return SCALE * a(x)",
+    "c": "def c(): 1",
+}
+CHECKS = """
+from autograder.checks import points
+
+NEEDS = ["check_a"]
+
+
+def on_rank(student, x):
+    return student.a(x)
+
+
+def on_any(student, name):
+    return getattr(student, name)()
+
+
+@points(1, cell="a")
+def check_a(student, rng):
+    "It uses no b."
+    student.run(on_rank, 1, world_size=1)
+
+
+@points(1, cell="b")
+def check_b(student, rng):
+    "A docstring about c."
+    student.run(lambda student: student.b(1), world_size=1)
+
+
+@points(1, cell="c", needs=NEEDS)
+def check_c(student, rng):
+    "It needs check_a."
+    student.run(lambda student: student.c(), world_size=1)
+
+
+@points(1, cell="d")
+def check_any(student, rng):
+    "Nobody knows."
+    student.run(on_any, "c".lower(), world_size=1)
+
+
+@points(1, cell="d")
+def check_none(student, rng):
+    "It looks at nothing."
+"""
+ALL = {"check_a", "check_b", "check_c", "check_any", "check_none"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reached"),
+    [
+        ({"a": "def a(x):\n    return 3"}, {"check_a", "check_b", "check_c", "check_any"}),
+        ({"b": "def b(x):\n    return 3"}, {"check_b", "check_any"}),
+        ({"c": "def c(): return 2"}, {"check_c", "check_any"}),
+        ({"setup": "import torch\nSCALE = 3"}, {"check_b", "check_any"}),
+        ({"b": "import torch\n\ndef b(x):\n    return 3"}, {"check_b", "check_any"}),
+        ({"c": "def c(): 1\ndef a(x): return 7"}, {"check_a", "check_b", "check_c", "check_any"}),
+        ({"c": "def c():\n    global a\n    a = 3"}, {"check_a", "check_b", "check_c", "check_any"}),
+        ({"c": "def c(): 1\ntorch.add = c"}, None),
+        ({"c": "torch.manual_seed(1)\ndef c(): 1"}, None),
+        ({"c": "def c(x=print()): 1"}, None),
+        ({"c": "@torch.compile\ndef c(): 1"}, None),
+        ({"c": "class c:\n    torch.manual_seed(1)"}, None),
+        ({"c": "for c in 'ab': pass"}, None),
+        ({"c": "from torch import *"}, None),
+        ({"c": "def __getattr__(name): return 1"}, None),
+        ({"c": "def c(:"}, None),
+        ({"more": "def c(): 3"}, {"check_c", "check_any"}),
+    ],
+)
+def test_a_change_reaches_the_checks_that_can_notice_it(changes, reached):
+    assert reach(CHECKS, ALL, list(CELLS.items()), list((CELLS | changes).items())) == reached
+
+
+def test_a_cell_that_finds_names_dynamically_leaves_a_doubt():
+    cells = CELLS | {"b": "def b(x):\n    return globals()['a'.lower()](x)"}
+    assert reach(CHECKS, ALL, list(cells.items()), list((cells | {"c": "def c(): 2"}).items())) is None
+
+
+def test_checks_that_are_made_in_another_way_leave_a_doubt():
+    changed = list((CELLS | {"c": "def c(): 2"}).items())
+    assert reach(CHECKS, ALL | {"check_made[1]"}, list(CELLS.items()), changed) is None
