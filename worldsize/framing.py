@@ -1,4 +1,4 @@
-"""Length-prefixed messages on a stream socket, the one framing that launcher, nursery, ranks and conductor share."""
+"""Length-prefixed messages on a stream socket, the one framing that launcher, forkserver, ranks and conductor share."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from worldsize.launch import RankFailed, RunError, RunTimeout
 from worldsize.launch.protocol.failure import Failure
 from worldsize.launch.protocol.quota import EXCEEDED
 from worldsize.launch.protocol.source import is_cell, quote
-from worldsize.launch.reports.text import tell_hang
+from worldsize.launch.reports.text import describe_hang
 
 PROGRAMS = "/tmp/home/program"  # where a program that was handed in stands in its sandbox
 
@@ -43,13 +43,13 @@ def of_failure(error: RankFailed) -> StudentFailed:
 def of_timeout(error: RunTimeout) -> StudentFailed:
     """Who waits for whom, and where each rank stood in the student's own cells."""
     outcome = Outcome.HUNG if any(one.waits_in for one in error.standings) else Outcome.TIME_LIMIT
-    return StudentFailed(outcome, tell_hang([one.in_cells for one in error.standings], error.why))
+    return StudentFailed(outcome, describe_hang([one.in_cells for one in error.standings], error.ending.reason))
 
 
 def tell(error: RunError) -> dict[str, Any]:
     """A run's failure as data, for runs that are launched inside a sandbox; it travels there without this file."""
     if isinstance(error, RunTimeout):
-        told = tell_hang([one.in_cells for one in error.standings], error.why)
+        told = describe_hang([one.in_cells for one in error.standings], error.ending.reason)
         return {"hang": told, "waits": any(one.waits_in for one in error.standings)}
     return {
         "failures": json.dumps([[one.rank, one.to_fields()] for one in error.failures]),

@@ -233,7 +233,7 @@ class Emulation:
             except BlockingIOError:
                 self._watch(line, is_full=True)
                 return
-            except OSError:  # the rank is gone, which the nursery tells
+            except OSError:  # the rank is gone; the forkserver reports that
                 self._held_bytes -= sum(map(len, line.outgoing))
                 line.outgoing.clear()
                 return

@@ -13,12 +13,12 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from launching import failed, values
+from launching import failed, run, values
 
 import worldsize as ws
-from worldsize import framing
 from worldsize.launch.display.output import KEPT_OUTPUT
-from worldsize.launch.launcher import forked, forkserver, worker_group
+from worldsize.launch.launcher import forked, forkserver, monitor
+from worldsize.launch.protocol.messages import Joined, pack_and_send
 from worldsize.launch.protocol.quota import Quota
 
 # what comes back
@@ -94,7 +94,7 @@ def test_lambdas_closures_and_bound_methods_are_carried():
 
 def test_a_function_of_a_module_is_found_where_the_launcher_finds_it(tmp_path, monkeypatch):
     (tmp_path / "step_of_lesson.py").write_text("import os\ndef where():\n    return os.getcwd()\n")
-    values(os.getpid, world_size=1)  # the nursery is warm from here on, in another folder
+    values(os.getpid, world_size=1)  # the forkserver is warm from here on, in another folder
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     import step_of_lesson  # pyright: ignore[reportMissingImports]
@@ -103,7 +103,7 @@ def test_a_function_of_a_module_is_found_where_the_launcher_finds_it(tmp_path, m
 
 
 def test_ranks_see_the_environment_of_now_and_what_env_adds(monkeypatch):
-    values(os.getpid, world_size=1)  # the nursery is warm from here on
+    values(os.getpid, world_size=1)  # the forkserver is warm from here on
     monkeypatch.setenv("LESSON", "3")
     monkeypatch.setenv("STEPS", "10")
 
@@ -284,7 +284,7 @@ def test_the_report_names_the_culprit_and_quotes_its_line(make, headline, quoted
 
 
 def test_victims_are_named_in_one_sentence_and_never_first(monkeypatch):
-    monkeypatch.setattr(worker_group, "_GRACE_S", 20.0)  # until the others have noticed, on however busy a machine
+    monkeypatch.setattr(monitor, "_GRACE_S", 20.0)  # until the others have noticed, on however busy a machine
     error = failed(is_killed(), world_size=3)
     assert "Ranks 0 and 2 lost the connection because of it." in str(error).splitlines()
     assert [one.is_victim for one in error.failures] == [False, True, True]
@@ -350,7 +350,7 @@ def test_a_rank_that_talks_without_end_is_ended_all_the_same():
                 if stat.S_ISSOCK(os.fstat(fd).st_mode):
                     sock = socket.socket(fileno=os.dup(fd))
                     while sock.family == socket.AF_UNIX:
-                        framing.send(sock, "joined", backend="gloo")
+                        pack_and_send(sock, Joined("gloo"))
 
     start_s = time.monotonic()
     failed(on_rank, world_size=1, timeout_s=1, error=ws.RunTimeout)
@@ -449,7 +449,7 @@ def test_a_rank_that_prints_for_ever_is_ended():
 def test_wrong_arguments_are_refused_before_anything_starts(monkeypatch, kwargs, words):
     monkeypatch.setattr(forkserver, "shared", lambda: pytest.fail("a process was started"))
     with pytest.raises(ValueError, match=words):
-        ws.run(print, **{"world_size": 2, **kwargs})
+        run(print, **{"world_size": 2, **kwargs})
 
 
 def test_nccl_without_enough_gpus_is_refused_before_a_rank_starts():
@@ -488,10 +488,10 @@ def test_a_function_runs_under_torchrun_as_it_does_warm():
         return total + offset, os.environ["TORCHELASTIC_RUN_ID"], os.environ["LESSON"]
 
     each = [(torch.ones(3),), (torch.full((3,), 2.0),)]
-    run = ws.run(on_rank, 10, world_size=2, each=each, launcher="torchrun", env={"LESSON": "3"}, echo=False)
-    totals, ids, lessons = zip(*run.values, strict=True)
+    done = run(on_rank, 10, world_size=2, each=each, launcher="torchrun", env={"LESSON": "3"}, echo=False)
+    totals, ids, lessons = zip(*done.values, strict=True)
     assert [total.tolist() for total in totals] == [[13.0] * 3] * 2
     assert len(set(ids)) == 1 and lessons == ("3", "3")
-    assert (run.states, len(run.durations_s), run.backend) == (["done", "done"], 2, "gloo")
+    assert (done.states, len(done.durations_s), done.backend) == (["done", "done"], 2, "gloo")
     report = str(failed(on_rank, 0, each=each, launcher="torchrun", env={"LESSON": "3"}))
     assert report.startswith("Rank 1 of 2 failed with ValueError: no offset\n  test_launch.py, line ")

@@ -10,9 +10,9 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from launching import run
 from needs import give_up
 
-import worldsize as ws
 from worldsize.launch.protocol import process
 from worldsize.netlab import Lab, __main__, cases, compare, lab, unavailable_because
 from worldsize.netlab.compare import Result
@@ -36,7 +36,7 @@ def leftovers():
 
 
 def run_on(hosts_of, fn, *args):
-    return ws.run(fn, *args, world_size=hosts_of.num_hosts, netns=hosts_of.hosts, env=hosts_of.env, echo=False)
+    return run(fn, *args, world_size=hosts_of.num_hosts, netns=hosts_of.hosts, env=hosts_of.env, echo=False)
 
 
 # without root
@@ -98,7 +98,7 @@ def test_it_says_what_is_missing(monkeypatch, module, name, value, words):
 )
 def test_namespaces_that_cannot_be_entered_are_refused(kwargs, words):
     with pytest.raises(ValueError, match=re.escape(words)):
-        ws.run(print, world_size=2, **kwargs)
+        run(print, world_size=2, **kwargs)
 
 
 def test_only_root_may_enter_a_namespace(monkeypatch, tmp_path):
@@ -107,7 +107,7 @@ def test_only_root_may_enter_a_namespace(monkeypatch, tmp_path):
     monkeypatch.setattr(process, "NETWORKS", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ValueError, match="only root may enter network namespaces; run this as root"):
-        ws.run(print, world_size=2, netns=["a", "b"])
+        run(print, world_size=2, netns=["a", "b"])
 
 
 @pytest.mark.parametrize("require, code", [("", 0), ("browser,netlab", 1)])

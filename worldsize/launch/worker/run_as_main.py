@@ -1,4 +1,4 @@
-"""A script, played on a rank as Python would run it."""
+"""A script, run on a rank as Python would run it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def play(path: str, *args: str) -> None:
-    """Runs a script as `__main__`, as Python would."""
+    """Run a script as `__main__`, as Python would."""
     sys.argv = [path, *args]
     sys.path[0] = os.path.dirname(os.path.abspath(path))
     module = types.ModuleType("__main__")
@@ -19,7 +19,7 @@ def play(path: str, *args: str) -> None:
         exec(compile(file.read(), path, "exec"), module.__dict__)
 
 
-def join_and_play(path: str, *args: str) -> None:
+def play_joined(path: str, *args: str) -> None:
     """The same on a rank that has joined already, such as one of an emulated cluster: its own joining does nothing."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
