@@ -1,5 +1,8 @@
 import contextlib
 import ctypes
+import dataclasses
+import inspect
+import linecache
 import os
 import random
 import signal
@@ -10,14 +13,19 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from launching import failed, run, values
 
 import worldsize as ws
+from worldsize.emulate.server import Emulation
+from worldsize.emulate.simulator import Unanswered
 from worldsize.launch.display.output import KEPT_OUTPUT
 from worldsize.launch.launcher import forked, forkserver, monitor
+from worldsize.launch.launcher.spec import Spec
+from worldsize.launch.protocol import source
 from worldsize.launch.protocol.messages import Joined, pack_and_send
 from worldsize.launch.protocol.quota import Quota
 
@@ -121,8 +129,58 @@ def test_tensors_larger_than_any_buffer_go_and_come():
     ]
 
 
-def test_ranks_draw_different_random_numbers_in_every_run():
-    assert len({number for _ in range(2) for number in values(lambda: random.random())}) == 4
+@pytest.mark.parametrize("draw", [lambda: random.random(), lambda: float(np.random.rand())], ids=["random", "numpy"])
+def test_ranks_draw_different_random_numbers_in_every_run(draw):
+    assert len({number for _ in range(2) for number in values(draw)}) == 4
+
+
+def test_a_variable_that_was_deleted_is_gone_on_ranks_too(monkeypatch):
+    monkeypatch.setenv("LESSON", "3")
+    server = forkserver.Forkserver()
+    try:
+        server.wait_until_warm()
+        monkeypatch.delenv("LESSON")
+        assert values(lambda: os.environ.get("LESSON"), forkserver=server) == [None, None]
+    finally:
+        server.close()
+
+
+def remember_cell(number, text):
+    """A notebook cell of this text, run: the names that it defines."""
+    name, names = f"/tmp/ipykernel_1/{number}.py", {}
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    exec(compile(text, name, "exec"), names)
+    return names
+
+
+def test_of_the_cells_so_far_only_those_with_carried_functions_go_to_ranks(monkeypatch):
+    monkeypatch.setattr(linecache, "cache", dict(linecache.cache))
+    for number in range(10):
+        remember_cell(number, f"# {'x' * 1_000_000}")
+    inner = remember_cell(10, "def divide(by):\n    return 1 / by\n")
+    text = "def on_rank():\n    return divide(0)\n"
+    outer = remember_cell(11, text)
+    outer["divide"] = inner["divide"]
+    report = str(failed(outer["on_rank"], world_size=1))
+    assert "    return divide(0)" in report and "    return 1 / by" in report
+
+
+def test_a_job_that_cannot_be_read_is_reported(monkeypatch):
+    monkeypatch.setattr(source, "_MAX_SOURCES", 1 << 30)
+    monkeypatch.setattr(linecache, "cache", dict(linecache.cache))
+    cell = remember_cell(1, f"# {'x' * 9_000_000}\ndef on_rank():\n    pass\n")
+    failed(cell["on_rank"], world_size=2, match=r"ValueError: a message of \d+ bytes; at most 8388608 are taken")
+
+
+def test_run_shows_ten_options():
+    fn, args, *options = inspect.signature(ws.run).parameters.values()
+    assert (fn.name, args.kind, len(options)) == ("fn", args.VAR_POSITIONAL, 10)
+    assert {one.name for one in options} < {one.name for one in dataclasses.fields(Spec)}
+
+
+def test_impossible_waits_are_reported_with_the_number_of_ranks(monkeypatch):
+    monkeypatch.setattr(Emulation, "timeline", lambda _: (_ for _ in ()).throw(Unanswered([1])))
+    failed(lambda: None, world_size=2, cluster="dgx-h100", match="^Rank 1 of 2 failed with broken message")
 
 
 # output and timeline
