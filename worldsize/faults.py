@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypeAlias, get_args
 
-from worldsize.hardware import Cluster, Link
+from worldsize.hardware import Cluster, Hop, Link
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class SlowLink:
             ValueError: the cluster has no such hop.
         """
         if self.hop is not None:
-            cluster.capacity_bytes_per_s(self.hop)
+            cluster.hop(self.hop)
             return self
-        hops = sorted(_hops_of_ring(range(world_size), cluster))
+        hops = sorted(hop.name for hop in _hops_of_ring(range(world_size), cluster))
         if not hops:
             raise ValueError("one rank alone crosses no link; a slow link needs two ranks")
         return replace(self, hop=random.Random(self.seed).choice(hops))
@@ -111,8 +111,12 @@ class Faults:
                 raise TypeError(f"{fault!r} is no fault; those of worldsize.faults are {known}")
         drawn = [fault.on(cluster, world_size) for fault in faults]
         self._cluster = cluster
-        self._slow = {fault.hop: fault.factor for fault in drawn if isinstance(fault, SlowLink)}
-        self._lost = {fault.rank: fault.after_calls for fault in drawn if isinstance(fault, LostRank)}
+        self._slow: dict[Hop, float] = {}
+        for fault in drawn:
+            if isinstance(fault, SlowLink) and fault.hop is not None:
+                hop = cluster.hop(fault.hop)
+                self._slow[hop] = self._slow.get(hop, 1.0) * fault.factor
+        self._lost = [fault for fault in drawn if isinstance(fault, LostRank)]
         self._errors = [fault for fault in drawn if isinstance(fault, SilentError)]
         self._paces = [(fault, random.Random(fault.seed)) for fault in drawn if isinstance(fault, SlowRank)]
 
@@ -125,7 +129,7 @@ class Faults:
 
     def is_lost(self, rank: int, num_calls: int) -> bool:
         """True when this rank is gone before it posts its next operation, after so many."""
-        return rank in self._lost and num_calls >= (self._lost[rank] or 0)
+        return any(fault.rank == rank and num_calls >= (fault.after_calls or 0) for fault in self._lost)
 
     def spoil(self, rank: int, num_calls: int, num_items: int, body: bytes) -> bytes:
         """What leaves a rank of these bytes, after so many calls; a silent error happens once."""
@@ -135,7 +139,7 @@ class Faults:
                 return _with_one_sign_changed(body, num_items, random.Random(f"{fault.seed} item"))
         return body
 
-    def capacity_bytes_per_s(self, hop: str) -> float:
+    def capacity_bytes_per_s(self, hop: Hop) -> float:
         """What a hop still carries, in bytes per second."""
         return self._cluster.capacity_bytes_per_s(hop) / self._slow.get(hop, 1.0)
 
@@ -144,11 +148,16 @@ class Faults:
         if not self._slow:
             return self._cluster
         hops = _hops_of_ring(ranks, self._cluster) & self._slow.keys()
-        inside = max([self._slow[hop] for hop in hops if hop.startswith("gpu")], default=1.0)
-        outside = max([self._slow[hop] for hop in hops if not hop.startswith("gpu")], default=1.0)
-        inter = self._cluster.inter
+
+        def slowest(*kinds: str) -> float:
+            return max([self._slow[hop] for hop in hops if hop.kind in kinds], default=1.0)
+
+        intra, inter, bridge = self._cluster.intra, self._cluster.inter, self._cluster.bridge_bytes_per_s
         return replace(
-            self._cluster, intra=_slowed(self._cluster.intra, inside), inter=inter and _slowed(inter, outside)
+            self._cluster,
+            intra=_slowed(intra, slowest("gpu")),
+            inter=inter and _slowed(inter, slowest("nic", "leaf")),
+            bridge_bytes_per_s=bridge and bridge / slowest("bridge"),
         )
 
 
@@ -156,7 +165,7 @@ def _slowed(link: Link, factor: float) -> Link:
     return replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / factor)
 
 
-def _hops_of_ring(ranks: Sequence[int], cluster: Cluster) -> set[str]:
+def _hops_of_ring(ranks: Sequence[int], cluster: Cluster) -> set[Hop]:
     following = [*ranks[1:], ranks[0]]
     return {hop for src, dst in zip(ranks, following, strict=True) for hop in cluster.route(src, dst).hops}
 

@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 from worldsize.units import GB, TB, US
 
@@ -61,12 +62,25 @@ class Link:
         _need_source(self.name, self.source)
 
 
+class Hop(NamedTuple):  # keys of dicts in every replay, and a dataclass takes four times as long to hash
+    """A directed part of a cluster that messages share: a GPU's port, a NIC, a leaf switch's links, a host bridge.
+
+    Its name is such as `gpu0 out`, `node1 nic0 in`, `leaf0 up` or `node0 bridge`.
+    """
+
+    kind: Literal["gpu", "nic", "leaf", "bridge"]
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
 @dataclass(frozen=True)
 class Route:
-    """A message's latency in seconds and the shared, directed resources that it occupies."""
+    """A message's latency in seconds and the hops that it occupies."""
 
     latency_s: float
-    hops: tuple[str, ...]
+    hops: tuple[Hop, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,45 +190,79 @@ class Cluster:
         if src_rank == dst_rank:
             return Route(0.0, ())
         if src_node == dst_node:
-            hops = (f"gpu{src_rank} out", *self._bridge(src_node), f"gpu{dst_rank} in")
+            hops = (_gpu(src_rank, "out"), *self._bridge(src_node), _gpu(dst_rank, "in"))
             return Route(self.intra.latency_s, hops)
         assert self.inter is not None
         return Route(
             self.inter.latency_s,
             (
                 *self._bridge(src_node),
-                f"node{src_node} nic{self.nic_of(src_rank)} out",
+                self._nic(src_rank, "out"),
                 *self._leaf_links(self.leaf_of(src_rank), self.leaf_of(dst_rank)),
-                f"node{dst_node} nic{self.nic_of(dst_rank)} in",
+                self._nic(dst_rank, "in"),
                 *self._bridge(dst_node),
             ),
         )
 
-    def capacity_bytes_per_s(self, hop: str) -> float:
-        """What the messages on a hop of `route` can carry together, in bytes per second.
+    def hop(self, name: str) -> Hop:
+        """The hop of this name.
 
         Raises:
             ValueError: the cluster has no such hop.
         """
-        if re.fullmatch(r"gpu\d+ (out|in)", hop):
+        found = next((hop for rank in range(self.world_size) for hop in self._hops_at(rank) if hop.name == name), None)
+        if found is None:
+            raise ValueError(f"{self.name} has no hop {name!r}; take the names from route(src_rank, dst_rank).hops")
+        return found
+
+    def capacity_bytes_per_s(self, hop: Hop) -> float:
+        """What the messages on a hop can carry together, in bytes per second.
+
+        Raises:
+            ValueError: the cluster has no hop of this kind.
+        """
+        if hop.kind == "gpu":
             return self.intra.bandwidth_bytes_per_s
-        if self.inter is not None and re.fullmatch(r"node\d+ nic\d+ (out|in)", hop):
-            return self.inter.bandwidth_bytes_per_s
-        if self.inter is not None and re.fullmatch(r"leaf\d+ (up|down)", hop):
-            num_nics = (self.nodes_per_leaf or self.num_nodes) * (1 if self.is_rail else self.nics_per_node)
-            return num_nics * self.inter.bandwidth_bytes_per_s / self.oversubscription
-        if self.bridge_bytes_per_s is not None and re.fullmatch(r"node\d+ bridge", hop):
+        if hop.kind == "bridge" and self.bridge_bytes_per_s is not None:
             return self.bridge_bytes_per_s
-        raise ValueError(f"{self.name} has no hop {hop!r}; take the names from route(src_rank, dst_rank).hops")
+        if hop.kind in ("nic", "leaf") and self.inter is not None:
+            return self.inter.bandwidth_bytes_per_s if hop.kind == "nic" else self.leaf_bytes_per_s
+        raise ValueError(f"{self.name} has no {hop.kind}, and so no hop {hop.name!r}")
 
-    def _bridge(self, node: int) -> tuple[str, ...]:
-        return () if self.is_switched else (f"node{node} bridge",)
+    @property
+    def leaf_bytes_per_s(self) -> float:
+        """What the uplinks of a leaf switch can carry together, in bytes per second, and so its downlinks."""
+        assert self.inter is not None
+        num_nics = (self.nodes_per_leaf or self.num_nodes) * (1 if self.is_rail else self.nics_per_node)
+        return num_nics * self.inter.bandwidth_bytes_per_s / self.oversubscription
 
-    def _leaf_links(self, src_leaf: int, dst_leaf: int) -> tuple[str, ...]:
+    def _hops_at(self, rank: int) -> list[Hop]:
+        """Every hop that a message from or to this rank may take on its side."""
+        hops = [_gpu(rank, "out"), _gpu(rank, "in"), *self._bridge(self.node_of(rank))]
+        if self.inter is not None:
+            leaf = self.leaf_of(rank)
+            hops += [self._nic(rank, "out"), self._nic(rank, "in"), _leaf(leaf, "up"), _leaf(leaf, "down")]
+        return hops
+
+    def _nic(self, rank: int, direction: str) -> Hop:
+        return Hop("nic", f"node{self.node_of(rank)} nic{self.nic_of(rank)} {direction}")
+
+    def _bridge(self, node: int) -> tuple[Hop, ...]:
+        return () if self.is_switched else (Hop("bridge", f"node{node} bridge"),)
+
+    def _leaf_links(self, src_leaf: int, dst_leaf: int) -> tuple[Hop, ...]:
         # a rail-optimised fabric at 1:1 has an uplink for every downlink: the NICs limit first
         if src_leaf == dst_leaf or (self.is_rail and self.oversubscription == 1):
             return ()
-        return (f"leaf{src_leaf} up", f"leaf{dst_leaf} down")
+        return _leaf(src_leaf, "up"), _leaf(dst_leaf, "down")
+
+
+def _gpu(rank: int, direction: str) -> Hop:
+    return Hop("gpu", f"gpu{rank} {direction}")
+
+
+def _leaf(leaf: int, direction: str) -> Hop:
+    return Hop("leaf", f"leaf{leaf} {direction}")
 
 
 def cluster(name: str) -> Cluster:

@@ -260,10 +260,9 @@ def _network_bytes_per_s(ranks: tuple[int, ...], cluster: Cluster, num_nics: int
     groups = {cluster.node_of(rank) // (cluster.nodes_per_leaf or cluster.num_nodes) for rank in ranks}
     if len(groups) == 1:
         return num_nics * nic_bytes_per_s
-    leaf_bytes_per_s = cluster.capacity_bytes_per_s("leaf0 up")
     if cluster.is_rail:
-        return num_nics * min(nic_bytes_per_s, leaf_bytes_per_s)
-    return min(num_nics * nic_bytes_per_s, leaf_bytes_per_s)
+        return num_nics * min(nic_bytes_per_s, cluster.leaf_bytes_per_s)
+    return min(num_nics * nic_bytes_per_s, cluster.leaf_bytes_per_s)
 
 
 def _inter(cluster: Cluster) -> Link:

@@ -63,16 +63,15 @@ class Timeline:
 
         Source: the term as in Rajbhandari et al., ZeRO-Infinity, SC 2021: communication not overlapped with compute.
         """
-        ranks = range(self.num_ranks) if rank is None else [rank]
-        return sum(self._communication_s(one)[1] for one in ranks) / len(ranks) if ranks else 0.0
+        times_s = self._communication_s(rank)
+        return sum(exposed_s for _, exposed_s in times_s) / len(times_s) if times_s else 0.0
 
     def overlap_fraction(self, rank: int | None = None) -> float:
         """Fraction of the time of communication, of `rank` or of all, in which the rank works; 0 without communication.
 
         An asynchronous call of a real run counts until its `wait` returns, though it may have been through earlier.
         """
-        ranks = range(self.num_ranks) if rank is None else [rank]
-        times_s = [self._communication_s(one) for one in ranks]
+        times_s = self._communication_s(rank)
         total_s, exposed_s = sum(total for total, _ in times_s), sum(exposed for _, exposed in times_s)
         return max(0.0, 1 - exposed_s / total_s) if total_s else 0.0
 
@@ -82,10 +81,9 @@ class Timeline:
         The run lasts from the start of its first event to the end of its last. For a pipeline of p equal stages and m
         pieces with free communication this is (p - 1) / (m + p - 1). Source: Huang et al., GPipe, NeurIPS 2019.
         """
-        ranks = range(self.num_ranks) if rank is None else [rank]
-        total_s = len(ranks) * (self.end_s - min((event.start_s for event in self.events), default=0.0))
-        of_ranks = self._by_rank()
-        work_s = sum(length_s(working(of_ranks.get(one, ()))) for one in ranks)
+        of_ranks = self._of_ranks(rank)
+        total_s = len(of_ranks) * (self.end_s - min((event.start_s for event in self.events), default=0.0))
+        work_s = sum(length_s(working(events)) for events in of_ranks)
         return max(0.0, 1 - work_s / total_s) if total_s else 0.0
 
     def critical_path(self) -> list[Event]:
@@ -122,7 +120,14 @@ class Timeline:
             of_ranks.setdefault(event.rank, []).append(event)
         return of_ranks
 
-    def _communication_s(self, rank: int) -> tuple[float, float]:
-        """Seconds of communication, and of these the exposed ones."""
-        events = [event for event in self.events if event.rank == rank]
-        return length_s(under_way(e for e in events if e.kind == COMMUNICATION)), length_s(exposed(events))
+    def _of_ranks(self, rank: int | None) -> list[list[Event]]:
+        """The events of `rank`, or of each of `range(num_ranks)`."""
+        of_ranks = self._by_rank()
+        return [of_ranks.get(one, []) for one in (range(self.num_ranks) if rank is None else [rank])]
+
+    def _communication_s(self, rank: int | None) -> list[tuple[float, float]]:
+        """Seconds of communication, and of these the exposed ones: of `rank`, or of each."""
+        return [
+            (length_s(under_way(e for e in events if e.kind == COMMUNICATION)), length_s(exposed(events)))
+            for events in self._of_ranks(rank)
+        ]

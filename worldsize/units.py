@@ -44,7 +44,7 @@ def format_time_s(time_s: float) -> str:
 
 def format_count(count: float) -> str:
     """Text such as `175B` for a count of parameters or tokens, `3.15e23` where no letter is usual."""
-    if abs(count) >= 10**15:
+    if abs(_rounded(count, 3)) >= 10**15:
         return f"{count:.2e}".replace("e+", "e")
     factor, letter = scale(count, _COUNTS)
     if factor == 1:
@@ -53,8 +53,8 @@ def format_count(count: float) -> str:
 
 
 def scale(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
-    """The largest (factor, unit) of an ascending sequence that is not larger than the value's size."""
-    fitting = [unit for unit in units if unit[0] <= abs(value) * (1 + 1e-12)]
+    """The largest (factor, unit) of an ascending sequence in which the value, rounded to three digits, is 1 or more."""
+    fitting = [unit for unit in units if abs(_rounded(value / unit[0], 3)) >= 1]
     return fitting[-1] if fitting else units[0]
 
 
@@ -72,8 +72,8 @@ def significant(value: float, digits: int = 3) -> str:
     """The number rounded to this many significant digits, never in scientific notation."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    decimals = digits - 1 - math.floor(math.log10(abs(value)))
-    return f"{round(value, decimals):,.{max(decimals, 0)}f}"
+    rounded = _rounded(value, digits)
+    return f"{rounded:,.{max(_decimals(rounded, digits), 0)}f}"
 
 
 def format_as(name: str, value: float) -> str:
@@ -105,3 +105,12 @@ def format_as(name: str, value: float) -> str:
 def _brief(text: str) -> str:
     """The text without zeros at the end of its number: `64.0 kB` as `64 kB`."""
     return re.sub(r"\.0+(?!\d)|(\.\d*[1-9])0+(?!\d)", r"\1", text)
+
+
+def _rounded(value: float, digits: int) -> float:
+    return round(value, _decimals(value, digits)) if value and math.isfinite(value) else value
+
+
+def _decimals(value: float, digits: int) -> int:
+    """How many decimals show this many significant digits; negative for a large number."""
+    return digits - 1 - math.floor(math.log10(abs(value)))

@@ -8,8 +8,8 @@ import torch.distributed as dist
 def ring(tensor):
     from worldsize.emulate import backend
 
-    wire = backend.wire()
+    client = backend.client()
     while dist.get_rank() == 0:
-        wire._steps = [("compute", 0, 0, "", "")] * 90_000
-        wire._send("nothing")
+        client._steps = [("compute", 0, 0, "", "")] * 90_000
+        client._send("nothing")
     return tensor

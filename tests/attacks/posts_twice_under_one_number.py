@@ -9,9 +9,9 @@ import torch.distributed as dist
 def ring(tensor):
     from worldsize.emulate import backend
 
-    rank, wire = dist.get_rank(), backend.wire()
+    rank, client = dist.get_rank(), backend.client()
     for _ in range(2):
-        wire._num_posts = 0
+        client._num_posts = 0
         dist.isend(tensor, (rank + 1) % 4)
     dist.recv(torch.empty_like(tensor), (rank - 1) % 4)
     return tensor

@@ -9,6 +9,6 @@ def ring(tensor):
     from worldsize.emulate import backend
 
     steps = [("compute", True, False, "x" * 10**6, []), ("post", 1, 0, "", ""), ("wait", [], None, {}, 0)]
-    backend.wire()._steps = [steps[dist.get_rank() % 3]] * 3
-    backend.wire()._send("leave")
+    backend.client()._steps = [steps[dist.get_rank() % 3]] * 3
+    backend.client()._send("leave")
     raise ValueError("claimed")

@@ -9,7 +9,7 @@ import torch.distributed as dist
 def ring(tensor):
     from worldsize.emulate import backend
 
-    wire = backend.wire()
+    client = backend.client()
     work = dist.irecv(torch.empty(3), (dist.get_rank() - 1) % 4)
-    wire.step("wait", work.number)
+    client.step("wait", work.number)
     return tensor

@@ -1,5 +1,7 @@
 """What goes wrong on an emulated cluster: who is slow, what is slow, who is lost."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -80,6 +82,21 @@ def test_a_lost_rank_is_told_as_such_and_who_waits_for_it():
         emulated(work_and_meet, 8, faults=[LostRank(2, after_calls=3)])
     assert caught.value.failures[0].rank == 2
     assert "barrier" in str(caught.value)
+
+
+def test_a_slow_bridge_slows_the_collectives_within_its_node():
+    faults = Faults([SlowLink("node0 bridge", factor=4.0)], hardware.PCIE_BOX_10GBE, 16)
+    expected = replace(hardware.PCIE_BOX_10GBE, bridge_bytes_per_s=hardware.PCIE_BOX_10GBE.bridge_bytes_per_s / 4)
+    assert faults.cluster_of(range(4)) == expected
+    assert faults.cluster_of(range(8, 12)) == hardware.PCIE_BOX_10GBE
+
+
+def test_faults_of_one_link_multiply_and_of_those_that_lose_a_rank_the_first_counts():
+    faults = Faults([SlowLink("gpu0 out", factor=10.0), SlowLink("gpu0 out", factor=2.0)], DGX, 4)
+    assert faults.capacity_bytes_per_s(DGX.hop("gpu0 out")) == DGX.intra.bandwidth_bytes_per_s / 20
+    assert faults.cluster_of(range(4)).intra.bandwidth_bytes_per_s == DGX.intra.bandwidth_bytes_per_s / 20
+    faults = Faults([LostRank(1, after_calls=3), LostRank(1, after_calls=7)], DGX, 4)
+    assert [faults.is_lost(1, num_calls) for num_calls in (2, 3)] == [False, True]
 
 
 def ask_and_meet(num_steps):

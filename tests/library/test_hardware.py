@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from worldsize import hardware
-from worldsize.hardware import Cluster, Gpu, Link, Route, cluster, clusters
+from worldsize.hardware import Cluster, Gpu, Hop, Link, Route, cluster, clusters
 from worldsize.units import GB, US
 
 CATALOGUE = [value for value in vars(hardware).values() if isinstance(value, Gpu | Link | Cluster)]
@@ -23,6 +23,14 @@ FAT_TREE = Cluster(
     is_rail=False,
     oversubscription=4,
 )
+
+
+def capacity_bytes_per_s(found, name):
+    return found.capacity_bytes_per_s(found.hop(name))
+
+
+def names_of_hops(found, src, dst):
+    return tuple(map(str, found.route(src, dst).hops))
 
 
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
@@ -105,8 +113,8 @@ def test_a_gpu_knows_only_torchs_names_of_dtypes():
 
 
 def test_a_message_within_a_node_takes_the_two_gpus_ports():
-    assert FAT_TREE.route(1, 3) == Route(1 * US, ("gpu1 out", "gpu3 in"))
-    assert FAT_TREE.capacity_bytes_per_s("gpu1 out") == 100 * GB
+    assert FAT_TREE.route(1, 3) == Route(1 * US, (Hop("gpu", "gpu1 out"), Hop("gpu", "gpu3 in")))
+    assert capacity_bytes_per_s(FAT_TREE, "gpu1 out") == 100 * GB
 
 
 def test_a_message_to_oneself_takes_nothing():
@@ -114,32 +122,32 @@ def test_a_message_to_oneself_takes_nothing():
 
 
 def test_a_message_between_nodes_takes_the_nics_of_its_ranks():
-    assert FAT_TREE.route(1, 6) == Route(5 * US, ("node0 nic0 out", "node1 nic1 in"))
-    assert FAT_TREE.capacity_bytes_per_s("node0 nic0 out") == 10 * GB
+    assert FAT_TREE.route(1, 6) == Route(5 * US, (Hop("nic", "node0 nic0 out"), Hop("nic", "node1 nic1 in")))
+    assert capacity_bytes_per_s(FAT_TREE, "node0 nic0 out") == 10 * GB
 
 
 def test_a_message_between_leaves_takes_their_oversubscribed_uplinks():
-    assert FAT_TREE.route(0, 31).hops == ("node0 nic0 out", "leaf0 up", "leaf3 down", "node7 nic1 in")
-    assert FAT_TREE.capacity_bytes_per_s("leaf0 up") == 2 * 2 * 10 * GB / 4
+    assert names_of_hops(FAT_TREE, 0, 31) == ("node0 nic0 out", "leaf0 up", "leaf3 down", "node7 nic1 in")
+    assert capacity_bytes_per_s(FAT_TREE, "leaf0 up") == 2 * 2 * 10 * GB / 4
 
 
 def test_on_rails_only_an_oversubscribed_message_to_another_rail_takes_uplinks():
     rails = replace(FAT_TREE, is_rail=True, nodes_per_leaf=None)
-    assert rails.route(0, 4).hops == ("node0 nic0 out", "node1 nic0 in")
-    assert rails.route(0, 7).hops == ("node0 nic0 out", "leaf0 up", "leaf1 down", "node1 nic1 in")
-    assert rails.capacity_bytes_per_s("leaf1 down") == 8 * 10 * GB / 4
-    assert replace(rails, oversubscription=1).route(0, 7).hops == ("node0 nic0 out", "node1 nic1 in")
+    assert names_of_hops(rails, 0, 4) == ("node0 nic0 out", "node1 nic0 in")
+    assert names_of_hops(rails, 0, 7) == ("node0 nic0 out", "leaf0 up", "leaf1 down", "node1 nic1 in")
+    assert capacity_bytes_per_s(rails, "leaf1 down") == 8 * 10 * GB / 4
+    assert names_of_hops(replace(rails, oversubscription=1), 0, 7) == ("node0 nic0 out", "node1 nic1 in")
 
 
 def test_in_a_box_without_switches_all_messages_share_the_bridge():
-    assert hardware.PCIE_BOX.route(0, 7).hops == ("gpu0 out", "node0 bridge", "gpu7 in")
-    assert hardware.PCIE_BOX_10GBE.route(0, 9).hops == (
+    assert names_of_hops(hardware.PCIE_BOX, 0, 7) == ("gpu0 out", "node0 bridge", "gpu7 in")
+    assert names_of_hops(hardware.PCIE_BOX_10GBE, 0, 9) == (
         "node0 bridge",
         "node0 nic0 out",
         "node1 nic0 in",
         "node1 bridge",
     )
-    assert hardware.PCIE_BOX.capacity_bytes_per_s("node0 bridge") < 8 * hardware.PCIE4.bandwidth_bytes_per_s
+    assert capacity_bytes_per_s(hardware.PCIE_BOX, "node0 bridge") < 8 * hardware.PCIE4.bandwidth_bytes_per_s
 
 
 def test_eight_gpus_share_the_nics_evenly():
@@ -153,17 +161,22 @@ def test_a_rank_out_of_range_is_told_the_range(rank):
         FAT_TREE.route(0, rank)
 
 
-@pytest.mark.parametrize("hop", ["gpu1", "node0 bridge", "the internet"])
+@pytest.mark.parametrize("hop", ["gpu1", "gpu32 out", "node0 nic2 in", "leaf4 up", "node0 bridge", "the internet"])
 def test_an_unknown_hop_is_refused(hop):
     with pytest.raises(ValueError, match=rf"fat tree has no hop '{hop}'; take the names from route"):
-        FAT_TREE.capacity_bytes_per_s(hop)
+        FAT_TREE.hop(hop)
+
+
+def test_a_hop_of_a_kind_that_a_cluster_does_not_have_is_refused():
+    with pytest.raises(ValueError, match="dgx-h100 has no leaf, and so no hop 'leaf0 up'"):
+        hardware.DGX_H100.capacity_bytes_per_s(FAT_TREE.hop("leaf0 up"))
 
 
 @pytest.mark.parametrize("name", clusters())
 def test_every_hop_of_every_route_has_a_capacity(name):
     found = cluster(name)
     hops = {hop for rank in range(found.world_size) for hop in found.route(0, rank).hops}
-    assert all(found.capacity_bytes_per_s(hop) > 0 for hop in hops)
+    assert all(found.capacity_bytes_per_s(hop) > 0 and found.hop(hop.name) == hop for hop in hops)
 
 
 def test_a_cluster_can_be_a_key_and_be_sent_to_a_process():

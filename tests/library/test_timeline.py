@@ -110,6 +110,24 @@ def test_bytes_sent_are_those_of_a_rank_s_communication():
     assert [told.bytes_sent(rank) for rank in range(3)] == [42, 17, 0]
 
 
+class CountedEvents(list):
+    passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("of_all", [Timeline.exposed_communication_s, Timeline.overlap_fraction])
+def test_the_events_are_gone_through_as_often_for_many_ranks_as_for_two(of_all):
+    passes = []
+    for num_ranks in (2, 50):
+        events = CountedEvents(reduce(rank, 0.0, 1.0) for rank in range(num_ranks))
+        of_all(Timeline(events))
+        passes.append(events.passes)
+    assert passes[0] == passes[1]
+
+
 def test_communication_is_exposed_where_its_rank_does_not_work():
     told = timeline(
         *(work(0, 0.0, 2.0), reduce(0, 1.0, 4.0), reduce(0, 3.0, 6.0, sequence=2), work(0, 5.0, 7.0)),

@@ -14,6 +14,11 @@ from worldsize import units
         (2.8e12, "2.80 TB"),
         (80 * units.GB, "80.0 GB"),
         (-3.5e6, "-3.50 MB"),
+        (9_999, "10.0 kB"),
+        (999_499, "999 kB"),
+        (999_999, "1.00 MB"),
+        (-999_999, "-1.00 MB"),
+        (999_999_999_999_999, "1.00 PB"),
     ],
 )
 def test_bytes_count_in_powers_of_a_thousand(size_bytes, text):
@@ -22,6 +27,7 @@ def test_bytes_count_in_powers_of_a_thousand(size_bytes, text):
 
 def test_bytes_in_powers_of_1024():
     assert units.format_bytes(4 * units.MIB, binary=True) == "4.00 MiB"
+    assert units.format_bytes(units.MIB - 1, binary=True) == "1.00 MiB"
 
 
 @pytest.mark.parametrize(
@@ -31,6 +37,9 @@ def test_bytes_in_powers_of_1024():
         (3e-10, "0.300 ns"),
         (12.5e-3, "12.5 ms"),
         (1.0, "1.00 s"),
+        (0.9999, "1.00 s"),
+        (59.96, "60.0 s"),
+        (59.999, "1.00 min"),
         (90, "1.50 min"),
         (34 * units.DAY, "34.0 days"),
         (1.009615e9, "32.0 years"),
@@ -42,14 +51,34 @@ def test_time_takes_the_unit_that_fits(time_s, text):
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(7, "7"), (1500, "1.50K"), (1.5e9, "1.50B"), (7e9, "7B"), (175e9, "175B"), (3.15e23, "3.15e23")],
+    [
+        (7, "7"),
+        (1500, "1.50K"),
+        (1.5e9, "1.50B"),
+        (7e9, "7B"),
+        (175e9, "175B"),
+        (999_950, "1M"),
+        (9.999e14, "1.00e15"),
+        (3.15e23, "3.15e23"),
+    ],
 )
 def test_counts_as_model_sizes_are_written(count, text):
     assert units.format_count(count) == text
 
 
+@pytest.mark.parametrize(("count", "text"), [(999_950, "1M"), (9.999e14, "1.00e15"), (999_499, "999K")])
+def test_a_count_is_rounded_before_its_letter_is_chosen(count, text):
+    assert units.format_count(count) == text
+
+
 def test_significant_digits():
-    assert [units.significant(x) for x in (0.012345, 1.5, 12345.6)] == ["0.0123", "1.50", "12,300"]
+    assert [units.significant(x) for x in (0.012345, 1.5, 9.999, -99.96, 12345.6)] == [
+        "0.0123",
+        "1.50",
+        "10.0",
+        "-100",
+        "12,300",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -60,6 +89,7 @@ def test_significant_digits():
         ("size_bytes", 4 * units.MIB, "4 MiB"),
         ("size_bytes", 11_400_000 * units.KIB, "11.7 GB"),
         ("size_bytes", 1500, "1.5 kB"),
+        ("size_bytes", 999_999, "1 MB"),
         ("step_time_s", 0.0032, "3.2 ms"),
         ("time_s", 0, "0 s"),
         ("bubble_fraction", 1 / 3, "33.3%"),

@@ -17,8 +17,8 @@ def elapsed() -> float:
 
     On an emulated cluster it waits until every other rank waits too or is over: that takes a moment of real time.
     """
-    wire = _wire()
-    return time.monotonic() - _START_S if wire is None else wire.elapsed_s()
+    client = _client()
+    return time.monotonic() - _START_S if client is None else client.elapsed_s()
 
 
 def spend(duration_s: float) -> None:
@@ -29,13 +29,13 @@ def spend(duration_s: float) -> None:
     """
     if duration_s < 0:
         raise ValueError(f"duration_s is {duration_s}; a rank cannot work for less than no time")
-    wire = _wire()
-    if wire is None:
+    client = _client()
+    if client is None:
         time.sleep(duration_s)
     else:
-        wire.spend(duration_s)
+        client.spend(duration_s)
 
 
-def _wire() -> Any:
+def _client() -> Any:
     backend = sys.modules.get("worldsize.emulate.backend")  # which needs torch, and is there in ranks alone
-    return None if backend is None else backend.wire()
+    return None if backend is None else backend.client()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -13,22 +14,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from worldsize.emulate.client import Wire, Work
+from worldsize.emulate.client import Client, Observer, Work
 from worldsize.emulate.compute import meter_of
 
 BACKEND = "emulated"
 _OF_BITS = ("BAND", "BOR", "BXOR")
 _REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", *_OF_BITS)
-_wire: Wire | None = None
+_client: Client | None = None
 
 
 class Group(dist.ProcessGroup):
     """A process group of ranks on the emulated cluster."""
 
-    def __init__(self, wire: Wire, name: str, ranks: Sequence[int]) -> None:
-        self.ranks = tuple(ranks)
-        super().__init__(self.ranks.index(wire.rank), len(ranks))  # pyright: ignore[reportCallIssue]
-        self._wire, self._name = wire, name
+    def __init__(self, client: Client, name: str, ranks: Sequence[int]) -> None:
+        self.ranks = tuple(map(operator.index, ranks))
+        super().__init__(self.ranks.index(client.rank), len(ranks))  # pyright: ignore[reportCallIssue]
+        self._client, self._name = client, name
 
     def getBackendName(self) -> str:
         """The name that torch shows."""
@@ -47,35 +48,41 @@ class Group(dist.ProcessGroup):
         result: Any = None,
         **fields: Any,
     ) -> Work:
-        dtype = _dtype_of([*inputs, *outputs], fields.get("reduction", ""))
-        return self._wire.post(
+        tensors, reduction = [*inputs, *outputs], fields.get("reduction", "")
+        mark = self._client.observer.posting(op, tensors, self, reduction, fields.get("peer"))
+        work = self._client.post(
             op,
             self._name,
             self.ranks,
             b"".join(map(_bytes_of, inputs)),
             lambda body: _fill(outputs, body, may_be_less=op == "recv"),
             list(outputs) if result is None else result,
-            dtype=dtype,
+            dtype=_dtype_of(tensors, reduction),
             num_items=sum(one.numel() for one in inputs),
             **fields,
         )
+        self._client.observer.posted(mark, work)
+        return work
 
     def _global(self, rank: int) -> int:
-        return self.ranks[rank]
+        if not 0 <= (place := operator.index(rank)) < len(self.ranks):
+            count = f"count from 0 to {len(self.ranks) - 1}"
+            raise ValueError(f"rank {rank} is not in this group of {len(self.ranks)} ranks; {count}")
+        return self.ranks[place]
 
     # messages
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
         """Sends one tensor."""
-        return self._post("send", tensors, [], peer=self._global(dst), tag=tag)
+        return self._post("send", tensors, [], peer=self._global(dst), tag=operator.index(tag))
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
         """Receives one tensor."""
-        return self._post("recv", [], tensors, peer=self._global(src), tag=tag)
+        return self._post("recv", [], tensors, peer=self._global(src), tag=operator.index(tag))
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
-        """Receives one tensor from whoever sent first in virtual time."""
-        work = self._post("recv", [], tensors, peer=None, tag=tag)
+        """Receives one tensor from the rank that sent first in virtual time."""
+        work = self._post("recv", [], tensors, peer=None, tag=operator.index(tag))
         work.source_group = self.ranks
         return work
 
@@ -168,7 +175,7 @@ class Group(dist.ProcessGroup):
         """The same of one tensor, cut along its first dimension."""
         rows = input_splits or [tensor.shape[0] // self.size()] * self.size()
         per_row = tensor.numel() // max(1, tensor.shape[0])
-        return self._post("all_to_all", [tensor], [output], splits=[num * per_row for num in rows])
+        return self._post("all_to_all", [tensor], [output], splits=[operator.index(num) * per_row for num in rows])
 
     alltoall_base = all_to_all_single
 
@@ -177,26 +184,32 @@ class Group(dist.ProcessGroup):
         return self._post("barrier", [], [])
 
 
-def wire() -> Wire | None:
-    """This rank's wire; None where it is on no emulated cluster."""
-    return _wire
+def client() -> Client | None:
+    """This rank's client; None off an emulated cluster."""
+    return _client
 
 
 def join(
-    sock: socket.socket, rank: int, world_size: int, store: Any, allow: Iterable[str] | None, compute: Any
-) -> Wire:
-    """The wire of this rank, once it has joined a default process group on the emulated cluster."""
-    global _wire
-    _wire = Wire(sock, rank, world_size, allow, meter_of(compute))
+    sock: socket.socket,
+    rank: int,
+    world_size: int,
+    store: Any,
+    allow: Iterable[str] | None,
+    compute: Any,
+    observer: Observer,
+) -> Client:
+    """The client of this rank, once it has joined a default process group on the emulated cluster."""
+    global _client
+    _client = Client(sock, rank, world_size, allow, meter_of(compute), observer)
     dist.Backend.register_backend(BACKEND, _make, extended_api=True, devices=["cpu", "cuda"])
     dist.init_process_group(BACKEND, store=store, rank=rank, world_size=world_size)
-    _wire.meter.start()
-    return _wire
+    _client.meter.start()
+    return _client
 
 
 def _make(options: Any, _backend_options: Any) -> Group:
-    assert _wire is not None
-    return Group(_wire, options.group_id, options.global_ranks_in_group or range(options.group_size))
+    assert _client is not None
+    return Group(_client, options.group_id, options.global_ranks_in_group or range(options.group_size))
 
 
 def _last_of(call: Callable[..., Work], outputs: Sequence[Any], inputs: Sequence[Any], opts: Any) -> Work:

@@ -1,4 +1,4 @@
-"""A rank's line to the conductor, and the calls that are under way on it."""
+"""A rank's connection to the conductor, and the calls that are under way on it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import math
 import signal
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 
 from worldsize import framing
+from worldsize.emulate import torch_internals
 from worldsize.emulate.compute import Meter
 from worldsize.emulate.conductor import ASK, Forbidden, refusal
 from worldsize.emulate.record import COMPUTE, WAIT
@@ -26,17 +25,42 @@ _PATIENCE_S = 0.1  # how long a rank waits for an answer before it says that it 
 _RANK_S = 0.005  # and how much longer for every rank that shares this machine
 _CHUNK = 1 << 18
 _MAX_ANSWER_BYTES = 1 << 40  # the launcher is trusted
-_BACKWARD = "_engine_run_backward"  # torch's Python frame round the C++ that runs backward
 _IDLE_S = 0.005  # CPU time in a patience that is nothing but waiting
 
 
-class Wire:
+class Observer(Protocol):
+    """What watches the calls of a rank."""
+
+    def posting(self, op: str, tensors: Sequence[torch.Tensor], group: Any, reduction: str, peer: int | None) -> Any:
+        """A mark for a call that is about to be posted; `posted` gets it back."""
+        ...
+
+    def posted(self, mark: Any, work: Work) -> None:
+        """Take note of the work of a call."""
+        ...
+
+    def waiting(self, work: Work) -> AbstractContextManager[Any]:
+        """What a program's wait for a call runs in."""
+        ...
+
+    def changed(self, work: Work, state: str) -> None:
+        """Take note that the rank can do nothing without this call, or that it is done."""
+        ...
+
+
+class Client:
     """The socket to the conductor. Any thread posts; of those that wait for an answer, one reads for all."""
 
     def __init__(
-        self, sock: socket.socket, rank: int, world_size: int, allow: Iterable[str] | None, meter: Meter
+        self,
+        sock: socket.socket,
+        rank: int,
+        world_size: int,
+        allow: Iterable[str] | None,
+        meter: Meter,
+        observer: Observer,
     ) -> None:
-        self.rank, self.meter = rank, meter
+        self.rank, self.meter, self.observer = rank, meter, observer
         self._sock, self._patience_s = sock, _PATIENCE_S + _RANK_S * world_size
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._patience_s))
         self._inbox = framing.Inbox(_MAX_ANSWER_BYTES)
@@ -49,22 +73,22 @@ class Wire:
         self._works: dict[int, Work] = {}
         self._steps: list[tuple[str, int, float, str, str]] = []
         self._labels = [("", COMPUTE)]  # name and kind of the work now under way
-        self._is_hasty = False
-        self._slept_s: dict[int, tuple[float, float]] = {}  # thread -> when it last asked, CPU time until then
+        self._is_hurried = False
+        self._asked_s: dict[int, tuple[float, float]] = {}  # thread -> when it last asked, CPU time until then
 
     def step(self, kind: str, number: int) -> None:
-        """Keeps what this rank has done, its own work before that first; it goes out with the next message."""
+        """Keep what this rank has done, after its own work until then; both go out with the next message."""
         self.spend(self.meter.take_s())
         self._steps.append((kind, number, 0.0, "", ""))
 
     def spend(self, duration_s: float) -> None:
-        """Lets this rank work for so long in virtual time."""
+        """Let this rank work for this long in virtual time."""
         if duration_s:
             self._steps.append((COMPUTE, 0, duration_s, *self._labels[-1]))
 
     @contextmanager
     def span(self, name: str, kind: str) -> Iterator[None]:
-        """Work inside has this name and kind."""
+        """Give the work inside this name and kind."""
         self.spend(self.meter.take_s())
         self._labels.append((name, kind))
         try:
@@ -100,36 +124,32 @@ class Wire:
             self._num_posts += 1
             number = self._num_posts
             work = self._works[number] = Work(self, number, fill, result)
-            self.spend(self.meter.take_s())  # that it then posts, the launcher notes itself
-            if group not in self._groups:  # its members are told once: of 256 ranks they are a kilobyte
+            self.spend(self.meter.take_s())  # the launcher itself notes that a post follows
+            if group not in self._groups:  # its members go out once: those of 256 ranks are a kilobyte
                 self._groups.add(group)
                 fields["ranks"] = ranks
             self._send("post", body, number=number, op=op, group=group, **fields)
         return work
 
-    def _lose_patience(self, work: Work) -> None:
-        """Tells the conductor, once, that this rank can do nothing until the work has its answer; if that is so."""
-        if work.is_told or not (threading.current_thread() is threading.main_thread() or self._is_main_asleep()):
+    def _report_wait(self, work: Work) -> None:
+        """Report to the conductor, once, that this rank can do nothing until the work has its answer; if that is so."""
+        if work.is_reported or not (threading.current_thread() is threading.main_thread() or self._is_main_asleep()):
             return
-        work.tell(WAITING)
+        work.report(WAITING)
         with self._lock:
             self._send("wait", number=work.number)
 
     def _is_main_asleep(self) -> bool:
         """True when the main thread has done nothing for a patience, in C++'s backward or in its wait for a future."""
-        asked_s, before_s = self._slept_s.get(threading.get_ident(), (-math.inf, -1.0))
+        asked_s, before_s = self._asked_s.get(threading.get_ident(), (-math.inf, -1.0))
         if time.monotonic() - asked_s < self._patience_s:
             return False
         now_s = time.process_time()
-        self._slept_s[threading.get_ident()] = time.monotonic(), now_s
-        frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        is_in_native = frame is not None and (
-            frame.f_code.co_name == _BACKWARD or frame.f_code.co_filename == torch.futures.__file__
-        )
-        return is_in_native and now_s - before_s < _IDLE_S
+        self._asked_s[threading.get_ident()] = time.monotonic(), now_s
+        return torch_internals.is_main_in_native_wait() and now_s - before_s < _IDLE_S
 
     def leave(self) -> None:
-        """Tells the conductor that this rank posts no more, and what it did last."""
+        """Report that this rank posts no more, and what it did last."""
         with self._lock:
             self.spend(self.meter.take_s())
             self._send("leave")
@@ -139,14 +159,14 @@ class Wire:
         framing.send(self._sock, kind, body, steps=steps, **fields)
 
     def await_answer(self, work: Work) -> None:
-        """Returns when the work has its answer, and that is where it belongs."""
+        """Wait until the answer of a work has come and is where it belongs."""
         with self._arrival:
             for one in (*work.stands_for, work):
                 while not one.is_there:
-                    if self._is_hasty:
-                        self._lose_patience(one)
+                    if self._is_hurried:
+                        self._report_wait(one)
                     if not (self._arrival.wait(self._patience_s) if self._is_read else self._read()):
-                        self._lose_patience(one)
+                        self._report_wait(one)
             work.land()
 
     def poll(self, work: Work) -> bool:
@@ -159,7 +179,7 @@ class Wire:
             return work.has_all
 
     def _read(self, flags: int = 0) -> bool:
-        """Takes what comes next, with the arrival's lock let go meanwhile; false when nothing comes for long."""
+        """True when something came; the lock of the arrivals is free meanwhile. False when nothing comes for long."""
         self._is_read = True
         self._arrival.release()
         try:
@@ -177,28 +197,28 @@ class Wire:
         return True
 
     def _take(self, header: dict[str, Any], body: bytes) -> None:
-        if header["kind"] == "haste":
-            self._is_hasty = True
+        if header["kind"] == "hurry":
+            self._is_hurried = True
         else:
             self._works.pop(header["number"]).take(body, header.get("src", -1))
 
 
-class Work(dist._Work):  # type: ignore[name-defined]
+class Work(torch_internals.Work):
     """One call under way. Its tensors stay as they are until somebody waits for it: a forgotten wait always shows."""
 
-    def __init__(self, wire: Wire, number: int, fill: Callable[[bytes], Any], result: Any) -> None:
+    def __init__(self, client: Client, number: int, fill: Callable[[bytes], Any], result: Any) -> None:
         super().__init__()
         self.number = number
-        self._wire, self._fill, self._result = wire, fill, result
-        self.is_there = self.is_told = False
+        self._client, self._fill, self._result = client, fill, result
+        self.is_there = self.is_reported = False
         self.source_group: Sequence[int] = ()
         self.stands_for: Sequence[Work] = ()  # earlier calls of the group, which nobody else waits for
         self._src, self._body = -1, b""
 
     def take(self, body: bytes, src: int) -> None:
-        """Keeps the answer; called by the thread that reads."""
+        """Keep the answer; the thread that reads calls this."""
         self._src, self._body = src, body
-        self.tell(DONE)
+        self.report(DONE)
         self.is_there = True
 
     @property
@@ -207,39 +227,36 @@ class Work(dist._Work):  # type: ignore[name-defined]
         return all(work.is_there for work in (*self.stands_for, self))
 
     def land(self) -> None:
-        """Puts the answer where it belongs, once; with the arrival's lock held."""
+        """Put the answer where it belongs, once; the lock of the arrivals is held."""
         for work in (*self.stands_for, self):
             body, work._body = work._body, b""
             work._fill(body)
 
-    def tell(self, state: str) -> None:
-        """Tells whoever wants to know that somebody waits for this, or that it is done."""
-        self.is_told = True
-        self.on_state(self, state)
-
-    @staticmethod
-    def on_state(work: Work, state: str) -> None:
-        """What hears of a change of state; a launcher puts its own in this place."""
+    def report(self, state: str) -> None:
+        """Report to the observer that the rank waits for this, or that it is done."""
+        self.is_reported = True
+        self._client.observer.changed(self, state)
 
     def wait(self, timeout: Any = None) -> bool:
         """True once the answer is there; in virtual time, the rank waits for the end of the call."""
-        self._wire.await_answer(self)
-        self._wire.step(WAIT, self.number)
+        with self._client.observer.waiting(self):
+            self._client.await_answer(self)
+            self._client.step(WAIT, self.number)
         return True
 
     def is_completed(self) -> bool:
         """True when the answer is there; in virtual time, the rank has then waited for the end of the call."""
-        if not self._wire.poll(self):
+        if not self._client.poll(self):
             return False
-        self._wire.step(WAIT, self.number)
+        self._client.step(WAIT, self.number)
         return True
 
     def is_success(self) -> bool:
         """True when the answer is there: nothing goes wrong on the way."""
-        return self._wire.poll(self)
+        return self._client.poll(self)
 
     def _source_rank(self) -> int:
-        """The sender; to be counted in a group, whose call sets `source_group`."""
+        """The sender's rank within the group, once the call that received from any rank has set `source_group`."""
         return self.source_group.index(self._src)
 
     def result(self) -> Any:
@@ -248,18 +265,17 @@ class Work(dist._Work):  # type: ignore[name-defined]
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the tensors. Inside backward nobody says when it is joined: at backward's end, as DDP does."""
-        if torch._C._current_graph_task_id() != -1:  # type: ignore[attr-defined]
-            join = lambda: self._wire.step(WAIT, self.number)  # noqa: E731
-            torch.autograd.Variable._execution_engine.queue_callback(join)  # type: ignore[attr-defined]
+        if torch_internals.is_in_backward():
+            torch_internals.call_when_backward_ends(lambda: self._client.step(WAIT, self.number))
         future = Future(self)
-        # who waits for a future may do so in C++, and what hangs on it may itself wait: a thread of its own
+        # its waiter may be C++, and a callback may itself wait: a thread of its own
         threading.Thread(target=self._fulfil, args=(future,), daemon=True).start()
         return future
 
     def _fulfil(self, future: torch.futures.Future[Any]) -> None:
         try:
-            self._wire.await_answer(self)
-        except Exception as error:  # which is its waiter's to hear
+            self._client.await_answer(self)
+        except Exception as error:  # for the waiter to handle
             future.set_exception(error)
         else:
             future.set_result(self._result)

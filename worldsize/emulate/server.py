@@ -9,6 +9,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from worldsize import framing, hardware, pricing
@@ -69,12 +70,18 @@ class Emulation:
         if world_size > self._cluster.world_size:
             raise ValueError(f"{self.name} has {self._cluster.world_size} GPUs; {world_size} ranks do not fit on it")
         self._faults = Faults(faults, self._cluster, world_size)
+        price = lru_cache(maxsize=1024)(self._price)  # each question for the time replays the whole record
+        self._prices = Prices(
+            self._cluster.route,
+            self._faults.capacity_bytes_per_s,
+            lambda one: price(one.op, one.size_bytes, one.ranks),
+        )
         self._conductor = Conductor(world_size, allow)
         self._lines = [_Line(rank, max_post_bytes) for rank in range(world_size)]
         self._max_held_bytes = _MOST_HELD * max_post_bytes
         self._held_bytes = 0  # posts without an answer, and answers that have not gone out
         self._selector: selectors.BaseSelector | None = None
-        self._is_hasty = False
+        self._is_hurrying = False
 
     @property
     def name(self) -> str:
@@ -117,24 +124,20 @@ class Emulation:
 
     def timeline(self) -> Timeline:
         """What happened, in virtual time."""
-        return replay(self._conductor.steps, self._conductor.operations, self._prices())
+        return replay(self._conductor.steps, self._conductor.operations, self._prices)
 
-    def _prices(self) -> Prices:
-        return Prices(
-            self._cluster.route,
-            self._faults.capacity_bytes_per_s,
-            lambda one: pricing.price(one.op, one.size_bytes, one.ranks, self._faults.cluster_of(one.ranks)),
-        )
+    def _price(self, op: str, size_bytes: int, ranks: tuple[int, ...]) -> pricing.Price:
+        return pricing.price(op, size_bytes, ranks, self._faults.cluster_of(ranks))
 
     def _decide(self) -> None:
         """Answers what depends on virtual time, once nothing else can move."""
         conductor = self._conductor
-        if conductor.depends_on_time and not self._is_hasty:
-            self._is_hasty = True
+        if conductor.depends_on_time and not self._is_hurrying:
+            self._is_hurrying = True
             for line in self._lines:
-                self._send(line, "haste")
+                self._send(line, "hurry")
         if conductor.depends_on_time and conductor.is_still:
-            for reply in conductor.decide(clocks(conductor.steps, conductor.operations, self._prices())):
+            for reply in conductor.decide(clocks(conductor.steps, conductor.operations, self._prices)):
                 self._answer(reply)
 
     def _watch(self, line: _Line, is_full: bool) -> None:

@@ -17,6 +17,8 @@ from functools import lru_cache
 from typing import Protocol
 
 from worldsize.emulate.record import COMPUTE, POST, Operation, Step
+from worldsize.event import COMMUNICATION, WAIT
+from worldsize.hardware import Hop
 from worldsize.timeline import Event, Timeline
 
 _MOST_AT_ONCE = 2  # collectives of a group that share their delays: Gloo's threads
@@ -43,7 +45,7 @@ class Way(Protocol):
     def latency_s(self) -> float: ...
 
     @property
-    def hops(self) -> Sequence[str]: ...
+    def hops(self) -> Sequence[Hop]: ...
 
 
 class Unanswered(ValueError):
@@ -59,16 +61,46 @@ class Prices:
     """What a cluster asks: the way between two ranks, the rate of each part of it, the cost of a collective."""
 
     route: Callable[[int, int], Way]
-    capacity_bytes_per_s: Callable[[str], float]
+    capacity_bytes_per_s: Callable[[Hop], float]
     collective: Callable[[Operation], Cost]
 
 
-@dataclass
-class _Transfer:
+@dataclass(eq=False)  # each is itself alone: a key of dicts
+class _Running:
+    """One operation, from its first post to its end."""
+
     operation: Operation
-    hops: Sequence[str]
-    left_bytes: float
-    rate: float = 0.0
+    stream: _Stream
+    ready_s: dict[int, float] = field(default_factory=dict)  # rank -> when it posted
+    start_s: float = 0.0
+    end_s: float | None = None
+    cost: Cost | None = None  # of a collective, once it has started
+    blocked: list[int] = field(default_factory=list)  # ranks that wait for it
+    hops: Sequence[Hop] = ()  # of a message whose bytes flow
+    left_bytes: float = 0.0
+    bytes_per_s: float = 0.0
+
+    @property
+    def is_message(self) -> bool:
+        return self.operation.op == "send"
+
+    def sent_bytes(self, rank: int) -> float:
+        """What a rank puts on the wire for it."""
+        one = self.operation
+        if self.cost is None:
+            return one.size_bytes if rank == one.ranks[0] else 0.0
+        is_root = rank == one.root
+        only_receives = (one.op == "scatter" and not is_root) or (one.op == "gather" and is_root)
+        return 0.0 if only_receives else self.cost.sent_bytes_per_rank
+
+
+@dataclass
+class _Stream:
+    """What runs one after the other: the collectives of a group, the messages of one rank to another."""
+
+    queue: deque[_Running] = field(default_factory=deque)  # posted by all, not started
+    busy: _Running | None = None  # what keeps the next back
+    num_under_way: int = 0
 
 
 @dataclass
@@ -110,34 +142,29 @@ def clocks(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], pri
 
 class _Replay:
     def __init__(self, steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> None:
-        self._prices = prices
-        self.ranks = [_Rank(of_rank) for of_rank in steps]
-        self._of_post = {(rank, number): one for one in operations for rank, number in one.parts.items()}
-        self._ready_s: dict[int, dict[int, float]] = defaultdict(dict)  # operation -> rank -> when it posted
-        self.posted_s: dict[tuple[int, int], float] = {}
-        self._start_s: dict[int, float] = {}
-        self._end_s: dict[int, float] = {}
-        self._busy: dict[object, Operation | None] = defaultdict(lambda: None)  # stream -> what keeps the next back
-        self._num_under_way: dict[object, int] = defaultdict(int)
-        self._queues: dict[object, deque[Operation]] = defaultdict(deque)  # posted by all, not started, by stream
-        self._due: list[tuple[float, int, str, Operation]] = []  # starts and ends to come
-        self._active: dict[int, _Transfer] = {}
+        self._price = prices.collective
         self._capacity = lru_cache(maxsize=None)(prices.capacity_bytes_per_s)
         self._route = lru_cache(maxsize=None)(prices.route)
+        self.ranks = [_Rank(of_rank) for of_rank in steps]
+        self.posted_s: dict[tuple[int, int], float] = {}
+        streams: dict[object, _Stream] = defaultdict(_Stream)
+        running = [_Running(one, streams[_stream_of(one)]) for one in operations]
+        self._of_post = {place: one for one in running for place in one.operation.parts.items()}
+        self._due: list[tuple[float, int, str, _Running]] = []  # starts and ends to come
+        self._flowing: dict[_Running, None] = {}  # in the order in which they began
         self._now_s = 0.0
         self._count = 0
-        self._blocked: dict[int, list[int]] = defaultdict(list)  # operation -> ranks that wait for it
 
     def run(self) -> None:
         for rank in range(len(self.ranks)):
             self._advance(rank)
-        while self._due or self._active:
+        while self._due or self._flowing:
             self._next()
 
     # a rank
 
     def _advance(self, rank: int) -> None:
-        """Takes a rank through its steps until it must wait for what has no end yet."""
+        """Take a rank through its steps until it must wait for what has no end yet."""
         one = self.ranks[rank]
         while one.place < len(one.steps):
             step = one.steps[one.place]
@@ -151,146 +178,139 @@ class _Replay:
             one.place += 1
 
     def _post(self, rank: int, number: int) -> None:
-        operation = self._of_post.get((rank, number))
         self.posted_s[rank, number] = self.ranks[rank].clock_s
-        if operation is None:
+        one = self._of_post.get((rank, number))
+        if one is None:
             return  # posted, and never matched: somebody else's to explain
-        ready = self._ready_s[id(operation)]
-        ready[rank] = self.ranks[rank].clock_s
-        if len(ready) == len(operation.parts):
-            self._queues[_stream(operation)].append(operation)
-            self._admit(_stream(operation))
+        one.ready_s[rank] = self.ranks[rank].clock_s
+        if len(one.ready_s) == len(one.operation.parts):
+            one.stream.queue.append(one)
+            self._admit(one.stream)
 
     def _wait(self, rank: int, number: int) -> bool:
-        one, operation = self.ranks[rank], self._of_post.get((rank, number))
-        if operation is None or id(operation) not in self._end_s:
-            self._blocked[id(operation)].append(rank)
+        """True when the rank goes on: what it waits for has an end."""
+        one, of_rank = self._of_post.get((rank, number)), self.ranks[rank]
+        if one is None:
             return False
-        end_s = self._end_s[id(operation)]
-        if end_s > one.clock_s:
-            self._note(rank, "wait", one.clock_s, end_s, operation)
-            one.clock_s = end_s
+        if one.end_s is None:
+            one.blocked.append(rank)
+            return False
+        if one.end_s > of_rank.clock_s:
+            self._note(rank, WAIT, of_rank.clock_s, one.end_s, one)
+            of_rank.clock_s = one.end_s
         return True
 
     # an operation
 
-    def _admit(self, stream: object) -> None:
-        """Lets the next operation of a stream start, when the one before it has made room."""
-        queue = self._queues[stream]
-        if queue and self._busy[stream] is None and self._num_under_way[stream] < _MOST_AT_ONCE:
-            self._busy[stream] = queue[0]
-            self._num_under_way[stream] += 1
-            self._push(max(*self._ready_s[id(queue[0])].values(), self._now_s), "start", queue.popleft())
+    def _admit(self, stream: _Stream) -> None:
+        """Let the next operation of a stream start, when the one before it has made room."""
+        if stream.queue and stream.busy is None and stream.num_under_way < _MOST_AT_ONCE:
+            stream.busy = one = stream.queue.popleft()
+            stream.num_under_way += 1
+            self._push(max(*one.ready_s.values(), self._now_s), "start", one)
 
-    def _push(self, time_s: float, what: str, operation: Operation) -> None:
+    def _push(self, time_s: float, what: str, one: _Running) -> None:
         self._count += 1
-        heapq.heappush(self._due, (time_s, self._count, what, operation))
+        heapq.heappush(self._due, (time_s, self._count, what, one))
 
     def _next(self) -> None:
-        """Goes on to the next start or end of anything."""
+        """Go on to the next start or end of anything."""
         through_s, through = self._first_through()
         time_s = min(through_s, self._due[0][0] if self._due else through_s)
         self._flow(time_s)
-        ended = [self._active.pop(id(one)).operation for one in through] if through_s == time_s else []
+        ended = through if through_s == time_s else []
+        for one in ended:
+            del self._flowing[one]
         while self._due and self._due[0][0] <= time_s:
-            _, _, what, operation = heapq.heappop(self._due)
+            _, _, what, one = heapq.heappop(self._due)
             if what == "start":
-                self._start(operation)
+                self._start(one)
             elif what == "room":
-                self._make_room(operation)
+                self._make_room(one)
             elif what == "flow":
-                hops = self._route(*operation.ranks).hops
-                self._active[id(operation)] = _Transfer(operation, hops, float(operation.size_bytes))
+                one.hops = self._route(*one.operation.ranks).hops
+                one.left_bytes = float(one.operation.size_bytes)
+                self._flowing[one] = None
             else:
-                ended.append(operation)
-        for operation in ended:
-            self._end(operation)
+                ended.append(one)
+        for one in ended:
+            self._end(one)
         self._share()
 
-    def _start(self, operation: Operation) -> None:
-        start_s = self._start_s[id(operation)] = self._now_s
-        if operation.op != "send":
-            cost = self._prices.collective(operation)
-            self._push(start_s + cost.time_s, "end", operation)
-            if cost.delay_s:
-                self._push(start_s + cost.time_s - cost.delay_s, "room", operation)
+    def _start(self, one: _Running) -> None:
+        one.start_s = self._now_s
+        if one.is_message:
+            latency_s = self._route(*one.operation.ranks).latency_s
+            self._push(one.start_s + latency_s, "flow" if one.operation.size_bytes else "end", one)
             return
-        latency_s = self._route(*operation.ranks).latency_s
-        self._push(start_s + latency_s, "flow" if operation.size_bytes else "end", operation)
+        one.cost = self._price(one.operation)
+        self._push(one.start_s + one.cost.time_s, "end", one)
+        if one.cost.delay_s:
+            self._push(one.start_s + one.cost.time_s - one.cost.delay_s, "room", one)
 
-    def _end(self, operation: Operation) -> None:
-        start_s = self._start_s[id(operation)]
-        self._end_s[id(operation)] = self._now_s
-        for rank in operation.parts:
-            self._note(rank, "communication", start_s, self._now_s, operation)
-        self._num_under_way[_stream(operation)] -= 1
-        self._make_room(operation)
-        for rank in self._blocked.pop(id(operation), ()):
+    def _end(self, one: _Running) -> None:
+        one.end_s = self._now_s
+        for rank in one.operation.parts:
+            self._note(rank, COMMUNICATION, one.start_s, one.end_s, one)
+        one.stream.num_under_way -= 1
+        self._make_room(one)
+        for rank in one.blocked:
             self._advance(rank)
 
-    def _make_room(self, operation: Operation) -> None:
-        stream = _stream(operation)
-        if self._busy[stream] is operation:
-            self._busy[stream] = None
-        self._admit(stream)
+    def _make_room(self, one: _Running) -> None:
+        if one.stream.busy is one:
+            one.stream.busy = None
+        self._admit(one.stream)
 
     # bytes
 
-    def _first_through(self) -> tuple[float, list[Operation]]:
-        """When the next transfers are through, and which."""
+    def _first_through(self) -> tuple[float, list[_Running]]:
+        """When the next messages are through, and which."""
         first_s, through = float("inf"), []
-        for one in self._active.values():
-            at_s = self._now_s + one.left_bytes / one.rate
+        for one in self._flowing:
+            at_s = self._now_s + one.left_bytes / one.bytes_per_s
             if at_s < first_s * (1 - _ALMOST):
-                first_s, through = at_s, [one.operation]
+                first_s, through = at_s, [one]
             elif at_s <= first_s * (1 + _ALMOST):
-                through.append(one.operation)
+                through.append(one)
         return first_s, through
 
     def _flow(self, time_s: float) -> None:
-        for one in self._active.values():
-            one.left_bytes = max(0.0, one.left_bytes - one.rate * (time_s - self._now_s))
+        for one in self._flowing:
+            one.left_bytes = max(0.0, one.left_bytes - one.bytes_per_s * (time_s - self._now_s))
         self._now_s = time_s
 
     def _share(self) -> None:
-        """Gives every transfer its max-min fair rate: the tightest hops are shared out first."""
-        users: dict[str, dict[int, _Transfer]] = defaultdict(dict)
-        for key, one in self._active.items():
+        """Give every message its max-min fair rate: the tightest hops are shared out first."""
+        users: dict[Hop, dict[_Running, None]] = defaultdict(dict)
+        for one in self._flowing:
             for hop in one.hops:
-                users[hop][key] = one
+                users[hop][one] = None
         left = {hop: self._capacity(hop) for hop in users}
         while users:
             rate = min(left[hop] / len(of_hop) for hop, of_hop in users.items())
             tightest = [hop for hop, of_hop in users.items() if left[hop] / len(of_hop) <= rate * (1 + _ALMOST)]
             for hop in tightest:
-                for key, one in list(users[hop].items()):
-                    one.rate = rate
+                for one in list(users[hop]):
+                    one.bytes_per_s = rate
                     for other in one.hops:
-                        del users[other][key]
+                        del users[other][one]
                         left[other] -= rate
-            users = {name: of_hop for name, of_hop in users.items() if of_hop}
+            users = {hop: of_hop for hop, of_hop in users.items() if of_hop}
 
-    def _note(self, rank: int, kind: str, start_s: float, end_s: float, operation: Operation) -> None:
-        is_message = operation.op == "send"
-        name = "recv" if is_message and rank == operation.ranks[1] else operation.op
-        sent_bytes = 0.0
-        if kind == "communication" and name != "recv" and not _only_receives(operation, rank):
-            sent_bytes = operation.size_bytes if is_message else self._prices.collective(operation).sent_bytes_per_rank
-        peers = tuple(other for other in operation.ranks if other != rank) if is_message else operation.ranks
+    def _note(self, rank: int, kind: str, start_s: float, end_s: float, one: _Running) -> None:
+        operation = one.operation
+        name = "recv" if one.is_message and rank == operation.ranks[1] else operation.op
+        sent_bytes = one.sent_bytes(rank) if kind == COMMUNICATION else 0.0
+        peers = tuple(other for other in operation.ranks if other != rank) if one.is_message else operation.ranks
         place = operation.group, operation.sequence
         event = Event(rank, kind, kind, name, start_s, end_s, operation.size_bytes, sent_bytes, peers, *place)
         self.ranks[rank].events.append(event)
-
-
-def _only_receives(operation: Operation, rank: int) -> bool:
-    is_root = rank == operation.root
-    return (operation.op == "scatter" and not is_root) or (operation.op == "gather" and is_root)
 
 
 def _work(rank: int, step: Step, start_s: float) -> Event:
     return Event(rank, "compute", step.work, step.name, start_s, start_s + step.duration_s)
 
 
-def _stream(operation: Operation) -> object:
-    """What runs one after the other: the collectives of a group, the messages of one rank to another."""
+def _stream_of(operation: Operation) -> object:
     return operation.ranks if operation.op == "send" else ("group", operation.group)

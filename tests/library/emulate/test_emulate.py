@@ -194,7 +194,7 @@ def test_a_rank_that_posts_nonsense_fails_its_run_and_not_the_launcher():
     def on_rank():
         from worldsize.emulate import backend
 
-        backend._wire._send("post", op="juggle")
+        backend._client._send("post", op="juggle")
         dist.barrier()
 
     with pytest.raises(ws.RankFailed, match="broken message"):
@@ -245,6 +245,19 @@ def test_room_for_a_tensor_costs_no_time():
         assert meter.take_s() == 0
         torch.zeros(1_000_000)
         assert meter.take_s() == pytest.approx(4e-3)
+
+
+def reduce_and_ask():
+    for _ in range(3):
+        dist.all_reduce(torch.ones(100))
+        emulate.elapsed()
+
+
+def test_equal_collectives_are_priced_once_however_often_the_time_is_asked_for(monkeypatch):
+    asked, price = [], pricing.price
+    monkeypatch.setattr(pricing, "price", lambda *args: asked.append(args) or price(*args))
+    emulated(reduce_and_ask, world_size=2)
+    assert len(asked) == 1
 
 
 def tell_the_time():
@@ -555,6 +568,14 @@ def test_a_script_joins_the_emulated_cluster_instead(tmp_path):
     assert sixteen.timeline.end_s > run.timeline.end_s
     with pytest.raises(ws.RankFailed, match=r"sys\.exit\(3\)"):
         ws.torchrun(path, "3", cluster="dgx-h100", nproc_per_node=2, echo=False)
+
+
+def test_a_script_that_joins_twice_gets_a_sentence(tmp_path):
+    path = tmp_path / "train.py"
+    again = "dist.init_process_group()\ndist.destroy_process_group()\n"
+    path.write_text("import torch.distributed as dist\n" + again + again)
+    with pytest.raises(ws.RankFailed, match="destroyed its process group and joins again, which ranks of an emulated"):
+        ws.torchrun(path, cluster="dgx-h100", nproc_per_node=2, echo=False)
 
 
 def test_a_cell_names_its_cluster(tmp_path, capsys):

@@ -138,3 +138,12 @@ def test_a_record_that_ends_in_the_middle_of_a_wait_is_refused():
 
 def test_an_empty_message_takes_its_latency():
     assert replay([[post(), wait()]] * 2, [message(0, 1, 0)], prices()).end_s == 1.0
+
+
+def test_a_collective_is_priced_once_for_all_its_ranks():
+    priced = []
+    asked = prices()
+    counting = Prices(asked.route, asked.capacity_bytes_per_s, lambda one: priced.append(one) or asked.collective(one))
+    operations = [collective((0, 1, 2, 3), number) for number in (1, 2)]
+    replay([[post(1), post(2), wait(1), wait(2)]] * 4, operations, counting)
+    assert priced == operations

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from worldsize.launch.protocol.call_log import DONE, ISSUED, WAITING, Call, Logbook
+from worldsize.launch.protocol.call_log import DONE, ISSUED, WAITING, Call, CallLog
 from worldsize.launch.protocol.source import Line
 from worldsize.launch.worker import call_tracer
 
@@ -12,56 +12,56 @@ LINE = Line("/tmp/train.py", 3, "step", "dist.all_reduce(x)")
 
 
 @pytest.fixture
-def logbook():
-    book = Logbook.make()
+def call_log():
+    book = CallLog.make()
     yield book
     book.close()
 
 
-def test_a_call_is_read_as_it_was_written(logbook):
+def test_a_call_is_read_as_it_was_written(call_log):
     calls = [
         Call(0, "all_reduce", None, 1, "float32", (4, 2), None, 0, "MAX", LINE, DONE),
         Call(1, "isend", (0, 3), 0, "int64", (), 0, 7, state=ISSUED),
         Call(2, "barrier", (0, 3), 2, state=WAITING),
     ]
     for call in calls:
-        logbook.write(call)
-    assert logbook.read() == calls
+        call_log.write(call)
+    assert call_log.read() == calls
 
 
-def test_a_state_changes_in_place_and_the_waiting_call_is_the_current_one(logbook):
+def test_a_state_changes_in_place_and_the_waiting_call_is_the_current_one(call_log):
     for number in range(3):
-        logbook.write(Call(number, "isend", state=ISSUED))
-    assert logbook.current() == Call(2, "isend", state=ISSUED)
-    logbook.mark(0, WAITING)
-    assert logbook.current() == Call(0, "isend", state=WAITING)
-    logbook.mark(0, DONE)
-    assert logbook.current() == Call(2, "isend", state=ISSUED)
+        call_log.write(Call(number, "isend", state=ISSUED))
+    assert call_log.current() == Call(2, "isend", state=ISSUED)
+    call_log.mark(0, WAITING)
+    assert call_log.current() == Call(0, "isend", state=WAITING)
+    call_log.mark(0, DONE)
+    assert call_log.current() == Call(2, "isend", state=ISSUED)
 
 
-def test_of_many_calls_the_last_64_are_kept(logbook):
+def test_of_many_calls_the_last_64_are_kept(call_log):
     for number in range(1000):
-        logbook.write(Call(number, "barrier"))
-    assert [call.number for call in logbook.read()] == list(range(936, 1000))
+        call_log.write(Call(number, "barrier"))
+    assert [call.number for call in call_log.read()] == list(range(936, 1000))
 
 
-def test_a_call_whose_place_another_has_taken_changes_no_more(logbook):
+def test_a_call_whose_place_another_has_taken_changes_no_more(call_log):
     for number in range(65):
-        logbook.write(Call(number, "irecv", state=ISSUED))
-    logbook.mark(0, WAITING)
-    assert logbook.current() == Call(64, "irecv", state=ISSUED)
+        call_log.write(Call(number, "irecv", state=ISSUED))
+    call_log.mark(0, WAITING)
+    assert call_log.current() == Call(64, "irecv", state=ISSUED)
 
 
-def test_an_empty_and_a_closed_one_hold_nothing(logbook):
-    assert (logbook.read(), logbook.current()) == ([], None)
-    logbook.close()
-    logbook.close()
-    assert (logbook.read(), logbook.current()) == ([], None)
+def test_an_empty_and_a_closed_one_hold_nothing(call_log):
+    assert (call_log.read(), call_log.current()) == ([], None)
+    call_log.close()
+    call_log.close()
+    assert (call_log.read(), call_log.current()) == ([], None)
 
 
-def test_a_call_that_is_too_long_for_its_slot_is_left_out(logbook):
-    logbook.write(Call(0, "all_reduce", tuple(range(1000))))
-    assert logbook.read() == []
+def test_a_call_that_is_too_long_for_its_slot_is_left_out(call_log):
+    call_log.write(Call(0, "all_reduce", tuple(range(1000))))
+    assert call_log.read() == []
 
 
 HEAD = b"w" + b"%09d" * 2 % (1, 1)  # state, number, sequence
@@ -81,19 +81,19 @@ HEAD = b"w" + b"%09d" * 2 % (1, 1)  # state, number, sequence
         b"\xff" * 1024,
     ],
 )
-def test_what_is_no_call_is_passed_over(logbook, slot):
-    os.pwrite(logbook.fd, slot, 1024)
-    logbook.write(Call(0, "barrier"))
-    assert logbook.read() == [Call(0, "barrier")]
-    assert logbook.current() in (None, Call(0, "barrier"))
+def test_what_is_no_call_is_passed_over(call_log, slot):
+    os.pwrite(call_log.fd, slot, 1024)
+    call_log.write(Call(0, "barrier"))
+    assert call_log.read() == [Call(0, "barrier")]
+    assert call_log.current() in (None, Call(0, "barrier"))
 
 
-def test_its_size_cannot_be_changed_by_who_writes_it(logbook):
+def test_its_size_cannot_be_changed_by_who_writes_it(call_log):
     if sys.platform != "linux":
         pytest.skip("sealed files are Linux's")
     for size in (0, 1 << 20):
         with pytest.raises(PermissionError):
-            os.ftruncate(logbook.fd, size)
+            os.ftruncate(call_log.fd, size)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -46,6 +47,7 @@ def values():
             st.lists(inner, max_size=4),
             st.lists(inner, max_size=4).map(tuple),
             st.dictionaries(text, inner, max_size=4),
+            st.dictionaries(st.integers() | text, inner, max_size=4),
         ),
         max_leaves=12,
     )
@@ -81,6 +83,11 @@ def test_a_value_comes_back_as_it_was(value):
     assert is_same(value, decode(encode(value)))
 
 
+def test_scalars_of_numpy_come_back_as_pythons():
+    value = [np.float64(0.5), np.float32(0.5), np.int64(3), np.bool_(True), np.str_("x"), {np.int64(0): np.int8(1)}]
+    assert is_same(decode(encode(value)), [0.5, 0.5, 3, True, "x", {0: 1}])
+
+
 def test_tensors_that_share_storage_come_back_each_whole_and_apart():
     whole = torch.arange(4.0)
     first, again, part = decode(encode([whole, whole, whole[1:3]]))
@@ -104,7 +111,10 @@ def test_tensors_come_back_detached_from_a_graph():
     [
         ({1, 2}, "a rank returned a set, which cannot leave it; return numbers"),
         ([b"raw"], "a rank returned a bytes"),
-        ({1: "one"}, "a rank returned a dict.*dicts with string keys"),
+        ({1.5: "one"}, "a rank returned a dict.*dicts whose keys are strings or integers"),
+        ({True: "one"}, "a rank returned a dict"),
+        (np.longdouble(1), "a rank returned a longdouble"),
+        (np.ones(2), "a rank returned a ndarray"),
         (torch.float32, "a rank returned a dtype"),
         (torch.eye(2).to_sparse(), "sparse.*to_dense"),
         (torch.empty(2, device="meta"), "meta"),
@@ -161,6 +171,10 @@ REFERENCE = '{"tensor": "0"}'
         forged('{"tuple": 5}'),
         forged('{"dict": [1]}'),
         forged('{"dict": {}, "tuple": []}'),
+        forged('{"pairs": [[1.5, 2]]}'),
+        forged('{"pairs": [[[], 2]]}'),
+        forged('{"pairs": [[true, 2]]}'),
+        forged('{"pairs": [1]}'),
         forged('{"tensor": ["0"]}', {"0": ONE}, b"\0" * 4),
         forged('{"tensor": "1"}', {"0": ONE}, b"\0" * 4),
         forged(REFERENCE, {"0": ONE}),
@@ -183,7 +197,7 @@ def is_plain(value):
     if isinstance(value, list | tuple):
         return all(map(is_plain, value))
     if isinstance(value, dict):
-        return all(type(key) is str and is_plain(item) for key, item in value.items())
+        return all(type(key) in (str, int) and is_plain(item) for key, item in value.items())
     return value is None or type(value) in (bool, int, float, str, torch.Tensor)
 
 

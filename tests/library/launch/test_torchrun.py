@@ -17,7 +17,7 @@ from worldsize.launch import command
 from worldsize.launch.command import torchrun
 from worldsize.launch.launcher import elastic
 from worldsize.launch.launcher.flags import Flags
-from worldsize.launch.protocol.call_log import Logbook
+from worldsize.launch.protocol.call_log import CallLog
 from worldsize.launch.protocol.messages import Script, pack_and_send
 from worldsize.launch.protocol.process import AGENT_PID, SOCKET
 
@@ -224,7 +224,7 @@ def test_a_rank_of_a_script_tells_how_it_failed_and_leaves_with_its_exit_code(tm
         control, _ = server.accept()
         with control:
             hello = framing.receive(control)[0]
-            pack_and_send(control, Script(), fds=[Logbook.make().fd])
+            pack_and_send(control, Script(), fds=[CallLog.make().fd])
             assert rank.communicate()[0] == printed
             last = framing.receive(control)[0]
     assert (hello["kind"], hello["rank"], hello["pid"], rank.returncode) == ("hello", 1, rank.pid, code)

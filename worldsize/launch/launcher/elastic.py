@@ -129,7 +129,7 @@ class ElasticWorkerGroup(WorkerGroup):
         self.view.begin(self.headline)
         payload = self._payloads[worker.rank] if self._payloads else b""
         with contextlib.suppress(OSError):  # its end is about to be reported
-            worker.send(task, payload, [worker.logbook.fd])
+            worker.send(task, payload, [worker.call_log.fd])
 
     def _forget(self, local_rank: int) -> None:
         """Drop the rank that the agent has replaced by another."""

@@ -80,7 +80,7 @@ class ForkedWorkerGroup(WorkerGroup):
         for worker, job, payload in zip(self.workers, jobs, carried.payloads, strict=True):
             conductor = [self.emulation.fd_of(worker.rank)] if self.emulation else []
             with contextlib.suppress(OSError):  # its end is about to be reported
-                worker.send(job, payload, [worker.logbook.fd, *conductor])
+                worker.send(job, payload, [worker.call_log.fd, *conductor])
         if self.emulation:
             self.emulation.listen(self.selector, self._note_fault)
 

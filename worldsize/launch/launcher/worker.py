@@ -11,7 +11,7 @@ from typing import Any
 from worldsize import framing
 from worldsize.event import SPANS, Event
 from worldsize.launch.protocol import codec
-from worldsize.launch.protocol.call_log import WAITING, Logbook
+from worldsize.launch.protocol.call_log import WAITING, CallLog
 from worldsize.launch.protocol.events import read_events
 from worldsize.launch.protocol.failure import Cause, Failure
 from worldsize.launch.protocol.messages import (
@@ -40,7 +40,7 @@ class Worker:
     def __init__(self, rank: int, control: socket.socket, max_value_bytes: int, start_s: float) -> None:
         self.rank, self.control = rank, control
         self.local_rank, self.pid = rank, 0
-        self.logbook = Logbook.make()
+        self.call_log = CallLog.make()
         self.value: Any = None
         self.has_value = self.has_joined = self.is_hung_up = self.has_exited = False
         self.failure: Failure | None = None
@@ -84,7 +84,7 @@ class Worker:
     def close(self) -> None:
         """Close what is open for the rank."""
         self.control.close()
-        self.logbook.close()
+        self.call_log.close()
 
     # what is known of it
 
@@ -121,7 +121,7 @@ class Worker:
     @property
     def waiting_in(self) -> int | None:
         """The number of the call that the rank waits in; None when it waits in none."""
-        call = self.logbook.current()
+        call = self.call_log.current()
         return call.number if call and call.state == WAITING else None
 
     @property
@@ -135,7 +135,7 @@ class Worker:
             return "done"
         if not self.has_joined:
             return "starting"
-        call = self.logbook.current()
+        call = self.call_log.current()
         return f"waits in {call}" if call and call.state == WAITING else "running"
 
     @property
@@ -143,7 +143,7 @@ class Worker:
         """Where the rank is or was, as far as it has reported that."""
         state = diagnosis.RETURNED if self.has_value else diagnosis.FAILED if self.failure else diagnosis.RUNNING
         at = self.position or Position([])
-        return Standing(self.rank, state, at.lines, self.logbook.read(), at.native, at.num_native)
+        return Standing(self.rank, state, at.lines, self.call_log.read(), at.native, at.num_native)
 
     @property
     def events(self) -> Iterator[Event]:

@@ -96,7 +96,7 @@ class Call:
         return f"{self.dtype} {list(self.shape)}" if self.shape is not None else ""
 
 
-class Logbook:
+class CallLog:
     """The file: a ring of slots, each one letter for the state of a call, its number, and the call as JSON."""
 
     def __init__(self, fd: int) -> None:
@@ -104,20 +104,20 @@ class Logbook:
         self._page: mmap.mmap | None = None
 
     @staticmethod
-    def make() -> Logbook:
+    def make() -> CallLog:
         """An empty one, in memory where the system can; a rank that is not trusted cannot change its size there."""
         size = _SLOT_BYTES * _NUM_SLOTS
         if not hasattr(os, "memfd_create"):
             fd, path = tempfile.mkstemp(prefix="worldsize-")
             os.unlink(path)
             os.ftruncate(fd, size)
-            return Logbook(fd)
+            return CallLog(fd)
         import fcntl
 
         fd = os.memfd_create("calls", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, size)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
-        return Logbook(fd)
+        return CallLog(fd)
 
     def close(self) -> None:
         """Closes the file; nothing when that was done before."""

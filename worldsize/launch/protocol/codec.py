@@ -13,10 +13,13 @@ from typing import Any
 
 MAX_DEPTH = 32
 MAX_TREE_BYTES = 8 << 20  # a few bytes of JSON become a hundred of Python objects; tensors cost what they weigh
+_KEYS = (str, int)  # by exact type: True is an int too
 
 
 def encode(value: Any) -> bytes:
-    """The bytes of a value made of None, bool, int, float, str, list, tuple, dict with str keys, and tensors.
+    """The bytes of a value made of None, bool, int, float, str, list, tuple, dict with str or int keys, and tensors.
+
+    NumPy's scalars travel as Python's: an `np.float64` comes back as a float.
 
     Raises:
         ValueError: the value holds something else, nests deeper than `MAX_DEPTH`, or is too long without its tensors.
@@ -59,6 +62,7 @@ def _load(data: bytes) -> dict[str, Any]:
 def _to_tree(value: Any, tensors: dict[str, Any], depth: int) -> Any:
     import torch
 
+    value = _without_numpy(value)
     if depth > MAX_DEPTH:
         raise ValueError(f"a value nested deeper than {MAX_DEPTH} levels cannot leave a rank; return it flatter")
     if value is None or type(value) in (bool, int, float, str):
@@ -70,12 +74,24 @@ def _to_tree(value: Any, tensors: dict[str, Any], depth: int) -> Any:
     if isinstance(value, list | tuple):
         items = [_to_tree(item, tensors, depth + 1) for item in value]
         return {"tuple": items} if isinstance(value, tuple) else items
-    if isinstance(value, dict) and all(type(key) is str for key in value):
-        return {"dict": {key: _to_tree(item, tensors, depth + 1) for key, item in value.items()}}
+    if isinstance(value, dict):
+        value = {_without_numpy(key): item for key, item in value.items()}
+        trees = {key: _to_tree(item, tensors, depth + 1) for key, item in value.items() if type(key) in _KEYS}
+        if all(type(key) is str for key in value):
+            return {"dict": trees}
+        if len(trees) == len(value):
+            return {"pairs": list(trees.items())}
     raise ValueError(
         f"a rank returned a {type(value).__name__}, which cannot leave it; "
-        "return numbers, strings, lists, tuples, dicts with string keys, and tensors"
+        "return numbers, strings, lists, tuples, dicts whose keys are strings or integers, and tensors"
     )
+
+
+def _without_numpy(value: Any) -> Any:
+    """The Python number or string of one of NumPy's scalars; anything else as it is."""
+    import numpy as np
+
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _plain(tensor: Any) -> Any:
@@ -108,4 +124,6 @@ def _from_tree(tree: Any, tensors: dict[str, Any], depth: int) -> Any:
         return tuple(_from_tree(item, tensors, depth + 1) for item in content)
     if kind == "dict":
         return {key: _from_tree(item, tensors, depth + 1) for key, item in content.items()}
+    if kind == "pairs" and all(type(key) in _KEYS for key, _ in content):
+        return {key: _from_tree(item, tensors, depth + 1) for key, item in content}
     raise ValueError(f"unknown kind {kind!r}")

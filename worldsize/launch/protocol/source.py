@@ -16,7 +16,7 @@ from worldsize.launch.protocol.fields import fields_of, integer, text
 CELL_FILE = "torchrun_cell.py"  # what a %%torchrun cell is saved as
 MAX_LINES, _MAX_TEXT, _MAX_NAME = 20, 200, 1000  # a recursion would bury the rest of a report
 _MAX_SOURCES = 1 << 19  # characters of cells that go to each rank, in one header
-_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,22 @@
-"""Notes every call of torch.distributed that this rank makes in its logbook, by wrapping torch's public functions."""
+"""Notes every call of torch.distributed that this rank makes in its call_log, by wrapping torch's public functions."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import json
+import operator
 import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from worldsize.launch.protocol.call_log import BROKEN, DONE, ISSUED, POINT_TO_POINT, WAITING, Call, Logbook
-from worldsize.launch.protocol.source import line_of
+from worldsize.launch.protocol.call_log import BROKEN, DONE, ISSUED, POINT_TO_POINT, WAITING, Call, CallLog
+from worldsize.launch.protocol.source import Line, line_of
 from worldsize.launch.worker import spans
 
 # each function, and the parameter whose tensor tells what is moved; what this torch lacks is passed over
@@ -52,11 +53,11 @@ class _End:
     state = DONE
 
 
-class _Watch:
+class _Tracer:
     """What is known between calls: the count of calls, of each group's collectives, and the works not waited for."""
 
-    def __init__(self, logbook: Logbook, work_type: type) -> None:
-        self._logbook, self._work_type = logbook, work_type
+    def __init__(self, call_log: CallLog, work_type: type) -> None:
+        self._call_log, self._work_type = call_log, work_type
         self._num_calls = 0
         self._num_collectives: dict[tuple[int, ...] | None, int] = {}
         self._issued: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -86,36 +87,39 @@ class _Watch:
 
         @functools.wraps(wait)
         def noted(work: Any, *args: Any, **kwargs: Any) -> Any:
-            number = None if self._is_inside else self._issued.get(work)
-            if number is None:
-                return wait(work, *args, **kwargs)
-            self._logbook.mark(number, WAITING)
-            with self._during(number):
+            with self.waiting(work):
                 return wait(work, *args, **kwargs)
 
         return noted
 
-    def wrap_post(self, post: Callable[..., Any]) -> Callable[..., Any]:
-        """A Python process group's `_post`, noting what torch itself calls, such as the collectives of DDP."""
+    # what an emulated rank's client reports, which knows also what torch itself calls, such as the collectives of DDP
 
-        @functools.wraps(post)
-        def noted(group: Any, op: str, inputs: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._is_inside:
-                return post(group, op, inputs, outputs, *args, **kwargs)
-            tensor = next(iter([*inputs, *outputs]), None)
-            told = {"tensor": tensor, "group": group, "op": kwargs.get("reduction", ""), "src": kwargs.get("peer")}
-            number = self._note(op, told, "tensor")
-            self._logbook.mark(number, ISSUED)
-            work = post(group, op, inputs, outputs, *args, **kwargs)
+    def posting(self, op: str, tensors: Sequence[Any], group: Any, reduction: str, peer: int | None) -> int | None:
+        """The number of a call that torch itself is about to make; None of one that is noted already."""
+        if self._is_inside:
+            return None
+        arguments = {"tensor": next(iter(tensors), None), "group": group, "op": reduction, "src": peer}
+        number = self._note(op, arguments, "tensor")
+        self._call_log.mark(number, ISSUED)
+        return number
+
+    def posted(self, number: int | None, work: Any) -> None:
+        """Remember the work of a call of torch's own."""
+        if number is not None:
             self._issued[work] = self._of_torch[work] = number
-            return work
 
-        return noted
+    def waiting(self, work: Any) -> AbstractContextManager[Any]:
+        """What a wait runs in, so that its start and its end are noted."""
+        number = None if self._is_inside else self._issued.get(work)
+        if number is None:
+            return nullcontext()
+        self._call_log.mark(number, WAITING)
+        return self._during(number)
 
-    def mark(self, work: Any, state: str) -> None:
-        """Notes the state of what torch itself has called."""
+    def changed(self, work: Any, state: str) -> None:
+        """Note the state of what torch itself has called."""
         if (number := self._of_torch.get(work)) is not None:
-            self._logbook.mark(number, state)
+            self._call_log.mark(number, state)
 
     @property
     def _is_inside(self) -> bool:
@@ -138,9 +142,20 @@ class _Watch:
             spans.calls.during(number, end.state, start_s, time.monotonic())
             window[1] = time.time_ns()
             self._inside.yes = False
-            self._logbook.mark(number, end.state)
+            self._call_log.mark(number, end.state)
 
     def _note(self, op: str, arguments: dict[str, Any], payload: str | None) -> int:
+        number = self._num_calls
+        self._num_calls += 1
+        try:
+            call = self._call(number, op, arguments, payload, line_of(sys._getframe(2)))
+            self._call_log.write(call)
+            spans.calls.begin(call, arguments.get(payload) if payload else None, arguments.get("group"))
+        except Exception:  # torch's to refuse, in its own words
+            self._call_log.write(Call(number, op))
+        return number
+
+    def _call(self, number: int, op: str, arguments: dict[str, Any], payload: str | None, line: Line | None) -> Call:
         group = arguments.get("group")
         ranks = _ranks_of(group)
         sequence = 0
@@ -149,40 +164,36 @@ class _Watch:
         tensor = arguments.get(payload) if payload else None
         if isinstance(tensor, list | tuple):
             tensor = tensor[0] if tensor else None
-        call = Call(
-            number=self._num_calls,
+        return Call(
+            number=number,
             op=op,
             ranks=ranks,
             sequence=sequence,
             dtype=str(getattr(tensor, "dtype", "")).removeprefix("torch."),
             shape=None if tensor is None else tuple(tensor.shape),
             peer=_peer_of(op, arguments, group, ranks),
-            tag=arguments.get("tag", 0),
+            tag=operator.index(arguments.get("tag", 0)),
             reduction=str(arguments.get("op", "")).rpartition(".")[2].removeprefix("SUM"),
-            line=line_of(sys._getframe(2)),
+            line=line,
         )
-        self._num_calls += 1
-        self._logbook.write(call)
-        spans.calls.begin(call, arguments.get(payload) if payload else None, group)
-        return call.number
 
 
-def install(logbook: Logbook) -> _Watch:
+def install(call_log: CallLog) -> _Tracer:
     """What notes, from here on, this process's calls of torch.distributed."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
     work = distributed_c10d.Work
-    watch = _Watch(logbook, work)
+    tracer = _Tracer(call_log, work)
     for name, payload in _PAYLOADS.items():
         if fn := getattr(distributed_c10d, name, None):
-            noted = watch.wrap(fn, payload)
+            noted = tracer.wrap(fn, payload)
             setattr(distributed_c10d, name, noted)
             if hasattr(dist, name):
                 setattr(dist, name, noted)
-    work.wait = watch.wrap_wait(work.wait)
+    work.wait = tracer.wrap_wait(work.wait)
     dist.destroy_process_group = distributed_c10d.destroy_process_group = _calm(distributed_c10d.destroy_process_group)
-    return watch
+    return tracer
 
 
 def _calm(destroy: Callable[..., None]) -> Callable[..., None]:
@@ -250,7 +261,8 @@ def _ranks_of(group: Any) -> tuple[int, ...] | None:
 def _peer_of(op: str, arguments: dict[str, Any], group: Any, ranks: tuple[int, ...] | None) -> int | None:
     """The other rank of a send or receive, the root of a collective that has one; among all ranks, not the group's."""
     for name in _PEERS:
-        if (peer := arguments.get(name)) is not None:
+        if arguments.get(name) is not None:
+            peer = operator.index(arguments[name])
             return ranks[peer] if name.startswith("group") and ranks is not None else peer
     if op in _ROOTED:  # torch's own default
         return ranks[0] if ranks is not None else 0

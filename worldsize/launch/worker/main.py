@@ -18,9 +18,10 @@ from typing import Any, NoReturn
 
 from worldsize import framing
 from worldsize.launch.protocol import codec, failure, source
-from worldsize.launch.protocol.call_log import Logbook
+from worldsize.launch.protocol.call_log import CallLog
 from worldsize.launch.protocol.messages import (
     Done,
+    Emulated,
     Events,
     Failed,
     Job,
@@ -59,6 +60,7 @@ class Assignment:
     link: Link
     task: Job | Script
     payload: bytes
+    observer: Any  # of the calls that go to a conductor
     conductor: socket.socket | None  # of an emulated cluster
 
 
@@ -82,23 +84,18 @@ def take_assignment(sock: socket.socket) -> Assignment:
     except BaseException as error:
         link.report(error)
         link.wait_for_end()
-    noted = call_tracer.install(Logbook(log_fd))
-    if conductor_fd:
-        from worldsize.emulate import backend, client
-
-        client.Work.wait = noted.wrap_wait(client.Work.wait)
-        backend.Group._post = noted.wrap_post(backend.Group._post)
-        client.Work.on_state = noted.mark
+    observer = call_tracer.install(CallLog(log_fd))
     threading.Thread(target=link.serve, daemon=True, name="control").start()
-    return Assignment(link, task, payload, socket.socket(fileno=conductor_fd[0]) if conductor_fd else None)
+    conductor = socket.socket(fileno=conductor_fd[0]) if conductor_fd else None
+    return Assignment(link, task, payload, observer, conductor)
 
 
-def serve(assignment: Assignment, job: Job, join: Callable[[Job, socket.socket | None], Membership]) -> bool:
+def serve(assignment: Assignment, job: Job, join: Callable[[Assignment, Job], Membership]) -> bool:
     """True when the job's function came back; what it returned, or why it did not, has then been reported."""
     link = assignment.link
     try:
         prepare(job)
-        membership = join(job, assignment.conductor)
+        membership = join(assignment, job)
         link.send(Joined(membership.backend))
         start_s = time.monotonic()
         value = _work(assignment.payload)
@@ -199,13 +196,13 @@ def _work(payload: bytes) -> Any:
     return fn(*args, *own)
 
 
-def join(job: Job, conductor: socket.socket | None) -> Membership:
+def join(assignment: Assignment, job: Job) -> Membership:
     """This rank's membership in the default process group, which it has then joined."""
     import torch.distributed as dist
 
     store = dist.FileStore(job.store, job.world_size)  # pyright: ignore[reportPrivateImportUsage]
-    if conductor is not None:
-        return _join_emulated(job, conductor, store)
+    if job.emulated is not None:
+        return _join_emulated(assignment, job, job.emulated, store)
     import torch
 
     backend = choose_backend(job)
@@ -224,13 +221,14 @@ def join(job: Job, conductor: socket.socket | None) -> Membership:
     return Membership(backend)
 
 
-def _join_emulated(job: Job, conductor: socket.socket, store: Any) -> Membership:
+def _join_emulated(assignment: Assignment, job: Job, cluster: Emulated, store: Any) -> Membership:
     from worldsize.emulate import backend
 
-    assert job.emulated
-    wire = backend.join(conductor, job.rank, job.world_size, store, job.emulated.allow, job.emulated.compute)
-    spans.stop(wire.span)
-    return Membership(backend.BACKEND, wire.leave)
+    assert assignment.conductor
+    here = assignment.conductor, job.rank, job.world_size
+    client = backend.join(*here, store, cluster.allow, cluster.compute, assignment.observer)
+    spans.stop(client.span)
+    return Membership(backend.BACKEND, client.leave)
 
 
 def choose_backend(job: Job) -> str:

@@ -20,12 +20,20 @@ def play(path: str, *args: str) -> None:
 
 
 def play_joined(path: str, *args: str) -> None:
-    """The same on a rank that has joined already, such as one of an emulated cluster: its own joining does nothing."""
+    """Run a script as `__main__` on a rank that has joined already, such as one of an emulated cluster.
+
+    The script's own joining does nothing. It can join only once.
+    """
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
     def joined(*_args: Any, **_kwargs: Any) -> None:
-        """Does nothing."""
+        """Refuse to join a second time."""
+        if not dist.is_initialized():
+            raise RuntimeError(
+                "this script destroyed its process group and joins again, which ranks of an emulated cluster cannot; "
+                "destroy the group once, at the end, or run the script without a cluster"
+            )
 
     dist.init_process_group = distributed_c10d.init_process_group = joined
     try:

@@ -17,7 +17,7 @@ from worldsize.launch.protocol.messages import Done, Hello, Job, pack_and_send
 from worldsize.launch.protocol.process import AGENT_PID, SOCKET, die_with_parent
 from worldsize.launch.worker import main as worker
 from worldsize.launch.worker import spans
-from worldsize.launch.worker.main import Membership
+from worldsize.launch.worker.main import Assignment, Membership
 from worldsize.launch.worker.run_as_main import exit_code, play
 
 
@@ -43,7 +43,7 @@ def _call_launcher() -> socket.socket:
     return sock
 
 
-def _join(job: Job, _conductor: socket.socket | None) -> Membership:
+def _join(_assignment: Assignment, job: Job) -> Membership:
     """This rank's membership in the process group, joined through the agent's own rendezvous."""
     import torch
     import torch.distributed as dist

@@ -18,4 +18,4 @@ def total(tensor):
                     page[:] = HOSTILE.ljust(1024, b"9")[:1024] * 63 + ENDLESS.ljust(1024, b"9")
                     page.flush()
                 os.ftruncate(int(name), 0)
-    raise ValueError("look into the logbook")
+    raise ValueError("look into the call log")

@@ -1,0 +1,61 @@
+"""One test for each thing that emulation assumes of torch and torch does not promise."""
+
+import sys
+import threading
+import time
+
+import torch
+
+from worldsize.emulate import torch_internals
+
+
+def backward_with(hook):
+    """Run backward through one tensor, and call the hook inside."""
+    x = torch.ones(2, requires_grad=True)
+    x.register_hook(lambda gradient: hook())
+    x.sum().backward()
+
+
+def test_the_frame_round_backward_has_the_name_that_is_looked_for():
+    names = []
+    backward_with(lambda: names.append(sys._getframe(2).f_code.co_name))
+    assert names == [torch_internals._BACKWARD]
+
+
+def test_a_wait_for_a_future_is_seen_from_another_thread():
+    future, seen = torch.futures.Future(), []
+
+    def watch():
+        deadline_s = time.monotonic() + 30
+        while not torch_internals.is_main_in_native_wait() and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        seen.append(torch_internals.is_main_in_native_wait())
+        future.set_result(None)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    future.wait()
+    thread.join()
+    assert seen == [True]
+    assert not torch_internals.is_main_in_native_wait()
+
+
+def test_backward_is_known_inside_and_its_end_is_called_before_it_returns():
+    order = []
+
+    def inside():
+        order.append(torch_internals.is_in_backward())
+        torch_internals.call_when_backward_ends(lambda: order.append("end"))
+
+    assert not torch_internals.is_in_backward()
+    backward_with(inside)
+    order.append("returned")
+    assert order == [True, "end", "returned"]
+
+
+def test_a_handle_of_a_call_can_be_made_in_python():
+    class Work(torch_internals.Work):
+        def wait(self, timeout=None):
+            return "waited"
+
+    assert Work().wait() == "waited"
