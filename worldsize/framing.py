@@ -1,4 +1,4 @@
-"""Length-prefixed messages on a stream socket, the one framing that launcher, nursery, ranks and conductor share."""
+"""Length-prefixed messages on a stream socket, the one framing that launcher, forkserver, ranks and conductor share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pack(kind: str, body: bytes = b"", **fields: Any) -> bytes:
 
 
 def send(sock: socket.socket, kind: str, body: bytes = b"", fds: list[int] | None = None, **fields: Any) -> None:
-    """Sends one message, with open files."""
+    """Send one message, with open files."""
     message = pack(kind, body, **fields)
     if fds:
         socket.send_fds(sock, [message[:_PREFIX]], fds)
@@ -46,13 +46,13 @@ def receive(
         header = json.loads(_exactly(sock, _bounded(int.from_bytes(prefix, "little"), max_header_bytes)))
         return header, _exactly(sock, _bounded(header["size"], max_bytes, TooLong)), list(fds)
     except BaseException:
-        for fd in fds:  # or whoever sends what cannot be read could use up this process's files
+        for fd in fds:  # a sender of messages that cannot be read must not use up this process's files
             os.close(fd)
         raise
 
 
 class Inbox:
-    """Reassembles messages from a non-blocking socket whose sender is not trusted to finish them."""
+    """Messages put together from a non-blocking socket whose sender may never finish them."""
 
     def __init__(self, max_bytes: int) -> None:
         self._buffer = bytearray()

@@ -12,10 +12,11 @@ from typing import Any
 
 from autograder.judging.report import Outcome
 from worldsize.launch import RankFailed, RunError, RunTimeout
-from worldsize.launch.protocol.failure import Failure
+from worldsize.launch.protocol.failure import Cause, Failure
 from worldsize.launch.protocol.quota import EXCEEDED
 from worldsize.launch.protocol.source import is_cell, quote
-from worldsize.launch.reports.text import tell_hang
+from worldsize.launch.reports.result import End
+from worldsize.launch.reports.text import describe_hang
 
 PROGRAMS = "/tmp/home/program"  # where a program that was handed in stands in its sandbox
 
@@ -47,15 +48,16 @@ def of_failure(error: RankFailed) -> StudentFailed:
 def of_timeout(error: RunTimeout) -> StudentFailed:
     """Who waits for whom, and where each rank stood in the student's own cells."""
     outcome = Outcome.HUNG if any(one.waits_in for one in error.standings) else Outcome.TIME_LIMIT
-    return StudentFailed(outcome, tell_hang([one.in_cells for one in error.standings], error.why), error.is_stalled)
+    hang = describe_hang([one.in_cells for one in error.standings], error.ending.reason)
+    return StudentFailed(outcome, hang, _is_stalled(error))
 
 
 def describe(error: RunError) -> dict[str, Any]:
     """A run's failure as data, for runs that are launched inside a sandbox; it travels there without this file."""
     if isinstance(error, RunTimeout):
-        hang = tell_hang([one.in_cells for one in error.standings], error.why)
+        hang = describe_hang([one.in_cells for one in error.standings], error.ending.reason)
         waits = any(one.waits_in for one in error.standings)
-        return {"hang": hang, "waits": waits, "may_be_external": error.is_stalled}
+        return {"hang": hang, "waits": waits, "may_be_external": _is_stalled(error)}
     return {
         "failures": json.dumps([[one.rank, one.to_fields()] for one in error.failures]),
         "words": str(error)[-2000:],
@@ -77,9 +79,14 @@ def raise_described(described: dict[str, Any]) -> None:
         raise StudentFailed(outcome, str(described["hang"]), may_be_external)
 
 
+def _is_stalled(error: RunTimeout) -> bool:
+    """True where nothing moved for too long, which a busy machine may cause as well."""
+    return error.ending.end is End.STALLED
+
+
 def _was_killed(failure: Failure) -> bool:
-    """True for what the kernel does to a process when memory is short."""
-    return failure.signal_number == signal.SIGKILL
+    """True for what the kernel does to a process when memory is short; a rank cannot claim it."""
+    return failure.cause is Cause.SIGNAL and failure.kind == signal.SIGKILL.name
 
 
 def _outcome_of(failure: Failure) -> Outcome:

@@ -20,8 +20,10 @@ from autograder.judging.report import Outcome
 from autograder.sandbox import Sandbox, zygote
 from worldsize.faults import Fault
 from worldsize.hardware import Cluster
-from worldsize.launch import RankFailed, Run, RunTimeout, run
+from worldsize.launch import RankFailed, Run, RunTimeout
+from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.protocol.quota import Quota
+from worldsize.launch.runner import launch
 
 _AFTER_A_HANG_S = 5.0  # what a call may take once one has hung: the code is known not to end by itself
 _QUOTA = Quota(value_bytes=64 << 20, printed_bytes=64 << 20)  # of each rank; the judge holds a value three times
@@ -113,8 +115,8 @@ class Student:
     @property
     def num_gpus(self) -> int:
         """How many GPUs are seen inside."""
-        self._sandbox.nursery.wait_until_warm()
-        return self._sandbox.nursery.num_gpus
+        self._sandbox.forkserver.wait_until_warm()
+        return self._sandbox.forkserver.num_gpus
 
     def program(self, name: str) -> SubmittedProgram:
         """The program of that name that was handed in."""
@@ -140,14 +142,9 @@ class Student:
         try:
             self._reopen_if_dead()  # in the student's time, whose code has ended the one before
             limit_s = self._limit_s(time.monotonic() - start_s)
-            return run(
-                function,
-                *args,
-                timeout_s=limit_s,
-                echo=False,
-                nursery=self._sandbox.nursery,
-                quota=_QUOTA,
-                **options,
+            server = self._sandbox.forkserver
+            return launch(
+                Spec(function, args, timeout_s=limit_s, echo=False, forkserver=server, quota=_QUOTA, **options)
             )
         except RankFailed as error:
             raise failures.of_failure(error) from None
@@ -169,10 +166,10 @@ class Student:
         return Sandbox(preload=self._preload, shown=[self._shown] if self._shown else (), devices=self._devices)
 
     def _reopen_if_dead(self) -> None:
-        if not self._sandbox.nursery.is_alive:
+        if not self._sandbox.forkserver.is_alive:
             self._sandbox.close()
             self._sandbox = self._open()
-        self._sandbox.nursery.wait_until_warm()
+        self._sandbox.forkserver.wait_until_warm()
 
 
 def _carry(function: Callable[..., Any]) -> None:
@@ -223,10 +220,12 @@ def _under_agent(
     limit_s: float,
 ) -> dict[str, Any]:
     """Runs inside the sandbox, as the one who calls torchrun there: the ranks' values, or why there are none."""
-    from worldsize.launch import RunError, run
+    from worldsize.launch import RunError
+    from worldsize.launch.launcher.spec import Spec
+    from worldsize.launch.runner import launch
 
     options = {"world_size": world_size, "each": each, "launcher": "torchrun", "echo": False, "timeout_s": limit_s}
     try:
-        return {"values": run(_call_on_rank, cells, on_rank, *args, **options).values}
+        return {"values": launch(Spec(_call_on_rank, (cells, on_rank, *args), **options)).values}
     except RunError as error:
         return describe(error)

@@ -22,7 +22,7 @@ from typing import Any
 
 import worldsize
 from autograder.sandbox import gpus, jail, zygote
-from worldsize.launch.launcher.forkserver import Nursery
+from worldsize.launch.launcher.forkserver import Forkserver
 
 _USERS = range(61184, 65520)  # numbers that systemd keeps for users of the moment
 # what any program needs to start; none of it is the course's
@@ -105,7 +105,7 @@ def _try(tier: Tier) -> str:
 
 
 class Sandbox:
-    """A nursery in a jail: ranks forked from it run student code that reaches nothing outside.
+    """A forkserver in a jail: ranks forked from it run student code that reaches nothing outside.
 
     Modules in `preload`, all of them trusted, are imported once instead of by every rank. Folders in `shown` can be
     read inside at the same path, and sockets in them be called; `devices` of `gpus.devices_of` be used.
@@ -121,21 +121,21 @@ class Sandbox:
     ) -> None:
         self.tier = probe()
         if not self.tier.is_jail:
-            self._root, self.nursery = "", Nursery()
+            self._root, self.forkserver = "", Forkserver()
             return
         self._root = tempfile.mkdtemp(prefix="jail-", dir=zygote.shared(preload).scratch)
         limits = limits or (WITH_GPUS if devices else Limits())
         jail_plan = plan(self.tier, self._root, limits, shown, devices)
         scratch = "/tmp" if self.tier.namespaces else self._root
-        self.nursery = Nursery(lambda fd: zygote.shared(preload).jail(jail_plan, fd), scratch=scratch)
+        self.forkserver = Forkserver(lambda fd: zygote.shared(preload).jail(jail_plan, fd), scratch=scratch)
 
     def sweep(self) -> None:
         """Removes what runs have left, processes and files; where that takes the whole jail, it is closed."""
-        if not self.nursery.is_alive or not self.tier.is_jail:
+        if not self.forkserver.is_alive or not self.tier.is_jail:
             return
         try:
             if self.tier.namespaces:
-                self.nursery.sweep()
+                self.forkserver.sweep()
                 return
         except OSError:  # it has just died, or is kept too busy to answer
             pass
@@ -143,8 +143,9 @@ class Sandbox:
 
     def close(self) -> None:
         """Ends every process inside, whatever state it is in."""
-        self.nursery.process.terminate()  # it is outside; the jail's first process ends with it, and the rest with that
-        self.nursery.close()
+        # it is outside; the jail's first process ends with it, and the rest with that
+        self.forkserver.process.terminate()
+        self.forkserver.close()
         if self._root:
             shutil.rmtree(self._root, ignore_errors=True)
 

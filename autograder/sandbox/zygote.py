@@ -133,9 +133,9 @@ class Stem:
         """True while it can be asked; never true in a fork of the process that it belongs to."""
         return self.owner_pid == os.getpid() and (self._process is None or self._process.poll() is None)
 
-    def jail(self, plan: Mapping[str, Any], nursery_fd: int) -> Forked:
-        """A nursery in a jail that is built by the plan; it talks on `nursery_fd`."""
-        return self._ask("jail", [nursery_fd], plan=dict(plan))
+    def jail(self, plan: Mapping[str, Any], forkserver_fd: int) -> Forked:
+        """A forkserver in a jail that is built by the plan; it talks on `forkserver_fd`."""
+        return self._ask("jail", [forkserver_fd], plan=dict(plan))
 
     def call(self, function: str, args: Sequence[str], env: Mapping[str, str], output_fd: int) -> Forked:
         """A process that calls a function, such as "autograder.judging.judge:main", and may ask for jails itself.
@@ -219,7 +219,7 @@ def main(fd: int, scratch: str, preload: Sequence[str]) -> None:
 
 
 def _go_ahead() -> int:
-    """By how much ranks must fall back to where this process stood; judges and nurseries go before them from here on.
+    """By how much ranks must fall back to where this process stood; judges and forkservers go before them from here on.
 
     A storm of forks would else leave hardly any time to those who have to end it.
     """
@@ -312,7 +312,7 @@ class _Server:
 
 
 def _become_jail(plan: dict[str, Any], fd: int, ahead: int) -> None:
-    """Waits outside of the jail for the nursery inside, which dies with it."""
+    """Waits outside of the jail for the forkserver inside, which dies with it."""
     _keep_only([fd])
     inside = jail.isolate(plan)
     if inside:

@@ -38,6 +38,7 @@ import published
 import torch
 from bench_launching import first_all_reduce
 from figures import Figure, median_s
+from launching import run
 from repository import ROOT
 from rich.console import Console
 from rich.progress import track
@@ -141,7 +142,7 @@ def sandboxing() -> Iterator[Figure]:
     cloudpickle.register_pickle_by_value(bench_launching)  # a jail sees no tests to import it from
     started_s = median_s(lambda: _open_jail().close(), 10)
     with _open_jail() as sandbox:
-        inside = lambda: ws.run(first_all_reduce, world_size=2, backend="gloo", nursery=sandbox.nursery)  # noqa: E731
+        inside = lambda: run(first_all_reduce, world_size=2, backend="gloo", forkserver=sandbox.forkserver)  # noqa: E731
         inside_s = median_s(inside, 10)
     yield Figure("a sandbox opened and closed", started_s, "s", "", None, f"median of 10; {probe()}")
     yield Figure("a run in the sandbox", inside_s, "s", "", None, "2 ranks, median of 10")
@@ -150,7 +151,7 @@ def sandboxing() -> Iterator[Figure]:
 
 def _open_jail() -> Sandbox:
     sandbox = Sandbox()
-    sandbox.nursery.wait_until_warm()
+    sandbox.forkserver.wait_until_warm()
     return sandbox
 
 

@@ -173,6 +173,6 @@ def test_a_roster_that_is_wrong_is_refused_with_its_line(tmp_path, text, reason)
 
 
 def test_all_mistakes_of_a_roster_are_reported_at_once(tmp_path):
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="ann") as caught:
         read_roster(roster(tmp_path, "id,name\nann,A\n,B\nann,C\n"))
     assert len(str(caught.value).splitlines()) == 2

@@ -3,14 +3,21 @@
 import pytest
 
 import worldsize as ws
+from worldsize.launch.launcher.spec import Spec
+from worldsize.launch.runner import launch
 
 
-def failed(fn, *args, world_size=2, timeout_s=30, error=ws.RankFailed, match=None, **kwargs):
+def run(fn, *args, **options):
+    """The run of a function, with any option of a `Spec`."""
+    return launch(Spec(fn, args, **options))
+
+
+def failed(fn, *args, world_size=2, timeout_s=30, error=ws.RankFailed, match=None, **options):
     """The error of a run that must fail."""
     with pytest.raises(error, match=match) as caught:
-        ws.run(fn, *args, world_size=world_size, timeout_s=timeout_s, echo=False, **kwargs)
+        run(fn, *args, world_size=world_size, timeout_s=timeout_s, echo=False, **options)
     return caught.value
 
 
-def values(fn, *args, world_size=2, **kwargs):
-    return ws.run(fn, *args, world_size=world_size, echo=False, **kwargs).values
+def values(fn, *args, world_size=2, **options):
+    return run(fn, *args, world_size=world_size, echo=False, **options).values

@@ -188,7 +188,7 @@ def play_on(num_threads: int, path: str, *args: str) -> None:
     import torch
 
     torch.set_num_threads(num_threads)
-    run_as_main.join_and_play(path, *args)
+    run_as_main.play_joined(path, *args)
 
 
 def profiled(num_threads: int, path: str, *args: str) -> None:

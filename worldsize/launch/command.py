@@ -11,8 +11,9 @@ from worldsize.hardware import Cluster
 from worldsize.launch.display import live
 from worldsize.launch.launcher import arguments, elastic
 from worldsize.launch.launcher.flags import Flags
+from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.reports.result import Run
-from worldsize.launch.runner import run
+from worldsize.launch.runner import launch
 from worldsize.launch.worker import run_as_main
 
 _ON_A_CLUSTER = {"nnodes", "nproc_per_node"}  # the flags that mean something there
@@ -43,10 +44,10 @@ def torchrun(
         RunStopped: the stop button was pressed.
     """
     words = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in flags.items()]
-    return launch(words, script, list(args), timeout_s, stalled_s, dict(env or {}), echo, cluster)
+    return run_script(words, script, list(args), timeout_s, stalled_s, dict(env or {}), echo, cluster)
 
 
-def launch(
+def run_script(
     words: Sequence[str],
     script: str | os.PathLike[str],
     args: list[str],
@@ -56,7 +57,7 @@ def launch(
     echo: bool,
     cluster: Cluster | str | None = None,
 ) -> Run:
-    """The same with torchrun's flags as they are written in a shell."""
+    """A `Run` of a script, with torchrun's flags as they are written in a shell; everything else as in `torchrun`."""
     arguments.refuse_bad_timeout(timeout_s)
     flags = Flags.parse(words)
     arguments.refuse_too_many(flags.num_ranks, "torchrun" if cluster is None else "warm")
@@ -66,20 +67,21 @@ def launch(
     if cluster is None:
         return elastic.run_script(flags, command, timeout_s, stalled_s, env, live.choose_view(echo))
     found = hardware.cluster(cluster) if isinstance(cluster, str) else cluster
-    return run(
-        run_as_main.join_and_play,
-        *command,
-        world_size=_world_size(flags, found),
-        timeout_s=timeout_s,
-        stalled_s=stalled_s,
-        env=env,
-        echo=echo,
-        cluster=found,
+    return launch(
+        Spec(
+            *(run_as_main.play_joined, tuple(command)),
+            world_size=_world_size(flags, found),
+            timeout_s=timeout_s,
+            stalled_s=stalled_s,
+            env=env,
+            echo=echo,
+            cluster=found,
+        )
     )
 
 
 def take_cluster(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The name after `--cluster`, which is no flag of torchrun's, and the other words.
+    """The name after `--cluster`, which is not one of torchrun's own flags, and the other words.
 
     Raises:
         ValueError: no name follows it.
@@ -99,8 +101,8 @@ def take_cluster(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 def _world_size(flags: Flags, cluster: Cluster) -> int:
     if foreign := sorted(flags.names - _ON_A_CLUSTER):
-        told = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
-        raise ValueError(f"an emulated cluster takes --nnodes and --nproc-per-node, and not {told}")
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
+        raise ValueError(f"an emulated cluster takes --nnodes and --nproc-per-node, and not {names}")
     if "nproc_per_node" in flags.names:
         return flags.num_nodes * flags.num_ranks
     return cluster.gpus_per_node * flags.num_nodes if "nnodes" in flags.names else cluster.world_size

@@ -15,11 +15,11 @@ from worldsize.launch.reports.result import Run
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-_TIMEOUT_S, _STALLED_S = 24 * 3600, 20  # a cell has the notebook's own buttons, and whoever runs it unattended a limit
+_TIMEOUT_S, _STALLED_S = 24 * 3600, 20  # a cell has the notebook's own stop button
 
 
 def load(shell: InteractiveShell) -> None:
-    """Makes `%%torchrun` known to this IPython."""
+    """Make `%%torchrun` known to this IPython."""
     shell.register_magic_function(torchrun, magic_kind="cell", magic_name="torchrun")  # pyright: ignore[reportCallIssue]
 
 
@@ -36,10 +36,10 @@ def torchrun(line: str, cell: str) -> Run | None:
         script = Path(folder) / CELL_FILE
         script.write_text("\n" + cell, encoding="utf-8")  # for the magic's own line, which the notebook counts
         try:
-            return command.launch(
+            return command.run_script(
                 flags, script, args, _TIMEOUT_S, _STALLED_S, {"PYTHONPATH": _search_path()}, True, cluster
             )
-        except SystemExit:  # by which the parser ends --help
+        except SystemExit:  # the parser's way to end --help
             return None
 
 

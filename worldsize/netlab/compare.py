@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from worldsize.launch import run
+from worldsize.launch.launcher.spec import Spec
+from worldsize.launch.runner import launch
 from worldsize.netlab import cases
 from worldsize.netlab.lab import Lab
 from worldsize.units import MB
@@ -67,7 +69,8 @@ def real_times_s(lab: Lab, todo: list[tuple[str, int]]) -> list[float]:
     """The seconds of each case on the hosts until the last rank is done; of the best repeat, as noise only delays."""
     lead_s = _LEAD_S + 5 * lab.delay_s
     options = {"netns": lab.hosts, "env": lab.env, "backend": "gloo", "echo": False, "timeout_s": _TIMEOUT_S}
-    ranks = run(cases.measure, todo, NUM_REPEATS, lead_s, world_size=lab.num_hosts, **options).values
+    spec = Spec(cases.measure, (todo, NUM_REPEATS, lead_s), world_size=lab.num_hosts, **options)
+    ranks = launch(spec).values
     return [
         min(max(repeat) for repeat in zip(*(rank[case] for rank in ranks), strict=True)) for case in range(len(todo))
     ]

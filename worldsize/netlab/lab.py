@@ -70,12 +70,12 @@ class Lab:
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts' network namespaces, for `run(netns=...)`."""
+        """The hosts' network namespaces, for `Spec(netns=...)`."""
         return [f"{self._name}h{host}" for host in range(self.num_hosts)]
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment in which Gloo finds a host's network card, for `run(env=...)`."""
+        """The environment in which Gloo finds a host's network card, for `Spec(env=...)`."""
         return {"GLOO_SOCKET_IFNAME": DEVICE}
 
     @property

@@ -9,6 +9,7 @@ import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
+from launching import run
 from needs import give_up
 from tiny_lab import needs_jail
 
@@ -16,7 +17,6 @@ from autograder.grading import engines
 from autograder.grading.engines import LocalPool
 from autograder.judging import judge
 from autograder.sandbox import WITH_GPUS, Sandbox, Tier, gpus, plan
-from worldsize.launch import run
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 STAND_IN = "/dev/tty"  # no jail shows it; without a terminal, opening it gives ENXIO and not EACCES or ENOENT
@@ -91,14 +91,14 @@ def test_a_device_that_was_granted_is_seen_and_opened_inside_and_else_not():
         give_up("sandbox", f"this machine has no {STAND_IN}")
     paths = [STAND_IN, "/sys/devices", "/sys/bus"]
     with Sandbox() as sandbox:
-        kinds, ended, limits = run(look, paths, world_size=1, echo=False, nursery=sandbox.nursery).values[0]
+        kinds, ended, limits = run(look, paths, world_size=1, echo=False, forkserver=sandbox.forkserver).values[0]
         assert (kinds, ended) == (["none"] * 3, errno.ENOENT) and limits[0] > 0
     with Sandbox(devices=[STAND_IN]) as sandbox:
-        kinds, ended, limits = run(look, paths, world_size=1, echo=False, nursery=sandbox.nursery).values[0]
+        kinds, ended, limits = run(look, paths, world_size=1, echo=False, forkserver=sandbox.forkserver).values[0]
         assert kinds == ["device", "folder", "folder"]
         assert ended in (0, errno.ENXIO), os.strerror(ended)  # it is reached, whether or not there is a terminal
         assert limits == [-1, WITH_GPUS.memory_bytes]
-        assert run(summed, world_size=2, echo=False, nursery=sandbox.nursery).values == [2, 2], "Gloo reads /sys"
+        assert run(summed, world_size=2, echo=False, forkserver=sandbox.forkserver).values == [2, 2], "Gloo reads /sys"
 
 
 def test_without_a_grant_a_plan_shows_no_devices_and_none_of_sys(tmp_path):

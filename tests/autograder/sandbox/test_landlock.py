@@ -12,6 +12,7 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
+from launching import run
 from needs import give_up
 from processes import wait_until
 from test_sandbox import LIMITS, WAIT_S, detach, marker, processes  # noqa: F401
@@ -20,7 +21,7 @@ from tiny_lab import need_root, without_jails, write_checks
 from autograder import sandbox
 from autograder.judging.report import Report
 from autograder.sandbox import Sandbox, Tier, jail, zygote
-from worldsize.launch import RankFailed, RunTimeout, run
+from worldsize.launch import RankFailed, RunTimeout
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 FENCES = [Tier(user=True, landlock=True), Tier(landlock=True)]
@@ -35,12 +36,12 @@ def fence(request, monkeypatch):
         need_root("only root can give a jail a user of its own")
     monkeypatch.setattr(sandbox, "probe", lambda: request.param)
     with Sandbox(LIMITS) as opened:
-        opened.nursery.wait_until_warm()
+        opened.forkserver.wait_until_warm()
         yield opened
 
 
 def inside(fence, fn, *args, timeout_s=20):
-    return run(fn, *args, world_size=1, echo=False, nursery=fence.nursery, timeout_s=timeout_s).values[0]
+    return run(fn, *args, world_size=1, echo=False, forkserver=fence.forkserver, timeout_s=timeout_s).values[0]
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ def hop(words):
     subprocess.Popen(["/bin/sh", "-c", program, words], stdout=subprocess.PIPE, start_new_session=True).stdout.read(1)
 
 
-def stop_the_nursery(words):
+def stop_the_forkserver(words):
     detach(words)
     os.kill(os.getppid(), signal.SIGSTOP)
     time.sleep(1000)
@@ -142,7 +143,7 @@ def test_a_run_has_a_folder_of_its_own(fence):
 
 def test_other_processes_are_out_of_reach(fence):
     assert not inside(fence, reach_process, os.getpid())
-    assert not inside(fence, reach_process, fence.nursery.process.pid), "who ends the jail must not be ended by it"
+    assert not inside(fence, reach_process, fence.forkserver.process.pid), "who ends the jail must not be ended by it"
 
 
 def test_services_of_the_machine_are_out_of_reach(fence, open_folder):
@@ -164,12 +165,12 @@ def test_what_a_run_leaves_ends_with_the_sweep(fence, marker, leave):  # noqa: F
     assert wait_until(lambda: processes(marker), WAIT_S)
     fence.sweep()
     assert processes(marker) == []
-    assert not fence.nursery.is_alive and not os.path.exists(fence._root)
+    assert not fence.forkserver.is_alive and not os.path.exists(fence._root)
 
 
-def test_a_nursery_that_is_stopped_ends_the_jail(fence, marker):  # noqa: F811
+def test_a_forkserver_that_is_stopped_ends_the_jail(fence, marker):  # noqa: F811
     with pytest.raises((RankFailed, RunTimeout)):
-        inside(fence, stop_the_nursery, marker, timeout_s=5)
+        inside(fence, stop_the_forkserver, marker, timeout_s=5)
     assert wait_until(lambda: processes(marker) == [], WAIT_S)
 
 

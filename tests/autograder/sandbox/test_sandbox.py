@@ -17,13 +17,14 @@ from pathlib import Path
 import cloudpickle
 import psutil
 import pytest
+from launching import run
 from needs import give_up
 from processes import wait_until
 from tiny_lab import ROOT, need_root, needs_jail, without_jails, write_checks
 
 from autograder.sandbox import Limits, Sandbox, Tier, plan, zygote
 from autograder.sandbox.jail import SCOPED_ABI, landlock_abi
-from worldsize.launch import RankFailed, RunTimeout, run
+from worldsize.launch import RankFailed, RunTimeout
 from worldsize.launch.protocol.quota import Quota
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -35,7 +36,7 @@ WAIT_S = 20
 @pytest.fixture(scope="module")
 def jail():
     with Sandbox(LIMITS) as opened:
-        opened.nursery.wait_until_warm()
+        opened.forkserver.wait_until_warm()
         yield opened
 
 
@@ -46,9 +47,9 @@ def inside(jail):
     def call(fn, *args, timeout_s=20, world_size=1):
         try:
             limits = {"timeout_s": timeout_s, "quota": Quota(value_bytes=MEGABYTE)}
-            return run(fn, *args, world_size=world_size, echo=False, nursery=jail.nursery, **limits).values[0]
+            return run(fn, *args, world_size=world_size, echo=False, forkserver=jail.forkserver, **limits).values[0]
         finally:
-            jail.nursery.sweep()
+            jail.forkserver.sweep()
 
     return call
 
@@ -168,7 +169,7 @@ def look_around():
     }
 
 
-def attack_the_nursery():
+def attack_the_forkserver():
     """The ways in which a rank got at the process that forks ranks; empty when there is none."""
     import ctypes
 
@@ -318,14 +319,14 @@ def test_a_rank_sees_neither_the_environment_nor_the_processes_of_the_machine(ja
 
 
 @needs_jail
-def test_a_rank_holds_no_file_of_the_nursery(inside):
+def test_a_rank_holds_no_file_of_the_forkserver(inside):
     """Its own socket, its output, and what torch opened: no second link to the launcher."""
     kinds = [name.split(":")[0] for name in inside(look_around)["files"]]
     assert kinds.count("socket") <= 2 and kinds.count("anon_inode") <= 1, kinds
 
 
 @needs_jail
-@pytest.mark.parametrize("attempt", [attack_the_nursery, make_namespaces])
+@pytest.mark.parametrize("attempt", [attack_the_forkserver, make_namespaces])
 def test_the_walls_hold(inside, attempt):
     assert inside(attempt) == []
     assert inside(same_answer) == 42
@@ -335,8 +336,8 @@ def test_the_walls_hold(inside, attempt):
 def test_two_jails_run_as_two_users(jail, inside):
     need_root("only root can give every jail a user of its own")
     with Sandbox(LIMITS) as other:
-        other.nursery.wait_until_warm()
-        user = run(look_around, world_size=1, echo=False, nursery=other.nursery).values[0]["user"]
+        other.forkserver.wait_until_warm()
+        user = run(look_around, world_size=1, echo=False, forkserver=other.forkserver).values[0]["user"]
     assert user != inside(look_around)["user"]
 
 
@@ -349,8 +350,8 @@ def test_detached_children_die_with_the_sweep(inside, marker):
 @needs_jail
 def test_detached_children_die_with_the_jail(marker):
     with Sandbox(LIMITS) as opened:
-        opened.nursery.wait_until_warm()
-        run(detach, marker, world_size=1, echo=False, nursery=opened.nursery)
+        opened.forkserver.wait_until_warm()
+        run(detach, marker, world_size=1, echo=False, forkserver=opened.forkserver)
         assert processes(marker)
     assert wait_until(lambda: processes(marker) == [], WAIT_S)
     assert not os.path.exists(opened._root)
@@ -413,7 +414,7 @@ def test_a_child_that_prints_for_ever_holds_nobody_up(inside):
 
 def test_of_what_the_stem_forked_no_dead_process_stays():
     with Sandbox() as sandbox:
-        first = sandbox.nursery.process.pid
+        first = sandbox.forkserver.process.pid
         assert psutil.pid_exists(first)
     assert wait_until(lambda: not psutil.pid_exists(first), WAIT_S)  # for which a zombie is still there
 

@@ -570,6 +570,14 @@ def test_a_script_joins_the_emulated_cluster_instead(tmp_path):
         ws.torchrun(path, "3", cluster="dgx-h100", nproc_per_node=2, echo=False)
 
 
+def test_a_script_that_joins_twice_gets_a_sentence(tmp_path):
+    path = tmp_path / "train.py"
+    again = "dist.init_process_group()\ndist.destroy_process_group()\n"
+    path.write_text("import torch.distributed as dist\n" + again + again)
+    with pytest.raises(ws.RankFailed, match="destroyed its process group and joins again, which ranks of an emulated"):
+        ws.torchrun(path, cluster="dgx-h100", nproc_per_node=2, echo=False)
+
+
 def test_a_cell_names_its_cluster(tmp_path, capsys):
     run = magic.torchrun("--cluster dgx-h100 --nproc-per-node=2 -- 0", SCRIPT)
     assert "['0'] 1 2 __main__" in run.output[1]

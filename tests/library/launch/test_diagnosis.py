@@ -4,7 +4,7 @@ from worldsize.launch.protocol.call_log import BROKEN, DONE, WAITING, Call
 from worldsize.launch.protocol.failure import Failure, of_status
 from worldsize.launch.protocol.source import Line
 from worldsize.launch.reports.diagnosis import FAILED, RETURNED, RUNNING, Standing, diagnose, mismatch, name_ranks
-from worldsize.launch.reports.text import blame, held_up, tell_failure, tell_hang
+from worldsize.launch.reports.text import blame, describe_failure, describe_hang, held_up
 
 LINE = Line("/tmp/a.py", 3, "step", "f()")
 
@@ -104,7 +104,7 @@ def test_a_collective_of_torch_s_own_waits_for_who_has_not_started_it():
 
 def test_a_hang_is_told_with_every_rank_s_place_and_alike_ones_together():
     standings = [waits(rank, collective(1, WAITING)) for rank in (0, 2)]
-    report = tell_hang([*standings, Standing(1, RETURNED), Standing(3)], "Too late.")
+    report = describe_hang([*standings, Standing(1, RETURNED), Standing(3)], "Too late.")
     assert report.splitlines() == [
         "Too late.",
         "Ranks 0 and 2 wait for rank 1 in collective 1, all_reduce (float32 [4]); rank 1 had returned. "
@@ -114,9 +114,9 @@ def test_a_hang_is_told_with_every_rank_s_place_and_alike_ones_together():
         "  a.py, line 3, in step",
         "    f()",
         "Rank 3 stood outside any call, at",
-        "  a place that it did not tell",
+        "  a place that it did not report",
     ]
-    assert tell_hang([], "Too late.") == "Too late.\nNone of them had started."
+    assert describe_hang([], "Too late.") == "Too late.\nNone of them had started."
 
 
 def test_who_held_up_the_rest_comes_first():
@@ -131,7 +131,7 @@ def test_failures_of_several_kinds_are_told_by_the_clock():
     late = Failure(0, "ValueError", "b", [Line("/tmp/a.py", 3, "<lambda>", " f() ")], 20)
     early = Failure(2, "KeyError", "a", [Line("/tmp/ipykernel_1/5.py", 7, "step", "")], 10)
     standings = [Standing(0, FAILED, [], [collective(3, BROKEN)]), Standing(1), Standing(2, FAILED)]
-    assert tell_failure(blame([late, early], standings), standings).splitlines() == [
+    assert describe_failure(blame([late, early], standings), standings, 3).splitlines() == [
         "Rank 2 of 3 failed with KeyError: a",
         "  the cell, line 7, in step",
         "Rank 0 failed too, with ValueError: b",

@@ -68,12 +68,12 @@ def test_nothing_outlives_a_kernel_that_is_interrupted_restarted_or_killed(noteb
     notebook.run(STAYS)
     cell = notebook.start(f"ws.run(on_rank, {str(tmp_path)!r}, world_size=2)")
     pids = told_pids(tmp_path, 2) | {int(path.read_text()) for path in tmp_path.glob("child*")}
-    assert len(pids) == 5, "two ranks, their nursery, and what each rank started"
+    assert len(pids) == 5, "two ranks, their forkserver, and what each rank started"
     if way == "interrupt":
         notebook.manager.interrupt_kernel()
         notebook.wait(cell, lambda: cell.is_done)
         assert "KeyboardInterrupt" in cell.error
-        pids -= {pid for pid in pids if pid in [one.pid for one in notebook.process.children()]}  # the nursery stays
+        pids -= {pid for pid in pids if pid in [one.pid for one in notebook.process.children()]}  # the forkserver stays
         assert len(pids) == 4
     elif way == "restart":
         notebook.manager.restart_kernel(now=True)

@@ -1,5 +1,8 @@
 import contextlib
 import ctypes
+import dataclasses
+import inspect
+import linecache
 import os
 import random
 import signal
@@ -10,16 +13,22 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from launching import failed, values
+from launching import failed, run, values
 
 import worldsize as ws
-from worldsize import framing
+from worldsize.emulate.server import Emulation
+from worldsize.emulate.simulator import Unanswered
 from worldsize.launch.display.output import KEPT_OUTPUT
-from worldsize.launch.launcher import forked, forkserver, worker_group
+from worldsize.launch.launcher import forked, forkserver, monitor
+from worldsize.launch.launcher.spec import Spec
+from worldsize.launch.protocol import source
+from worldsize.launch.protocol.messages import Joined, pack_and_send
 from worldsize.launch.protocol.quota import Quota
+from worldsize.launch.reports.result import End
 
 # what comes back
 
@@ -94,7 +103,7 @@ def test_lambdas_closures_and_bound_methods_are_carried():
 
 def test_a_function_of_a_module_is_found_where_the_launcher_finds_it(tmp_path, monkeypatch):
     (tmp_path / "step_of_lesson.py").write_text("import os\ndef where():\n    return os.getcwd()\n")
-    values(os.getpid, world_size=1)  # the nursery is warm from here on, in another folder
+    values(os.getpid, world_size=1)  # the forkserver is warm from here on, in another folder
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     import step_of_lesson  # pyright: ignore[reportMissingImports]
@@ -103,7 +112,7 @@ def test_a_function_of_a_module_is_found_where_the_launcher_finds_it(tmp_path, m
 
 
 def test_ranks_see_the_environment_of_now_and_what_env_adds(monkeypatch):
-    values(os.getpid, world_size=1)  # the nursery is warm from here on
+    values(os.getpid, world_size=1)  # the forkserver is warm from here on
     monkeypatch.setenv("LESSON", "3")
     monkeypatch.setenv("STEPS", "10")
 
@@ -121,8 +130,58 @@ def test_tensors_larger_than_any_buffer_go_and_come():
     ]
 
 
-def test_ranks_draw_different_random_numbers_in_every_run():
-    assert len({number for _ in range(2) for number in values(lambda: random.random())}) == 4
+@pytest.mark.parametrize("draw", [lambda: random.random(), lambda: float(np.random.rand())], ids=["random", "numpy"])
+def test_ranks_draw_different_random_numbers_in_every_run(draw):
+    assert len({number for _ in range(2) for number in values(draw)}) == 4
+
+
+def test_a_variable_that_was_deleted_is_gone_on_ranks_too(monkeypatch):
+    monkeypatch.setenv("LESSON", "3")
+    server = forkserver.Forkserver()
+    try:
+        server.wait_until_warm()
+        monkeypatch.delenv("LESSON")
+        assert values(lambda: os.environ.get("LESSON"), forkserver=server) == [None, None]
+    finally:
+        server.close()
+
+
+def remember_cell(number, text):
+    """A notebook cell of this text, run: the names that it defines."""
+    name, names = f"/tmp/ipykernel_1/{number}.py", {}
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    exec(compile(text, name, "exec"), names)
+    return names
+
+
+def test_of_the_cells_so_far_only_those_with_carried_functions_go_to_ranks(monkeypatch):
+    monkeypatch.setattr(linecache, "cache", dict(linecache.cache))
+    for number in range(10):
+        remember_cell(number, f"# {'x' * 1_000_000}")
+    inner = remember_cell(10, "def divide(by):\n    return 1 / by\n")
+    text = "def on_rank():\n    return divide(0)\n"
+    outer = remember_cell(11, text)
+    outer["divide"] = inner["divide"]
+    report = str(failed(outer["on_rank"], world_size=1))
+    assert "    return divide(0)" in report and "    return 1 / by" in report
+
+
+def test_a_job_that_cannot_be_read_is_reported(monkeypatch):
+    monkeypatch.setattr(source, "_MAX_SOURCES", 1 << 30)
+    monkeypatch.setattr(linecache, "cache", dict(linecache.cache))
+    cell = remember_cell(1, f"# {'x' * 9_000_000}\ndef on_rank():\n    pass\n")
+    failed(cell["on_rank"], world_size=2, match=r"ValueError: a message of \d+ bytes; at most 8388608 are taken")
+
+
+def test_run_shows_ten_options():
+    fn, args, *options = inspect.signature(ws.run).parameters.values()
+    assert (fn.name, args.kind, len(options)) == ("fn", args.VAR_POSITIONAL, 10)
+    assert {one.name for one in options} < {one.name for one in dataclasses.fields(Spec)}
+
+
+def test_impossible_waits_are_reported_with_the_number_of_ranks(monkeypatch):
+    monkeypatch.setattr(Emulation, "timeline", lambda _: (_ for _ in ()).throw(Unanswered([1])))
+    failed(lambda: None, world_size=2, cluster="dgx-h100", match="^Rank 1 of 2 failed with broken message")
 
 
 # output and timeline
@@ -284,7 +343,7 @@ def test_the_report_names_the_culprit_and_quotes_its_line(make, headline, quoted
 
 
 def test_victims_are_named_in_one_sentence_and_never_first(monkeypatch):
-    monkeypatch.setattr(worker_group, "_GRACE_S", 20.0)  # until the others have noticed, on however busy a machine
+    monkeypatch.setattr(monitor, "_GRACE_S", 20.0)  # until the others have noticed, on however busy a machine
     error = failed(is_killed(), world_size=3)
     assert "Ranks 0 and 2 lost the connection because of it." in str(error).splitlines()
     assert [one.is_victim for one in error.failures] == [False, True, True]
@@ -350,7 +409,7 @@ def test_a_rank_that_talks_without_end_is_ended_all_the_same():
                 if stat.S_ISSOCK(os.fstat(fd).st_mode):
                     sock = socket.socket(fileno=os.dup(fd))
                     while sock.family == socket.AF_UNIX:
-                        framing.send(sock, "joined", backend="gloo")
+                        pack_and_send(sock, Joined("gloo"))
 
     start_s = time.monotonic()
     failed(on_rank, world_size=1, timeout_s=1, error=ws.RunTimeout)
@@ -388,7 +447,7 @@ def test_a_run_in_which_nothing_moves_is_ended_long_before_its_time():
         dist.barrier()
 
     error = failed(on_rank, timeout_s=600, stalled_s=0.5, error=ws.RunTimeout)
-    assert error.is_stalled
+    assert error.ending.end is End.STALLED
     assert str(error).startswith(
         "Nothing has moved for 0.5 s: every rank that is not done waits in a call.\nRanks 0 and 1"
     )
@@ -450,7 +509,7 @@ def test_a_rank_that_prints_for_ever_is_ended():
 def test_wrong_arguments_are_refused_before_anything_starts(monkeypatch, kwargs, words):
     monkeypatch.setattr(forkserver, "shared", lambda: pytest.fail("a process was started"))
     with pytest.raises(ValueError, match=words):
-        ws.run(print, **{"world_size": 2, **kwargs})
+        run(print, **{"world_size": 2, **kwargs})
 
 
 def test_nccl_without_enough_gpus_is_refused_before_a_rank_starts():
@@ -489,10 +548,10 @@ def test_a_function_runs_under_torchrun_as_it_does_warm():
         return total + offset, os.environ["TORCHELASTIC_RUN_ID"], os.environ["LESSON"]
 
     each = [(torch.ones(3),), (torch.full((3,), 2.0),)]
-    run = ws.run(on_rank, 10, world_size=2, each=each, launcher="torchrun", env={"LESSON": "3"}, echo=False)
-    totals, ids, lessons = zip(*run.values, strict=True)
+    done = run(on_rank, 10, world_size=2, each=each, launcher="torchrun", env={"LESSON": "3"}, echo=False)
+    totals, ids, lessons = zip(*done.values, strict=True)
     assert [total.tolist() for total in totals] == [[13.0] * 3] * 2
     assert len(set(ids)) == 1 and lessons == ("3", "3")
-    assert (run.states, len(run.durations_s), run.backend) == (["done", "done"], 2, "gloo")
+    assert (done.states, len(done.durations_s), done.backend) == (["done", "done"], 2, "gloo")
     report = str(failed(on_rank, 0, each=each, launcher="torchrun", env={"LESSON": "3"}))
     assert report.startswith("Rank 1 of 2 failed with ValueError: no offset\n  test_launch.py, line ")

@@ -1,4 +1,4 @@
-"""Nothing of a run is left behind: no rank, no child of one, no open file, no nursery of a launcher that died."""
+"""Nothing of a run is left behind: no rank, no child of one, no open file, no forkserver of a launcher that died."""
 
 import os
 import signal
@@ -103,9 +103,9 @@ def test_many_runs_leave_no_process_no_open_file_and_no_scratch():
             raise ValueError
 
     def left():
-        me, nursery = psutil.Process(), psutil.Process(forkserver.shared().process.pid)
+        me, server = psutil.Process(), psutil.Process(forkserver.shared().process.pid)
         running = me.children(recursive=True)
-        return me.num_fds(), nursery.num_fds(), len(running), os.listdir(forkserver.shared().scratch)
+        return me.num_fds(), server.num_fds(), len(running), os.listdir(forkserver.shared().scratch)
 
     values(dist.get_rank)
     before = left()
@@ -134,7 +134,7 @@ else:
 
 
 @pytest.mark.parametrize("thread", ["main", "side"])
-def test_ranks_and_their_nursery_end_with_a_killed_launcher(tmp_path, thread):
+def test_ranks_and_their_forkserver_end_with_a_killed_launcher(tmp_path, thread):
     command = [sys.executable, "-c", LAUNCHER.format(stay=STAY), str(tmp_path), thread]
     launcher = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
@@ -142,7 +142,7 @@ def test_ranks_and_their_nursery_end_with_a_killed_launcher(tmp_path, thread):
     finally:
         launcher.kill()
         launcher.wait()
-    assert len(pids) == 3, "two ranks of one nursery"
+    assert len(pids) == 3, "two ranks of one forkserver"
     assert are_gone(pids)
 
 
@@ -155,7 +155,7 @@ def in_thread(fn):
     return gave[0]
 
 
-def test_a_nursery_that_died_is_replaced_also_from_a_thread_and_outlives_the_thread():
+def test_a_forkserver_that_died_is_replaced_also_from_a_thread_and_outlives_the_thread():
     first = forkserver.shared().process
     first.kill()
     first.wait()
@@ -165,7 +165,7 @@ def test_a_nursery_that_died_is_replaced_also_from_a_thread_and_outlives_the_thr
     assert values(os.getppid) == [second.pid] * 2
 
 
-def test_a_nursery_that_dies_in_a_run_fails_that_run_and_heals():
+def test_a_forkserver_that_dies_in_a_run_fails_that_run_and_heals():
     def on_rank():
         os.kill(os.getppid(), signal.SIGKILL)
         signal.pause()

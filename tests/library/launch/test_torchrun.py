@@ -18,6 +18,7 @@ from worldsize.launch.command import torchrun
 from worldsize.launch.launcher import elastic
 from worldsize.launch.launcher.flags import Flags
 from worldsize.launch.protocol.call_log import CallLog
+from worldsize.launch.protocol.messages import Script, pack_and_send
 from worldsize.launch.protocol.process import AGENT_PID, SOCKET
 
 SCRIPT = """
@@ -223,7 +224,7 @@ def test_a_rank_of_a_script_tells_how_it_failed_and_leaves_with_its_exit_code(tm
         control, _ = server.accept()
         with control:
             hello = framing.receive(control)[0]
-            framing.send(control, "job", fds=[CallLog.make().fd])
+            pack_and_send(control, Script(), fds=[CallLog.make().fd])
             assert rank.communicate()[0] == printed
             last = framing.receive(control)[0]
     assert (hello["kind"], hello["rank"], hello["pid"], rank.returncode) == ("hello", 1, rank.pid, code)
@@ -264,7 +265,7 @@ def test_a_flag_that_torchrun_does_not_take_is_refused(tmp_path):
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_starts(monkeypatch, script, flags, words):
-    monkeypatch.setattr(elastic, "AgentCrew", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(elastic, "ElasticWorkerGroup", lambda *_: pytest.fail("a process was started"))
     with pytest.raises(ValueError, match=words):
         torchrun(script, **flags)
 
@@ -315,6 +316,6 @@ def test_threads_are_shared_out_and_what_the_user_set_stays(monkeypatch):
 
 def test_keyword_flags_become_torchrun_s_own(monkeypatch):
     taken = []
-    monkeypatch.setattr(command, "launch", lambda flags, *_: taken.append(flags))
+    monkeypatch.setattr(command, "run_script", lambda flags, *_: taken.append(flags))
     torchrun("train.py", nproc_per_node=2, rdzv_backend="c10d", no_python=True)
     assert taken == [["--nproc-per-node=2", "--rdzv-backend=c10d", "--no-python"]]

@@ -8,8 +8,8 @@ from worldsize.launch.display.output import KEPT_OUTPUT, LONGEST_LINE, Tail
 from worldsize.launch.display.view import Plain, View
 
 
-def crew(**texts):
-    """What a view asks a crew: states and tails by rank, from texts such as rank0='...'."""
+def ranks(**texts):
+    """What a view asks of the ranks: states and tails by rank, from texts such as rank0='...'."""
     tails = {int(name.removeprefix("rank")): Tail() for name in texts}
     for tail, text in zip(tails.values(), texts.values(), strict=True):
         tail.feed(text.encode())
@@ -47,7 +47,7 @@ def test_plain_lines_carry_their_rank_and_the_headline_comes_once(capsys):
     view.output(1, "three\n")
     view.output(0, "o\nfour")
     for _ in range(2):
-        view.end(crew())
+        view.end(ranks())
     assert capsys.readouterr().out == "2 ranks on Gloo\n[rank 0] one\n[rank 1] three\n[rank 0] two\n[rank 0] four\n"
 
 
@@ -57,7 +57,7 @@ def test_too_many_lines_are_counted_and_their_end_is_shown(capsys):
     for line in lines:
         view.output(0, line)
     view.output(1, "lost\n")
-    view.end(crew(rank0="".join(lines), rank1="quiet\nlost\n"))
+    view.end(ranks(rank0="".join(lines), rank1="quiet\nlost\n"))
     shown = capsys.readouterr().out
     assert len(shown) < 600_000
     assert shown.count("from here on, only the end") == 1
@@ -100,7 +100,7 @@ def test_the_still_of_a_quick_run_is_a_line_and_tabs_in_html_and_plain_text(show
     view.begin("2 ranks on Gloo")
     view.output(0, "a < b\n")
     view.output(1, "\x1b[31mred\x1b[0m")
-    view.end(crew(rank0="a < b\n", rank1="\x1b[31mred\x1b[0m"))
+    view.end(ranks(rank0="a < b\n", rank1="\x1b[31mred\x1b[0m"))
     (bundle,) = shown
     head, *lines = bundle["text/plain"].splitlines()
     assert head.startswith("2 ranks on Gloo (0.") and lines == [
@@ -114,11 +114,11 @@ def test_the_still_of_a_quick_run_is_a_line_and_tabs_in_html_and_plain_text(show
 
 
 def test_the_still_of_a_silent_run_is_one_line_and_of_a_failed_one_has_every_rank_s_state(shown):
-    view, silent = live.Live(), crew()
+    view, silent = live.Live(), ranks()
     view.begin("2 ranks on Gloo")
     view.end(silent)
     assert shown[0]["text/plain"].count("\n") == 0 and "<pre" not in shown[0]["text/html"]
-    failed = crew(rank0="", rank1="")
+    failed = ranks(rank0="", rank1="")
     failed.states[1] = (1, "failed: KeyError: <b>")
     failed.restarts = 2
     view = live.Live()

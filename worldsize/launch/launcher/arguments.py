@@ -9,28 +9,47 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.protocol import process
 
 _BACKENDS = ("auto", "gloo", "nccl")
+_LAUNCHERS = ("warm", "torchrun")
 _MAX_TIMEOUT_S = 1_000_000  # 11 days; the kernel's own clocks for waiting end soon after
 # what one rank takes on its own before it does anything, measured with torch 2.13 on Linux
 RANK_BYTES = {"warm": 54 << 20, "torchrun": 230 << 20}
 
 
-def refuse_bad_arguments(
-    world_size: int, each: Sequence[Sequence[Any]] | None, backend: str, env: Mapping[str, str]
-) -> None:
-    """Nothing, when these arguments of `run` can be used.
+def refuse_bad_spec(spec: Spec) -> None:
+    """Raise ValueError unless a run can be started so.
 
     Raises:
-        ValueError: one of them cannot.
+        ValueError: an argument is wrong, or this machine's free memory does not hold so many ranks.
     """
+    _refuse_bad_world_size(spec.world_size)
+    if spec.each is not None:
+        _refuse_bad_each(spec.each, spec.world_size)
+    if spec.backend not in _BACKENDS:
+        raise ValueError(f"backend {spec.backend!r} is not known; use one of {', '.join(_BACKENDS)}")
+    _refuse_bad_env(spec.env)
+    refuse_bad_timeout(spec.timeout_s)
+    if spec.launcher not in _LAUNCHERS:
+        raise ValueError(f"launcher {spec.launcher!r} is not known; use one of {', '.join(_LAUNCHERS)}")
+    if spec.cluster is not None and (spec.launcher != "warm" or spec.backend != "auto"):
+        raise ValueError("an emulated cluster has a backend and a launcher of its own; leave out backend and launcher")
+    if spec.cluster is None and (spec.allow is not None or spec.faults):
+        raise ValueError("allow and faults are for an emulated cluster; name one, such as cluster='dgx-h100'")
+    if spec.netns is not None:
+        is_plain = spec.launcher == "warm" and spec.cluster is None and spec.forkserver is None
+        refuse_bad_networks(spec.netns, spec.world_size, is_plain)
+    refuse_too_many(spec.world_size, spec.launcher)
+
+
+def _refuse_bad_world_size(world_size: int) -> None:
     if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
         raise ValueError(f"world_size is the number of ranks, a whole number from 1 up; got {world_size!r}")
-    if each is not None:
-        _refuse_bad_each(each, world_size)
-    if backend not in _BACKENDS:
-        raise ValueError(f"backend {backend!r} is not known; use one of {', '.join(_BACKENDS)}")
+
+
+def _refuse_bad_env(env: Mapping[str, str]) -> None:
     for name, value in env.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise ValueError(f"env holds text by name; got {name!r}: {value!r}")
@@ -46,23 +65,18 @@ def _refuse_bad_each(each: Sequence[Sequence[Any]], world_size: int) -> None:
 
 
 def refuse_bad_timeout(timeout_s: float) -> None:
-    """Nothing, when `timeout_s` is a time to wait.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Raise ValueError unless `timeout_s` is a time to wait."""
     if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= _MAX_TIMEOUT_S:
         raise ValueError(f"timeout_s is a number of seconds above 0, at most {_MAX_TIMEOUT_S}; got {timeout_s!r}")
 
 
 def refuse_bad_networks(netns: Sequence[str], world_size: int, is_plain: bool) -> None:
-    """Nothing, when every rank can join from its network namespace; `is_plain`: by the warm launcher, not emulated.
+    """Raise ValueError unless every rank can join from its network namespace.
 
-    Raises:
-        ValueError: it cannot.
+    `is_plain` ranks are real ones of the warm launcher, outside of any jail.
     """
     if not is_plain:
-        raise ValueError("netns is for real ranks of the warm launcher; leave out cluster, nursery and launcher")
+        raise ValueError("netns is for real ranks of the warm launcher; leave out cluster, forkserver and launcher")
     if isinstance(netns, str) or len(netns) != world_size:
         raise ValueError(f"netns names one network namespace a rank; got {netns!r} for {world_size} ranks")
     for name in netns:
@@ -73,11 +87,7 @@ def refuse_bad_networks(netns: Sequence[str], world_size: int, is_plain: bool) -
 
 
 def refuse_too_many(world_size: int, launcher: str) -> None:
-    """Nothing, when this machine's free memory holds so many ranks, as far as that can be known.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """Raise ValueError unless this machine's free memory holds so many ranks, as far as that can be known."""
     free_bytes, each_bytes = free_memory_bytes(), RANK_BYTES[launcher]
     if free_bytes is not None and world_size * each_bytes > free_bytes:
         raise ValueError(
@@ -95,7 +105,7 @@ def free_memory_bytes() -> int | None:
 def _free_of_machine() -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:  # macOS tells only how much there is in all
+    except OSError:  # macOS says only how much there is in all
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if sys.platform == "darwin" else None
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
 
@@ -112,11 +122,7 @@ def _free_of_group() -> int | None:
 
 
 def refuse_missing_gpus(world_size: int, backend: str, num_gpus: int) -> None:
-    """Nothing, when there is a GPU for every rank or none is asked for.
-
-    Raises:
-        ValueError: NCCL is asked for and there are too few.
-    """
+    """Raise ValueError if NCCL is asked for and there are fewer GPUs than ranks."""
     if backend == "nccl" and num_gpus < world_size:
         found = f"{num_gpus} CUDA device{'' if num_gpus == 1 else 's'}"
         raise ValueError(

@@ -13,16 +13,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from worldsize import framing
 from worldsize.launch.display import view
+from worldsize.launch.launcher import arguments, forkserver
 from worldsize.launch.launcher.flags import Flags
-from worldsize.launch.launcher.worker_group import Crew, Member
+from worldsize.launch.launcher.job import jobs_of
+from worldsize.launch.launcher.pickling import Carried
+from worldsize.launch.launcher.spec import Spec
+from worldsize.launch.launcher.worker import Worker
+from worldsize.launch.launcher.worker_group import WorkerGroup
 from worldsize.launch.protocol import failure
+from worldsize.launch.protocol.messages import FromRank, Hello, Job, Leave, Script, read
 from worldsize.launch.protocol.process import SOCKET
 from worldsize.launch.protocol.quota import Quota
-from worldsize.launch.reports.result import RankFailed, Run
+from worldsize.launch.reports.result import Ending, RankFailed, Run
 
 _RANK_LINE = re.compile(rb"\[rank (\d+)\] ?")
 _EXIT = re.compile(r"rank +: (\d+) .*\n +exitcode +: (-?\d+)")  # in the agent's closing summary
@@ -35,27 +40,22 @@ def run_script(
     flags: Flags, command: list[str], timeout_s: float, stalled_s: float | None, env: dict[str, str], shown: view.View
 ) -> Run:
     """A `Run` of a script and its arguments under the agent."""
-    with AgentCrew(flags, env, shown) as crew:
-        crew.start(command)
-        return crew.outcome(crew.listen(timeout_s, stalled_s))
+    with ElasticWorkerGroup(flags, env, shown) as group:
+        group.start(command)
+        return group.outcome(group.listen(timeout_s, stalled_s))
 
 
-def run_function(
-    payloads: list[bytes],
-    job: dict[str, Any],
-    timeout_s: float,
-    stalled_s: float | None,
-    shown: view.View,
-    quota: Quota,
-) -> Run:
-    """A `Run` of one function a rank under the agent; for `run(launcher="torchrun")`."""
-    flags = Flags.parse([f"--nproc-per-node={len(payloads)}"])
-    with AgentCrew(flags, {}, shown, job, payloads, quota) as crew:
-        crew.start([])
-        return crew.outcome(crew.listen(timeout_s, stalled_s))
+def run_function(spec: Spec, carried: Carried, shown: view.View) -> Run:
+    """A `Run` of one function a rank under the agent."""
+    if spec.backend == "nccl":
+        arguments.refuse_missing_gpus(spec.world_size, spec.backend, forkserver.shared().num_gpus)
+    flags = Flags.parse([f"--nproc-per-node={spec.world_size}"])
+    with ElasticWorkerGroup(flags, {}, shown, jobs_of(spec, carried), carried.payloads, spec.quota) as group:
+        group.start([])
+        return group.outcome(group.listen(spec.timeout_s, spec.stalled_s))
 
 
-class AgentCrew(Crew):
+class ElasticWorkerGroup(WorkerGroup):
     """Ranks that torchrun's agent starts, and starts again; each calls back over a socket in the run's folder."""
 
     may_recover = True
@@ -65,12 +65,12 @@ class AgentCrew(Crew):
         flags: Flags,
         env: dict[str, str],
         shown: view.View,
-        job: dict[str, Any] | None = None,
+        jobs: Sequence[Job] = (),
         payloads: Sequence[bytes] = (),
         quota: Quota | None = None,
     ) -> None:
         super().__init__(shown, quota or Quota(value_bytes=0))
-        self._flags, self._env, self._job, self._payloads = flags, env, job or {}, payloads
+        self._flags, self._env, self._jobs, self._payloads = flags, env, jobs, payloads
         self._folder = tempfile.TemporaryDirectory(prefix="worldsize-", dir="/tmp")  # a socket's path must be short
         self._server = socket.socket(socket.AF_UNIX)
         self._path = os.path.join(self._folder.name, "ranks")
@@ -86,7 +86,7 @@ class AgentCrew(Crew):
         self.backend = "torchrun"
 
     def start(self, program: list[str]) -> None:
-        """Starts the agent, which starts the ranks."""
+        """Start the agent, which starts the ranks."""
         command = [sys.executable, "-m", "worldsize.launch.worker.agent", str(os.getpid())]
         command += [*self._flags.complete(self._folder.name), "-m", "worldsize.launch.worker.torchrun_main", *program]
         self._process = subprocess.Popen(
@@ -114,38 +114,39 @@ class AgentCrew(Crew):
 
     def _welcome(self) -> None:
         control, _ = self._server.accept()
-        message = framing.receive(control)
-        if message is None:
+        try:
+            received = framing.receive(control)
+            hello = read(received[0] if received else {}, Hello)
+            task = self._jobs[hello.rank] if self._jobs else Script()
+        except (OSError, ValueError, IndexError):  # any process of the user can come to this door
             control.close()
             return
-        hello = message[0]
-        self._forget(int(hello["local_rank"]))
-        self.restarts = max(self.restarts, int(hello["restarts"]))
-        member = self.add(int(hello["rank"]), control)
-        member.local_rank, member.pid = int(hello["local_rank"]), int(hello["pid"])
-        member.has_joined = True
-        self._world_size = int(hello["world_size"])
+        self._forget(hello.local_rank)
+        self.restarts = max(self.restarts, hello.restarts)
+        worker = self.add(hello.rank, control)
+        worker.local_rank, worker.pid, worker.has_joined = hello.local_rank, hello.pid, True
+        self._world_size = hello.world_size
         self.view.begin(self.headline)
-        payload = self._payloads[member.rank] if self._payloads else b""
+        payload = self._payloads[worker.rank] if self._payloads else b""
         with contextlib.suppress(OSError):  # its end is about to be reported
-            self.tell(member, "job", payload, fds=[member.call_log.fd], rank=member.rank, **self._job)
+            worker.send(task, payload, [worker.call_log.fd])
 
     def _forget(self, local_rank: int) -> None:
-        """Drops the rank that the agent has replaced by another."""
-        for member in [member for member in self.members if member.local_rank == local_rank]:
-            self.members.remove(member)
-            if not member.is_hung_up:
-                self.hang_up(member)
-            _end_group(member)
-            member.close()
+        """Drop the rank that the agent has replaced by another."""
+        for worker in [worker for worker in self.workers if worker.local_rank == local_rank]:
+            self.workers.remove(worker)
+            if not worker.is_hung_up:
+                self.hang_up(worker)
+            _end_group(worker)
+            worker.close()
 
-    def take(self, member: Member, header: dict[str, Any], body: bytes) -> None:
-        """Takes one message; lets the ranks leave once all of them have brought their values."""
-        super().take(member, header, body)
-        if self._payloads and self.went_well and len(self.members) == len(self._payloads):
-            for one in self.members:
+    def take(self, worker: Worker, message: FromRank, body: bytes) -> None:
+        """Take one message; let the ranks leave once all of them have brought their values."""
+        super().take(worker, message, body)
+        if self._payloads and self.went_well and len(self.workers) == len(self._payloads):
+            for one in self.workers:
                 with contextlib.suppress(OSError):
-                    self.tell(one, "leave")
+                    one.send(Leave())
 
     def _hear_agent(self) -> None:
         assert self._process and self._process.stdout
@@ -167,7 +168,7 @@ class AgentCrew(Crew):
             self._line_rank = int(match[1])
             line = line[match.end() :]
         if self._line_rank is not None:
-            self.print(self._line_rank, line)
+            self.take_output(self._line_rank, line)
         else:
             self._words = (self._words + line.decode("utf-8", "replace"))[-_KEPT_WORDS:]
         if line.endswith(b"\n"):
@@ -175,36 +176,36 @@ class AgentCrew(Crew):
 
     # how it ends
 
-    def outcome(self, why: str) -> Run:
+    def outcome(self, ending: Ending) -> Run:
         """The run, when the agent ended well.
 
         Raises:
             RankFailed, RunTimeout, RunStopped: otherwise.
         """
         assert self._process
-        for member in self.members:
-            self.hear(member)
+        for worker in self.workers:
+            self.hear(worker)
         if self._has_ended and self._process.returncode == 0:
-            for member in self.members:  # a script may leave by os._exit, without a word
-                member.has_value, member.failure = True, None
+            for worker in self.workers:  # a script may leave by os._exit, without a report
+                worker.has_value, worker.failure = True, None
         elif self._has_ended:
             self._note_exits()
-        return super().outcome(why)
+        return super().outcome(ending)
 
     def _note_exits(self) -> None:
-        by_rank = {member.rank: member for member in self.members}
+        by_rank = {worker.rank: worker for worker in self.workers}
         for rank, code in ((int(rank), int(code)) for rank, code in _EXIT.findall(self._words)):
-            member = by_rank.get(rank)
-            if member and not member.is_settled and code != -signal.SIGTERM:  # by which the agent ends the others
-                member.failure = failure.of_status(rank, -code if code < 0 else code << 8, 0)
-        if not any(member.failure for member in self.members):
+            worker = by_rank.get(rank)
+            if worker and not worker.is_settled and code != -signal.SIGTERM:  # the agent ends the others by that
+                worker.failure = failure.of_status(rank, -code if code < 0 else code << 8, 0)
+        if not any(worker.failure for worker in self.workers):
             said = self._words.strip()[-2000:]
             if "Traceback (most" in said:  # torchrun's own stack says nothing about the script
                 said = said.splitlines()[-1]
             raise RankFailed(f"torchrun failed and named no rank. It said:\n{said}")
 
     def end_ranks(self) -> None:
-        """Ends the agent if it still runs, as an interrupt in a shell would, then for good; then all that is left."""
+        """End the agent if it still runs, as an interrupt in a shell would, then for good; then all that is left."""
         if self._process is None:
             return
         deadline_s = time.monotonic() + _CLOSE_S
@@ -215,19 +216,19 @@ class AgentCrew(Crew):
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-        for member in self.members:
-            if not member.has_exited:  # once only: its number may soon be another's
-                member.has_exited = True
-                _end_group(member)
+        for worker in self.workers:
+            if not worker.has_exited:  # once only: its number may soon be another's
+                worker.has_exited = True
+                _end_group(worker)
 
-    def __enter__(self) -> AgentCrew:
+    def __enter__(self) -> ElasticWorkerGroup:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Ends what is left and forgets it."""
+        """End what is left and forget it."""
         super().close()
         self._server.close()
         if self._process:
@@ -250,8 +251,8 @@ def environment(flags: Flags, env: Mapping[str, str], path: str) -> dict[str, st
     return {**ours, **os.environ, **env, SOCKET: path}
 
 
-def _end_group(member: Member) -> None:
-    """Ends a rank and what it has started; torchrun makes every rank the leader of a group."""
-    if member.pid:
+def _end_group(worker: Worker) -> None:
+    """End a rank and what it has started; torchrun makes every rank the leader of a group."""
+    if worker.pid:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(member.pid, signal.SIGKILL)
+            os.killpg(worker.pid, signal.SIGKILL)

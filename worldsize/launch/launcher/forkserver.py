@@ -1,4 +1,4 @@
-"""The launcher's side of a nursery: starts it, asks it for ranks, hears how they end."""
+"""The launcher's side of a forkserver: starts it, asks it for ranks, hears how they end."""
 
 from __future__ import annotations
 
@@ -11,10 +11,27 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from worldsize import framing
+from worldsize.launch.protocol.messages import (
+    AnyMessage,
+    Exited,
+    Fork,
+    Forked,
+    Kill,
+    Message,
+    Sweep,
+    Swept,
+    Warm,
+    pack_and_send,
+    read,
+)
+
+_CHUNK = 1 << 16
+FromForkserver = Warm | Forked | Exited | Swept
 
 
 class Process(Protocol):
@@ -31,7 +48,7 @@ class Process(Protocol):
     def kill(self) -> None: ...
 
 
-class Nursery:
+class Forkserver:
     """A warm process that forks ranks; `start(fd)` starts it, by default on this machine as this user."""
 
     def __init__(self, start: Callable[[int], Process] | None = None, scratch: str | None = None) -> None:
@@ -41,29 +58,25 @@ class Nursery:
         self._scratch = None if scratch else tempfile.mkdtemp(prefix="worldsize-")
         self.scratch = scratch or str(self._scratch)
         self.socket = ours
+        self._inbox = framing.Inbox(max_bytes=0)
         self.process = (start or _start_here)(theirs.fileno())
         theirs.close()
         self._warm = False
         self.num_gpus = 0  # known once it is warm
 
     def wait_until_warm(self, timeout_s: float = 120) -> None:
-        """Nothing, once the nursery has imported torch.
+        """Return once the forkserver has imported torch.
 
         Raises:
             RuntimeError: it ended or did not answer in time.
         """
         if self._warm:
             return
-        self.socket.settimeout(timeout_s)
         try:
-            message = framing.receive(self.socket)
-        except TimeoutError:
-            message = None
-        if message is None or message[0]["kind"] != "warm":
+            self.num_gpus = self._await(Warm, timeout_s).num_gpus
+        except (OSError, ValueError):
             self.close()
-            raise RuntimeError("the process that starts ranks did not come up; its own message stands above")
-        self.socket.settimeout(None)
-        self.num_gpus = int(message[0]["num_gpus"])
+            raise RuntimeError("the process that starts ranks did not come up; its own message stands above") from None
         self._warm = True
 
     @property
@@ -72,29 +85,72 @@ class Nursery:
         return self.process.poll() is None and self.owner_pid == os.getpid()
 
     def fork(self, job: int, control_fd: int, output_fd: int) -> None:
-        """Asks for one rank that talks on `control_fd` and prints to `output_fd`."""
-        framing.send(self.socket, "fork", fds=[control_fd, output_fd], job=job)
+        """Ask for one rank that talks on `control_fd` and prints to `output_fd`."""
+        self._send(Fork(job), [control_fd, output_fd])
 
     def kill(self, jobs: list[int]) -> None:
-        """Asks for these ranks to be killed; their ends are reported like any other."""
+        """Ask for these ranks to be killed; their ends are reported like any other."""
         with contextlib.suppress(OSError):
-            framing.send(self.socket, "kill", jobs=jobs)
+            self._send(Kill(jobs))
 
     def sweep(self, timeout_s: float = 20) -> None:
-        """Removes whatever ranks have left in a jail, processes and files; returns when it is done.
+        """Remove whatever ranks have left in a jail, processes and files; return when it is done.
 
         Raises:
-            OSError: the nursery ended or did not answer in time.
+            OSError: the forkserver ended or did not answer in time.
+            ValueError: it sent what is not a message.
         """
-        self.socket.settimeout(timeout_s)
-        framing.send(self.socket, "sweep")
-        while (message := framing.receive(self.socket)) is None or message[0]["kind"] != "swept":
-            if message is None:
-                raise ConnectionError("the process that starts ranks has ended")
-        self.socket.settimeout(None)
+        self._send(Sweep())
+        self._await(Swept, timeout_s)
+
+    def receive(self) -> Iterator[FromForkserver]:
+        """The messages that have come, waiting for the first bytes if there are none.
+
+        Raises:
+            ConnectionError: the forkserver has ended.
+            ValueError: it sent what is not a message.
+        """
+        with self._in_step():
+            data = self.socket.recv(_CHUNK)
+            headers = [header for header, _ in self._inbox.feed(data)]
+        if not data:
+            raise ConnectionError("the process that starts ranks has ended")
+        for header in headers:
+            yield read(header, Warm, Forked, Exited, Swept)
+
+    def _await(self, wanted: type[AnyMessage], timeout_s: float) -> AnyMessage:
+        """The first message of a kind, passing over others.
+
+        Raises:
+            OSError: it did not come.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            while (left_s := deadline_s - time.monotonic()) > 0:
+                self.socket.settimeout(left_s)
+                for message in self.receive():
+                    if isinstance(message, wanted):
+                        return message
+        finally:
+            with contextlib.suppress(OSError):  # closed meanwhile
+                self.socket.settimeout(None)
+        raise TimeoutError("the process that starts ranks did not answer in time")
+
+    def _send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        with self._in_step():
+            pack_and_send(self.socket, message, fds=fds)
+
+    @contextlib.contextmanager
+    def _in_step(self) -> Iterator[None]:
+        """Close the forkserver if Ctrl-C breaks off its block: half a message would spoil all that follow."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.close()
+            raise
 
     def close(self) -> None:
-        """Ends the nursery and every rank that it still has."""
+        """End the forkserver and every rank that it still has."""
         self.socket.close()
         if self.owner_pid != os.getpid():
             return
@@ -107,19 +163,19 @@ class Nursery:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
 
-_shared: Nursery | None = None
+_shared: Forkserver | None = None
 _lock = threading.Lock()
 
 
-def shared() -> Nursery:
-    """The nursery of this process, started at its first use and ended with the process."""
+def shared() -> Forkserver:
+    """The forkserver of this process, started at its first use and ended with the process."""
     global _shared
     with _lock:
         if _shared is None or not _shared.is_alive:
             if _shared is not None:
                 atexit.unregister(_shared.close)
                 _shared.close()
-            _shared = Nursery()
+            _shared = Forkserver()
             atexit.register(_shared.close)
         _shared.wait_until_warm()
         return _shared

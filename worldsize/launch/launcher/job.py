@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
+from worldsize.launch.launcher.pickling import Carried
+from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.protocol import source
+from worldsize.launch.protocol.messages import Emulated, Job, Place
 
 
-def job_of(
-    world_size: int, backend: str, timeout_s: float, env: dict[str, str], is_local: bool = True
-) -> dict[str, Any]:
-    """The job as JSON fields; ranks in a jail (`is_local` false) see nothing of this process."""
-    ours = os.environ if is_local else {}  # which may have changed since the nursery started
-    job: dict[str, Any] = {
-        "world_size": world_size,
-        "backend": backend,
-        "timeout_s": timeout_s,
-        "num_threads": max(1, (os.cpu_count() or 1) // world_size),
-        "env": {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo", **ours, **env},
-        "sources": source.cell_sources() if is_local else {},
-    }
-    return job | {"cwd": os.getcwd(), "path": sys.path} if is_local else job
+def jobs_of(
+    spec: Spec, carried: Carried, is_local: bool = True, store: str = "", emulated: Emulated | None = None
+) -> list[Job]:
+    """Each rank's job; ranks in a jail (`is_local` false) see nothing of this process."""
+    ours = os.environ if is_local else {}  # which may have changed since the forkserver started
+    env = {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo", **ours, **spec.env}
+    sources = source.cell_sources(carried.filenames) if is_local else {}
+    num_threads = max(1, (os.cpu_count() or 1) // spec.world_size)
+    return [
+        Job(
+            *(rank, spec.world_size, spec.backend, spec.timeout_s, num_threads, env, sources, store),
+            network=spec.netns[rank] if spec.netns else "",
+            place=Place(os.getcwd(), list(sys.path)) if is_local else None,
+            emulated=emulated,
+        )
+        for rank in range(spec.world_size)
+    ]

@@ -3,34 +3,61 @@
 from __future__ import annotations
 
 import io
+import types
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import cloudpickle
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Each rank's bytes, and the names of the files from which the functions in them come, of those that go by value.
+
+    The bytes are two pickles for one unpickler: of what all ranks share, and of the rank's own arguments.
+    """
+
+    payloads: list[bytes]
+    filenames: frozenset[str]
+
+
+class _Pickler(cloudpickle.Pickler):
+    """A pickler that notes the file of every function that it carries by value."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.filenames: set[str] = set()
+
+    def reducer_override(self, obj: Any) -> Any:
+        """What cloudpickle makes of an object."""
+        if isinstance(obj, types.CodeType):
+            self.filenames.add(obj.co_filename)
+        return super().reducer_override(obj)
 
 
 def carry(
     fn: Callable[..., Any], args: tuple[Any, ...], each: Sequence[Sequence[Any]] | None, world_size: int
-) -> list[bytes]:
-    """Each rank's bytes: two pickles for one unpickler, of what all ranks share and of the rank's own arguments.
+) -> Carried:
+    """The function and its arguments for every rank.
 
     Raises:
         ValueError: they cannot be carried.
     """
-    import cloudpickle
-
     if not callable(fn):
         raise ValueError(f"run takes a function; got a {type(fn).__name__}")
     file = io.BytesIO()
-    pickler = cloudpickle.Pickler(file)
+    pickler = _Pickler(file)
     try:
         pickler.dump((fn, args))  # once: a function of a module that goes by value takes most of the time
         known, size_bytes = pickler.memo.copy(), file.tell()
-        payloads = []
+        payloads: list[bytes] = []
         for own in each or [()] * world_size:
             pickler.memo = known  # what the two share stays one object on the rank
             file.truncate(file.seek(size_bytes))
             pickler.dump(tuple(own))
             payloads.append(file.getvalue())
-        return payloads
+        return Carried(payloads, frozenset(pickler.filenames))
     except Exception as error:
         name = getattr(fn, "__name__", repr(fn))
         raise ValueError(

@@ -3,6 +3,9 @@
 A value is JSON whose tensors stand aside in a safetensors block.
 """
 
+# trees of JSON have any shape
+# pyright: basic
+
 from __future__ import annotations
 
 import json

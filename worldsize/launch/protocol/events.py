@@ -12,9 +12,12 @@ def read_events(rank: int, rows: Any, origin_s: float) -> list[Event]:
     """The events that a rank drained, in seconds since `origin_s` of the monotonic clock.
 
     Raises:
-        ValueError, TypeError: the rows are no events, which a rank may send.
+        ValueError: the rows are not events; a rank may send anything.
     """
-    return [_event(rank, origin_s, *row) for row in rows]
+    try:
+        return [_event(rank, origin_s, *row) for row in rows]
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"not an event: {error}") from None
 
 
 def _event(

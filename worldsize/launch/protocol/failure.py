@@ -6,9 +6,11 @@ import os
 import signal
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
+from worldsize.launch.protocol.fields import Fields, integer, items, text
 from worldsize.launch.protocol.source import MAX_LINES, Line, own_lines
 
 # what torch says on a rank whose peer died: such a rank is a victim, never the culprit
@@ -23,7 +25,19 @@ _VICTIM_SIGNS = (
     "write error",
     "nccl communicator was aborted",
 )
-_MAX_MESSAGE = 4000  # a tensor's text would bury the rest
+_MAX_KIND, _MAX_MESSAGE = 200, 4000  # a tensor's text would bury the rest
+
+
+class Cause(Enum):
+    """How a failure came to be known. All but the first were seen from outside of the rank, which cannot forge them."""
+
+    REPORTED = "the rank reported it"
+    EXIT = "the process exited"
+    SIGNAL = "a signal ended the process"
+    LIMIT = "it gave more than its quota"
+    MESSAGE = "it sent what is not a message"
+    CONDUCTOR = "an emulated cluster ended it: a planned fault, or a message that cannot be"
+    UNFINISHED = "it was not done when the run was stopped"
 
 
 @dataclass(frozen=True)
@@ -33,9 +47,9 @@ class Failure:
     rank: int
     kind: str
     message: str
-    lines: list[Line] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list[Line])
     time_ns: int = 0
-    signal_number: int = 0  # that ended the process, as its parent saw: never what a rank says of itself
+    cause: Cause = Cause.REPORTED
 
     @property
     def is_victim(self) -> bool:
@@ -53,19 +67,24 @@ class Failure:
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
     def to_fields(self) -> dict[str, Any]:
-        """The failure as JSON fields."""
-        return asdict(self)
+        """The failure as JSON fields, without its rank and its cause, which are not for the rank to say."""
+        lines = [vars(line) for line in self.lines]
+        return {"kind": self.kind, "message": self.message, "lines": lines, "time_ns": self.time_ns}
 
     @staticmethod
-    def from_fields(rank: int, fields: dict[str, Any]) -> Failure:
-        """The failure that `to_fields` gave; text is cut, because a rank may send anything."""
-        lines = [Line.from_fields(at) for at in fields.get("lines", [])[-MAX_LINES:]]
-        kind, message = str(fields.get("kind", "failure"))[:200], str(fields.get("message", ""))[:_MAX_MESSAGE]
-        return Failure(rank, kind, message, lines, int(fields.get("time_ns", 0)))
+    def from_fields(rank: int, fields: Fields) -> Failure:
+        """The failure that `to_fields` gave, as reported by the rank; text is cut, because a rank may send anything.
+
+        Raises:
+            ValueError: the fields are not a failure's.
+        """
+        lines = [Line.from_fields(line) for line in items(fields, "lines")[-MAX_LINES:]]
+        kind, message = text(fields, "kind", _MAX_KIND), text(fields, "message", _MAX_MESSAGE)
+        return Failure(rank, kind, message, lines, integer(fields, "time_ns"))
 
 
 def of_exception(rank: int, error: BaseException, time_ns: int) -> Failure:
-    """The failure that an exception on a rank is, its traceback cut to the student's own lines."""
+    """The failure of a rank that raised, its traceback cut to the student's own lines."""
     if isinstance(error, SystemExit):
         kind, message = f"sys.exit({error.code!r})", "the function ended the process instead of returning"
     else:
@@ -84,20 +103,21 @@ def _text_of(error: BaseException) -> str:
 
 
 def of_status(rank: int, status: int, time_ns: int) -> Failure:
-    """The failure that a wait status is: killed by a signal, or an exit without a word."""
+    """The failure of a rank whose process ended with this wait status: by a signal, or by an exit without a report."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         reasons: dict[int, str] = {
             signal.SIGKILL: "something killed it; out of memory is the usual reason",
             signal.SIGSEGV: "native code touched memory that is not its own",
-            signal.SIGABRT: "native code gave up; on Gloo, ranks end so that call different collectives or sizes",
+            signal.SIGABRT: "native code gave up; on Gloo that happens when ranks call different collectives or sizes",
         }
-        return Failure(rank, name, reasons.get(number, "the process was ended by this signal"), [], time_ns, number)
-    code = os.WEXITSTATUS(status)
-    return Failure(rank, f"exit code {code}", "the process ended without returning a value", [], time_ns)
+        reason = reasons.get(number, "the process was ended by this signal")
+        return Failure(rank, name, reason, [], time_ns, Cause.SIGNAL)
+    reason = "the process ended without returning a value"
+    return Failure(rank, f"exit code {os.WEXITSTATUS(status)}", reason, [], time_ns, Cause.EXIT)
 
 
 def order(failures: Sequence[Failure]) -> list[Failure]:
-    """The failures with the culprit first: the earliest that is not a mere victim."""
+    """The failures with the culprit first: the earliest that is not just a victim's."""
     return sorted(failures, key=lambda failure: (failure.is_victim, failure.time_ns))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import signal
 import sys
 import threading
@@ -12,13 +13,12 @@ import time
 AGENT_PID = "WORLDSIZE_AGENT_PID"  # whose end a rank under torchrun shares
 SOCKET = "WORLDSIZE_SOCKET"  # where the launcher listens for it
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
-NETWORKS_OF_RANKS = "WORLDSIZE_NETNS"  # the network namespaces from which the ranks of a job join, with commas
 NETWORKS = "/var/run/netns"  # where `ip netns add` keeps network namespaces, by name
 _CLONE_NEWNET = 0x40000000
 
 
 def die_with_parent(parent_pid: int | None = None, signal_number: int = signal.SIGKILL) -> None:
-    """Asks the kernel to signal this process when the thread that forked it ends; Linux only, elsewhere nothing.
+    """Ask the kernel, which must be Linux, to signal this process when the thread that forked it ends.
 
     `parent_pid` closes the race with a parent that died first: if it is no longer the parent, this process exits.
     """
@@ -29,26 +29,36 @@ def die_with_parent(parent_pid: int | None = None, signal_number: int = signal.S
         os._exit(1)
 
 
+def reseed() -> None:
+    """Seed the global generators of Python and NumPy anew: forks would all draw the same numbers.
+
+    Torch's stays, because its seed is a constant in every process.
+    """
+    random.seed()
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed()
+
+
 def end_own_group() -> None:
-    """Kills this process and whatever it has started, if it leads its group; otherwise nothing."""
+    """Kill this process and all that it has started, if it leads its group."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
 
 
 def hide_memory() -> None:
-    """Keeps processes of the same user from reading this one's memory or tracing it; its forks inherit that."""
+    """Keep processes of the same user from reading this one's memory or tracing it; its forks inherit that."""
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def enter_network(name: str) -> None:
-    """Moves this thread, and those that it will start, into a network namespace that `ip netns` knows; Linux only.
+    """Move this thread, and those that it will start, into a network namespace that `ip netns` knows; Linux only.
 
     Raises:
         OSError: there is no such namespace, or this process is not root.
     """
     fd = os.open(os.path.join(NETWORKS, name), os.O_RDONLY | os.O_CLOEXEC)
     try:
-        libc = ctypes.CDLL(None, use_errno=True)  # os.setns is there from Python 3.12 on
+        libc = ctypes.CDLL(None, use_errno=True)  # Python has os.setns from 3.12 on
         if libc.setns(fd, _CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {name}")
     finally:
@@ -56,9 +66,9 @@ def enter_network(name: str) -> None:
 
 
 def exit_at_eof(fd: int) -> None:
-    """Ends this process once the other end of `fd` is closed, which its death does on every system.
+    """End this process once the other end of `fd` is closed, which on every system its owner's death does.
 
-    A second is left for what the process does at SIGTERM.
+    Leave a second for what the process does at SIGTERM.
     """
 
     def watch() -> None:

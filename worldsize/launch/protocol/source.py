@@ -6,13 +6,16 @@ import functools
 import linecache
 import os
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from worldsize.launch.protocol.fields import fields_of, integer, text
+
 CELL_FILE = "torchrun_cell.py"  # what a %%torchrun cell is saved as
-MAX_LINES, _MAX_TEXT = 20, 200  # a recursion would bury the rest of a report
+MAX_LINES, _MAX_TEXT, _MAX_NAME = 20, 200, 1000  # a recursion would bury the rest of a report
+_MAX_SOURCES = 1 << 19  # characters of cells that go to each rank, in one header
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 
 
@@ -27,9 +30,14 @@ class Line:
 
     @staticmethod
     def from_fields(fields: Any) -> Line:
-        """The line that `dataclasses.asdict` gave; its text is cut, because a rank may send anything."""
-        function, text = str(fields["function"])[:_MAX_TEXT], str(fields["text"])[:_MAX_TEXT]
-        return Line(str(fields["filename"])[:1000], int(fields["number"]), function, text)
+        """The line whose `vars` these are; its text is cut, because a rank may send anything.
+
+        Raises:
+            ValueError: the fields are not a line's.
+        """
+        fields = fields_of(fields)
+        function, quoted = text(fields, "function", _MAX_TEXT), text(fields, "text", _MAX_TEXT)
+        return Line(text(fields, "filename", _MAX_NAME), integer(fields, "number"), function, quoted)
 
     def __str__(self) -> str:
         name = _name_of_cell(self.filename) if is_cell(self.filename) else os.path.basename(self.filename)
@@ -53,8 +61,8 @@ def line_of(frame: FrameType | None) -> Line | None:
     while frame is not None:
         filename, number = frame.f_code.co_filename, frame.f_lineno
         if _is_students(filename):
-            text = linecache.getline(filename, number).strip()[:_MAX_TEXT]
-            return Line(filename, number, frame.f_code.co_name, text)
+            quoted = linecache.getline(filename, number).strip()[:_MAX_TEXT]
+            return Line(filename, number, frame.f_code.co_name, quoted)
         frame = frame.f_back
     return None
 
@@ -68,22 +76,27 @@ def is_cell(filename: str) -> bool:
     )
 
 
-def cell_sources() -> dict[str, str]:
-    """The text of every cell run so far by its invented file name, so that a rank's traceback can quote it."""
-    return {
-        name: "".join(entry[2]) for name, entry in list(linecache.cache.items()) if len(entry) == 4 and is_cell(name)
-    }
+def cell_sources(filenames: Collection[str]) -> dict[str, str]:
+    """The text of these files that are cells, by name, so that a rank's traceback can quote it; not of a huge one."""
+    sources: dict[str, str] = {}
+    left = _MAX_SOURCES
+    for name in filter(is_cell, filenames):
+        source = "".join(linecache.getlines(name))
+        if 0 < len(source) <= left:
+            sources[name] = source
+            left -= len(source)
+    return sources
 
 
-def remember_sources(sources: dict[str, str]) -> None:
-    """Makes tracebacks of this process quote these cells."""
-    for name, text in sources.items():
-        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+def remember_sources(sources: Mapping[str, str]) -> None:
+    """Make tracebacks of this process quote these cells."""
+    for name, source in sources.items():
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
 
 
 def quote(lines: Sequence[Line]) -> list[str]:
     """A traceback's lines as text, indented."""
-    quoted = []
+    quoted: list[str] = []
     for line in lines:
         quoted.append(f"  {line}")
         if line.text:

@@ -19,7 +19,7 @@ _SAME_SHAPE = frozenset(
 
 @dataclass(frozen=True)
 class Standing:
-    """Where one rank stood when the run was stopped: its state, its main thread's lines, its last calls.
+    """Where one rank was when the run was stopped: its state, its main thread's lines, its last calls.
 
     `native` is a collective that it waits for and did not call itself, such as one of DDP's; such calls are counted by
     torch, and `num_native` of them had been started.
@@ -80,7 +80,7 @@ def mismatch(standings: Sequence[Standing]) -> Diagnosis | None:
     for place in sorted(by_place, key=lambda place: place[1]):
         calls = by_place[place]
         if len({_signature(call) for call in calls.values()}) > 1:
-            return _tell_mismatch(calls)
+            return _describe_mismatch(calls)
     return None
 
 
@@ -89,13 +89,13 @@ def _signature(call: Call) -> tuple[object, ...]:
     return call.op, call.dtype, shape, call.peer, call.reduction
 
 
-def _tell_mismatch(calls: dict[int, Call]) -> Diagnosis:
+def _describe_mismatch(calls: dict[int, Call]) -> Diagnosis:
     votes = Counter(_signature(call) for call in calls.values())
     kinds = sorted(votes, key=lambda kind: votes[kind])
     groups = [[rank for rank in calls if _signature(calls[rank]) == kind] for kind in kinds]
     is_tie = votes[kinds[0]] == votes[kinds[-1]]
-    told = [f"{name_ranks(ranks)} {'call' if ranks[1:] else 'calls'} {calls[ranks[0]]}" for ranks in groups]
-    sentence = "Collectives do not match: " + ", ".join(told).replace(", Rank", ", rank")
+    parts = [f"{name_ranks(ranks)} {'call' if ranks[1:] else 'calls'} {calls[ranks[0]]}" for ranks in groups]
+    sentence = "Collectives do not match: " + ", ".join(parts).replace(", Rank", ", rank")
     return Diagnosis(sentence + ".", sorted(calls) if is_tie else groups[0], calls)
 
 
@@ -107,17 +107,17 @@ def _circle(standings: Sequence[Standing]) -> Diagnosis | None:
             trail.append(following)
         if following is not None:
             circle = trail[trail.index(following) :]
-            return Diagnosis(_tell_circle(circle, standings), sorted(circle))
+            return Diagnosis(_describe_circle(circle, standings), sorted(circle))
     return None
 
 
-def _tell_circle(circle: list[int], standings: Sequence[Standing]) -> str:
+def _describe_circle(circle: list[int], standings: Sequence[Standing]) -> str:
     by_rank = {one.rank: one for one in standings}
     if len(circle) == 1:
         return f"Rank {circle[0]} waits for itself in {by_rank[circle[0]].waits_in}."
     pairs = zip(circle, [*circle[1:], circle[0]], strict=True)
-    told = [f"rank {rank} waits for rank {other} in {by_rank[rank].waits_in}" for rank, other in pairs]
-    return f"{name_ranks(sorted(circle))} wait for each other: {', '.join(told)}."
+    parts = [f"rank {rank} waits for rank {other} in {by_rank[rank].waits_in}" for rank, other in pairs]
+    return f"{name_ranks(sorted(circle))} wait for each other: {', '.join(parts)}."
 
 
 def _missing(standings: Sequence[Standing]) -> Diagnosis | None:
@@ -136,7 +136,7 @@ def _missing(standings: Sequence[Standing]) -> Diagnosis | None:
 
 
 def _waited_for(standing: Standing, standings: Sequence[Standing]) -> Iterator[int]:
-    """The ranks without which this one cannot go on, as far as the calls tell."""
+    """The ranks without which this one cannot go on, as far as the calls show."""
     call = standing.waits_in
     if call is None:
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
 from worldsize.launch.protocol.failure import Failure
@@ -13,7 +14,7 @@ from worldsize.timeline import Timeline
 
 @dataclass
 class Run:
-    """What a run gave: by rank, its `values`, `output`, `states` at the end, and `durations_s` in the function.
+    """The result of a run: by rank its `values`, `output`, `states` at the end, and `durations_s` in the function.
 
     `duration_s` is the whole run in seconds; `restarts` counts how often torchrun started its ranks again.
     """
@@ -32,10 +33,29 @@ class Run:
         return f"Run({len(self.output)} ranks on {self.backend}, {self.duration_s:.2f} s{again})"
 
 
+class End(Enum):
+    """Why a run is over."""
+
+    ENDED = auto()  # every rank has returned or failed
+    STUCK = auto()  # on an emulated cluster: nothing can ever move again
+    STALLED = auto()  # nothing has moved for a while, which a busy machine may also cause
+    TIMEOUT = auto()  # the time is up
+    STOPPED = auto()  # the stop button was pressed
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a run is over, for programs and, where its ranks had to be stopped, as a sentence."""
+
+    end: End
+    reason: str = "The run ended."
+
+
 class RunError(RuntimeError):
     """A run that did not end well; its text is the whole report.
 
-    `failures` has the culprit first, `output` is by rank, `standings` say where each rank stood.
+    `failures` has the culprit first, `output` is by rank, `standings` say where each rank was, `ending` why the run
+    was over.
     """
 
     def __init__(
@@ -44,9 +64,11 @@ class RunError(RuntimeError):
         failures: Sequence[Failure] = (),
         output: Sequence[str] = (),
         standings: Sequence[Standing] = (),
+        ending: Ending = Ending(End.ENDED),
     ) -> None:
         super().__init__(report)
         self.failures, self.output, self.standings = list(failures), list(output), list(standings)
+        self.ending = ending
 
     def _render_traceback_(self) -> list[str]:
         """The lines that IPython prints: the report, without a stack of the launcher's own frames."""
@@ -58,14 +80,7 @@ class RankFailed(RunError):
 
 
 class RunTimeout(RunError):
-    """The ranks were not done in time, or none of them got on any more; `failures` are those who held up the rest."""
-
-    is_stalled = False  # True where nothing moved for too long, which a busy machine may cause as well
-
-    @property
-    def why(self) -> str:
-        """The report's first line, which names no rank: time was up, or nothing could move."""
-        return str(self).partition("\n")[0]
+    """The ranks were not done in time, or nothing moved any more; `failures` names first the ranks that held it up."""
 
 
 class RunStopped(RunError):

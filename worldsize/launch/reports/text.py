@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from worldsize.launch.protocol.failure import Failure, order
+from worldsize.launch.protocol.failure import Cause, Failure, order
 from worldsize.launch.protocol.source import quote
 from worldsize.launch.reports import diagnosis
 from worldsize.launch.reports.diagnosis import RETURNED, Standing, name_ranks
@@ -21,10 +21,10 @@ def blame(failures: Sequence[Failure], standings: Sequence[Standing]) -> list[Fa
     return [*first, *(failure for failure in ordered if failure.rank not in found.culprits)]
 
 
-def tell_failure(failures: Sequence[Failure], standings: Sequence[Standing]) -> str:
+def describe_failure(failures: Sequence[Failure], standings: Sequence[Standing], num_ranks: int) -> str:
     """The report of a failed run, culprit first: its lines, the others in one sentence each, everyone's last call."""
     culprit, *others = failures
-    parts = [f"Rank {culprit.rank} of {len(standings)} failed with {culprit.headline}", *quote(culprit.lines)]
+    parts = [f"Rank {culprit.rank} of {num_ranks} failed with {culprit.headline}", *quote(culprit.lines)]
     victims = sorted(other.rank for other in others if other.is_victim)
     alike = sorted(other.rank for other in others if not other.is_victim and other.headline == culprit.headline)
     if alike:
@@ -39,34 +39,34 @@ def tell_failure(failures: Sequence[Failure], standings: Sequence[Standing]) -> 
     return "\n".join([*parts, *_last_calls(standings)])
 
 
-def tell_hang(standings: Sequence[Standing], why: str) -> str:
-    """The report of a run that did not end: why nothing moved, and where each rank stood."""
+def describe_hang(standings: Sequence[Standing], reason: str) -> str:
+    """The report of a run that did not end: the reason why it was stopped, then where each rank was."""
     found = diagnosis.diagnose(standings)
-    parts = [why, *([found.sentence] if found else [])]
+    parts = [reason, *([found.sentence] if found else [])]
     if not standings:
         parts.append("None of them had started.")
     over = [one.rank for one in standings if one.state == RETURNED]
     if over:
         parts.append(f"{name_ranks(over)} had returned.")
-    for ranks, text in _alike([(one.rank, _tell_place(one)) for one in standings if one.state != RETURNED]):
+    for ranks, text in _alike([(one.rank, _place(one)) for one in standings if one.state != RETURNED]):
         parts.append(f"{name_ranks(ranks)} {text}")
     return "\n".join(parts)
 
 
 def held_up(standings: Sequence[Standing]) -> list[Failure]:
-    """Where each rank that was not done stood, those first that held up the others."""
+    """Where each rank was that was not done, those first that held up the others."""
     found = diagnosis.diagnose(standings)
     culprits = found.culprits if found else []
-    told = [one for one in standings if one.state != RETURNED or one.rank in culprits]
-    ordered = sorted(told, key=lambda one: one.rank not in culprits)
-    return [Failure(one.rank, "not done", one.doing, one.lines) for one in ordered]
+    involved = [one for one in standings if one.state != RETURNED or one.rank in culprits]
+    ordered = sorted(involved, key=lambda one: one.rank not in culprits)
+    return [Failure(one.rank, "not done", one.doing, one.lines, cause=Cause.UNFINISHED) for one in ordered]
 
 
-def _tell_place(standing: Standing) -> str:
+def _place(standing: Standing) -> str:
     call = standing.waits_in
     lines = standing.lines or ([call.line] if call and call.line else [])
     headline = f"stood in {call}" if call else "stood outside any call, at"
-    return "\n".join([headline, *(quote(lines) or ["  a place that it did not tell"])])
+    return "\n".join([headline, *(quote(lines) or ["  a place that it did not report"])])
 
 
 def _last_calls(standings: Sequence[Standing]) -> list[str]:
@@ -74,9 +74,9 @@ def _last_calls(standings: Sequence[Standing]) -> list[str]:
     return [f"{name_ranks(ranks)}, last call: {call}" for ranks, call in _alike(known)]
 
 
-def _alike(told: Sequence[tuple[int, str]]) -> list[tuple[list[int], str]]:
+def _alike(texts: Sequence[tuple[int, str]]) -> list[tuple[list[int], str]]:
     """Ranks with the same text together, in order of the first of them."""
     groups: dict[str, list[int]] = {}
-    for rank, text in told:
+    for rank, text in texts:
         groups.setdefault(text, []).append(rank)
     return [(ranks, text) for text, ranks in groups.items()]

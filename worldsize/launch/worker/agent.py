@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from worldsize.launch.protocol.process import AGENT_PID, die_with_parent, exit_at_eof
+from worldsize.launch.protocol.process import AGENT_PID, die_with_parent, exit_at_eof, reseed
 
 FORK_RANKS = "WORLDSIZE_FORK_RANKS"
 _PRELOAD = (
@@ -33,8 +32,8 @@ _POLL_S = 0.01
 
 
 def main() -> None:
-    """Runs torchrun with the flags after the launcher's process id."""
-    die_with_parent(int(sys.argv[1]), signal.SIGTERM)  # by which it ends its ranks first
+    """Run torchrun with the flags after the launcher's process id."""
+    die_with_parent(int(sys.argv[1]), signal.SIGTERM)  # at which torchrun ends its ranks first
     exit_at_eof(0)
     os.environ[AGENT_PID] = str(os.getpid())
     if os.environ.pop(FORK_RANKS, ""):
@@ -78,7 +77,7 @@ class ForkedRank:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The same, once it has ended.
+        """Its exit code, once it has ended.
 
         Raises:
             subprocess.TimeoutExpired: it still runs after `timeout` seconds.
@@ -105,7 +104,7 @@ def _become_rank(args: Sequence[str], env: Mapping[str, str], stdout: IO[Any] | 
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     os.environ.clear()
     os.environ.update(env)
-    random.seed()
+    reseed()
     from worldsize.launch.worker import torchrun_main
 
     sys.argv = list(args[args.index("-m") + 1 :])

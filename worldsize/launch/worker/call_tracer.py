@@ -225,7 +225,7 @@ def native() -> dict[str, Any]:
     entries = [entry for entry in recorded.get("entries", ()) if not entry["is_p2p"]]
     started = max((entry["collective_seq_id"] for entry in entries if _is_of_all(entry)), default=0)
     pending = next((entry for entry in entries if not entry["retired"] and not _is_noted(entry)), None)
-    return {"num_native": started, "native": _call_of(pending).to_fields() if pending else None}
+    return {"num_native": started, "native": _call_of(pending) if pending else None}
 
 
 def _is_of_all(entry: dict[str, Any]) -> bool:

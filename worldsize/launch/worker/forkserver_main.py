@@ -18,6 +18,17 @@ import sys
 import traceback
 
 from worldsize import framing
+from worldsize.launch.protocol.messages import (
+    Exited,
+    Fork,
+    Forked,
+    Kill,
+    Sweep,
+    Swept,
+    Warm,
+    pack_and_send,
+    read,
+)
 from worldsize.launch.protocol.process import die_with_parent, hide_memory
 from worldsize.launch.worker import main as worker
 
@@ -37,7 +48,7 @@ PRELOAD = (
 
 
 def main(fd: int, parent_pid: int | None) -> None:
-    """Serves fork and kill requests until the launcher hangs up."""
+    """Serve fork and kill requests until the launcher hangs up."""
     if parent_pid is not None:
         die_with_parent(parent_pid, signal.SIGTERM)  # so that it can still end what ranks have started
     for name in (*PRELOAD, *filter(None, os.environ.get("WORLDSIZE_PRELOAD", "").split(","))):
@@ -48,20 +59,20 @@ def main(fd: int, parent_pid: int | None) -> None:
 
 
 def serve(fd: int, ahead: int = 0) -> None:
-    """Serves in a process that has imported all that ranks may need; never returns.
+    """Serve in a process that has imported all that ranks may need; never return.
 
-    Ranks are nicer by `ahead` than this process, whose turn must come however many processes they start.
+    Ranks are nicer by `ahead` than this process, which must get its turn however many processes they start.
     """
     if os.getpid() == 1:
         hide_memory()  # from the ranks of a jail, which have the same user
     sock = socket.socket(fileno=fd)
-    framing.send(sock, "warm", pid=os.getpid(), num_gpus=_count_gpus())
-    _Nursery(sock, ahead).serve()
+    pack_and_send(sock, Warm(_count_gpus()))
+    _Forkserver(sock, ahead).serve()
     os._exit(0)  # the interpreter would take most of a second to tear torch down
 
 
 def _count_gpus() -> int:
-    """The CUDA devices, counted in a process of its own: what asks the driver cannot be forked any more."""
+    """The number of CUDA devices, counted by a process of its own: one that has asked the driver cannot be forked."""
     import torch
 
     if torch.version.cuda is None:
@@ -75,7 +86,7 @@ def _count_gpus() -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-class _Nursery:
+class _Forkserver:
     def __init__(self, sock: socket.socket, ahead: int) -> None:
         self._sock, self._ahead = sock, ahead
         self._jobs: dict[int, int] = {}  # pid -> job
@@ -86,7 +97,7 @@ class _Nursery:
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_w, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._is_told_to_end = False
+        self._must_end = False
         signal.signal(signal.SIGTERM, self._note_term)
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
 
@@ -94,7 +105,7 @@ class _Nursery:
         self._selector.register(self._sock, selectors.EVENT_READ, self._obey)
         self._selector.register(self._wake_r, selectors.EVENT_READ, self._reap)
         try:
-            with contextlib.suppress(ConnectionError):  # whoever asks is gone, which needs no words
+            with contextlib.suppress(ConnectionError):  # the launcher is gone
                 while all(key.data() for key, _ in self._selector.select()):
                     pass
         finally:
@@ -102,20 +113,22 @@ class _Nursery:
                 _end(pid)
 
     def _note_term(self, *_: object) -> None:
-        self._is_told_to_end = True  # an exception here could break off the ending of ranks
+        self._must_end = True  # an exception here could break off the ending of ranks
 
     def _obey(self) -> bool:
         message = framing.receive(self._sock)
         if message is None:
             return False
         header, _, fds = message
-        if header["kind"] == "fork":
-            self._fork(header["job"], *fds)
-        elif header["kind"] == "sweep" and os.getpid() == 1:
-            self._sweep()
-        elif header["kind"] == "kill":
-            for pid in [pid for pid, job in self._jobs.items() if job in header["jobs"]]:
-                _end(pid)
+        match read(header, Fork, Kill, Sweep):
+            case Fork(job):
+                self._fork(job, *fds)
+            case Kill(jobs):
+                for pid in [pid for pid, job in self._jobs.items() if job in jobs]:
+                    _end(pid)
+            case Sweep():
+                if os.getpid() == 1:
+                    self._sweep()
         return True
 
     def _fork(self, job: int, control_fd: int, output_fd: int) -> None:
@@ -126,7 +139,7 @@ class _Nursery:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            self._selector.close()  # or a rank could add files of its own to those that the nursery waits for
+            self._selector.close()  # or a rank could add files of its own to those that the forkserver waits for
             for fd in (self._sock.fileno(), self._wake_r, self._wake_w):
                 os.close(fd)
             try:
@@ -134,26 +147,26 @@ class _Nursery:
             except BaseException:
                 traceback.print_exc()
             finally:
-                os._exit(1)  # a rank must never return into the nursery's loop
+                os._exit(1)  # a rank must never return into the forkserver's loop
         os.close(control_fd)
         os.close(output_fd)
         self._jobs[pid] = job
-        framing.send(self._sock, "forked", job=job, pid=pid)
+        pack_and_send(self._sock, Forked(job, pid))
 
     def _reap(self) -> bool:
         os.read(self._wake_r, 4096)
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
                 self._note_end(*ended)
-        return not self._is_told_to_end
+        return not self._must_end
 
     def _note_end(self, pid: int, status: int) -> None:
         if pid in self._jobs:  # in a jail, orphans of a rank come here too
             _end_group(pid)
-            framing.send(self._sock, "exited", job=self._jobs.pop(pid), status=status)
+            pack_and_send(self._sock, Exited(self._jobs.pop(pid), status))
 
     def _sweep(self) -> None:
-        """Removes all that ranks have left; for the first process of a jail, to which every orphan comes."""
+        """Remove all that ranks have left; for the first process of a jail, to which every orphan comes."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -163,7 +176,7 @@ class _Nursery:
             _empty(folder, kept)
         if any(set(os.listdir(folder)) - kept for folder, kept in self._kept.items()):
             os._exit(1)  # too deep, or closed to its owner: the whole jail goes, and all that is in it
-        framing.send(self._sock, "swept")
+        pack_and_send(self._sock, Swept())
 
 
 def _end(pid: int) -> None:
@@ -172,13 +185,13 @@ def _end(pid: int) -> None:
 
 
 def _end_group(pid: int) -> None:
-    """Ends what a rank has started and not moved to a group of its own."""
+    """End what a rank has started and not moved to a group of its own."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def _empty(folder: str, kept: set[str]) -> None:
-    """Removes what can be removed from a folder: a submission's own mischief may stand in the way of that."""
+    """Remove what can be removed from a folder; a submission may have done something to prevent it."""
     for name in set(os.listdir(folder)) - kept if os.path.isdir(folder) else ():
         path = os.path.join(folder, name)
         with contextlib.suppress(OSError, RecursionError):

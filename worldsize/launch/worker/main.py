@@ -6,65 +6,107 @@ import contextlib
 import io
 import os
 import pickle
-import random
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from worldsize import framing
 from worldsize.launch.protocol import codec, failure, source
 from worldsize.launch.protocol.call_log import CallLog
-from worldsize.launch.protocol.process import NETWORKS_OF_RANKS, die_with_parent, end_own_group, enter_network
+from worldsize.launch.protocol.messages import (
+    Done,
+    Emulated,
+    Events,
+    Failed,
+    Job,
+    Joined,
+    Leave,
+    Locate,
+    Message,
+    Position,
+    Script,
+    pack_and_send,
+    read,
+)
+from worldsize.launch.protocol.process import die_with_parent, end_own_group, enter_network, reseed
 from worldsize.launch.worker import call_tracer, spans
 
 
 def main(sock: socket.socket, output_fd: int) -> None:
-    """Serves the one job that comes over `sock`, then ends the process; never returns."""
+    """Serve the one job that comes over `sock`, then wait to be ended; never return."""
     die_with_parent()
     _take_output(output_fd)
-    link, job, payload = take_job(sock)
-    serve(link, job, payload, join)
+    assignment = take_assignment(sock)
+    assert isinstance(assignment.task, Job)
+    if assignment.task.place:  # then the job has the whole environment, and this one is as old as the forkserver
+        os.environ.clear()
+    serve(assignment, assignment.task, join)
     # leaving now would cut the connections of ranks that are still at work, and the interpreter's own way out
     # aborts now and then when a process group is alive (torch 2.13 on Gloo)
     while True:
         signal.pause()
 
 
-def take_job(sock: socket.socket) -> tuple[Link, dict[str, Any], bytes]:
-    """The link to the launcher, the job and its payload; from here on calls of torch.distributed are noted."""
-    received = framing.receive(sock)
-    if received is None:
-        os._exit(1)
-    job, payload, (call_log_fd, *wire_fd) = received
-    noted = call_tracer.install(CallLog(call_log_fd))
-    if wire_fd:
-        job["wire_fd"], job["observer"] = wire_fd[0], noted
+@dataclass(frozen=True)
+class Assignment:
+    """What the launcher has given this rank: a task with its pickled function, and a way to report on it."""
+
+    link: Link
+    task: Job | Script
+    payload: bytes
+    observer: Any  # of the calls that go to a conductor
+    conductor: socket.socket | None  # of an emulated cluster
+
+
+@dataclass(frozen=True)
+class Membership:
+    """The process group that this rank has joined; `leave` is called when its function has come back."""
+
+    backend: str
+    leave: Callable[[], None] = lambda: None
+
+
+def take_assignment(sock: socket.socket) -> Assignment:
+    """The assignment that comes over `sock`; from here on calls of torch.distributed are noted."""
     link = Link(sock)
+    try:
+        received = framing.receive(sock)
+        if received is None:
+            os._exit(1)
+        header, payload, (log_fd, *conductor_fd) = received
+        task = read(header, Job, Script)
+    except BaseException as error:
+        link.report(error)
+        link.wait_for_end()
+    observer = call_tracer.install(CallLog(log_fd))
     threading.Thread(target=link.serve, daemon=True, name="control").start()
-    return link, job, payload
+    conductor = socket.socket(fileno=conductor_fd[0]) if conductor_fd else None
+    return Assignment(link, task, payload, observer, conductor)
 
 
-def serve(link: Link, job: dict[str, Any], payload: bytes, join: Callable[[dict[str, Any]], str]) -> bool:
+def serve(assignment: Assignment, job: Job, join: Callable[[Assignment, Job], Membership]) -> bool:
     """True when the job's function came back; what it returned, or why it did not, has then been reported."""
+    link = assignment.link
     try:
         prepare(job)
-        link.send("joined", backend=join(job))
+        membership = join(assignment, job)
+        link.send(Joined(membership.backend))
         start_s = time.monotonic()
-        value = _work(payload)
-        if "wire" in job:
-            job["wire"].leave()
+        value = _work(assignment.payload)
+        membership.leave()
         value = codec.encode(value)
         _flush()  # before the launcher hears that this rank is done, and ends it
-        link.tell_events()
-        link.send("done", value, spans=spans.drain(), duration_s=time.monotonic() - start_s)
+        link.send_events()
+        link.send(Done(spans.drain(), time.monotonic() - start_s), value)
         return True
     except BaseException as error:  # a rank reports whatever ends it, also SystemExit
-        link.report(job["rank"], error)
+        link.report(error)
         return False
 
 
@@ -76,34 +118,44 @@ class Link:
         self._lock = threading.Lock()
         self._main_thread = threading.get_ident()
 
-    def send(self, kind: str, body: bytes = b"", **fields: Any) -> None:
-        """Sends one message."""
+    def send(self, message: Message, body: bytes = b"") -> None:
+        """Send one message."""
         with self._lock:
-            framing.send(self._sock, kind, body, **fields)
+            pack_and_send(self._sock, message, body)
 
-    def tell_events(self) -> None:
-        """Tells the times of this rank's calls and what it has profiled."""
+    def send_events(self) -> None:
+        """Report the times of this rank's calls and what it has profiled."""
         for batch in spans.drain_events():
-            self.send("events", events=batch)
+            self.send(Events(batch))
 
-    def report(self, rank: int, error: BaseException) -> None:
-        """Tells how this rank failed."""
+    def report(self, error: BaseException) -> None:
+        """Report how this rank failed."""
         time_ns = time.monotonic_ns()
         _flush()
-        self.send("failed", failure=failure.of_exception(rank, error, time_ns).to_fields(), spans=spans.drain())
+        self.send(Failed(failure.of_exception(0, error, time_ns), spans.drain()))
 
     def serve(self) -> None:
-        """Answers "where" with the line that runs now; ends the process when the launcher hangs up."""
+        """Answer the launcher's questions; end the process when it hangs up."""
         try:
-            while (message := framing.receive(self._sock)) is not None:
-                if message[0]["kind"] == "leave":
-                    os._exit(0)
-                if message[0]["kind"] == "where":
-                    lines = source.lines_of(sys._current_frames()[self._main_thread])
-                    self.send("where", lines=[vars(line) for line in lines], **call_tracer.native())
+            while (received := framing.receive(self._sock)) is not None:
+                match read(received[0], Locate, Leave):
+                    case Locate():
+                        lines = source.lines_of(sys._current_frames()[self._main_thread])
+                        self.send(Position(lines, **call_tracer.native()))
+                    case Leave():
+                        os._exit(0)
         finally:
             end_own_group()
             os._exit(0)
+
+    def wait_for_end(self) -> NoReturn:
+        """Read past what the launcher still sends; end the process when it hangs up."""
+        try:
+            while self._sock.recv(1 << 20):
+                pass
+        finally:
+            end_own_group()
+            os._exit(1)
 
 
 def _flush() -> None:
@@ -116,27 +168,26 @@ def _take_output(fd: int) -> None:
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     os.close(fd)
-    # the nursery's own streams were opened on another kind of file, which they remember
+    # the forkserver's own streams were opened on another kind of file, which they remember
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
 
 
-def prepare(job: dict[str, Any]) -> None:
-    """Makes this process look as the launcher does: environment, folder, search path, cells."""
-    os.environ.update(job["env"])
-    if networks := os.environ.pop(NETWORKS_OF_RANKS, ""):  # not for what this rank may start itself
-        enter_network(networks.split(",")[job["rank"]])
-    local_rank = job["rank"] % job.get("local_world_size", job["world_size"])
-    os.environ.update(RANK=str(job["rank"]), LOCAL_RANK=str(local_rank), WORLD_SIZE=str(job["world_size"]))
-    if "cwd" in job:
-        os.chdir(job["cwd"])
-        sys.path[:] = job["path"]
-    random.seed()  # forked ranks would all draw the same; torch's default seed is a constant anyway
-    source.remember_sources(job["sources"])
+def prepare(job: Job) -> None:
+    """Make this process look as the launcher does: environment, folder, search path, cells."""
+    if job.network:
+        enter_network(job.network)
+    here = {"RANK": job.rank, "LOCAL_RANK": job.local_rank, "WORLD_SIZE": job.world_size}
+    os.environ.update({**job.env, **{name: str(number) for name, number in here.items()}})
+    if job.place:
+        os.chdir(job.place.cwd)
+        sys.path[:] = job.place.path
+    reseed()
+    source.remember_sources(job.sources)
 
     import torch
 
-    torch.set_num_threads(job["num_threads"])
+    torch.set_num_threads(job.num_threads)
 
 
 def _work(payload: bytes) -> Any:
@@ -145,51 +196,45 @@ def _work(payload: bytes) -> Any:
     return fn(*args, *own)
 
 
-def join(job: dict[str, Any]) -> str:
-    """The backend of the process group that this rank has joined."""
-    if "wire_fd" in job:
-        return _join_emulated(job)
-    import torch
+def join(assignment: Assignment, job: Job) -> Membership:
+    """This rank's membership in the default process group, which it has then joined."""
     import torch.distributed as dist
+
+    store = dist.FileStore(job.store, job.world_size)  # pyright: ignore[reportPrivateImportUsage]
+    if job.emulated is not None:
+        return _join_emulated(assignment, job, job.emulated, store)
+    import torch
 
     backend = choose_backend(job)
     device = None
     if backend == "nccl":
-        device = torch.device("cuda", job["rank"])
+        device = torch.device("cuda", job.rank)
         torch.cuda.set_device(device)
     dist.init_process_group(
         backend,
-        store=dist.FileStore(  # pyright: ignore[reportPrivateImportUsage]
-            job["store"], job["world_size"]
-        ),
-        rank=job["rank"],
-        world_size=job["world_size"],
-        timeout=timedelta(seconds=job["timeout_s"] + 60),
+        store=store,
+        rank=job.rank,
+        world_size=job.world_size,
+        timeout=timedelta(seconds=job.timeout_s + 60),
         device_id=device,
     )
-    return backend
+    return Membership(backend)
 
 
-def _join_emulated(job: dict[str, Any]) -> str:
-    import torch.distributed as dist
-
+def _join_emulated(assignment: Assignment, job: Job, cluster: Emulated, store: Any) -> Membership:
     from worldsize.emulate import backend
 
-    store = dist.FileStore(  # pyright: ignore[reportPrivateImportUsage]
-        job["store"], job["world_size"]
-    )
-    sock = socket.socket(fileno=job["wire_fd"])
-    job["wire"] = backend.join(
-        sock, job["rank"], job["world_size"], store, job["allow"], job["compute"], job["observer"]
-    )
-    spans.stop(job["wire"].span)
-    return backend.BACKEND
+    assert assignment.conductor
+    here = assignment.conductor, job.rank, job.world_size
+    client = backend.join(*here, store, cluster.allow, cluster.compute, assignment.observer)
+    spans.stop(client.span)
+    return Membership(backend.BACKEND, client.leave)
 
 
-def choose_backend(job: dict[str, Any]) -> str:
+def choose_backend(job: Job) -> str:
     """The backend that the job names; for auto, NCCL with a GPU for every rank, else Gloo."""
     import torch
 
-    if job["backend"] != "auto":
-        return job["backend"]
-    return "nccl" if torch.cuda.device_count() >= job["world_size"] else "gloo"
+    if job.backend != "auto":
+        return job.backend
+    return "nccl" if torch.cuda.device_count() >= job.world_size else "gloo"

@@ -1,4 +1,4 @@
-"""A script, played on a rank as Python would run it."""
+"""A script, run on a rank as Python would run it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def play(path: str, *args: str) -> None:
-    """Runs a script as `__main__`, as Python would."""
+    """Run a script as `__main__`, as Python would."""
     sys.argv = [path, *args]
     sys.path[0] = os.path.dirname(os.path.abspath(path))
     module = types.ModuleType("__main__")
@@ -19,13 +19,21 @@ def play(path: str, *args: str) -> None:
         exec(compile(file.read(), path, "exec"), module.__dict__)
 
 
-def join_and_play(path: str, *args: str) -> None:
-    """The same on a rank that has joined already, such as one of an emulated cluster: its own joining does nothing."""
+def play_joined(path: str, *args: str) -> None:
+    """Run a script as `__main__` on a rank that has joined already, such as one of an emulated cluster.
+
+    The script's own joining does nothing. It can join only once.
+    """
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
     def joined(*_args: Any, **_kwargs: Any) -> None:
-        """Does nothing."""
+        """Refuse to join a second time."""
+        if not dist.is_initialized():
+            raise RuntimeError(
+                "this script destroyed its process group and joins again, which ranks of an emulated cluster cannot; "
+                "destroy the group once, at the end, or run the script without a cluster"
+            )
 
     dist.init_process_group = distributed_c10d.init_process_group = joined
     try:

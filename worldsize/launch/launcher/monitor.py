@@ -1,0 +1,62 @@
+"""When a run must be stopped: its time is up, or nothing has moved for too long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from worldsize.launch.launcher.worker import Worker
+from worldsize.launch.reports.result import End, Ending
+
+GLANCE_S = 0.1  # how often the view and the ranks' progress are looked at,
+_GLANCE_AT_RANK_S = 0.003  # and less often where there are many ranks to look at
+_GRACE_S = 1.0  # how long the others may take to report what they saw of a failure
+
+
+class Monitor:
+    """The clocks of one run: its deadline, its next glance, and how long nothing has moved."""
+
+    def __init__(self, start_s: float, timeout_s: float, stalled_s: float | None) -> None:
+        self.deadline_s = start_s + timeout_s
+        self._timeout_s, self._stalled_s = timeout_s, stalled_s
+        self._glance_s = 0.0
+        self._moved_s, self._before = time.monotonic(), None
+
+    def is_glance_due(self, num_workers: int) -> bool:
+        """True when it is time to look at all ranks again, which costs the more, the more ranks there are."""
+        now_s = time.monotonic()
+        if now_s < self._glance_s:
+            return False
+        self._glance_s = now_s + max(GLANCE_S, _GLANCE_AT_RANK_S * num_workers)
+        return True
+
+    def shorten(self) -> None:
+        """Bring the deadline forward after a failure, which the others may still report their side of."""
+        self.deadline_s = min(self.deadline_s, time.monotonic() + _GRACE_S)
+
+    def stall(self, progress: Any) -> Ending | None:
+        """The end of a run whose `progress` has been the same, and not None, for too long."""
+        if progress is None or progress != self._before:
+            self._before, self._moved_s = progress, time.monotonic()
+        elif self._stalled_s is not None and time.monotonic() - self._moved_s > self._stalled_s:
+            words = f"Nothing has moved for {self._stalled_s:g} s: every rank that is not done waits in a call."
+            return Ending(End.STALLED, words)
+        return None
+
+    def timeout(self) -> Ending | None:
+        """The end of a run whose time is up."""
+        if time.monotonic() < self.deadline_s:
+            return None
+        return Ending(End.TIMEOUT, f"The ranks were not done after {self._timeout_s:g} s.")
+
+
+def progress(workers: Sequence[Worker], num_printed_bytes: int) -> Any:
+    """What changes when a rank gets on; None while one of them is at work on something other than a call.
+
+    None too before the first of them has come: to start is work.
+    """
+    waits = [(worker.rank, worker.waiting_in) for worker in workers if not worker.is_settled]
+    if not workers or any(number is None for _, number in waits):
+        return None
+    return waits, num_printed_bytes

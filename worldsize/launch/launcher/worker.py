@@ -1,0 +1,153 @@
+"""One rank as its launcher sees it."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from worldsize import framing
+from worldsize.event import SPANS, Event
+from worldsize.launch.protocol import codec
+from worldsize.launch.protocol.call_log import WAITING, CallLog
+from worldsize.launch.protocol.events import read_events
+from worldsize.launch.protocol.failure import Cause, Failure
+from worldsize.launch.protocol.messages import (
+    Done,
+    Events,
+    Failed,
+    FromRank,
+    Joined,
+    Message,
+    Position,
+    Span,
+    pack_and_send,
+    read_from_rank,
+)
+from worldsize.launch.protocol.quota import EXCEEDED
+from worldsize.launch.reports import diagnosis
+from worldsize.launch.reports.diagnosis import Standing
+
+_CHUNK = 1 << 20
+_MAX_EVENTS = 100_000  # of a rank, which may send any number
+
+
+class Worker:
+    """The socket to a rank, its log of calls, and what it has reported."""
+
+    def __init__(self, rank: int, control: socket.socket, max_value_bytes: int, start_s: float) -> None:
+        self.rank, self.control = rank, control
+        self.local_rank, self.pid = rank, 0
+        self.call_log = CallLog.make()
+        self.value: Any = None
+        self.has_value = self.has_joined = self.is_hung_up = self.has_exited = False
+        self.failure: Failure | None = None
+        self.position: Position | None = None
+        self.duration_s = 0.0
+        self.last_state = ""  # once the run is over
+        self._inbox = framing.Inbox(max_value_bytes)
+        self._start_s = start_s  # of the run
+        self._spans: Sequence[Span] = ()
+        self._events: list[Event] = []
+        control.setblocking(False)
+
+    # the channel
+
+    def send(self, message: Message, body: bytes = b"", fds: Sequence[int] = ()) -> None:
+        """Send the rank one message.
+
+        Raises:
+            OSError: it is gone.
+        """
+        self.control.setblocking(True)
+        try:
+            pack_and_send(self.control, message, body, fds)
+        finally:
+            self.control.setblocking(False)
+
+    def receive(self) -> Iterator[tuple[FromRank, bytes]]:
+        """The messages that have come, with their bodies.
+
+        Raises:
+            BlockingIOError: nothing has come.
+            ConnectionError: the rank has hung up.
+            ValueError: what has come is not a message.
+        """
+        data = self.control.recv(_CHUNK)
+        if not data:
+            raise ConnectionError("the rank has hung up")
+        for header, body in self._inbox.feed(data):
+            yield read_from_rank(header), body
+
+    def close(self) -> None:
+        """Close what is open for the rank."""
+        self.control.close()
+        self.call_log.close()
+
+    # what is known of it
+
+    def take(self, message: FromRank, body: bytes) -> None:
+        """Keep what the rank has reported; after its end, only where it stands."""
+        match message:
+            case Position():
+                self.position = message
+            case _ if self.is_settled:
+                pass
+            case Joined():
+                self.has_joined = True
+            case Events(rows):
+                self._events = [*self._events, *read_events(self.rank, rows, self._start_s)][-_MAX_EVENTS:]
+            case Done(spans, duration_s):
+                self.value = codec.decode(body) if body else None
+                self._spans, self.duration_s, self.has_value = spans, duration_s, True
+            case Failed(failure, spans):
+                self.failure, self._spans = replace(failure, rank=self.rank), spans
+
+    def fail(self, cause: Cause, kind: str, reason: str) -> None:
+        """Note that the rank has failed, by something that was seen from outside."""
+        self.failure = Failure(self.rank, kind, reason, [], time.monotonic_ns(), cause)
+
+    def exceed(self, reason: str) -> None:
+        """Note that the rank has failed by giving more than its quota."""
+        self.fail(Cause.LIMIT, EXCEEDED, reason)
+
+    @property
+    def is_settled(self) -> bool:
+        """True once it is known how the rank ends."""
+        return self.has_value or self.failure is not None
+
+    @property
+    def waiting_in(self) -> int | None:
+        """The number of the call that the rank waits in; None when it waits in none."""
+        call = self.call_log.current()
+        return call.number if call and call.state == WAITING else None
+
+    @property
+    def state(self) -> str:
+        """A few words for a reader. Once the run is over they stay the same, whatever ending the rank does to it."""
+        if self.last_state:
+            return self.last_state
+        if self.failure:
+            return f"failed: {self.failure.headline}"
+        if self.has_value:
+            return "done"
+        if not self.has_joined:
+            return "starting"
+        call = self.call_log.current()
+        return f"waits in {call}" if call and call.state == WAITING else "running"
+
+    @property
+    def standing(self) -> Standing:
+        """Where the rank is or was, as far as it has reported that."""
+        state = diagnosis.RETURNED if self.has_value else diagnosis.FAILED if self.failure else diagnosis.RUNNING
+        at = self.position or Position([])
+        return Standing(self.rank, state, at.lines, self.call_log.read(), at.native, at.num_native)
+
+    @property
+    def events(self) -> Iterator[Event]:
+        """The rank's events and spans, in seconds since the start of the run."""
+        yield from self._events
+        for name, kind, start_s, end_s in self._spans:
+            yield Event(self.rank, SPANS, kind, name, start_s - self._start_s, end_s - self._start_s)

@@ -1,0 +1,385 @@
+"""Every message between a launcher, its forkserver and its ranks, each with the parser that its receiver uses.
+
+On the wire a message is a header of JSON with the class's name as its kind; open files and a body may come along.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+from worldsize import framing
+from worldsize.launch.protocol.call_log import WAITING, Call
+from worldsize.launch.protocol.failure import Failure
+from worldsize.launch.protocol.fields import Fields, fields_of, finite, integer, items, number, text, texts
+from worldsize.launch.protocol.source import MAX_LINES, Line
+
+_MAX_WORD = 80
+Span = tuple[str, str, float, float]  # name, kind, start and end in seconds of the monotonic clock
+
+
+class Message:
+    """A message without fields."""
+
+    def to_fields(self) -> dict[str, Any]:
+        """The message as JSON fields."""
+        return dict(vars(self))
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The message that `to_fields` gave.
+
+        Raises:
+            ValueError: the fields are not such a message's.
+        """
+        return cls()
+
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+
+def pack_and_send(sock: socket.socket, message: Message, body: bytes = b"", fds: Sequence[int] = ()) -> None:
+    """Send a message, with a body and open files if there are any."""
+    framing.send(sock, _kind(type(message)), body, list(fds), **message.to_fields())
+
+
+def read(header: Fields, *expected: type[AnyMessage]) -> AnyMessage:
+    """The message of a header, which is one of the `expected` classes.
+
+    Raises:
+        ValueError: it is another one, or malformed.
+    """
+    for one in expected:
+        if header.get("kind") == _kind(one):
+            return one.parse(header)
+    raise ValueError(f"a message of the kind {str(header.get('kind'))[:_MAX_WORD]!r} was not expected")
+
+
+def _kind(message: type[Message]) -> str:
+    return message.__name__.lower()
+
+
+# launcher to forkserver
+
+
+@dataclass(frozen=True)
+class Fork(Message):
+    """Fork a rank; two open files come along: the rank's socket and what it prints to."""
+
+    job: int
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The message of these fields."""
+        return cls(integer(fields, "job"))
+
+
+@dataclass(frozen=True)
+class Kill(Message):
+    """Kill the ranks of these jobs."""
+
+    jobs: list[int]
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The message of these fields."""
+        return cls([integer({"job": job}, "job") for job in items(fields, "jobs")])
+
+
+@dataclass(frozen=True)
+class Sweep(Message):
+    """Remove all processes and files that ranks have left in a jail."""
+
+
+# forkserver to launcher
+
+
+@dataclass(frozen=True)
+class Warm(Message):
+    """The forkserver has imported what ranks need."""
+
+    num_gpus: int
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The message of these fields."""
+        return cls(integer(fields, "num_gpus"))
+
+
+@dataclass(frozen=True)
+class Forked(Message):
+    """A job's rank has been forked."""
+
+    job: int
+    pid: int
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The message of these fields."""
+        return cls(integer(fields, "job"), integer(fields, "pid"))
+
+
+@dataclass(frozen=True)
+class Exited(Message):
+    """A job's rank has ended, with this wait status."""
+
+    job: int
+    status: int
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The message of these fields."""
+        return cls(integer(fields, "job"), integer(fields, "status"))
+
+
+@dataclass(frozen=True)
+class Swept(Message):
+    """What ranks had left is gone."""
+
+
+# launcher to rank
+
+
+@dataclass(frozen=True)
+class Place(Message):
+    """The folder and the search path of the launcher, which a rank on the same machine shares."""
+
+    cwd: str
+    path: list[str]
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The place of these fields."""
+        return cls(str(fields["cwd"]), [str(one) for one in items(fields, "path")])
+
+
+@dataclass(frozen=True)
+class Emulated(Message):
+    """What a rank knows of its emulated cluster."""
+
+    local_world_size: int
+    compute: Mapping[str, Any]  # for `worldsize.emulate.compute.meter_of`
+    allow: list[str] | None
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """What these fields say of it."""
+        allow = None if fields.get("allow") is None else [str(op) for op in items(fields, "allow")]
+        return cls(integer(fields, "local_world_size"), fields_of(fields.get("compute")), allow)
+
+
+@dataclass(frozen=True)
+class Job(Message):
+    """Run the function in the body; the files of the call log and, if emulated, of the conductor come along."""
+
+    rank: int
+    world_size: int
+    backend: str
+    timeout_s: float
+    num_threads: int
+    env: Mapping[str, str]
+    sources: Mapping[str, str]  # the text of notebook cells by file name
+    store: str = ""  # the file by which forked ranks meet
+    network: str = ""  # the network namespace from which the rank joins
+    place: Place | None = None
+    emulated: Emulated | None = None
+
+    def to_fields(self) -> dict[str, Any]:
+        """The message as JSON fields."""
+        nested = {"place": self.place and self.place.to_fields()}
+        return vars(self) | nested | {"emulated": self.emulated and self.emulated.to_fields()}
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The message of these fields."""
+        return cls(
+            integer(fields, "rank"),
+            integer(fields, "world_size"),
+            str(fields.get("backend")),
+            number(fields, "timeout_s"),
+            integer(fields, "num_threads"),
+            texts(fields, "env"),
+            texts(fields, "sources"),
+            str(fields.get("store")),
+            str(fields.get("network")),
+            None if fields.get("place") is None else Place.parse(fields_of(fields["place"])),
+            None if fields.get("emulated") is None else Emulated.parse(fields_of(fields["emulated"])),
+        )
+
+    @property
+    def local_rank(self) -> int:
+        """The rank's place on its node."""
+        return self.rank % (self.emulated.local_world_size if self.emulated else self.world_size)
+
+
+@dataclass(frozen=True)
+class Script(Message):
+    """Run the script of the command line; the file of the call log comes along."""
+
+
+@dataclass(frozen=True)
+class Locate(Message):
+    """Report the line that runs now: answer with a `Position`."""
+
+
+@dataclass(frozen=True)
+class Leave(Message):
+    """All ranks are done: end the process."""
+
+
+# rank to launcher; whatever comes from there may be forged or malformed
+
+
+@dataclass(frozen=True)
+class Hello(Message):
+    """The first message of a rank under torchrun."""
+
+    pid: int
+    rank: int
+    local_rank: int
+    world_size: int
+    restarts: int
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The message of these fields.
+
+        Raises:
+            ValueError: they are not such a message's.
+        """
+        hello = cls(*(integer(fields, name) for name in ("pid", "rank", "local_rank", "world_size", "restarts")))
+        if not 0 <= hello.rank < hello.world_size:
+            raise ValueError(f"rank {hello.rank} of {hello.world_size}")
+        return hello
+
+
+@dataclass(frozen=True)
+class Joined(Message):
+    """The rank has joined its process group."""
+
+    backend: str
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The message of these fields.
+
+        Raises:
+            ValueError: they are not such a message's.
+        """
+        return cls(text(fields, "backend", _MAX_WORD))
+
+
+@dataclass(frozen=True)
+class Position(Message):
+    """The lines at which the rank's main thread is, and what torch itself has started there.
+
+    `native` is a collective that torch has called itself and not finished; `num_native` have been started.
+    """
+
+    lines: list[Line]
+    native: Call | None = None
+    num_native: int = 0
+
+    def to_fields(self) -> dict[str, Any]:
+        """The message as JSON fields."""
+        native = self.native and self.native.to_fields()
+        return {"lines": [vars(line) for line in self.lines], "native": native, "num_native": self.num_native}
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The message of these fields.
+
+        Raises:
+            ValueError: they are not such a message's.
+        """
+        lines = [Line.from_fields(line) for line in items(fields, "lines")[-MAX_LINES:]]
+        return cls(lines, _native(fields.get("native")), integer(fields, "num_native", 0))
+
+
+def _native(value: Any) -> Call | None:
+    if value is None:
+        return None
+    try:
+        fields = fields_of(value)
+        return Call.from_fields(dict(fields), WAITING, integer(fields, "number"))
+    except (KeyError, TypeError, OverflowError) as error:
+        raise ValueError(f"not a call: {error}") from None
+
+
+@dataclass(frozen=True)
+class Events(Message):
+    """What happened on the rank so far, in rows for `read_events`."""
+
+    events: Sequence[Sequence[Any]]
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The message of these fields.
+
+        Raises:
+            ValueError: they are not such a message's.
+        """
+        return cls(items(fields, "events"))
+
+
+@dataclass(frozen=True)
+class Done(Message):
+    """The function came back; the body is its value, as `codec.encode` wrote it."""
+
+    spans: Sequence[Span]
+    duration_s: float
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The message of these fields.
+
+        Raises:
+            ValueError: they are not such a message's.
+        """
+        return cls(_spans(fields), number(fields, "duration_s"))
+
+
+@dataclass(frozen=True)
+class Failed(Message):
+    """The rank failed; whose failure it is, the launcher knows better."""
+
+    failure: Failure
+    spans: Sequence[Span] = field(default_factory=tuple)
+
+    def to_fields(self) -> dict[str, Any]:
+        """The message as JSON fields."""
+        return {"failure": self.failure.to_fields(), "spans": self.spans}
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The message of these fields.
+
+        Raises:
+            ValueError: they are not such a message's.
+        """
+        return cls(Failure.from_fields(0, fields_of(fields.get("failure"))), _spans(fields))
+
+
+def _spans(fields: Fields) -> list[Span]:
+    return [_span(row) for row in items(fields, "spans")]
+
+
+def _span(row: Any) -> Span:
+    if not isinstance(row, list) or len(row) != 4:  # pyright: ignore[reportUnknownArgumentType]
+        raise ValueError("a span is a name, a kind, a start and an end")
+    name, kind, start_s, end_s = row  # pyright: ignore[reportUnknownVariableType]
+    return str(name)[:_MAX_WORD], str(kind)[:_MAX_WORD], finite(start_s, "a start"), finite(end_s, "an end")  # pyright: ignore
+
+
+FromRank = Joined | Position | Events | Done | Failed
+
+
+def read_from_rank(header: Fields) -> FromRank:
+    """The message of a rank that has said hello, or needed not to.
+
+    Raises:
+        ValueError: it is no such message, or malformed.
+    """
+    return read(header, Joined, Position, Events, Done, Failed)

@@ -1,0 +1,26 @@
+"""Whether a run went well, and the error to raise where it did not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from worldsize.launch.protocol.failure import Failure
+from worldsize.launch.reports import text
+from worldsize.launch.reports.diagnosis import RETURNED, Standing
+from worldsize.launch.reports.result import End, Ending, RankFailed, RunError, RunStopped, RunTimeout
+
+
+def error_of(
+    ending: Ending, failures: Sequence[Failure], standings: Sequence[Standing], output: Sequence[str]
+) -> RunError | None:
+    """The error with which a run ends; None when every rank returned."""
+    if ending.end is End.STOPPED:
+        return RunStopped(text.describe_hang(standings, ending.reason), failures, output, standings, ending)
+    if failures:
+        ordered = text.blame(failures, standings)
+        report = text.describe_failure(ordered, standings, len(standings))
+        return RankFailed(report, ordered, output, standings, ending)
+    if not standings or any(one.state != RETURNED for one in standings):
+        report = text.describe_hang(standings, ending.reason)
+        return RunTimeout(report, text.held_up(standings), output, standings, ending)
+    return None
