@@ -40,7 +40,7 @@ notebooks: setup  ## build the notebooks of weeks/, solutions/ and labs/ from th
 	@$(BIN)/autograder build
 
 test: setup  ## run the tests
-	@$(BIN)/python -m pytest -n auto $(SPREAD)
+	@$(BIN)/python -m pytest -n auto $(SPREAD) $(ARGS)
 
 lessons: setup  ## run every week and every lab from top to bottom, and look at what they give
 	@$(BIN)/python -m pytest -n auto $(SPREAD) -m lesson

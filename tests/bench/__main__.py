@@ -1,4 +1,4 @@
-"""`python tests/bench [PART ...]`: measures every figure that the project claims, or those of the parts named."""
+"""`python tests/bench [--smallest] [PART ...]`: measure all that the project claims, or these parts of it."""
 
 import sys
 from pathlib import Path

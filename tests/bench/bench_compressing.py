@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from figures import Figure
+from figures import Figure, scaled
 from repository import ROOT
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -27,7 +27,7 @@ _LOSSES_WITHIN, _SHARE_OF_BYTES = 1.05, 0.1
 _METHODS = ("top-k 1%", "PowerSGD, rank 2", "torch's PowerSGD, rank 2", "torch's float16")
 
 
-def compressing() -> Iterator[Figure]:
+def compressing(scale: float) -> Iterator[Figure]:
     """Top-k at 1% with memory against no compression: the same steps, several seeds; and the others beside it.
 
     The task is digits with one hidden layer of 256 and plain SGD. Every entry must have had its turn, so that a run of
@@ -37,12 +37,14 @@ def compressing() -> Iterator[Figure]:
     methods = ("uncompressed", *_METHODS)
     losses: dict[str, list[float]] = {method: [] for method in methods}
     sent: dict[str, float] = {}
-    for seed in _SEEDS:
-        for method in methods if seed == _SEEDS[0] else methods[:2]:
+    seeds, num_steps = _SEEDS[: scaled(len(_SEEDS), scale)], scaled(_NUM_STEPS, scale, least=10)
+    for seed in seeds:
+        for method in methods if seed == seeds[0] else methods[:2]:
             run = ws.run(
                 _train,
                 method,
                 seed,
+                num_steps,
                 images_of_digits,
                 world_size=_NUM_RANKS,
                 cluster="dgx-h100",
@@ -53,15 +55,15 @@ def compressing() -> Iterator[Figure]:
             losses[method].append(run.values[0])
             sent[method] = _bytes_sent(run.timeline)
     plain = statistics.mean(losses["uncompressed"])
-    told = f"mean of {len(_SEEDS)} seeds, {_NUM_STEPS} steps on digits"
-    yield Figure("loss uncompressed", plain, "", "", None, told)
+    how_many = f"mean of {len(seeds)} seeds, {num_steps} steps on digits"
+    yield Figure("loss uncompressed", plain, "", "", None, how_many)
     for method in _METHODS:
         ratio = statistics.mean(x / y for x, y in zip(losses[method], losses["uncompressed"], strict=False))
         share = sent[method] / sent["uncompressed"]
         is_goal = method == _METHODS[0]
         goals = (f"at most {_LOSSES_WITHIN}", f"at most {_SHARE_OF_BYTES}") if is_goal else ("", "")
         held = (ratio <= _LOSSES_WITHIN, share <= _SHARE_OF_BYTES) if is_goal else (None, None)
-        how = told if is_goal else "one of these seeds"
+        how = how_many if is_goal else "one of these seeds"
         yield Figure(f"loss with {method}, over it", ratio, "times", goals[0], held[0], how)
         yield Figure(f"bytes with {method}, over it", share, "times", goals[1], held[1], "sent by rank 0")
 
@@ -85,11 +87,11 @@ class State:
         self.q: dict[Any, torch.Tensor] = {}
 
     def num_sent(self, num_elements: int) -> int:
-        """How many of so many elements are sent."""
+        """How many of these elements are sent."""
         return max(1, round(self.fraction * num_elements))
 
 
-def _train(method: str, seed: int, digits: tuple[torch.Tensor, torch.Tensor]) -> float:
+def _train(method: str, seed: int, num_steps: int, digits: tuple[torch.Tensor, torch.Tensor]) -> float:
     """The loss over all images after training; the learning rate falls in the last steps, with every method."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
@@ -99,10 +101,10 @@ def _train(method: str, seed: int, digits: tuple[torch.Tensor, torch.Tensor]) ->
         ddp.register_comm_hook(state, lambda state, bucket: hook(state, bucket))
     dist.barrier()
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=_NUM_STEPS)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=num_steps)
     pixels, labels = digits
     order = torch.Generator().manual_seed(seed)
-    for _ in range(_NUM_STEPS):
+    for _ in range(num_steps):
         places = torch.randint(len(labels), (_NUM_RANKS, 64), generator=order)[dist.get_rank()]
         optimizer.zero_grad()
         F.cross_entropy(ddp(pixels[places]), labels[places]).backward()
@@ -130,5 +132,5 @@ def _bytes_sent(timeline: Timeline) -> float:
 
 
 if __name__ == "__main__":
-    for figure in compressing():
+    for figure in compressing(scale=1):
         print(figure)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from figures import Figure
+from figures import Figure, scaled
 from processes import are_gone
 from tiny_project import NAME, hand_in, make_course, program
 
@@ -39,7 +39,7 @@ class Trial:
     num_left: int
 
 
-def cutting() -> Iterator[Figure]:
+def cutting(scale: float) -> Iterator[Figure]:
     """Whether timings that had ended before a kill are, every one of them, in the results afterwards."""
     with tempfile.TemporaryDirectory(prefix="bench-cutting-") as folder:
         root = make_course(Path(folder, "start"))
@@ -48,13 +48,14 @@ def cutting() -> Iterator[Figure]:
         begun_s = time.monotonic()
         num_timings = len(_timings(_finished(shutil.copytree(root, Path(folder, "undisturbed")))))
         duration_s = time.monotonic() - begun_s
+        num_kills = scaled(NUM_KILLS, scale)
         moments = random.Random(SEED)
         trials = [
             _trial(shutil.copytree(root, Path(folder, f"cut{number}")), moments.uniform(0, duration_s), num_timings)
-            for number in range(NUM_KILLS)
+            for number in range(num_kills)
         ]
     kept = sum(one.num_kept for one in trials)
-    how = f"{NUM_KILLS} kills at random moments of {duration_s:.0f} s; {kept} timings had ended before"
+    how = f"{num_kills} kills at random moments of {duration_s:.0f} s; {kept} timings had ended before"
     for name, value in (
         ("bench killed and started again: ended timings lost", sum(one.num_lost for one in trials)),
         ("bench killed: results not whole", sum(not one.is_whole for one in trials)),

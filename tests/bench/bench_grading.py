@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
-from figures import Figure
+from figures import Figure, scaled
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook
 from repository import ROOT
@@ -22,7 +22,7 @@ from autograder.authoring.known_answers import compose, solution_cells
 from autograder.submissions.notebook import definitions
 
 LAB = "lab01"
-NUM_STUDENTS, NUM_WARM, NUM_SPAWNED = 24, 6, 2  # stock nbgrader takes one after the other, so a part tells the whole
+NUM_STUDENTS, NUM_WARM, NUM_SPAWNED = 24, 6, 2  # stock nbgrader takes one after the other, so a few stand for all
 BIN = Path(sys.executable).parent
 ENV = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}  # nbgrader looks for alembic there
 CONFIG = """
@@ -99,38 +99,40 @@ def launch(world_size, mine, on_rank, args, each):
 """
 
 
-def throughput() -> Iterator[Figure]:
+def throughput(scale: float) -> Iterator[Figure]:
     """How long a class of 24 takes by `autograder grade`, and a part of it by stock nbgrader, in one run."""
+    num_students, num_warm, num_spawned = (scaled(num, scale) for num in (NUM_STUDENTS, NUM_WARM, NUM_SPAWNED))
+    num_cells = scaled(len(_checked(_solution())), scale)
     with tempfile.TemporaryDirectory(prefix="worldsize-") as folder:
-        ours_s = _graded_s(_our_course(Path(folder, "ours")), [BIN / "autograder", "grade", LAB], NUM_STUDENTS)
-        warm_s = _stock_s(Path(folder, "warm"), WARM, NUM_WARM)
-        spawned_s = _stock_s(Path(folder, "spawned"), SPAWNED, NUM_SPAWNED)
-    how = f"{NUM_STUDENTS} submissions of {LAB}, {os.cpu_count()} cores, sandbox on"
+        course = _our_course(Path(folder, "ours"), num_students)
+        ours_s = _graded_s(course, [BIN / "autograder", "grade", LAB], num_students)
+        warm_s = _stock_s(Path(folder, "warm"), WARM, num_warm, num_cells)
+        spawned_s = _stock_s(Path(folder, "spawned"), SPAWNED, num_spawned, num_cells)
+    how = f"{num_students} submissions of {LAB}, {os.cpu_count()} cores, sandbox on"
     yield Figure("grading: a submission by autograder grade", ours_s, "s", "", None, how)
     how = "the same checks in the notebook, ranks by torch.multiprocessing.spawn, no sandbox; mean of {}"
-    yield Figure("a submission by stock nbgrader", spawned_s, "s", "", None, how.format(NUM_SPAWNED))
+    yield Figure("a submission by stock nbgrader", spawned_s, "s", "", None, how.format(num_spawned))
     ratio = spawned_s / ours_s
     yield Figure("stock over ours", ratio, "times", "at least 20", ratio >= 20, "same run, by submission")
     how = "as before, but ranks from this library's warm process; mean of {}"
-    yield Figure("a submission by stock nbgrader on our ranks", warm_s, "s", "", None, how.format(NUM_WARM))
+    yield Figure("a submission by stock nbgrader on our ranks", warm_s, "s", "", None, how.format(num_warm))
     yield Figure("stock on our ranks over ours", warm_s / ours_s, "times", "", None, "same run, by submission")
 
 
-def _our_course(root: Path) -> Path:
+def _our_course(root: Path, num_students: int) -> Path:
     for name in ("labs", "solutions"):
         shutil.copytree(ROOT / name, root / name)
     shutil.copy(ROOT / "nbgrader_config.py", root)
     _nbgrader(root, "generate_assignment", LAB, "--force")
-    _hand_in(root, root / "labs", NUM_STUDENTS)
+    _hand_in(root, root / "labs", num_students)
     return root
 
 
-def _stock_s(root: Path, launcher: str, num_students: int) -> float:
+def _stock_s(root: Path, launcher: str, num_students: int, num_cells: int) -> float:
     """Seconds for a submission in a course of nbgrader's own layout, whose grade cells run the hidden checks."""
     source = root / "source" / LAB
     source.mkdir(parents=True)
-    notebook = nbformat.read(ROOT / "solutions" / LAB / f"{LAB}.ipynb", as_version=4)
-    nbformat.write(_with_checks(notebook, root), source / f"{LAB}.ipynb")
+    nbformat.write(_with_checks(_solution(), root, num_cells), source / f"{LAB}.ipynb")
     (root / "launcher_of_checks.py").write_text(launcher.format(call=CALL))
     (root / "nbgrader_config.py").write_text(CONFIG)
     _nbgrader(root, "generate_assignment", LAB, "--force")
@@ -138,17 +140,28 @@ def _stock_s(root: Path, launcher: str, num_students: int) -> float:
     return _graded_s(root, [BIN / "nbgrader", "autograde", LAB], num_students)
 
 
-def _with_checks(notebook: NotebookNode, root: Path) -> NotebookNode:
-    """The notebook with the hidden checks in place of the open ones, and nothing in it that only shows something."""
+def _solution() -> NotebookNode:
+    return nbformat.read(ROOT / "solutions" / LAB / f"{LAB}.ipynb", as_version=4)
+
+
+def _checked(notebook: NotebookNode) -> list[NotebookNode]:
+    """What nbgrader knows of the cells that checks grade; people grade the others."""
+    known = [cell.metadata.nbgrader for cell in notebook.cells if "nbgrader" in cell.metadata]
+    return [marks for marks in known if marks.grade and not marks.solution]
+
+
+def _with_checks(notebook: NotebookNode, root: Path, num_cells: int) -> NotebookNode:
+    """The notebook with hidden checks in this many cells for open checks, and without what only shows something."""
     checks = (ROOT / "solutions" / LAB / "checks.py").read_text()
     setup = SETUP.format(paths=[str(root), str(ROOT)], launcher="launcher_of_checks", checks=checks)
+    left = num_cells
     for cell in notebook.cells:
         marks = cell.metadata.get("nbgrader", {})
         if cell.cell_type != "code" or marks.get("solution"):
             continue
         if marks.get("grade"):
-            cell.source = f"{setup}\nrun_checks({marks.grade_id!r})\n"
-            setup = ""
+            cell.source = f"{setup}\nrun_checks({marks.grade_id!r})\n" if left else "pass"
+            setup, left = "", max(0, left - 1)
         else:
             cell.source = definitions(cell.source)
     return notebook
@@ -170,7 +183,9 @@ def _graded_s(root: Path, command: list[Path | str], num_students: int) -> float
     took_s = time.monotonic() - start_s
     with Gradebook(f"sqlite:///{root / 'gradebook.db'}") as gradebook:
         scores = [one.score for one in gradebook.assignment_submissions(LAB)]
-    assert scores == [20.0] * num_students, f"{command[0]} gave {scores}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    assert scores == [sum(marks.points for marks in _checked(_solution()))] * num_students, (
+        f"{command[0]} gave {scores}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    )
     return took_s / num_students
 
 

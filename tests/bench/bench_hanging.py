@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from figures import Figure
+from figures import Figure, scaled
 from tiny_lab import GIVEN, judged, write_checks
 
 from autograder.judging.report import Outcome
@@ -39,14 +39,14 @@ HANGS = {
 }
 
 
-def hanging() -> Iterator[Figure]:
+def hanging(scale: float) -> Iterator[Figure]:
     """The time from the limit to the verdict for each way not to end; of one run, and of a whole submission."""
-    for name, line in HANGS.items():
+    for name, line in list(HANGS.items())[: scaled(len(HANGS), scale)]:
         late_s = _run_s(_function("total", line)) - CALL_S
         how = f"to its verdict, after its limit of {CALL_S} s"
         yield Figure(f"a run that {name}", late_s, "s", "at most 1", late_s <= 1, how)
     _submission_s("pass")  # warms what judges are forked from
-    for name in ("loops", "forks without end"):
+    for name in ("loops", "forks without end")[: scaled(2, scale)]:
         late_s = _submission_s(HANGS[name]) - TOTAL_S
         how = f"to its report, after {TOTAL_S} s in all; the starts of judge and jails count too"
         yield Figure(f"a submission that always {name}", late_s, "s", "at most 1", late_s <= 1, how)

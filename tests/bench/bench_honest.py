@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from figures import Figure
+from figures import Figure, scaled
 from repository import ROOT
 
 from autograder.grading.verify import Case, cases, verify
@@ -37,21 +37,22 @@ Größe_{name}._({source!r})
 """
 
 
-def honest() -> Iterator[Figure]:
+def honest(scale: float) -> Iterator[Figure]:
     """Of 200 gradings of right answers in every dress, beside a process per core that only burns time, the faults."""
     known = [case for case in cases(ROOT, LAB) if case.score is None]
     dressed = [dress(case) for case in known for dress in (_plain, _noisy, _slow, _odd)]
-    asked = list(itertools.islice(itertools.cycle(dressed), NUM_GRADINGS))
+    num_gradings = scaled(NUM_GRADINGS, scale)
+    asked = list(itertools.islice(itertools.cycle(dressed), num_gradings))
     num_cores = os.cpu_count() or 1
     with burning(num_cores):
         lost = [finding for finding in verify(ROOT, asked, 2 * num_cores) if finding.problems]
     for finding in lost:
         print(finding.case.name, finding.problems, file=sys.stderr)
-    num_full = NUM_GRADINGS - len(lost)
+    num_full = num_gradings - len(lost)
     num_faults = sum(finding.report.is_fault for finding in lost)
     how = f"{len(dressed)} answers to {LAB}, {2 * num_cores} at once, a burning process per core"
-    goal = f"{NUM_GRADINGS} of {NUM_GRADINGS}"
-    yield Figure("honest answers under load: full marks", num_full, "", goal, num_full == NUM_GRADINGS, how)
+    goal = f"{num_gradings} of {num_gradings}"
+    yield Figure("honest answers under load: full marks", num_full, "", goal, num_full == num_gradings, how)
     yield Figure("honest answers under load: grader faults", num_faults, "", "0", num_faults == 0, how)
 
 
@@ -80,7 +81,7 @@ def _odd(case: Case) -> Case:
 
 @contextmanager
 def burning(num_cores: int) -> Iterator[None]:
-    """So many processes that only burn time, until the block ends or this process does."""
+    """Processes that only burn time, one a core, until the block ends or this process does."""
     burn = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
     burners = [subprocess.Popen([sys.executable, "-c", burn]) for _ in range(num_cores)]
     try:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from figures import Figure
+from figures import Figure, scaled
 from processes import are_gone
 from tiny_lab import MEAN, NAME, TOTAL, answered, make_course, release
 
@@ -48,20 +48,21 @@ class Trial:
     num_left: int
 
 
-def killing() -> Iterator[Figure]:
+def killing(scale: float) -> Iterator[Figure]:
     """Whether grading that is killed at random moments and started again ends as if it had not been."""
+    num_students, num_kills = scaled(NUM_STUDENTS, scale, least=3), scaled(NUM_KILLS, scale)
     with tempfile.TemporaryDirectory(prefix="bench-killing-") as folder:
-        start = _course(Path(folder, "start"))
+        start = _course(Path(folder, "start"), num_students)
         undisturbed = _copy(start, "undisturbed")
         begun_s = time.monotonic()
         _grade(undisturbed)
         duration_s = time.monotonic() - begun_s
         moments = random.Random(SEED)
         trials = [
-            _trial(_copy(start, f"killed{number}"), moments.uniform(0, duration_s), _grades(undisturbed))
-            for number in range(NUM_KILLS)
+            _trial(_copy(start, f"killed{number}"), moments.uniform(0, duration_s), _grades(undisturbed), num_students)
+            for number in range(num_kills)
         ]
-    how = f"{NUM_KILLS} kills at random moments of {duration_s:.0f} s, {NUM_STUDENTS} submissions"
+    how = f"{num_kills} kills at random moments of {duration_s:.0f} s, {num_students} submissions"
     for name, value in (
         ("killed and started again: other grades", sum(not one.is_same for one in trials)),
         ("killed: database or audit log not whole", sum(not one.is_sound for one in trials)),
@@ -71,14 +72,14 @@ def killing() -> Iterator[Figure]:
         yield Figure(name, value, "", "0", value == 0, how)
     again = sum(one.num_entered_again for one in trials)
     how = "entries of the audit log beyond one a student; each kill may fall between the log and the gradebook"
-    yield Figure("killed: entered twice", again, "", f"at most {NUM_KILLS}", again <= NUM_KILLS, how)
+    yield Figure("killed: entered twice", again, "", f"at most {num_kills}", again <= num_kills, how)
 
 
-def _course(root: Path) -> Path:
+def _course(root: Path, num_students: int) -> Path:
     """A course with submissions that get 5 points, 2 points and, damaged, none."""
     make_course(root)
     wrong = "def total(tensor):\n    return tensor"
-    for number in range(NUM_STUDENTS):
+    for number in range(num_students):
         cells = {"total": TOTAL if number % 2 else wrong, "mean": MEAN}
         path = root / "submitted" / f"student{number:02}" / NAME / f"{NAME}.ipynb"
         path.parent.mkdir(parents=True)
@@ -93,7 +94,7 @@ def _copy(course: Path, name: str) -> Path:
     return shutil.copytree(course, course.with_name(name))
 
 
-def _trial(root: Path, at_s: float, wanted: list[tuple]) -> Trial:
+def _trial(root: Path, at_s: float, wanted: list[tuple], num_students: int) -> Trial:
     grader = subprocess.Popen(
         [AUTOGRADER, "grade", NAME], cwd=root, env=_env(root), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -110,9 +111,9 @@ def _trial(root: Path, at_s: float, wanted: list[tuple]) -> Trial:
     entries = Counter(entry.student for entry in read(root / LOG)[0])
     return Trial(
         is_same=_grades(root) == wanted,
-        is_sound=is_sound and audit.returncode == 0 and len(entries) == NUM_STUDENTS,
+        is_sound=is_sound and audit.returncode == 0 and len(entries) == num_students,
         num_judged_again=sum(seeds[path] != seed for path, seed in before.items()),
-        num_entered_again=entries.total() - NUM_STUDENTS,
+        num_entered_again=entries.total() - num_students,
         num_left=len(_left(root)) + (not are_gone(started, within_s=20)),
     )
 

@@ -13,7 +13,7 @@ import psutil
 import torch
 import torch.distributed as dist
 from failures import CASES, NUM_RANKS, Case
-from figures import Figure, median_s
+from figures import Figure, median_s, scaled
 from kernels import Kernel, kernel
 from processes import are_gone, told_pids, wait_until
 
@@ -32,21 +32,21 @@ def first_all_reduce() -> None:
     dist.all_reduce(torch.ones(1))
 
 
-def speed() -> Iterator[Figure]:
+def speed(scale: float) -> Iterator[Figure]:
     """How soon ranks have made their first all-reduce, warm and by torchrun; a function in a cell of a real kernel."""
     with tempfile.TemporaryDirectory() as folder, kernel(Path(folder)) as notebook:
-        warm_s = _warm_s(notebook)
+        warm_s = _warm_s(notebook, scaled(10, scale))
         script = Path(folder, "first.py")
         script.write_text(SCRIPT)
-        torchrun_s = median_s(lambda: ws.torchrun(script, nproc_per_node=4, echo=False), 3)
+        torchrun_s = median_s(lambda: ws.torchrun(script, nproc_per_node=4, echo=False), scaled(3, scale))
     yield Figure("run, 4 ranks, cell, second call on", warm_s, "s", "at most 0.2", warm_s <= 0.2, "median of 10")
     yield Figure("torchrun, 4 ranks", torchrun_s, "s", "", None, "median of 3, same machine and minute")
     ratio = torchrun_s / warm_s
     yield Figure("run is faster than torchrun", ratio, "times", "at least 30", ratio >= 30, "the two above")
 
 
-def _warm_s(notebook: Kernel) -> float:
-    cell = notebook.run("""
+def _warm_s(notebook: Kernel, num_times: int) -> float:
+    cell = notebook.run(f"""
 import json, time, torch, torch.distributed as dist, worldsize as ws
 def on_rank():
     dist.all_reduce(torch.ones(1))
@@ -55,12 +55,12 @@ def once():
     start_s = time.monotonic()
     return max(ws.run(on_rank, world_size=4).values) - start_s
 once()
-print("times", json.dumps([once() for _ in range(10)]))
+print("times", json.dumps([once() for _ in range({num_times})]))
 """)
     return statistics.median(json.loads(cell.text.rpartition("times ")[2]))
 
 
-def printing() -> Iterator[Figure]:
+def printing(scale: float) -> Iterator[Figure]:
     """How long a line takes from a rank's print to the cell, and what 100 MB of lines do to the kernel."""
     with tempfile.TemporaryDirectory() as folder, kernel(Path(folder)) as notebook:
         for name, call in (("run", "ws.run(on_rank, world_size=2)"), ("torchrun", "ws.torchrun('p.py')")):
@@ -68,7 +68,7 @@ def printing() -> Iterator[Figure]:
             yield Figure(
                 f"a print appears in the cell, {name}", worst_s, "s", "under 0.5", worst_s < 0.5, "worst of 20"
             )
-        sent, grown, took_s = _flood(notebook)
+        sent, grown, took_s = _flood(notebook, scaled(100, scale))
     yield Figure(
         "100 MB printed: the kernel grows", grown / 2**20, "MB", "under 50", grown < 50 << 20, f"{took_s:.1f} s"
     )
@@ -92,8 +92,8 @@ def _print_latency_s(notebook: Kernel, folder: Path, call: str) -> float:
 
     def read() -> bool:
         arrived_s = time.monotonic()
-        told = [line.split(" at ")[1] for line in cell.text.splitlines() if " at " in line]
-        late_s.extend(arrived_s - float(text) for text in told[len(late_s) :])
+        printed = [line.split(" at ")[1] for line in cell.text.splitlines() if " at " in line]
+        late_s.extend(arrived_s - float(text) for text in printed[len(late_s) :])
         return cell.is_done
 
     notebook.wait(cell, read)
@@ -101,29 +101,32 @@ def _print_latency_s(notebook: Kernel, folder: Path, call: str) -> float:
     return max(late_s)
 
 
-def _flood(notebook: Kernel) -> tuple[int, int, float]:
+def _flood(notebook: Kernel, num_mb: int) -> tuple[int, int, float]:
     """Bytes sent to the front end, bytes that the kernel grew, seconds that it took."""
-    notebook.run("def flood():\n    for _ in range(1000): print(('x' * 99 + chr(10)) * 1000)")
+    notebook.run(f"def flood():\n    for _ in range({10 * num_mb}): print(('x' * 99 + chr(10)) * 1000)")
     before, start_s = notebook.process.memory_info().rss, time.monotonic()
     cell = notebook.run("run = ws.run(flood, world_size=1)")
     took_s = time.monotonic() - start_s
     return len(cell.text), notebook.process.memory_info().rss - before, took_s
 
 
-def culprits() -> Iterator[Figure]:
+def culprits(scale: float) -> Iterator[Figure]:
     """The bank of failures, ten times over: is the right rank named with the cause, and how soon after a hang."""
     right, late_s, wrong = 0, [0.0], set()
-    for _ in range(10):
+    num_times = scaled(10, scale)
+    for _ in range(num_times):
         for name, case in CASES.items():
             is_right, after_s = _try(case)
             right += is_right
             wrong |= set() if is_right else {name}
             late_s += [after_s] if case.hangs else []
-    total, hangs = 10 * len(CASES), sum(case.hangs for case in CASES.values())
-    how = f"{len(CASES)} cases 10 times" + (f"; wrong: {', '.join(sorted(wrong))}" if wrong else "")
+    total, hangs = num_times * len(CASES), sum(case.hangs for case in CASES.values())
+    how = f"{len(CASES)} cases {num_times} times" + (f"; wrong: {', '.join(sorted(wrong))}" if wrong else "")
     yield Figure("culprit and cause named right", right, "runs", f"{total} of {total}", right == total, how)
     worst_s = max(late_s)
-    yield Figure("hang explained after its timeout", worst_s, "s", "at most 2", worst_s <= 2, f"worst of {10 * hangs}")
+    yield Figure(
+        "hang explained after its timeout", worst_s, "s", "at most 2", worst_s <= 2, f"worst of {num_times * hangs}"
+    )
 
 
 def _try(case: Case, timeout_s: float = 2.0) -> tuple[bool, float]:
@@ -137,7 +140,7 @@ def _try(case: Case, timeout_s: float = 2.0) -> tuple[bool, float]:
     return False, 0.0
 
 
-def repeats() -> Iterator[Figure]:
+def repeats(scale: float) -> Iterator[Figure]:
     """What fifty launches in a row leave open, and how the launcher grows."""
     ws.run(first_all_reduce, world_size=2, echo=False)
     me = psutil.Process()
@@ -148,15 +151,18 @@ def repeats() -> Iterator[Figure]:
     for _ in range(5):
         ws.run(first_all_reduce, world_size=2, echo=False)
     before, before_bytes = held(), me.memory_info().rss
-    for _ in range(50):
+    num_launches = scaled(50, scale)
+    for _ in range(num_launches):
         ws.run(first_all_reduce, world_size=2, echo=False)
     leaked = sum(after - one for after, one in zip(held(), before, strict=True))
     grown = (me.memory_info().rss - before_bytes) / 2**20
-    yield Figure("50 launches: files, threads, processes left", leaked, "", "0", leaked == 0, "2 ranks each")
-    yield Figure("50 launches: the launcher grows", grown, "MB", "under 5", grown < 5, "resident memory")
+    yield Figure(
+        f"{num_launches} launches: files, threads, processes left", leaked, "", "0", leaked == 0, "2 ranks each"
+    )
+    yield Figure(f"{num_launches} launches: the launcher grows", grown, "MB", "under 5", grown < 5, "resident memory")
 
 
-# a rank tells its process and that of a child, then ends in one of seven ways
+# a rank reports its process and that of a child, then ends in one of seven ways
 ENDS = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
@@ -166,7 +172,7 @@ def on_rank(folder, way, rank):
     path = Path(folder, f"{rank}.tmp")
     path.write_text(f"{os.getpid()} {child.pid} {os.getppid()}")
     path.rename(path.with_suffix(".pids"))
-    while len(list(Path(folder).glob("*.pids"))) < 2:  # or the end of one could keep the other from telling
+    while len(list(Path(folder).glob("*.pids"))) < 2:  # or the end of one could keep the other from reporting
         time.sleep(0.01)
     if way == "success":
         return
@@ -182,20 +188,20 @@ CALLS = {
 }
 
 
-def orphans() -> Iterator[Figure]:
+def orphans(scale: float) -> Iterator[Figure]:
     """How many processes of a hundred launches are left two seconds after each has ended in one of seven ways."""
     num_launches, left = 0, []
     with tempfile.TemporaryDirectory() as folder, kernel(Path(folder)) as notebook:
         script = Path(folder, "ends.py")
         script.write_text(ENDS + "on_rank(sys.argv[1], sys.argv[2], os.environ['RANK'])\n")
-        for launcher, num_rounds in (("run", 10), ("torchrun", 5)):
+        for launcher, num_rounds in (("run", scaled(10, scale)), ("torchrun", scaled(5, scale, least=0))):
             for way in WAYS * num_rounds:
                 if way in WAYS[:1]:
                     notebook.run("import worldsize as ws\n" + ENDS)
-                told = Path(tempfile.mkdtemp(dir=folder))
+                reports = Path(tempfile.mkdtemp(dir=folder))
                 timeout_s = 4 if (way, launcher) == ("timeout", "run") else 12 if way == "timeout" else 60
-                fields = {"folder": str(told), "way": way, "script": str(script), "timeout_s": timeout_s}
-                if not _ends_clean(notebook, CALLS[launcher].format(**fields), way, told):
+                fields = {"folder": str(reports), "way": way, "script": str(script), "timeout_s": timeout_s}
+                if not _ends_clean(notebook, CALLS[launcher].format(**fields), way, reports):
                     left.append(f"{launcher} {way}")
                 num_launches += 1
     how = f"{num_launches} launches, 7 ways, 2 ranks and a child each" + (f"; left by {left}" if left else "")

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from figures import Figure
+from figures import Figure, scaled
 from repository import ROOT
 from torch import nn
 
@@ -24,15 +24,16 @@ _BUCKET_BYTES = 2_200_000  # two layers: DDP closes a bucket at its cap or above
 _NUM_TIMES, _NUM_SKIPPED = 25, 4  # the first steps open connections, and DDP cuts its buckets
 
 
-def overlapping() -> Iterator[Figure]:
+def overlapping(scale: float) -> Iterator[Figure]:
     """Steps a second and gradients of the reference class, beside torch's DDP, one after the other in the same run."""
-    found = ws.run(_beside_torch, reference().DataParallel, world_size=2, backend="gloo", echo=False).values
+    num_times = scaled(_NUM_TIMES, scale)
+    found = ws.run(_beside_torch, reference().DataParallel, num_times, world_size=2, backend="gloo", echo=False).values
     difference = max(one["difference"] for one in found)
     yield Figure(
         "DataParallel's gradients against DDP's", difference, "", "under 1e-6", difference < 1e-6, "largest difference"
     )
     ours_s, theirs_s = (statistics.median(one[name] for one in found) for name in ("ours_s", "theirs_s"))
-    how = f"Gloo, 2 ranks, median of {_NUM_TIMES} steps each, in turns"
+    how = f"Gloo, 2 ranks, median of {num_times} steps each, in turns"
     yield Figure("a step with DataParallel", 1e3 * ours_s, "ms", "", None, how)
     yield Figure("a step with torch's DDP", 1e3 * theirs_s, "ms", "", None, how)
     ratio = statistics.median(one["ratio"] for one in found)
@@ -50,7 +51,7 @@ def reference() -> Any:
     return module
 
 
-def _beside_torch(data_parallel: Any) -> dict[str, float]:
+def _beside_torch(data_parallel: Any, num_times: int) -> dict[str, float]:
     torch.set_num_threads(1)
     models = []
     for _ in range(2):
@@ -61,7 +62,7 @@ def _beside_torch(data_parallel: Any) -> dict[str, float]:
     theirs = nn.parallel.DistributedDataParallel(models[1], bucket_cap_mb=_CAP_MIB)
     inputs = torch.randn(_NUM_ROWS, _WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()))
     ours_s, theirs_s = [], []
-    for place in range(_NUM_SKIPPED + _NUM_TIMES):
+    for place in range(_NUM_SKIPPED + num_times):
         pairs = [(ours, ours_s), (theirs, theirs_s)]
         for parallel, times_s in pairs if place % 2 else reversed(pairs):
             dist.barrier()

@@ -11,18 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-from figures import Figure
+from figures import Figure, scaled
 from quiz_banks import write_bank, write_roster
 
 _MB = 1e6
 _NUM_STUDENTS, _NUM_QUESTIONS = 500, 24
 
 
-def quizzing() -> Iterator[Figure]:
+def quizzing(scale: float) -> Iterator[Figure]:
     """The command as an instructor runs it, on a bank of questions of every kind."""
+    num_students = scaled(_NUM_STUDENTS, scale, least=3)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        bank, roster = write_bank(folder / "bank"), write_roster(folder / "roster.csv", _NUM_STUDENTS)
+        bank, roster = write_bank(folder / "bank"), write_roster(folder / "roster.csv", num_students)
         command = [sys.executable, "-m", "autograder", "quiz", "make", "--bank", bank, "--roster", roster]
         command += ["--out", folder / "quiz", "--count", str(_NUM_QUESTIONS), "--seed", "1"]
         start_s = time.monotonic()
@@ -33,7 +34,7 @@ def quizzing() -> Iterator[Figure]:
         took_s, peak_mb = time.monotonic() - start_s, peak.mb
         assert process.returncode == 0, output
         num_files = sum(path.is_file() for path in (folder / "quiz").rglob("*"))
-    how = f"{_NUM_STUDENTS} students, {_NUM_QUESTIONS} questions, {num_files} files"
+    how = f"{num_students} students, {_NUM_QUESTIONS} questions, {num_files} files"
     yield Figure("a quiz in every format", took_s, "s", "under 60", took_s < 60, how)
     how = "of all processes, whatever else this machine did"
     yield Figure("and its processor time", sum(peak.worked_s.values()), "s", "", None, how)
@@ -41,7 +42,7 @@ def quizzing() -> Iterator[Figure]:
 
 
 class _Peak:
-    """Watches the memory and the processor time of a process and its children, five times a second, until it ends."""
+    """Memory and processor time of a process and its children, read five times a second until it ends."""
 
     def __init__(self, pid: int) -> None:
         self.mb = 0.0
@@ -64,4 +65,4 @@ class _Peak:
         except psutil.Error:  # it has ended
             return 0.0
         self.worked_s[process.pid] = worked.user + worked.system
-        return getattr(found, "pss", found.uss) / _MB  # shared pages count once, where the system tells
+        return getattr(found, "pss", found.uss) / _MB  # shared pages count once, where the system knows

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from figures import Figure, median_s
+from figures import Figure, median_s, scaled
 from repository import ROOT
 
 import worldsize as ws
@@ -20,7 +20,7 @@ _NUM_RANKS, _NUM_ELEMENTS = 4, 1_000_002  # four ranks cannot share that equally
 _NUM_TIMES = 9
 
 
-def reducing() -> Iterator[Figure]:
+def reducing(scale: float) -> Iterator[Figure]:
     """The bytes and the time of the reference ring, beside torch's all-reduce of the same tensor in the same run."""
     ring = list(range(_NUM_RANKS))
     all_reduce = reference().ring_all_reduce
@@ -38,11 +38,14 @@ def reducing() -> Iterator[Figure]:
     yield Figure(
         "ring's bytes above bound and padding", excess_bytes, "B", "at most 0", excess_bytes <= 0, "4 ranks, 4 MB"
     )
-    beside = ws.run(_beside_torch, all_reduce, ring, world_size=_NUM_RANKS, backend="gloo", echo=False).values
+    num_times = scaled(_NUM_TIMES, scale)
+    beside = ws.run(
+        _beside_torch, all_reduce, ring, num_times, world_size=_NUM_RANKS, backend="gloo", echo=False
+    ).values
     difference = max(found["difference"] for found in beside)
     yield Figure("ring's sum against torch's", difference, "", "under 1e-5", difference < 1e-5, "largest difference")
     ratio = statistics.median(found["ratio"] for found in beside)
-    yield Figure("ring's time over torch's", ratio, "times", "", None, f"Gloo, median of {_NUM_TIMES}, same run")
+    yield Figure("ring's time over torch's", ratio, "times", "", None, f"Gloo, median of {num_times}, same run")
 
 
 def reference() -> Any:
@@ -55,11 +58,11 @@ def reference() -> Any:
     return module
 
 
-def _beside_torch(all_reduce: Any, ring: list[int]) -> dict[str, float]:
+def _beside_torch(all_reduce: Any, ring: list[int], num_times: int) -> dict[str, float]:
     tensor = torch.rand(_NUM_ELEMENTS, generator=torch.Generator().manual_seed(dist.get_rank()))
     ours, theirs = tensor.clone(), tensor.clone()
     all_reduce(ours, ring)
     dist.all_reduce(theirs)
-    ours_s = median_s(lambda: all_reduce(tensor, ring), _NUM_TIMES)
-    theirs_s = median_s(lambda: dist.all_reduce(tensor), _NUM_TIMES)
+    ours_s = median_s(lambda: all_reduce(tensor, ring), num_times)
+    theirs_s = median_s(lambda: dist.all_reduce(tensor), num_times)
     return {"difference": (ours - theirs).abs().max().item(), "ratio": ours_s / theirs_s}

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from bench_honest import burning
-from figures import Figure
+from figures import Figure, scaled
 from repository import ROOT
 
 from autograder.grading.verify import cases, try_case
@@ -16,15 +16,16 @@ NUM_GRADINGS = 10
 ANSWERS = ("solution", "wrong/one_all_reduce_per_parameter")
 
 
-def regrading() -> Iterator[Figure]:
+def regrading(scale: float) -> Iterator[Figure]:
     """The spread of the scores of a fast and a slow program over ten gradings, a burning process per core beside."""
     known = {case.name: case for case in cases(ROOT, "project1")}
     num_cores = os.cpu_count() or 1
-    for name in ANSWERS:
+    num_gradings = scaled(NUM_GRADINGS, scale)
+    for name in ANSWERS[: scaled(len(ANSWERS), scale)]:
         with burning(num_cores):
-            reports = [try_case(ROOT, known[name]).report for _ in range(NUM_GRADINGS)]
+            reports = [try_case(ROOT, known[name]).report for _ in range(num_gradings)]
         scores = [report.score for report in reports]
         print(name, scores, file=sys.stderr)
-        how = f"{NUM_GRADINGS} gradings, {num_cores} burning processes; {min(scores):g} to {max(scores):g} points"
+        how = f"{num_gradings} gradings, {num_cores} burning processes; {min(scores):g} to {max(scores):g} points"
         spread = max(scores) - min(scores)
         yield Figure(f"project 1 graded again: {name}", spread, "points", "at most 2", spread <= 2, how)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from figures import Figure
+from figures import Figure, scaled
 from repository import ROOT
 
 import worldsize as ws
@@ -21,15 +21,15 @@ _NUM_WORKERS, _STEP_S, _SLOW_FACTOR, _NUM_STEPS, _NUM_TIMES = 3, 0.02, 5, 12, 5
 _NUM_ELEMENTS = 10_000
 
 
-def serving() -> Iterator[Figure]:
+def serving(scale: float) -> Iterator[Figure]:
     """The speed that fast workers keep beside one that is five times slower: with the server, and with all-reduce."""
-    functions = reference()
+    functions, num_times = reference(), scaled(_NUM_TIMES, scale)
     for name, fast_s in (("server", _served_s), ("all-reduce", _reduced_s)):
         # interleaved, so that what else this machine does hits both alike
-        pairs = [(fast_s(functions, 1), fast_s(functions, _SLOW_FACTOR)) for _ in range(_NUM_TIMES)]
+        pairs = [(fast_s(functions, 1), fast_s(functions, _SLOW_FACTOR)) for _ in range(num_times)]
         kept = statistics.median(without_s / with_s for without_s, with_s in pairs)
         goal, met = ("at least 0.9", kept >= 0.9) if name == "server" else ("about 0.2", None)
-        how = f"{_NUM_WORKERS} workers, Gloo, median of {_NUM_TIMES} pairs"
+        how = f"{_NUM_WORKERS} workers, Gloo, median of {num_times} pairs"
         yield Figure(f"speed kept by fast workers, {name}", kept, "", goal, met, how)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from figures import Figure
+from figures import Figure, scaled
 from repository import ROOT
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -49,22 +49,22 @@ if dist.get_rank() == 0:
 """
 
 
-def training() -> Iterator[Figure]:
+def training(scale: float) -> Iterator[Figure]:
     """A step of the reference as a share of one of DDP's, and how near both are to what the cores can do."""
-    task = Task()
+    task, num_times = Task(), scaled(_NUM_TIMES, scale)
     with tempfile.TemporaryDirectory() as folder:
         ours, plain = Path(folder, "train.py"), Path(folder, "plain.py")
         ours.write_text(programs.solved(REFERENCE))
         plain.write_text(_PLAIN)
         program, ours_s, theirs_s = ScriptHere(ours), [], []
-        for repeat in range(_NUM_TIMES):
+        for repeat in range(num_times):
             window_s = bench.attempt(program, TrainingSpec(task, 2), repeat).record.window_s(_NUM_WARMUP)
             assert window_s
             ours_s.append(window_s / (task.num_steps - _NUM_WARMUP))
             args = [str(plain), task.model_dump_json(), str(_NUM_WARMUP)]
             run = ws.run(play_on, 1, *args, world_size=2, backend="gloo", echo=False)
             theirs_s.append(float(json.loads(run.output[0].split()[-1])))
-    how = f"Gloo, 2 ranks, best of {_NUM_TIMES} trainings each, in turns"
+    how = f"Gloo, 2 ranks, best of {num_times} trainings each, in turns"
     yield Figure("a step of project 1's reference", 1e3 * min(ours_s), "ms", "", None, how)
     yield Figure("a step of DDP with torch's loader", 1e3 * min(theirs_s), "ms", "", None, how)
     share = min(theirs_s) / min(ours_s)

@@ -1,6 +1,7 @@
-"""Measures every figure that the project claims: `make bench` prints one table and writes build/bench.json.
+"""Measure every figure that the project claims: `make bench` prints one table and writes build/bench.json.
 
-`python tests/bench speed culprits` measures those parts alone.
+`python tests/bench speed culprits` measures those parts alone; `--smallest` runs every part once as small as it can
+be, which judges no goal and fails where a part breaks.
 
 A speed is a ratio of two things measured in the same run, or a time with the goal beside it; nothing here is a test.
 """
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import bench_budgets
 import bench_compressing
 import bench_cutting
 import bench_fuzzing
@@ -37,7 +39,7 @@ import psutil
 import published
 import torch
 from bench_launching import first_all_reduce
-from figures import Figure, median_s
+from figures import Figure, median_s, scaled
 from launching import run
 from repository import ROOT
 from rich.console import Console
@@ -53,35 +55,49 @@ from worldsize.draw.picture import SCREEN_DPI
 from worldsize.units import GIB
 
 
-def emulating() -> Iterator[Figure]:
+def emulating(scale: float) -> Iterator[Figure]:
     """How long 64 ranks take for a ring all-reduce by hand on an emulated cluster, and how true its time is."""
-    wide = dataclasses.replace(hardware.DGX_H100, gpus_per_node=64)
+    num_ranks = scaled(64, scale, least=4)
+    wide = dataclasses.replace(hardware.DGX_H100, gpus_per_node=num_ranks)
     ws.run(ring_all_reduce, 2, world_size=2, cluster=wide, echo=False)  # as in a kernel, ranks are warm from here on
     first_s = time.monotonic()
-    run = ws.run(ring_all_reduce, 1 << 18, world_size=64, cluster=wide, compute="none", echo=False, timeout_s=300)
+    run = ws.run(
+        ring_all_reduce, 1 << 18, world_size=num_ranks, cluster=wide, compute="none", echo=False, timeout_s=300
+    )
     took_s = time.monotonic() - first_s
-    formula_s = 2 * 63 * (wide.intra.latency_s + (1 << 20) / (64 * wide.intra.bandwidth_bytes_per_s))
+    formula_s = (
+        2 * (num_ranks - 1) * (wide.intra.latency_s + (1 << 20) / (num_ranks * wide.intra.bandwidth_bytes_per_s))
+    )
     error = abs(run.timeline.end_s / formula_s - 1)
-    yield Figure("emulated ring, 64 ranks of 1 MB", took_s, "s", "at most 6", took_s <= 6, "by hand, ranks warm")
-    yield Figure("emulated ring against its formula", error, "", "under 1e-6", error < 1e-6, "relative error, 64 ranks")
+    yield Figure(
+        f"emulated ring, {num_ranks} ranks of 1 MB", took_s, "s", "at most 6", took_s <= 6, "by hand, ranks warm"
+    )
+    yield Figure(
+        "emulated ring against its formula", error, "", "under 1e-6", error < 1e-6, f"relative error, {num_ranks} ranks"
+    )
 
 
-def emulating_many() -> Iterator[Figure]:
+def emulating_many(scale: float) -> Iterator[Figure]:
     """How long 256 ranks take for a ring all-reduce by hand, and how much memory this machine then uses more."""
-    wide = dataclasses.replace(hardware.DGX_H100, gpus_per_node=256)
+    num_ranks = scaled(256, scale, least=8)
+    wide = dataclasses.replace(hardware.DGX_H100, gpus_per_node=num_ranks)
     with PeakMemory() as memory:
         first_s = time.monotonic()
-        run = ws.run(ring_all_reduce, 1 << 14, world_size=256, cluster=wide, compute="none", echo=False, timeout_s=300)
+        run = ws.run(
+            ring_all_reduce, 1 << 14, world_size=num_ranks, cluster=wide, compute="none", echo=False, timeout_s=300
+        )
         took_s = time.monotonic() - first_s
     assert all(run.values)
-    yield Figure("emulated ring, 256 ranks of 64 kB", took_s, "s", "at most 60", took_s <= 60, "one run, by hand")
+    yield Figure(
+        f"emulated ring, {num_ranks} ranks of 64 kB", took_s, "s", "at most 60", took_s <= 60, "one run, by hand"
+    )
     yield Figure(
         "and its memory", memory.gib, "GiB", "at most 8", memory.gib <= 8, "used more on this machine at worst"
     )
 
 
 class PeakMemory:
-    """Watches how much more memory this machine uses, ten times a second."""
+    """How much more memory this machine uses at worst, read ten times a second."""
 
     gib = 0.0
 
@@ -100,7 +116,7 @@ class PeakMemory:
         self._thread.join()
 
 
-def publishing() -> Iterator[Figure]:
+def publishing(_scale: float) -> Iterator[Figure]:
     """How far published NCCL figures are from the model's, and the plot of both in build/collectives.png."""
     found = published.compared()
     curve = published.median_error(one for one in found if one.name.startswith("vtrain_ar_A100"))
@@ -113,11 +129,11 @@ def publishing() -> Iterator[Figure]:
     yield Figure("published large sizes against it", 100 * large, "%", "at most 10", large <= 0.1, "median error")
 
 
-def drawing() -> Iterator[Figure]:
+def drawing(scale: float) -> Iterator[Figure]:
     """How long a slider's redraw of a large pipeline takes: 32 ranks, 64 micro-batches, forward and backward."""
-    run = pipeline(32, 64)
-    redraw_s = median_s(lambda: draw.timeline(run).png(SCREEN_DPI), 21, clock=time.process_time)
-    how = "processor time, median of 21"
+    run, num_times = pipeline(32, 64), scaled(21, scale)
+    redraw_s = median_s(lambda: draw.timeline(run).png(SCREEN_DPI), num_times, clock=time.process_time)
+    how = f"processor time, median of {num_times}"
     yield Figure("redraw of 4096 blocks", 1e3 * redraw_s, "ms", "at most 60", redraw_s <= 0.06, how)
 
 
@@ -136,16 +152,17 @@ def pipeline(num_ranks: int, num_pieces: int) -> ws.Timeline:
     )
 
 
-def sandboxing() -> Iterator[Figure]:
+def sandboxing(scale: float) -> Iterator[Figure]:
     """What the sandbox costs on top of the same run outside it."""
-    outside_s = median_s(lambda: ws.run(first_all_reduce, world_size=2, backend="gloo"), 10)
+    num_times = scaled(10, scale)
+    outside_s = median_s(lambda: ws.run(first_all_reduce, world_size=2, backend="gloo"), num_times)
     cloudpickle.register_pickle_by_value(bench_launching)  # a jail sees no tests to import it from
-    started_s = median_s(lambda: _open_jail().close(), 10)
+    started_s = median_s(lambda: _open_jail().close(), num_times)
     with _open_jail() as sandbox:
         inside = lambda: run(first_all_reduce, world_size=2, backend="gloo", forkserver=sandbox.forkserver)  # noqa: E731
-        inside_s = median_s(inside, 10)
-    yield Figure("a sandbox opened and closed", started_s, "s", "", None, f"median of 10; {probe()}")
-    yield Figure("a run in the sandbox", inside_s, "s", "", None, "2 ranks, median of 10")
+        inside_s = median_s(inside, num_times)
+    yield Figure("a sandbox opened and closed", started_s, "s", "", None, f"median of {num_times}; {probe()}")
+    yield Figure("a run in the sandbox", inside_s, "s", "", None, f"2 ranks, median of {num_times}")
     yield Figure("sandbox over no sandbox", inside_s / outside_s, "times", "", None, "same run, 2 ranks")
 
 
@@ -155,28 +172,33 @@ def _open_jail() -> Sandbox:
     return sandbox
 
 
-def grading() -> Iterator[Figure]:
+def grading(scale: float) -> Iterator[Figure]:
     """How long one honest submission of lab 1 takes to judge."""
     solution = cases(ROOT, "lab01")[0]
-    findings = []
-    grade_s = median_s(lambda: findings.append(try_case(ROOT, solution)), 3)
+    findings, num_times = [], scaled(3, scale)
+    grade_s = median_s(lambda: findings.append(try_case(ROOT, solution)), num_times)
     is_full = all(not finding.problems for finding in findings)
-    yield Figure("judging one submission of lab 1", grade_s, "s", "", None, "median of 3, sandbox on")
-    yield Figure("honest answer at full marks", float(is_full), "yes=1", "1", is_full, "3 of 3 judgings")
+    yield Figure("judging one submission of lab 1", grade_s, "s", "", None, f"median of {num_times}, sandbox on")
+    yield Figure("honest answer at full marks", float(is_full), "yes=1", "1", is_full, f"{num_times} judgings")
 
 
-def exploring() -> Iterator[Figure]:
+def exploring(scale: float) -> Iterator[Figure]:
     """How long after the press of a key a browser shows an explorer's new result."""
     test = [sys.executable, "-m", "pytest", "-q", "tests/browser/test_exploring.py", "-k", "redraws"]
-    fifty = {**os.environ, "WORLDSIZE_MOVES": "50"}
-    subprocess.run(test, cwd=ROOT, env=fifty, check=True, stdout=subprocess.DEVNULL)
+    num_moves = scaled(50, scale, least=2)
+    env = {**os.environ, "WORLDSIZE_MOVES": str(num_moves)}
+    subprocess.run(test, cwd=ROOT, env=env, check=True, stdout=subprocess.DEVNULL)
     for name, times_ms in json.loads((ROOT / "build" / "exploring.json").read_text()).items():
         took_ms = statistics.median(times_ms)
-        yield Figure(f"slider to picture, {name}", took_ms, "ms", "under 150", took_ms < 150, "median of 50, browser")
+        yield Figure(
+            f"slider to picture, {name}", took_ms, "ms", "under 150", took_ms < 150, f"median of {num_moves}, browser"
+        )
 
 
-def demo() -> Iterator[Figure]:
-    """How long `make demo` takes once it is set up."""
+def demo(scale: float) -> Iterator[Figure]:
+    """How long `make demo` takes once it is set up; it has no smaller size, and CI runs it anyway."""
+    if not scale:
+        return
     start_s = time.monotonic()
     command = [sys.executable, "-m", "autograder", "demo"]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
@@ -185,14 +207,16 @@ def demo() -> Iterator[Figure]:
 
 
 def main() -> None:
-    """Prints the table and writes build/bench.json; ends with 1 when a goal is missed or a part broke."""
+    """Print the table and write build/bench.json; exit with 1 if a part broke or, at full size, a goal is missed."""
     console = Console()
-    wanted = [part for part in PARTS if part.__name__ in sys.argv[1:] or not sys.argv[1:]]
+    names, is_smallest = [word for word in sys.argv[1:] if word != "--smallest"], "--smallest" in sys.argv
+    wanted = [part for part in PARTS if part.__name__ in names or not names]
     figures: list[Figure] = []
     broken = []
     for part in track(wanted, "Measuring", console=console):
         try:
-            figures += part()
+            found = list(part(0.0 if is_smallest else 1.0))
+            figures += [dataclasses.replace(one, goal="", met=None) for one in found] if is_smallest else found
         except Exception:  # what the other parts measured is worth minutes
             broken.append(part.__name__)
             console.print_exception()
@@ -209,7 +233,7 @@ def main() -> None:
     sys.exit(bool(broken) or any(figure.met is False for figure in figures))
 
 
-PARTS: list[Callable[[], Iterator[Figure]]] = [
+PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_launching.speed,
     bench_launching.printing,
     bench_launching.repeats,
@@ -236,5 +260,6 @@ PARTS: list[Callable[[], Iterator[Figure]]] = [
     bench_compressing.compressing,
     bench_regrading.regrading,
     bench_cutting.cutting,
+    bench_budgets.budgets,
     demo,
 ]

@@ -5,7 +5,8 @@ from copy import deepcopy
 
 import nbformat
 import pytest
-from graded_course import hand_in, run
+from commands import run
+from graded_course import hand_in
 from nbgrader.api import Gradebook
 from playwright.sync_api import expect
 from tiny_lab import LAB, MEAN, NAME, TOTAL, answered, make_course, needs_jail, release

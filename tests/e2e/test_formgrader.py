@@ -11,7 +11,8 @@ import urllib.request
 from contextlib import contextmanager
 
 import pytest
-from graded_course import grade_course, run
+from commands import run
+from graded_course import grade_course
 from nbgrader.api import Gradebook
 from tiny_lab import NAME, needs_jail, once
 

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from graded_course import run
+from commands import run
 from nbgrader.api import Gradebook
 from tiny_lab import needs_jail, once
 from tiny_project import NAME, PROGRAM, apart, hand_in, make_course, program

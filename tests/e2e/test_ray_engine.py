@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 import tiny_project
-from graded_course import run
+from commands import run_afresh as run
 from nbgrader.api import Gradebook
 from needs import give_up
 from processes import are_gone, wait_until

@@ -5,7 +5,7 @@ import shutil
 
 import nbformat
 import pytest
-from graded_course import run
+from commands import run
 from nbgrader.api import Gradebook
 from quiz_class import STUDENTS, number_of, right, write_bank
 from tiny_lab import ROOT, once

@@ -52,7 +52,7 @@ def test_the_bank_has_every_kind_and_pictures() -> None:
 
 
 def num_variants(question: Question) -> int:
-    """How many there are, or 300 where there are more: all that can be drawn, less what is not as required."""
+    """How many variants can be drawn that meet all requirements, or 300 where there are more."""
     values = [given.values if isinstance(given, Steps) else given for given in question.parameters.values()]
     num = 0
     for drawn in itertools.product(*values):
@@ -93,7 +93,7 @@ def parts(variant: Variant) -> dict[str, Answer]:
 
 
 def right_response(answer: Answer):
-    """What somebody gives who copies the key."""
+    """What a student who copies the key would answer."""
     match answer:
         case Options():
             return sorted(answer.right)
@@ -217,7 +217,7 @@ def test_answers_agree_with_another_computation(id: str, place: int, sample_frac
         assert agree(found, stated(variant.answer)), (variant.parameters, found, stated(variant.answer))
 
 
-def test_an_oracle_tells_a_wrong_answer() -> None:
+def test_an_oracle_disagrees_with_a_wrong_answer() -> None:
     """What disagrees is seen: in a number, in a text, in an order, in one of several gaps."""
     assert agree(1.0, 1 + 1e-9) and not agree(1.0, 1.001)
     assert not agree("double", "stay") and not agree(["a", "b"], ["b", "a"])

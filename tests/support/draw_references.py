@@ -16,7 +16,7 @@ _DPI = 48  # half of a screen's: small files in which a moved line still shows
 
 
 def save(picture: Picture, path: Path) -> None:
-    """Nothing; writes the picture as it is compared, with the version of matplotlib that drew it."""
+    """Write the picture as it is compared, with the version of matplotlib that drew it."""
     picture.savefig(path, dpi=_DPI)
 
 

@@ -60,14 +60,14 @@ def pictures(outputs: Mapping[str, list]) -> list[dict[str, str]]:
 
 
 def assert_quiet(outputs: Mapping[str, list]) -> None:
-    """Nothing is written to stderr, and nothing warns."""
+    """Assert that nothing is written to stderr and that nothing warns."""
     noise = {name: output.text for name, cell in outputs.items() for output in cell if output.get("name") == "stderr"}
     assert noise == {}
     assert [name for name, cell in outputs.items() if "Warning" in stream(cell)] == []
 
 
 def assert_figures_have_words(outputs: Mapping[str, list], num_figures: int) -> None:
-    """There are so many figures, each with words beside the picture, for who does not see it."""
+    """Assert that there are this many figures, each described in words for readers who do not see it."""
     shown = pictures(outputs)
     assert len(shown) == num_figures
     for bundle in shown:

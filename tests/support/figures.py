@@ -26,3 +26,8 @@ def median_s(do: Callable[[], object], num_times: int, clock: Callable[[], float
         do()
         times_s.append(clock() - start_s)
     return statistics.median(times_s)
+
+
+def scaled(num: int, scale: float, least: int = 1) -> int:
+    """This number at full scale; at a smaller one fewer, but never fewer than `least`."""
+    return max(least, round(num * scale))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from copy import deepcopy
 from pathlib import Path
 
 import nbformat
+from commands import run, run_afresh
 from nbformat.v4 import new_markdown_cell
 from tiny_lab import MEAN, NAME, ROOT, TOTAL, answered, make_course, release
 
@@ -24,23 +23,8 @@ EVIL = """\
 """
 
 
-def run(root: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """A command of nbgrader or the autograder, ended, at the root of a course."""
-    words = ["-m", "autograder"] if command[0] == "autograder" else [str(Path(sys.executable).with_name(command[0]))]
-    return subprocess.run(
-        [sys.executable, *words, *command[1:]],
-        cwd=root,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=280,
-        env={**__import__("os").environ, "COLUMNS": "200"},
-    )
-
-
 def hand_in(root: Path, student: str, text: str, timestamp: str = "") -> None:
-    """Puts a submission below `submitted/`; the student says when it was written."""
+    """Put a submission below `submitted/`; the student says when it was written."""
     folder = root / "submitted" / student / NAME
     folder.mkdir(parents=True)
     (folder / f"{NAME}.ipynb").write_text(text)
@@ -61,10 +45,10 @@ def grade_course(root: Path) -> None:
     hand_in(root, "cy", nbformat.writes(right)[:-300], "2099-01-01 00:00:00 UTC")
     (root / "collected.csv").write_text(f"assignment,student,submitted\n{NAME},bob,2026-11-21 18:00:00 UTC\n")
     log = [
-        run(root, "nbgrader", "generate_assignment", NAME, "--force"),
-        run(root, "nbgrader", "db", "assignment", "add", NAME, f"--duedate={DUE}"),
+        run_afresh(root, "nbgrader", "generate_assignment", NAME, "--force"),
+        run_afresh(root, "nbgrader", "db", "assignment", "add", NAME, f"--duedate={DUE}"),
         run(root, "nbgrader", "db", "student", "add", "eve"),
-        run(root, "nbgrader", "autograde", NAME),
+        run_afresh(root, "nbgrader", "autograde", NAME),
     ]
     checks = root / "solutions" / NAME / "checks.py"
     sound = checks.read_text()
@@ -72,7 +56,7 @@ def grade_course(root: Path) -> None:
     shutil.copytree(root / "submitted" / "bob", root / "submitted" / "dan")
     log.append(run(root, "nbgrader", "autograde", NAME, "--student", "dan"))
     checks.write_text(sound)
-    log.append(run(root, "nbgrader", "generate_feedback", NAME))
-    log.append(run(root, "nbgrader", "export"))
+    log.append(run_afresh(root, "nbgrader", "generate_feedback", NAME))
+    log.append(run_afresh(root, "nbgrader", "export"))
     (root / "commands.log").write_text("\n".join(f"{done.args} {done.returncode}\n{done.stdout}" for done in log))
     assert ROOT.exists()

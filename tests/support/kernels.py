@@ -55,7 +55,7 @@ class Kernel:
         return psutil.Process(self.manager.provisioner.pid)  # type: ignore[union-attr]
 
     def start(self, code: str) -> Cell:
-        """A cell with this code, which has been told to run."""
+        """A cell with this code, which has been started."""
         return Cell(self.client.execute(code))
 
     def run(self, code: str) -> Cell:
@@ -65,7 +65,7 @@ class Kernel:
         return cell
 
     def wait(self, cell: Cell, condition: Any, within_s: float = PATIENCE_S) -> None:
-        """Nothing; takes what the cell sends until the condition holds."""
+        """Take what the cell sends until the condition holds."""
         deadline_s = time.monotonic() + within_s
         while not condition():
             assert time.monotonic() < deadline_s, f"not in time; the cell printed {cell.text[-2000:]!r} {cell.error}"
@@ -79,7 +79,7 @@ class Kernel:
                 cell.is_done = cell.is_done or is_idle
 
     def close(self) -> None:
-        """Ends the kernel."""
+        """End the kernel."""
         self.client.stop_channels()
         if self.manager.has_kernel:
             self.manager.shutdown_kernel(now=True)

@@ -12,5 +12,5 @@ def is_required(need: str) -> bool:
 
 
 def give_up(need: str, reason: str) -> NoReturn:
-    """Skips the test that runs, or fails it where the need is required."""
+    """Skip the running test, or fail it where the need is required."""
     (pytest.fail if is_required(need) else pytest.skip)(reason)

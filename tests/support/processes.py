@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-# what a rank runs that is to be ended: tells its process and its parent's, then stays
+# what a rank runs that is to be ended: reports its process and its parent's, then stays
 STAY = """
 def stay(folder, rank):
     import os, signal
@@ -36,7 +36,7 @@ def are_gone(pids: Iterable[int], within_s: float = 20.0) -> bool:
 
 
 def told_pids(folder: Path, num_ranks: int, within_s: float = 60.0) -> set[int]:
-    """The processes that `stay` told: the ranks' and their parent's."""
+    """The processes that `stay` reported: the ranks' and their parent's."""
     assert wait_until(lambda: len(list(folder.glob("*.pids"))) == num_ranks, within_s), "the ranks did not come up"
     return {int(pid) for path in folder.glob("*.pids") for pid in path.read_text().split()}
 

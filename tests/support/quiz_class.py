@@ -35,7 +35,7 @@ def bank_text(texts=KINDS):
 
 
 def write_bank(folder, texts=KINDS):
-    """Writes a folder of quizzes with one file, `week02`, and gives the folder."""
+    """The folder of quizzes, which is written here with one file, `week02`."""
     folder.mkdir(exist_ok=True)
     (folder / "week02.toml").write_text(bank_text(texts), encoding="utf-8")
     return folder

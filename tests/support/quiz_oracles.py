@@ -50,7 +50,7 @@ ORACLES: dict[str, list[Oracle]] = {}
 
 
 def oracle(question_id: str, *, sample: int = 120, can: Callable[[Variant], bool] = lambda _: True) -> Callable:
-    """Enters the function as an oracle of this question."""
+    """Enter the function as an oracle of this question."""
 
     def enter(compute: Callable[..., Any]) -> Callable[..., Any]:
         ORACLES.setdefault(question_id, []).append(Oracle(compute, sample, can))

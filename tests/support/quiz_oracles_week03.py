@@ -166,12 +166,12 @@ def _(millions: float, rows: int, teraflops: int, beta: int, latency_us: int) ->
 
 
 def _accumulated(nums_batches: tuple[int, ...]) -> None:
-    """For each number of batches: a step of torch's DDP that adds up so many, marked by a span with the number."""
+    """For each number of batches: a step of torch's DDP that adds up that many, marked by a span with the number."""
     parallel = nn.parallel.DistributedDataParallel(nn.Linear(_WIDTH, _WIDTH, bias=False))
     rows = torch.ones(1, _WIDTH)
     for num_batches in nums_batches:
         with ws.span(str(num_batches), kind="step"):
-            emulate.spend(1.0)  # what is sent in it is told by when
+            emulate.spend(1.0)  # what is sent in it shows by its time
             with parallel.no_sync():
                 for _ in range(num_batches - 1):
                     parallel(rows).sum().backward()

@@ -54,7 +54,7 @@ def _rate_in_turn(paces: list[int]) -> Fraction:
 
 
 def _rate_at_will(paces: list[int]) -> Fraction:
-    """The same of a server that takes whoever comes, over a time in which all come back to where they were."""
+    """The same of a server that serves workers as they come, over a time after which all are where they were."""
     period = math.lcm(*paces)
     return Fraction(sum(at > period for at, _, _ in pushes(paces, 2 * period)), period)
 
@@ -217,7 +217,7 @@ def _(num_workers: int, batch: int, rate: float, how: str) -> str:
 
 @lru_cache
 def _mean_until(needed: int, total: int) -> float:
-    """The mean time until so many of them are done, exponential with mean 1: the integral of not being done yet."""
+    """The mean time until this many of them are done, exponential with mean 1: the integral of not being done yet."""
     times = torch.linspace(0, 60, 60_001, dtype=torch.float64)
     is_done = -torch.expm1(-times)
     fewer = torch.zeros_like(times)

@@ -253,12 +253,12 @@ def _without_namespace(data):
 
 
 def _qti21_item(item, files):
-    told = {one.get("identifier"): qti_text(one) for one in item.iter("modalFeedback")}
-    when = {}  # which condition tells what
+    shown = {one.get("identifier"): qti_text(one) for one in item.iter("modalFeedback")}
+    when = {}  # which condition shows what
     for rule in item.iter("setOutcomeValue"):
         if rule.get("identifier") == "FEEDBACK":
             when[rule.findtext("multiple/baseValue")] = True
-    assert set(told) == set(when)
+    assert set(shown) == set(when)
     body = item.find("itemBody")
     images = [files["items/" + one.get("src")] for one in body.iter("img")]
     declared = {one.get("identifier"): one for one in item.iter("responseDeclaration")}
@@ -267,20 +267,20 @@ def _qti21_item(item, files):
         if not str(interaction.tag).endswith("Interaction"):
             continue
         name = interaction.get("responseIdentifier")
-        gaps.append(_qti21_field(item, interaction, declared.pop(name), name, told))
+        gaps.append(_qti21_field(item, interaction, declared.pop(name), name, shown))
     assert not declared
     text = qti_text(body, leave_out=("choiceInteraction", "orderInteraction"))
     id = item.get("title").partition(" ")[2]
     if any(
         name.startswith("RESPONSE-") for name in (one.get("identifier") for one in item.iter("responseDeclaration"))
     ):
-        return Read(id, text, "cloze", gaps=gaps, feedback=told.get("general", ""), images=images)
+        return Read(id, text, "cloze", gaps=gaps, feedback=shown.get("general", ""), images=images)
     (read,) = gaps
-    read.id, read.text, read.feedback, read.images = id, text, told.get("general", ""), images
+    read.id, read.text, read.feedback, read.images = id, text, shown.get("general", ""), images
     return read
 
 
-def _qti21_field(item, interaction, declaration, name, told):
+def _qti21_field(item, interaction, declaration, name, shown):
     right = [one.text for one in declaration.findall("correctResponse/value")]
     kind = interaction.tag
     read = Read("", "", kind)
@@ -291,7 +291,7 @@ def _qti21_field(item, interaction, declaration, name, told):
         read.kind = {"single": "single", "multiple": "multiple"}[declaration.get("cardinality")]
         for choice in interaction:
             ident = choice.get("identifier")
-            read.options.append((qti_text(choice), shares.get(ident, 0) / worth, told.get(f"{name}-{ident}", "")))
+            read.options.append((qti_text(choice), shares.get(ident, 0) / worth, shown.get(f"{name}-{ident}", "")))
             assert (ident in right) == (shares.get(ident, 0) > 0)
         if kind == "choiceInteraction":
             assert interaction.get("maxChoices") == ("1" if read.kind == "single" else "0")
@@ -303,7 +303,7 @@ def _qti21_field(item, interaction, declaration, name, told):
         for number, case in enumerate(_cases(item, name)):
             low = float(case.findtext("and/gte/baseValue"))
             high = float(case.findtext("and/lte/baseValue"))
-            read.numbers.append((low, high, float(number == 0), told.get(f"{name}-M{number}", "")))
+            read.numbers.append((low, high, float(number == 0), shown.get(f"{name}-M{number}", "")))
             assert number or low <= float(right[0]) <= high
     else:
         read.kind = "text"
@@ -311,7 +311,7 @@ def _qti21_field(item, interaction, declaration, name, told):
             for match in case.iter("stringMatch"):
                 assert match.get("caseSensitive") == "false"
                 words = match.findtext("baseValue")
-                read.words.append((words, float(number == 0), told.get(f"{name}-M{number}", "")))
+                read.words.append((words, float(number == 0), shown.get(f"{name}-M{number}", "")))
     return read
 
 

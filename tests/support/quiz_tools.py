@@ -26,13 +26,13 @@ _HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def fetched(request):
-    """Gives the folder of a package, fetched at its first use."""
+    """The folder of a package, by its name; it is fetched at its first use."""
     cache = request.config.cache.mkdir("quiztools")
 
     def get(name, command, unpack=None):
         folder = cache / name
         if not folder.exists():
-            half = Path(f"{folder}.{id(command)}")  # becomes the folder at once, whoever else fetches it
+            half = Path(f"{folder}.{id(command)}")  # becomes the folder at once, whichever process fetches it first
             half.mkdir()
             try:
                 subprocess.run([*command, str(half)], check=True, capture_output=True, timeout=240, cwd=half)
@@ -77,7 +77,7 @@ def qti12_dtd(pyslet_source):
 
 @pytest.fixture(scope="session")
 def qti21_engine(pyslet_source):
-    """Scores an item: its XML and responses by name, to the score and the identifiers of what is told."""
+    """Score an item: its XML and responses by name, to the score and the identifiers of what is shown."""
     sys.path.insert(0, str(pyslet_source))
     variables, xml = (importlib.import_module(f"pyslet.qtiv2.{name}") for name in ("variables", "xml"))
 
@@ -96,7 +96,7 @@ def qti21_engine(pyslet_source):
 
 @pytest.fixture(scope="session")
 def gift_parser(fetched):
-    """Reads GIFT with gift-pegjs."""
+    """Read GIFT with gift-pegjs."""
     if not shutil.which("npm"):
         give_up(_NEED, "there is no npm")
     options = ["--ignore-scripts", "--no-audit", "--no-fund", "--silent", "gift-pegjs@1.0.2", "--prefix"]

@@ -1,11 +1,10 @@
 """A class that hands in the tiny lab, right, wrong or anything, and commands that grade it."""
 
 import json
-import subprocess
-import sys
 from copy import deepcopy
 from pathlib import Path
 
+from commands import run
 from tiny_lab import MEAN, NAME, TOTAL, answered, release
 
 from autograder.course import open_course
@@ -34,17 +33,6 @@ def lab(root):
     return Lab(open_course(root), NAME)
 
 
-def nbgrader(root: Path, *words: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [str(Path(sys.executable).with_name("nbgrader")), *words],
-        cwd=root,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-
-
 def note(root: Path, command: str, name: str = "") -> None:
-    done = nbgrader(root, *command.split())
-    (root / f"{name or command.split()[0]}.log").write_text(f"{done.returncode}\n{done.stdout}{done.stderr}")
+    done = run(root, "nbgrader", *command.split())
+    (root / f"{name or command.split()[0]}.log").write_text(f"{done.returncode}\n{done.stdout}")

@@ -115,7 +115,7 @@ needs_jail = pytest.mark.skipif(
 
 
 def need_root(reason: str) -> None:
-    """Nothing for root; otherwise the test is skipped, or fails where WORLDSIZE_REQUIRE names the sandbox."""
+    """Skip the test unless root runs it, or fail it where WORLDSIZE_REQUIRE names the sandbox."""
     if os.geteuid() != 0:
         give_up("sandbox", reason)
 

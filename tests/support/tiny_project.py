@@ -99,7 +99,7 @@ def apart(root: Path) -> str:
 
 
 def hand_in(folder: Path, source: str | None, root: Path) -> None:
-    """Puts a report, and a program if there is one, into a student's folder."""
+    """Put a report, and a program if there is one, into a student's folder."""
     folder.mkdir(parents=True)
     release = nbformat.read(root / "labs" / NAME / "report.ipynb", as_version=4)
     notebook = deepcopy(release)

@@ -12,7 +12,8 @@ from unittest.mock import Mock
 
 import nbformat
 import pytest
-from graded_course import grade_course, run
+from commands import run
+from graded_course import grade_course
 from nbgrader.coursedir import CourseDirectory
 from repository import ROOT
 from tiny_lab import NAME, needs_jail, once

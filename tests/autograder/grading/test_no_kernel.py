@@ -6,7 +6,8 @@ from copy import deepcopy
 
 import nbformat
 import pytest
-from graded_course import hand_in, run
+from commands import run_afresh as run
+from graded_course import hand_in
 from tiny_lab import MEAN, NAME, TOTAL, answered, make_course, needs_jail, release
 
 from autograder.grading.no_kernel import KERNEL

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from graded_course import run
+from commands import run, run_afresh
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange import ExchangeError
 from tiny_lab import need_root
@@ -90,7 +90,7 @@ def test_nbgrader_carries_a_project_there_and_back(tmp_path, secret):
         (root / "nbgrader_config.py").write_text(text + settings)
 
     def done(root: Path, *words: str) -> str:
-        ended = run(root, "nbgrader", *words)
+        ended = run_afresh(root, "nbgrader", *words)
         assert ended.returncode == 0, ended.stdout
         return ended.stdout
 
@@ -242,7 +242,7 @@ def test_zip_collect_takes_the_program_that_was_asked_for(tmp_path):
     with zipfile.ZipFile(archive / "all.zip", "w") as file:
         for name in ("ada_report.ipynb", f"ada_{PROGRAM}", "x/ada_library.py", "y/ada_library.py", "bob_report.ipynb"):
             file.writestr(name, "{}")
-    done = run(tmp_path, "nbgrader", "zip_collect", NAME)
+    done = run_afresh(tmp_path, "nbgrader", "zip_collect", NAME)
     assert done.returncode == 0, done.stdout
     assert collected(tmp_path, "ada") == {"report.ipynb", PROGRAM}
     assert collected(tmp_path, "bob") == {"report.ipynb"}

@@ -1,13 +1,12 @@
 """Whose word counts for when a submission was handed in, and what lateness costs."""
 
 import os
-import subprocess
-import sys
 import zipfile
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from commands import run
 from nbgrader.coursedir import CourseDirectory
 from tiny_lab import NAME, make_course
 from traitlets import TraitError
@@ -126,11 +125,9 @@ def course(tmp_path_factory):
 
 
 def nbgrader(root: Path, *words: str) -> str:
-    done = subprocess.run(
-        [Path(sys.executable).with_name("nbgrader"), *words], cwd=root, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    done = run(root, "nbgrader", *words)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 def test_nbgrader_collect_notes_the_exchanges_time(course):

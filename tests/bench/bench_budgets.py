@@ -1,0 +1,54 @@
+"""What a week and a lab cost in processor time, which is what CI's minutes are made of."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from figures import Figure, scaled
+from repository import ROOT
+
+from autograder.authoring.notebooks import find_sources
+from autograder.course import is_project
+from autograder.grading.verify import cases
+
+WEEK_CPU_S, JUDGING_CPU_S = 60, 5
+WEEK = """
+import sys, tempfile
+from pathlib import Path
+from executed import week_outputs
+week_outputs(Path(sys.argv[1]), Path(tempfile.mkdtemp()), "")
+"""
+JUDGINGS = """
+import sys
+from repository import ROOT
+from autograder.grading.verify import cases, try_case
+for _ in range(int(sys.argv[2])):
+    assert not try_case(ROOT, cases(ROOT, sys.argv[1])[0]).problems
+"""
+
+
+def budgets(scale: float) -> Iterator[Figure]:
+    """The processor time of every week from top to bottom, and of one judging of every lab's solution."""
+    sources = find_sources(ROOT)
+    for path in sources.weeks[: scaled(len(sources.weeks), scale)]:
+        took_s = _cpu_s(WEEK, str(path))
+        how = "processor time of all its processes"
+        yield Figure(f"{path.stem[:6]} unattended", took_s, "s", f"at most {WEEK_CPU_S}", took_s <= WEEK_CPU_S, how)
+    labs = [path.parent.name for path in sources.labs if not is_project(path.parent.name)]
+    for lab in labs[: scaled(len(labs), scale)]:
+        took_s = (_cpu_s(JUDGINGS, lab, "3") - _cpu_s(JUDGINGS, lab, "1")) / 2  # without what is imported once
+        how = f"processor time; {len(cases(ROOT, lab))} known answers"
+        yield Figure(f"judging {lab}", took_s, "s", f"at most {JUDGING_CPU_S}", took_s <= JUDGING_CPU_S, how)
+
+
+def _cpu_s(program: str, *args: str) -> float:
+    """Processor seconds of a Python program and of all that it started."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "support")}
+    subprocess.run([sys.executable, "-c", program, *args], cwd=ROOT, env=env, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
