@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and hashes of files that strangers wrote."""
+"""Files that appear whole or not at all, hashes of files that strangers wrote, and cells that no spreadsheet runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 
 MAX_BYTES = 20 << 20
+# what a spreadsheet takes for a formula, or for the start of one after it has skipped white space
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def put(path: Path, content: bytes) -> None:
@@ -44,3 +46,9 @@ def write_whole(path: Path, text: str) -> None:
     """Puts a file in its place whole, so that a run that is cut off leaves either the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     put(path, text.encode())
+
+
+def neutral(value: object) -> object:
+    """A value as a CSV cell that no spreadsheet takes for a formula."""
+    # an apostrophe is what spreadsheets themselves put before text that only looks like a formula
+    return f"'{value}" if isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA) else value

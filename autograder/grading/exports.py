@@ -26,8 +26,8 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.plugins import ExportPlugin
 from pydantic import BaseModel, ConfigDict
 
+from autograder.files import neutral
 from autograder.grading import audit_log
-from autograder.spreadsheets import neutral
 
 
 class Standing(StrEnum):

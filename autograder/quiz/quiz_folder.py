@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from autograder.files import neutral
 from autograder.quiz.atomic_folder import in_place_of
 from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.form_writers import Done, writers
@@ -21,7 +22,6 @@ from autograder.quiz.forms import Form, deal
 from autograder.quiz.forms_summary import summary_text
 from autograder.quiz.key import Key, key_of, printed
 from autograder.quiz.roster import Student
-from autograder.spreadsheets import neutral
 from worldsize.quiz import Question
 
 KEY, ANSWERS, SUMMARY = "key.json", "key.csv", "summary.txt"

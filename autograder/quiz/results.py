@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autograder.files import neutral
 from autograder.judging.report import format_points
 from autograder.quiz import page_html
 from autograder.quiz.atomic_folder import in_place_of
 from autograder.quiz.marked_forms import MarkedAnswer, MarkedForm
 from autograder.quiz.responses import Problem, Responses
 from autograder.quiz.statistics import EASY, FEWEST, HARD, LEVEL, VARIANTS_LEVEL, Item, items, overview
-from autograder.spreadsheets import neutral
 from worldsize.quiz import Marked
 from worldsize.quiz.marking import mark_answer
 from worldsize.quiz.variant import Gaps, Options
