@@ -18,7 +18,7 @@ def without_them(handler, page_config):
     return page_config
 
 
-# as an address and not as a file to run: so it is also in the address that is printed where no browser opens,
+# a URL and not a file to open: so it is also in the URL that is printed where no browser opens,
 # and the folder shown is the course's and not that of the file
 c.LabApp.default_url = "/lab/tree/weeks/week01_why_one_gpu_is_not_enough.ipynb"
 c.ServerApp.root_dir = os.path.dirname(os.path.abspath(__file__))

@@ -1,4 +1,4 @@
-"""So that plain `nbgrader ...` works at the root of the course; everything longer lives in autograder/."""
+"""What makes plain `nbgrader ...` work at the root of the course; everything longer lives in autograder/."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ c = get_config()  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 # nbgrader looks for alembic on the PATH, also when it was itself started by its full path
 os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
 
-# nbgrader's own, about objects that it adds to its session later; nothing that a user can act on
+# nbgrader's own warning, about objects that it adds to its session later; no user can act on it
 warnings.filterwarnings("ignore", message="Object of type <Submitted")
 
 nbgrader.install()
@@ -28,7 +28,7 @@ c.ClearSolutions.code_stub = {
 }
 c.ClearSolutions.text_stub = "*Replace this line with your answer.*"
 
-# the gradebook names no kernel, in which nbgrader could run a submission if the lines below were not read
+# the gradebook names no kernel: nbgrader could run a submission in it if the lines below were not read
 c.GenerateAssignment.preprocessors = [
     "nbgrader.preprocessors.IncludeHeaderFooter",
     "nbgrader.preprocessors.InstantiateTests",
@@ -45,7 +45,7 @@ c.GenerateAssignment.preprocessors = [
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 
-# grading: the judge decides, in place of a kernel that ran student code
+# grading: the judge decides, instead of a kernel that runs student code
 c.Autograde.pre_convert_hook = "autograder.nbgrader.prepare"
 c.Autograde.exporter_class = "autograder.nbgrader.SubmissionExporter"
 c.Autograde.autograde_preprocessors = [

@@ -16,7 +16,7 @@ from rich.table import Table
 from autograder.bench.commands import Engine
 from autograder.bench.commands import app as bench
 from autograder.quiz.commands import app as quizzes
-from autograder.terminal import console, errors, told
+from autograder.terminal import console, errors, exit_on_value_error
 
 if TYPE_CHECKING:
     from nbgrader.coursedir import CourseDirectory
@@ -56,7 +56,7 @@ def build(
     from autograder.authoring import notebooks as builder
     from autograder.course import find_root
 
-    with told():
+    with exit_on_value_error():
         root = find_root(Path.cwd())
         if check:
             _report_out_of_date(builder.out_of_date(root, names or ()))
@@ -93,7 +93,7 @@ def verify(
     from autograder.course import find_root, is_project
     from autograder.grading import verify as bank
 
-    with told():
+    with exit_on_value_error():
         root = find_root(Path.cwd())
     all_names = [path.parent.name for path in builder.find_sources(root).labs]
     names = labs or [name for name in all_names if not is_project(name)]
@@ -154,7 +154,7 @@ def grade(
     from autograder.grading.lab import Lab
     from autograder.grading.preprocessor import Grade
 
-    with told():
+    with exit_on_value_error():
         coursedir = open_course(find_root(Path.cwd()))
         if allow_untrusted:
             coursedir.config.Grade.allow_untrusted = True
@@ -192,7 +192,7 @@ def export(
     from autograder.course import find_root, open_course
     from autograder.grading import exports
 
-    with told():
+    with exit_on_value_error():
         root = find_root(Path.cwd())
         path = to or root / ("gradescope" if format == "gradescope" else f"grades-{format}.csv")
         names = dict(exports.renamed(text) for text in rename or ())
@@ -214,7 +214,7 @@ def audit(
     from autograder.course import find_root, open_course
     from autograder.grading import audit_log
 
-    with told():
+    with exit_on_value_error():
         coursedir = open_course(find_root(Path.cwd()))
     entries, problems = audit_log.read(Path(coursedir.root, audit_log.LOG))
     problems += audit_log.missing_entries(coursedir, entries)
@@ -236,7 +236,7 @@ def audit(
 
 
 def _replay(coursedir: CourseDirectory, entries: list[Entry], number: int) -> bool:
-    """Shows a grading done again beside what the log says of it; True when they are the same."""
+    """Show a repeated grading beside its entry in the log, and return whether they are the same."""
     from autograder.grading.replay import replay
 
     entry = next((entry for entry in entries if entry.number == number), None)

@@ -13,7 +13,7 @@ def open_course(root: Path) -> CourseDirectory:
     """The folders and the gradebook that nbgrader_config.py in `root` names."""
     app, here = NbGrader(), os.getcwd()
     try:
-        os.chdir(root)  # nbgrader reads its configuration from where it stands
+        os.chdir(root)  # nbgrader reads its configuration from the working directory
         app.initialize([])
     finally:
         os.chdir(here)
@@ -47,18 +47,18 @@ def programs_of(coursedir: CourseDirectory, names: dict[str, str]) -> dict[str, 
 
 
 def hidden(source: Path) -> Path:
-    """What decides over the submissions of an assignment: hidden checks, or the key of a quiz."""
+    """What decides the grades of an assignment: hidden checks, or the key of a quiz."""
     key = source / QUIZ_KEY
     return key if key.is_file() else source / "checks.py"
 
 
 def notebook_of(assignment: str) -> str:
-    """The name of the notebook that an assignment asks for, without its ending: that of a project is its report."""
+    """The name of the notebook that an assignment asks for, without its suffix: that of a project is its report."""
     return "report" if is_project(assignment) else assignment
 
 
 def is_project(assignment: str) -> bool:
-    """True for one whose speed is graded, so that two submissions must never share cores."""
+    """True where speed is graded, so that two submissions must never share cores."""
     return assignment.startswith("project")
 
 

@@ -185,7 +185,7 @@ def _program(name: str) -> str:
 
 
 def _run(command: list[str], cwd: Path, log: Path) -> None:
-    """Runs a command into a log; each submission's result is also shown, as soon as it is known."""
+    """Run a command into a log; also show each submission's result, as soon as it is known."""
     log.parent.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     process = subprocess.Popen(

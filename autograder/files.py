@@ -13,22 +13,22 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def put(path: Path, content: bytes) -> None:
-    """Puts a file in its place whole, so that a run that is cut off leaves either the old one or the new one."""
+    """Put a file in its place whole, so that a run that is cut off leaves either the old one or the new one."""
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         try:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
             os.replace(file.name, path)
-        except BaseException:  # a full disk is not to be filled with halves
+        except BaseException:  # a full disk must not collect partial files
             os.unlink(file.name)
             raise
 
 
 def file_sha256(path: Path) -> str | None:
-    """The hash of a plain file, of one that nobody will read that of its size and beginning, None of anything else.
+    """The hash of a plain file, or of its size and beginning if it is too large to be read; None for anything else.
 
-    None also of a file that may not be read: reading it later is the fault of that submission, not of the whole class.
+    None also for a file that may not be read: reading it later is the fault of that submission, not of the whole class.
     """
     try:
         if path.is_symlink() or not path.is_file():
@@ -43,7 +43,7 @@ def file_sha256(path: Path) -> str | None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Puts a file in its place whole, so that a run that is cut off leaves either the old one or the new one."""
+    """Put a file in its place whole, so that a run that is cut off leaves either the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     put(path, text.encode())
 

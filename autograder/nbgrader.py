@@ -56,7 +56,7 @@ def __dir__() -> list[str]:
 
 
 def install() -> None:
-    """Make nbgrader's own commands keep the course's rules where they have no setting for it.
+    """Make nbgrader's own commands keep the course's rules where they have no setting for them.
 
     Lateness is then measured by the collectors' record, the formgrader shows no student text that can run, and a quiz
     is marked by its key.

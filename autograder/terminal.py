@@ -1,4 +1,4 @@
-"""What commands say to the person at the keyboard, and how they end when that person can mend something."""
+"""The consoles that commands print to, and how commands end on a mistake that the user can fix."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ errors = Console(stderr=True, highlight=False)
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Ends the command with a sentence where its block finds something that the person at the keyboard can mend."""
+def exit_on_value_error() -> Iterator[None]:
+    """End the command with the message of a ValueError, which names a mistake that the user can fix."""
     try:
         yield
     except ValueError as error:

@@ -18,7 +18,7 @@ SCORE = re.compile(r"(\d+(?:\.\d+)?)(?: to (\d+(?:\.\d+)?))?")
 class Answer:
     """One known answer: the student cells that differ from the solution, and what grading it must give.
 
-    Where a part of the points is for speed, a slow answer gets `score` to `most_score`, by the machine.
+    Where a part of the points is for speed, a slow answer gets `score` to `most_score`, depending on the machine.
     """
 
     name: str
@@ -87,7 +87,7 @@ def _header(script: Script) -> tuple[float | None, float | None, list[str], list
 
 
 def _about(script: Script) -> str:
-    """The comment above the first cell, less the header, or else the comment that begins the first cell."""
+    """The comment above the first cell, without the header, or otherwise the comment that begins the first cell."""
     first_cell = script.cells[0].source.split("\n") if script.cells else []
     for lines in (script.preamble, first_cell):
         comments = []

@@ -69,7 +69,7 @@ def build(root: Path, names: Sequence[str] = ()) -> dict[Path, bool]:
 
 
 def out_of_date(root: Path, names: Sequence[str] = ()) -> list[Path]:
-    """The built files, relative to `root`, that a fresh build would write otherwise or not at all."""
+    """The built files, relative to `root`, that a fresh build would write differently or not at all."""
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder).resolve()
         built = build_fresh(root, fresh, names)
@@ -176,7 +176,7 @@ def _same(left: Path, right: Path) -> bool:
 
 
 class _Messages(logging.Handler):
-    """Keeps what nbgrader complains about, to be shown only when it fails."""
+    """A log handler that keeps nbgrader's errors, to be shown only when it fails."""
 
     def __init__(self):
         super().__init__(logging.ERROR)

@@ -1,6 +1,6 @@
 """What an assignment consists of: a notebook, and programs beside it, released without solutions and read strictly.
 
-A program is authored as the notebooks are, in cells with titles, so that a known answer can replace any of them.
+A program is authored like the notebooks, in cells with titles, so that a known answer can replace any of them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def released(path: Path) -> str:
 
 
 def titles(path: Path) -> list[str]:
-    """The cells of a program that students write."""
+    """The titles of the cells of a program that students write."""
     return [cell.title for cell in parse(path).cells if cell.is_solution]
 
 
@@ -67,7 +67,7 @@ def _without_solutions(source: str) -> str:
 
 
 class ReleasePrograms(NbGraderPreprocessor):
-    """Puts an assignment's programs, without solutions, beside the notebook that is released."""
+    """A preprocessor that puts an assignment's programs, without solutions, beside the released notebook."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         for path in authored(Path(resources["metadata"]["path"])):

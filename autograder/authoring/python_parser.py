@@ -13,7 +13,7 @@ def parse(source: str) -> ast.Module:
     parse at once, one may get a SystemError for source that is right.
 
     Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: as ast.parse.
+        SyntaxError, ValueError, RecursionError, MemoryError: as for ast.parse.
     """
     with _TURN:
         return ast.parse(source)

@@ -109,7 +109,7 @@ def split_solution(source: str) -> tuple[list[str], list[str]]:
 
 
 def split_regions(source: str) -> Iterator[tuple[str, bool, bool]]:
-    """Every line but the markers: its text, whether it is a solution's, and whether it is the first line of one."""
+    """Every line except the markers: its text, whether it is a solution's, and whether it is the first line of one."""
     inside = is_first = False
     for line in source.split("\n"):
         if marker := _marker(line):
@@ -120,7 +120,7 @@ def split_regions(source: str) -> Iterator[tuple[str, bool, bool]]:
 
 
 def without_markers(source: str) -> str:
-    """The source with its solution, less the marker lines."""
+    """The source with its solution, without the marker lines."""
     return "\n".join(line for line in source.split("\n") if not _marker(line))
 
 
@@ -306,7 +306,7 @@ def _as_given(source: str) -> str:
         marker = _marker(line)
         if marker:
             inside = marker == "BEGIN"
-        # one line for one, so that an error keeps its line
+        # line for line, so that an error keeps its line number
         lines.append(re.sub(r"\S.*", "..." if marker == "BEGIN" else "", line) if marker or inside else line)
     return "\n".join(lines)
 
@@ -320,7 +320,7 @@ def _syntax_error(source: str) -> SyntaxError | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
-            # IPython would drop blank lines at the top, and so shift the line of an error: it never sees any
+            # IPython would drop blank lines at the top, and so shift the line of an error, so it never sees any
             code = TransformerManager().transform_cell(f"#\n{source}")
             compile(code, "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except SyntaxError as error:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from typer.core import TyperGroup
 
-from autograder.terminal import console, errors, told
+from autograder.terminal import console, errors, exit_on_value_error
 
 if TYPE_CHECKING:
     from autograder.bench.batch import Batch, Outcome
@@ -86,7 +86,7 @@ def run(
     from worldsize.bench import Task
     from worldsize.images import cifar10_files
 
-    with told():
+    with exit_on_value_error():
         task = Task(num_steps=steps, batch_size=batch, width=width, images=images)
         if images == "cifar10" and engine is Engine.LOCAL:
             cifar10_files()  # told now, and not once for every timing
@@ -98,7 +98,7 @@ def run(
     if what.endswith(".py") or "/" in what:
         _run_here(Path(what), out, settings)
         return
-    with told():
+    with exit_on_value_error():
         class_ = _batch(what, submissions, out, settings, grade, allow_untrusted)
         names = class_.lab.named(students or ())
         place = _place(engine, num_gpus)
@@ -135,7 +135,7 @@ def leaderboard(
     from autograder.bench.batch import read_batch
     from autograder.bench.leaderboard import page
 
-    with told():
+    with exit_on_value_error():
         results = read_batch(folder)
         if not results:
             raise ValueError(f"{folder} holds no result: nothing fits {folder}/STUDENT/result.json.")
@@ -185,7 +185,7 @@ def _run_here(path: Path, out: Path | None, settings: Settings) -> None:
     from autograder.files import write_whole
     from worldsize.bench import ScriptHere, measure, sha256_of
 
-    with told():
+    with exit_on_value_error():
         program = ScriptHere(path)
     errors.print(f"{path} runs as you, without a sandbox: measure only what you would run yourself.", soft_wrap=True)
     to = out or OUT / f"{path.stem}.json"

@@ -1,1 +1,1 @@
-"""Hidden checks against a student's code in the sandbox, and what came of them."""
+"""Hidden checks run against a student's code in the sandbox, and their results."""

@@ -19,7 +19,7 @@ class Check:
 
 
 class PartlyHeld(CheckFailed):
-    """A check of which a part holds: it gives this share of its points, above 0 and below 1, and is told like another.
+    """A check that holds in part: it earns this share of its points, above 0 and below 1; it is reported like another.
 
     Checks that need it are tried.
     """

@@ -1,6 +1,6 @@
 """How a run of student code ended when it gave no values: the outcome, and the words for the student.
 
-What a rank says of its own end may be forged; every such outcome gives nothing.
+What a rank says of its own end may be forged; no such outcome earns points.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from worldsize.launch.protocol.source import is_cell, quote
 from worldsize.launch.reports.result import End
 from worldsize.launch.reports.text import describe_hang
 
-PROGRAMS = "/tmp/home/program"  # where a program that was handed in stands in its sandbox
+PROGRAMS = "/tmp/home/program"  # where a submitted program lies in its sandbox
 
 # what Python, torch and the C library say when an allocation, or a write, is refused
 _NO_MEMORY = ("MemoryError", "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc")
@@ -26,9 +26,9 @@ _NO_SPACE = ("No space left on device", "File too large", "Disk quota exceeded",
 
 
 class StudentFailed(Exception):
-    """The student's code did not come back with values; `outcome` says how, the text says why.
+    """A run of the student's code that returned no values; `outcome` says how it ended, the text says why.
 
-    `may_be_external` where another process of the machine may have caused it, by taking its time or its memory.
+    `may_be_external` is True where another process of the machine may have caused it, by taking its time or its memory.
     """
 
     def __init__(self, outcome: Outcome, message: str, may_be_external: bool = False) -> None:
@@ -38,7 +38,7 @@ class StudentFailed(Exception):
 
 
 def of_failure(error: RankFailed) -> StudentFailed:
-    """The first culprit's words and its lines in the student's own cells; never a line of the checks."""
+    """The first culprit's error and its lines in the student's own cells; never a line of the checks."""
     culprit = error.failures[0]
     lines = [line for line in culprit.lines if is_cell(line.filename) or os.path.dirname(line.filename) == PROGRAMS]
     words = "\n".join([f"Rank {culprit.rank}: {culprit.headline}", *quote(lines)])
@@ -46,14 +46,14 @@ def of_failure(error: RankFailed) -> StudentFailed:
 
 
 def of_timeout(error: RunTimeout) -> StudentFailed:
-    """Who waits for whom, and where each rank stood in the student's own cells."""
+    """Which rank waits for which, and where each one stood in the student's own cells."""
     outcome = Outcome.HUNG if any(one.waits_in for one in error.standings) else Outcome.TIME_LIMIT
     hang = describe_hang([one.in_cells for one in error.standings], error.ending.reason)
     return StudentFailed(outcome, hang, _is_stalled(error))
 
 
 def describe(error: RunError) -> dict[str, Any]:
-    """A run's failure as data, for runs that are launched inside a sandbox; it travels there without this file."""
+    """A run's failure as data, for runs launched inside a sandbox, to which this function is sent without its file."""
     if isinstance(error, RunTimeout):
         hang = describe_hang([one.in_cells for one in error.standings], error.ending.reason)
         waits = any(one.waits_in for one in error.standings)
@@ -66,7 +66,7 @@ def describe(error: RunError) -> dict[str, Any]:
 
 
 def raise_described(described: dict[str, Any]) -> None:
-    """Raise StudentFailed, as for the same run outside, where a failure is described."""
+    """Raise StudentFailed where a failure is described, as for the same run outside."""
     may_be_external = described.get("may_be_external") is True
     if "failures" in described:
         failures = [Failure.from_fields(int(rank), fields) for rank, fields in json.loads(described["failures"])]
@@ -80,12 +80,12 @@ def raise_described(described: dict[str, Any]) -> None:
 
 
 def _is_stalled(error: RunTimeout) -> bool:
-    """True where nothing moved for too long, which a busy machine may cause as well."""
+    """True where there was no progress for too long, which a busy machine may cause as well."""
     return error.ending.end is End.STALLED
 
 
 def _was_killed(failure: Failure) -> bool:
-    """True for what the kernel does to a process when memory is short; a rank cannot claim it."""
+    """True for the signal that the kernel sends when memory is short; a rank cannot forge it."""
     return failure.cause is Cause.SIGNAL and failure.kind == signal.SIGKILL.name
 
 

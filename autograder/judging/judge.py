@@ -1,6 +1,6 @@
 """The judge: a process that runs a lab's hidden checks against a student in a sandbox, and never imports student code.
 
-`judge(...)` has it forked and returns its report; `main` is what runs in it.
+`judge(...)` has it forked and returns its report; `main` runs in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autograder.sandbox import Tier, gpus, obstacle, zygote
 from worldsize.check import CheckFailed, Drawn
 
 _PYTEST_ENV = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
-# a judge cannot keep what rewriting assertions costs, and checks do not assert: they raise CheckFailed
+# a judge cannot cache rewritten assertions, and checks do not assert: they raise CheckFailed
 _OPTIONS = [
     "-q",
     "--noconftest",
@@ -46,7 +46,7 @@ _MAX_PICTURES_BYTES = 400_000  # of one submission: a page of feedback stays bel
 
 
 class Request(BaseModel):
-    """What a judge is asked: the checks and the student's code, what it may use, and what inputs are drawn from."""
+    """A request to a judge: the checks and the student's code, what it may use, and what inputs are drawn from."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -82,11 +82,11 @@ def judge(
     `preload` names modules that the lab itself imports. `call_s` bounds one run of student code and `total_s` all of
     them, in seconds. Inputs are drawn from `seed`, a fresh and secret one by default. `programs` are the sources of
     files that the student handed in beside the notebook, by name, and `references` our own solutions to them. `granted`
-    are the GPUs that the sandbox shows, named as in CUDA_VISIBLE_DEVICES. Checks are tried that `only`
-    names, by default all.
+    are the GPUs that the sandbox shows, named as in CUDA_VISIBLE_DEVICES. `only` names the checks to try, by default
+    all.
 
     Raises:
-        RuntimeError: the judge itself broke, or did not come to an end; nothing is known about the submission.
+        RuntimeError: the judge itself broke, or did not finish; nothing is known about the submission.
     """
     with tempfile.TemporaryDirectory(prefix="judge-", dir=zygote.shared(preload).scratch) as folder:
         path, report = Path(folder, "request.json"), Path(folder, "report.json")
@@ -111,10 +111,10 @@ def judge(
 
 
 def _run_judge(request: Path, report: Path, preload: Sequence[str], granted: Sequence[str], timeout_s: float) -> str:
-    """What a judge in a process of its own printed while it judged.
+    """The output of a judge in a process of its own.
 
     Raises:
-        RuntimeError: it did not come to an end, or there was no room for it.
+        RuntimeError: it did not finish, or there was no room for it.
     """
     with tempfile.TemporaryFile() as output:
         env = {**environment(granted), **_PYTEST_ENV}
@@ -134,16 +134,16 @@ def _run_judge(request: Path, report: Path, preload: Sequence[str], granted: Seq
 
 
 def environment(granted: Sequence[str]) -> dict[str, str]:
-    """The environment of a process that judges or measures: it counts the GPUs that its jail shows, and no others."""
+    """The environment of a process that judges or measures: it sees the GPUs that its jail shows, and no others."""
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(granted), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return {**os.environ, **visible, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def refuse_weak_walls(tier: Tier, is_allowed: bool) -> None:
-    """Nothing where student code may run.
+    """Raise SystemExit unless student code may run behind these walls.
 
     Raises:
-        SystemExit: this machine has no walls that would do, and nobody has allowed it without.
+        SystemExit: they are too weak for a final grade, and nobody has allowed that.
     """
     if not (tier.is_trusted or is_allowed):
         raise SystemExit(
@@ -189,17 +189,17 @@ def main(request_path: str, report_path: str) -> None:
 
 
 def _rooted(checks: Path) -> list[str]:
-    """The file as all that pytest sees: otherwise it would list every folder above."""
+    """The arguments that show pytest this file alone: otherwise it would list every folder above."""
     return [f"--rootdir={checks.parent}", str(checks)]
 
 
 class _Session:
-    """A pytest plugin: gives checks their fixtures and notes how each one ended."""
+    """A pytest plugin that gives checks their fixtures and records how each one ended."""
 
     def __init__(self, student: Any, seed: int, only: Collection[str] | None) -> None:
         self._student, self._seed, self._only = student, seed, only
         self._left_bytes = _MAX_PICTURES_BYTES
-        self._causes: dict[str, CheckResult] = {}  # of a check that did not hold, the one to mend first
+        self._causes: dict[str, CheckResult] = {}  # for a check that did not hold, the one to mend first
         self.results: list[CheckResult] = []
 
     @pytest.fixture
@@ -257,7 +257,7 @@ def _result(item: pytest.Item, call: pytest.CallInfo) -> CheckResult:
         promise=promise,
         points=check.points,
         outcome=outcome,
-        message=_tame(message),
+        message=_storable(message),
         share=error.share if isinstance(error, PartlyHeld) else None,
         may_be_external=getattr(error, "may_be_external", False),
     )
@@ -267,16 +267,16 @@ def _draw(picture: Callable[[], Drawn], limit_bytes: int) -> tuple[Drawing | Non
     """The picture of a failure, or None and a sentence that says why there is none."""
     try:
         drawn = picture()
-        png, alt = drawn.png(), _tame(drawn.alt)
-    except Exception:  # it draws what a student's code gave: that it cannot be drawn is no fault of the grader
+        png, alt = drawn.png(), _storable(drawn.alt)
+    except Exception:  # it draws what a student's code returned: if that fails, the grader is not at fault
         return None, "\n(This could not be drawn.)"
     if len(png) > limit_bytes:
         return None, f"\n(The picture is left out: it has {len(png) // 1000} kB, {limit_bytes // 1000} were left.)"
     return Drawing(png=base64.b64encode(png).decode(), alt=alt), ""
 
 
-def _tame(message: str) -> str:
-    """The message cut to a length that people read, without what no file can hold: a student may have written it."""
+def _storable(message: str) -> str:
+    """The message cut to a readable length, without what no file can hold: a student may have written it."""
     text = message.encode(errors="replace").decode()
     return text if len(text) <= _MAX_MESSAGE_CHARS else text[:_MAX_MESSAGE_CHARS] + " ..."
 

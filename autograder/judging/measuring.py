@@ -1,4 +1,4 @@
-"""A program that was handed in, measured in its sandbox by a process that was forked for that and does nothing else."""
+"""A submitted program, measured in its sandbox by a process that is forked for nothing else."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Job(BaseModel):
 
 
 class Request(BaseModel):
-    """What the process that measures is asked: a job, where timings are kept, and the GPUs that are granted."""
+    """A request to the process that measures: a job, where timings are kept, and the GPUs that are granted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -65,23 +65,23 @@ class Request(BaseModel):
 
 
 class Progress(BaseModel):
-    """One timing more is there, the `done`-th of `total`."""
+    """One more timing, the `done`-th of `total`."""
 
     done: int
     total: int
 
 
 class Measured(BaseModel):
-    """A measurement that came to its end, and which walls stood round the program."""
+    """A finished measurement, and which walls stood around the program."""
 
     tier: str
     result: Result
 
 
 def measured(job: Job, journal: Path, granted: Sequence[str] = ()) -> Iterator[Progress | Measured]:
-    """Word of each timing as it comes, and the measurement at last; a fork of this process's stem takes it.
+    """The progress after each timing, and at last the measurement, taken by a fork of this process's zygote.
 
-    Timings are kept in `journal`, and taken from it.
+    Timings are kept in `journal`, and those already in it are not taken again.
 
     Raises:
         RuntimeError: the harness itself broke; nothing is known about the program.
@@ -101,7 +101,7 @@ def measured(job: Job, journal: Path, granted: Sequence[str] = ()) -> Iterator[P
 
 
 def _lines_of(job: Job, request: Path, outcome: Path, granted: Sequence[str]) -> Iterator[str]:
-    """What the process that measures prints, until it ends."""
+    """The lines that the process that measures prints, until it ends."""
     ours, theirs = os.pipe()
     try:
         words = [str(request), str(outcome)]
@@ -128,7 +128,7 @@ def _lines_of(job: Job, request: Path, outcome: Path, granted: Sequence[str]) ->
 
 
 def main(request_path: str, outcome_path: str) -> None:
-    """Measures the program that the request names; prints a line for each timing and writes the outcome."""
+    """Measure the program that the request names; print a line for each timing and write the outcome."""
     from autograder.judging.student import Student
 
     request = Request.model_validate_json(Path(request_path).read_bytes())
@@ -139,7 +139,7 @@ def main(request_path: str, outcome_path: str) -> None:
         if (num_seen := student.num_gpus) != len(request.granted):
             raise RuntimeError(f"{len(request.granted)} GPUs were granted, and the sandbox sees {num_seen} of them")
         result = measure(
-            _Patient(student.program(PROGRAM)),
+            _WithFailureLimit(student.program(PROGRAM)),
             job.program_sha256,
             settings.task,
             settings.world_sizes,
@@ -154,7 +154,7 @@ def main(request_path: str, outcome_path: str) -> None:
     Path(outcome_path).write_text(Measured(tier=str(student.tier), result=result).model_dump_json())
 
 
-class _Patient:
+class _WithFailureLimit:
     """A program that is given up once it has failed too often."""
 
     def __init__(self, program: Program) -> None:
@@ -178,7 +178,7 @@ class _Patient:
 
 
 def first_failure(timings: Sequence[Timing]) -> str:
-    """What the first timing that failed says, in a line; empty when none did."""
+    """The message of the first timing that failed, in one line; empty when none did."""
     failed = next((one for one in timings if one.failure), None)
     if failed is None:
         return ""

@@ -1,7 +1,7 @@
-"""A program that was handed in, as hidden checks see it: started in the sandbox, fed and timed from outside.
+"""A submitted program, as hidden checks see it: started in the sandbox, fed and timed from outside.
 
-What it prints, writes and returns may be forged. Who took which samples when, and what came back as weights, is the
-sample server's word.
+What it prints, writes and returns may be forged. The sample server itself records which rank took which samples when,
+and which weights came back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SubmittedProgram:
         self.errors = (StudentFailed, Incomplete)
 
     def play(self, spec: TrainingSpec, address: str) -> TrainingResult:
-        """As of `Program`.
+        """The same as `Program.play`.
 
         Raises:
             StudentFailed: a rank raised, died or hung, or time is used up.
@@ -59,23 +59,23 @@ class SubmittedProgram:
         )
 
     def torchrun(self, spec: TrainingSpec, address: str, restart_policy: RestartPolicy) -> TrainingResult:
-        """As of `Program`.
+        """The same as `Program.torchrun`.
 
         Raises:
-            StudentFailed: as of `play`; also when it did not come back from a failure.
+            StudentFailed: as for `play`; also when it did not recover from a failure.
         """
         env = {ADDRESS: address, "OMP_NUM_THREADS": str(self._num_threads), FORK_RANKS: "1"}
         limit_s = self._limit_s() - _ENDS_S
         run = self._launch(_under_agent, PROGRAMS, self._source, spec, restart_policy, limit_s, env, world_size=1)
-        told = run.values[0] if isinstance(run.values[0], dict) else {}  # whatever comes may be forged
-        raise_described(told)
-        if not isinstance(told.get("printed"), str):
+        returned = run.values[0] if isinstance(run.values[0], dict) else {}  # all of it may be forged
+        raise_described(returned)
+        if not isinstance(returned.get("printed"), str):
             raise StudentFailed(Outcome.CRASHED, "The program's run under torchrun gave nothing back.")
-        return TrainingResult(read_lines(told["printed"]), Timeline(), int(told.get("restarts", 0)), "torchrun")
+        return TrainingResult(read_lines(returned["printed"]), Timeline(), int(returned.get("restarts", 0)), "torchrun")
 
 
 def _write(folder: str, source: str) -> str:
-    """The path of the program, written; runs inside the sandbox."""
+    """Write the program, inside the sandbox, and return its path."""
     import os
 
     os.makedirs(folder, exist_ok=True)
@@ -88,7 +88,7 @@ def _write(folder: str, source: str) -> str:
 
 
 def _play(folder: str, source: str, num_threads: int, args: list[str]) -> None:
-    """Runs inside the sandbox, on a rank that has joined."""
+    """Run the program inside the sandbox, on a rank that has joined."""
     from worldsize.bench.program import play_on
 
     play_on(num_threads, _write(folder, source), *args)
@@ -97,7 +97,7 @@ def _play(folder: str, source: str, num_threads: int, args: list[str]) -> None:
 def _under_agent(
     folder: str, source: str, spec: TrainingSpec, restart_policy: RestartPolicy, limit_s: float, env: dict[str, str]
 ) -> dict[str, Any]:
-    """Runs inside the sandbox, as the one who calls torchrun there, and runs none of the program's code itself."""
+    """Call torchrun inside the sandbox, from a process that runs none of the program's code itself."""
     import contextlib
     import os
     import signal
@@ -107,7 +107,7 @@ def _under_agent(
 
     def end_all() -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)  # all but this process and the jail's first: nothing of the job lives on
+            os.kill(-1, signal.SIGKILL)  # all except this process and the jail's first: nothing of the job lives on
 
     os.makedirs(os.path.join(folder, "checkpoints"), exist_ok=True)
     path = _write(folder, source)

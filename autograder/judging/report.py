@@ -1,4 +1,4 @@
-"""What the judge says of a submission, as data."""
+"""The judge's report on a submission, as data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict, Field
 
 RECORD = "worldsize"  # metadata of a graded notebook: the report, or why the file is malformed
-NO_CODE = "no code was run"  # the tier of a report for which none had to be
+NO_CODE = "no code was run"  # the tier of a report for which none had to be run
 
 
 class Outcome(StrEnum):
@@ -30,7 +30,7 @@ class Outcome(StrEnum):
 
     @property
     def holds(self) -> bool:
-        """True when what builds on the check can be tried."""
+        """True when the checks that need it can be tried."""
         return self in (Outcome.PASSED, Outcome.PARTLY)
 
     @property
@@ -53,7 +53,7 @@ _SENTENCES = {
     Outcome.FORBIDDEN: "The code called an operation that this task is to be solved without.",
     Outcome.SKIPPED: "Not tried, because a check that it builds on did not hold.",
     Outcome.MALFORMED: "The file could not be read as a notebook of this assignment.",
-    Outcome.FAULT: "The grader broke, not you. Your instructor has been told; no points were taken.",
+    Outcome.FAULT: "The grader broke, not you. Your instructor has been notified; no points were taken.",
 }
 
 
@@ -85,7 +85,7 @@ class CheckResult(BaseModel):
 
     @property
     def earned(self) -> float:
-        """The points that it gives."""
+        """The points that it earns."""
         if self.outcome is Outcome.PARTLY:
             return self.points * (self.share or 0)
         return self.points if self.outcome is Outcome.PASSED else 0.0
@@ -113,7 +113,7 @@ class Report(BaseModel):
 
     @property
     def max_score(self) -> float:
-        """The points that could be had."""
+        """The points that could be earned."""
         return sum(check.points for check in self.checks)
 
     @property

@@ -1,4 +1,4 @@
-"""The student's code as hidden checks see it: a function to run on ranks in the sandbox, and what it gave back."""
+"""The student's code as hidden checks see it: a function to run on ranks in the sandbox, and what it returned."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.runner import launch
 
-_AFTER_A_HANG_S = 5.0  # what a call may take once one has hung: the code is known not to end by itself
+_AFTER_A_HANG_S = 5.0  # the limit of a call once one has hung: the code is known not to end by itself
 _QUOTA = Quota(value_bytes=64 << 20, printed_bytes=64 << 20)  # of each rank; the judge holds a value three times
 _AGENT_ENDS = 0.2  # of the limit: what torchrun's agent may take to end its ranks, within it
-_CARRIED = (__name__, "autograder.judging.program", "autograder.judging.failures")
+_PICKLED_BY_VALUE = (__name__, "autograder.judging.program", "autograder.judging.failures")
 _USED_UP = "The time for this submission was used up by the checks before this one."
 
 
 class Student:
-    """One submission in a sandbox of its own. Only data comes out of it, and whatever comes may be forged."""
+    """One submission in a sandbox of its own. Only data comes out of it, all of which may be forged."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Student:
             os.chmod(self._shown, 0o711)  # a jail has a user of its own
         self._sandbox = self._open()
         self.tier = self._sandbox.tier
-        if programs and self.tier.is_jail and not self.tier.namespaces:  # Landlock alone lets nobody call its socket
+        if programs and self.tier.is_jail and not self.tier.namespaces:  # Landlock alone lets no rank use its socket
             self.close()
             raise RuntimeError(
                 f"these walls ({self.tier}) keep a program from the samples that it is handed: grade projects on a "
@@ -74,19 +74,21 @@ class Student:
     def torchrun(
         self, on_rank: Callable[..., Any], *args: Any, world_size: int, each: Sequence[Sequence[Any]] | None = None
     ) -> list[Any]:
-        """The same under torch's own elastic agent, in the sandbox too; some seconds slower.
+        """The same under torch's own elastic agent, also in the sandbox; some seconds slower.
 
         Raises:
-            StudentFailed: as of `run`.
+            StudentFailed: as for `run`.
         """
         limit_s = self._limit_s() * (1 - _AGENT_ENDS)
-        _carry(on_rank)
-        (told,) = self._launch(_under_agent, self._cells, on_rank, args, each, world_size, limit_s, world_size=1).values
-        told = told if isinstance(told, dict) else {}  # whatever comes may be forged
-        if "hang" in told:
+        _pickle_by_value(on_rank)
+        (returned,) = self._launch(
+            _under_agent, self._cells, on_rank, args, each, world_size, limit_s, world_size=1
+        ).values
+        returned = returned if isinstance(returned, dict) else {}  # all of it may be forged
+        if "hang" in returned:
             self._call_s = min(self._call_s, _AFTER_A_HANG_S)
-        failures.raise_described(told)
-        return list(told["values"])
+        failures.raise_described(returned)
+        return list(returned["values"])
 
     def emulated(
         self,
@@ -101,10 +103,10 @@ class Student:
     ) -> Run:
         """The same on an emulated cluster: the `values`, and the `timeline` of what went over the wire.
 
-        Operations, their bytes, peers and order are the conductor's word, and only operations in `allow` take place.
-        When a rank worked, and what it waited for, is its own word. What ranks hand each other past the wire is not on
-        the timeline: compare `timeline.bytes_sent(rank)` with what the algorithm must send, and let one more run have a
-        `SilentError` of `worldsize.faults` in it, which shows in the result where the data went over the wire.
+        The conductor itself sees operations, their bytes, peers and order, and carries out only operations in `allow`.
+        When a rank worked, and what it waited for, is what the rank itself reports. What ranks pass to each other off
+        the wire is not on the timeline: compare `timeline.bytes_sent(rank)` with what the algorithm must send, and add
+        a run with a `SilentError` of `worldsize.faults`, which shows in the result where the data went over the wire.
 
         Raises:
             StudentFailed: a rank raised, died or hung, used another operation, or time is used up.
@@ -114,12 +116,12 @@ class Student:
 
     @property
     def num_gpus(self) -> int:
-        """How many GPUs are seen inside."""
+        """The number of GPUs visible inside."""
         self._sandbox.forkserver.wait_until_warm()
         return self._sandbox.forkserver.num_gpus
 
     def program(self, name: str) -> SubmittedProgram:
-        """The program of that name that was handed in."""
+        """The submitted program of that name."""
         return SubmittedProgram(self._programs[name], self._shown, self._launch, self._limit_s)
 
     def reference(self, name: str) -> SubmittedProgram:
@@ -127,7 +129,7 @@ class Student:
         return SubmittedProgram(self._references[name], self._shown, self._launch, self._limit_s)
 
     def _on_ranks(self, on_rank: Callable[..., Any], *args: Any, **options: Any) -> Run:
-        _carry(on_rank)
+        _pickle_by_value(on_rank)
         return self._launch(_call_on_rank, self._cells, on_rank, *args, **options)
 
     def _limit_s(self, taken_s: float = 0.0) -> float:
@@ -138,9 +140,9 @@ class Student:
 
     def _launch(self, function: Callable[..., Any], *args: Any, **options: Any) -> Run:
         limit_s, start_s = self._limit_s(), time.monotonic()
-        _carry(function)
+        _pickle_by_value(function)
         try:
-            self._reopen_if_dead()  # in the student's time, whose code has ended the one before
+            self._reopen_if_dead()  # in the time of the student, whose code has ended the last one
             limit_s = self._limit_s(time.monotonic() - start_s)
             server = self._sandbox.forkserver
             return launch(
@@ -150,14 +152,14 @@ class Student:
             raise failures.of_failure(error) from None
         except RunTimeout as error:
             self._call_s = min(self._call_s, _AFTER_A_HANG_S)
-            self._sandbox.close()  # what hangs may also withstand a sweep
+            self._sandbox.close()  # code that hangs may also survive a sweep
             raise failures.of_timeout(error) from None
         finally:
             self._left_s -= time.monotonic() - start_s
             self._sandbox.sweep()
 
     def close(self) -> None:
-        """Ends the sandbox and everything in it."""
+        """End the sandbox and everything in it."""
         self._sandbox.close()
         if self._shown:
             shutil.rmtree(self._shown, ignore_errors=True)
@@ -172,14 +174,14 @@ class Student:
         self._sandbox.forkserver.wait_until_warm()
 
 
-def _carry(function: Callable[..., Any]) -> None:
-    """Sees to it that a function of a lab's checks, and of these files, travels whole: the sandbox has none of them."""
-    for name in (function.__module__, *_CARRIED):
+def _pickle_by_value(function: Callable[..., Any]) -> None:
+    """Have functions of a lab's checks, and of these files, pickled by value: the sandbox has none of the files."""
+    for name in (function.__module__, *_PICKLED_BY_VALUE):
         cloudpickle.register_pickle_by_value(sys.modules[name])
 
 
 class _StudentModule(ModuleType):
-    """The names that the student's cells define; a cell that did not run says so when its name is asked for."""
+    """The names that the student's cells define; that of a cell that failed raises the cell's error."""
 
     def __init__(self) -> None:
         super().__init__("student")
@@ -194,7 +196,7 @@ class _StudentModule(ModuleType):
 
 
 def _call_on_rank(cells: list[tuple[str, str]], on_rank: Callable[..., Any], *args: Any) -> Any:
-    """Runs inside the sandbox, on a rank."""
+    """Run the student's cells and then `on_rank`, on a rank inside the sandbox."""
     import sys
 
     from worldsize.launch.protocol.source import remember_sources
@@ -219,7 +221,7 @@ def _under_agent(
     world_size: int,
     limit_s: float,
 ) -> dict[str, Any]:
-    """Runs inside the sandbox, as the one who calls torchrun there: the ranks' values, or why there are none."""
+    """Call torchrun inside the sandbox, and return the ranks' values, or why there are none."""
     from worldsize.launch import RunError
     from worldsize.launch.launcher.spec import Spec
     from worldsize.launch.runner import launch

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from autograder.terminal import console, errors, told
+from autograder.terminal import console, errors, exit_on_value_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,7 @@ def make(
         "count": count,
         "minutes": minutes,
     }
-    with told():
+    with exit_on_value_error():
         refuse_to_destroy(out, force)  # before a secret is created
         folder = bank or find_folder()
         quiz = command_options.chosen_quiz(folder, roster, blueprint, changes, format or (), paper, key_file, seed)
@@ -114,7 +114,7 @@ def mark(
     from autograder.quiz.whole_bank import read_bank
     from worldsize.quiz.bank import find_folder
 
-    with told():
+    with exit_on_value_error():
         forms = read_key(key, read_bank(bank or find_folder()))
         read = read_responses(responses, forms, encoding)
         command_options.refuse_problems(read, unreadable_as_zero, ignore_unknown)
@@ -155,7 +155,7 @@ def assign(
     from autograder.course import find_root
     from autograder.quiz import assignment
 
-    with told():
+    with exit_on_value_error():
         source, handouts = assignment.assign(key, find_root(Path.cwd()), name)
     console.print(
         f"Written: {source}, with the key; and {handouts}/, a notebook for each student.\n"
@@ -177,7 +177,7 @@ def preview(
     from autograder.quiz import preview as previews
     from worldsize.quiz.bank import find_folder
 
-    with told():
+    with exit_on_value_error():
         folder = bank or find_folder()
         if out is not None:
             previews.write(folder, out, variants)

@@ -1,6 +1,6 @@
-"""A jail for student code: no network but its own loopback, no files but Python's, and all in it dies with it.
+"""A jail for student code: no network except its own loopback, no files except Python's, and all in it dies with it.
 
-Where a machine gives less, as much as it gives; `Tier` says which walls stand.
+Where a machine cannot build all of this, it builds what it can; `Tier` says which walls stand.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ import worldsize
 from autograder.sandbox import gpus, jail, zygote
 from worldsize.launch.launcher.forkserver import Forkserver
 
-_USERS = range(61184, 65520)  # numbers that systemd keeps for users of the moment
+_USERS = range(61184, 65520)  # user ids that systemd reserves for dynamic users
 # what any program needs to start; none of it is the course's
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 
 
 @dataclass(frozen=True)
 class Tier:
-    """Which walls stand between student code and this machine; its words are stored with every result.
+    """Which walls stand between student code and this machine; its description is stored with every result.
 
     Landlock without namespaces keeps files from being opened and ends all processes of a run, but leaves the network
-    open, names and sizes of files to be seen, and the disk to be filled file by file.
+    open, the names and sizes of files visible, and the disk free to be filled file by file.
     """
 
     namespaces: bool = False
@@ -58,27 +58,27 @@ class Tier:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one submission may use; each of its processes where the kernel counts by process."""
+    """What one submission may use, or each of its processes where the kernel counts per process."""
 
     memory_bytes: int = 4 << 30
     disk_bytes: int = 256 << 20
     cpu_s: int = 120
-    num_processes: int = 224 + 16 * (os.cpu_count() or 1)  # and threads, of which libraries start one a core
+    num_processes: int = 224 + 16 * (os.cpu_count() or 1)  # and threads, of which libraries start one per core
     is_address_space_limited: bool = True
 
 
-# CUDA reserves terabytes of addresses, and each process on a GPU has a hundred threads or more. What a process fills
-# is still bounded; a GPU's own memory is not
+# CUDA reserves terabytes of address space, and each process on a GPU has a hundred threads or more. The memory that a
+# process fills is still bounded; a GPU's own memory is not
 WITH_GPUS = Limits(memory_bytes=32 << 30, num_processes=8192, is_address_space_limited=False)
 
 
 def probe() -> Tier:
-    """The strongest tier that this machine gives, found by building a jail and running Python in it."""
+    """The strongest tier that this machine supports, found by building a jail and running Python in it."""
     return _probe()[0]
 
 
 def obstacle() -> str:
-    """Why this machine gives no jail of namespaces; empty when it gives one."""
+    """Why this machine cannot build a jail of namespaces; empty when it can."""
     return _probe()[1]
 
 
@@ -90,7 +90,7 @@ def _probe() -> tuple[Tier, str]:
     whole, fence = Tier(namespaces=True, user=is_root, landlock=abi > 0), Tier(user=is_root, landlock=True)
     if not (said := _try(whole)):
         return whole, ""
-    # without its scopes there is no telling which processes are a jail's, so no ending them
+    # without Landlock's scopes nothing shows which processes are a jail's, so they cannot be ended
     return (fence if abi >= jail.SCOPED_ABI and not _try(fence) else Tier()), said
 
 
@@ -108,8 +108,8 @@ class Sandbox:
     """A forkserver in a jail: ranks forked from it run student code that reaches nothing outside.
 
     Modules in `preload`, all of them trusted, are imported once instead of by every rank. Folders in `shown` can be
-    read inside at the same path, and sockets in them be called; `devices` of `gpus.devices_of` be used.
-    Without any wall to be had the ranks run unprotected; whoever opens it decides by its `tier` whether that will do.
+    read inside at the same path, and sockets in them connected to; `devices`, from `gpus.devices_of`, can be used.
+    Where no wall can be built, the ranks run unprotected; the caller decides by `tier` whether that will do.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Sandbox:
         self.forkserver = Forkserver(lambda fd: zygote.shared(preload).jail(jail_plan, fd), scratch=scratch)
 
     def sweep(self) -> None:
-        """Removes what runs have left, processes and files; where that takes the whole jail, it is closed."""
+        """Remove the processes and files that runs have left, or close the jail where nothing less removes them."""
         if not self.forkserver.is_alive or not self.tier.is_jail:
             return
         try:
@@ -142,8 +142,8 @@ class Sandbox:
         self.close()
 
     def close(self) -> None:
-        """Ends every process inside, whatever state it is in."""
-        # it is outside; the jail's first process ends with it, and the rest with that
+        """End every process inside, whatever state it is in."""
+        # it runs outside; the jail's first process ends with it, and the rest with that one
         self.forkserver.process.terminate()
         self.forkserver.close()
         if self._root:
@@ -159,14 +159,14 @@ class Sandbox:
 def plan(
     tier: Tier, root: str, limits: Limits, shown: Sequence[str] = (), devices: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What `jail.isolate` builds: below the empty folder `root`, of a kind that this machine gives."""
+    """What `jail.isolate` builds: below the empty folder `root`, with the walls of the tier."""
     return {
         "root": root,
         "namespaces": tier.namespaces,
         "landlock": tier.landlock,
         "visible": [*_visible(gpus.folders() if devices else ()), *shown],
         "devices": list(devices),
-        # a number of its own, so that no submission can use up the processes of another
+        # a user id of its own, so that no submission can use up the processes of another
         "user": secrets.choice(_USERS) if tier.user else None,
         "memory_bytes": limits.memory_bytes,
         "is_address_space_limited": limits.is_address_space_limited,
@@ -182,7 +182,7 @@ def _visible(more: Sequence[str] = ()) -> list[str]:
     wanted = [*_SYSTEM, *python, str(Path(worldsize.__file__).parent), *more]
     kept: list[str] = []
     there = [path for path in wanted if os.path.lexists(path)]
-    # a link is shown as a link, so where it leads has to be shown too
+    # a link is shown as a link, so its target has to be shown too
     for path in sorted({*map(os.path.abspath, there), *map(os.path.realpath, there)}):
         if not any(path.startswith(parent + os.sep) for parent in kept):
             kept.append(path)

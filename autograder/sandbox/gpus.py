@@ -1,7 +1,7 @@
 """GPUs as a jail has to show them: device files, the folders of their driver, and what NCCL reads of the machine.
 
-Inside, the device files alone decide which GPUs there are: CUDA finds those that it can open. NVIDIA's, whole ones; of
-a GPU that is cut in parts (MIG) nothing is shown.
+Inside, the device files alone decide which GPUs there are: CUDA finds those that it can open. Only whole
+NVIDIA GPUs are shown, and nothing of one that is partitioned (MIG).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-# no modules, files of the kernel or control groups: how the machine is wired
+# how the machine is wired; not the kernel's modules, its own files or control groups
 _TOPOLOGY = ("/sys/devices", "/sys/class", "/sys/bus", "/sys/dev")
 _SHARED = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 _LIBRARY = re.compile(r"^\s*libcuda\.so\S* .*=> (/\S+)$", re.MULTILINE)
@@ -33,13 +33,13 @@ def devices_of(gpus: Sequence[str], dev: str = "/dev", driver: str = "/proc/driv
 
 
 def folders() -> list[str]:
-    """What has to be seen beside the devices: where the driver's libraries are, and how the machine is wired."""
+    """The folders needed beside the devices: where the driver's libraries are, and how the machine is wired."""
     found = [os.path.realpath(folder) for folder in (*_driver_folders(), *library_path())]
     return [path for path in dict.fromkeys([*found, *_TOPOLOGY]) if os.path.isdir(path)]
 
 
 def library_path() -> list[str]:
-    """The folders of LD_LIBRARY_PATH with the driver's library in them, which the loader does not know by itself."""
+    """The folders in LD_LIBRARY_PATH that hold the driver's library, where the loader does not look by itself."""
     named = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     return [folder for folder in named if os.path.isabs(folder) and any(Path(folder).glob("libcuda.so*"))]
 
@@ -50,10 +50,10 @@ def _known(dev: str, driver: str) -> list[tuple[str, str]]:
     for folder in sorted(Path(driver).glob("*")):
         with contextlib.suppress(OSError):
             lines = (line.partition(":") for line in (folder / "information").read_text().splitlines())
-            told = {key.strip(): value.strip() for key, _, value in lines}
-            path = os.path.join(dev, f"nvidia{told.get('Device Minor', '')}")
-            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))  # a batch system or a container may keep some back
-            found.append((told.get("GPU UUID", ""), path))
+            fields = {key.strip(): value.strip() for key, _, value in lines}
+            path = os.path.join(dev, f"nvidia{fields.get('Device Minor', '')}")
+            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))  # a batch system or a container may withhold some
+            found.append((fields.get("GPU UUID", ""), path))
     return found
 
 

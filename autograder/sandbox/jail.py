@@ -1,10 +1,10 @@
-"""Builds a jail around the calling process: namespaces of its own, a root without the course, no rights, Landlock.
+"""A jail around the calling process: namespaces of its own, a root without the course, no rights, Landlock.
 
 Where namespaces cannot be made, Landlock alone is the fence. Then files outside cannot be opened, but their names and
-sizes be seen; the network and the list of users are the machine's; what all files take together is not bounded.
+sizes can be seen; the network and the list of users are the machine's; the total size of all files is not bounded.
 
-Nothing but the standard library. `python -I -S jail.py PLAN [PROGRAM ...]` builds one, to see whether this machine
-gives one, and runs a program inside; the plan is JSON, of `autograder.sandbox.plan`.
+Imports only the standard library. `python -I -S jail.py PLAN [PROGRAM ...]` builds one, to see whether this machine
+can, and runs a program inside; the plan is JSON, made by `autograder.sandbox.plan`.
 """
 
 from __future__ import annotations
@@ -33,49 +33,49 @@ PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 LANDLOCK_CREATE_RULESET_VERSION, LANDLOCK_RULE_PATH_BENEATH = 1, 1
 LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET, LANDLOCK_SCOPE_SIGNAL = 1, 2
-SCOPED_ABI = 6  # the first Landlock that can keep signals to a jail
+SCOPED_ABI = 6  # the first Landlock that can keep signals inside a jail
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 UNTOUCHED_BYTES = 4 << 30  # address space that threads and libraries reserve and never fill
 HOME = "/tmp/home"
-_INSIDE = "/inside"  # below the root of the mounts: who lives in a chroot can make no user namespace, hence no mount
+_INSIDE = "/inside"  # below the root of the mounts: a process in a chroot can make no user namespace, hence no mount
 _SYSCALLS = {
     "x86_64": {"pivot_root": 155, "capset": 126, "socket": 41},
     "aarch64": {"pivot_root": 41, "capset": 91, "socket": 198},
 }
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # shmget, semget, msgget, mq_open, add_key, request_key, keyctl: no sweep finds what they make; keys outlive the jail.
-# io_uring_setup: what it is asked to do passes no filter
+# io_uring_setup: its requests go through no filter
 _FORBIDDEN = {"x86_64": (29, 64, 68, 240, 248, 249, 250, 425), "aarch64": (194, 190, 186, 180, 217, 218, 219, 425)}
 _LOAD, _EQUAL, _AT_LEAST, _GIVE = 0x20, 0x15, 0x35, 0x06  # BPF: BPF_LD|ABS, JMP|JEQ, JMP|JGE, RET
 _ALLOW, _FAIL = (_GIVE, 0, 0, 0x7FFF0000), (_GIVE, 0, 0, 0x00050000 | errno.EPERM)
-_MOST_SYSCALLS = 0x40000000  # the numbers from here on are x86's other way to call the same
+_MOST_SYSCALLS = 0x40000000  # from this number on, the same calls in x86's other ABI, x32
 _READ = 1 << 0 | 1 << 2 | 1 << 3  # LANDLOCK_ACCESS_FS_EXECUTE, READ_FILE, READ_DIR
 _OF_A_FILE = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15  # EXECUTE, WRITE_FILE, READ_FILE, TRUNCATE, IOCTL_DEV
 _NUM_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # by Landlock's ABI; from 5 on 16
-_HARDWARE = "/sys"  # where Gloo reads about it; it does without only where it is not there at all
+_HARDWARE = "/sys"  # where Gloo looks it up; Gloo does without it only if it is missing altogether
 _SCRATCH = ("/tmp", "/dev/shm")
 _NAMES = "/etc/hosts"
 _DEVICES = ("null", "zero", "full", "random", "urandom")
-# flags that a mount already has may not be taken away inside a user namespace
+# flags that a mount already has may not be cleared inside a user namespace
 _KEPT_FLAGS = {os.ST_NOSUID: MS_NOSUID, os.ST_NODEV: MS_NODEV, os.ST_NOEXEC: MS_NOEXEC}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def isolate(plan: dict[str, Any]) -> int:
-    """Forks: 0 in the jail's first process, which dies with its parent; that process's number in the parent.
+    """Fork, and return 0 in the jail's first process, which dies with its parent, and its number in the parent.
 
-    The parent is to call `outlast`.
+    The parent must then call `wait_for_end`.
 
     Raises:
-        OSError: this machine gives no such jail.
+        OSError: this machine cannot build such a jail.
     """
     if plan["namespaces"]:
         _unshare(plan["user"] is None)
     else:
-        _become_keeper()
+        _become_subreaper()
     pid = os.fork()
     if pid == 0:
         (_enter_jail if plan["namespaces"] else _enter_fence)(plan)
@@ -83,22 +83,22 @@ def isolate(plan: dict[str, Any]) -> int:
     return pid
 
 
-def outlast(first: int, plan: dict[str, Any]) -> int:
+def wait_for_end(first: int, plan: dict[str, Any]) -> int:
     """The exit code of a jail's first process, once it has ended and nothing else of the jail runs.
 
-    Without namespaces whoever is sent a SIGTERM here ends the jail; with them, also whoever is killed.
+    Without namespaces, a SIGTERM to the process that waits here ends the jail; with them, so does a SIGKILL.
     """
     if plan["namespaces"]:
         return os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
     signal.signal(signal.SIGTERM, lambda *_: _kill(first))
     _die_with_parent(signal.SIGTERM)
-    status = os.waitpid(first, os.WUNTRACED)[1]  # whoever stops it wants to live on
+    status = os.waitpid(first, os.WUNTRACED)[1]  # code inside that stops it is trying to outlive it
     _end_all_inside()
     return -os.WSTOPSIG(status) if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
 
 
 def landlock_abi() -> int:
-    """Which Landlock this kernel has; 0 when it has none."""
+    """The version of this kernel's Landlock; 0 when it has none."""
     version = ctypes.c_uint(LANDLOCK_CREATE_RULESET_VERSION)
     return max(0, _libc.syscall(ctypes.c_long(LANDLOCK_CREATE_RULESET), None, ctypes.c_size_t(0), version))
 
@@ -132,8 +132,8 @@ def _enter_jail(plan: dict[str, Any]) -> None:
     os.chdir(HOME)
 
 
-def _become_keeper() -> None:
-    """Lets this process end all that it will start, wherever that has gone, and nothing else."""
+def _become_subreaper() -> None:
+    """Enable this process to end all that it will start, orphans included, and nothing else."""
     _gain_no_rights()
     _check(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "adopt orphans")
     _restrict(0, LANDLOCK_SCOPE_SIGNAL, {})
@@ -144,7 +144,7 @@ def _end_all_inside() -> None:
         os.kill(os.getppid(), 0)
     except PermissionError:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)  # at one stroke, so that no fork gets away
+            os.kill(-1, signal.SIGKILL)  # all at once, so that no fork escapes
     else:
         raise RuntimeError("signals leave this jail, so that what is in it cannot be ended")
     with contextlib.suppress(ChildProcessError):
@@ -153,7 +153,7 @@ def _end_all_inside() -> None:
 
 
 def _enter_fence(plan: dict[str, Any]) -> None:
-    """What can be had without namespaces; `root` is then the scratch folder and the home."""
+    """Enter what can be built without namespaces; `root` is then the scratch folder and the home."""
     root, user = plan["root"], plan["user"]
     if user is not None:
         os.chown(root, user, user)
@@ -166,7 +166,7 @@ def _enter_fence(plan: dict[str, Any]) -> None:
     _forbid_named_sockets()
     _check(_libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "hide memory")
     os.environ.update(HOME=root, TMPDIR=root)
-    tempfile.tempdir = root  # who forked this may have asked for it before
+    tempfile.tempdir = root  # the process that forked this one may have cached another
     os.chdir(root)
 
 
@@ -180,19 +180,19 @@ def _kill(pid: int) -> None:
 
 
 def _confine(rights: dict[str, int]) -> None:
-    """Shuts all files but those at and below these paths, and keeps signals and sockets without a path inside."""
+    """Close all files except those at and below these paths, and keep signals and abstract sockets inside."""
     abi = landlock_abi()
     scopes = LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | LANDLOCK_SCOPE_SIGNAL if abi >= SCOPED_ABI else 0
     _restrict((1 << _NUM_RIGHTS.get(abi, 16)) - 1, scopes, rights)
 
 
 def _restrict(handled: int, scopes: int, rights: dict[str, int]) -> None:
-    """Takes the handled rights, a set of Landlock's bits, but for those that each path gives."""
-    attributes = struct.pack("QQQ", handled, 0, scopes)  # the second are rights to networks: Gloo needs them
+    """Take away the handled rights, a set of Landlock's bits, except those given for each path."""
+    attributes = struct.pack("QQQ", handled, 0, scopes)  # the second is for networks, which Gloo needs
     ruleset = _libc.syscall(ctypes.c_long(LANDLOCK_CREATE_RULESET), attributes, ctypes.c_size_t(len(attributes)), 0)
     _check(min(ruleset, 0), "landlock")
     for path, given in rights.items():
-        with contextlib.suppress(FileNotFoundError):  # a link that leads nowhere
+        with contextlib.suppress(FileNotFoundError):  # a dangling link
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
             allowed = given & handled & (-1 if os.path.isdir(path) else _OF_A_FILE)
             rule = struct.pack("=Qi", allowed, fd)
@@ -205,7 +205,7 @@ def _restrict(handled: int, scopes: int, rights: dict[str, int]) -> None:
 
 def _build_root(root: str, visible: list[str], devices: list[str], disk_bytes: int) -> None:
     _mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m")
-    for path in _SCRATCH:  # first, for what is shown may lie below them
+    for path in _SCRATCH:  # first, because what is shown may lie below them
         os.makedirs(root + path)
         _mount("tmpfs", root + path, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={disk_bytes},nr_inodes=65536")
     os.makedirs(root + HOME)
@@ -222,7 +222,7 @@ def _build_root(root: str, visible: list[str], devices: list[str], disk_bytes: i
 
 
 def _show(source: str, target: str, writable: bool = False) -> None:
-    """Makes one file or folder of the outside visible inside at the same path."""
+    """Make a file or folder from outside visible inside, at the same path."""
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(source):
         os.symlink(os.readlink(source), target)
@@ -274,15 +274,15 @@ def _limit(plan: dict[str, Any]) -> None:
         resource.RLIMIT_NOFILE: 1024,
     }
     if plan["is_address_space_limited"]:
-        limits[resource.RLIMIT_AS] = plan["memory_bytes"] + UNTOUCHED_BYTES  # shared memory is no data to the kernel
+        limits[resource.RLIMIT_AS] = plan["memory_bytes"] + UNTOUCHED_BYTES  # to the kernel, shared memory is not data
     for which, value in limits.items():
         resource.setrlimit(which, (value, value))
     with open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # when memory runs out, all in here goes before anything outside
+        file.write("1000")  # when memory runs out, all in here is killed before anything outside
 
 
 def _num_tasks_of(user: int | None) -> int:
-    """How many processes and threads the kernel counts already for whom the jail belongs to."""
+    """The number of processes and threads that the kernel already counts for the jail's user."""
     if user is not None:
         return 0
     found = 0
@@ -310,7 +310,7 @@ def _give_up_rights(user: int | None) -> None:
 
 
 def _forbid_calls() -> None:
-    """Lets system calls fail that leave behind what is neither a file nor a process, or that go round this filter."""
+    """Make system calls fail that leave behind what is neither a file nor a process, or that bypass this filter."""
     numbers = _FORBIDDEN[platform.machine()]
     program = [(_LOAD, 0, 0, 4), (_EQUAL, 0, len(numbers) + 3, _ARCHITECTURES[platform.machine()]), (_LOAD, 0, 0, 0)]
     program.append((_AT_LEAST, len(numbers) + 1, 0, _MOST_SYSCALLS))
@@ -319,7 +319,7 @@ def _forbid_calls() -> None:
 
 
 def _forbid_named_sockets() -> None:
-    """Lets sockets fail that could reach a service of this machine by its path; pairs of sockets stay."""
+    """Make sockets fail that could reach a service of this machine by its path; socket pairs still work."""
     number = _SYSCALLS[platform.machine()]["socket"]
     _filter(
         [(_LOAD, 0, 0, 0), (_EQUAL, 0, 2, number), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, socket.AF_UNIX), _ALLOW, _FAIL]
@@ -348,10 +348,10 @@ def _check(result: int, what: str) -> None:
 
 
 def main(words: list[str]) -> int:
-    """The exit code of the program inside, which is the words after the plan; without one, 0 if there is a jail."""
+    """The exit code of the program inside, named by the words after the plan; without one, 0 if there is a jail."""
     plan = json.loads(words[0])
     if first := isolate(plan):
-        return outlast(first, plan)
+        return wait_for_end(first, plan)
     if words[1:]:
         os.execv(words[1], words[1:])
     return 0

@@ -1,6 +1,6 @@
-"""A warm, clean process from which jails and judges are forked: torch is imported once, and not for each of them.
+"""A warm, clean process from which jails and judges are forked, so that torch is imported only once.
 
-It runs with a jail's own environment. What a submission is judged by, and the environment of who judges, never enter
+It runs with a jail's own environment. Neither what a submission is judged by nor the judge's environment ever enters
 it: a judge reads them itself, after the fork, and jails are forked from here and not from judges.
 """
 
@@ -36,7 +36,7 @@ _NOT_FOR_RANKS = ("autograder", "pytest", "_pytest")
 _QUIET = ["-p", "no:cacheprovider", "-c", os.devnull]
 _WARM_S = 180  # how long the imports may take
 _END_S = 2  # how long a judge or a jail may take to end
-_AHEAD = 20  # of nice, where root's rights are to be had
+_AHEAD = 20  # steps of nice, where this process has root's rights
 ENV = {
     "PATH": "/usr/bin:/bin",
     "HOME": jail.HOME,
@@ -48,13 +48,13 @@ ENV = {
 
 
 class Forked:
-    """A process that the stem has forked, by a handle that stays its own when its number goes to another."""
+    """A process forked by the zygote, held by a pidfd, which stays its own when its number is reused."""
 
     def __init__(self, pid: int, fd: int) -> None:
         self.pid, self._fd = pid, fd
 
     def poll(self) -> int | None:
-        """0 once it has ended, however that was; None while it runs."""
+        """0 once it has ended, in whatever way; None while it runs."""
         return 0 if self._fd < 0 or select.select([self._fd], [], [], 0)[0] else None
 
     def wait(self, timeout: float | None = None) -> int:
@@ -69,11 +69,11 @@ class Forked:
         return 0
 
     def terminate(self) -> None:
-        """Asks it to end, if it still runs."""
+        """Ask it to end, if it still runs."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kills it, if it still runs."""
+        """Kill it, if it still runs."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
@@ -82,31 +82,31 @@ class Forked:
                 signal.pidfd_send_signal(self._fd, number)
 
     def close(self) -> None:
-        """Lets go of it, whatever becomes of it."""
+        """Close the handle, and leave the process as it is."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
-class Stem:
-    """The side of those who ask for a fork; any thread may."""
+class Zygote:
+    """The client's side of the zygote; any thread may use it."""
 
     def __init__(self, sock: socket.socket, scratch: str, process: subprocess.Popen[bytes] | None = None) -> None:
         self._sock, self._process = sock, process
-        self.scratch = scratch  # a folder that goes with it, also when its owner is killed
+        self.scratch = scratch  # a folder that is removed with it, even when its owner is killed
         self._lock = threading.Lock()
         self.owner_pid = os.getpid()
 
     @staticmethod
-    def start(preload: Sequence[str]) -> Stem:
-        """A new one, warm.
+    def start(preload: Sequence[str]) -> Zygote:
+        """A new one, with its modules imported.
 
         Raises:
             RuntimeError: it did not come up.
         """
         ours, theirs = socket.socketpair()
-        scratch = tempfile.mkdtemp(prefix="worldsize-stem-")
-        os.chmod(scratch, 0o711)  # a jail with a user of its own must come to its folder; each is shut to the others
+        scratch = tempfile.mkdtemp(prefix="worldsize-zygote-")
+        os.chmod(scratch, 0o711)  # a jail with a user of its own must reach its folder; each is closed to the others
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), scratch, *preload],
             pass_fds=[theirs.fileno()],
@@ -116,37 +116,37 @@ class Stem:
             start_new_session=True,
         )
         theirs.close()
-        stem = Stem(ours, scratch, process)
+        zygote = Zygote(ours, scratch, process)
         ours.settimeout(_WARM_S)
         try:
             is_warm = framing.receive(ours) is not None
         except (TimeoutError, ConnectionError):
             is_warm = False
         if not is_warm:
-            stem.close()
+            zygote.close()
             raise RuntimeError("the process that jails and judges come from did not come up; its words stand above")
         ours.settimeout(None)
-        return stem
+        return zygote
 
     @property
     def is_alive(self) -> bool:
-        """True while it can be asked; never true in a fork of the process that it belongs to."""
+        """True while it takes requests; never true in a fork of the process that it belongs to."""
         return self.owner_pid == os.getpid() and (self._process is None or self._process.poll() is None)
 
     def jail(self, plan: Mapping[str, Any], forkserver_fd: int) -> Forked:
-        """A forkserver in a jail that is built by the plan; it talks on `forkserver_fd`."""
+        """A forkserver in a jail that is built to the plan; it communicates over `forkserver_fd`."""
         return self._ask("jail", [forkserver_fd], plan=dict(plan))
 
     def call(self, function: str, args: Sequence[str], env: Mapping[str, str], output_fd: int) -> Forked:
         """A process that calls a function, such as "autograder.judging.judge:main", and may ask for jails itself.
 
-        It prints to `output_fd` and works in this process's folder.
+        It prints to `output_fd` and shares this process's working directory.
         """
         fields = {"function": function, "args": list(args), "env": dict(env), "cwd": os.getcwd()}
-        with tempfile.TemporaryFile() as told:  # for the fork alone: jails inherit what the stem has in its memory
-            told.write(json.dumps(fields).encode())
-            told.seek(0)
-            return self._ask("call", [output_fd, told.fileno()])
+        with tempfile.TemporaryFile() as request:  # read by the fork alone: jails inherit the zygote's memory
+            request.write(json.dumps(fields).encode())
+            request.seek(0)
+            return self._ask("call", [output_fd, request.fileno()])
 
     def _ask(self, kind: str, fds: list[int], **fields: Any) -> Forked:
         with self._lock:
@@ -160,7 +160,7 @@ class Stem:
         return Forked(answer[0]["pid"], answer[2][0])
 
     def close(self) -> None:
-        """Ends it, and with it every jail and judge that came from it."""
+        """End it, and with it every jail and judge forked from it."""
         self._sock.close()
         if self._process and self.owner_pid == os.getpid():
             self._process.kill()
@@ -168,31 +168,31 @@ class Stem:
             shutil.rmtree(self.scratch, ignore_errors=True)
 
 
-_shared: dict[tuple[str, ...], Stem] = {}
+_shared: dict[tuple[str, ...], Zygote] = {}
 _lock = threading.Lock()
 
 
-def shared(preload: Sequence[str] = ()) -> Stem:
-    """The stem of this process for these modules, started at its first use and ended with the process."""
+def shared(preload: Sequence[str] = ()) -> Zygote:
+    """The zygote of this process for these modules, started at first use and ended with the process."""
     with _lock:
         key = tuple(sorted(preload))
-        stem = _shared.get(key) or _shared.get(("*",))
-        if stem is None or not stem.is_alive:
-            stem = _shared[key] = Stem.start(key)
-            atexit.register(stem.close)
-        return stem
+        zygote = _shared.get(key) or _shared.get(("*",))
+        if zygote is None or not zygote.is_alive:
+            zygote = _shared[key] = Zygote.start(key)
+            atexit.register(zygote.close)
+        return zygote
 
 
 def end_all() -> None:
-    """Ends every jail and judge of this process, at once."""
+    """End every jail and judge of this process, at once."""
     with _lock:
-        for stem in _shared.values():
-            stem.close()
+        for zygote in _shared.values():
+            zygote.close()
         _shared.clear()
 
 
 def _search_path() -> dict[str, str]:
-    """Where this process finds the course's own packages and a GPU's driver, when that is not the usual place."""
+    """Where this process finds the course's own packages and a GPU's driver, where that is not the usual place."""
     paths = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "LD_LIBRARY_PATH": os.pathsep.join(gpus.library_path())}
     return {name: path for name, path in paths.items() if path}
 
@@ -201,16 +201,16 @@ def _search_path() -> dict[str, str]:
 
 
 def main(fd: int, scratch: str, preload: Sequence[str]) -> None:
-    """Serves until whoever started it hangs up."""
+    """Serve until the process that started it closes its connection."""
     for name in (*forkserver_main.PRELOAD, *PRELOAD, *preload):
         importlib.import_module(name)
-    importlib.import_module("pytest").main(["--version", *_QUIET])  # by which its own plugins are imported
-    importlib.import_module("autograder.sandbox").probe()  # it is remembered, so that no judge has to
+    importlib.import_module("pytest").main(["--version", *_QUIET])  # this imports its own plugins
+    importlib.import_module("autograder.sandbox").probe()  # its answer is cached, so that no judge has to ask again
     gc.collect()
     gc.freeze()
     sock = socket.socket(fileno=fd)
     framing.send(sock, "warm")
-    server = _Server(sock, scratch, _go_ahead())
+    server = _Server(sock, scratch, _raise_priority())
     try:
         server.serve()
     finally:
@@ -218,10 +218,10 @@ def main(fd: int, scratch: str, preload: Sequence[str]) -> None:
         os._exit(0)
 
 
-def _go_ahead() -> int:
-    """By how much ranks must fall back to where this process stood; judges and forkservers go before them from here on.
+def _raise_priority() -> int:
+    """Raise the priority of judges and forkservers, and return by how much ranks must lower theirs again.
 
-    A storm of forks would else leave hardly any time to those who have to end it.
+    Otherwise a storm of forks would leave hardly any time to the processes that have to end it.
     """
     with contextlib.suppress(PermissionError):
         os.nice(-_AHEAD)
@@ -239,23 +239,23 @@ class _Server:
         while True:
             for key, _ in self._selector.select():
                 if isinstance(key.fileobj, socket.socket):
-                    if not self._obey(key.fileobj):
+                    if not self._serve_request(key.fileobj):
                         return
                 else:
                     self._reap(key)
 
     def end(self) -> None:
-        """Ends all that was forked, then removes what its owner, if it was killed, could not."""
+        """End every forked process, then remove what its owner, if it was killed, could not."""
         forked = [key for key in self._selector.get_map().values() if not isinstance(key.fileobj, socket.socket)]
         for key in forked:
-            signal.pidfd_send_signal(key.fd, signal.SIGTERM)  # at which a jail ends what is in it
+            signal.pidfd_send_signal(key.fd, signal.SIGTERM)  # on which a jail ends what is in it
         for key in forked:
             if not select.select([key.fd], [], [], _END_S)[0]:
                 signal.pidfd_send_signal(key.fd, signal.SIGKILL)
             os.waitpid(key.data, 0)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _obey(self, sock: socket.socket) -> bool:
+    def _serve_request(self, sock: socket.socket) -> bool:
         try:
             message = framing.receive(sock)
         except ConnectionError:
@@ -265,13 +265,13 @@ class _Server:
             sock.close()
             return sock is not self._first
         header, body, fds = message
-        with contextlib.suppress(ConnectionError):  # who asked may have been ended; what it asked for then ends too
+        with contextlib.suppress(ConnectionError):  # the client may have been ended; what it asked for then ends too
             try:
                 pid = self._fork(header["kind"], json.loads(body), fds)
-            except OSError as error:  # no room for another process, which is no reason to end the others
+            except OSError as error:  # no room for another process, but no reason to end the others
                 framing.send(sock, "refused", reason=str(error))
             else:
-                handle = os.pidfd_open(pid)  # also of one that has ended: it is reaped only when this handle tells
+                handle = os.pidfd_open(pid)  # valid even if it has ended: it is reaped only once this handle is ready
                 self._selector.register(handle, selectors.EVENT_READ, pid)
                 framing.send(sock, "forked", fds=[handle], pid=pid)
         for fd in fds:
@@ -285,7 +285,7 @@ class _Server:
 
     def _fork(self, kind: str, fields: dict[str, Any], fds: Sequence[int]) -> int:
         line = socket.socketpair() if kind == "call" else None  # on which it asks for jails
-        stem_pid = os.getpid()
+        zygote_pid = os.getpid()
         try:
             pid = os.fork()
         except OSError:
@@ -294,7 +294,7 @@ class _Server:
             raise
         if pid == 0:
             try:
-                die_with_parent(stem_pid)
+                die_with_parent(zygote_pid)
                 if line is None:
                     _become_jail(fields["plan"], fds[0], self._ahead)
                 else:
@@ -312,21 +312,21 @@ class _Server:
 
 
 def _become_jail(plan: dict[str, Any], fd: int, ahead: int) -> None:
-    """Waits outside of the jail for the forkserver inside, which dies with it."""
+    """Wait outside the jail for the forkserver inside, which dies with this process."""
     _keep_only([fd])
     inside = jail.isolate(plan)
     if inside:
         os.close(fd)
-        jail.outlast(inside, plan)
+        jail.wait_for_end(inside, plan)
         os._exit(0)
     for name in [name for name in sys.modules if name.partition(".")[0] in _NOT_FOR_RANKS]:
-        del sys.modules[name]  # there is nothing secret in them, and nothing for a student either
+        del sys.modules[name]  # they hold nothing secret, and nothing that a student needs
     forkserver_main.serve(fd, ahead)
 
 
-def _become_caller(output_fd: int, told_fd: int, line: socket.socket, scratch: str) -> None:
-    with open(told_fd, closefd=False) as told:
-        fields = json.load(told)
+def _become_caller(output_fd: int, request_fd: int, line: socket.socket, scratch: str) -> None:
+    with open(request_fd, closefd=False) as request:
+        fields = json.load(request)
     os.dup2(output_fd, 1)
     os.dup2(output_fd, 2)
     _keep_only([line.fileno()])
@@ -334,7 +334,7 @@ def _become_caller(output_fd: int, told_fd: int, line: socket.socket, scratch: s
     os.environ.update(fields["env"])
     os.chdir(fields["cwd"])
     _shared.clear()
-    _shared["*",] = Stem(line, scratch)
+    _shared["*",] = Zygote(line, scratch)
     module, name = fields["function"].split(":")
     getattr(importlib.import_module(module), name)(*fields["args"])
     sys.stdout.flush()
@@ -342,7 +342,7 @@ def _become_caller(output_fd: int, told_fd: int, line: socket.socket, scratch: s
 
 
 def _keep_only(fds: Sequence[int]) -> None:
-    """Closes every file but standard error and output and these."""
+    """Close every file except these and the standard streams."""
     at = 3
     for fd in sorted(fds):
         os.closerange(at, fd)

@@ -32,16 +32,16 @@ pytestmark = [needs_jail, pytest.mark.ray]
 HANGS = "def total(tensor):\n    while True:\n        pass"
 SCORES = {"right": 5, "wrong": 2, "hanging": 2, "damaged": 0}
 CELLS = [("setup", GIVEN), ("total", TOTAL), ("mean", MEAN)]
-# kills the process of Ray's that judges, and notes who went with it: the judge and its stem
+# kills the process of Ray's that judges, and notes who went with it: the judge and its zygote
 SLAY = """
 
 def slay(student):
     import os, psutil, signal
-    stem = psutil.Process().parent()
+    zygote = psutil.Process().parent()
     with open(TOLD, "a") as file:
-        file.write(f"{os.getpid()} {stem.pid} {stem.ppid()}\\n")
+        file.write(f"{os.getpid()} {zygote.pid} {zygote.ppid()}\\n")
     if CONDITION:
-        stem.parent().kill()
+        zygote.parent().kill()
         signal.pause()
 """
 

@@ -174,7 +174,7 @@ def test_a_forkserver_that_is_stopped_ends_the_jail(fence, marker):  # noqa: F81
     assert wait_until(lambda: processes(marker) == [], WAIT_S)
 
 
-def test_the_end_of_the_stem_ends_the_jail(fence, marker):  # noqa: F811
+def test_the_end_of_the_zygote_ends_the_jail(fence, marker):  # noqa: F811
     inside(fence, detach, marker)
     zygote.shared().close()
     assert wait_until(lambda: processes(marker) == [], WAIT_S)

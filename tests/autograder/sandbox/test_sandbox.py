@@ -412,7 +412,7 @@ def test_a_child_that_prints_for_ever_holds_nobody_up(inside):
     assert inside(same_answer) == 42
 
 
-def test_of_what_the_stem_forked_no_dead_process_stays():
+def test_of_what_the_zygote_forked_no_dead_process_stays():
     with Sandbox() as sandbox:
         first = sandbox.forkserver.process.pid
         assert psutil.pid_exists(first)
@@ -427,7 +427,7 @@ def test_no_room_for_a_fork_is_said_and_ends_nothing_else(tmp_path, monkeypatch)
     ours, theirs = socket.socketpair()
     served = threading.Thread(target=zygote._Server(theirs, str(tmp_path / "scratch"), 0).serve)
     served.start()
-    asks = zygote.Stem(ours, str(tmp_path))
+    asks = zygote.Zygote(ours, str(tmp_path))
     for _ in range(2):
         with open(os.devnull) as output, pytest.raises(RuntimeError, match=r"unavailable.*--jobs"):
             asks.call("autograder.judging.judge:main", [], {}, output.fileno())
