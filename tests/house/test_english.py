@@ -11,6 +11,7 @@ from test_files import committed
 CLEAN = (
     *("solutions/lab", "solutions/project1/checks", "solutions/project1/right", "solutions/project1/train"),
     *("solutions/project1/wrong", "weeks", "tests/house"),
+    *("worldsize/bench", "worldsize/framing.py", "worldsize/netlab"),
 )
 THIRD_PERSON = "Adds|Gives|Joins|Keeps|Lets|Makes|Passes|Puts|Raises|Refuses|Removes|Returns|Sends|Takes|Writes"
 TELL_APART = r"[\s_]+(?:\w+[\s_]+){0,4}?(?:apart|from|the[\s_]+difference)(?![a-z])"
