@@ -34,9 +34,7 @@ def torchrun(line: str, cell: str) -> Run | None:
     cluster, flags = command.take_cluster(flags)
     with tempfile.TemporaryDirectory(prefix="worldsize-") as folder:
         script = Path(folder) / CELL_FILE
-        script.write_text(
-            "\n" + cell, encoding="utf-8"
-        )  # the empty line is for the magic's own, which the notebook counts
+        script.write_text("\n" + cell, encoding="utf-8")  # the notebook counts the magic's own line as well
         try:
             return command.run_script(
                 flags, script, args, _TIMEOUT_S, _STALLED_S, {"PYTHONPATH": _search_path()}, True, cluster

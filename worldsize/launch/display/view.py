@@ -37,7 +37,7 @@ class View:
         """Look at the ranks; called ten times a second."""
 
     def end(self, ranks: Ranks) -> None:
-        """Finish; called when no rank runs any more, more than once."""
+        """Finish; called when no rank runs any more, and may be called again."""
 
 
 class Plain(View):

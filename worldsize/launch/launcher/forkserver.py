@@ -182,7 +182,7 @@ def shared() -> Forkserver:
 
 
 def _start_here(fd: int) -> Process:
-    # a launcher in a side thread may outlive that thread, and the kernel watches the thread, not the process
+    # the kernel watches the thread that forked, and a launcher in a side thread may outlive that thread
     parent = [str(os.getpid())] if threading.current_thread() is threading.main_thread() else []
     return subprocess.Popen(
         [sys.executable, "-m", "worldsize.launch.worker.forkserver_main", str(fd), *parent],

@@ -58,7 +58,7 @@ class Failure:
 
     @property
     def is_symptom(self) -> bool:
-        """True for torch's error when ranks call different collectives, which no rank raised itself."""
+        """True for torch's error when ranks call different things, which is no rank's own error."""
         return self.is_victim or self.kind == "SIGABRT" or "gloo" in self.message.lower()
 
     @property

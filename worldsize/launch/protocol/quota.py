@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-EXCEEDED = "output limit"  # the kind of failure when a rank exceeds its quota; code looks at the cause instead
+EXCEEDED = "output limit"  # the kind of a failure by exceeding the quota; decide by its cause
 
 
 @dataclass(frozen=True)
