@@ -12,7 +12,7 @@ _MAX_HEADER_BYTES = 8 << 20  # a rank's spans, or the text of a long notebook's 
 
 
 class TooLong(ValueError):
-    """A message that is longer than its reader takes."""
+    """A message that is longer than its reader accepts."""
 
 
 def pack(kind: str, body: bytes = b"", **fields: Any) -> bytes:
@@ -22,7 +22,7 @@ def pack(kind: str, body: bytes = b"", **fields: Any) -> bytes:
 
 
 def send(sock: socket.socket, kind: str, body: bytes = b"", fds: list[int] | None = None, **fields: Any) -> None:
-    """Send one message, with open files."""
+    """Send one message, with open files if there are any."""
     message = pack(kind, body, **fields)
     if fds:
         socket.send_fds(sock, [message[:_PREFIX]], fds)
@@ -52,14 +52,14 @@ def receive(
 
 
 class Inbox:
-    """Messages put together from a non-blocking socket whose sender may never finish them."""
+    """Messages assembled from a non-blocking socket whose sender may never finish them."""
 
     def __init__(self, max_bytes: int) -> None:
         self._buffer = bytearray()
         self._max_bytes = max_bytes
 
     def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
-        """The messages that are whole after these bytes.
+        """The messages that are complete after these bytes.
 
         Raises:
             ValueError: a message is malformed or longer than the limit.

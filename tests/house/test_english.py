@@ -15,13 +15,14 @@ CLEAN = (
     *("nbgrader_config.py", "jupyter_lab_config.py"),
     *("autograder/__", "autograder/checks.py", "autograder/cli.py", "autograder/course.py", "autograder/demo.py"),
     *("autograder/files.py", "autograder/nbgrader.py", "autograder/terminal.py"),
+    *("worldsize/bench", "worldsize/framing.py", "worldsize/launch", "worldsize/netlab"),
 )
 THIRD_PERSON = "Adds|Gives|Joins|Keeps|Lets|Makes|Passes|Puts|Raises|Refuses|Removes|Returns|Sends|Takes|Writes"
 TELL_APART = r"[\s_]+(?:\w+[\s_]+){0,4}?(?:apart|from|the[\s_]+difference)(?![a-z])"
 ADVICE = {
     r'"""Nothing\b': "begin with the imperative, or say what comes back",
     rf'"""(?:{THIRD_PERSON})\b': "use the imperative for a function, a noun phrase for a class",
-    rf"(?<![a-z])(?:told|tells?)(?![a-z])(?!{TELL_APART})": "use says, reports, shows, describes or names",
+    rf"(?<![a-z])(?:told|tells?)(?![a-z]|\(\))(?!{TELL_APART})": "use says, reports, shows, describes or names",
     r"\bas\s+of\s+(?:`|an?\b)": "use like, or the same as",
     r"\bwhoever\b": "use whichever rank, or anyone who",
     r",\s+for\s+(?:it|they|there|nobody|no\s+one|he|she|we)\b": "use because",
@@ -60,6 +61,7 @@ def test_the_course_keeps_the_rule():
         "def check_tells_right_from_wrong(): ...",
         "# waits for an hour, for a link\n# that is slow, but for the most part it works",
         "retold, foretell, whatever, elsewhere",
+        "size_bytes = file.tell()",
     ],
 )
 def test_good_english_keeps_the_rule(tmp_path, text):

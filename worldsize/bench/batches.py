@@ -1,4 +1,4 @@
-"""The batches of one training, drawn from a seed: real images that nobody has seen before in this form."""
+"""The batches of one training, drawn from a seed: real images under new noise, so never seen before in this form."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from worldsize import images as files
 from worldsize.bench.task import Images
 
-_NOISE = 0.3  # of a deviation, which leaves images readable and none the same twice
+_NOISE = 0.3  # in standard deviations: images stay readable, and no two are the same
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Batches:
     """The global batch of every step: float32 images (B, 1, 8, 8), of CIFAR-10 (B, 3, 32, 32), and int64 labels (B,).
 
-    The seed decides which images come when, the noise on each, and which class every label stands for. Weights that
-    were trained on batches of one seed are worth nothing on those of another.
+    The seed decides which images each batch holds, the noise on each image, and the class that every label stands for.
+    Weights that were trained on batches of one seed are worth nothing on those of another.
     """
 
     def __init__(self, seed: int, batch_size: int, images: Images = "digits") -> None:

@@ -1,4 +1,4 @@
-"""Where ranks are emulated that this machine has no cores or GPUs for."""
+"""The cluster on which ranks are emulated when this machine has no cores or GPUs for them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ NUM_REPEATS = 3
 
 @dataclass(frozen=True)
 class Planned:
-    """One training that is to be timed."""
+    """One training to be timed."""
 
     scaling: Scaling
     world_size: int
@@ -55,10 +55,10 @@ def measure(
     """A program's scaling, strong and weak, with and without exchanging gradients.
 
     World sizes take turns, forwards and backwards, so that a machine that warms up or slows down affects all of them.
-    As many ranks as there are GPUs, or cores without GPUs, are real; more than that are emulated on `cluster`, and
+    Up to as many ranks as there are GPUs, or cores without GPUs, are real; larger numbers are emulated on `cluster` and
     labelled so. `on_timing` is called with every timing, the number done and the number planned. With `journal`, a
-    file, timings are kept as they end, and an interrupted measurement of the same program on the same machine resumes
-    where it stopped.
+    file, each timing is saved as it ends, and an interrupted measurement of the same program on the same machine
+    resumes where it stopped.
 
     Raises:
         ValueError: no step is left to time after the warm-up.
@@ -92,7 +92,7 @@ def measure(
 
 
 def planned(world_sizes: Sequence[int], num_real: int, num_repeats: int) -> Iterator[Planned]:
-    """What is timed, in order; emulated time has no noise, so one repeat is enough."""
+    """The trainings to be timed, in order; emulated time has no noise, so one repeat is enough."""
     sizes = sorted({1, *world_sizes})  # one rank is the base of efficiency
     cases: list[tuple[Scaling, int, bool]] = []
     for size in sizes:
@@ -152,7 +152,7 @@ def claimed_bytes_per_step(lines: Sequence[StepLine]) -> float | None:
 
 
 def weights_error(trial: Trial, task: Task) -> float:
-    """How far the weights are from those of one process on the same batches, over how far those went.
+    """The distance of the weights from those of one process on the same batches, over the distance those moved.
 
     Raises:
         Incomplete: no weights came back.
@@ -177,7 +177,7 @@ def _num_real() -> int:
 
 
 class _Journal:
-    """Timings of one measurement in a file, a line each, whole once it is written."""
+    """The timings of one measurement in a file, one per line."""
 
     def __init__(self, path: Path | None, basis: str) -> None:
         self._path, self._basis = path, hashlib.sha256(basis.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What a measurement was taken on: processor, GPUs, clocks, versions, and how fast a matrix product goes there."""
+"""The machine of a measurement: processor, GPUs, clocks, versions, and the speed of a matrix product."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Machine(BaseModel):
 
 
 def describe() -> Machine:
-    """This machine now."""
+    """A description of this machine as it is now."""
     gpus = _gpus()
     return Machine(
         system=platform.platform(),
@@ -86,7 +86,7 @@ def _first(path: str, name: str) -> str:
 
 
 def _gpus() -> list[tuple[str, float]]:
-    """Every GPU's name and clock, asked of the driver's own tool: torch could fork no ranks after it had asked."""
+    """Every GPU's name and clock, from the driver's own tool: no ranks could be forked after torch had asked."""
     if not (tool := shutil.which("nvidia-smi")):
         return []
     query = [tool, "--query-gpu=name,clocks.sm", "--format=csv,noheader,nounits"]

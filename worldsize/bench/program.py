@@ -48,7 +48,7 @@ class TrainingSpec:
     """How a training is started: its ranks, whether they exchange gradients, what it keeps.
 
     With `cluster` the ranks are emulated, and `faults` happen there. `checkpoint_every` counts steps; with it the
-    program keeps checkpoints, and goes on from them when it is started again. `timeout_s` is how long a rank waits for
+    program keeps checkpoints, and resumes from them when it is started again. `timeout_s` is how long a rank waits for
     another one.
     """
 
@@ -75,7 +75,7 @@ class TrainingSpec:
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """The restarts that a training under torchrun is granted, and whether it is also begun anew.
+    """The restarts that a training under torchrun is granted, and whether it is also started afresh.
 
     With `is_begun_anew` the first failure ends the whole job, the newest file among its checkpoints loses its second
     half, as when a machine dies while writing, and the same command is run once more.
@@ -107,11 +107,11 @@ class Program(Protocol):
         ...
 
     def play(self, spec: TrainingSpec, address: str) -> TrainingResult:
-        """The training on warm ranks, real or emulated; an exception when it did not end well."""
+        """The result of training on warm ranks, real or emulated; a failure raises one of `errors`."""
         ...
 
     def torchrun(self, spec: TrainingSpec, address: str, restart_policy: RestartPolicy) -> TrainingResult:
-        """The training under torchrun's own agent; an exception when it did not end well."""
+        """The result of training under torchrun's own agent; a failure raises one of `errors`."""
         ...
 
 
@@ -164,7 +164,7 @@ class ScriptHere:
         self.errors = (RunError, Incomplete)
 
     def play(self, spec: TrainingSpec, address: str) -> TrainingResult:
-        """The training on warm ranks; raises what `worldsize.run` raises."""
+        """The result of training on warm ranks; raises what `worldsize.run` raises."""
         env = {ADDRESS: address}
         options: dict[str, Any] = {"world_size": spec.world_size, "timeout_s": self._limit_s, "env": env}
         if spec.cluster is not None:
@@ -175,7 +175,7 @@ class ScriptHere:
         return result_of(run(start_on, self._num_threads, *with_args, echo=False, **options))
 
     def torchrun(self, spec: TrainingSpec, address: str, restart_policy: RestartPolicy) -> TrainingResult:
-        """The training under torchrun's own agent; raises what `worldsize.torchrun` raises."""
+        """The result of training under torchrun's own agent; raises what `worldsize.torchrun` raises."""
         import tempfile
 
         env = {ADDRESS: address, "OMP_NUM_THREADS": str(self._num_threads)}
@@ -200,7 +200,7 @@ def profiled(num_threads: int, path: str, *args: str) -> None:
 
 
 def result_of(run: Run) -> TrainingResult:
-    """What a run of a program gave."""
+    """The training result in a run of a program."""
     return TrainingResult(read_lines(run.output[0]), run.timeline, run.restarts, run.backend, run.duration_s)
 
 
@@ -251,7 +251,7 @@ def under_agent(
 
 
 def truncate_newest(folder: str) -> str:
-    """The newest file below a folder, after its second half was cut off; empty when there is no file."""
+    """Cut off the second half of the newest file below a folder; its path, empty when there is no file."""
     newest, newest_ns = "", -1
     for inside, _, names in os.walk(folder):
         for name in names:

@@ -22,7 +22,7 @@ class Trained:
 
 
 def train_alone(task: Task, batches: Batches) -> Trained:
-    """The training in this process, on one thread: small sums are slower on several, and much so on a busy machine."""
+    """The training in this process, on one thread: more threads slow small operations, above all on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

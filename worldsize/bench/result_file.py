@@ -1,4 +1,4 @@
-"""The file that a measurement ends in; `schema()` describes it for other programs."""
+"""The file that holds a measurement's result; `schema()` describes it for other programs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class _Model(BaseModel):
 class Timing(_Model):
     """One training that was timed: `window_s` from the first sample of the first timed step to the weights.
 
-    Of an emulated one, time is the cluster's virtual time. `weights_error` is the distance to the weights of one
-    process on the same batches, over the distance that those came.
+    The times of an emulated training are the cluster's virtual time. `weights_error` is the distance to the weights of
+    one process on the same batches, over the distance those moved.
     """
 
     scaling: Scaling
@@ -42,7 +42,7 @@ class Timing(_Model):
 
     @property
     def step_s(self) -> float:
-        """Seconds a step, on average."""
+        """Seconds per step, on average."""
         return self.window_s / self.num_timed_steps
 
 
@@ -56,8 +56,8 @@ class Point(_Model):
     spread_fraction: float
     samples_per_s: float
     samples_per_s_per_rank: float
-    efficiency: float  # speed a rank over that of one rank of the same kind
-    communication_fraction: float | None  # of a step, by running it also without exchanging gradients
+    efficiency: float  # speed per rank over that of one rank of the same kind
+    communication_fraction: float | None  # of a step, from a second run without exchanging gradients
     num_repeats: int
 
 

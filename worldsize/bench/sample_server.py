@@ -34,9 +34,9 @@ _POLL_S = 0.01
 
 @dataclass(frozen=True)
 class Take:
-    """Samples `start` to `stop` of a step's batch, handed to a rank (by its own word) at `time_s`, in seconds.
+    """Samples `start` to `stop` of a step's batch, handed to a rank (as it calls itself) at `time_s`, in seconds.
 
-    `process` is the number of the process that asked, by the kernel's word; 0 where the system does not report it.
+    `process` is the ID of the process that asked, as the kernel reports it; 0 where the system does not.
     """
 
     rank: int
@@ -51,7 +51,8 @@ class Take:
 class Disturbance:
     """What happens to the process that asks for a step's samples as this rank: it is killed, or stopped for a while.
 
-    A stopped one goes on when all the others have ended, or after `patience_s` seconds. `time_s` is when it struck.
+    A stopped process resumes when all the others have ended, or after `patience_s` seconds. `time_s` is when the
+    disturbance happened.
     """
 
     kind: Literal["kill", "stall"]
@@ -75,7 +76,7 @@ class Record:
         return min((take.time_s for take in self.takes if take.step >= step), default=None)
 
     def window_s(self, first_step: int) -> float | None:
-        """From the first sample of `first_step` to the weights; nothing of what lies between can be done earlier."""
+        """Seconds from the first sample of `first_step` to the weights; no work in between can be done earlier."""
         started_s = self.started_s(first_step)
         return None if started_s is None or self.handed_in_s is None else self.handed_in_s - started_s
 
@@ -112,7 +113,7 @@ class SampleServer:
         self._server.listen(_MAX_CONNECTIONS)
         self._lock = threading.Lock()
         self._connections: set[_Connection] = set()
-        self._processes: dict[int, int] = {}  # by its number a handle of every process that has come
+        self._processes: dict[int, int] = {}  # process ID -> a handle of the process, of all that have connected
         self._is_closed = False
         self._accepting = threading.Thread(target=self._accept, daemon=True, name="sample server")
         self._accepting.start()
@@ -125,24 +126,24 @@ class SampleServer:
                 return  # it is closed
             connection = _Connection(sock)
             with self._lock:
-                if self._is_closed or len(self._connections) >= _MAX_CONNECTIONS or not self._know(connection):
+                if self._is_closed or len(self._connections) >= _MAX_CONNECTIONS or not self._add_process(connection):
                     connection.close()
                     continue
                 self._connections.add(connection)
                 connection.thread = threading.Thread(
                     target=self._serve, args=[connection], daemon=True, name="sample server connection"
                 )
-                connection.thread.start()  # before anybody who closes can see it
+                connection.thread.start()  # before `close` can see the connection
 
-    def _know(self, connection: _Connection) -> bool:
-        """Keep a handle of a connection's process; False when there are more than an honest program has."""
+    def _add_process(self, connection: _Connection) -> bool:
+        """Keep a handle of a connection's process; False when there are more processes than an honest program has."""
         if connection.pidfd is None:
             return True
         known = self._processes.get(connection.process)
         if known is not None and not _has_ended(known):
             return True
         if known is not None:
-            os.close(self._processes.pop(connection.process))  # its number has gone to another
+            os.close(self._processes.pop(connection.process))  # its ID has been reused
         if len(self._processes) >= _MAX_CONNECTIONS:
             return False
         self._processes[connection.process] = os.dup(connection.pidfd)
@@ -150,16 +151,16 @@ class SampleServer:
 
     def _serve(self, connection: _Connection) -> None:
         try:
-            while self._obey(connection):
+            while self._answer(connection):
                 pass
-        except Exception:  # whatever was sent ends this connection and no other
+        except Exception:  # a bad message ends this connection and no other
             pass
         finally:
             with self._lock:
                 self._connections.discard(connection)
             connection.close()
 
-    def _obey(self, connection: _Connection) -> bool:
+    def _answer(self, connection: _Connection) -> bool:
         message = framing.receive(connection.sock, 4 * self._num_weights, _MAX_HEADER_BYTES)
         time_s = time.monotonic()
         if message is None:
@@ -216,20 +217,19 @@ class SampleServer:
         framing.send(connection.sock, "thanks")
         return True
 
-    # what goes wrong
-
+    # disturbances
     def _strikes(self, take: Take) -> bool:
         ours = self.disturbance
         if ours is None or ours.time_s is not None:
             return False
-        # a later step: nobody has come as this rank, so the next one will do
+        # if no process has asked as this rank by a later step, the next one to ask will do
         if take.step > ours.step or (take.step, take.rank) == (ours.step, ours.rank):
             ours.time_s = take.time_s
             return True
         return False
 
     def _disturb(self, connection: _Connection) -> bool:
-        """True when the process that asked lives on and gets its answer."""
+        """Kill or stop the process that asked; True when it lives on and gets its answer."""
         assert self.disturbance
         if self.disturbance.kind == "kill":
             connection.signal(signal.SIGKILL)
@@ -273,7 +273,7 @@ class SampleServer:
 
 
 class _Connection:
-    """A connection, and a handle of the process that made it, which stays its own when its number goes to another."""
+    """A connection, and a handle of the process that made it, which no other process takes over, unlike an ID."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock, self.is_open = sock, True
@@ -302,13 +302,13 @@ class _Connection:
 
 def _has_ended(handle: int) -> bool:
     """True when the process of this handle has ended."""
-    poll = select.poll()  # unlike select, of any number of open files
+    poll = select.poll()  # unlike select, with any number of open files
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def _peer(sock: socket.socket) -> tuple[int, int | None]:
-    """The process at the other end, its number and a handle; 0 and None where the system does not report it."""
+    """The ID and a handle of the process at the other end; 0 and None where the system does not report it."""
     if not hasattr(os, "pidfd_open"):
         return 0, None
     number = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]

@@ -25,7 +25,7 @@ class LocalSamples:
         self._batches = Batches(seed, batch_size, images)
 
     def take(self, step: int, start: int, stop: int) -> Batch:
-        """Samples `start` to `stop`, less the last, of the global batch of a step: images (n, C, H, H), labels (n,)."""
+        """Samples `start` up to `stop`, exclusive, of a step's global batch: images (n, C, H, H), labels (n,)."""
         images, labels = self._batches.batch(step)
         return images[start:stop], labels[start:stop]
 
@@ -42,7 +42,7 @@ class Samples:
         self._sock.connect(address)
 
     def take(self, step: int, start: int, stop: int) -> Batch:
-        """Samples `start` to `stop`, less the last, of the global batch of a step, like `LocalSamples.take`.
+        """Samples `start` up to `stop`, exclusive, of a step's global batch, like `LocalSamples.take`.
 
         Raises:
             ValueError: there is no such step or there are no such samples.

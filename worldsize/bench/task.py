@@ -18,7 +18,7 @@ CHANNELS = {"digits": 1, "cifar10": 3}  # of an image
 class Task(BaseModel):
     """What one training is: `batch_size` is the global batch, `width` the model's first layer, `seed` its weights'.
 
-    `images` are digits, which are there, or CIFAR-10, whose files `worldsize.images.load_cifar10` has to find.
+    `images` are digits, which are always there, or CIFAR-10, whose files `worldsize.images.load_cifar10` has to find.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

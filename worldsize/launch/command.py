@@ -16,7 +16,7 @@ from worldsize.launch.reports.result import Run
 from worldsize.launch.runner import launch
 from worldsize.launch.worker import run_as_main
 
-_ON_A_CLUSTER = {"nnodes", "nproc_per_node"}  # the flags that mean something there
+_ON_A_CLUSTER = {"nnodes", "nproc_per_node"}  # the flags that have a meaning there
 
 
 def torchrun(
@@ -29,7 +29,7 @@ def torchrun(
     cluster: Cluster | str | None = None,
     **flags: str | int | bool,
 ) -> Run:
-    """A `Run` of `script` under torchrun; `nproc_per_node=2` is torchrun's `--nproc-per-node=2`, and so for every flag.
+    """A `Run` of `script` under torchrun; `nproc_per_node=2` is torchrun's `--nproc-per-node=2`, likewise every flag.
 
     The script joins its process group itself, as it would in a shell. `values` are None: a script returns nothing.
     With `cluster`, such as "dgx-h100", it joins an emulated one instead, on all of its GPUs if no flag says how many,
@@ -57,7 +57,7 @@ def run_script(
     echo: bool,
     cluster: Cluster | str | None = None,
 ) -> Run:
-    """A `Run` of a script, with torchrun's flags as they are written in a shell; everything else as in `torchrun`."""
+    """A `Run` of a script, with torchrun's flags as written in a shell; everything else is as in `torchrun`."""
     arguments.refuse_bad_timeout(timeout_s)
     flags = Flags.parse(words)
     arguments.refuse_too_many(flags.num_ranks, "torchrun" if cluster is None else "warm")

@@ -19,7 +19,7 @@ _TIMEOUT_S, _STALLED_S = 24 * 3600, 20  # a cell has the notebook's own stop but
 
 
 def load(shell: InteractiveShell) -> None:
-    """Make `%%torchrun` known to this IPython."""
+    """Register `%%torchrun` with this IPython."""
     shell.register_magic_function(torchrun, magic_kind="cell", magic_name="torchrun")  # pyright: ignore[reportCallIssue]
 
 
@@ -27,14 +27,14 @@ def torchrun(line: str, cell: str) -> Run | None:
     """The run of this cell's text as a script under torchrun; the line holds torchrun's own flags.
 
     `--cluster dgx-h100` runs it on that emulated cluster. Words after ` -- ` are the script's arguments. With --help,
-    what torchrun prints of its flags and no run.
+    torchrun prints its flags, and there is no run.
     """
     words = shlex.split(line)
     flags, args = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     cluster, flags = command.take_cluster(flags)
     with tempfile.TemporaryDirectory(prefix="worldsize-") as folder:
         script = Path(folder) / CELL_FILE
-        script.write_text("\n" + cell, encoding="utf-8")  # for the magic's own line, which the notebook counts
+        script.write_text("\n" + cell, encoding="utf-8")  # the notebook counts the magic's own line as well
         try:
             return command.run_script(
                 flags, script, args, _TIMEOUT_S, _STALLED_S, {"PYTHONPATH": _search_path()}, True, cluster

@@ -37,11 +37,11 @@ def run(
     With `cluster`, such as `hardware.DGX_H100` or "dgx-h100", the ranks exchange the same data on an emulated cluster,
     and the run's timeline is in that cluster's virtual time; `allow` then names the operations that may be used, and
     `compute` how the ranks' own work is priced: by its "flops" on the cluster's GPU at half of the peak, as "measured"
-    on this machine, by a number as that times what is measured (0.01 for a device a hundred times faster), or not at
-    all ("none"). `faults` are what goes wrong there: those of `worldsize.faults`.
+    on this machine, by a number as that times the measured time (0.01 for a device a hundred times faster), or not
+    at all ("none"). `faults`, from `worldsize.faults`, happen there.
 
     Raises:
-        ValueError: an argument is wrong, this machine cannot hold so many ranks, or the function cannot be carried.
+        ValueError: an argument is wrong, this machine cannot hold so many ranks, or the function cannot be pickled.
         RankFailed: a rank raised, exited or was killed; names the culprit.
         RunTimeout: the ranks were not done after `timeout_s` seconds, or for `stalled_s` seconds every rank that was
             not done waited in one call; says who waits for whom.
@@ -65,7 +65,7 @@ def run(
 
 
 def launch(spec: Spec) -> Run:
-    """The run of a specification, with what only the course's engine asks for.
+    """The run of a specification, including the fields that only the course's engine uses.
 
     Raises:
         ValueError, RankFailed, RunTimeout, RunStopped: same as `run`.

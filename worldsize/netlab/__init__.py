@@ -1,4 +1,4 @@
-"""Two to four real hosts on one machine, with links of a chosen rate and delay: what the emulator is held against."""
+"""Two to four real hosts on one machine, with links of a chosen rate and delay: the reference for the emulator."""
 
 from worldsize.netlab.lab import Lab, unavailable_because
 

@@ -1,4 +1,4 @@
-"""The lesson: `python -m worldsize.netlab` builds real networks on this machine and holds the emulator against them."""
+"""The lesson: `python -m worldsize.netlab` builds real networks on this machine and compares the emulator with them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Here is how two hosts at 100 Mbit/s and 5 ms are made:
 BUILT = """
 Not all of the rate is for data: of {mtu} bytes in a packet here, 52 are headers of IP and TCP, so {payload:.1%} is.
 And a message costs two delays, not one: with Gloo the receiver first says "ready", then the data comes.
-This is all that the emulator is told of this network. Nothing is fitted.
+This is all that the emulator knows of this network. Nothing is fitted.
 
 Now the same programs run twice: on real hosts through Gloo and TCP (best of {repeats} repeats after a warm-up,
 until the last rank is done), and emulated in virtual time. The formula is the textbook's, alpha-beta. A DDP step also
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def retried(result: Result, console: Console) -> Result:
-    """The result, or where it misses the goal the better of it and one more try."""
+    """The result or, if it misses the goal, the better of it and one more measurement."""
     if abs(result.error_fraction) <= compare.WORST_GOAL:
         return result
     again = compare.measured_again(result)
@@ -62,7 +62,7 @@ def retried(result: Result, console: Console) -> Result:
 
 
 def table(results: Sequence[Result]) -> Table:
-    """One row a case, times in milliseconds."""
+    """A table with one row per case, times in milliseconds."""
     drawn = Table(box=None, pad_edge=False)
     for heading in ("case", "hosts", "link", "formula", "emulated", "real", "error"):
         drawn.add_column(heading, justify="left" if heading in ("case", "link") else "right")

@@ -11,11 +11,11 @@ import torch.distributed as dist
 
 _FLOAT_BYTES = 4
 _WIDTH = 512  # of a square layer: 1 MB of gradients
-_PRECEDENCE = -10  # in the kernel's niceness: what else this machine does must not be taken for the network
+_NICENESS = -10  # so that other work on this machine is not mistaken for the network's
 
 
 def send(size_bytes: int) -> Callable[[], None]:
-    """Sends from rank 0 to rank 1."""
+    """A step that sends from rank 0 to rank 1."""
     tensor = torch.ones(size_bytes // _FLOAT_BYTES)
 
     def step() -> None:
@@ -28,7 +28,7 @@ def send(size_bytes: int) -> Callable[[], None]:
 
 
 def all_reduce(size_bytes: int) -> Callable[[], None]:
-    """All-reduces one tensor by the library."""
+    """A step that all-reduces one tensor by the library."""
     tensor = torch.zeros(size_bytes // _FLOAT_BYTES)
 
     def step() -> None:
@@ -38,13 +38,13 @@ def all_reduce(size_bytes: int) -> Callable[[], None]:
 
 
 def ring(size_bytes: int) -> Callable[[], None]:
-    """Passes every rank's block on to the next rank until all have seen it, by isend and irecv."""
+    """A step that passes every rank's block on to the next rank until all have seen it, by isend and irecv."""
     rank, size = dist.get_rank(), dist.get_world_size()
     blocks = [torch.ones(size_bytes // _FLOAT_BYTES), torch.empty(size_bytes // _FLOAT_BYTES)]
 
     def step() -> None:
         for _ in range(size - 1):
-            # the receive first: with Gloo, word that we are ready would have to wait behind our own data
+            # the receive first: with Gloo, our message that we are ready would otherwise wait behind our own data
             works = dist.irecv(blocks[1], (rank - 1) % size), dist.isend(blocks[0], (rank + 1) % size)
             for work in works:
                 assert work is not None
@@ -55,7 +55,7 @@ def ring(size_bytes: int) -> Callable[[], None]:
 
 
 def ddp_step(size_bytes: int) -> Callable[[], None]:
-    """Forward, backward and update of a model with so many bytes of gradients, data-parallel."""
+    """A step of forward, backward and update of a model with so many bytes of gradients, data-parallel."""
     depth = max(1, round(size_bytes / _FLOAT_BYTES / _WIDTH**2))
     layers = [torch.nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(depth)]
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
@@ -67,7 +67,7 @@ def ddp_step(size_bytes: int) -> Callable[[], None]:
         model(batch).mean().backward()
         optimizer.step()
 
-    for _ in range(2):  # DDP arranges its buckets anew, and tells the others, at the start of the second step
+    for _ in range(2):  # DDP rebuilds its buckets, and sends them to all ranks, at the start of the second step
         step()
     return step
 
@@ -81,12 +81,12 @@ KINDS: dict[str, Callable[[int], Callable[[], None]]] = {
 
 
 def measure(cases: Sequence[tuple[str, int]], num_repeats: int, lead_s: float) -> list[list[float]]:
-    """On a rank of real hosts: for each case, the seconds from a start common to all ranks to this rank's end.
+    """For each case, the seconds from a start common to all ranks to this rank's end, on a rank of real hosts.
 
     Ranks leave a barrier up to a delay apart. So rank 0 names an instant `lead_s` from now on the clock that all hosts
-    of one machine share, and everybody starts then. One start for warming up the connections is left out.
+    of one machine share, and all ranks start then. One run, which warms up the connections, is left out.
     """
-    os.nice(_PRECEDENCE)
+    os.nice(_NICENESS)
     times_s = []
     for kind, size_bytes in cases:
         step = KINDS[kind](size_bytes)
@@ -104,7 +104,7 @@ def _from_common_start_s(step: Callable[[], None], lead_s: float) -> float:
 
 
 def once(kind: str, size_bytes: int) -> None:
-    """On an emulated rank: one case, after a barrier that ends for all ranks at the same virtual time."""
+    """Run one case on an emulated rank, after a barrier that ends for all ranks at the same virtual time."""
     step = KINDS[kind](size_bytes)
     dist.barrier()
     step()

@@ -9,23 +9,23 @@ from collections.abc import Callable
 
 
 class Refused(ValueError):
-    """A command that did not succeed, with what it said."""
+    """A command that failed, with its error output."""
 
 
 class Commands:
-    """Runs commands, tells `say` of each before, and on leaving undoes them, the last one first."""
+    """Commands that are passed to `say` before they run, and undone on leaving, the last one first."""
 
     def __init__(self, say: Callable[[str], None] | None = None) -> None:
         self.say = say or (lambda _: None)
         self._stack = contextlib.ExitStack()
 
     def run(self, command: str, undo: str | None = None) -> None:
-        """Runs a command, and `undo` at the end.
+        """Run a command, and `undo` at the end.
 
         Raises:
             Refused: it did not succeed.
         """
-        if undo:  # noted first, so that nothing comes between: to undo what was not done only fails
+        if undo:  # registered first, so that nothing comes between: undoing what was not done merely fails
             self._stack.callback(subprocess.run, shlex.split(undo), capture_output=True)
         self.say(command)
         done = subprocess.run(shlex.split(command), capture_output=True, text=True)
@@ -33,7 +33,7 @@ class Commands:
             raise Refused(f"`{command}` failed: {done.stderr.strip()}")
 
     def keep(self, running: contextlib.AbstractContextManager[object]) -> None:
-        """Enters what is to be left at the end."""
+        """Enter a context manager and leave it at the end."""
         self._stack.enter_context(running)
 
     def __enter__(self) -> Commands:

@@ -15,10 +15,10 @@ from worldsize.units import MB
 
 MEDIAN_GOAL, WORST_GOAL = 0.05, 0.15
 NUM_ROUNDS, NUM_REPEATS = 2, 5  # rounds through the whole plan: a host can be busy for longer than a case's repeats
-_LEAD_S = 0.03  # beside the network's delays, what ranks need to be ready
+_LEAD_S = 0.03  # what ranks need to get ready, besides the network's delays
 _TIMEOUT_S = 120
 
-# hosts, Mbit/s, seconds of delay, and what runs there: as large as takes some 0.1 to 0.4 s
+# hosts, Mbit/s, seconds of delay, and the cases, of sizes that take some 0.1 to 0.4 s
 PLAN: tuple[tuple[int, float, float, tuple[tuple[str, int], ...]], ...] = (
     (2, 50, 0.0, (("send", 1 * MB), ("all-reduce", 1 * MB))),
     (2, 100, 0.005, (("send", 2 * MB), ("all-reduce", 3 * MB), ("ring by hand", 2 * MB), ("DDP step", 4 * MB))),
@@ -33,7 +33,7 @@ PLAN: tuple[tuple[int, float, float, tuple[tuple[str, int], ...]], ...] = (
 
 @dataclass(frozen=True)
 class Result:
-    """One case: what the textbook says, what was emulated and what was real, all in seconds."""
+    """One case: its times by the textbook's formula, emulated and real, all in seconds."""
 
     kind: str
     size_bytes: int
@@ -46,7 +46,7 @@ class Result:
 
     @property
     def error_fraction(self) -> float:
-        """How much longer the emulator says that it takes, as a fraction of the real time."""
+        """How much longer the emulated time is than the real one, as a fraction of the real one."""
         return self.emulated_s / self.real_s - 1
 
 
@@ -66,7 +66,7 @@ def compare(lab: Lab, todo: Iterable[tuple[str, int]]) -> list[Result]:
 
 
 def real_times_s(lab: Lab, todo: list[tuple[str, int]]) -> list[float]:
-    """The seconds of each case on the hosts until the last rank is done; of the best repeat, as noise only delays."""
+    """The seconds of each case on the hosts until the last rank is done; the best repeat, because noise only delays."""
     lead_s = _LEAD_S + 5 * lab.delay_s
     options = {"netns": lab.hosts, "env": lab.env, "backend": "gloo", "echo": False, "timeout_s": _TIMEOUT_S}
     spec = Spec(cases.measure, (todo, NUM_REPEATS, lead_s), world_size=lab.num_hosts, **options)
@@ -77,7 +77,7 @@ def real_times_s(lab: Lab, todo: list[tuple[str, int]]) -> list[float]:
 
 
 def emulated_time_s(kind: str, size_bytes: int, lab: Lab) -> float:
-    """The virtual seconds of a case on `lab.cluster`; the work of a DDP step counts as measured, the rest has none."""
+    """The virtual seconds of a case on `lab.cluster`; a DDP step's computation counts as measured, others have none."""
     compute = "measured" if kind == "DDP step" else "none"
     options = {"cluster": lab.cluster, "compute": compute, "echo": False, "timeout_s": _TIMEOUT_S}
     timeline = run(cases.once, kind, size_bytes, world_size=lab.num_hosts, **options).timeline
@@ -86,7 +86,7 @@ def emulated_time_s(kind: str, size_bytes: int, lab: Lab) -> float:
 
 
 def formula_s(kind: str, size_bytes: int, lab: Lab) -> float:
-    """The textbook's seconds, of steps that each cost two delays (Gloo's rendezvous) and their bytes over the rate."""
+    """The textbook's seconds, for steps that each cost two delays (Gloo's rendezvous) and their bytes over the rate."""
     link, num_hosts = lab.cluster.inter, lab.num_hosts
     assert link is not None
     steps, step_bytes = {
@@ -110,17 +110,17 @@ def _compare_at(num_hosts: int, rate_mbit_s: float, delay_s: float, todo: Iterab
 
 
 def measured_again(result: Result) -> Result:
-    """The same case from hosts made anew, if they were faster than before."""
+    """The better of this result and the same case on new hosts."""
     with Lab(result.num_hosts, result.rate_mbit_s, result.delay_s) as lab:
         again = compare(lab, [(result.kind, result.size_bytes)])
     return min(result, *again, key=lambda one: one.real_s)
 
 
 def median_error(results: Iterable[Result]) -> float:
-    """The median of the errors' sizes, as a fraction."""
+    """The median of the absolute errors, as a fraction."""
     return statistics.median(abs(one.error_fraction) for one in results)
 
 
 def worst(results: Iterable[Result]) -> Result:
-    """The result that is furthest off."""
+    """The result with the largest absolute error."""
     return max(results, key=lambda one: abs(one.error_fraction))

@@ -14,17 +14,17 @@ from worldsize import hardware
 from worldsize.hardware import Cluster, Link
 from worldsize.netlab.commands import Commands, Refused
 
-DEVICE = "net0"  # what every host calls its network card
+DEVICE = "net0"  # the name of every host's network card
 MAX_HOSTS = 4
-_PACKET_S = 250e-6  # what a packet may take: fine enough for small messages, coarse enough for this machine's CPU
+_PACKET_S = 250e-6  # how long a packet may take: fine enough for small messages, coarse enough for this machine's CPU
 _PACKET_BYTES = 1500, 60_000
-# how far behind tbf may fall and still catch up: 2 ms, for a virtual machine's timer is now and then 1 ms late, and
-# what is lost then slows the link by up to 40%; more would let a message's first packets through at once
+# how far tbf may fall behind and still catch up: 2 ms, because a virtual machine's timer is now and then 1 ms late,
+# which would otherwise slow the link by up to 40%; more would let a message's first packets through at once
 _BURST_PACKETS = 8
-_BURST_PACKETS_IN = 16  # more on the way in, which is to hold back several senders together, not one alone
+_BURST_PACKETS_IN = 16  # more on the way in, which limits several senders together, not one alone
 _QUEUE_BYTES = 64 << 20  # a queue that drops nothing
 _ETHERNET, _IP, _TCP = 14, 20, 20 + 12  # header bytes: no frame check in software; TCP with time stamps
-# a connection that has rested starts at full speed, and as nothing is lost, Reno never slows down
+# an idle connection resumes at full speed, and because nothing is lost, Reno never slows down
 _TCP_SETTINGS = {"tcp_slow_start_after_idle": "0", "tcp_congestion_control": "reno"}
 _numbers = itertools.count(1)
 
@@ -49,10 +49,10 @@ class Lab:
     """`num_hosts` hosts on one switch: each sends and receives at `rate_mbit_s`; what is sent arrives `delay_s` later.
 
     Entering builds it; leaving removes it, also after an exception or Ctrl-C. The rate, in 10^6 bits a second, is that
-    of whole packets, as `tc` counts them. `say` is told every command before it runs.
+    of whole packets, as `tc` counts them. `say` is called with every command before it runs.
 
     Raises:
-        ValueError: there is no such lab, or (on entering) none can be built here.
+        ValueError: an argument is out of range, or (on entering) no lab can be built here.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Lab:
 
     @property
     def mtu_bytes(self) -> int:
-        """The size of the largest packet: what the link carries in a quarter of a millisecond, 1500 at the least."""
+        """The size of the largest packet: what the link carries in a quarter of a millisecond, but at least 1500."""
         least, most = _PACKET_BYTES
         return round(min(max(self.rate_mbit_s * 1e6 / 8 * _PACKET_S, least), most))
 
@@ -98,7 +98,7 @@ class Lab:
     def cluster(self) -> Cluster:
         """The same hosts and links for the emulator; nothing in it is measured.
 
-        A small send of Gloo takes two delays: the receiver first tells the sender that it is ready (`worldsize.gloo`).
+        A small send of Gloo takes two delays: the receiver first signals that it is ready (`worldsize.gloo`).
         """
         link = Link(
             f"{self.rate_mbit_s:g} Mbit/s, {self.delay_s * 1e3:g} ms",
@@ -110,7 +110,7 @@ class Lab:
         )
         return Cluster(
             name=f"netlab-x{self.num_hosts}",
-            gpu=hardware.A100_PCIE,  # there has to be one; the comparison prices no work on it
+            gpu=hardware.A100_PCIE,  # a cluster needs one; the comparison prices no work on it
             gpus_per_node=1,
             intra=hardware.PCIE4,
             num_nodes=self.num_hosts,
@@ -124,7 +124,7 @@ class Lab:
             raise ValueError(f"no lab can be built here: {reason}")
         try:
             self._build()
-        except BaseException:  # also when the person at the keyboard has had enough
+        except BaseException:  # also on Ctrl-C
             self.__exit__()
             raise
         return self
@@ -183,7 +183,7 @@ class _Relay:
 
     @property
     def command(self) -> str:
-        """What starts it, as one would type it."""
+        """The command that starts it, as typed in a shell."""
         return " ".join(["python", *self._words])
 
     def __enter__(self) -> _Relay:
@@ -191,7 +191,7 @@ class _Relay:
             [sys.executable, *self._words],
             stdin=subprocess.PIPE,  # it ends when this closes, so it cannot be left behind
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for us, who will end it
+            start_new_session=True,  # Ctrl-C is for this process, which ends the relay
         )
         assert self._process.stdout
         if self._process.stdout.readline() != b"ready\n":
@@ -205,20 +205,20 @@ class _Relay:
 
 
 def _shape(place: str, rate_mbit_s: float, mtu_bytes: int, burst_packets: int = _BURST_PACKETS) -> str:
-    """The words for `tc` that hold what leaves a device to a rate; `place` is "DEVICE root" or below another shaper."""
+    """The words for `tc` that limit a device's sending to a rate; `place` is "DEVICE root" or below another shaper."""
     burst_bytes = burst_packets * (mtu_bytes + _ETHERNET)
     return f"qdisc add dev {place} tbf rate {rate_mbit_s:g}mbit burst {burst_bytes} limit {_QUEUE_BYTES}"
 
 
 @functools.cache
 def _has_netem() -> bool:
-    """Whether this kernel can delay packets by itself."""
+    """True when this kernel can delay packets by itself."""
     return _refusal("qdisc add dev lo root netem delay 1ms") is None
 
 
 @functools.cache
 def _refusal(*commands: str) -> str | None:
-    """Why these words for `ip` and `tc` do not work in a namespace made for the purpose; None when they do."""
+    """Why these words for `ip` and `tc` fail in a temporary namespace; None when they work."""
     name = f"netlab{os.getpid()}n{next(_numbers)}"
     try:
         with Commands() as probe:

@@ -2,7 +2,7 @@
 
 Run as `python -m worldsize.netlab.relay DELAY_S BYTES_PER_S DEVICE HOST...`: reads each host's packets from a TUN
 device in its network namespace and writes them to the device of the host that they are for, the i-th of which has an
-address that ends in i + 1; to each host no faster than so many bytes a second. Says "ready" when it is; ends when its
+address that ends in i + 1; to each host no faster than so many bytes a second. Prints "ready" once it is; ends when its
 standard input closes.
 """
 
@@ -23,14 +23,14 @@ from worldsize.launch.protocol.process import enter_network
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _MAX_PACKET = 1 << 16
 _PACKETS_AT_ONCE = 64  # of one host before the others have their turn
-_PRECEDENCE = -20  # in the kernel's niceness, ahead of the ranks: it stands for a wire
-_SLACK_S = 4e-3  # how far behind a host's way in may fall and still catch up: as in `lab`, sixteen packets
+_NICENESS = -20  # ahead of the ranks, because it stands for a wire
+_SLACK_S = 4e-3  # how far a host's way in may fall behind and still catch up: sixteen packets, the same as in `lab`
 
 
 def main(delay_s: float, bytes_per_s: float, device: str, hosts: Sequence[str]) -> None:
-    """Relays until the standard input closes."""
+    """Relay packets until the standard input closes."""
     tuns = [_open_tun(host, device) for host in hosts]
-    os.nice(_PRECEDENCE)
+    os.nice(_NICENESS)
     print("ready", flush=True)
     lifeline = sys.stdin.fileno()
     wire = _Wire(tuns, delay_s, bytes_per_s)
@@ -49,32 +49,32 @@ class _Wire:
     def __init__(self, tuns: list[int], delay_s: float, bytes_per_s: float) -> None:
         self._tuns, self._delay_s, self._bytes_per_s = tuns, delay_s, bytes_per_s
         self._held: list[tuple[float, int, int, bytes]] = []
-        self._numbers = itertools.count()  # the first of two that are due at once goes first
-        self._free_s = dict.fromkeys(tuns, 0.0)  # when a host's way in has carried what is meant for it
+        self._numbers = itertools.count()  # of two packets due at once, the first to come goes first
+        self._free_s = dict.fromkeys(tuns, 0.0)  # when a host's way in is free again
 
     def wait_s(self) -> float | None:
-        """The seconds until something is due; None when there is nothing."""
+        """The seconds until a packet is due; None when there is no packet."""
         return max(0.0, self._held[0][0] - time.monotonic()) if self._held else None
 
     def take(self, tun: int) -> None:
-        """Takes what a host has sent."""
+        """Take the packets that a host has sent."""
         for _ in range(_PACKETS_AT_ONCE):
             try:
                 packet = os.read(tun, _MAX_PACKET)
             except BlockingIOError:
                 return
-            number = packet[19]  # the last byte of where an IPv4 packet goes
+            number = packet[19]  # the last byte of an IPv4 packet's destination
             if packet[0] >> 4 == 4 and 0 < number <= len(self._tuns):
                 self._hold(packet, self._tuns[number - 1])
 
     def _hold(self, packet: bytes, target: int) -> None:
-        there_s = time.monotonic() + self._delay_s
-        start_s = max(self._free_s[target], there_s - _SLACK_S)
+        arrival_s = time.monotonic() + self._delay_s
+        start_s = max(self._free_s[target], arrival_s - _SLACK_S)
         self._free_s[target] = start_s + len(packet) / self._bytes_per_s
-        heapq.heappush(self._held, (max(there_s, start_s), next(self._numbers), target, packet))
+        heapq.heappush(self._held, (max(arrival_s, start_s), next(self._numbers), target, packet))
 
     def deliver(self) -> None:
-        """Hands over what is due."""
+        """Hand over the packets that are due."""
         now_s = time.monotonic()
         while self._held and self._held[0][0] <= now_s:
             _, _, target, packet = heapq.heappop(self._held)

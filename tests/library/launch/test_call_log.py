@@ -122,7 +122,7 @@ def test_before_a_process_group_ends_another_thread_has_its_turn(monkeypatch):
     sys.setswitchinterval(100)  # from here on a thread has its turn only where this one waits
     try:
         held.release()
-        call_tracer._calm(lambda: seen.extend(let_go))()
+        call_tracer._delayed(lambda: seen.extend(let_go))()
     finally:
         sys.setswitchinterval(before_s)
     thread.join()

@@ -1,7 +1,7 @@
 """The live view of a run in JupyterLab: a line of state per rank, tabs of output, a clock, a stop button.
 
-While the run lasts it is made of widgets; at the end a still in HTML and plain text takes their place, so that a saved
-notebook shows the same without a kernel.
+While the run lasts it is made of widgets; at the end a static view in HTML and plain text replaces them, so that a
+saved notebook shows the same without a kernel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from worldsize.launch.display.view import Plain, Ranks, View
 
 _PATIENCE_S = 0.4  # a run that is over by then needs no widgets
 _PERIOD_S = 0.25
-_LIVE_CHARACTERS, _STILL_CHARACTERS = 8_000, 20_000  # of each tab
+_LIVE_CHARACTERS, _STATIC_CHARACTERS = 8_000, 20_000  # of each tab
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PRE = (
     "margin:0;padding:6px;max-height:18em;overflow:auto;white-space:pre-wrap;line-height:1.35;"
@@ -45,7 +45,7 @@ def _is_wanted() -> bool:
 
 
 class Live(View):
-    """Widgets while the run lasts, then a still of them."""
+    """Widgets while the run lasts, then a static view."""
 
     def __init__(self) -> None:
         self.is_stop_asked = False
@@ -57,11 +57,11 @@ class Live(View):
         self._has_ended = False
 
     def begin(self, headline: str) -> None:
-        """Takes the line that stands on top."""
+        """Take the headline."""
         self._headline = headline
 
     def output(self, rank: int, text: str) -> None:
-        """Adds whole lines to the tab of all ranks; those of single ranks are read when they are shown."""
+        """Add whole lines to the tab of all ranks; the tabs of single ranks are read when they are shown."""
         self._add(rank, self._lines.setdefault(rank, Lines()).feed(text))
 
     def _add(self, rank: int, lines: list[str]) -> None:
@@ -69,7 +69,7 @@ class Live(View):
             self._all.feed("".join(f"[rank {rank}] {line}\n" for line in lines).encode("utf-8", "replace"))
 
     def glance(self, ranks: Ranks) -> None:
-        """Brings the widgets up to date, four times a second."""
+        """Update the widgets, four times a second."""
         now_s = time.monotonic()
         if now_s - self._start_s < _PATIENCE_S or now_s - self._shown_s < _PERIOD_S:
             return
@@ -82,14 +82,14 @@ class Live(View):
         self.is_stop_asked = True
 
     def end(self, ranks: Ranks) -> None:
-        """Puts the still in the widgets' place."""
+        """Replace the widgets with the static view."""
         if self._has_ended:
             return
         self._has_ended = True
         for rank, lines in self._lines.items():
             self._add(rank, lines.end())
-        head, states, outputs = self._head(ranks), self._states(ranks), self._outputs(ranks, _STILL_CHARACTERS)
-        bundle = {"text/html": _still_html(head, states, outputs), "text/plain": _still_text(head, states, outputs)}
+        head, states, outputs = self._head(ranks), self._states(ranks), self._outputs(ranks, _STATIC_CHARACTERS)
+        bundle = {"text/html": _static_html(head, states, outputs), "text/plain": _static_text(head, states, outputs)}
         if self._widgets:
             self._widgets.replace(bundle)
         else:
@@ -114,7 +114,7 @@ class Live(View):
 
 
 class _Widgets:
-    """What stands in the cell while the run lasts."""
+    """The widgets in the cell while the run lasts."""
 
     def __init__(self, stop: Any) -> None:
         import ipywidgets
@@ -132,11 +132,11 @@ class _Widgets:
         self._frame = (box, row, button)
         self._handle = display(box, display_id=uuid.uuid4().hex)
         # ipykernel 7.4 sends a click where the widget was made, to the main thread, which is busy with the run; without
-        # this note it goes to the thread that the front end asks for
+        # this entry it goes to the thread that the front end asks for
         vars(button.comm).pop("_reply_subshell_id", None)
 
     def show(self, head: str, states: list[str], outputs: dict[str, str]) -> None:
-        """Changes what has changed; the front end is sent nothing else."""
+        """Update what has changed; the front end is sent nothing else."""
         self._head.value = html.escape(head)
         self._states.value = _states_html(states)
         for title, text in outputs.items():
@@ -149,7 +149,7 @@ class _Widgets:
             self._tabs.selected_index = 0
 
     def replace(self, bundle: dict[str, str]) -> None:
-        """Puts the bundle in the place of the widgets, which are then closed."""
+        """Replace the widgets with the bundle and close them."""
         if self._handle is not None:
             self._handle.update(bundle, raw=True)
         for widget in (*self._frame, self._tabs, *self._pages.values(), self._states, self._head):
@@ -160,8 +160,8 @@ def _states_html(states: list[str]) -> str:
     return "".join(f'<div style="line-height:1.5">{html.escape(state)}</div>' for state in states)
 
 
-def _still_html(head: str, states: list[str], outputs: dict[str, str]) -> str:
-    """Tabs of radio buttons and CSS; where style sheets are taken away, one text after the other with its title."""
+def _static_html(head: str, states: list[str], outputs: dict[str, str]) -> str:
+    """Tabs of radio buttons and CSS; where style sheets are removed, one text after the other, each with its title."""
     name = f"ws{uuid.uuid4().hex[:8]}"
     parts = [f'<div class="{name}"><div>{html.escape(head)}</div>{_states_html(states)}']
     rules = [f".{name} h6,.{name} pre,.{name} input{{display:none}}", f".{name} label{{{_LABEL}}}"]
@@ -180,5 +180,5 @@ def _still_html(head: str, states: list[str], outputs: dict[str, str]) -> str:
 _LABEL = "display:inline-block;padding:2px 10px;cursor:pointer;border-bottom:2px solid transparent"
 
 
-def _still_text(head: str, states: list[str], outputs: dict[str, str]) -> str:
+def _static_text(head: str, states: list[str], outputs: dict[str, str]) -> str:
     return "\n".join([head, *states, outputs.get("all", "").rstrip("\n")]).rstrip("\n")

@@ -1,12 +1,12 @@
-"""What a rank prints: kept to its last characters, shown as whole lines, never more than a reader can take."""
+"""The output of a rank: its last characters are kept, whole lines are shown, never more than a reader can take."""
 
 from __future__ import annotations
 
 import codecs
 from collections import deque
 
-KEPT_OUTPUT = 1 << 20  # characters of each rank's output that are kept, the last ones
-LONGEST_LINE = 1 << 13  # characters; what is longer is shown in pieces, or one endless line would fill memory
+KEPT_OUTPUT = 1 << 20  # characters; the last ones of each rank's output are kept
+LONGEST_LINE = 1 << 13  # characters; a longer line is shown in pieces, because an endless one would fill memory
 
 
 class Tail:
@@ -19,7 +19,7 @@ class Tail:
         self._num_kept = 0
 
     def feed(self, data: bytes) -> str:
-        """The text of these bytes; a letter that is cut in two waits for its other half."""
+        """The text of these bytes; a character that is cut in two waits for its other half."""
         self.num_bytes += len(data)
         piece = self._decoder.decode(data)
         self._pieces.append(piece)
@@ -34,7 +34,7 @@ class Tail:
         return "".join(self._pieces)[-KEPT_OUTPUT:]
 
     def last(self, num_characters: int) -> str:
-        """No more than this many of the last characters, from the start of a line where there is one."""
+        """At most this many of the last characters, from the start of a line where there is one."""
         pieces: list[str] = []
         while len(pieces) < len(self._pieces) and sum(map(len, pieces)) < num_characters:
             pieces.append(self._pieces[-1 - len(pieces)])
@@ -46,13 +46,13 @@ class Tail:
 
 
 class Lines:
-    """Cuts what comes in pieces into lines."""
+    """The lines of a text that comes in pieces."""
 
     def __init__(self) -> None:
         self._rest = ""
 
     def feed(self, text: str) -> list[str]:
-        """The lines that are whole after this text, without their ends; a very long one in pieces."""
+        """The lines that are complete after this text, without their ends; a very long one in pieces."""
         *lines, self._rest = (self._rest + text).split("\n")
         if len(self._rest) > LONGEST_LINE:
             lines.append(self._rest)

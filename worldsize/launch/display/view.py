@@ -13,7 +13,7 @@ _END_CHARACTERS = 2000  # of each rank that was not shown whole
 
 
 class Ranks(Protocol):
-    """What a view asks of the ranks: each one's state in words, what it printed, how often all restarted."""
+    """What a view reads from the ranks: each one's state in words, what it printed, how often all restarted."""
 
     tails: dict[int, Tail]
     restarts: int
@@ -23,21 +23,21 @@ class Ranks(Protocol):
 
 
 class View:
-    """Shows nothing; the base of those that do."""
+    """A view that shows nothing, the base of those that do."""
 
     is_stop_asked = False
 
     def begin(self, headline: str) -> None:
-        """Called with where the ranks run, once for every rank that has joined."""
+        """Take the line on where the ranks run; called once for every rank that has joined."""
 
     def output(self, rank: int, text: str) -> None:
-        """Called with what a rank printed, as it comes."""
+        """Take what a rank printed, as it comes."""
 
     def glance(self, ranks: Ranks) -> None:
-        """Called ten times a second."""
+        """Look at the ranks; called ten times a second."""
 
     def end(self, ranks: Ranks) -> None:
-        """Called when no rank runs any more, more than once."""
+        """Finish; called when no rank runs any more, and may be called again."""
 
 
 class Plain(View):
@@ -50,13 +50,13 @@ class Plain(View):
         self._has_begun = self._has_ended = False
 
     def begin(self, headline: str) -> None:
-        """Says in one line where the ranks run."""
+        """Print one line on where the ranks run."""
         if not self._has_begun:
             self._has_begun = True
             _write(headline + "\n")
 
     def output(self, rank: int, text: str) -> None:
-        """Writes whole lines, until there have been too many."""
+        """Print whole lines, until there have been too many."""
         self._show(rank, self._lines.setdefault(rank, Lines()).feed(text))
 
     def _show(self, rank: int, lines: list[str]) -> None:
@@ -71,7 +71,7 @@ class Plain(View):
             _write(text)
 
     def end(self, ranks: Ranks) -> None:
-        """Writes what has no end of line, and the end of what was too much."""
+        """Print unfinished lines, and the end of the output that was too long."""
         if self._has_ended:
             return
         self._has_ended = True

@@ -1,1 +1,1 @@
-"""The launcher's process: it starts ranks, hears them and ends them."""
+"""The launcher's process: it starts ranks, receives their messages and ends them."""

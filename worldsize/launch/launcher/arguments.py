@@ -1,4 +1,4 @@
-"""What is refused before anything starts, each with a sentence on what would be right."""
+"""Checks of arguments before anything starts; each error says what would be right."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from worldsize.launch.protocol import process
 
 _BACKENDS = ("auto", "gloo", "nccl")
 _LAUNCHERS = ("warm", "torchrun")
-_MAX_TIMEOUT_S = 1_000_000  # 11 days; the kernel's own clocks for waiting end soon after
-# what one rank takes on its own before it does anything, measured with torch 2.13 on Linux
+_MAX_TIMEOUT_S = 1_000_000  # 11 days; the kernel's own limits on waiting are not much higher
+# the memory of one rank before it does anything, measured with torch 2.13 on Linux
 RANK_BYTES = {"warm": 54 << 20, "torchrun": 230 << 20}
 
 
 def refuse_bad_spec(spec: Spec) -> None:
-    """Raise ValueError unless a run can be started so.
+    """Raise ValueError unless a run can start from this specification.
 
     Raises:
-        ValueError: an argument is wrong, or this machine's free memory does not hold so many ranks.
+        ValueError: an argument is wrong, or there is too little free memory for the ranks.
     """
     _refuse_bad_world_size(spec.world_size)
     if spec.each is not None:
@@ -97,7 +97,7 @@ def refuse_too_many(world_size: int, launcher: str) -> None:
 
 
 def free_memory_bytes() -> int | None:
-    """The memory that this process and its children may still take, in bytes; None where the system does not say."""
+    """The memory that this process and its children may take, in bytes; None where the system does not report it."""
     frees = [free for free in (_free_of_machine(), _free_of_group()) if free is not None]
     return min(frees, default=None)
 
@@ -105,13 +105,13 @@ def free_memory_bytes() -> int | None:
 def _free_of_machine() -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:  # macOS says only how much there is in all
+    except OSError:  # macOS reports only the total
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if sys.platform == "darwin" else None
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def _free_of_group() -> int | None:
-    """What the control group of a container leaves, files that it has cached counted as free."""
+    """The memory that a container's control group leaves; cached files count as free."""
     group = Path("/sys/fs/cgroup")
     try:
         limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))

@@ -31,8 +31,8 @@ from worldsize.launch.reports.result import Ending, RankFailed, Run
 
 _RANK_LINE = re.compile(rb"\[rank (\d+)\] ?")
 _EXIT = re.compile(r"rank +: (\d+) .*\n +exitcode +: (-?\d+)")  # in the agent's closing summary
-_LONGEST_LINE = 1 << 16  # bytes; what is longer comes in pieces
-_KEPT_WORDS = 1 << 16  # characters of what the agent itself says
+_LONGEST_LINE = 1 << 16  # bytes; a longer one comes in pieces
+_KEPT_OUTPUT = 1 << 16  # characters that the agent itself prints
 _CLOSE_S = 3.0  # how long the agent may take to end its ranks before it is killed
 
 
@@ -46,7 +46,7 @@ def run_script(
 
 
 def run_function(spec: Spec, carried: Carried, shown: view.View) -> Run:
-    """A `Run` of one function a rank under the agent."""
+    """A `Run` of one function per rank under the agent."""
     if spec.backend == "nccl":
         arguments.refuse_missing_gpus(spec.world_size, spec.backend, forkserver.shared().num_gpus)
     flags = Flags.parse([f"--nproc-per-node={spec.world_size}"])
@@ -56,7 +56,7 @@ def run_function(spec: Spec, carried: Carried, shown: view.View) -> Run:
 
 
 class ElasticWorkerGroup(WorkerGroup):
-    """Ranks that torchrun's agent starts, and starts again; each calls back over a socket in the run's folder."""
+    """Ranks that torchrun's agent starts and restarts; each connects to a socket in the run's folder."""
 
     may_recover = True
 
@@ -76,9 +76,9 @@ class ElasticWorkerGroup(WorkerGroup):
         self._path = os.path.join(self._folder.name, "ranks")
         self._server.bind(self._path)
         self._server.listen(128)
-        self.selector.register(self._server, selectors.EVENT_READ, self._welcome)
+        self.selector.register(self._server, selectors.EVENT_READ, self._accept_rank)
         self._process: subprocess.Popen[bytes] | None = None
-        self._words = ""
+        self._agent_output = ""
         self._rest = b""
         self._line_rank: int | None = None  # of a line that has begun and not ended
         self._has_ended = False
@@ -98,9 +98,9 @@ class ElasticWorkerGroup(WorkerGroup):
             start_new_session=True,
         )
         assert self._process.stdout
-        self.selector.register(self._process.stdout, selectors.EVENT_READ, self._hear_agent)
+        self.selector.register(self._process.stdout, selectors.EVENT_READ, self._read_agent)
 
-    # what is heard
+    # messages and output
 
     @property
     def is_over(self) -> bool:
@@ -112,13 +112,13 @@ class ElasticWorkerGroup(WorkerGroup):
         """One line: how many ranks, and who starts them."""
         return f"{self._world_size} rank{'s' * (self._world_size != 1)} under torchrun"
 
-    def _welcome(self) -> None:
+    def _accept_rank(self) -> None:
         control, _ = self._server.accept()
         try:
             received = framing.receive(control)
             hello = read(received[0] if received else {}, Hello)
             task = self._jobs[hello.rank] if self._jobs else Script()
-        except (OSError, ValueError, IndexError):  # any process of the user can come to this door
+        except (OSError, ValueError, IndexError):  # any process of the user can connect
             control.close()
             return
         self._forget(hello.local_rank)
@@ -128,7 +128,7 @@ class ElasticWorkerGroup(WorkerGroup):
         self._world_size = hello.world_size
         self.view.begin(self.headline)
         payload = self._payloads[worker.rank] if self._payloads else b""
-        with contextlib.suppress(OSError):  # its end is about to be reported
+        with contextlib.suppress(OSError):  # the rank's end is about to be reported
             worker.send(task, payload, [worker.call_log.fd])
 
     def _forget(self, local_rank: int) -> None:
@@ -141,14 +141,14 @@ class ElasticWorkerGroup(WorkerGroup):
             worker.close()
 
     def take(self, worker: Worker, message: FromRank, body: bytes) -> None:
-        """Take one message; let the ranks leave once all of them have brought their values."""
+        """Take one message; let the ranks leave once all of them have sent their values."""
         super().take(worker, message, body)
         if self._payloads and self.went_well and len(self.workers) == len(self._payloads):
             for one in self.workers:
                 with contextlib.suppress(OSError):
                     one.send(Leave())
 
-    def _hear_agent(self) -> None:
+    def _read_agent(self) -> None:
         assert self._process and self._process.stdout
         data = os.read(self._process.stdout.fileno(), 1 << 16)
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -170,7 +170,7 @@ class ElasticWorkerGroup(WorkerGroup):
         if self._line_rank is not None:
             self.take_output(self._line_rank, line)
         else:
-            self._words = (self._words + line.decode("utf-8", "replace"))[-_KEPT_WORDS:]
+            self._agent_output = (self._agent_output + line.decode("utf-8", "replace"))[-_KEPT_OUTPUT:]
         if line.endswith(b"\n"):
             self._line_rank = None
 
@@ -184,7 +184,7 @@ class ElasticWorkerGroup(WorkerGroup):
         """
         assert self._process
         for worker in self.workers:
-            self.hear(worker)
+            self.receive(worker)
         if self._has_ended and self._process.returncode == 0:
             for worker in self.workers:  # a script may leave by os._exit, without a report
                 worker.has_value, worker.failure = True, None
@@ -194,18 +194,18 @@ class ElasticWorkerGroup(WorkerGroup):
 
     def _note_exits(self) -> None:
         by_rank = {worker.rank: worker for worker in self.workers}
-        for rank, code in ((int(rank), int(code)) for rank, code in _EXIT.findall(self._words)):
+        for rank, code in ((int(rank), int(code)) for rank, code in _EXIT.findall(self._agent_output)):
             worker = by_rank.get(rank)
-            if worker and not worker.is_settled and code != -signal.SIGTERM:  # the agent ends the others by that
+            if worker and not worker.is_settled and code != -signal.SIGTERM:  # the agent sends that to the others
                 worker.failure = failure.of_status(rank, -code if code < 0 else code << 8, 0)
         if not any(worker.failure for worker in self.workers):
-            said = self._words.strip()[-2000:]
+            said = self._agent_output.strip()[-2000:]
             if "Traceback (most" in said:  # torchrun's own stack says nothing about the script
                 said = said.splitlines()[-1]
             raise RankFailed(f"torchrun failed and named no rank. It said:\n{said}")
 
     def end_ranks(self) -> None:
-        """End the agent if it still runs, as an interrupt in a shell would, then for good; then all that is left."""
+        """End the agent if it still runs, first by SIGTERM, then by SIGKILL; then end all ranks that are left."""
         if self._process is None:
             return
         deadline_s = time.monotonic() + _CLOSE_S
@@ -217,7 +217,7 @@ class ElasticWorkerGroup(WorkerGroup):
             self._process.kill()
             self._process.wait()
         for worker in self.workers:
-            if not worker.has_exited:  # once only: its number may soon be another's
+            if not worker.has_exited:  # once only: its process ID may soon be reused
                 worker.has_exited = True
                 _end_group(worker)
 
@@ -228,7 +228,7 @@ class ElasticWorkerGroup(WorkerGroup):
         self.close()
 
     def close(self) -> None:
-        """End what is left and forget it."""
+        """End what is left and close everything."""
         super().close()
         self._server.close()
         if self._process:
@@ -239,7 +239,7 @@ class ElasticWorkerGroup(WorkerGroup):
 
 
 def environment(flags: Flags, env: Mapping[str, str], path: str) -> dict[str, str]:
-    """The environment of an agent and its ranks; what the user has set stands."""
+    """The environment of an agent and its ranks; the user's settings take precedence."""
     ours = {
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // flags.num_ranks)),
         "PYTHONUNBUFFERED": "1",

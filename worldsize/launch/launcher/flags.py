@@ -18,22 +18,22 @@ _RENDEZVOUS = (
     "nnodes",
     "node_rank",
 )
-# how soon agents miss one that is gone, and how long they wait for another to come: with torch's own 15 s and 30 s, two
-# nodes that become one take 43 s to go on; with these 7 s (measured with torch 2.13 on Gloo)
+# how soon agents notice that one is gone, and how long they wait for another to join: with torch's own 15 s and 30 s,
+# two nodes that become one take 43 s to go on; with these, 7 s (measured with torch 2.13 on Gloo)
 _PATIENCE = "keep_alive_interval=1,last_call_timeout=3"
 
 
 @dataclass(frozen=True)
 class Flags:
-    """Words that torchrun takes, the names among them, and how many ranks they start on this machine."""
+    """Words that torchrun takes, the flags' names among them, and how many ranks they start on this machine."""
 
     words: tuple[str, ...]
     names: frozenset[str]
     num_ranks: int
-    is_range: bool = False  # of nodes, that may come and go
+    is_range: bool = False  # of nodes, which may join and leave
     endpoint: str = ""
     conf: str = ""
-    num_nodes: int = 1  # the fewest, of a range
+    num_nodes: int = 1  # the smallest number in a range
 
     @staticmethod
     def parse(words: Sequence[str]) -> Flags:
@@ -72,7 +72,7 @@ class Flags:
 
     @property
     def is_standalone(self) -> bool:
-        """True when one agent is all there is."""
+        """True when there is only one agent."""
         return "standalone" in self.names or not self.names.intersection(_RENDEZVOUS)
 
     @property
@@ -81,7 +81,7 @@ class Flags:
         return self.is_standalone or self.endpoint.partition(":")[0] in ("localhost", "127.0.0.1")
 
     def complete(self, folder: str) -> list[str]:
-        """The words with what a run on one machine needs: a free port, output by rank, logs in `folder`."""
+        """The words, plus what a run on one machine needs: a free port, output by rank, logs in `folder`."""
         added = []
         if not self.names.intersection(_RENDEZVOUS):
             added.append("--standalone")  # instead of the fixed port 29500
@@ -90,8 +90,8 @@ class Flags:
         if "log_dir" not in self.names:
             added.append(f"--log-dir={folder}")
         if self.is_local and not self.is_standalone and "local_addr" not in self.names:
-            added.append("--local-addr=localhost")  # this machine's own name may lead nowhere
-        # what is typed stands: of a setting that comes twice, torchrun takes the last
+            added.append("--local-addr=localhost")  # this machine's own name may not resolve
+        # what the user typed takes precedence: of a setting given twice, torchrun takes the last
         merged = [f"--rdzv-conf={','.join(filter(None, [_PATIENCE, self.conf]))}"] if self.is_range else []
         return [*added, *self.words, *merged]
 
@@ -107,7 +107,7 @@ def _number(text: str, flag: str) -> int:
 
 
 def _num_ranks(nproc_per_node: str) -> int:
-    """Ranks on this machine; words such as auto and gpu are torch's to count."""
+    """The number of ranks on this machine; for words such as auto and gpu, torch counts them."""
     if not re.fullmatch(r"-?\d+", nproc_per_node):
         return os.cpu_count() or 1 if nproc_per_node == "cpu" else 1
     if int(nproc_per_node) < 1:

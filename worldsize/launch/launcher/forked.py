@@ -62,38 +62,38 @@ class ForkedWorkerGroup(WorkerGroup):
         super().__init__(view, quota, emulation)
         self._forkserver = server
         self._by_job: dict[int, Worker] = {}
-        self._asked = "auto"
-        self._are_ranks_left = False  # ended too slowly to be waited for
-        self._pipes: dict[int, int] = {}  # rank -> the end that is read
-        self.selector.register(server.socket, selectors.EVENT_READ, self._hear_forkserver)
+        self._requested_backend = "auto"
+        self._are_ranks_left = False  # they ended too slowly to be waited for
+        self._pipes: dict[int, int] = {}  # rank -> the pipe's read end
+        self.selector.register(server.socket, selectors.EVENT_READ, self._read_forkserver)
         self._store = os.path.join(server.scratch, uuid.uuid4().hex)
         if not server.is_local:
             self.answer_s = _ANSWER_IN_JAIL_S
 
     def start(self, spec: Spec, carried: Carried) -> None:
         """Fork all ranks and hand each its job."""
-        self._asked = spec.backend
+        self._requested_backend = spec.backend
         emulated = Emulated.parse(self.emulation.fields) if self.emulation else None
         jobs = jobs_of(spec, carried, self._forkserver.is_local, self._store, emulated)
         for job in jobs:
             self._fork(job.rank)
         for worker, job, payload in zip(self.workers, jobs, carried.payloads, strict=True):
             conductor = [self.emulation.fd_of(worker.rank)] if self.emulation else []
-            with contextlib.suppress(OSError):  # its end is about to be reported
+            with contextlib.suppress(OSError):  # the rank's end is about to be reported
                 worker.send(job, payload, [worker.call_log.fd, *conductor])
         if self.emulation:
             self.emulation.listen(self.selector, self._note_fault)
 
     @property
     def headline(self) -> str:
-        """One line: how many ranks, on which backend, and why on that one if it was not asked for."""
+        """One line: how many ranks, on which backend, and why on that one if none was requested."""
         num_ranks, num_gpus = len(self.workers), self._forkserver.num_gpus
         ranks = f"{num_ranks} rank{'s' * (num_ranks != 1)} on "
         if self.emulation:
             return f"{ranks}the emulated {self.emulation.name}"
         if self.backend == "nccl":
             return ranks + "NCCL, with a GPU each"
-        if self._asked == "auto":
+        if self._requested_backend == "auto":
             few = f"has {num_gpus} GPU{'s' * (num_gpus != 1)}, too few" if num_gpus else "has no GPU"
             return f"{ranks}Gloo: this machine {few}"
         return ranks + "Gloo"
@@ -103,15 +103,15 @@ class ForkedWorkerGroup(WorkerGroup):
         output_r, output_w = os.pipe()
         job = next(_job_numbers)
         worker = self._by_job[job] = self.add(rank, ours)
-        with contextlib.suppress(OSError):  # the forkserver's end is about to be heard
+        with contextlib.suppress(OSError):  # the forkserver's end is about to be noticed
             self._forkserver.fork(job, theirs.fileno(), output_w)
         theirs.close()
         os.close(output_w)
         os.set_blocking(output_r, False)
         self._pipes[rank] = output_r
-        self.selector.register(output_r, selectors.EVENT_READ, lambda: self._hear_output(worker.rank))
+        self.selector.register(output_r, selectors.EVENT_READ, lambda: self._read_output(worker.rank))
 
-    def _hear_forkserver(self) -> None:
+    def _read_forkserver(self) -> None:
         try:
             for message in self._forkserver.receive():
                 self._take_end(message)
@@ -123,8 +123,8 @@ class ForkedWorkerGroup(WorkerGroup):
             case Forked(job, pid) if worker := self._by_job.get(job):
                 worker.pid = pid
             case Exited(job, status) if worker := self._by_job.get(job):
-                for _ in range(4):  # its last messages come before its end; more than a socket holds
-                    self.hear(worker)
+                for _ in range(4):  # read its last messages first; four reads take more than a socket holds
+                    self.receive(worker)
                 self._note_exit(worker, status)
             case _:  # of a rank of an earlier run
                 pass
@@ -149,13 +149,13 @@ class ForkedWorkerGroup(WorkerGroup):
             worker.failure = failure.of_status(worker.rank, status, time.monotonic_ns())
 
     def take(self, worker: Worker, message: FromRank, body: bytes) -> None:
-        """Take one message; what the rank printed before its last one comes first."""
+        """Take one message; before the last one, take what the rank printed."""
         if isinstance(message, Done | Failed):
             self._drain(worker.rank)
         super().take(worker, message, body)
 
-    def _hear_output(self, rank: int) -> bool:
-        if rank not in self._pipes:  # it has been read to its end since it was seen to be ready
+    def _read_output(self, rank: int) -> bool:
+        if rank not in self._pipes:  # it has been read to its end since the selector reported it ready
             return False
         try:
             data = os.read(self._pipes[rank], _OUTPUT_CHUNK)
@@ -169,7 +169,7 @@ class ForkedWorkerGroup(WorkerGroup):
         return bool(data)
 
     def end_ranks(self) -> None:
-        """End them and wait until the forkserver has seen their ends; then take what they printed last."""
+        """End the ranks and wait until the forkserver has reported their ends; then take what they printed last."""
         self._forkserver.kill([job for job, worker in self._by_job.items() if not worker.has_exited])
         deadline_s = time.monotonic() + (_END_S if self._forkserver.is_local else _END_IN_JAIL_S)
         while self._forkserver.is_alive and not self._are_ranks_left and not self._have_all_exited:
@@ -184,7 +184,7 @@ class ForkedWorkerGroup(WorkerGroup):
 
     def _drain(self, rank: int) -> None:
         for _ in range(KEPT_OUTPUT // _OUTPUT_CHUNK):  # what a rank left running may go on printing
-            if not self._hear_output(rank):
+            if not self._read_output(rank):
                 break
 
     def __enter__(self) -> ForkedWorkerGroup:
@@ -194,7 +194,7 @@ class ForkedWorkerGroup(WorkerGroup):
         self.close()
 
     def close(self) -> None:
-        """End what is left and forget it."""
+        """End what is left and close everything."""
         super().close()
         for pipe in self._pipes.values():
             os.close(pipe)

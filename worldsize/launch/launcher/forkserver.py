@@ -1,4 +1,4 @@
-"""The launcher's side of a forkserver: starts it, asks it for ranks, hears how they end."""
+"""The launcher's side of a forkserver: starts it, asks it for ranks, learns how they end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FromForkserver = Warm | Forked | Exited | Swept
 
 
 class Process(Protocol):
-    """What is asked of a started process; a `subprocess.Popen` has it all."""
+    """What the launcher needs of a started process, such as a `subprocess.Popen`."""
 
     pid: int
 
@@ -85,7 +85,7 @@ class Forkserver:
         return self.process.poll() is None and self.owner_pid == os.getpid()
 
     def fork(self, job: int, control_fd: int, output_fd: int) -> None:
-        """Ask for one rank that talks on `control_fd` and prints to `output_fd`."""
+        """Ask for one rank that communicates over `control_fd` and prints to `output_fd`."""
         self._send(Fork(job), [control_fd, output_fd])
 
     def kill(self, jobs: list[int]) -> None:
@@ -98,7 +98,7 @@ class Forkserver:
 
         Raises:
             OSError: the forkserver ended or did not answer in time.
-            ValueError: it sent what is not a message.
+            ValueError: it sent something other than a message.
         """
         self._send(Sweep())
         self._await(Swept, timeout_s)
@@ -108,7 +108,7 @@ class Forkserver:
 
         Raises:
             ConnectionError: the forkserver has ended.
-            ValueError: it sent what is not a message.
+            ValueError: it sent something other than a message.
         """
         with self._in_step():
             data = self.socket.recv(_CHUNK)
@@ -142,7 +142,7 @@ class Forkserver:
 
     @contextlib.contextmanager
     def _in_step(self) -> Iterator[None]:
-        """Close the forkserver if Ctrl-C breaks off its block: half a message would spoil all that follow."""
+        """Close the forkserver if Ctrl-C interrupts the block: half a message would spoil all that follow."""
         try:
             yield
         except KeyboardInterrupt:
@@ -182,12 +182,12 @@ def shared() -> Forkserver:
 
 
 def _start_here(fd: int) -> Process:
-    # a launcher in a side thread may outlive that thread, and the kernel watches threads
+    # the kernel watches the thread that forked, and a launcher in a side thread may outlive that thread
     parent = [str(os.getpid())] if threading.current_thread() is threading.main_thread() else []
     return subprocess.Popen(
         [sys.executable, "-m", "worldsize.launch.worker.forkserver_main", str(fd), *parent],
         pass_fds=[fd],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        start_new_session=True,  # an interrupt in the terminal is the launcher's to handle
+        start_new_session=True,  # an interrupt in the terminal goes to the launcher only
     )

@@ -1,4 +1,4 @@
-"""What a launcher hands to every rank of a function, besides the function."""
+"""The job that a launcher sends to every rank, besides the function."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Monitor:
         self._moved_s, self._before = time.monotonic(), None
 
     def is_glance_due(self, num_workers: int) -> bool:
-        """True when it is time to look at all ranks again, which costs the more, the more ranks there are."""
+        """True when it is time to look at all ranks again, which costs more with more ranks."""
         now_s = time.monotonic()
         if now_s < self._glance_s:
             return False
@@ -32,7 +32,7 @@ class Monitor:
         return True
 
     def shorten(self) -> None:
-        """Bring the deadline forward after a failure, which the others may still report their side of."""
+        """Bring the deadline forward after a failure; the others may still report what they saw of it."""
         self.deadline_s = min(self.deadline_s, time.monotonic() + _GRACE_S)
 
     def stall(self, progress: Any) -> Ending | None:
@@ -52,9 +52,9 @@ class Monitor:
 
 
 def progress(workers: Sequence[Worker], num_printed_bytes: int) -> Any:
-    """What changes when a rank gets on; None while one of them is at work on something other than a call.
+    """A value that changes when a rank makes progress; None while one of them works outside a call.
 
-    None too before the first of them has come: to start is work.
+    It is also None before the first rank has connected, because starting is work.
     """
     waits = [(worker.rank, worker.waiting_in) for worker in workers if not worker.is_settled]
     if not workers or any(number is None for _, number in waits):

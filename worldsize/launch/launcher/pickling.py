@@ -13,7 +13,7 @@ import cloudpickle
 
 @dataclass(frozen=True)
 class Carried:
-    """Each rank's bytes, and the names of the files from which the functions in them come, of those that go by value.
+    """Each rank's bytes, and the names of the files that define the functions carried in them by value.
 
     The bytes are two pickles for one unpickler: of what all ranks share, and of the rank's own arguments.
     """
@@ -30,7 +30,7 @@ class _Pickler(cloudpickle.Pickler):
         self.filenames: set[str] = set()
 
     def reducer_override(self, obj: Any) -> Any:
-        """What cloudpickle makes of an object."""
+        """The way in which cloudpickle reduces an object."""
         if isinstance(obj, types.CodeType):
             self.filenames.add(obj.co_filename)
         return super().reducer_override(obj)
@@ -42,18 +42,18 @@ def carry(
     """The function and its arguments for every rank.
 
     Raises:
-        ValueError: they cannot be carried.
+        ValueError: they cannot be pickled.
     """
     if not callable(fn):
         raise ValueError(f"run takes a function; got a {type(fn).__name__}")
     file = io.BytesIO()
     pickler = _Pickler(file)
     try:
-        pickler.dump((fn, args))  # once: a function of a module that goes by value takes most of the time
+        pickler.dump((fn, args))  # once: a function of a module that is carried by value takes most of the time
         known, size_bytes = pickler.memo.copy(), file.tell()
         payloads: list[bytes] = []
         for own in each or [()] * world_size:
-            pickler.memo = known  # what the two share stays one object on the rank
+            pickler.memo = known  # an object that both contain stays one object on the rank
             file.truncate(file.seek(size_bytes))
             pickler.dump(tuple(own))
             payloads.append(file.getvalue())

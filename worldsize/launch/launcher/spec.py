@@ -14,7 +14,7 @@ from worldsize.launch.protocol.quota import Quota
 
 @dataclass(frozen=True)
 class Spec:
-    """One run of `fn(*args, *each[rank])`. What `run` has too means the same here; the rest is for the course's engine.
+    """One run of `fn(*args, *each[rank])`. Arguments of `run` mean the same here; others are for the course's engine.
 
     `launcher` is "warm", forks of a forkserver, or "torchrun", torch's own elastic agent. Ranks of a `forkserver` in a
     jail see nothing of this process. With `netns`, on Linux and as root, rank i joins from the network namespace

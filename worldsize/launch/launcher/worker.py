@@ -59,7 +59,7 @@ class Worker:
         """Send the rank one message.
 
         Raises:
-            OSError: it is gone.
+            OSError: the rank is gone.
         """
         self.control.setblocking(True)
         try:
@@ -71,7 +71,7 @@ class Worker:
         """The messages that have come, with their bodies.
 
         Raises:
-            BlockingIOError: nothing has come.
+            BlockingIOError: no message has come.
             ConnectionError: the rank has hung up.
             ValueError: what has come is not a message.
         """
@@ -86,10 +86,10 @@ class Worker:
         self.control.close()
         self.call_log.close()
 
-    # what is known of it
+    # the rank's state
 
     def take(self, message: FromRank, body: bytes) -> None:
-        """Keep what the rank has reported; after its end, only where it stands."""
+        """Keep what the rank has reported; after its end, only its position."""
         match message:
             case Position():
                 self.position = message
@@ -106,11 +106,11 @@ class Worker:
                 self.failure, self._spans = replace(failure, rank=self.rank), spans
 
     def fail(self, cause: Cause, kind: str, reason: str) -> None:
-        """Note that the rank has failed, by something that was seen from outside."""
+        """Record a failure of the rank that was seen from outside."""
         self.failure = Failure(self.rank, kind, reason, [], time.monotonic_ns(), cause)
 
     def exceed(self, reason: str) -> None:
-        """Note that the rank has failed by giving more than its quota."""
+        """Record that the rank has failed by exceeding its quota."""
         self.fail(Cause.LIMIT, EXCEEDED, reason)
 
     @property
@@ -126,7 +126,7 @@ class Worker:
 
     @property
     def state(self) -> str:
-        """A few words for a reader. Once the run is over they stay the same, whatever ending the rank does to it."""
+        """The state in a few words, which stay the same once the run is over, however the rank is then ended."""
         if self.last_state:
             return self.last_state
         if self.failure:
@@ -140,7 +140,7 @@ class Worker:
 
     @property
     def standing(self) -> Standing:
-        """Where the rank is or was, as far as it has reported that."""
+        """Where the rank is or was, as far as it has reported."""
         state = diagnosis.RETURNED if self.has_value else diagnosis.FAILED if self.failure else diagnosis.RUNNING
         at = self.position or Position([])
         return Standing(self.rank, state, at.lines, self.call_log.read(), at.native, at.num_native)

@@ -1,4 +1,4 @@
-"""The ranks of one run as their launcher sees them, however they were started: one loop hears them all."""
+"""The ranks of one run as their launcher sees them, however they were started: one loop serves them all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from worldsize.timeline import Timeline
 
 
 class WorkerGroup(ABC):
-    """The ranks of one run; a subclass starts them, hears how they end, and ends them."""
+    """The ranks of one run; a subclass starts them, notices how they end, and ends them."""
 
     may_recover = False  # true where a failed rank can come back
     answer_s = 1.0  # how long ranks may take to report where they are
@@ -45,7 +45,7 @@ class WorkerGroup(ABC):
         """Each rank and its state in words, by rank."""
         return sorted((worker.rank, worker.state) for worker in self.workers)
 
-    # what a subclass gives
+    # what a subclass provides
 
     @property
     def is_over(self) -> bool:
@@ -64,14 +64,14 @@ class WorkerGroup(ABC):
     # the loop
 
     def add(self, rank: int, control: socket.socket) -> Worker:
-        """A new worker that is heard from now on."""
+        """A new worker, whose messages are received from now on."""
         worker = Worker(rank, control, self._quota.value_bytes, self._start_s)
         self.workers.append(worker)
-        self.selector.register(control, selectors.EVENT_READ, lambda: self.hear(worker))
+        self.selector.register(control, selectors.EVENT_READ, lambda: self.receive(worker))
         return worker
 
     def listen(self, timeout_s: float, stalled_s: float | None) -> Ending:
-        """How the run ended, or why the ranks must be stopped."""
+        """The reason why the run ended or its ranks must be stopped, once there is one."""
         monitor = Monitor(self._start_s, timeout_s, stalled_s)
         ending = None
         while not self.is_over and ending is None:
@@ -95,11 +95,11 @@ class WorkerGroup(ABC):
         return None
 
     def turn(self, deadline_s: float) -> None:
-        """Handle what is ready, waiting for it no longer than to the next glance."""
+        """Handle what is ready, waiting no longer than until the next glance."""
         for key, _ in self.selector.select(max(0.0, min(deadline_s - time.monotonic(), GLANCE_S))):
             key.data()
 
-    def hear(self, worker: Worker) -> None:
+    def receive(self, worker: Worker) -> None:
         """Take what a rank has sent."""
         if worker.is_hung_up:
             return
@@ -110,7 +110,7 @@ class WorkerGroup(ABC):
             return
         except ConnectionError:
             self.hang_up(worker)
-        except Exception as error:  # the rank may have sent anything, and it must not become the launcher's fault
+        except Exception as error:  # the rank may have sent anything, which must not break the launcher
             self.hang_up(worker)
             reason = f"what the rank sent back cannot be read: {error}"
             if isinstance(error, framing.TooLong):
@@ -119,7 +119,7 @@ class WorkerGroup(ABC):
                 worker.fail(Cause.MESSAGE, "broken result", reason)
 
     def hang_up(self, worker: Worker) -> None:
-        """Hear no more of a rank."""
+        """Receive no more from a rank."""
         worker.is_hung_up = True
         self.selector.unregister(worker.control)
 
@@ -152,7 +152,7 @@ class WorkerGroup(ABC):
         """
         if not self.went_well or any(worker.failure for worker in self.workers):
             self._locate_all()
-        failures = [worker.failure for worker in self.workers if worker.failure]  # of which some came meanwhile
+        failures = [worker.failure for worker in self.workers if worker.failure]  # some of them came meanwhile
         standings = [worker.standing for worker in self.workers]
         for worker in self.workers:
             worker.last_state = worker.state
@@ -190,7 +190,7 @@ class WorkerGroup(ABC):
             return Timeline.of_events(event for worker in self.workers for event in worker.events)
         try:
             return self.emulation.timeline()
-        except Unanswered as error:  # a rank may report waits that cannot be
+        except Unanswered as error:  # a rank may report impossible waits
             now_ns, cause = time.monotonic_ns(), Cause.MESSAGE
             failures = [Failure(rank, "broken message", str(error), [], now_ns, cause) for rank in error.ranks]
             report = text.describe_failure(failures, [], len(self.workers))
@@ -207,7 +207,7 @@ class WorkerGroup(ABC):
             self.turn(deadline_s)
 
     def close(self) -> None:
-        """End what is left and forget it."""
+        """End what is left and close everything."""
         self.end_ranks()
         self.view.end(self)
         self.selector.close()

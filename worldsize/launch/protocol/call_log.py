@@ -43,7 +43,7 @@ class Call:
 
     @staticmethod
     def from_fields(fields: dict[str, Any], state: str, number: int) -> Call:
-        """The call that `to_fields` gave.
+        """The call whose `to_fields` these are.
 
         Raises:
             ValueError, TypeError, KeyError: the fields are not a call's.
@@ -63,7 +63,7 @@ class Call:
         )
 
     def to_fields(self) -> dict[str, Any]:
-        """The call as JSON fields, without its state and without what it does not have."""
+        """The call as JSON fields, without its state and without empty fields."""
         fields = {name: value for name, value in vars(self).items() if value not in (None, "") and name != "state"}
         return fields | {"line": vars(self.line)} if self.line else fields
 
@@ -105,7 +105,7 @@ class CallLog:
 
     @staticmethod
     def make() -> CallLog:
-        """An empty one, in memory where the system can; a rank that is not trusted cannot change its size there."""
+        """An empty log, in memory where the system allows that; there an untrusted rank cannot change its size."""
         size = _SLOT_BYTES * _NUM_SLOTS
         if not hasattr(os, "memfd_create"):
             fd, path = tempfile.mkstemp(prefix="worldsize-")
@@ -120,20 +120,20 @@ class CallLog:
         return CallLog(fd)
 
     def close(self) -> None:
-        """Close the file, unless that has been done."""
+        """Close the file, unless it is closed already."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
     def write(self, call: Call) -> None:
-        """Add a call; it takes the place of the 64th before it."""
+        """Add a call; it replaces the 64th before it."""
         text = _text_of(replace(call, number=0, sequence=0, state=ISSUED))  # the same call comes again and again
         if len(text) < _SLOT_BYTES - _HEAD_BYTES:
             head = b"%c%09d%09d" % (_MARKS[call.state], call.number, call.sequence)
             self._put(_place(call.number), head + text + b"\n")
 
     def mark(self, number: int, state: str) -> None:
-        """Change the state of a call, unless another has taken its place."""
+        """Change the state of a call, unless a later call has replaced it."""
         place = _place(number)
         if self._page is not None and self._page[place + 1 : place + 10] == b"%09d" % number:
             self._put(place, _MARKS[state])
@@ -149,7 +149,7 @@ class CallLog:
         return _read(newest) if newest else None
 
     def _put(self, place: int, data: bytes) -> None:
-        if self._page is None:  # mapped by the writer: a call is noted four times, too often for a system call each
+        if self._page is None:  # the writer maps the file: each call is noted four times, too often for system calls
             self._page = mmap.mmap(self.fd, _SLOT_BYTES * _NUM_SLOTS)
         self._page[place : place + len(data)] = data
 

@@ -1,9 +1,9 @@
 """Values to bytes and back without pickle, so that bytes from an untrusted process are only ever data.
 
-A value is JSON whose tensors stand aside in a safetensors block.
+A value is JSON, with its tensors in a safetensors block.
 """
 
-# trees of JSON have any shape
+# a tree of JSON can have any shape
 # pyright: basic
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from typing import Any
 
 MAX_DEPTH = 32
-MAX_TREE_BYTES = 8 << 20  # a few bytes of JSON become a hundred of Python objects; tensors cost what they weigh
+MAX_TREE_BYTES = 8 << 20  # a few bytes of JSON become a hundred of Python objects; tensors keep their size
 _KEYS = (str, int)  # by exact type: True is an int too
 
 
@@ -22,7 +22,7 @@ def encode(value: Any) -> bytes:
     NumPy's scalars travel as Python's: an `np.float64` comes back as a float.
 
     Raises:
-        ValueError: the value holds something else, nests deeper than `MAX_DEPTH`, or is too long without its tensors.
+        ValueError: the value holds something else, is nested deeper than `MAX_DEPTH`, or is too long without tensors.
     """
     from safetensors.torch import save
 
@@ -49,12 +49,12 @@ def decode(data: bytes) -> Any:
         header = json.loads(data[8 : 8 + header_bytes])
         tree = json.loads(header["__metadata__"]["tree"])
         return _from_tree(tree, _load(data) if len(header) > 1 else {}, depth=0)
-    except Exception as error:  # whatever hostile bytes provoke, the caller hears one thing
+    except Exception as error:  # hostile bytes can provoke any error; the caller gets one kind
         raise ValueError(f"the bytes are not a value that a rank returns: {error}") from None
 
 
 def _load(data: bytes) -> dict[str, Any]:
-    from safetensors.torch import load  # imports torch, which a launcher may well do without
+    from safetensors.torch import load  # imports torch, which a launcher may not need
 
     return load(data)
 

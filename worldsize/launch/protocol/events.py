@@ -36,7 +36,7 @@ def _event(
     start_s, end_s, size_bytes = float(start_s) - origin_s, float(end_s) - origin_s, int(size_bytes)
     if not (math.isfinite(start_s) and start_s <= end_s < math.inf and size_bytes >= 0):
         raise ValueError(f"an event from {start_s} s to {end_s} s of {size_bytes} bytes")
-    # what a collective puts on the wire is not to be seen from outside of the backend
+    # the bytes that a collective sends cannot be seen from outside the backend
     sent_bytes = size_bytes if (kind, name) == (COMMUNICATION, "send") else 0
     words = str(stream)[:80], str(kind)[:80], str(name)[:80]
     place = tuple(int(peer) for peer in peers), str(group)[:80], int(sequence)

@@ -1,4 +1,4 @@
-"""How one rank ended before its time: by an exception, an exit, a signal."""
+"""How one rank failed: by an exception, an exit, a signal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from worldsize.launch.protocol.fields import Fields, integer, items, text
 from worldsize.launch.protocol.source import MAX_LINES, Line, own_lines
 
-# what torch says on a rank whose peer died: such a rank is a victim, never the culprit
+# torch's messages on a rank whose peer died: such a rank is a victim, never the culprit
 _VICTIM_SIGNS = (
     "connection closed by peer",
     "connection reset by peer",
@@ -29,7 +29,7 @@ _MAX_KIND, _MAX_MESSAGE = 200, 4000  # a tensor's text would bury the rest
 
 
 class Cause(Enum):
-    """How a failure came to be known. All but the first were seen from outside of the rank, which cannot forge them."""
+    """How a failure was noticed. All but the first were seen from outside the rank, which cannot forge them."""
 
     REPORTED = "the rank reported it"
     EXIT = "the process exited"
@@ -42,7 +42,7 @@ class Cause(Enum):
 
 @dataclass(frozen=True)
 class Failure:
-    """How one rank ended before its time."""
+    """How one rank failed."""
 
     rank: int
     kind: str
@@ -58,22 +58,22 @@ class Failure:
 
     @property
     def is_symptom(self) -> bool:
-        """True for what torch does when ranks call different things: it is nobody's own error."""
+        """True for torch's error when ranks call different things, which is no rank's own error."""
         return self.is_victim or self.kind == "SIGABRT" or "gloo" in self.message.lower()
 
     @property
     def headline(self) -> str:
-        """One line: the kind of failure and what it said."""
+        """One line: the kind of failure and its message."""
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
     def to_fields(self) -> dict[str, Any]:
-        """The failure as JSON fields, without its rank and its cause, which are not for the rank to say."""
+        """The failure as JSON fields, without its rank and its cause, which the rank does not decide."""
         lines = [vars(line) for line in self.lines]
         return {"kind": self.kind, "message": self.message, "lines": lines, "time_ns": self.time_ns}
 
     @staticmethod
     def from_fields(rank: int, fields: Fields) -> Failure:
-        """The failure that `to_fields` gave, as reported by the rank; text is cut, because a rank may send anything.
+        """The failure whose `to_fields` these are, reported by the rank; text is cut, because a rank may send anything.
 
         Raises:
             ValueError: the fields are not a failure's.
@@ -98,7 +98,7 @@ def of_exception(rank: int, error: BaseException, time_ns: int) -> Failure:
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # its own text may be what is broken
+    except Exception:  # the error's own text may be broken
         return "an exception that cannot be printed"
 
 
@@ -119,5 +119,5 @@ def of_status(rank: int, status: int, time_ns: int) -> Failure:
 
 
 def order(failures: Sequence[Failure]) -> list[Failure]:
-    """The failures with the culprit first: the earliest that is not just a victim's."""
+    """The failures with the culprit first: the earliest that is not a victim's."""
     return sorted(failures, key=lambda failure: (failure.is_victim, failure.time_ns))

@@ -1,4 +1,4 @@
-"""JSON fields of a process that is not trusted: each reader gives the type that its name says, or raises ValueError."""
+"""JSON fields of an untrusted process: each reader returns the type in its name, or raises ValueError."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Fields = Mapping[str, Any]
 
 
 def fields_of(value: Any) -> Fields:
-    """The value, which must be an object of JSON.
+    """The value, which must be a JSON object.
 
     Raises:
         ValueError: it is something else.
@@ -24,7 +24,7 @@ def integer(fields: Fields, name: str, default: int | None = None) -> int:
     """A whole number.
 
     Raises:
-        ValueError: something else, or nothing and there is no default.
+        ValueError: the field is something else, or missing without a default.
     """
     value = fields.get(name, default)
     return value if isinstance(value, int) and not isinstance(value, bool) else _refuse(name, value, "a whole number")
@@ -34,7 +34,7 @@ def number(fields: Fields, name: str) -> float:
     """A finite number.
 
     Raises:
-        ValueError: something else.
+        ValueError: the field is something else.
     """
     return finite(fields.get(name), name)
 
@@ -56,7 +56,7 @@ def text(fields: Fields, name: str, max_length: int, default: str | None = None)
     """A string, cut to its first `max_length` characters.
 
     Raises:
-        ValueError: something else, or nothing and there is no default.
+        ValueError: the field is something else, or missing without a default.
     """
     value = fields.get(name, default)
     return value[:max_length] if isinstance(value, str) else _refuse(name, value, "text")
@@ -66,17 +66,17 @@ def items(fields: Fields, name: str) -> list[Any]:
     """A list of anything.
 
     Raises:
-        ValueError: something else.
+        ValueError: the field is something else.
     """
     value = fields.get(name)
     return value if isinstance(value, list) else _refuse(name, value, "a list")  # pyright: ignore
 
 
 def texts(fields: Fields, name: str) -> dict[str, str]:
-    """Text by name, with nothing cut off.
+    """Strings by name, uncut.
 
     Raises:
-        ValueError: something else.
+        ValueError: the field is something else.
     """
     found = fields_of(fields.get(name))
     return {key: value if isinstance(value, str) else _refuse(key, value, "text") for key, value in found.items()}

@@ -29,7 +29,7 @@ class Message:
 
     @classmethod
     def parse(cls, fields: Fields) -> Self:
-        """The message that `to_fields` gave.
+        """The message whose `to_fields` these are.
 
         Raises:
             ValueError: the fields are not such a message's.
@@ -49,7 +49,7 @@ def read(header: Fields, *expected: type[AnyMessage]) -> AnyMessage:
     """The message of a header, which is one of the `expected` classes.
 
     Raises:
-        ValueError: it is another one, or malformed.
+        ValueError: the message is another one, or malformed.
     """
     for one in expected:
         if header.get("kind") == _kind(one):
@@ -66,7 +66,7 @@ def _kind(message: type[Message]) -> str:
 
 @dataclass(frozen=True)
 class Fork(Message):
-    """Fork a rank; two open files come along: the rank's socket and what it prints to."""
+    """Fork a rank; two open files come along: the rank's socket and the pipe for its output."""
 
     job: int
 
@@ -165,7 +165,7 @@ class Emulated(Message):
 
     @classmethod
     def parse(cls, fields: Fields) -> Self:
-        """What these fields say of it."""
+        """The emulated cluster of these fields."""
         allow = None if fields.get("allow") is None else [str(op) for op in items(fields, "allow")]
         return cls(integer(fields, "local_world_size"), fields_of(fields.get("compute")), allow)
 
@@ -181,7 +181,7 @@ class Job(Message):
     num_threads: int
     env: Mapping[str, str]
     sources: Mapping[str, str]  # the text of notebook cells by file name
-    store: str = ""  # the file by which forked ranks meet
+    store: str = ""  # the file through which forked ranks meet
     network: str = ""  # the network namespace from which the rank joins
     place: Place | None = None
     emulated: Emulated | None = None
@@ -326,7 +326,7 @@ class Events(Message):
 
 @dataclass(frozen=True)
 class Done(Message):
-    """The function came back; the body is its value, as `codec.encode` wrote it."""
+    """The function returned; the body is its value, as `codec.encode` wrote it."""
 
     spans: Sequence[Span]
     duration_s: float
@@ -343,7 +343,7 @@ class Done(Message):
 
 @dataclass(frozen=True)
 class Failed(Message):
-    """The rank failed; whose failure it is, the launcher knows better."""
+    """The rank failed; the launcher itself fills in which rank."""
 
     failure: Failure
     spans: Sequence[Span] = field(default_factory=tuple)
@@ -377,9 +377,9 @@ FromRank = Joined | Position | Events | Done | Failed
 
 
 def read_from_rank(header: Fields) -> FromRank:
-    """The message of a rank that has said hello, or needed not to.
+    """The message of a rank, after its `Hello` if it sends one.
 
     Raises:
-        ValueError: it is no such message, or malformed.
+        ValueError: it is another message, or malformed.
     """
     return read(header, Joined, Position, Events, Done, Failed)

@@ -1,4 +1,4 @@
-"""What a process asks of the kernel about itself: to die with its parent, to be closed to its siblings."""
+"""What a process asks of the kernel for itself: to die with its parent, to be closed to its siblings."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 
-AGENT_PID = "WORLDSIZE_AGENT_PID"  # whose end a rank under torchrun shares
-SOCKET = "WORLDSIZE_SOCKET"  # where the launcher listens for it
+AGENT_PID = "WORLDSIZE_AGENT_PID"  # a rank under torchrun ends with this process
+SOCKET = "WORLDSIZE_SOCKET"  # where the launcher listens for that rank
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 NETWORKS = "/var/run/netns"  # where `ip netns add` keeps network namespaces, by name
 _CLONE_NEWNET = 0x40000000
@@ -30,9 +30,9 @@ def die_with_parent(parent_pid: int | None = None, signal_number: int = signal.S
 
 
 def reseed() -> None:
-    """Seed the global generators of Python and NumPy anew: forks would all draw the same numbers.
+    """Reseed the global generators of Python and NumPy, because forks would all draw the same numbers.
 
-    Torch's stays, because its seed is a constant in every process.
+    Torch's generator stays, because its seed is a constant in every process.
     """
     random.seed()
     if numpy_random := sys.modules.get("numpy.random"):
@@ -66,9 +66,9 @@ def enter_network(name: str) -> None:
 
 
 def exit_at_eof(fd: int) -> None:
-    """End this process once the other end of `fd` is closed, which on every system its owner's death does.
+    """End this process once the other end of `fd` is closed, which its owner's death causes on every system.
 
-    Leave a second for what the process does at SIGTERM.
+    SIGTERM comes first, and the process has a second to handle it.
     """
 
     def watch() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-EXCEEDED = "output limit"  # what a failure is called that exceeds one of them; decide by its cause
+EXCEEDED = "output limit"  # the kind of a failure by exceeding the quota; decide by its cause
 
 
 @dataclass(frozen=True)

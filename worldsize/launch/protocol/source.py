@@ -1,4 +1,4 @@
-"""Places in source files, cells of a notebook among them, as reports quote them."""
+"""Places in source files, including notebook cells, as reports quote them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from worldsize.launch.protocol.fields import fields_of, integer, text
 
-CELL_FILE = "torchrun_cell.py"  # what a %%torchrun cell is saved as
+CELL_FILE = "torchrun_cell.py"  # the file name of a saved %%torchrun cell
 MAX_LINES, _MAX_TEXT, _MAX_NAME = 20, 200, 1000  # a recursion would bury the rest of a report
 _MAX_SOURCES = 1 << 19  # characters of cells that go to each rank, in one header
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
@@ -46,7 +46,7 @@ class Line:
 
 
 def own_lines(frames: Iterable[traceback.FrameSummary]) -> list[Line]:
-    """The last frames that are not the launcher's or a library's; the innermost of a library when there is none."""
+    """The last frames outside the launcher and libraries; a library's innermost frame if there are no others."""
     lines = [Line(f.filename, f.lineno or 0, f.name, f.line or "") for f in frames if not _is_ours(f.filename)]
     return [line for line in lines if _is_own(line.filename)][-MAX_LINES:] or lines[-1:]
 
@@ -77,7 +77,7 @@ def is_cell(filename: str) -> bool:
 
 
 def cell_sources(filenames: Collection[str]) -> dict[str, str]:
-    """The text of these files that are cells, by name, so that a rank's traceback can quote it; not of a huge one."""
+    """The text of the cells among these files, by name, so that a rank's traceback can quote it; no huge ones."""
     sources: dict[str, str] = {}
     left = _MAX_SOURCES
     for name in filter(is_cell, filenames):

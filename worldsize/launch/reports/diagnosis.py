@@ -1,4 +1,4 @@
-"""Why ranks hang: calls that do not match, ranks that wait for each other, a rank that everybody waits for."""
+"""Why ranks hang: calls that do not match, ranks that wait for each other, a rank that all others wait for."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Standing:
 
     @property
     def waits_in(self) -> Call | None:
-        """The call that it waits in now; None when it waits in none, or is over."""
+        """The call that it waits in now; None when it waits in none, or has ended."""
         if self.state != RUNNING:
             return None
         return next((call for call in reversed(self.calls) if call.state == WAITING), self.native)
 
     @property
     def in_cells(self) -> Standing:
-        """The same with no other lines than those of notebook cells."""
+        """The same, with only the lines of notebook cells."""
         calls = [
             replace(call, line=None) if call.line and not is_cell(call.line.filename) else call for call in self.calls
         ]
@@ -65,7 +65,7 @@ class Diagnosis:
 
 
 def diagnose(standings: Sequence[Standing]) -> Diagnosis | None:
-    """The first that holds: calls that do not match, a circle of waits, a rank that the others wait for."""
+    """The first diagnosis that holds: mismatched calls, a circle of waits, a rank that the others wait for."""
     return mismatch(standings) or _circle(standings) or _missing(standings)
 
 
@@ -147,11 +147,11 @@ def _waited_for(standing: Standing, standings: Sequence[Standing]) -> Iterator[i
         return
     for rank in _members(call, standings):
         other = others.get(rank)
-        if other and rank != standing.rank and not _has_come_to(other, call, standing):
+        if other and rank != standing.rank and not _has_reached(other, call, standing):
             yield rank
 
 
-def _has_come_to(other: Standing, call: Call, standing: Standing) -> bool:
+def _has_reached(other: Standing, call: Call, standing: Standing) -> bool:
     """True when `other` has started the collective that `standing` waits in."""
     if call is standing.native:
         return other.num_native >= call.sequence

@@ -11,7 +11,7 @@ from worldsize.launch.reports.diagnosis import RETURNED, Standing, name_ranks
 
 
 def blame(failures: Sequence[Failure], standings: Sequence[Standing]) -> list[Failure]:
-    """The failures with the culprit first; that is a rank whose collective differs when torch only stumbled over it."""
+    """The failures, culprits first: the ranks whose collective differs, if all failures are only symptoms of that."""
     ordered = order(failures)
     found = diagnosis.mismatch(standings) if all(failure.is_symptom for failure in ordered) else None
     if found is None:
@@ -22,7 +22,7 @@ def blame(failures: Sequence[Failure], standings: Sequence[Standing]) -> list[Fa
 
 
 def describe_failure(failures: Sequence[Failure], standings: Sequence[Standing], num_ranks: int) -> str:
-    """The report of a failed run, culprit first: its lines, the others in one sentence each, everyone's last call."""
+    """The report of a failed run, culprit first: its lines, the others in one sentence each, every rank's last call."""
     culprit, *others = failures
     parts = [f"Rank {culprit.rank} of {num_ranks} failed with {culprit.headline}", *quote(culprit.lines)]
     victims = sorted(other.rank for other in others if other.is_victim)
@@ -40,7 +40,7 @@ def describe_failure(failures: Sequence[Failure], standings: Sequence[Standing],
 
 
 def describe_hang(standings: Sequence[Standing], reason: str) -> str:
-    """The report of a run that did not end: the reason why it was stopped, then where each rank was."""
+    """The report of a run that did not end: why it was stopped, then where each rank was."""
     found = diagnosis.diagnose(standings)
     parts = [reason, *([found.sentence] if found else [])]
     if not standings:
@@ -54,7 +54,7 @@ def describe_hang(standings: Sequence[Standing], reason: str) -> str:
 
 
 def held_up(standings: Sequence[Standing]) -> list[Failure]:
-    """Where each rank was that was not done, those first that held up the others."""
+    """Where each unfinished rank was, those that held up the others first."""
     found = diagnosis.diagnose(standings)
     culprits = found.culprits if found else []
     involved = [one for one in standings if one.state != RETURNED or one.rank in culprits]

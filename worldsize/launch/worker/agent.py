@@ -2,7 +2,7 @@
 
 Run as `python -m worldsize.launch.worker.agent PID [FLAGS]`.
 With WORLDSIZE_FORK_RANKS in its environment it imports what ranks need once, and forks them from itself: a restart then
-takes a tenth of a second in place of some seconds of imports.
+takes a tenth of a second instead of some seconds of imports.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _POLL_S = 0.01
 
 def main() -> None:
     """Run torchrun with the flags after the launcher's process id."""
-    die_with_parent(int(sys.argv[1]), signal.SIGTERM)  # at which torchrun ends its ranks first
+    die_with_parent(int(sys.argv[1]), signal.SIGTERM)  # on which torchrun ends its ranks first
     exit_at_eof(0)
     os.environ[AGENT_PID] = str(os.getpid())
     if os.environ.pop(FORK_RANKS, ""):
@@ -70,17 +70,17 @@ class ForkedRank:
                 os._exit(1)
 
     def poll(self) -> int | None:
-        """Its exit code, less than 0 by a signal; None while it runs."""
+        """The exit code, negative after a signal; None while the rank runs."""
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, once it has ended.
+        """The exit code, once the rank has ended.
 
         Raises:
-            subprocess.TimeoutExpired: it still runs after `timeout` seconds.
+            subprocess.TimeoutExpired: the rank still runs after `timeout` seconds.
         """
         deadline_s = float("inf") if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:

@@ -19,7 +19,7 @@ from worldsize.launch.protocol.call_log import BROKEN, DONE, ISSUED, POINT_TO_PO
 from worldsize.launch.protocol.source import Line, line_of
 from worldsize.launch.worker import spans
 
-# each function, and the parameter whose tensor is moved; what this torch lacks is passed over
+# each function, and the parameter whose tensor is moved; functions that this torch lacks are skipped
 _PAYLOADS = {
     "all_gather": "tensor",
     "all_gather_into_tensor": "input_tensor",
@@ -54,7 +54,7 @@ class _End:
 
 
 class _Tracer:
-    """What is known between calls: the count of calls, of each group's collectives, and the works not waited for."""
+    """The state between calls: the count of calls, of each group's collectives, and the works not waited for."""
 
     def __init__(self, call_log: CallLog, work_type: type) -> None:
         self._call_log, self._work_type = call_log, work_type
@@ -65,7 +65,7 @@ class _Tracer:
         self._inside = threading.local()
 
     def wrap(self, fn: Callable[..., Any], payload: str | None) -> Callable[..., Any]:
-        """The function, noting each call before it starts and when it is over."""
+        """The function, wrapped so that each call is noted before it starts and when it is over."""
         names = list(inspect.signature(fn).parameters)
 
         @functools.wraps(fn)
@@ -83,7 +83,7 @@ class _Tracer:
         return noted
 
     def wrap_wait(self, wait: Callable[..., Any]) -> Callable[..., Any]:
-        """A work's `wait`, noting when it starts and when it is over."""
+        """A work's `wait`, wrapped so that its start and its end are noted."""
 
         @functools.wraps(wait)
         def noted(work: Any, *args: Any, **kwargs: Any) -> Any:
@@ -92,10 +92,10 @@ class _Tracer:
 
         return noted
 
-    # what an emulated rank's client reports, which knows also what torch itself calls, such as the collectives of DDP
+    # what an emulated rank's client reports, which also knows what torch itself calls, such as the collectives of DDP
 
     def posting(self, op: str, tensors: Sequence[Any], group: Any, reduction: str, peer: int | None) -> int | None:
-        """The number of a call that torch itself is about to make; None of one that is noted already."""
+        """The number of a call that torch itself is about to make; None for one that is noted already."""
         if self._is_inside:
             return None
         arguments = {"tensor": next(iter(tensors), None), "group": group, "op": reduction, "src": peer}
@@ -104,12 +104,12 @@ class _Tracer:
         return number
 
     def posted(self, number: int | None, work: Any) -> None:
-        """Remember the work of a call of torch's own."""
+        """Remember the work of a call that torch itself has made."""
         if number is not None:
             self._issued[work] = self._of_torch[work] = number
 
     def waiting(self, work: Any) -> AbstractContextManager[Any]:
-        """What a wait runs in, so that its start and its end are noted."""
+        """The context in which a wait runs, so that its start and its end are noted."""
         number = None if self._is_inside else self._issued.get(work)
         if number is None:
             return nullcontext()
@@ -117,7 +117,7 @@ class _Tracer:
         return self._during(number)
 
     def changed(self, work: Any, state: str) -> None:
-        """Note the state of what torch itself has called."""
+        """Note the state of a call that torch itself has made."""
         if (number := self._of_torch.get(work)) is not None:
             self._call_log.mark(number, state)
 
@@ -127,7 +127,7 @@ class _Tracer:
 
     @contextmanager
     def _during(self, number: int) -> Iterator[_End]:
-        """Note the state that the block leaves: done unless it says otherwise."""
+        """Note the call's state after the block: done unless the block sets another."""
         self._inside.yes = True
         window = [time.time_ns(), _FOREVER_NS]
         _noted_ns.append(window)
@@ -151,7 +151,7 @@ class _Tracer:
             call = self._call(number, op, arguments, payload, line_of(sys._getframe(2)))
             self._call_log.write(call)
             spans.calls.begin(call, arguments.get(payload) if payload else None, arguments.get("group"))
-        except Exception:  # torch refuses it in its own words
+        except Exception:  # torch itself reports the error
             self._call_log.write(Call(number, op))
         return number
 
@@ -179,7 +179,7 @@ class _Tracer:
 
 
 def install(call_log: CallLog) -> _Tracer:
-    """What notes, from here on, this process's calls of torch.distributed."""
+    """A tracer that from now on notes this process's calls of torch.distributed."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
@@ -192,35 +192,37 @@ def install(call_log: CallLog) -> _Tracer:
             if hasattr(dist, name):
                 setattr(dist, name, noted)
     work.wait = tracer.wrap_wait(work.wait)
-    dist.destroy_process_group = distributed_c10d.destroy_process_group = _calm(distributed_c10d.destroy_process_group)
+    dist.destroy_process_group = distributed_c10d.destroy_process_group = _delayed(
+        distributed_c10d.destroy_process_group
+    )
     return tracer
 
 
-def _calm(destroy: Callable[..., None]) -> Callable[..., None]:
-    """The function, after a pause in which Gloo's thread can let go of the last call's tensors.
+def _delayed(destroy: Callable[..., None]) -> Callable[..., None]:
+    """The function, preceded by a pause in which Gloo's thread can release the last call's tensors.
 
-    It needs the interpreter's lock for that, which torch holds while it waits for that thread to end (2.13).
+    For that the thread needs the interpreter's lock, which torch holds while it waits for the thread to end (2.13).
     """
 
     @functools.wraps(destroy)
-    def calm(*args: Any, **kwargs: Any) -> None:
+    def delayed(*args: Any, **kwargs: Any) -> None:
         time.sleep(_PAUSE_S)
         destroy(*args, **kwargs)
 
-    return calm
+    return delayed
 
 
 def native() -> dict[str, Any]:
-    """The collective that torch itself has started and not finished, such as one of DDP's, and how many there were.
+    """The collective that torch itself has started and not finished, such as one of DDP's, and how many it has started.
 
-    Both by torch's own count, which includes the noted calls. Source: torch's flight recorder, which on Gloo knows
+    Both by torch's own count, which includes the noted calls. Source: torch's flight recorder, which on Gloo records
     collectives and not sends.
     """
     from torch._C import _distributed_c10d as c10d
 
     try:
         recorded = json.loads(c10d._dump_fr_trace_json())  # pyright: ignore[reportAttributeAccessIssue]
-    except (AttributeError, RuntimeError, ValueError):  # a torch without it
+    except (AttributeError, RuntimeError, ValueError):  # a torch without the recorder
         return {}
     entries = [entry for entry in recorded.get("entries", ()) if not entry["is_p2p"]]
     started = max((entry["collective_seq_id"] for entry in entries if _is_of_all(entry)), default=0)
@@ -233,7 +235,7 @@ def _is_of_all(entry: dict[str, Any]) -> bool:
 
 
 def _is_noted(entry: dict[str, Any]) -> bool:
-    """True when a noted call has made this entry: it was running when the entry came to be."""
+    """True when a noted call has made this entry: it was running when the entry was made."""
     return any(start_ns <= entry["time_created_ns"] <= end_ns for start_ns, end_ns in _noted_ns)
 
 
@@ -241,7 +243,7 @@ def _call_of(entry: dict[str, Any]) -> Call:
     return Call(
         number=0,
         op="torch's own " + entry["profiling_name"].rpartition(":")[2],
-        ranks=None if _is_of_all(entry) else (),  # torch does not say whose group it is
+        ranks=None if _is_of_all(entry) else (),  # torch does not report the group's ranks
         sequence=entry["collective_seq_id"],
         dtype={"float": "float32", "double": "float64"}.get(kind := "".join(entry["input_dtypes"][:1]).lower(), kind),
         shape=tuple(next(iter(entry["input_sizes"]), ())),
@@ -253,7 +255,7 @@ def _ranks_of(group: Any) -> tuple[int, ...] | None:
 
     if group is None or group is dist.group.WORLD or not isinstance(group, dist.ProcessGroup):
         return None
-    if hasattr(group, "ranks"):  # an emulated one, called by torch itself
+    if hasattr(group, "ranks"):  # an emulated group, in a call by torch itself
         return None if group.size() == dist.get_world_size() else getattr(group, "ranks", None)
     return tuple(dist.get_process_group_ranks(group))
 

@@ -39,7 +39,7 @@ PRELOAD = (
     "torch.nn.parallel",
     "torch.optim",
     "torch._dynamo",
-    "torch.utils.serialization.config",  # tensors as arguments and as values import these two, in every rank anew
+    "torch.utils.serialization.config",  # tensors as arguments and values import these two, once again in every rank
     "numpy.ctypeslib",
     "safetensors.torch",
     "cloudpickle",
@@ -61,7 +61,7 @@ def main(fd: int, parent_pid: int | None) -> None:
 def serve(fd: int, ahead: int = 0) -> None:
     """Serve in a process that has imported all that ranks may need; never return.
 
-    Ranks are nicer by `ahead` than this process, which must get its turn however many processes they start.
+    Ranks are nicer by `ahead` than this process, which must be scheduled however many processes they start.
     """
     if os.getpid() == 1:
         hide_memory()  # from the ranks of a jail, which have the same user
@@ -90,7 +90,7 @@ class _Forkserver:
     def __init__(self, sock: socket.socket, ahead: int) -> None:
         self._sock, self._ahead = sock, ahead
         self._jobs: dict[int, int] = {}  # pid -> job
-        # where ranks of a jail can write, and what stands there before the first of them
+        # the folders where ranks of a jail can write, with what is there before the first rank
         writable = ("/dev/shm", "/tmp", os.getcwd()) if os.getpid() == 1 else ()
         self._kept = {folder: set(os.listdir(folder)) for folder in writable}
         self._selector = selectors.DefaultSelector()
@@ -102,7 +102,7 @@ class _Forkserver:
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        self._selector.register(self._sock, selectors.EVENT_READ, self._obey)
+        self._selector.register(self._sock, selectors.EVENT_READ, self._handle_request)
         self._selector.register(self._wake_r, selectors.EVENT_READ, self._reap)
         try:
             with contextlib.suppress(ConnectionError):  # the launcher is gone
@@ -113,9 +113,9 @@ class _Forkserver:
                 _end(pid)
 
     def _note_term(self, *_: object) -> None:
-        self._must_end = True  # an exception here could break off the ending of ranks
+        self._must_end = True  # an exception here could interrupt the ending of ranks
 
-    def _obey(self) -> bool:
+    def _handle_request(self) -> bool:
         message = framing.receive(self._sock)
         if message is None:
             return False
@@ -139,7 +139,7 @@ class _Forkserver:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            self._selector.close()  # or a rank could add files of its own to those that the forkserver waits for
+            self._selector.close()  # otherwise a rank could add files to those that the forkserver waits for
             for fd in (self._sock.fileno(), self._wake_r, self._wake_w):
                 os.close(fd)
             try:
@@ -166,7 +166,7 @@ class _Forkserver:
             pack_and_send(self._sock, Exited(self._jobs.pop(pid), status))
 
     def _sweep(self) -> None:
-        """Remove all that ranks have left; for the first process of a jail, to which every orphan comes."""
+        """Remove all that ranks have left; for the first process of a jail, which adopts every orphan."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -175,7 +175,7 @@ class _Forkserver:
         for folder, kept in self._kept.items():
             _empty(folder, kept)
         if any(set(os.listdir(folder)) - kept for folder, kept in self._kept.items()):
-            os._exit(1)  # too deep, or closed to its owner: the whole jail goes, and all that is in it
+            os._exit(1)  # too deep, or closed to its owner: end the whole jail, with all that is in it
         pack_and_send(self._sock, Swept())
 
 

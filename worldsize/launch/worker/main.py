@@ -44,10 +44,10 @@ def main(sock: socket.socket, output_fd: int) -> None:
     _take_output(output_fd)
     assignment = take_assignment(sock)
     assert isinstance(assignment.task, Job)
-    if assignment.task.place:  # then the job has the whole environment, and this one is as old as the forkserver
+    if assignment.task.place:  # then the job has the whole environment, and this one dates from the forkserver's start
         os.environ.clear()
     serve(assignment, assignment.task, join)
-    # leaving now would cut the connections of ranks that are still at work, and the interpreter's own way out
+    # leaving now would cut the connections of ranks that are still at work, and the interpreter's own exit
     # aborts now and then when a process group is alive (torch 2.13 on Gloo)
     while True:
         signal.pause()
@@ -66,7 +66,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Membership:
-    """The process group that this rank has joined; `leave` is called when its function has come back."""
+    """The process group that this rank has joined; `leave` is called when its function has returned."""
 
     backend: str
     leave: Callable[[], None] = lambda: None
@@ -91,7 +91,7 @@ def take_assignment(sock: socket.socket) -> Assignment:
 
 
 def serve(assignment: Assignment, job: Job, join: Callable[[Assignment, Job], Membership]) -> bool:
-    """True when the job's function came back; what it returned, or why it did not, has then been reported."""
+    """Run the job's function and report its value or why it failed; True when it returned."""
     link = assignment.link
     try:
         prepare(job)
@@ -101,7 +101,7 @@ def serve(assignment: Assignment, job: Job, join: Callable[[Assignment, Job], Me
         value = _work(assignment.payload)
         membership.leave()
         value = codec.encode(value)
-        _flush()  # before the launcher hears that this rank is done, and ends it
+        _flush()  # before the launcher learns that this rank is done, and ends it
         link.send_events()
         link.send(Done(spans.drain(), time.monotonic() - start_s), value)
         return True
@@ -149,7 +149,7 @@ class Link:
             os._exit(0)
 
     def wait_for_end(self) -> NoReturn:
-        """Read past what the launcher still sends; end the process when it hangs up."""
+        """Discard what the launcher still sends; end the process when it hangs up."""
         try:
             while self._sock.recv(1 << 20):
                 pass
@@ -160,7 +160,7 @@ class Link:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # the function may have put anything in its place
+        with contextlib.suppress(Exception):  # the function may have replaced it by anything
             stream.flush()
 
 
@@ -174,7 +174,7 @@ def _take_output(fd: int) -> None:
 
 
 def prepare(job: Job) -> None:
-    """Make this process look as the launcher does: environment, folder, search path, cells."""
+    """Make this process look like the launcher: environment, folder, search path, cells."""
     if job.network:
         enter_network(job.network)
     here = {"RANK": job.rank, "LOCAL_RANK": job.local_rank, "WORLD_SIZE": job.world_size}
@@ -197,7 +197,7 @@ def _work(payload: bytes) -> Any:
 
 
 def join(assignment: Assignment, job: Job) -> Membership:
-    """This rank's membership in the default process group, which it has then joined."""
+    """This rank's membership in the default process group, once it has joined."""
     import torch.distributed as dist
 
     store = dist.FileStore(job.store, job.world_size)  # pyright: ignore[reportPrivateImportUsage]
@@ -232,7 +232,7 @@ def _join_emulated(assignment: Assignment, job: Job, cluster: Emulated, store: A
 
 
 def choose_backend(job: Job) -> str:
-    """The backend that the job names; for auto, NCCL with a GPU for every rank, else Gloo."""
+    """The backend that the job names; for auto, NCCL if there is a GPU for every rank, otherwise Gloo."""
     import torch
 
     if job.backend != "auto":

@@ -14,7 +14,7 @@ from worldsize.launch.worker import spans
 
 _BACKWARD = "autograd::engine::evaluate_function"
 _BACKENDS = ("gloo:", "nccl:")
-_WHOLE = ("all_reduce", "broadcast", "recv", "reduce", "send")  # whose tensor is what nccl-tests counts
+_WHOLE = ("all_reduce", "broadcast", "recv", "reduce", "send")  # whose tensor has the size that nccl-tests counts
 _ITEM_BYTES = {"double": 8, "long int": 8, "float": 4, "int": 4, "c10::Half": 2, "c10::BFloat16": 2}
 
 _is_profiling = False
@@ -52,7 +52,7 @@ def profile() -> Iterator[None]:
 def events_of(profiler: Any, rank: int) -> list[Event]:
     """The events of a stopped `torch.profiler.profile`, in seconds of `time.monotonic`, which spans use too.
 
-    Take the start of the run from both times for a timeline.
+    For a timeline, subtract the start of the run from both times.
     """
     ahead_ns = _clock_ahead_ns()
     found = profiler.profiler.kineto_results.events()

@@ -1,4 +1,4 @@
-"""What a rank notes about itself while it runs: the blocks that it marks, and the times of its calls."""
+"""What a rank records about itself while it runs: the blocks that it marks, and the times of its calls."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _NAMES = {  # where they are not torch's own
     "reduce_scatter_single": "reduce_scatter",
     "reduce_scatter_tensor": "reduce_scatter",
 }
-_OF_ALL = ("all_gather", "gather", "reduce_scatter", "scatter")  # whose tensor is one rank's part of what is counted
+_OF_ALL = ("all_gather", "gather", "reduce_scatter", "scatter")  # whose tensor is one rank's part of the counted size
 
 
 @contextmanager
 def span(name: str, kind: str = "compute") -> Iterator[None]:
     """Record the time that its block takes as an event of the run's timeline.
 
-    Kinds that the drawer knows: data, forward, backward, compute, communication, update. A GPU's work goes on after the
+    Kinds that drawings distinguish: data, forward, backward, compute, communication, update. A GPU works on after the
     call that launches it: end the block with `torch.cuda.synchronize()` where its length is to be that of the work.
     """
     start_s = time.monotonic()
@@ -49,14 +49,14 @@ def span(name: str, kind: str = "compute") -> Iterator[None]:
 
 
 def drain() -> list[tuple[str, str, float, float]]:
-    """The spans so far as (name, kind, start, end), in seconds of the machine's monotonic clock; then forgets them."""
+    """The spans so far as (name, kind, start, end), in seconds of the machine's monotonic clock; then dropped."""
     spans = list(_spans)
     _spans.clear()
     return spans
 
 
 def stop(virtual: Callable[[str, str], AbstractContextManager[None]]) -> None:
-    """Keep no events from here on: those of an emulated run happen in its cluster's time, and `virtual` marks them."""
+    """Keep no more events: those of an emulated run happen in its cluster's time, and `virtual` marks them."""
     global _is_on, _virtual
     _is_on, _virtual = False, virtual
 
@@ -76,7 +76,7 @@ def keep(source: str, *row: Any) -> None:
 class Calls:
     """The times of calls of torch.distributed: communication from call to completion, and the waits in it.
 
-    Completion is when the call returns, of an asynchronous one its `wait`; of one never waited for, the call itself.
+    A call is complete when it returns, an asynchronous one when its `wait` returns, if there is one.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Calls:
         self._members: dict[tuple[int, ...] | None, tuple[str, tuple[int, ...]]] = {}
 
     def begin(self, call: Call, payload: Any, group: Any) -> None:
-        """Note what is about to be called."""
+        """Note a call that is about to start."""
         if not _is_on or isinstance(group, int):  # torch's sign that this rank is no member
             return
         if len(self._open) >= _MAX_OPEN:
@@ -111,7 +111,7 @@ class Calls:
             keep("calls", WAIT, WAIT, row[2], start_s, *row[4:])
 
     def close(self) -> None:
-        """Keep also what was never waited for."""
+        """Keep the calls that were never waited for, too."""
         for number in list(self._open):
             self._close(number)
 
@@ -132,7 +132,7 @@ calls = Calls()
 
 
 def drain_events() -> Iterator[list[tuple[Any, ...]]]:
-    """The events so far, in batches for `read_events`; then forgets them."""
+    """The events so far, in batches for `read_events`; they are then dropped."""
     calls.close()
     rows = [row for source in _kept.values() for row in source]
     _kept.clear()
