@@ -36,7 +36,7 @@ KEPT = Path("build", "verified")  # below the course's folder
 class Case:
     """One known answer to a lab: its cells by title, the score that it must get, and words its feedback must hold.
 
-    With `most_score` it must get no less than `score` and no more than that.
+    With `most_score` it must get at least `score` and at most `most_score`.
     """
 
     lab: str
@@ -59,7 +59,7 @@ class Case:
 
     @property
     def is_judged_whole(self) -> bool:
-        """True where every check counts, whatever it can reach: the solution, no answer at all, and cheating."""
+        """True where every check is run, whatever it can reach: the solution, the untouched notebook, and cheating."""
         return self.name in ("solution", "untouched") or self.name.startswith("wrong/cheat")
 
 
@@ -67,7 +67,7 @@ class Case:
 class Finding:
     """How a case was graded, and what is wrong with that, if anything.
 
-    `num_judged` of its checks were tried on it; the others count as for the solution.
+    `num_judged` of its checks were tried on it; the others have the solution's results.
     """
 
     case: Case
@@ -77,7 +77,7 @@ class Finding:
     is_kept: bool = False
 
     def describe(self) -> str:
-        """Its problems, and what every check that was not passed says: all that is needed to mend it from a log."""
+        """Its problems, and the message of every check that was not passed: all that is needed to fix it from a log."""
         lost = [f"  {check.name}: {check.message}" for check in self.report.checks if check.earned < check.points]
         head = f"{self.case.lab} {self.case.name}, inputs drawn with --seed {self.report.seed}:"
         return "\n".join([head, *(f"  {problem}" for problem in self.problems), *lost])
@@ -124,11 +124,11 @@ def verify(
     by_reach: bool = False,
     use_kept: bool = False,
 ) -> Iterator[Finding]:
-    """A finding for every case, as they come: those of labs side by side, then those of projects one at a time.
+    """A finding for every case, as they arrive: those of labs side by side, then those of projects one at a time.
 
-    Inputs are drawn from `seed`, for each case from a fresh one by default, as for a submission. With `by_reach` an
+    Inputs are drawn from `seed`; by default from a fresh one for each case, as for a submission. With `by_reach` an
     answer is judged by the checks that can tell it from the solution; the others count as for the solution, judged on
-    the same inputs. With `use_kept` nothing is judged again of which a good finding is kept.
+    the same inputs. With `use_kept` a case of which a good finding is kept is not judged again.
     """
     kept = [found for case in cases if use_kept and (found := _kept(root, case, by_reach))]
     yield from kept
@@ -167,7 +167,7 @@ def try_case(root: Path, case: Case, seed: int | None = None) -> Finding:
 
 
 def _try_by_reach(root: Path, case: Case, solution: Finding) -> Finding:
-    """The same with the solution's results for checks that cannot tell this answer from the solution."""
+    """The finding for one case, with the solution's results for checks that cannot tell it from the solution."""
     seed, proven = solution.report.seed, {check.name: check for check in solution.report.checks}
     reached = None if solution.problems else _reached(root, case, solution.case, set(proven))
     if reached is None or reached == proven.keys():
@@ -181,7 +181,7 @@ def _try_by_reach(root: Path, case: Case, solution: Finding) -> Finding:
 
 
 def _has_cost_others(report: Report, solution: Report, total_s: float) -> bool:
-    """True where a check took so long, or ended so badly, that those tried after it could have had too little time."""
+    """True where a check took so long, or ended so badly, that those tried after it may have had too little time."""
     if any(check.outcome in (Outcome.HUNG, Outcome.TIME_LIMIT) for check in report.checks):
         return True
     return report.duration_s + solution.duration_s > total_s
@@ -198,7 +198,7 @@ def _reached(root: Path, case: Case, solution: Case, checks: set[str]) -> set[st
 
 @dataclass(frozen=True)
 class _Submitted:
-    """What the judge gets of a case."""
+    """What the judge receives for a case."""
 
     cells: list[tuple[str, str]]
     preload: list[str]
@@ -234,7 +234,7 @@ def _judge(root: Path, case: Case, seed: int | None, only: set[str] | None = Non
 
 
 class _Kept(BaseModel):
-    """A finding without problems as it is kept, under the fingerprint of all that it rests on but the inputs' seed."""
+    """A kept finding without problems, under the fingerprint of everything that it rests on except the inputs' seed."""
 
     fingerprint: str
     report: Report
@@ -253,7 +253,7 @@ def _kept(root: Path, case: Case, by_reach: bool) -> Finding | None:
 
 
 def _keep(root: Path, finding: Finding) -> Finding:
-    """The finding, kept where it has no problems and does not hang on this machine's speed."""
+    """The finding, kept where it has no problems and does not depend on this machine's speed."""
     if not finding.problems and not is_project(finding.case.lab):
         fingerprint = _fingerprint(root, finding.case)
         kept = _Kept(fingerprint=fingerprint, report=finding.report, num_judged=finding.num_judged)
@@ -274,7 +274,7 @@ def _fingerprint(root: Path, case: Case) -> str:
 
 
 def commit_seed(root: Path) -> int:
-    """A seed that every commit of the course has of its own; 0 outside a git checkout."""
+    """A seed of the course's current commit; 0 outside a git checkout."""
     try:
         asked = subprocess.run(["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
@@ -298,7 +298,7 @@ def _place(root: Path, lab: str) -> LocalPool:
 
 
 def _program(path: Path, cells: dict[str, str]) -> str:
-    """The program as this case has it: as it was released where the case answers nothing of it."""
+    """The program as this case has it: the released one where the case answers nothing of it."""
     own = {title: cells[title] for title in programs.titles(path) if title in cells}
     return programs.solved(path, own) if own else programs.released(path)
 

@@ -10,7 +10,8 @@ from test_files import committed
 # what is read: a folder or file joins once it is clean
 CLEAN = (
     *("solutions/lab", "solutions/project1/checks", "solutions/project1/right", "solutions/project1/train"),
-    *("solutions/project1/wrong", "weeks", "tests/house"),
+    *("solutions/project1/wrong", "weeks", "tests/house", "autograder/grading", "autograder/submissions"),
+    *("autograder/feedback", "autograder/bench", "autograder/quiz", "autograder/markdown", "autograder/templates"),
 )
 THIRD_PERSON = "Adds|Gives|Joins|Keeps|Lets|Makes|Passes|Puts|Raises|Refuses|Removes|Returns|Sends|Takes|Writes"
 TELL_APART = r"[\s_]+(?:\w+[\s_]+){0,4}?(?:apart|from|the[\s_]+difference)(?![a-z])"
