@@ -255,7 +255,7 @@ def keep(root: Path, path: Path) -> str | None:
 
 @cache
 def engine_sha256() -> str:
-    """A hash of the names and contents of all source files and templates of autograder and worldsize, at the first call.
+    """A hash of the names and contents of all sources and templates of autograder and worldsize, at the first call.
 
     This process grades by these, whatever becomes of the files.
     """
