@@ -37,7 +37,7 @@ class GraderFault(RuntimeError):
 
 
 def prepare(assignment: str, student: str, notebooks: list[str]) -> None:
-    """Leave only few, plain files in a submission and list the notebook that is due; run before nbgrader copies any."""
+    """Leave only plain files, and not too large, beside the notebook that is due, and list it; run before any copying."""
     folder = Path(notebooks[0]).parent
     due = os.path.join(folder, f"{notebook_of(assignment)}.ipynb")
     left_bytes = MAX_BESIDE_BYTES
