@@ -37,7 +37,7 @@ class GraderFault(RuntimeError):
 
 
 def prepare(assignment: str, student: str, notebooks: list[str]) -> None:
-    """Leave only plain files, and not too large, beside the notebook that is due, and list it; run before any copying."""
+    """Leave only plain files of limited size beside the due notebook, and list that; run before nbgrader copies any."""
     folder = Path(notebooks[0]).parent
     due = os.path.join(folder, f"{notebook_of(assignment)}.ipynb")
     left_bytes = MAX_BESIDE_BYTES

@@ -179,7 +179,7 @@ def _connect() -> Any:
         raise ValueError("Ray is not installed here: pip install -e '.[ray]'") from None
     address = os.environ.get("RAY_ADDRESS") or "auto"
     try:
-        _refuse_silent(address)
+        _refuse_closed_port(address)
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True)
     except (OSError, RuntimeError, ValueError) as error:
         where = "on this machine" if address == "auto" else f"at {address}"
@@ -188,7 +188,7 @@ def _connect() -> Any:
     return ray
 
 
-def _refuse_silent(address: str) -> None:
+def _refuse_closed_port(address: str) -> None:
     """Raise OSError unless something listens at an address with a port: Ray itself would keep trying for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
