@@ -78,7 +78,11 @@ def verify(
     ] = None,
     reach: Annotated[
         bool,
-        typer.Option("--reach", help="Try on each answer only the checks that can tell it from the solution."),
+        typer.Option(
+            "--reach",
+            help="Try on each answer only the checks that can tell it from the solution, in labs whose checks.py was "
+            "proven whole as it is; without this option solutions/proven.json notes such labs.",
+        ),
     ] = False,
     again: Annotated[
         bool, typer.Option("--again", help="Grade also what is known to be as declared; so does --seed.")
@@ -107,6 +111,7 @@ def verify(
         table.add_row(name, must, f"{finding.report.score:g}", seconds, verdict)
     console.print(table)
     console.print(_pairs(found))
+    bank.note_proven(root, found)
     wrong = [finding for finding in found if finding.problems]
     for finding in wrong:
         errors.print(f"[red]{escape(finding.describe())}", soft_wrap=True)

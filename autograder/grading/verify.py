@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -30,6 +31,7 @@ from autograder.judging.report import Outcome, Report
 from autograder.submissions.notebook import given_imports, student_cells
 
 KEPT = Path("build", "verified")  # below the course's folder
+PROVEN = Path("solutions", "proven.json")  # the hash of each lab's checks.py when all of it was last proven
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,11 @@ def verify(
 
     Inputs are drawn from `seed`; by default from a fresh one for each case, as for a submission. With `by_reach` an
     answer is judged by the checks that can tell it from the solution; the others count as for the solution, judged on
-    the same inputs. With `use_kept` a case of which a good finding is kept is not judged again.
+    the same inputs. That is enough only where the lab's checks are proven as they are now. With `use_kept` a case of
+    which a good finding is kept is not judged again.
     """
-    kept = [found for case in cases if use_kept and (found := _kept(root, case, by_reach))]
+    proven = {lab for lab in {case.lab for case in cases} if by_reach and is_proven(root, lab)}
+    kept = [found for case in cases if use_kept and (found := _kept(root, case, case.lab in proven))]
     yield from kept
     known = [found.case for found in kept]
     left = [case for case in cases if case not in known]
@@ -138,7 +142,7 @@ def verify(
     others = sorted((case for case in left if case not in timed), key=lambda case: case.is_judged_whole, reverse=True)
     for these, num_at_once in ((others, jobs or os.cpu_count()), (timed, 1)):
         with ThreadPoolExecutor(num_at_once) as pool:
-            labs = sorted({case.lab for case in these if by_reach and not case.is_judged_whole})
+            labs = sorted({case.lab for case in these if case.lab in proven and not case.is_judged_whole})
             solutions = {lab: pool.submit(try_case, root, solution_of(root, lab), seed) for lab in labs}
             asked = [
                 solutions[case.lab]
@@ -271,6 +275,31 @@ def _fingerprint(root: Path, case: Case) -> str:
     machine = [engine_sha256(), version("torch"), platform.python_version()]
     basis = [checks, case, _submitted(root, case), _limits(root, case.lab), *machine]
     return hashlib.sha256(repr(basis).encode()).hexdigest()
+
+
+def is_proven(root: Path, lab: str) -> bool:
+    """True where every known answer of the lab was once judged by all checks, written as they are now."""
+    return _proven(root).get(lab) == _checks_sha256(root, lab)
+
+
+def note_proven(root: Path, findings: Sequence[Finding]) -> None:
+    """Record the labs of which these findings judge every known answer by all checks, as declared."""
+    proven = _proven(root)
+    for lab in {one.case.lab for one in findings}:
+        own = [one for one in findings if one.case.lab == lab]
+        is_whole = {one.case.name for one in own} == {case.name for case in cases(root, lab)}
+        if is_whole and all(not one.problems and one.num_judged == len(one.report.checks) for one in own):
+            proven[lab] = _checks_sha256(root, lab)
+    if proven != _proven(root):
+        write_whole(root / PROVEN, json.dumps(proven, indent=1, sort_keys=True) + "\n")
+
+
+def _proven(root: Path) -> dict[str, str | None]:
+    return json.loads((root / PROVEN).read_text()) if (root / PROVEN).exists() else {}
+
+
+def _checks_sha256(root: Path, lab: str) -> str | None:
+    return file_sha256(root / "solutions" / lab / "checks.py")
 
 
 def commit_seed(root: Path) -> int:

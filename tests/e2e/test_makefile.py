@@ -45,48 +45,6 @@ def test_old_python_is_refused_in_one_line(bare: Path) -> None:
     assert not (bare / ".venv").exists()
 
 
-@pytest.fixture
-def course(tmp_path: Path) -> Path:
-    """A repository of two labs and of an `autograder` that only says how it was called."""
-    for lab in ("lab01", "lab02"):
-        (tmp_path / "solutions" / lab).mkdir(parents=True)
-        (tmp_path / "solutions" / lab / "checks.py").write_text("first")
-    (tmp_path / ".ci").mkdir()
-    shutil.copy(ROOT / ".ci" / "reach", tmp_path / ".ci")
-    fake = tmp_path / "autograder"
-    fake.write_text('#!/bin/sh\necho "$@"\n')
-    fake.chmod(0o755)
-    git(tmp_path, "init", "--quiet")
-    return commit(tmp_path)
-
-
-def git(folder: Path, *words: str) -> None:
-    names = ("-c", "user.name=a", "-c", "user.email=a@b.example")
-    subprocess.run(["git", *names, *words], cwd=folder, check=True)
-
-
-def commit(folder: Path) -> Path:
-    git(folder, "add", "--all")
-    git(folder, "commit", "--quiet", "--allow-empty", "--message=a commit")
-    return folder
-
-
-def reach(folder: Path) -> list[str]:
-    """The calls of the autograder, without the seed, which must be the commit's."""
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True).stdout
-    env = {**os.environ, "BIN": str(folder)}
-    done = subprocess.run([".ci/reach"], cwd=folder, env=env, capture_output=True, text=True, check=True)
-    seed = f"verify --seed {int(head[:7], 16)} "
-    return [line.removeprefix(seed) for line in done.stdout.splitlines() if line.startswith(seed)]
-
-
-def test_all_checks_are_proven_where_they_changed_and_reach_is_enough_elsewhere(course: Path) -> None:
-    assert reach(course) == ["lab01 lab02"]  # a first commit: nothing says what changed
-    assert reach(commit(course)) == ["--reach lab01 lab02"]
-    (course / "solutions" / "lab02" / "checks.py").write_text("second")
-    assert reach(commit(course)) == ["lab02", "--reach lab01"]
-
-
 def test_every_target_is_listed_and_the_readme_names_only_those(bare: Path) -> None:
     listed = set(re.findall(r"make (\w+)", make(bare).stdout))
     assert {"setup", "demo", "lab", "test", "lint", "notebooks", "bench", "check"} <= listed

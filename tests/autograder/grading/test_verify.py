@@ -1,13 +1,14 @@
 """A bank whose answers do not get what they declare is reported."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from tiny_lab import NAME, make_course, needs_jail
 
 from autograder.grading import verify as bank
 from autograder.grading.reach import reach
-from autograder.grading.verify import Case, Finding, _problems, cases, verify
+from autograder.grading.verify import Case, Finding, _problems, cases, is_proven, note_proven, verify
 from autograder.judging.report import CheckResult, Outcome, Report
 
 WRONG = """\
@@ -145,6 +146,7 @@ def test_by_reach_every_check_of_every_answer_ends_as_in_the_full_matrix(tmp_pat
     for name, text in ANSWERS.items():
         (folder / f"{name}.py").write_text(text)
     known = cases(root, NAME)
+    monkeypatch.setattr(bank, "is_proven", lambda *_: True)
     full, some = (
         {one.case.name: one for one in verify(root, known, jobs=2, seed=5, by_reach=by_reach)}
         for by_reach in (False, True)
@@ -162,6 +164,25 @@ def test_by_reach_every_check_of_every_answer_ends_as_in_the_full_matrix(tmp_pat
     assert all(one.is_kept for one in again) and {one.case.name for one in again} == good
     with pytest.raises(TypeError):  # of a part of the checks, the full matrix keeps nothing
         list(verify(root, [some["wrong/wrong_mean"].case], use_kept=True))
+
+
+def test_reach_is_enough_only_while_the_checks_are_as_they_were_proven(tmp_path):
+    root = make_course(tmp_path)
+    check = CheckResult(name="check", cell="check_total", promise="It holds.", points=5, outcome=Outcome.PASSED)
+    report = Report(checks=[check], tier="none", seed=1, duration_s=0)
+    findings = [Finding(case, report, [], num_judged=1) for case in cases(root, NAME)]
+    for missing in (
+        findings[1:],  # an answer was not judged
+        [replace(findings[0], problems=["it got 4 points"]), *findings[1:]],
+        [*findings[:-1], replace(findings[-1], num_judged=0)],  # it was judged by reach itself
+    ):
+        note_proven(root, missing)
+        assert not is_proven(root, NAME)
+    note_proven(root, findings)
+    assert is_proven(root, NAME)
+    checks = root / "solutions" / NAME / "checks.py"
+    checks.write_text(checks.read_text() + "\n")
+    assert not is_proven(root, NAME)
 
 
 CELLS = {
