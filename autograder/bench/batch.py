@@ -1,8 +1,8 @@
-"""A class's programs, one at a time for each set of GPUs: judged, then measured, and each kept as soon as it is there.
+"""A class's programs, one at a time for each set of GPUs: judged, then measured, each result kept as it arrives.
 
-Below the batch's folder every student has a folder of the same name: `report.json`, what the judge says; `result.json`,
-the measurement by its published schema; `measured.json`, the same with what it rests on. A batch that was cut off goes
-on where it stopped: within a measurement, at the timing that was cut off.
+Below the batch's folder every student has a folder of that name: `report.json`, what the judge says; `result.json`, the
+measurement by its published schema; `measured.json`, the same with what it rests on. A batch that was cut off resumes
+where it stopped: within a measurement, at the timing that was cut off.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from autograder.submissions import programs
 from autograder.submissions.notebook import Malformed, given_imports
 from worldsize.bench import Point, Result
 
-TOLERANCE = 2e-3  # of the way that the weights went; a sum in another order differs by 1e-6
-Told = Callable[[str, str, int, int], None]
+TOLERANCE = 2e-3  # of the distance that the weights moved; a sum in another order differs by 1e-6
+OnProgress = Callable[[str, str, int, int], None]  # student, what is being done, steps done, steps in all
 
 
 class Kept(BaseModel):
-    """A program's measurement and the fingerprint of what it rests on; `malformed` when there was none to be had."""
+    """A program's measurement and the fingerprint of what it rests on; `malformed` says why there is none."""
 
     fingerprint: str
     malformed: str = ""
@@ -75,7 +75,7 @@ def has_right_weights(result: Result) -> bool:
 
 
 def point_of(result: Result, world_size: int, scaling: Literal["strong", "weak"] = "strong") -> Point | None:
-    """The point of a number of ranks: the real one, else the emulated one."""
+    """The point of a number of ranks: the real one if there is one, otherwise the emulated one."""
     found = {one.kind: one for one in result.points if (one.scaling, one.world_size) == (scaling, world_size)}
     return found.get("real") or found.get("emulated")
 
@@ -88,13 +88,13 @@ class HandedIn(Lab):
     kept_in: Path = Path()
 
     def submission(self, student: str) -> Path:
-        """As of `Lab`."""
+        """The file that a student handed in, like `Lab.submission`."""
         folder = self.submissions / student
         folder = folder / self.name if (folder / self.name).is_dir() else folder
         return folder / f"{notebook_of(self.name)}.ipynb"
 
     def named(self, students: Sequence[str]) -> list[str]:
-        """As of `Lab`."""
+        """These students, or everybody who handed something in; raises like `Lab.named`."""
         self.refuse_missing()
         if not self.submissions.is_dir():
             raise ValueError(f"There is no folder {self.submissions} with a folder for each student in it.")
@@ -118,42 +118,38 @@ class Batch:
     is_graded: bool = True
 
     def refuse_without_program(self) -> None:
-        """Nothing where the assignment asks for a program.
-
-        Raises:
-            ValueError: it asks for none, so that there is nothing to measure.
-        """
+        """Raise ValueError unless the assignment asks for a program: otherwise there is nothing to measure."""
         self.lab.refuse_missing()
         if PROGRAM not in beside(self.lab.released_folder):
             raise ValueError(f"{self.lab.name} asks for no {PROGRAM}, so there is nothing to measure.")
 
     def done(self, student: str) -> Outcome | None:
-        """What is known of a submission when all of it is, and of these very files; otherwise None."""
+        """What is known of a submission, if it is complete and about the files as they are now; otherwise None."""
         judged = self.lab.kept(student) if self.is_graded else None
         kept = self._kept(student)
         return Outcome(student, judged, kept) if kept and (judged or not self.is_graded) else None
 
-    def run(self, student: str, engine: Engine, again: bool, told: Told) -> Outcome:
-        """All that is asked for of one submission, done as far as it is not there; a fault of ours is told in it."""
+    def run(self, student: str, engine: Engine, again: bool, on_progress: OnProgress) -> Outcome:
+        """The outcome of one submission, after doing what is missing of it; a fault of ours is recorded in it."""
         judged = None
         if self.is_graded:
-            told(student, "graded", 0, 0)
+            on_progress(student, "graded", 0, 0)
             judged = (None if again else self.lab.kept(student)) or self.lab.judge(student, engine)
         kept = None if again else self._kept(student)
-        return Outcome(student, judged, kept or self._measure(student, engine, again, told))
+        return Outcome(student, judged, kept or self._measure(student, engine, again, on_progress))
 
-    def _measure(self, student: str, engine: Engine, again: bool, told: Told) -> Kept:
+    def _measure(self, student: str, engine: Engine, again: bool, on_progress: OnProgress) -> Kept:
         kept = Kept(fingerprint=self._fingerprint(student))
         journal = self._folder(student) / f"timings-{kept.fingerprint[:12]}.jsonl"
         if again:
             journal.unlink(missing_ok=True)
         try:
             source = programs.read(self.lab.submission(student).with_name(PROGRAM))
-            for word in engine.measure(self._job(source), journal):
-                if isinstance(word, Progress):
-                    told(student, "measured", word.done, word.total)
+            for message in engine.measure(self._job(source), journal):
+                if isinstance(message, Progress):
+                    on_progress(student, "measured", message.done, message.total)
                 else:
-                    kept = kept.model_copy(update={"tier": word.tier, "result": word.result})
+                    kept = kept.model_copy(update={"tier": message.tier, "result": message.result})
         except Malformed as reason:
             kept = kept.model_copy(update={"malformed": str(reason)})
         except Exception as error:
@@ -167,7 +163,7 @@ class Batch:
         if kept.result:
             write_whole(path, kept.result.model_dump_json(indent=1))
         else:
-            path.unlink(missing_ok=True)  # that of another program, which they handed in before
+            path.unlink(missing_ok=True)  # that of a program that they handed in before
         write_whole(self._folder(student) / "measured.json", kept.model_dump_json())
 
     def _job(self, source: str) -> Job:
@@ -192,7 +188,7 @@ class Batch:
         """A hash of the program, of how it is measured, and of the code that measures."""
         try:
             source = programs.read(self.lab.submission(student).with_name(PROGRAM))
-        except (Malformed, OSError) as reason:  # measuring it tells the reason
+        except (Malformed, OSError) as reason:  # measuring it reports the reason
             source = f"malformed: {reason}"
         basis = [source, self.settings, self.lab.limits, engine_sha256()]
         return hashlib.sha256(repr(basis).encode()).hexdigest()
@@ -201,24 +197,26 @@ class Batch:
         return self.lab.kept_in / student
 
 
-def run_batch(batch: Batch, students: Sequence[str], engine: Engine, again: bool, told: Told) -> Iterator[Outcome]:
-    """Each submission's outcome as it comes, first of those that are done already; `again` does also these."""
+def run_batch(
+    batch: Batch, students: Sequence[str], engine: Engine, again: bool, on_progress: OnProgress
+) -> Iterator[Outcome]:
+    """Each submission's outcome as it arrives, first those that are done already; `again` redoes these too."""
     done = {} if again else {student: found for student in students if (found := batch.done(student))}
     yield from done.values()
     with ThreadPoolExecutor(engine.jobs) as pool:
-        asked = [pool.submit(batch.run, one, engine, again, told) for one in students if one not in done]
+        asked = [pool.submit(batch.run, one, engine, again, on_progress) for one in students if one not in done]
         try:
             for future in as_completed(asked):
                 yield future.result()
         except BaseException:
             for one in asked:
                 one.cancel()
-            engine.abort()  # what runs would else be waited for
+            engine.abort()  # otherwise this would wait for what still runs
             raise
 
 
 def read_batch(folder: Path) -> dict[str, Result]:
-    """The results that lie in a batch's folder, by student; of half-written or other files none."""
+    """The results in a batch's folder, by student; half-written and other files are ignored."""
     found = {}
     for path in sorted(folder.glob("*/result.json")):
         try:

@@ -89,7 +89,7 @@ def run(
     with exit_on_value_error():
         task = Task(num_steps=steps, batch_size=batch, width=width, images=images)
         if images == "cifar10" and engine is Engine.LOCAL:
-            cifar10_files()  # told now, and not once for every timing
+            cifar10_files()  # fail now, and not once for every timing
         settings = Settings(task=task, world_sizes=_sizes(world_sizes), num_repeats=repeats)
         if steps <= settings.num_warmup_steps:
             raise ValueError(
@@ -105,8 +105,8 @@ def run(
     outcomes = []
     try:
         with (
-            _progress(len(names)) as (advance, told_of),
-            closing(_outcomes(class_, names, place, again, told_of)) as found,
+            _progress(len(names)) as (advance, on_progress),
+            closing(_outcomes(class_, names, place, again, on_progress)) as found,
         ):
             for outcome in found:
                 outcomes.append(outcome)
@@ -148,13 +148,13 @@ def leaderboard(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of a result file."""
-    from worldsize.bench import schema as of_a_result
+    from worldsize.bench import schema as result_schema
 
-    print(json.dumps(of_a_result(), indent=1))
+    print(json.dumps(result_schema(), indent=1))
 
 
 def table_of(outcomes: Sequence[Outcome], world_sizes: Sequence[int]) -> Table:
-    """A line for each submission: points, speed, efficiency where ranks were several, and what was found."""
+    """A row for each submission: points, speed, efficiency on several ranks, and the verdict."""
     several = [size for size in sorted(set(world_sizes)) if size > 1]
     headings = [f"efficiency at {size}" for size in several]
     table = Table("student", "points", "samples/s a rank", *headings, "verdict", box=SIMPLE)
@@ -169,7 +169,7 @@ def table_of(outcomes: Sequence[Outcome], world_sizes: Sequence[int]) -> Table:
 
 
 def _cells(result: Result | None, several: Sequence[int]) -> list[str]:
-    """Samples a second of one rank and efficiencies; nothing where the weights were wrong."""
+    """Samples per second of one rank, and efficiencies; all empty where the weights were wrong."""
     from autograder.bench.batch import has_right_weights, point_of
 
     if result is None or not has_right_weights(result):
@@ -265,10 +265,10 @@ def _place(engine: Engine, num_gpus: int | None) -> Any:
     return open_engine(engine.value, None, num_gpus, is_alone=True)
 
 
-def _outcomes(class_: Batch, names: Sequence[str], place: Any, again: bool, told_of: Any) -> Any:
+def _outcomes(class_: Batch, names: Sequence[str], place: Any, again: bool, on_progress: Any) -> Any:
     from autograder.bench.batch import run_batch
 
-    return run_batch(class_, names, place, again, told_of)
+    return run_batch(class_, names, place, again, on_progress)
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -286,12 +286,12 @@ def _bar() -> Progress:
 
 @contextmanager
 def _progress(num_students: int) -> Iterator[tuple[Any, Any]]:
-    """A bar for the class and a line for each submission that is under way, and what moves them."""
+    """Show a bar for the class and a line for each submission under way; yield the functions that update them."""
     with _bar() as bar:
         whole = bar.add_task("submissions", total=num_students)
         lines: dict[str, Any] = {}
 
-        def told_of(student: str, doing: str, done: int, total: int) -> None:
+        def on_progress(student: str, doing: str, done: int, total: int) -> None:
             if student not in lines:
                 lines[student] = bar.add_task("", total=None)
             bar.update(lines[student], description=f"{escape(student)}: {doing}", completed=done, total=total or None)
@@ -301,4 +301,4 @@ def _progress(num_students: int) -> Iterator[tuple[Any, Any]]:
                 bar.remove_task(lines.pop(student))
             bar.advance(whole)
 
-        yield advance, told_of
+        yield advance, on_progress

@@ -25,7 +25,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Board:
-    """Results that can be compared, for they are of one machine and one task; `columns` are (ranks, kind)."""
+    """Results that can be compared: they are of one machine and one task. `columns` are (ranks, kind)."""
 
     machine: Machine
     result: Result  # any of them: the task and the cluster are the same in all
@@ -35,7 +35,7 @@ class Board:
 
 
 def page(results: Mapping[str, Result], has_names: bool) -> tuple[str, int]:
-    """The page as HTML, and how many results are on it: those of which all weights were right."""
+    """The page as HTML, and how many results are on it: those whose weights were all right."""
     right = {student: result for student, result in results.items() if has_right_weights(result)}
     boards = [_board(same, has_names) for same in _comparable(right)]
     html = _environment.get_template("leaderboard.html.j2").render(
@@ -45,7 +45,7 @@ def page(results: Mapping[str, Result], has_names: bool) -> tuple[str, int]:
 
 
 def _comparable(results: Mapping[str, Result]) -> list[dict[str, Result]]:
-    """The results by what they were measured on, the largest group first."""
+    """The results grouped by what they were measured on, the largest group first."""
     groups: dict[str, dict[str, Result]] = {}
     for student, result in results.items():
         varies = {"clock_mhz", "gpu_clocks_mhz", "matrix_flops_per_s"}

@@ -13,7 +13,7 @@ from autograder.judging.report import CheckResult, Outcome, format_points
 _OPEN = (Outcome.SKIPPED, Outcome.FAULT, Outcome.NO_ANSWER)
 _MARKS = {Outcome.PASSED: ("✓", "good"), **dict.fromkeys(_OPEN, ("–", "open"))}
 _OTHER_MARKS = {True: ("◐", "part"), False: ("✗", "bad")}
-# blue, vermilion and grey are told apart by every kind of colour vision, and stand out from white and from black
+# blue, vermilion and grey differ in every kind of colour vision, and stand out from white and from black
 CSS = """\
 .checks { list-style: none; margin: 0; padding: 0; }
 .checks li { margin: .5em 0; padding: .3em .8em; border-left: 5px solid #D55E00; }
@@ -52,7 +52,7 @@ def explained(markdown: str) -> Markup:
 
 
 def styled(html: str) -> str:
-    """The HTML of checks for a page that does not know their styles, as the formgrader's."""
+    """The HTML of checks for a page that does not have their styles, such as the formgrader's."""
     return f'<style>{CSS}</style>\n<div style="font-family: system-ui, sans-serif; max-width: 52em">\n{html}\n</div>'
 
 

@@ -38,11 +38,11 @@ class OfflineHTMLExporter(HTMLExporter):
 
 
 def _to_mathml(match: re.Match[str]) -> str:
-    """A formula that `_CODE_OR_FORMULA` has found as MathML; code, and what is not a formula, unchanged."""
+    """A match of `_CODE_OR_FORMULA`: a formula as MathML; code, and what is not a formula, unchanged."""
     if match["code"]:
         return match["code"]
     block = match["block"]
     try:
         return mathml(block or match["inline"], "block" if block else "inline")
-    except ValueError:  # not a formula after all: its text says most
+    except ValueError:  # not a formula after all: it stays as written
         return match[0]

@@ -32,7 +32,7 @@ _HEADING = re.compile(r"<(/?)h([1-6])\b")
 
 
 class Grades(GetGrades):
-    """nbgrader's own, which also tells which points were given by hand, and which are still to come."""
+    """nbgrader's own reader of grades, which also records which points are by hand, and which are still to come."""
 
     def _get_score(self, cell: NotebookNode, resources: Any) -> None:
         super()._get_score(cell, resources)
@@ -48,7 +48,7 @@ class Grades(GetGrades):
 
 @dataclass(frozen=True)
 class Graded:
-    """One cell that has points: what it gave, who gave it, and the checks behind it."""
+    """One cell that has points: what it earned, who gave that, and the checks behind it."""
 
     id: str
     earned: float
@@ -60,7 +60,7 @@ class Graded:
 
     @classmethod
     def of(cls, cell: NotebookNode, report: Report | None) -> Graded:
-        """What the gradebook, by way of `Grades`, and the judge say of a cell."""
+        """What the gradebook, through `Grades`, and the judge say about a cell."""
         marks = cell.metadata.nbgrader
         return cls(
             id=marks.grade_id,
@@ -80,7 +80,7 @@ class Graded:
 
 @dataclass(frozen=True)
 class Summary:
-    """What stands at the head of a page."""
+    """The head of a page."""
 
     cells: Sequence[Graded]
     report: Report | None
@@ -88,7 +88,7 @@ class Summary:
 
     @classmethod
     def of(cls, notebook: NotebookNode) -> Summary:
-        """What a graded notebook says; nothing of what its record says where it is none of ours."""
+        """The summary of a graded notebook, without its report where that is not one of ours."""
         record = notebook.metadata.get(RECORD, {})
         malformed = record.get("malformed")
         try:
@@ -99,7 +99,7 @@ class Summary:
         return cls([Graded.of(cell, report) for cell in graded], report, str(malformed or ""))
 
     def of_cell(self, cell: NotebookNode) -> Graded | None:
-        """What stands behind the points of a cell; None of one without points."""
+        """What is behind the points of a cell; None for a cell without points."""
         name = cell.metadata.get("nbgrader", {}).get("grade_id")
         return next((one for one in self.cells if one.id == name), None)
 
@@ -120,7 +120,7 @@ class Summary:
 
     @property
     def failed(self) -> list[tuple[str, CheckResult]]:
-        """The checks that were tried and gave less than they could, each with its place on the page."""
+        """The checks that were tried and earned less than they could, each with its place on the page."""
         return [
             (f"{cell.id}-{number}", check)
             for cell in self.cells
@@ -130,14 +130,14 @@ class Summary:
 
     @property
     def first_to_mend(self) -> tuple[str, CheckResult, int] | None:
-        """The check to mend first with its place, and how many others wait for it: where others wait, one of those."""
+        """The check to fix first, with its place and how many others wait for it; one with others waiting, if any."""
         num_waiting = Counter(check.blocked_by for cell in self.cells for check in cell.checks if check.blocked_by)
         failed = [(place, check, num_waiting[check.name]) for place, check in self.failed]
         return next((one for one in failed if one[2]), failed[0] if failed else None)
 
 
 class FeedbackExporter(OfflineHTMLExporter):
-    """The page of a notebook that nbgrader has put a student's grades into."""
+    """The page of a notebook into which nbgrader has put a student's grades."""
 
     @property
     def default_config(self) -> Config:

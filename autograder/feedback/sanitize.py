@@ -66,7 +66,7 @@ _BOX = re.compile(r'<input class="task-list-item-checkbox" type="checkbox" disab
 
 
 def install() -> None:
-    """Make the formgrader show submissions with the settings of their course; call it where those are read.
+    """Make the formgrader show submissions with the settings of their course; call this where those are read.
 
     Otherwise it uses the settings that it found when the server was started, which may be none: a JupyterLab may be
     opened above several courses.
@@ -133,12 +133,12 @@ def clean(html: str) -> str:
     """The HTML with only the tags and attributes that text, tables, pictures and formulas need; other tags as text."""
     if html.count("<") > _MAX_TAGS:
         return _as_written(html)
-    html = _REOPENED_WITH_ATTRIBUTES.sub(r"<\1>", html.encode(errors="replace").decode())  # half a surrogate is no text
+    html = _REOPENED_WITH_ATTRIBUTES.sub(r"<\1>", html.encode(errors="replace").decode())  # half a surrogate is invalid
     return _CLEANER.clean(_NOT_ALLOWED.sub("&lt;", html))
 
 
 def _checked(tag: str, name: str, value: str) -> str | None:
-    """The value of an attribute that a tag may have, or None where this value may not stand."""
+    """The value of an attribute that a tag may have, or None where this value is not allowed."""
     if name == "href":
         allowed = bool(_LINK.fullmatch(value))
     elif name == "src":

@@ -1,1 +1,1 @@
-"""A class's submissions, judged and taken to nbgrader's gradebook."""
+"""Judging a class's submissions and entering the results into nbgrader's gradebook."""

@@ -1,8 +1,8 @@
 """The audit log: what was graded, from which files, under which conditions, so that any score can be reproduced.
 
-Beside gradebook.db, `gradebook-audit.jsonl` gets one line for every grading and is only ever added to. Each entry has a
-hash of itself and of the one before: a line that was edited or taken out is found, not so a log that somebody rewrote
-from there to its end; whoever fears that keeps the last hash, which `autograder audit` prints, elsewhere.
+Beside gradebook.db, `gradebook-audit.jsonl` gets one line for every grading and is append-only. Each entry has a hash
+of itself and of the one before: a line that was edited or removed is found, but not a log that somebody rewrote from
+some line to its end; to detect that too, keep the last hash, which `autograder audit` prints, elsewhere.
 `gradebook-audit/` keeps the graded files under their hashes, so that an older submission can be judged again. Both hold
 hidden checks and students' work: only their owner may read them.
 """
@@ -54,7 +54,7 @@ class _Record(BaseModel):
 
 
 class Inputs(_Record):
-    """SHA-256 of all that a score depends on; None for what is no plain file."""
+    """SHA-256 of everything that a score depends on; None for anything that is not a plain file."""
 
     submission: str | None
     release: str | None
@@ -75,7 +75,7 @@ class Versions(_Record):
 
 
 class Limits(_Record):
-    """What bounded the student's code, in seconds, and whether a machine without a sandbox would have done."""
+    """What bounded the student's code, in seconds, and whether a machine without a sandbox was allowed."""
 
     call_s: float
     total_s: float
@@ -83,7 +83,7 @@ class Limits(_Record):
 
 
 class CheckScore(_Record):
-    """How one check ended and what it gave."""
+    """How one check ended and what it earned."""
 
     name: str
     cell: str
@@ -98,7 +98,7 @@ class CheckScore(_Record):
 
 
 class Entry(_Record):
-    """One grading. `sha256` is the hash of all the rest, `previous` that of the entry before."""
+    """One grading. `sha256` is the hash of everything else, `previous` that of the entry before."""
 
     number: int
     time: datetime
@@ -126,7 +126,7 @@ class Entry(_Record):
 
 @dataclass
 class Grading:
-    """A grading under way: what was found out about it so far."""
+    """A grading under way: what is known about it so far."""
 
     report: Report | None = None
     malformed: str = ""
@@ -135,7 +135,7 @@ class Grading:
 
 @contextmanager
 def grading(coursedir: CourseDirectory, names: dict[str, str], limits: Limits) -> Iterator[Grading]:
-    """Notes one grading in the course's log, however it ends; `names` as nbgrader gives them to preprocessors."""
+    """Record one grading in the course's log, however it ends; `names` as nbgrader gives them to preprocessors."""
     root, start = Path(coursedir.root), datetime.now(UTC)
     kept = {kind: keep(root, path) for kind, path in graded_files(coursedir, names).items()}
     programs = {kind: keep(root, path) for kind, path in programs_of(coursedir, names).items()}
@@ -143,7 +143,7 @@ def grading(coursedir: CourseDirectory, names: dict[str, str], limits: Limits) -
     now, fault = Grading(), ""
     try:
         yield now
-    except BaseException as error:  # also when it was interrupted: then nothing is known
+    except BaseException as error:  # an interrupt too: then nothing is known
         fault = str(error) or type(error).__name__
         raise
     finally:
@@ -169,13 +169,13 @@ def grading(coursedir: CourseDirectory, names: dict[str, str], limits: Limits) -
 
 
 def append(log: Path, **content: object) -> Entry:
-    """The entry made of this content, added to the log's end as one line that is on disk when this returns.
+    """The entry made of this content, appended to the log as one line that is on disk when this returns.
 
     Raises:
         OSError: it could not be written whole.
     """
     descriptor = os.open(log, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-    with os.fdopen(descriptor, "rb+") as file:  # buffered: it goes on after a write that took only a part
+    with os.fdopen(descriptor, "rb+") as file:  # buffered, so that a partial write is completed
         fcntl.flock(file, fcntl.LOCK_EX)  # several gradings may end at once
         last, is_torn = _last_entry(file)
         entry = Entry.model_validate(
@@ -189,7 +189,7 @@ def append(log: Path, **content: object) -> Entry:
 
 
 def _last_entry(file: BinaryIO) -> tuple[Entry | None, bool]:
-    """The last entry of a log, which is read from its end, and whether the last line was only half written."""
+    """The last entry of a log, read from its end, and whether the last line was only half written."""
     at, tail = file.seek(0, os.SEEK_END), b""
     while at:
         start = max(0, at - _CHUNK_BYTES)
@@ -204,7 +204,7 @@ def _last_entry(file: BinaryIO) -> tuple[Entry | None, bool]:
 
 
 def read(log: Path) -> tuple[list[Entry], list[str]]:
-    """All entries of a log, and a sentence for each line at which it is not what it was; no file has no entries."""
+    """All entries of a log, and a sentence for each line at which it was altered; a missing log has no entries."""
     entries: list[Entry] = []
     problems: list[str] = []
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
@@ -223,7 +223,7 @@ def read(log: Path) -> tuple[list[Entry], list[str]]:
 
 
 def missing_entries(coursedir: CourseDirectory, entries: list[Entry]) -> list[str]:
-    """A sentence for each graded notebook whose entry the log has no more, as when its end was cut off."""
+    """A sentence for each graded notebook whose entry is no longer in the log, as when its end was cut off."""
     known = {entry.sha256 for entry in entries}
     pattern = coursedir.format_path(coursedir.autograded_directory, "*", "*")
     paths = sorted(Path("/").glob(str(Path(pattern, "*.ipynb")).lstrip("/")))
@@ -243,7 +243,7 @@ def latest(entries: list[Entry]) -> dict[tuple[str, str, str], Entry]:
 def keep(root: Path, path: Path) -> str | None:
     """The hash of a plain file, of which a copy is kept unless it is larger than any submission that is read.
 
-    A copy that is not whole, as after a power failure, is made anew.
+    An incomplete copy, as after a power failure, is replaced.
     """
     sha256 = file_sha256(path)
     kept = root / KEPT / str(sha256)
@@ -255,9 +255,9 @@ def keep(root: Path, path: Path) -> str | None:
 
 @cache
 def engine_sha256() -> str:
-    """The hash of every source file and template of autograder and worldsize, with their names, as they were at first.
+    """A hash of the names and contents of all sources and templates of autograder and worldsize, at the first call.
 
-    They are what this process grades by, whatever becomes of the files.
+    This process grades by these, whatever becomes of the files.
     """
     whole = hashlib.sha256()
     for package in (autograder, worldsize):
@@ -270,7 +270,7 @@ def engine_sha256() -> str:
 
 @cache
 def versions() -> Versions:
-    """What grades now."""
+    """The versions of the programs that grade now."""
     return Versions(
         worldsize=version("worldsize"),
         commit=_commit(),

@@ -19,9 +19,9 @@ from autograder.grading.preprocessor import Grade
 
 
 def judge_class(lab: Lab, students: Sequence[str], engine: Engine, again: bool = False) -> Iterator[tuple[str, Judged]]:
-    """Each student's judgement as it comes; `again` judges also what is kept already.
+    """Each student's judgement as it arrives; `again` judges anew those that are kept already.
 
-    A submission that may have lost time or memory to another one is judged once more at the end, alone.
+    A submission that may have lost time or memory to another is judged once more at the end, alone.
     """
     with ThreadPoolExecutor(engine.jobs) as pool:
         kept = {} if again else {student: found for student in students if (found := lab.kept(student))}
@@ -45,7 +45,7 @@ def judge_class(lab: Lab, students: Sequence[str], engine: Engine, again: bool =
 
 
 def enter(lab: Lab, student: str, judged: Judged) -> Judged:
-    """The judgement, entered into the gradebook by nbgrader, or with the reason why it could not be. One at a time.
+    """The judgement, entered into the gradebook by nbgrader, or with the reason why it could not be; one at a time.
 
     nbgrader's grading preprocessor takes the judgement that waits to be entered, and judges nothing itself.
     """
@@ -79,7 +79,7 @@ def _is_ours(preprocessor: Any) -> bool:
 
 
 def _is_in_gradebook(lab: Lab, student: str) -> bool:
-    """True while it has a score for every cell that is graded by checks; an older one may have been put back."""
+    """True if the gradebook has a score for every cell graded by checks; an older one may have been restored."""
     name, coursedir = notebook_of(lab.name), lab.coursedir
     with Gradebook(coursedir.db_url, coursedir.course_id) as book, contextlib.suppress(MissingEntry):
         grades = book.find_submission_notebook(name, lab.name, student).grades
@@ -88,7 +88,7 @@ def _is_in_gradebook(lab: Lab, student: str) -> bool:
 
 
 def _reason(done: Mapping[str, Any]) -> str:
-    """What nbgrader said was wrong; its last line only points at those before."""
+    """What nbgrader said was wrong; its last line only points to the lines before."""
     said = f"{done.get('log', '')}\n{done.get('error', '')}".splitlines()
     lines = [
         line.strip() for line in said if ": " in line and "Please see" not in line and "Error processing" not in line

@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """Where submissions are judged; at most `jobs` at a time, each asked for by a thread of its own."""
+    """Where submissions are judged; at most `jobs` at a time, each requested by a thread of its own."""
 
     jobs: int
 
     def judge(self, checks: Path, cells: Sequence[tuple[str, str]], **options: Any) -> Report:
-        """The report on a student's cells; arguments and errors as of `autograder.judging.judge.judge`."""
+        """The report on a student's cells; arguments and errors are those of `autograder.judging.judge.judge`."""
         ...
 
     def measure(self, job: Job, journal: Path) -> Iterator[Progress | Measured]:
-        """A program's measurement; as of `autograder.judging.measuring.measured`."""
+        """A program's measurement, like that of `autograder.judging.measuring.measured`."""
         ...
 
     def stop(self) -> None:
-        """Gives up what is being judged, as far as it can; nothing is asked for after that."""
+        """Give up what is being judged, as far as possible; nothing is requested after that."""
         ...
 
     def abort(self) -> None:
-        """Ends at once what is being judged or measured; whoever waits for it gets an error."""
+        """End at once what is being judged or measured; callers that wait for it get an error."""
         ...
 
 
 class LocalPool:
-    """This machine. Whatever it judges at a time has `num_gpus` GPUs of its own, or shares one when that is below 1."""
+    """This machine. Each judging has `num_gpus` GPUs of its own, or shares one when that is below 1."""
 
     def __init__(self, jobs: int | None = None, num_gpus: float = 0) -> None:
         self.jobs = jobs or os.cpu_count() or 1
@@ -71,17 +71,17 @@ class LocalPool:
                 self._free.put(granted)
 
     def measure(self, job: Job, journal: Path) -> Iterator[Progress | Measured]:
-        """As of `Engine`."""
-        from autograder.judging.measuring import measured  # with torch, which a class of labs does without here
+        """A program's measurement on this machine."""
+        from autograder.judging.measuring import measured  # imports torch, which grading labs does not need here
 
         with self._granted() as granted:
             yield from measured(job, journal, granted)
 
     def stop(self) -> None:
-        """Nothing: each judging here ends at its own limit."""
+        """Do nothing: each judging here ends at its own limit."""
 
     def abort(self) -> None:
-        """Ends every jail and judge of this process."""
+        """End every jail and judge of this process."""
         self._is_aborted = True
         zygote.end_all()
 
@@ -89,12 +89,12 @@ class LocalPool:
 def open_engine(
     name: Literal["local", "ray"], jobs: int | None = None, num_gpus: float = 0, is_alone: bool = False
 ) -> Engine:
-    """The engine of that name, ready; each judging takes `num_gpus` GPUs, and as many go on at once as there is room.
+    """The engine of this name, ready; each judging takes `num_gpus` GPUs, and as many run at once as there is room for.
 
-    With `is_alone` two of them never share the cores of a machine, unless each has GPUs of its own.
+    With `is_alone` two judgings never share the cores of a machine, unless each has GPUs of its own.
 
     Raises:
-        ValueError: there is no such engine to be had here, or no room in it for a single judging.
+        ValueError: this engine is not available here, or has no room for a single judging.
     """
     if name == "local":
         return LocalPool(1 if is_alone and not num_gpus else jobs, num_gpus)

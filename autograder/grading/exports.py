@@ -1,12 +1,12 @@
 """Grades for other systems, from nbgrader's gradebook: a table, Canvas, Moodle, Gradescope.
 
-Scores are nbgrader's: manual points take the place of automatic ones, extra credit is added, the late penalty is taken
-away. A number is given only where it is final: never for a submission on which the grader broke, nor for one that
+Scores are nbgrader's: manual points replace automatic ones, extra credit is added, the late penalty is
+subtracted. A number is given only where it is final: never for a submission on which the grader broke, nor for one that
 still needs manual grading.
 
 Sources, all read in November 2026: Canvas, `lib/gradebook_importer.rb` of instructure/canvas-lms (columns, and which of
 them identify a student; a blank cell is no grade); Moodle, `grade/import/csv/classes/load_data.php` of moodle/moodle (a
-blank cell is no grade; anything else that is no number ends the import); Gradescope,
+blank cell is no grade; anything else that is not a number ends the import); Gradescope,
 gradescope-autograders.readthedocs.io/en/latest/specs (results.json).
 """
 
@@ -51,7 +51,7 @@ class Points(BaseModel):
 
 @dataclass(frozen=True)
 class Row:
-    """One student's work on one assignment; `raw_score` and `penalty` are as far as graded, in points."""
+    """One student's work on one assignment; `raw_score` and `penalty` are in points, as far as graded."""
 
     assignment: str
     student: str
@@ -69,7 +69,7 @@ class Row:
 
     @property
     def score(self) -> float | None:
-        """The points that count; None where none do. Who handed in nothing has 0, as with nbgrader."""
+        """The points that count; None where none do. A student who handed in nothing has 0, as in nbgrader."""
         if self.standing in (Standing.BROKE, Standing.MANUAL):
             return None
         return max(0.0, self.raw_score - self.penalty)
@@ -86,10 +86,10 @@ def rows(
     assignments: Sequence[str] = (),
     students: Sequence[str] = (),
 ) -> list[Row]:
-    """Every student's row for each of these assignments, or all; `entries` are the audit log's.
+    """Every student's row for each of these assignments, or for all; `entries` are the audit log's.
 
     Raises:
-        ValueError: the gradebook holds no assignment, or none of such a name.
+        ValueError: the gradebook holds no assignment, or none of a given name.
     """
     known = [str(assignment.name) for assignment in gradebook.assignments]
     if unknown := set(assignments) - set(known):
@@ -147,7 +147,7 @@ def _standing(submission: Any, broke: bool) -> Standing:
 
 
 def _has_no_score(notebook: Any) -> bool:
-    """True when a cell that the autograder grades has no score, as after a grading that ended before its end."""
+    """True when a cell that the autograder grades has no score, as after a grading that was cut short."""
     by_hand = {cell.name for cell in (*notebook.notebook.solution_cells, *notebook.notebook.task_cells)}
     return any(
         grade.name not in by_hand and grade.auto_score is None and grade.manual_score is None
@@ -160,10 +160,10 @@ def _is_pending(grade: Any) -> bool:
 
 
 class Grades(ExportPlugin):
-    """`nbgrader export`: nbgrader's own columns, quoted as CSV asks for, and one that says what a row stands for."""
+    """`nbgrader export`: nbgrader's own columns, quoted as CSV requires, and one that says what a row stands for."""
 
     def export(self, gradebook: Gradebook) -> None:
-        """Writes `grades.csv`, or the file that `--to` names."""
+        """Write `grades.csv`, or the file that `--to` names."""
         app: Any = self.parent
         entries, _ = audit_log.read(Path(app.coursedir.root, audit_log.LOG))
         path = Path(self.to or "grades.csv")
@@ -176,7 +176,7 @@ class Grades(ExportPlugin):
 
 
 def write_table(rows: Iterable[Row], to: Path) -> None:
-    """Writes a CSV with nbgrader's columns and `status`; where there is no final score, the cell is empty."""
+    """Write a CSV with nbgrader's columns and `status`; where there is no final score, the cell is empty."""
     columns = ["assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email"]
     columns += ["raw_score", "late_submission_penalty", "score", "max_score", "status"]
     lines = [
@@ -189,11 +189,11 @@ def write_table(rows: Iterable[Row], to: Path) -> None:
 
 
 def write_canvas(rows: Iterable[Row], to: Path, names: Mapping[str, str] | None = None) -> None:
-    """Writes Canvas's gradebook import: a line a student, a column an assignment, and their points possible.
+    """Write Canvas's gradebook import: a line per student, a column per assignment, and their points possible.
 
-    A student is found by `ID`, which is nbgrader's `lms_user_id`, else by `SIS Login ID`, which is nbgrader's id.
+    A student is found by `ID`, which is nbgrader's `lms_user_id`, otherwise by `SIS Login ID`, which is nbgrader's id.
     `names` gives an assignment the name that it has in Canvas, with its id there: `{"lab01": "Lab 1 (4711)"}`; Canvas
-    makes a new assignment of a name that it does not know. Only final scores of submissions are given.
+    creates an assignment for a name that it does not know. Only final scores of submissions are given.
     """
     table = _by_student(rows)
     header = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
@@ -207,7 +207,7 @@ def write_canvas(rows: Iterable[Row], to: Path, names: Mapping[str, str] | None 
 
 
 def write_moodle(rows: Iterable[Row], to: Path, names: Mapping[str, str] | None = None) -> None:
-    """Writes a CSV for Moodle's Grades, Import: a line a student, a column an assignment.
+    """Write a CSV for Moodle's Grades, Import: a line per student, a column per assignment.
 
     There, identify the user by `Username` (nbgrader's id), `ID number` (its `lms_user_id`) or `Email address`, and map
     the other columns to grade items. Only final scores of submissions are given.
@@ -223,9 +223,9 @@ def write_moodle(rows: Iterable[Row], to: Path, names: Mapping[str, str] | None 
 
 
 def write_gradescope(rows: Iterable[Row], to: Path, entries: Sequence[audit_log.Entry] = ()) -> None:
-    """Writes `ASSIGNMENT/STUDENT/results.json` below a folder, for every submission whose score is final.
+    """Write `ASSIGNMENT/STUDENT/results.json` below a folder, for every submission whose score is final.
 
-    Gradescope's format has no word for a submission without a score, so others get no file. Points of the cells are as
+    Gradescope's format cannot express a submission without a score, so the rest get no file. Points of the cells are as
     graded; the score at the top is after extra credit and late penalty. Students see it once it is published.
     """
     durations = {key[:2]: entry.duration_s for key, entry in audit_log.latest(list(entries)).items()}
@@ -262,7 +262,7 @@ def export(
     assignments: Sequence[str] = (),
     names: Mapping[str, str] | None = None,
 ) -> list[Row]:
-    """Writes the course's grades in one of `FORMATS`; returns the rows that the file gives no score for.
+    """The rows for which the file gives no score, after writing the course's grades in one of `FORMATS`.
 
     Raises:
         ValueError: there is no such format or assignment.
@@ -287,7 +287,7 @@ def renamed(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class _Table:
-    """A line a student: one of the student's rows, and the final score by assignment."""
+    """A line per student: one of the student's rows, and the final score by assignment."""
 
     max_scores: dict[str, float]
     students: list[tuple[Row, dict[str, float | None]]]
@@ -299,7 +299,7 @@ def _by_student(rows: Iterable[Row]) -> _Table:
     for row in rows:
         max_scores[row.assignment] = row.max_score
         _, scores = students.setdefault(row.student, (row, {}))
-        # whether a missing submission is a zero is for the other system to say: it knows the dates and the excused
+        # the other system decides whether a missing submission is a zero: it knows the dates and who is excused
         scores[row.assignment] = None if row.standing is Standing.MISSING else row.score
     return _Table(max_scores, list(students.values()))
 
@@ -318,7 +318,7 @@ def _test(points: Points) -> dict[str, object]:
 
 
 def _folder(name: str) -> str:
-    """The name as that of one folder, whatever it holds."""
+    """The name as that of a single folder, whatever characters it has."""
     return quote(name, safe=" @+,") if name.strip(".") else name.replace(".", "%2E")
 
 

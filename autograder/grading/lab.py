@@ -1,7 +1,7 @@
 """One assignment as its submissions are judged. Each judgement is kept, so that nothing is judged twice.
 
-A judgement is put into a file as soon as it is there, under a fingerprint of all that it rests on: a run that was cut
-off goes on where it stopped, and the same submission gets the same score again.
+A judgement is written to a file as soon as it is made, under a fingerprint of everything that it rests on: a run that
+was cut off resumes where it stopped, and the same submission gets the same score again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KEPT = Path("build", "judged")  # below the course's folder
 class Judged(BaseModel):
     """How one submission was judged, and the fingerprint of what that rests on; `fault` when the grader broke.
 
-    `is_entered` once the score stands in the gradebook.
+    `is_entered` is True once the score is in the gradebook.
     """
 
     fingerprint: str
@@ -110,11 +110,7 @@ class Lab:
         return sorted(set(students)) or known
 
     def refuse_missing(self) -> None:
-        """Nothing where the lab is built and released.
-
-        Raises:
-            ValueError: there is no such lab.
-        """
+        """Raise ValueError unless the lab is built and released."""
         for path in (self._release_path, self.checks):
             if not path.is_file():
                 raise ValueError(f"There is no {self.name}: {path} is missing. Build and release it first.")
@@ -129,7 +125,7 @@ class Lab:
         return hashlib.sha256(repr([*files, self.limits, engine_sha256()]).encode()).hexdigest()
 
     def kept(self, student: str) -> Judged | None:
-        """The judgement that is kept of what the student has handed in; None when there is none of that very file."""
+        """The judgement kept of what the student has handed in; None when there is none of the file as it is now."""
         try:
             found = Judged.model_validate_json(self._kept_path(student).read_bytes())
         except (OSError, ValidationError):
@@ -137,15 +133,15 @@ class Lab:
         return found if not found.fault and found.fingerprint == self.fingerprint(student) else None
 
     def waiting(self, student: str) -> Judged | None:
-        """The kept judgement, as long as it has not been entered into the gradebook."""
+        """The kept judgement, if it has not been entered into the gradebook yet."""
         found = self.kept(student)
         return found if found and not found.is_entered else None
 
     def judge(self, student: str, engine: Engine | None = None, is_alone: bool = True) -> Judged:
-        """A fresh judgement, kept from now on. A grader that breaks is told in it and never raised.
+        """A fresh judgement, kept from now on. A fault of the grader is recorded in it and never raised.
 
-        The submission is read and the judgement kept by this process, wherever the engine judges. What may be the fault
-        of others, where it is not alone, is not kept.
+        The submission is read and the judgement kept by this process, wherever the engine judges. Unless `is_alone`, a
+        judgement that other submissions may have affected is not kept.
         """
         judged = Judged(fingerprint=self.fingerprint(student))
         try:
@@ -164,7 +160,7 @@ class Lab:
         return judged
 
     def keep(self, student: str, judged: Judged) -> None:
-        """Put a judgement in the place of the one that is kept."""
+        """Replace the kept judgement."""
         write_whole(self._kept_path(student), judged.model_dump_json())
 
     def _programs_beside(self, file: Path) -> list[Path]:

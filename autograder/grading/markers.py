@@ -1,4 +1,4 @@
-"""Assignments that are marked without running code, such as quizzes: each kind registers what marks it."""
+"""Assignments that are marked without running code, such as quizzes: each kind registers its marker."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _markers: dict[str, Marker] = {}
 
 
 def register(file_name: str, marker: Marker) -> None:
-    """Have `marker` mark the assignments in whose source a file of this name lies in place of hidden checks."""
+    """Have `marker` mark the assignments whose source has a file of this name in place of hidden checks."""
     _markers[file_name] = marker
 
 
 def marker_for(decides: Path) -> Marker | None:
-    """What marks by this file; None for hidden checks, which the judge runs. Raises: ValueError."""
+    """The marker for this file; None for hidden checks, which the judge runs. Raises: ValueError."""
     if decides.suffix == ".py":
         return None
     if decides.name not in _markers:

@@ -1,8 +1,8 @@
 """No kernel for submissions: should nbgrader ever grade without our configuration, it finds none to run them in.
 
-A slip of the pen in nbgrader_config.py is enough: nbgrader reports it, goes on with its own settings, and would run
-students' code itself, as the instructor, outside of any sandbox. It does so in the kernel that the gradebook names for
-a notebook. So the gradebook names one that does not exist.
+One typing error in nbgrader_config.py is enough: nbgrader reports it, goes on with its own settings, and would run
+students' code itself, as the instructor, outside any sandbox. It does so in the kernel that the gradebook names for a
+notebook. So the gradebook names one that does not exist.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KERNEL = {
 
 
 class SaveCells(preprocessors.SaveCells):
-    """nbgrader's own, which also names no kernel; the notebook that students get keeps its own."""
+    """nbgrader's own `SaveCells`, which also names a kernel that does not exist; students' notebooks keep theirs."""
 
     def _create_notebook(self, nb: NotebookNode) -> None:
         super()._create_notebook(nb)
@@ -30,8 +30,8 @@ class SaveCells(preprocessors.SaveCells):
 
 
 def name_no_kernel(names: dict[str, str]) -> None:
-    """Lets the gradebook name no kernel; `names` as nbgrader gives them to preprocessors."""
-    with Gradebook(names["db_url"]) as book:  # one that was made before this is safe from the first grading on
+    """Make the gradebook name a kernel that does not exist; `names` as nbgrader gives them to preprocessors."""
+    with Gradebook(names["db_url"]) as book:  # an older gradebook is safe from the first grading on
         _name_no_kernel(book, names["assignment"], names["notebook"])
 
 

@@ -37,7 +37,7 @@ class GraderFault(RuntimeError):
 
 
 def prepare(assignment: str, student: str, notebooks: list[str]) -> None:
-    """Leaves few and plain files in a submission and names the notebook that is due; run before nbgrader copies any."""
+    """Leave only plain files of limited size beside the due notebook, and list that; run before nbgrader copies any."""
     folder = Path(notebooks[0]).parent
     due = os.path.join(folder, f"{notebook_of(assignment)}.ipynb")
     left_bytes = MAX_BESIDE_BYTES
@@ -57,12 +57,12 @@ def prepare(assignment: str, student: str, notebooks: list[str]) -> None:
 
 
 class SubmissionExporter(NotebookExporter):
-    """Reads a submitted file strictly; a damaged one becomes the untouched release, marked with the reason."""
+    """A strict reader of submitted files; a damaged one becomes the untouched release, marked with the reason."""
 
     def from_filename(self, filename: str, resources: Any = None, **kw: Any) -> Any:
         coursedir, names = _coursedir(self), resources["nbgrader"]
         ours = coursedir.format_path(coursedir.autograded_directory, names["student"], names["assignment"])
-        if Path(filename).parent == Path(ours):  # nbgrader comes twice: now with what this gave it the first time
+        if Path(filename).parent == Path(ours):  # nbgrader calls this twice: now with the result of the first call
             return super().from_filename(filename, resources=resources, **kw)
         release = nbformat.read(_release_path(coursedir, resources), as_version=4)
         try:
@@ -75,7 +75,7 @@ class SubmissionExporter(NotebookExporter):
 
 
 class Grade(NbGraderPreprocessor):
-    """Puts the judge's report on a submission into its grade cells, in place of executing it."""
+    """A preprocessor that puts the judge's report on a submission into its grade cells, instead of executing it."""
 
     call_s = Float(15, help="Seconds that one run of student code may take.").tag(config=True)
     total_s = Float(120, help="Seconds that all runs of one submission may take together.").tag(config=True)
@@ -139,7 +139,7 @@ class Grade(NbGraderPreprocessor):
 
 
 def _fill(nb: NotebookNode, score_of: Any) -> None:
-    """Gives every automatically graded cell one output: its score for nbgrader, and the explanation for people."""
+    """Give every automatically graded cell one output: its score for nbgrader, and the explanation for people."""
     for cell in nb.cells:
         if cell.cell_type != "code":
             continue

@@ -1,8 +1,8 @@
 """Judging on the machines of a Ray cluster, to which only data goes, and from which only reports come back.
 
-A worker judges as this machine would: a judge is forked, and what runs student code is a jail that it asks for. No
-process of Ray's imports any of it. The hidden checks lie on the worker as long as the judging lasts; a worker that is
-killed leaves them behind, in a folder of the machine's /tmp that only its user may enter.
+A worker judges as this machine would: it forks a judge, and student code runs in a jail that the judge requests. No
+process of Ray's imports any of that code. The hidden checks lie on the worker as long as the judging lasts; a worker
+that is killed leaves them behind, in a folder of the machine's /tmp that only its user may enter.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _HELP = "Start a cluster with `ray start --head`, or set RAY_ADDRESS to the addr
 
 
 class RayCluster:
-    """The cluster that runs at RAY_ADDRESS, or on this machine; `num_gpus` is what one judging needs, beside a CPU.
+    """The cluster that runs at RAY_ADDRESS, or on this machine; `num_gpus` is what one judging needs, besides a CPU.
 
-    With `has_whole_nodes` it takes as many CPUs as the largest node has: nothing else of this cluster runs beside it.
+    With `has_whole_nodes` a judging takes as many CPUs as the largest node has, so that it shares no node.
 
     Raises:
         ValueError: Ray is not installed, no cluster answers, or none of its nodes has room for a judging.
@@ -45,7 +45,7 @@ class RayCluster:
         self.jobs = jobs or _room(self._ray.nodes(), num_gpus, num_cpus)
         needs = {"num_cpus": num_cpus, "num_gpus": num_gpus}
         self._task = self._ray.remote(judge_here).options(**needs, max_retries=_TRIES_AGAIN)
-        # not tried again by Ray itself: what was measured before a worker died is to be kept
+        # not retried by Ray itself: what was measured before a worker died must be kept
         self._measuring = self._ray.remote(measure_here).options(**needs, max_retries=0, num_returns="streaming")
         self._running: set[Any] = set()
         self._is_stopped = False
@@ -54,7 +54,7 @@ class RayCluster:
         """The report, by a judge that a worker of the cluster has forked.
 
         Raises:
-            RuntimeError: the judge broke, its worker died too often, or it is another version of the grader.
+            RuntimeError: the judge broke, its worker died too often, or it has another version of the grader.
         """
         errors = self._ray.exceptions
         asked = self._task.remote(grader(), checks.read_bytes(), list(cells), options, self._num_gpus > 0)
@@ -66,41 +66,41 @@ class RayCluster:
         except errors.RayTaskError as error:
             raise error.cause from None
         except errors.RayError as error:
-            told = (str(error).strip().splitlines() or [""])[0]
-            raise RuntimeError(f"the cluster gave no report ({type(error).__name__}): {told}") from None
+            reason = (str(error).strip().splitlines() or [""])[0]
+            raise RuntimeError(f"the cluster gave no report ({type(error).__name__}): {reason}") from None
         finally:
             self._running.discard(asked)
 
     def measure(self, job: Job, journal: Path) -> Iterator[Progress | Measured]:
-        """A program's measurement by a worker; every timing is kept here as soon as it is there.
+        """A program's measurement by a worker; every timing is kept here as soon as it arrives.
 
         Raises:
-            RuntimeError: as of `judge`.
+            RuntimeError: as for `judge`.
         """
         errors = self._ray.exceptions
         for left in reversed(range(_TRIES_AGAIN + 1)):
             kept = journal.read_text() if journal.exists() else ""
-            words = self._measuring.remote(grader(), job.model_dump_json(), kept, self._num_gpus > 0)
-            self._running.add(words)
+            messages = self._measuring.remote(grader(), job.model_dump_json(), kept, self._num_gpus > 0)
+            self._running.add(messages)
             try:
-                for asked in words:
-                    yield _noted(json.loads(self._ray.get(asked)), journal)
+                for asked in messages:
+                    yield _received(json.loads(self._ray.get(asked)), journal)
                 return
             except errors.RayTaskError as error:
                 raise error.cause from None
             except errors.RayError as error:
                 if self._is_stopped or not left:
-                    told = (str(error).strip().splitlines() or [""])[0]
-                    raise RuntimeError(f"the cluster gave no measurement ({type(error).__name__}): {told}") from None
+                    reason = (str(error).strip().splitlines() or [""])[0]
+                    raise RuntimeError(f"the cluster gave no measurement ({type(error).__name__}): {reason}") from None
             finally:
-                self._running.discard(words)
+                self._running.discard(messages)
 
     def abort(self) -> None:
-        """The same as `stop`."""
+        """Do the same as `stop`."""
         self.stop()
 
     def stop(self) -> None:
-        """Cancels what waits or runs on the cluster."""
+        """Cancel what waits or runs on the cluster."""
         self._is_stopped = True
         for asked in list(self._running):
             self._ray.cancel(asked)
@@ -109,7 +109,7 @@ class RayCluster:
 def judge_here(
     asked_by: Mapping[str, str], checks: bytes, cells: list[tuple[str, str]], options: dict, on_gpus: bool = False
 ) -> str:
-    """The report as JSON; this runs on a worker. `asked_by` is the `grader()` of who asks.
+    """The report as JSON; this runs on a worker. `asked_by` is `grader()` on the machine that asks.
 
     With `on_gpus` the sandbox shows the GPUs that Ray has given to this worker.
 
@@ -124,33 +124,33 @@ def judge_here(
 
 
 def measure_here(asked_by: Mapping[str, str], job: str, kept: str, on_gpus: bool) -> Iterator[str]:
-    """A measurement's words as JSON, each with the new lines of its journal; this runs on a worker.
+    """A measurement's messages as JSON, each with the new lines of its journal; this runs on a worker.
 
     Raises:
-        RuntimeError: as of `judge_here`.
+        RuntimeError: as for `judge_here`.
     """
     refuse_another_grader(asked_by)
     with tempfile.TemporaryDirectory(prefix="worldsize-timings-") as folder:
         journal = Path(folder, "journal")
         journal.write_text(kept)
         at = len(kept)
-        for word in measured(Job.model_validate_json(job), journal, _granted() if on_gpus else ()):
+        for message in measured(Job.model_validate_json(job), journal, _granted() if on_gpus else ()):
             text = journal.read_text()
-            kind = "progress" if isinstance(word, Progress) else "measured"
-            yield json.dumps({"lines": text[at:], kind: word.model_dump()})
+            kind = "progress" if isinstance(message, Progress) else "measured"
+            yield json.dumps({"lines": text[at:], kind: message.model_dump()})
             at = len(text)
 
 
-def _noted(told: dict[str, Any], journal: Path) -> Progress | Measured:
-    """The word that a worker sent; its lines are in the journal after this."""
+def _received(message: dict[str, Any], journal: Path) -> Progress | Measured:
+    """What a worker sent, after appending its lines to the journal."""
     journal.parent.mkdir(parents=True, exist_ok=True)
     with open(journal, "a", encoding="utf-8") as file:
-        file.write(told["lines"])
+        file.write(message["lines"])
         file.flush()
         os.fsync(file.fileno())
-    if "progress" in told:
-        return Progress.model_validate(told["progress"])
-    return Measured.model_validate(told["measured"])
+    if "progress" in message:
+        return Progress.model_validate(message["progress"])
+    return Measured.model_validate(message["measured"])
 
 
 def _granted() -> list[str]:
@@ -158,11 +158,7 @@ def _granted() -> list[str]:
 
 
 def refuse_another_grader(asked_by: Mapping[str, str]) -> None:
-    """Nothing where this machine would grade as the one that asks does.
-
-    Raises:
-        RuntimeError: it has another version of something that counts.
-    """
+    """Raise RuntimeError unless this machine would grade as the one that asks does."""
     if differing := [name for name, own in grader().items() if asked_by.get(name) != own]:
         raise RuntimeError(
             f"the worker on {platform.node()} would not grade as this machine does: it has another "
@@ -171,8 +167,8 @@ def refuse_another_grader(asked_by: Mapping[str, str]) -> None:
 
 
 def grader() -> dict[str, str]:
-    """What has to be the same wherever a class is graded."""
-    torch = version("torch").partition("+")[0]  # its builds for CPUs and for GPUs may go together
+    """What must be the same wherever a class is graded."""
+    torch = version("torch").partition("+")[0]  # its builds for CPUs and for GPUs may be mixed
     return {"version of autograder or worldsize": engine_sha256(), "version of torch": torch}
 
 
@@ -183,17 +179,17 @@ def _connect() -> Any:
         raise ValueError("Ray is not installed here: pip install -e '.[ray]'") from None
     address = os.environ.get("RAY_ADDRESS") or "auto"
     try:
-        _knock(address)
+        _refuse_closed_port(address)
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True)
     except (OSError, RuntimeError, ValueError) as error:
         where = "on this machine" if address == "auto" else f"at {address}"
-        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"No Ray cluster can be reached {where}. {_HELP} Ray said: {told}") from None
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"No Ray cluster can be reached {where}. {_HELP} Ray said: {reason}") from None
     return ray
 
 
-def _knock(address: str) -> None:
-    """Nothing where somebody listens: Ray itself would try for minutes where nobody does."""
+def _refuse_closed_port(address: str) -> None:
+    """Raise OSError unless something listens at an address with a port: Ray itself would keep trying for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()

@@ -1,7 +1,7 @@
 """Which hidden checks can notice that cells of an answer changed, found by reading code and running none.
 
 A check can notice a change when it, or a function of its file that it uses, names something that the changed cells
-define, or something that is made of that. Where the code leaves a doubt, all checks can.
+define, or something made of that. Where the code leaves a doubt, all checks can.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from autograder.authoring import python_parser
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
-# by these, code may reach a name that it does not spell out
+# through these, code may reach a name that it does not spell out
 _DYNAMIC = {"__dict__", "__import__", "dir", "eval", "exec", "getmembers", "globals", "import_module", "locals", "vars"}
-# decorators that leave everything but the function they stand above as it was
+# decorators that change nothing but what they decorate
 _HARMLESS = {"cache", "classmethod", "contextmanager", "dataclass", "lru_cache", "no_grad", "property", "staticmethod"}
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -27,7 +27,10 @@ class _Unsure(Exception):
 def reach(
     source: str, checks: set[str], before: Sequence[tuple[str, str]], after: Sequence[tuple[str, str]]
 ) -> set[str] | None:
-    """Those of a file's `checks` that can tell cells `after` from cells `before`, both (name, source); None for all."""
+    """Those of a file's `checks` that can see a difference between cells `before` and `after`; None for all.
+
+    Cells are (name, source).
+    """
     try:
         names = _changed_names(dict(before), dict(after))
         return _checks_naming(names, python_parser.parse(source), checks)
@@ -54,7 +57,7 @@ def _statements(source: str) -> list[ast.stmt]:
 
 
 def _bound(statement: ast.stmt) -> set[str]:
-    """The names that a statement defines. Raises: _Unsure, where running it may do anything else."""
+    """The names that a statement defines. Raises: _Unsure where running it may do anything else."""
     names = set(_targets(statement))
     names |= {name for node in ast.walk(statement) if isinstance(node, ast.Global) for name in node.names}
     run = (node for expression in _run_at_once(statement) for node in ast.walk(expression))
@@ -87,12 +90,12 @@ def _target_names(target: ast.expr) -> Iterator[str]:
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
             for part in parts:
                 yield from _target_names(part)
-        case _:  # something of an object that others hold, too
+        case _:  # part of an object that others may hold too
             raise _Unsure
 
 
 def _run_at_once(statement: ast.stmt) -> Iterator[ast.expr]:
-    """The expressions that are evaluated when a statement runs: of a function all but its body."""
+    """The expressions that are evaluated when a statement runs: of a function, all but its body."""
     match statement:
         case ast.FunctionDef(args=args) | ast.AsyncFunctionDef(args=args):
             yield from (one for one in statement.decorator_list if not _is_harmless(one))
@@ -137,7 +140,7 @@ def _spelled(node: ast.AST) -> set[str]:
 
 
 def _is_dynamic(node: ast.AST) -> bool:
-    """True where code may reach names of the student's that it does not spell out."""
+    """True where code may reach a student's names without spelling them out."""
     calls = (one for one in ast.walk(node) if isinstance(one, ast.Call) and isinstance(one.func, ast.Name))
     by_name = [one for one in calls if _spelled(one.func) & {"getattr", "setattr"}]
     unclear = [one for one in by_name if not isinstance(one.args[1], ast.Constant) and not _is_torch(one.args[0])]
@@ -152,7 +155,7 @@ def _checks_naming(names: set[str], tree: ast.Module, known: set[str]) -> set[st
     """The checks that name one of these, and all that need such a check."""
     definitions = {name: statement for statement in tree.body for name in _defined(statement)}
     checks = {name: node for name, node in definitions.items() if name.startswith("check_")}
-    if checks.keys() != known:  # some are made in another way than by a function at the top of the file
+    if checks.keys() != known:  # some are made otherwise than by a function at the top of the file
         raise _Unsure
     used = {name: _used(node, definitions) for name, node in checks.items()}
     found = {name for name, nodes in used.items() if any(_named(node) & names or _is_dynamic(node) for node in nodes)}
@@ -168,7 +171,7 @@ def _defined(statement: ast.stmt) -> set[str]:
 
 
 def _used(node: ast.stmt, definitions: Mapping[str, ast.stmt]) -> list[ast.stmt]:
-    """A check and all of its file that it uses, but for other checks, which are named only to be needed."""
+    """A check and everything in its file that it uses, except other checks, which it names only as required."""
     found, names = [node], _named(node)
     while more := {name for name in names & definitions.keys() if not name.startswith("check_")} - {
         name for one in found for name in _defined(one)

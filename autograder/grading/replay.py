@@ -1,4 +1,4 @@
-"""A grading done again from the audit log: on the same files, with the same seed and limits."""
+"""Repeating a grading from the audit log: on the same files, with the same seed and limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PLACES = ("submitted/", "reference/")
 
 @dataclass(frozen=True)
 class Replay:
-    """A grading done again: what came out, and what was not as the first time."""
+    """A repeated grading: its result, and what differed from the first time."""
 
     entry: Entry
     verdict: Verdict
@@ -42,7 +42,7 @@ class Replay:
 
 
 def replay(coursedir: CourseDirectory, entry: Entry) -> Replay:
-    """The grading of an entry done again, on the same files, with the same seed and limits.
+    """The grading of an entry, repeated on the same files, with the same seed and limits.
 
     Raises:
         ValueError: one of the files is gone, or the entry is of a grading that broke.
@@ -85,7 +85,7 @@ def _judged_again(coursedir: CourseDirectory, files: dict[str, Path], entry: Ent
 
 
 def _found(root: Path, entry: Entry, kind: str, now: Path, folder: Path) -> Path:
-    """A file with the content that was graded: as it lies in the course, or a copy of what was kept."""
+    """A file with the content that was graded: the one in the course, or a copy of the kept one."""
     sha256 = _sha256_then(entry, kind)
     if file_sha256(now) == sha256:
         return now

@@ -38,7 +38,7 @@ PROVEN = Path("solutions", "proven.json")  # the hash of each lab's checks.py wh
 class Case:
     """One known answer to a lab: its cells by title, the score that it must get, and words its feedback must hold.
 
-    With `most_score` it must get no less than `score` and no more than that.
+    With `most_score` it must get at least `score` and at most `most_score`.
     """
 
     lab: str
@@ -61,7 +61,7 @@ class Case:
 
     @property
     def is_judged_whole(self) -> bool:
-        """True where every check counts, whatever it can reach: the solution, no answer at all, and cheating."""
+        """True where every check is run, whatever it can reach: the solution, the untouched notebook, and cheating."""
         return self.name in ("solution", "untouched") or self.name.startswith("wrong/cheat")
 
 
@@ -69,7 +69,7 @@ class Case:
 class Finding:
     """How a case was graded, and what is wrong with that, if anything.
 
-    `num_judged` of its checks were tried on it; the others count as for the solution.
+    `num_judged` of its checks were tried on it; the others have the solution's results.
     """
 
     case: Case
@@ -79,7 +79,7 @@ class Finding:
     is_kept: bool = False
 
     def describe(self) -> str:
-        """Its problems, and what every check that was not passed says: all that is needed to mend it from a log."""
+        """Its problems, and the message of every check that was not passed: all that is needed to fix it from a log."""
         lost = [f"  {check.name}: {check.message}" for check in self.report.checks if check.earned < check.points]
         head = f"{self.case.lab} {self.case.name}, inputs drawn with --seed {self.report.seed}:"
         return "\n".join([head, *(f"  {problem}" for problem in self.problems), *lost])
@@ -126,12 +126,12 @@ def verify(
     by_reach: bool = False,
     use_kept: bool = False,
 ) -> Iterator[Finding]:
-    """A finding for every case, as they come: those of labs side by side, then those of projects one at a time.
+    """A finding for every case, as they arrive: those of labs side by side, then those of projects one at a time.
 
-    Inputs are drawn from `seed`, for each case from a fresh one by default, as for a submission. With `by_reach` an
+    Inputs are drawn from `seed`; by default from a fresh one for each case, as for a submission. With `by_reach` an
     answer is judged by the checks that can tell it from the solution; the others count as for the solution, judged on
-    the same inputs. That is enough only where the lab's checks are proven as they are now. With `use_kept` nothing is
-    judged again of which a good finding is kept.
+    the same inputs. That is enough only where the lab's checks are proven as they are now. With `use_kept` a case of
+    which a good finding is kept is not judged again.
     """
     proven = {lab for lab in {case.lab for case in cases} if by_reach and is_proven(root, lab)}
     kept = [found for case in cases if use_kept and (found := _kept(root, case, case.lab in proven))]
@@ -171,7 +171,7 @@ def try_case(root: Path, case: Case, seed: int | None = None) -> Finding:
 
 
 def _try_by_reach(root: Path, case: Case, solution: Finding) -> Finding:
-    """The same with the solution's results for checks that cannot tell this answer from the solution."""
+    """The finding for one case, with the solution's results for checks that cannot tell it from the solution."""
     seed, proven = solution.report.seed, {check.name: check for check in solution.report.checks}
     reached = None if solution.problems else _reached(root, case, solution.case, set(proven))
     if reached is None or reached == proven.keys():
@@ -185,7 +185,7 @@ def _try_by_reach(root: Path, case: Case, solution: Finding) -> Finding:
 
 
 def _has_cost_others(report: Report, solution: Report, total_s: float) -> bool:
-    """True where a check took so long, or ended so badly, that those tried after it could have had too little time."""
+    """True where a check took so long, or ended so badly, that those tried after it may have had too little time."""
     if any(check.outcome in (Outcome.HUNG, Outcome.TIME_LIMIT) for check in report.checks):
         return True
     return report.duration_s + solution.duration_s > total_s
@@ -202,7 +202,7 @@ def _reached(root: Path, case: Case, solution: Case, checks: set[str]) -> set[st
 
 @dataclass(frozen=True)
 class _Submitted:
-    """What the judge gets of a case."""
+    """What the judge receives for a case."""
 
     cells: list[tuple[str, str]]
     preload: list[str]
@@ -238,7 +238,7 @@ def _judge(root: Path, case: Case, seed: int | None, only: set[str] | None = Non
 
 
 class _Kept(BaseModel):
-    """A finding without problems as it is kept, under the fingerprint of all that it rests on but the inputs' seed."""
+    """A kept finding without problems, under the fingerprint of everything that it rests on except the inputs' seed."""
 
     fingerprint: str
     report: Report
@@ -257,7 +257,7 @@ def _kept(root: Path, case: Case, by_reach: bool) -> Finding | None:
 
 
 def _keep(root: Path, finding: Finding) -> Finding:
-    """The finding, kept where it has no problems and does not hang on this machine's speed."""
+    """The finding, kept where it has no problems and does not depend on this machine's speed."""
     if not finding.problems and not is_project(finding.case.lab):
         fingerprint = _fingerprint(root, finding.case)
         kept = _Kept(fingerprint=fingerprint, report=finding.report, num_judged=finding.num_judged)
@@ -283,7 +283,7 @@ def is_proven(root: Path, lab: str) -> bool:
 
 
 def note_proven(root: Path, findings: Sequence[Finding]) -> None:
-    """Note the labs of which these findings judge every known answer by all checks, as declared."""
+    """Record the labs of which these findings judge every known answer by all checks, as declared."""
     proven = _proven(root)
     for lab in {one.case.lab for one in findings}:
         own = [one for one in findings if one.case.lab == lab]
@@ -303,7 +303,7 @@ def _checks_sha256(root: Path, lab: str) -> str | None:
 
 
 def commit_seed(root: Path) -> int:
-    """A seed that every commit of the course has of its own; 0 outside a git checkout."""
+    """A seed of the course's current commit; 0 outside a git checkout."""
     try:
         asked = subprocess.run(["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
@@ -327,7 +327,7 @@ def _place(root: Path, lab: str) -> LocalPool:
 
 
 def _program(path: Path, cells: dict[str, str]) -> str:
-    """The program as this case has it: as it was released where the case answers nothing of it."""
+    """The program as this case has it: the released one where the case answers nothing of it."""
     own = {title: cells[title] for title in programs.titles(path) if title in cells}
     return programs.solved(path, own) if own else programs.released(path)
 

@@ -37,7 +37,7 @@ def inline_html(markdown: str) -> str:
 
 
 def typst(markdown: str, blank: Callable[[int], str] = str) -> str:
-    """Markdown as Typst's markup; `blank(place)` is the code of a gap. Raises: ValueError, as `html`."""
+    """Markdown as Typst's markup; `blank(place)` is the code of a gap. Raises: ValueError, like `html`."""
     return _filled(_typst(markdown), blank)
 
 
@@ -48,7 +48,7 @@ def _filled(text: str, blank: Callable[[int], str]) -> str:
 def _nodes(markdown: str) -> list[Node]:
     places = iter(range(_FIRST_BLANK, _FIRST_BLANK + 0x100))
     nodes = _MARKDOWN(_GAP.sub(lambda _: chr(next(places)), _BLANK.sub("", markdown)))
-    assert isinstance(nodes, list)  # by its renderer
+    assert isinstance(nodes, list)  # its renderer makes a list
     return nodes
 
 
@@ -83,7 +83,7 @@ def _html_of(node: Node) -> str:
         inner = f"<tr>{inner}</tr>" if kind == "table_head" else inner
         return f"<{_HTML_TAGS[kind]}>{inner}</{_HTML_TAGS[kind]}>"
     match kind:
-        case "text" | "inline_html" | "block_html":  # a bank has Markdown, so that `<b>` is text
+        case "text" | "inline_html" | "block_html":  # a bank holds Markdown alone, so that `<b>` is text
             return escape(raw)
         case "softbreak" | "blank_line":
             return "\n"

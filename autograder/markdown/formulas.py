@@ -33,7 +33,7 @@ def mathml(latex: str, display: str = "inline") -> str:
     try:
         made = convert(latex, display=display)
         nodes = list(fromstring(made).iter())
-    except Exception as error:  # latex2mathml has errors of many kinds
+    except Exception as error:  # latex2mathml raises errors of many kinds
         raise ValueError(f"the formula {latex!r} cannot be read: {error!r}") from error
     for node in nodes:
         text = node.text or ""
@@ -46,7 +46,7 @@ def mathml(latex: str, display: str = "inline") -> str:
 
 @lru_cache(maxsize=4096)
 def typst_of(latex: str) -> str:
-    """A formula as Typst writes it between dollar signs. Raises: ValueError, as `mathml`."""
+    """A formula as Typst writes it between dollar signs. Raises: ValueError, like `mathml`."""
     return _of(fromstring(mathml(latex)))
 
 
@@ -101,7 +101,7 @@ def _over_or_under(name: str, node: Element, parts: list[str]) -> str:
 
 
 def _fenced(node: Element, parts: list[str]) -> str:
-    """A row of parts; between fences that stretch, one that they enclose."""
+    """Parts in a row; grouped by `lr` where a fence at either end stretches."""
     stretch = [child.get("stretchy") == "true" for child in node]
     return f"lr({_joined(parts)})" if any(stretch[:1] + stretch[-1:]) and len(parts) > 1 else _joined(parts)
 

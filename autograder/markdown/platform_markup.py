@@ -71,7 +71,7 @@ def mark_gaps(markdown: str, names: list[str]) -> str:
 
 
 def put_in(text: str, fields: list[str]) -> str:
-    """The converted text with these at its marks."""
+    """The converted text with these fields at its marks."""
     return re.sub(f"{_GAP}([0-9]+){_END}", lambda found: fields[int(found[1])], text)
 
 
@@ -100,7 +100,7 @@ def _as_mathml(latex: str, is_block: bool) -> str:
 
 @lru_cache(maxsize=2048)
 def _converted(markdown: str) -> tuple[str, list[tuple[str, bool]]]:
-    """XHTML with numbered marks for its formulas, and the formulas: their LaTeX, and whether they stand apart."""
+    """XHTML with numbered marks for its formulas, and the formulas: their LaTeX, and whether each is a block."""
     markdown_to_html, renderer = _converter()
     renderer.formulas = []
     html = markdown_to_html(_ILLEGAL.sub("", markdown))

@@ -1,7 +1,7 @@
 """A quiz as an nbgrader assignment: a point for each question, by the key, without running code.
 
-The assignment has the cells that every form has, by number an answer and its point; the questions are in the notebook
-that `quiz make` wrote for each student. The key is stored with the source, where no student sees it.
+The assignment has the cells that every form has: for each number an answer and its point. The questions are in the
+notebook that `quiz make` wrote for each student. The key is stored with the source, where no student sees it.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ Cell = tuple[int, int]  # a week and a difficulty: what one form has of it, ever
 class Blueprint(BaseModel):
     """What every form of a quiz has: `count` questions, spread evenly over the weeks, equally hard for everybody.
 
-    Empty `weeks`, `objectives` (words that an objective has) and `difficulties` allow all; `minutes` is the time that a
-    form may take at most, by its questions' own; it is passed with `pass_fraction` of the points.
+    Empty `weeks`, `objectives` (words that an objective has) and `difficulties` allow all; `minutes` is the most that a
+    form may take, by its questions' own times; it is passed with `pass_fraction` of the points.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -65,8 +65,8 @@ def read_blueprints(folder: Path) -> dict[str, Blueprint]:
 def shares(blueprint: Blueprint, questions: Sequence[Question]) -> dict[Cell, int]:
     """How many questions of each week and difficulty every form has.
 
-    Weeks get equal parts, and within a week difficulties get parts like those of the bank; remainders go to where most
-    questions are left.
+    Weeks get equal parts, and within a week difficulties get parts like those of the bank; remainders go to where the
+    most questions are left.
 
     Raises:
         ValueError: the bank has fewer questions than are asked for, or none that are short enough.
@@ -90,7 +90,7 @@ def shares(blueprint: Blueprint, questions: Sequence[Question]) -> dict[Cell, in
 
 
 def _spread(total: int, stock: dict[int, int], evenly: bool) -> dict[int, int]:
-    """`total` things from a stock, the next one from where least was taken: by number, or by stock (Sainte-Laguë)."""
+    """`total` things from a stock, each from where least was taken: by number, or relative to stock (Sainte-Laguë)."""
     taken = dict.fromkeys(sorted(stock), 0)
     for _ in range(total):
         left = [key for key in taken if taken[key] < stock[key]]

@@ -30,7 +30,7 @@ def writers(num_processes: int) -> Iterator[Write]:
     # not forked from here: the progress bar has a thread, and a fork of a process with threads may hang
     context = get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
-    # frozen: the collector would write to what they share, and each would have a copy
+    # frozen: otherwise the collector writes to what they share, and each gets a copy
     pool = ProcessPoolExecutor(num_processes, context, initializer=gc.freeze)
     pending: list[Future[None]] = []
 

@@ -1,11 +1,12 @@
 r"""Reports that learning platforms export: Moodle's responses, and the student analysis of Canvas's classic quizzes.
 
 Sources, read in November 2026. Moodle, `mod/quiz/report/responses` of moodle/moodle: columns `Response N`, and, where
-these are asked for, `Question N` and `Right answer N`; `-` is no answer; chosen options and ordered items are separated
-by `; `, items cut to ten characters (`shorten_text(..., 10, true)` of qtype_ordering), gaps as `part 1: ...; part 2:
-...` (qtype_multianswer), pairs as `item -> choice`. Canvas, `app/models/quizzes/quiz_statistics/student_analysis.rb` of
-instructure/canvas-lms: `name, id, sis_id, section, ...`, for each question `ID: text` and its points, then `n correct,
-n incorrect, score`; several parts are separated by commas, with `\,` for a comma in one, pairs as `item=>choice`.
+these are asked for, `Question N` and `Right answer N`; `-` means no answer; chosen options and ordered items are
+separated by `; `, items cut to ten characters (`shorten_text(..., 10, true)` of qtype_ordering), gaps as `part 1: ...;
+part 2: ...` (qtype_multianswer), pairs as `item -> choice`. Canvas,
+`app/models/quizzes/quiz_statistics/student_analysis.rb` of instructure/canvas-lms: `name, id, sis_id, section, ...`,
+for each question `ID: text` and its points, then `n correct, n incorrect, score`; several parts are separated by
+commas, with `\,` for a comma in one, pairs as `item=>choice`.
 
 Both give texts and not letters, without their markup. A text that fits no option, or two, is a problem and is never
 guessed. The layouts were read from the platforms' source, not from an installation.

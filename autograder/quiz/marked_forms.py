@@ -34,7 +34,7 @@ class MarkedAnswer:
 
 @dataclass(frozen=True)
 class MarkedForm:
-    """One student's form with its marks: a point a question, or a part of it."""
+    """One student's form with its marks: a point per question, or a part of one."""
 
     form: Form
     answered: tuple[MarkedAnswer, ...]
@@ -43,22 +43,22 @@ class MarkedForm:
 
     @property
     def points(self) -> float:
-        """The points, without the dust of floating point."""
+        """The points, without the rounding errors of floating point."""
         return round(sum(one.marked.share for one in self.answered), 9)
 
     @property
     def out_of(self) -> int:
-        """The points that there were."""
+        """The points that could be earned."""
         return len(self.answered)
 
     @property
     def fraction(self) -> float:
-        """The part of the points."""
+        """The fraction of the points that was earned."""
         return self.points / self.out_of
 
     @property
     def is_passed(self) -> bool:
-        """True when the points are at least the blueprint's part."""
+        """True when that fraction is at least the blueprint's."""
         return self.fraction >= self.form.blueprint.pass_fraction - 1e-9
 
 

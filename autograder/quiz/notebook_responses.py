@@ -34,7 +34,7 @@ def read_notebooks(folder: Path, responses: Responses) -> None:
         place = file.relative_to(folder)
         where = _shown(place)
         names = [name for name in (*place.parts[:-1], place.stem) if responses.is_known(name)]
-        if len({name.strip().casefold() for name in names}) > 1:  # a folder is the collector's, a file's name is not
+        if len({name.strip().casefold() for name in names}) > 1:  # the collector names folders, students name files
             reason = "its path names more than one student; keep it under the student who handed it in"
             responses.problems.append(Problem(where, _shown(names[0]), None, reason))
             continue
@@ -68,7 +68,7 @@ def _read(file: Path) -> NotebookNode:
         for cell in notebook.cells:
             if "outputs" in cell:
                 cell.outputs = []
-        nbformat.validate(notebook, relax_add_props=True)  # reading one only logs what is wrong with it
+        nbformat.validate(notebook, relax_add_props=True)  # reading only logs what is wrong
         nbformat.writes(notebook).encode()  # half a surrogate cannot be written to any page
     except Exception as error:  # nbformat raises anything that a stranger's file provokes
         said = f"the notebook cannot be read ({type(error).__name__}: {error})"
@@ -108,7 +108,7 @@ def value(source: str, number: int) -> Any:
     """What a cell assigns to `answer_N`.
 
     Raises:
-        ValueError: it is not Python, assigns it never or twice, or something that is not a literal.
+        ValueError: it is not Python, does not assign it exactly once, or assigns something that is not a literal.
     """
     assigned = _assigned(source, number)
     try:
@@ -145,5 +145,5 @@ def _written(source: str, number: int) -> str:
     """What the cell assigns, as far as that can be seen."""
     try:
         return ast.unparse(_assigned(source, number)).strip()
-    except (ValueError, RecursionError, MemoryError):  # what was parsed may still nest too deep to be written
+    except (ValueError, RecursionError, MemoryError):  # what was parsed may still be nested too deep to be written
         return source.strip()

@@ -40,7 +40,7 @@ def picture(one: Picture | None) -> Markup:
 
 
 def kind(answer: Answer) -> str:
-    """The sort of answer, for a template."""
+    """The kind of answer, for a template."""
     match answer:
         case Options():
             return "single" if answer.single else "multiple"

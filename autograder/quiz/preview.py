@@ -43,12 +43,12 @@ class Entry:
 
     @property
     def key(self) -> str:
-        """What names it on the page."""
+        """Its name on the page."""
         return f"{self.file}/{self.question.id}"
 
     @property
     def words(self) -> str:
-        """What the page's filter looks in."""
+        """The words that the page's filter searches."""
         text = re.sub(r"\{[{%#].*?[#%}]\}", "", self.question.text, flags=re.DOTALL)
         return " ".join(f"{self.question.id} {self.question.objective} {text}".lower().split())
 

@@ -1,4 +1,4 @@
-"""A marked quiz as a folder: scores, a page of feedback for each student, and what the answers say of the questions."""
+"""A marked quiz as a folder: scores, a feedback page for each student, and what the answers say about the questions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class AnswerFeedback:
 
     @property
     def gaps(self) -> list[str]:
-        """How each gap was filled: a sign and words; nothing of other kinds."""
+        """How each gap was filled: a sign and words; empty for other kinds."""
         answer = self.answered.variant.answer
         if not isinstance(answer, Gaps):
             return []
@@ -103,7 +103,7 @@ def write_marked(
 
 
 def feedback_page(marked_form: MarkedForm, problems: Sequence[Problem] = ()) -> str:
-    """A student's page: what was asked, what was answered, what is right and why. Nothing of anybody else is on it."""
+    """A student's page: what was asked, what was answered, what is right and why; nothing about anybody else."""
     return page_html.environment.get_template("quiz/feedback.html.j2").render(
         title=marked_form.form.blueprint.title,
         student=marked_form.form.student,

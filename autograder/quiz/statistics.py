@@ -30,7 +30,7 @@ from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Phrase
 
 UPPER_LOWER = 0.27
 FEWEST = 20  # students who were asked a question; with fewer it is not flagged
-LEVEL = 0.05  # how often chance alone may do what is flagged
+LEVEL = 0.05  # how often chance alone may cause what is flagged
 VARIANTS_LEVEL = 0.01  # the same for variants, where several groupings are tried
 EASY, HARD = 0.95, 0.1  # mean shares beyond which a question is flagged without a test
 EXPECTED = 5  # the least expected count in a cell of a chi-square test (Cochran's rule)
@@ -120,7 +120,7 @@ class Grouping:
 
 
 def compare_variants(parameters: Sequence[Mapping[str, Hashable]], is_right: Sequence[bool]) -> Grouping:
-    """A chi-square test whether students, grouped by what was drawn for them, got it right equally often.
+    """A chi-square test of whether students, grouped by what was drawn for them, got it right equally often.
 
     Grouped by the whole variant, and by each parameter: by its values, or by low and high ones if there are too many.
     Every cell of a table must expect at least five students; the p of the clearest grouping is multiplied by the number
@@ -183,7 +183,7 @@ def _by_label(item: tuple[Hashable, list[int]]) -> tuple[float, str]:
 
 @dataclass(frozen=True)
 class Use:
-    """How often one answer was given: by all, as a part of them, and among the best and the weakest 27 %.
+    """How often one answer was given: by how many, by what fraction, and among the best and the weakest 27 %.
 
     `mean_rest` is the mean share of its givers' other questions: it should be higher for a right answer.
     """

@@ -44,7 +44,7 @@ def parse_written(answer: Answer, written: str) -> Any:
 
 
 def parse_value(answer: Answer, value: Any) -> Any:
-    """What a value of Python says: a number, a text, a list of letters, a dict of gaps; else as `parse_written`.
+    """What a value of Python says: a number, a text, a list of letters, a dict of gaps; otherwise like `parse_written`.
 
     Raises:
         ValueError: it cannot be read as an answer of this kind; says why.

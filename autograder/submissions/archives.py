@@ -1,7 +1,7 @@
 """What `nbgrader zip_collect` unpacks: archives out of an LMS, in which each student may have put one of their own.
 
-An archive may be damaged, locked with a password, hold itself, or unpack to more than a disk takes. nbgrader's own
-extractor ends at the first that it cannot read, and follows archives in archives for ever.
+An archive may be damaged, locked with a password, contain itself, or unpack to more than a disk holds. nbgrader's own
+extractor stops at the first that it cannot read, and follows archives in archives for ever.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from nbgrader.plugins import ExtractorPlugin
 from traitlets import Integer
 
 _MAX_DEPTH = 3  # of archives in archives
-_LEAST_BYTES = 4096  # that a file takes of a disk, however short it is
+_LEAST_BYTES = 4096  # that a file takes up on a disk, however short it is
 _CHUNK_BYTES = 1 << 20
 
 
 class Extractor(ExtractorPlugin):
-    """nbgrader's own, which no archive stops or floods: what cannot be unpacked is named, and all else is unpacked."""
+    """nbgrader's own extractor, which no archive can stop or flood: it names what cannot be unpacked, and goes on."""
 
     max_archive_bytes = Integer(
         10 << 30, help="Bytes that an archive may unpack to; one within it: CourseDirectory.max_dir_size."
     ).tag(config=True)
 
     def extract(self, archive_path: str, extracted_path: str) -> None:
-        """Unpacks what archives there are in a folder into another, and copies all other files.
+        """Unpack the archives in a folder into another, and copy all other files.
 
-        Of an archive only plain files come out, and only below the folder that has its name.
+        Only an archive's plain files are unpacked, and only below the folder that has its name.
         """
         app: Any = self.parent
         inner_bytes = 1000 * app.coursedir.max_dir_size
@@ -60,31 +60,27 @@ class _Budget:
         self._num_bytes = self._left_bytes = num_bytes
 
     def take(self, num_bytes: int) -> None:
-        """Nothing.
-
-        Raises:
-            ValueError: that many are not left.
-        """
+        """Take that many bytes; raise ValueError if fewer are left."""
         self._left_bytes -= num_bytes
         if self._left_bytes < 0:
             raise ValueError(f"it unpacks to more than {self._num_bytes:,} bytes")
 
 
 class _Unpacking:
-    """Unpacks one archive and what archives it holds."""
+    """The unpacking of one archive and of the archives in it."""
 
     def __init__(self, extensions: list[str], log: Any, inner_bytes: int):
         self._extensions, self._log, self._inner_bytes = extensions, log, inner_bytes
         self.failed: list[str] = []
 
     def archive(self, path: Path, folder: Path, budget: _Budget, depth: int) -> None:
-        """Unpacks an archive whole into a folder of its name in `folder`, or notes that it cannot be."""
+        """Unpack a whole archive into a folder of its name in `folder`, or record that it cannot be."""
         name = path.name.removesuffix(path.suffix).removesuffix(".tar")
         with tempfile.TemporaryDirectory(dir=folder) as unpacked:
             try:
                 written = set(_unpack(path, Path(unpacked), budget))
                 shutil.copytree(unpacked, folder / name, dirs_exist_ok=True)
-            except Exception as reason:  # whoever wrote the archive chooses which
+            except Exception as reason:  # the author of the archive chooses which
                 self._log.error("%s is not unpacked: %s", path, reason or type(reason).__name__)
                 self.failed.append(path.name)
                 return
@@ -93,15 +89,15 @@ class _Unpacking:
                 self._log.error("%s is not unpacked: it lies in more than %d archives", inner, _MAX_DEPTH)
                 self.failed.append(inner.name)
                 continue
-            # a student's archive must not use up what is left for the others; one within it must
+            # a student's archive has a budget of its own, which the archives in it share
             own = _Budget(self._inner_bytes) if depth == _MAX_DEPTH else budget
             self.archive(inner, inner.parent, own, depth - 1)
 
 
 def _unpack(path: Path, dest: Path, budget: _Budget) -> Iterator[Path]:
-    """The files that it writes below `dest`, relative to it; raises whatever a damaged archive makes a reader raise."""
-    for told, source in _members(path, dest, budget):
-        name = PurePosixPath(told.replace("\\", "/").encode(errors="replace").decode())  # it will be noted in UTF-8
+    """The files that it writes, relative to `dest`; raises whatever a damaged archive makes a reader raise."""
+    for member, source in _members(path, dest, budget):
+        name = PurePosixPath(member.replace("\\", "/").encode(errors="replace").decode())  # it is recorded in UTF-8
         if name.is_absolute() or ".." in name.parts or not name.parts:
             continue
         target = dest.joinpath(*name.parts)
@@ -120,7 +116,7 @@ def _members(path: Path, dest: Path, budget: _Budget) -> Iterator[tuple[str, IO[
                 if not entry.is_dir():
                     yield entry.filename, archive.open(entry)
         return
-    with tempfile.TemporaryFile(dir=dest.parent) as plain:  # tarfile reads headers whole, of any size they tell
+    with tempfile.TemporaryFile(dir=dest.parent) as plain:  # tarfile reads a header whole, whatever size it claims
         with gzip.open(path) as packed:
             _copy(packed, plain, budget)
         plain.seek(0)

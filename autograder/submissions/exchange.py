@@ -1,8 +1,8 @@
 """What travels between `labs/`, nbgrader's exchange and `submitted/`: a project's programs too, nobody else's files.
 
-`CourseDirectory.ignore` names every program, for beside a solution lie its source and the hidden checks, and nbgrader
-copies what it does not ignore to students and into feedback. The programs of a project are handed out and handed in:
-here, and only here, they are not ignored.
+`CourseDirectory.ignore` names every program, because a solution's source and the hidden checks lie beside it, and
+nbgrader copies what it does not ignore to students and into feedback. The programs of a project are handed out and
+handed in: here, and only here, they are not ignored.
 
 What students hand in lies where they can write. A link there may lead to what only the instructor can read, a pipe
 never ends, and all of it may change while it is copied.
@@ -33,7 +33,7 @@ from autograder.course import is_project
 
 PROGRAMS = "*.py"
 _MAX_DEPTH = 20  # of folders in folders, each of which is held open
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # through no link, and without waiting for a pipe's writer
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # follow no link, and do not wait for a pipe's writer
 
 
 def ignored(coursedir: Any) -> list[str]:
@@ -45,47 +45,47 @@ def ignored(coursedir: Any) -> list[str]:
 
 @contextmanager
 def _handing_over(coursedir: Any) -> Iterator[None]:
-    """Within, nbgrader ignores only what `ignored` tells."""
+    """Make nbgrader ignore only what `ignored` returns, within the block."""
     usual = coursedir.ignore
     coursedir.ignore = ignored(coursedir)
     try:
         yield
-    finally:  # the formgrader goes on with this object, to generate assignments
+    finally:  # the formgrader goes on using this object, to generate assignments
         coursedir.ignore = usual
 
 
 class Release(ExchangeReleaseAssignment):
-    """nbgrader's own, which also hands out a project's programs."""
+    """nbgrader's own release, which also hands out a project's programs."""
 
     def do_copy(self, src: str, dest: str, log: Any = None) -> None:
-        """Copies an assignment to the exchange; raises as nbgrader's own."""
+        """Copy an assignment to the exchange; raises like nbgrader's own."""
         with _handing_over(self.coursedir):
             super().do_copy(src, dest, log)
 
 
 class Fetch(ExchangeFetchAssignment):
-    """nbgrader's own, which also fetches a project's programs."""
+    """nbgrader's own fetch, which also fetches a project's programs."""
 
     def do_copy(self, src: str, dest: str) -> None:
-        """Copies an assignment to a student's folder; raises as nbgrader's own."""
+        """Copy an assignment to a student's folder; raises like nbgrader's own."""
         with _handing_over(self.coursedir):
             super().do_copy(src, dest)
 
 
 class Submit(ExchangeSubmit):
-    """nbgrader's own, which also hands in a project's programs."""
+    """nbgrader's own submission, which also hands in a project's programs."""
 
     def do_copy(self, src: str, dest: str, log: Any = None) -> None:
-        """Copies a student's folder to the exchange; raises as nbgrader's own."""
+        """Copy a student's folder to the exchange; raises like nbgrader's own."""
         with _handing_over(self.coursedir):
             super().do_copy(src, dest, log)
 
 
 class ReleaseFeedback(ExchangeReleaseFeedback):
-    """nbgrader's own, which no student's folder stops."""
+    """nbgrader's own release of feedback, which no student's folder can stop."""
 
     def copy_files(self) -> None:
-        """Releases the feedback of every student for whom that is possible.
+        """Release the feedback of every student for whom that is possible.
 
         Raises:
             ExchangeError: for some it was not; the text names their folders.
@@ -103,11 +103,11 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
 
 
 def copy_plain(coursedir: CourseDirectory, src: str, dest: str, log: Logger) -> None:
-    """Copies the plain files and folders of a student's folder, within nbgrader's limits; logs what else there is.
+    """Copy the plain files and folders of a student's folder, within nbgrader's limits; log what else is in it.
 
     Raises:
-        OSError: `src` is itself a link or cannot be read, or `dest` cannot be written; nothing stays of it.
-        RuntimeError: more than `max_dir_size`; as before.
+        OSError: `src` is itself a link or cannot be read, or `dest` cannot be written; nothing is left at `dest`.
+        RuntimeError: `src` holds more than `max_dir_size`; nothing is left at `dest`.
     """
     opened = os.open(src, _READ | os.O_DIRECTORY)
     try:
@@ -120,7 +120,7 @@ def copy_plain(coursedir: CourseDirectory, src: str, dest: str, log: Logger) -> 
 
 
 class _Copier:
-    """Copies one submission, from what it holds open and never again by name: a name may change what it stands for."""
+    """A copier of one submission, which reads what it holds open: what a name stands for may change."""
 
     def __init__(self, coursedir: Any, log: Logger):
         self._log = log
@@ -129,7 +129,7 @@ class _Copier:
         self._ignore = ignore_patterns(ignored(coursedir), coursedir.include, coursedir.max_file_size, log)
 
     def folder(self, opened: int, src: str, dest: str, depth: int) -> None:
-        """Copies an opened folder; `src` is what it is called. Raises as `copy_plain`."""
+        """Copy an opened folder; `src` is its path. Raises like `copy_plain`."""
         os.mkdir(dest)
         for name in sorted(os.listdir(opened)):
             path = os.path.join(src, name)

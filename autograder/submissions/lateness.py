@@ -1,11 +1,11 @@
 """Late penalties from the collector's time, by a policy in nbgrader_config.py.
 
 nbgrader takes the time of a submission from `timestamp.txt`, which lies among the student's own files. Here it counts
-only where `c.Policy.trust_timestamps` says so. Instead the collectors note the time of what they collect in
+only where `c.Policy.trust_timestamps` says so. Instead the collectors record the time of what they collect in
 `collected.csv` at the root of the course, where no student writes: `nbgrader collect` from the name of the exchange's
-folder, `nbgrader zip_collect` from the group `timestamp` of your `named_regexp`. Whoever collects by other means writes
-that file: a header `assignment,student,submitted`, times as 2026-11-30 23:59:00 UTC; the last row for a student counts.
-A submission that no collector noted is not late.
+folder, `nbgrader zip_collect` from the group `timestamp` of your `named_regexp`. If you collect by other means, write
+that file: a header `assignment,student,submitted`, times like 2026-11-30 23:59:00 UTC; the last row for a student
+counts. A submission that no collector recorded is not late.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _SLACK = timedelta(minutes=10)  # between the name that a submission gets in the
 class Policy(LateSubmissionPlugin):
     """How many points a late submission loses: by default none.
 
-    Late is what comes after the due date and the grace period; then every day begun since the due date counts. nbgrader
-    computes a penalty while autograding: points that are given by hand later bear one from the next autograding on.
+    A submission is late after the due date and the grace period; then every day begun since the due date counts.
+    nbgrader computes a penalty while autograding: points given by hand later are penalised from the next one on.
     """
 
     grace_minutes = Float(0, min=0, help="Minutes after the due date that cost nothing.").tag(config=True)
@@ -49,7 +49,7 @@ class Policy(LateSubmissionPlugin):
     ).tag(config=True)
 
     def late_submission_penalty(self, student_id: str, score: float, total_seconds_late: float) -> float | None:
-        """The points to take from `score`, or None."""
+        """The points to subtract from `score`, or None."""
         if total_seconds_late <= 60 * self.grace_minutes:
             return None
         if self.penalty_method == "zero":
@@ -59,25 +59,25 @@ class Policy(LateSubmissionPlugin):
 
 
 class Collect(ExchangeCollect):
-    """nbgrader's own collector, which notes when each submission was handed in, and which no student stops or misleads.
+    """nbgrader's own collector, which records when each submission was handed in; no student can stop or mislead it.
 
-    Everybody may write into the exchange's inbound folder: of what lies there only plain files and folders are copied.
+    Everybody may write to the exchange's inbound folder: only plain files and folders are copied from there.
     """
 
     def init_src(self) -> None:
-        """Finds the submissions; raises as nbgrader's own."""
+        """Find the submissions; raises like nbgrader's own."""
         super().init_src()
         self.src_records = [record for record in self.src_records if record["username"]]
 
     def _path_to_record(self, path: str) -> dict:
-        """What the name of a submission tells; no username where it is no student's folder."""
+        """What the name of a submission says; no username where it is not a student's folder."""
         try:
             name = os.path.basename(path)
-            name.encode()  # it is noted in UTF-8
+            name.encode()  # it is recorded in UTF-8
             record = super()._path_to_record(path)
             if stat.S_ISDIR(os.lstat(path).st_mode) and record["username"]:
                 return record
-        except (OSError, ValueError, OverflowError, TypeError):  # the last three: it tells no time
+        except (OSError, ValueError, OverflowError, TypeError):  # the last three: there is no time in it
             pass
         self.log.warning(
             "%r is left out of what is collected: it is no folder with a student and a time in its name", path
@@ -85,7 +85,7 @@ class Collect(ExchangeCollect):
         return {"username": "", "filename": name, "timestamp": datetime.min}
 
     def copy_files(self) -> None:
-        """Copies every submission that can be copied.
+        """Copy every submission that can be copied.
 
         Raises:
             ExchangeError: some could not be copied; the text names the students.
@@ -104,7 +104,7 @@ class Collect(ExchangeCollect):
             self.fail(f"Not collected: {', '.join(failed)}")
 
     def do_copy(self, src: str, dest: str, log: Any = None) -> None:
-        """Copies one submission and notes its time; raises as `copy_plain`."""
+        """Copy one submission and record its time; raises like `copy_plain`."""
         record = self._path_to_record(src)
         changed = datetime.fromtimestamp(os.lstat(src).st_ctime, UTC).replace(tzinfo=None)
         coursedir: Any = self.coursedir
@@ -120,18 +120,18 @@ class Collect(ExchangeCollect):
 
 
 class FileNames(FileNameCollectorPlugin):
-    """nbgrader's own reader of file names from an LMS, which also notes the times that they tell."""
+    """nbgrader's own reader of file names from an LMS, which also records the times in them."""
 
     _latest = Dict()
 
     def collect(self, submitted_file: str) -> dict | None:
-        """What the name of a file says, as `FileNameCollectorPlugin.collect`; None for a program nobody asked for."""
+        """What the name of a file says, like `FileNameCollectorPlugin.collect`; None for a program nobody asked for."""
         found = super().collect(submitted_file)
         app: Any = self.parent
         coursedir = app.coursedir
         if found and submitted_file.endswith(".py"):
             released = coursedir.format_path(coursedir.release_directory, ".", coursedir.assignment_id)
-            # two of one name and without times, as of a library beside the program, would stop nbgrader
+            # two of one name and without times, such as a library beside the program, would stop nbgrader
             if f"{os.path.splitext(found['file_id'])[0]}.py" not in beside(Path(released)):
                 return None
         unpacked = Path(app._format_collect_path(app.extracted_directory))
@@ -147,7 +147,7 @@ class FileNames(FileNameCollectorPlugin):
 
 
 def _may_be_of(student: str, file: Path, unpacked: Path) -> bool:
-    """False for a file out of an archive in an archive whose own path below `unpacked`, by the LMS, names another."""
+    """False for a file out of an archive whose own path below `unpacked`, given by the LMS, names another student."""
     folders = [folder for folder in file.parents if unpacked in folder.parents]
     packed = [
         one for one in folders if any(one.with_name(one.name + end).is_file() for end in (".zip", ".gz", ".tar.gz"))
@@ -156,7 +156,7 @@ def _may_be_of(student: str, file: Path, unpacked: Path) -> bool:
 
 
 def note(root: Path, assignment: str, student: str, submitted: datetime, source: str) -> None:
-    """Adds a row to the collectors' record; `submitted` is in UTC."""
+    """Add a row to the collectors' record; `submitted` is in UTC."""
     is_new = not (root / COLLECTED).exists()
     with open(root / COLLECTED, "a", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
@@ -166,7 +166,7 @@ def note(root: Path, assignment: str, student: str, submitted: datetime, source:
 
 
 def collected(root: Path) -> dict[tuple[str, str], datetime]:
-    """When each (assignment, student) was handed in, in UTC, by the collectors' record; empty where there is none.
+    """When each (assignment, student) was handed in, in UTC, by the collectors' record; empty without one.
 
     Raises:
         ValueError: a row cannot be read; the text says which.
@@ -190,7 +190,7 @@ def collected(root: Path) -> dict[tuple[str, str], datetime]:
 
 
 def submitted_at(coursedir: CourseDirectory, folder: str) -> datetime | None:
-    """When the submission in a folder was handed in, in UTC, or None when nobody who can be trusted says so.
+    """When the submission in a folder was handed in, in UTC, or None when no trusted source says so.
 
     Raises:
         ValueError: the collectors' record cannot be read.
@@ -200,7 +200,7 @@ def submitted_at(coursedir: CourseDirectory, folder: str) -> datetime | None:
         coursedir.submitted_directory, "(?P<student>[^/]+)", "(?P<assignment>[^/]+)", escape=True
     )
     found = re.fullmatch(names, folder)
-    if not found:  # a copy that nbgrader made: only whether it is out of date depends on it
+    if not found:  # a copy that nbgrader made: the time only decides whether it is out of date
         return _read_timestamp(written)
     time = collected(Path(coursedir.root)).get((found["assignment"], found["student"]))
     if time or not written.exists():
@@ -227,6 +227,6 @@ def _read_timestamp(path: Path) -> datetime | None:
 
 
 def install() -> None:
-    """Puts `submitted_at` in the place where every nbgrader command asks for the time of a submission."""
-    # it is no plugin of nbgrader's, and all of its commands must agree
+    """Make every nbgrader command ask `submitted_at` for the time of a submission."""
+    # nbgrader has no plugin for this, and all of its commands must agree
     CourseDirectory.get_existing_timestamp = lambda self, dest_path: submitted_at(self, dest_path)

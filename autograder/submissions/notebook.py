@@ -1,4 +1,4 @@
-"""Reading a submission strictly: a file from a stranger becomes named pieces of source, or a sentence why not."""
+"""Reading a submission strictly: a file from a stranger becomes named pieces of source, or a sentence about why not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autograder.files import MAX_BYTES
 MAX_SOURCE_CHARS = 1 << 20  # of all cells together; parsing costs hundreds of bytes for each
 MAX_CELLS = 2000
 MAX_DEPTH = 40
-MAX_NODES = 200_000  # values beside outputs; each may cost a hundred times its bytes. An honest file has 1000
+MAX_NODES = 200_000  # values besides outputs; each may cost a hundred times its bytes. An honest file has 1000
 _DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _NEW_CELL = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
 
@@ -34,8 +34,8 @@ def read_submission(path: Path, release: NotebookNode, student: str | None = Non
     """The text of a submitted file in a fresh notebook, whose metadata and grade cells are the release's.
 
     Raises:
-        Malformed: it is no plain file, too large, not JSON, nested too deep, of too many values, with unknown cells, or
-            not a notebook of this assignment; or it is the form of a quiz that another student than this one was given.
+        Malformed: it is not a plain file, is too large, not JSON, nested too deep, of too many values, with unknown
+            cells, or not a notebook of this assignment; or it is another student's form of a quiz.
     """
     submitted = _read(path)
     quiz = submitted.metadata.get("quiz")
@@ -51,7 +51,7 @@ def read_submission(path: Path, release: NotebookNode, student: str | None = Non
 
 
 def _read(path: Path) -> NotebookNode:
-    """What the file says, valid as a notebook, without its outputs and ids."""
+    """The file as a valid notebook, without its outputs and ids."""
     if not os.path.lexists(path):
         raise Malformed(f"The submission holds no {path.name}. Hand the notebook in under its own name.")
     if path.is_symlink() or not path.is_file():
@@ -74,7 +74,7 @@ def _read(path: Path) -> NotebookNode:
         nbformat.validate(notebook)
     except Exception as error:
         raise Malformed(f"The file is not a valid notebook: {_first_line(error)}.") from None
-    # a minor version that nbformat does not know yet may have any, as far as it is concerned
+    # nbformat allows any type in a minor version that it does not know yet
     if unknown := [cell.cell_type for cell in notebook.cells if cell.cell_type not in [*_NEW_CELL]]:
         raise Malformed(f"The notebook has a cell of a type that is none of Jupyter's: {repr(unknown[0])[:40]}.")
     if len(notebook.cells) > MAX_CELLS:
@@ -85,7 +85,7 @@ def _read(path: Path) -> NotebookNode:
 
 
 def _rebuilt(submitted: NotebookNode, release: NotebookNode) -> NotebookNode:
-    """The submitted cells with the release's metadata; of cells with one grade id, the last is the one that counts."""
+    """The submitted cells with the release's metadata; of cells that share a grade id, the last counts."""
     known = {_grade_id(cell): cell for cell in release.cells if _grade_id(cell)}
     cells: list[NotebookNode] = []
     for number, cell in reversed(list(enumerate(submitted.cells, start=1))):
@@ -143,7 +143,7 @@ def student_cells(submission: NotebookNode, release: NotebookNode) -> list[tuple
 
 
 def given_imports(release: NotebookNode) -> list[str]:
-    """The modules that the given cells of a lab import: they are the instructor's, so safe to import ahead of time."""
+    """The modules that the given cells of a lab import: the instructor's, so safe to import ahead of time."""
     trees = [python_parser.parse(_without_magics(cell.source)) for cell in release.cells if _is_given_code(cell)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
@@ -155,7 +155,7 @@ def definitions(source: str) -> str:
     try:
         tree = python_parser.parse(_without_magics(source))
         return "\n".join(ast.unparse(node) for node in tree.body if _defines(node))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the parser's own word for "nested too deep"
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # so the parser reports "nested too deep"
         return ""
 
 
@@ -163,7 +163,7 @@ def _defines(node: ast.stmt) -> bool:
     if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
         try:
             ast.literal_eval(node.value)
-        except (ValueError, TypeError, ArithmeticError):  # as of a sum that no float can hold
+        except (ValueError, TypeError, ArithmeticError):  # such as a sum that no float can hold
             return False
         return True
     return isinstance(node, _DEFINITIONS)
@@ -185,7 +185,7 @@ def _without_magics(source: str) -> str:
 
 
 def _forget(content: Any) -> None:
-    """Takes out of a file what is not read of it: outputs, and ids, about which nbformat would print a line each."""
+    """Remove from a file what is not read of it: outputs, and ids, about which nbformat would print a line each."""
     cells = content.get("cells") if isinstance(content, dict) else None
     for number, cell in enumerate(cells if isinstance(cells, list) else []):
         if isinstance(cell, dict):

@@ -14,7 +14,7 @@ def submitted(folder: Path, names: list[str]) -> dict[str, str]:
     """The sources of the programs of these names that a student handed in.
 
     Raises:
-        Malformed: one is missing, no plain file, too large, or not text.
+        Malformed: one is missing, not a plain file, too large, or not text.
     """
     return {name: read(folder / name) for name in names}
 
@@ -23,7 +23,7 @@ def read(path: Path) -> str:
     """The source of a program that was handed in.
 
     Raises:
-        Malformed: as of `submitted`.
+        Malformed: as for `submitted`.
     """
     if not os.path.lexists(path):
         raise Malformed(f"The submission holds no {path.name}. Hand it in beside the notebook, under its own name.")

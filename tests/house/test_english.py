@@ -10,12 +10,13 @@ from test_files import committed
 # what is read: a folder or file joins once it is clean
 CLEAN = (
     *("solutions/lab", "solutions/project1/checks", "solutions/project1/right", "solutions/project1/train"),
-    *("solutions/project1/wrong", "weeks", "tests/house"),
     *("autograder/sandbox", "autograder/judging", "autograder/authoring"),
     *("nbgrader_config.py", "jupyter_lab_config.py"),
     *("autograder/__", "autograder/checks.py", "autograder/cli.py", "autograder/course.py", "autograder/demo.py"),
     *("autograder/files.py", "autograder/nbgrader.py", "autograder/terminal.py"),
     *("worldsize/bench", "worldsize/framing.py", "worldsize/launch", "worldsize/netlab"),
+    *("solutions/project1/wrong", "weeks", "tests/house", "autograder/grading", "autograder/submissions"),
+    *("autograder/feedback", "autograder/bench", "autograder/quiz", "autograder/markdown", "autograder/templates"),
 )
 THIRD_PERSON = "Adds|Gives|Joins|Keeps|Lets|Makes|Passes|Puts|Raises|Refuses|Removes|Returns|Sends|Takes|Writes"
 TELL_APART = r"[\s_]+(?:\w+[\s_]+){0,4}?(?:apart|from|the[\s_]+difference)(?![a-z])"

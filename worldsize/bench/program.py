@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -19,7 +19,9 @@ from worldsize.bench.task import Task
 from worldsize.check import CheckFailed
 from worldsize.faults import Fault
 from worldsize.hardware import Cluster
-from worldsize.launch import Run, RunError, run, torchrun
+from worldsize.launch import Run, RunError, torchrun
+from worldsize.launch.launcher.spec import Spec
+from worldsize.launch.runner import launch
 from worldsize.launch.worker import run_as_main
 from worldsize.timeline import Timeline
 
@@ -165,14 +167,18 @@ class ScriptHere:
 
     def play(self, spec: TrainingSpec, address: str) -> TrainingResult:
         """The result of training on warm ranks; raises what `worldsize.run` raises."""
-        env = {ADDRESS: address}
-        options: dict[str, Any] = {"world_size": spec.world_size, "timeout_s": self._limit_s, "env": env}
-        if spec.cluster is not None:
-            options |= {"cluster": spec.cluster, "faults": spec.faults}
-        # the contract's checkpoints are for torchrun
-        with_args = [str(self._path), *spec.args("")]
-        start_on = profiled if self._is_profiled else play_on
-        return result_of(run(start_on, self._num_threads, *with_args, echo=False, **options))
+        args = (self._num_threads, str(self._path), *spec.args(""))  # the contract's checkpoints are for torchrun
+        one_run = Spec(
+            profiled if self._is_profiled else play_on,
+            args,
+            world_size=spec.world_size,
+            timeout_s=self._limit_s,
+            echo=False,
+            cluster=spec.cluster,
+            faults=spec.faults if spec.cluster is not None else (),
+            env={ADDRESS: address},
+        )
+        return result_of(launch(one_run))
 
     def torchrun(self, spec: TrainingSpec, address: str, restart_policy: RestartPolicy) -> TrainingResult:
         """The result of training under torchrun's own agent; raises what `worldsize.torchrun` raises."""

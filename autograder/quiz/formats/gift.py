@@ -1,6 +1,6 @@
 r"""GIFT (https://docs.moodle.org/en/GIFT_format): one text file.
 
-Texts are HTML with formulas between `\(` and `\)`; figures are in them as data. What GIFT has not becomes the nearest
+Texts are HTML with formulas between `\(` and `\)`; figures are in them as data. What GIFT lacks becomes the nearest
 that it has: things to put in order are matched with their places; each gap of a cloze text is a question of its own,
 whose title says which part of a question it is worth (`part 1 of 3`); words to type cannot hold `->`, which becomes an
 arrow.

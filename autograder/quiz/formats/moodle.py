@@ -158,7 +158,7 @@ def _embedded(gap: Options | Amount | Phrase) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Text within an embedded answer, which Moodle decodes once: what has a meaning there is an entity."""
+    """Text within an embedded answer, which Moodle decodes once: what has a meaning there becomes an entity."""
     text = text.replace("&", "&amp;")
     return re.sub(r"[~#{}\\\"<>\n\r]", lambda found: f"&#{ord(found[0])};", text)
 

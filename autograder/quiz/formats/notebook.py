@@ -39,7 +39,7 @@ def render(form: Form) -> bytes:
 
 
 def nbgrader(place: int) -> dict[str, Any]:
-    """What makes a cell the answer to a question where the quiz is an assignment of nbgrader."""
+    """The metadata that makes a cell the answer to a question where the quiz is an nbgrader assignment."""
     marks = {"cell_type": "code", "grade_id": f"question_{place}", "solution": True, "schema_version": 3}
     return {**marks, "grade": False, "locked": False, "task": False}
 

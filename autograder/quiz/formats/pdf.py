@@ -141,7 +141,7 @@ def _compiled(lines: Sequence[str], variants: Sequence[Variant]) -> bytes:
             if not _NO_FONT.search(error.message):
                 raise
             made = compiled()  # a box stands for a missing character, which PDF/UA does not allow
-    assert isinstance(made, bytes)  # of one document
+    assert isinstance(made, bytes)  # not a list: it is one document
     _forget()
     return made
 

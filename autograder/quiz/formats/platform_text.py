@@ -55,7 +55,7 @@ def title_of(form: Form) -> str:
 
 
 def identifier(text: str) -> str:
-    """The text as an XML identifier; what may not be in one becomes its code, so that two texts stay two."""
+    """The text as an XML identifier; characters not allowed in one become codes, so that two texts stay distinct."""
     safe = re.sub(r"[^A-Za-z0-9.-]", lambda found: f"_{ord(found[0]):x}_", text)
     return safe if safe[0].isalpha() else f"id-{safe}"
 

@@ -135,7 +135,7 @@ class _Parts:
     feedback: list[str] = field(default_factory=list)
 
     def declare(self, name: str, cardinality: str, base_type: str, *right: str, mapping: str = "") -> None:
-        """A response, and what is right."""
+        """Declare a response, and what is right."""
         self.names.append(name)
         correct = tag("correctResponse", *(tag("value", words(value)) for value in right))
         self.declarations.append(
@@ -143,7 +143,7 @@ class _Parts:
         )
 
     def score(self, condition: str, share: float) -> None:
-        """Where this holds, a share of the point is added."""
+        """Add a share of the point where this condition holds."""
         self.rules.append(_if(condition, _add_to_score(tag("baseValue", repr(share), baseType="float"))))
 
     def add_feedback(self, ident: str, markdown: str, condition: str) -> None:
@@ -227,7 +227,7 @@ def _score_choices(parts: _Parts, name: str, answer: Options, share: float) -> l
 
 
 def _typed(parts: _Parts, name: str, share: float, cases: list[tuple[str, str]]) -> None:
-    """The first case that holds counts: the right one first, then the mistakes with their feedback."""
+    """Add rules by which the first case that holds counts: the right one, then the mistakes with their feedback."""
     (right, _), *mistakes = cases
     one = _add_to_score(tag("baseValue", repr(share), baseType="float"))
     rules = [tag("responseIf", right, one)]
@@ -243,7 +243,7 @@ def _numbers(name: str, answer: Amount) -> Iterator[tuple[str, str]]:
 
 
 def _near(name: str, value: float, tolerance: float) -> str:
-    """Bounds, and not `equal` with a tolerance, which some platforms read as exact."""
+    """Bounds instead of `equal` with a tolerance, which some platforms read as exact."""
     low, high = (tag("baseValue", repr(bound), baseType="float") for bound in bounds(value, tolerance))
     return tag("and", tag("gte", _variable(name), low), tag("lte", _variable(name), high))
 
