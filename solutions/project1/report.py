@@ -390,7 +390,7 @@ def measured():
         Task(),
         world_sizes,
         num_repeats=num_repeats,
-        told=show_progress,
+        on_timing=show_progress,
     )
 
 
@@ -590,7 +590,7 @@ def show_profile():
         draw.timeline(
             step,
             title="One step on 2 real ranks, by torch.profiler; measured here",
-            tells_shares=False,
+            shows_shares=False,
         )
     )
     exposed_s, busy_s = step.exposed_communication_s(0), step.time_s(0, "communication")
@@ -686,7 +686,7 @@ def show_recovery():
         f"Rank {struck.rank} is killed at step {struck.step}; {lost} steps are done again; measured"
         " here"
     )
-    display(draw.timeline(timeline, title=title, tells_shares=False))
+    display(draw.timeline(timeline, title=title, shows_shares=False))
     print(f"pause until the first sample: {units.format_time_s(pause_s)}")
     print(f"{lost} steps done again: {units.format_time_s(again_s)}")
 
