@@ -132,15 +132,15 @@ def price(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, al
         found = gloo.cost(op, size_bytes, ranks, cluster)
         return Price(found.time_s, found.algorithm, "tcp", found.sent_bytes, found.delay_s)
     group = _group(tuple(ranks), cluster)
-    offers = list(_routed(op, tuple(ranks), cluster, group) if op in ROUTED else _collective(op, group))
+    candidates = list(_routed(op, tuple(ranks), cluster, group) if op in ROUTED else _collective(op, group))
     if algorithm is not None:
-        offers = [offer for offer in offers if offer.algorithm == algorithm]
-    if not offers:
+        candidates = [candidate for candidate in candidates if candidate.algorithm == algorithm]
+    if not candidates:
         raise ValueError(
             f"{algorithm!r} cannot do {op} among these {len(ranks)} ranks of {cluster.name}; "
             "leave algorithm=None for NCCL's choice"
         )
-    best = min(offers, key=lambda offer: offer.time_s(size_bytes))
+    best = min(candidates, key=lambda candidate: candidate.time_s(size_bytes))
     return Price(best.time_s(size_bytes), best.algorithm, best.protocol, best.sent_fraction * size_bytes)
 
 
@@ -219,7 +219,7 @@ class _Group:
 
 
 @dataclass(frozen=True)
-class _Offer:
+class _Candidate:
     """One way to do an operation: seconds before the first byte, bytes per second after."""
 
     algorithm: str
@@ -270,7 +270,7 @@ def _inter(cluster: Cluster) -> Link:
     return cluster.inter
 
 
-def _collective(op: str, group: _Group) -> Iterator[_Offer]:
+def _collective(op: str, group: _Group) -> Iterator[_Candidate]:
     for protocol in group.protocols:
         yield _ring(op, protocol, group)
     if op not in ("all_reduce", "barrier"):
@@ -281,7 +281,7 @@ def _collective(op: str, group: _Group) -> Iterator[_Offer]:
         yield _nvls(group) if group.num_nodes == 1 else _nvls_tree(group)
 
 
-def _ring(op: str, protocol: str, group: _Group) -> _Offer:
+def _ring(op: str, protocol: str, group: _Group) -> _Candidate:
     num_ranks, num_rounds = group.num_ranks, 2 if op in ("all_reduce", "barrier") else 1
     steps = num_rounds * (num_ranks - 1)
     network_steps = num_rounds * (group.num_nodes - 1)
@@ -298,7 +298,7 @@ def _ring(op: str, protocol: str, group: _Group) -> _Offer:
     latency_s += _BASE_S["ring"][protocol]
     is_chain = op in ("broadcast", "reduce")
     has_plateau = protocol == "Simple" and group.num_nodes > 1 and num_rounds == 2
-    return _Offer(
+    return _Candidate(
         "nccl-ring",
         protocol,
         latency_s + group.fit.start_s,
@@ -326,7 +326,7 @@ def _ring_hop_s(op: str, protocol: str, group: _Group) -> float:
     return max(hop_s, _POST_S[group.cluster.gpu.architecture] * (3 if protocol == "Simple" else 1))
 
 
-def _tree(protocol: str, group: _Group) -> _Offer:
+def _tree(protocol: str, group: _Group) -> _Candidate:
     bus_bytes_per_s = min(
         0.92 * min(_tree_node_bytes_per_s(group), _tree_network_bytes_per_s(group)),
         group.num_channels * _TREE_MAX[group.generation][group.scale],
@@ -340,7 +340,7 @@ def _tree(protocol: str, group: _Group) -> _Offer:
     if group.num_nodes > 1:
         latency_s += 2 * int(math.log2(group.num_nodes)) * group.network_hop_s("tree", protocol)
     latency_s += _BASE_S["tree"][protocol] + group.fit.start_s
-    return _Offer("nccl-tree", protocol, latency_s, bus_bytes_per_s / 2, 2)
+    return _Candidate("nccl-tree", protocol, latency_s, bus_bytes_per_s / 2, 2)
 
 
 def _tree_node_bytes_per_s(group: _Group) -> float:
@@ -369,12 +369,12 @@ def _nvls_bytes_per_s(group: _Group) -> float:
     return group.node_bytes_per_s * efficiency * group.num_local / (group.num_local + 1)
 
 
-def _nvls(group: _Group) -> _Offer:
+def _nvls(group: _Group) -> _Candidate:
     sent_fraction = (group.num_local + 1) / group.num_local
-    return _Offer("nvls", "Simple", _NVLS_S + group.fit.start_s, _nvls_bytes_per_s(group), sent_fraction)
+    return _Candidate("nvls", "Simple", _NVLS_S + group.fit.start_s, _nvls_bytes_per_s(group), sent_fraction)
 
 
-def _nvls_tree(group: _Group) -> _Offer:
+def _nvls_tree(group: _Group) -> _Candidate:
     bus_bytes_per_s = min(
         _tree_network_bytes_per_s(group), group.num_local * _NVLS_TREE_MAX[group.generation][group.scale]
     )
@@ -382,10 +382,10 @@ def _nvls_tree(group: _Group) -> _Offer:
     network_hop_s = _NVLS_TREE_NETWORK_S + group.network_hop_s("tree", "Simple") - _HOP_S["tree", "network"]["Simple"]
     latency_s = _NVLS_S + 2 * int(math.log2(group.num_nodes)) * network_hop_s
     sent_fraction = (group.num_local + 1 + min(group.num_nodes - 1, 2)) / group.num_local
-    return _Offer("nvls-tree", "Simple", latency_s + group.fit.start_s, bytes_per_s, sent_fraction)
+    return _Candidate("nvls-tree", "Simple", latency_s + group.fit.start_s, bytes_per_s, sent_fraction)
 
 
-def _routed(op: str, ranks: tuple[int, ...], cluster: Cluster, group: _Group) -> Iterator[_Offer]:
+def _routed(op: str, ranks: tuple[int, ...], cluster: Cluster, group: _Group) -> Iterator[_Candidate]:
     """Point-to-point messages all at once: the busiest hop decides."""
     share = 1.0 if op == "send" else 1 / len(ranks)
     sent_fraction = share if op in ("send", "gather") else 1 - share
@@ -394,7 +394,7 @@ def _routed(op: str, ranks: tuple[int, ...], cluster: Cluster, group: _Group) ->
         hop_s = group.network_hop_s("tree", protocol) if group.num_nodes > 1 else _HOP_S["ring", group.wires][protocol]
         slowdown = 2 if protocol == "LL" else 1
         latency_s = _BASE_S["ring"][protocol] + hop_s + group.fit.start_s
-        yield _Offer("p2p", protocol, latency_s, 1 / (busiest_s_per_byte * slowdown), sent_fraction)
+        yield _Candidate("p2p", protocol, latency_s, 1 / (busiest_s_per_byte * slowdown), sent_fraction)
 
 
 @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""What emulation uses of torch that torch does not promise. Each has a test that fails when torch changes it."""
+"""The undocumented parts of torch that emulation uses. Each has a test that fails when torch changes it."""
 
 # pyright: reportAttributeAccessIssue=false, reportPrivateImportUsage=false
 
@@ -26,10 +26,10 @@ def is_main_in_native_wait() -> bool:
 
 
 def is_in_backward() -> bool:
-    """True while autograd's engine runs this thread."""
+    """True while autograd's engine runs in this thread."""
     return torch._C._current_graph_task_id() != -1
 
 
 def call_when_backward_ends(callback: Callable[[], None]) -> None:
-    """Have autograd's engine call this at the end of the backward that is under way, before that returns."""
+    """Have autograd's engine call this at the end of the current backward, before backward returns."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
