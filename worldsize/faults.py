@@ -122,8 +122,8 @@ class Faults:
 
     def slowed_s(self, rank: int, duration_s: float) -> float:
         """The seconds that a piece of a rank's work takes, which would take `duration_s` without faults."""
-        for fault, chance in self._paces:
-            if fault.rank == rank and duration_s and chance.random() < fault.share:
+        for fault, rng in self._paces:
+            if fault.rank == rank and duration_s and rng.random() < fault.share:
                 duration_s *= fault.factor
         return duration_s
 
@@ -170,10 +170,10 @@ def _hops_of_ring(ranks: Sequence[int], cluster: Cluster) -> set[Hop]:
     return {hop for src, dst in zip(ranks, following, strict=True) for hop in cluster.route(src, dst).hops}
 
 
-def _with_one_sign_changed(body: bytes, num_items: int, chance: random.Random) -> bytes:
+def _with_one_sign_changed(body: bytes, num_items: int, rng: random.Random) -> bytes:
     """The bytes with the sign bit of one item flipped; numbers are little-endian."""
     item_bytes = max(1, len(body) // num_items)
-    last = (chance.randrange(len(body) // item_bytes) + 1) * item_bytes - 1
+    last = (rng.randrange(len(body) // item_bytes) + 1) * item_bytes - 1
     return body[:last] + bytes([body[last] ^ 0x80]) + body[last + 1 :]
 
 
