@@ -37,7 +37,7 @@ def messages(run: Timeline, title: str = "", num_steps: int = 64) -> Messages:
     A collective whose messages are not recorded is a spoke from each of its ranks. At most `num_steps` steps are shown.
 
     Raises:
-        ValueError: The run has no communication with known peers.
+        ValueError: the run has no communication with known peers.
     """
     steps = rounds(run.events)
     if not steps:

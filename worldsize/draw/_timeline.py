@@ -44,7 +44,7 @@ def timeline(
     shares for the reader to find.
 
     Raises:
-        ValueError: There is nothing to draw.
+        ValueError: there is nothing to draw.
     """
     busy = TimelineContent(run, streams)
     about = f"Timeline ({title})" if title else "Timeline"
@@ -67,7 +67,7 @@ def timelines(runs: Mapping[str, Timeline], title: str = "", streams: Collection
     much earlier or later another one ends.
 
     Raises:
-        ValueError: There are fewer than two runs, or there is nothing to draw in one.
+        ValueError: there are fewer than two runs, or there is nothing to draw in one.
     """
     if len(runs) < 2:
         raise ValueError(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_BACKWARD = "_engine_run_backward"  # the Python function round the C++ that runs backward
+_BACKWARD = "_engine_run_backward"  # the Python function around the C++ that runs backward
 
 Work: type[Any] = dist._Work  # pyright: ignore[reportPrivateImportUsage]  # what torch takes for the handle of a call, and can be subclassed in Python
 
