@@ -22,7 +22,7 @@ __all__ = [
 
 
 def load_ipython_extension(shell: object) -> None:
-    """Makes `%%torchrun` known after `%load_ext worldsize`."""
+    """Register `%%torchrun` when `%load_ext worldsize` runs."""
     from worldsize.launch import magic
 
     magic.load(shell)  # type: ignore[arg-type]

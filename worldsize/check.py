@@ -1,4 +1,4 @@
-"""Comparing what a student's code gave with what it should have given, in words that say what to do next."""
+"""Comparisons of a student's result with the right one; a failure says what to do next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Drawn(Protocol):
-    """A picture, and the same in words; every figure of `worldsize.draw` is one."""
+    """A picture and its description in words; every figure of `worldsize.draw` is one."""
 
     alt: str
 
@@ -20,10 +20,10 @@ class Drawn(Protocol):
 
 
 class CheckFailed(Exception):
-    """A check that did not hold: what was expected, what came, and a hint. Shown to the student as one paragraph.
+    """A failed check: what was expected, what came instead, and a hint. The student sees it as one paragraph.
 
-    `picture` draws the same for the feedback page. It is called only where one is shown, and may show nothing that must
-    stay hidden; when it raises, there is no picture.
+    `picture` draws the same for the feedback page. It is called only where a picture is shown, and must not show
+    anything that has to stay hidden; if it raises, there is no picture.
     """
 
     def __init__(self, expected: str, actual: str, hint: str = "", picture: Callable[[], Drawn] | None = None) -> None:
@@ -31,7 +31,7 @@ class CheckFailed(Exception):
         super().__init__(" ".join(part for part in (f"Expected {expected}; got {actual}.", hint) if part))
 
     def _render_traceback_(self) -> list[str]:
-        """The lines that IPython prints instead of a stack of our own frames."""
+        """The lines that IPython prints instead of a traceback of our own frames."""
         lines = ["Check failed.", f"  expected: {self.expected}", f"  got:      {self.actual}"]
         return lines + ([f"  hint:     {self.hint}"] if self.hint else [])
 
@@ -48,11 +48,11 @@ def expect_close(
     """Raise CheckFailed unless `actual` has the shape, dtype and values of `expected`; a nan is never close.
 
     Raises:
-        CheckFailed: names `what`, and the element that is furthest off.
+        CheckFailed: they differ; the message names `what` and the element that is furthest off.
     """
     import torch
 
-    if not isinstance(expected, torch.Tensor):  # a plain number has no type that the other must have
+    if not isinstance(expected, torch.Tensor):  # a plain number prescribes no dtype
         expected = torch.tensor(float(expected), dtype=torch.float64)
         if isinstance(actual, torch.Tensor) and not actual.is_complex():
             actual = actual.double()
@@ -78,5 +78,5 @@ def expect_close(
 def _as_float(number: float) -> float:
     try:
         return float(number)
-    except OverflowError:  # an int beyond every float
+    except OverflowError:  # an int too large for a float
         return float("inf") if number > 0 else float("-inf")

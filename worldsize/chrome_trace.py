@@ -20,11 +20,11 @@ _Place = dict[int, tuple[int, int]]  # id of an event -> process and thread
 
 
 def chrome_trace(events: Iterable[Event]) -> str:
-    """The events as JSON: a process a rank, a thread a stream, an arrow from each send to its receive.
+    """The events as JSON: one process per rank, one thread per stream, an arrow from each send to its receive.
 
-    Events of a thread may only nest, so a stream with several things under way at a time goes on in further threads,
-    "communication 2" and so on; operations with peers do not nest, as an arrow is bound to the innermost event. No
-    thread has the number of a process or of another one: readers take numbers for those of the operating system.
+    Events of a thread may nest but not overlap, so a stream with several things under way at once continues in further
+    threads, "communication 2" and so on. Operations with peers do not nest, because an arrow is bound to the innermost
+    event. Every thread and process has a number of its own: readers take them for the operating system's.
     """
     events = sorted(events, key=lambda e: (e.rank, e.stream, e.start_s, -e.end_s, e))
     lanes = list(_lanes(events))
@@ -39,7 +39,7 @@ def chrome_trace(events: Iterable[Event]) -> str:
 
 
 def _lanes(events: Sequence[Event]) -> Iterator[int]:
-    """For each event, in order of rank, stream and start, the lane of its stream where it nests in what is open."""
+    """For each event, in order of rank, stream and start, the lane of its stream in which it nests."""
     stream: tuple[int, str] | None = None
     lane, lanes, free = 0, [_Lane()], []
     for event in events:
@@ -48,7 +48,7 @@ def _lanes(events: Sequence[Event]) -> Iterator[int]:
             lane, lanes, free = 0, [_Lane()], []
         start_ns, end_ns = _span_ns(event)
         if not lanes[lane].takes(start_ns, end_ns, nested=not event.peers):
-            while free and free[0][0] != lanes[free[0][1]].free_ns:  # it has been taken since
+            while free and free[0][0] != lanes[free[0][1]].free_ns:  # it has been used since
                 heapq.heappop(free)
             lane = heapq.heappop(free)[1] if free and free[0][0] <= start_ns else len(lanes)
             lanes += [_Lane()] if lane == len(lanes) else []
@@ -59,13 +59,13 @@ def _lanes(events: Sequence[Event]) -> Iterator[int]:
 
 @dataclass
 class _Lane:
-    """A thread: when all of it is over, and when each thing that is open ends, in ns."""
+    """A thread: when its last event ends, and when each of its open events ends, in ns."""
 
     free_ns: int = 0
     open_ns: list[int] = field(default_factory=list)
 
     def takes(self, start_ns: int, end_ns: int, nested: bool) -> bool:
-        """True, and then the event is in, unless it would stick out of what is open, or may not be nested."""
+        """Add the event, and return True, unless an open event ends before it or it must not be nested."""
         while self.open_ns and self.open_ns[-1] <= start_ns:
             self.open_ns.pop()
         if self.open_ns and (not nested or self.open_ns[-1] < end_ns):
@@ -97,9 +97,9 @@ def _slice(event: Event, places: _Place) -> dict[str, Any]:
 
 
 def _arrows(events: Sequence[Event], places: _Place) -> Iterator[dict[str, Any]]:
-    """From each send to its receive; after the events, as an arrow is bound to what is open when it is read.
+    """An arrow from each send to its receive. They follow the events, because an arrow binds to what is open by then.
 
-    Perfetto itself turns round an arrow whose receive was posted before its send.
+    Perfetto itself reverses an arrow whose receive was posted before its send.
     """
     pairs = [parts for parts in operations(events) if len(parts) == 2 and parts[0].name == "send"]
     for number, (send, receive) in enumerate(pairs, start=1):
@@ -122,6 +122,6 @@ def _span_ns(event: Event) -> tuple[int, int]:
 
 
 def _microseconds(time_ns: int) -> float:
-    """Microseconds that a reader who cuts off `1000 * value` takes for the same nanoseconds, as Perfetto does."""
+    """Microseconds that come back as the same nanoseconds when a reader truncates `1000 * value`, as Perfetto does."""
     value = time_ns / 1000
     return value if int(value * 1000) == time_ns else math.nextafter(value, math.inf)

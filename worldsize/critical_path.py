@@ -8,15 +8,15 @@ from collections.abc import Iterable, Sequence
 
 from worldsize.event import COMMUNICATION, WAIT, Event, channel, operations
 
-_ALMOST = 1e-9  # of the run's length: what rounding may part
+_ALMOST = 1e-9  # of the run's length: times this close count as equal
 
 
 def critical_path(events: Iterable[Event]) -> list[Event]:
-    """The events, earliest first, of which each made the next one start, up to the one that ends last.
+    """A chain of events, earliest first, each of which let the next one start; it ends with the event that ends last.
 
-    Work was made to start by what its rank did before; a wait stands for the communication that it waited for; and
-    communication for the member that came last, or for the one before it on its way. The path is without gaps where
-    everything is recorded, as in emulated runs.
+    Work starts after what its rank did before. A wait is replaced by the communication that it waited for.
+    Communication starts when its last member arrives, or when the one before it on the same channel is done. The path
+    has no gaps where everything is recorded, as in emulated runs.
     """
     walk = _Walk(sorted(events, key=lambda e: (e.end_s, e.is_work, -e.rank, e)))
     path, event = [], walk.last()
@@ -27,17 +27,17 @@ def critical_path(events: Iterable[Event]) -> list[Event]:
 
 
 class _Walk:
-    """The way back in time: what has been passed is taken off the stacks, so all of it takes one pass."""
+    """A walk back in time in one pass: events that it has passed are removed from the stacks."""
 
     def __init__(self, events: Sequence[Event]) -> None:
-        """Take the events in order of their ends."""
+        """Prepare the walk; the events come in order of their ends."""
         self._now_s = max((event.end_s for event in events), default=0.0)
         self._almost_s = _ALMOST * (self._now_s - min((event.start_s for event in events), default=0.0))
         self._parts = {id(part): parts for parts in operations(events) for part in parts}
         self._passed: set[int] = set()
         self._channels: dict[tuple[int, object], list[Event]] = defaultdict(list)  # rank and channel -> communication
-        self._waited: dict[object, list[Event]] = defaultdict(list)  # the same by what a wait knows of it
-        self._lives: dict[int, list[Event]] = defaultdict(list)  # rank -> what it did itself, or waited for
+        self._waited: dict[object, list[Event]] = defaultdict(list)  # the same, by what a wait records of it
+        self._activity: dict[int, list[Event]] = defaultdict(list)  # rank -> what it did itself, or waited for
         self._wait_ends_s: dict[int, list[float]] = defaultdict(list)
         starts_s: dict[int, list[float]] = defaultdict(list)
         for event in events:
@@ -53,17 +53,17 @@ class _Walk:
             if id(event) in self._parts or (event.is_work and event.end_s <= event.start_s):
                 continue
             if event.kind == COMMUNICATION and _is_any_within(starts_s[event.rank], event):
-                continue  # a mark around what is known better
-            self._lives[event.rank].append(event)
+                continue  # a span around communication that is itself recorded
+            self._activity[event.rank].append(event)
 
     def last(self) -> Event | None:
-        """The event that ends last; None when there is none."""
-        ends = [self._life(rank) for rank in sorted(self._lives)]
+        """The event that ends last; None if there are no events."""
+        ends = [self._life(rank) for rank in sorted(self._activity)]
         ends += [self._top(self._channels[place]) for place in sorted(self._channels, key=lambda place: place[0])]
         return self._pass(self._latest(ends))
 
     def before(self, event: Event) -> Event | None:
-        """What made this event start, or go on after its last wait; None when nothing did."""
+        """What let this event start, or go on after its last wait; None if nothing did."""
         if id(event) not in self._parts:
             self._back_to(max(event.start_s, self._last_wait_within_s(event)))
             return self._pass(self._life(event.rank))
@@ -78,7 +78,7 @@ class _Walk:
 
     def _life(self, rank: int) -> Event | None:
         """What kept this rank busy until now: its own work, or the communication that it waited for."""
-        stack = self._lives[rank]
+        stack = self._activity[rank]
         while stack:
             event = self._behind(stack[-1])
             if stack[-1].end_s <= self._now_s + self._almost_s and id(event) not in self._passed:
@@ -100,13 +100,13 @@ class _Walk:
         return event
 
     def _last_wait_within_s(self, event: Event) -> float:
-        """When the last wait inside a piece of work ended, such as a span round a whole step."""
+        """The end of the last wait inside a piece of work, such as a span around a whole step."""
         ends_s = self._wait_ends_s[event.rank] if event.is_work else []
         place = bisect_right(ends_s, event.end_s + self._almost_s)
         return ends_s[place - 1] if place else event.start_s
 
     def _latest(self, candidates: Sequence[Event | None]) -> Event | None:
-        """Of these the one that ends last, the first of several."""
+        """The candidate that ends last; the first of those that tie."""
         best = None
         for one in candidates:
             if one and (best is None or one.end_s > best.end_s + self._almost_s):
@@ -114,7 +114,7 @@ class _Walk:
         return best
 
     def _pass(self, event: Event | None) -> Event | None:
-        """The event, now marked as passed; of communication, the part of the rank that came last."""
+        """The event, now marked as passed; for communication, the event of the rank that arrived last."""
         if event is None:
             return None
         parts = self._parts.get(id(event), [event])

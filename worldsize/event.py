@@ -1,4 +1,4 @@
-"""What one rank did in one interval of time, and which of these belong to one operation: pure data, no torch."""
+"""Events, each what one rank did in one interval of time, and the operations that they make up: pure data, no torch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-COMMUNICATION, WAIT = "communication", "wait"  # the kinds that are no work
-SPANS = "main"  # the stream of what a real rank marks itself
+COMMUNICATION, WAIT = "communication", "wait"  # the kinds that are not work
+SPANS = "main"  # the stream of the spans that a real rank marks itself
 
 
 @dataclass(frozen=True, order=True)
@@ -16,7 +16,7 @@ class Event:
 
     Communication also has `size_bytes`, the size of the message or of the collective's tensor as nccl-tests counts it;
     `sent_bytes`, what this rank put on the wire for it; `peers`, the other rank of a message or all ranks of a
-    collective; `group` and `sequence`, a collective's group and its number there.
+    collective; `group` and `sequence`, a collective's group and its number within the group.
     """
 
     rank: int
@@ -43,10 +43,10 @@ class Event:
 
 
 def operations(events: Iterable[Event]) -> list[list[Event]]:
-    """The communication with known peers, what belongs together in one list: a send and its receive, a collective.
+    """The communication with known peers, as one list of events per operation: a send and its receive, a collective.
 
-    The n-th send of a size from one rank to another meets the n-th receive; collectives meet by name, group, members
-    and sequence. An operation has one event a rank at the most, a send before its receive.
+    The n-th send of a size from one rank to another matches the n-th receive; collectives match by name, group, members
+    and sequence. An operation has at most one event per rank, a send before its receive.
     """
     known = [event for event in events if event.kind == COMMUNICATION and event.peers]
     found: dict[object, list[Event]] = {}
@@ -60,7 +60,7 @@ def operations(events: Iterable[Event]) -> list[list[Event]]:
 
 
 def channel(event: Event) -> object:
-    """What carries one operation after the other: a message's sender and receiver, a collective's group."""
+    """The channel that carries operations one at a time: a message's sender and receiver, a collective's group."""
     if not is_message(event):
         return event.group, event.peers
     return (event.rank, *event.peers) if event.name == "send" else (*event.peers, event.rank)

@@ -1,4 +1,4 @@
-"""Failures to teach with, on an emulated cluster: slow, lost, or silently wrong. Same seed, same fault."""
+"""Faults for teaching, on an emulated cluster: ranks slow, lost or silently wrong. Same seed, same fault."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from worldsize.hardware import Cluster, Hop, Link
 
 @dataclass(frozen=True)
 class SlowRank:
-    """A rank whose own work takes `factor` times as long; with `share` below 1, that share of its steps, by chance.
+    """A rank whose own work takes `factor` times as long; with `share` below 1, only in that share of its steps.
 
-    Drawn by `seed`: the rank where it is None, and which steps are slow.
+    `seed` draws the rank where it is None, and which steps are slow.
     """
 
     rank: int | None = None
@@ -34,10 +34,10 @@ class SlowRank:
 
 @dataclass(frozen=True)
 class SlowLink:
-    """A hop that carries `factor` times less, by its name in `Cluster.route(src, dst).hops`, such as `gpu0 out`.
+    """A hop with 1 / `factor` of its capacity, by its name in `Cluster.route(src, dst).hops`, such as `gpu0 out`.
 
-    Drawn by `seed` where `hop` is None: one that the ranks' ring goes over. A collective goes at the pace of the
-    slowest link that its ring crosses.
+    Where `hop` is None, `seed` draws one that the ranks' ring crosses. A collective goes at the pace of the slowest
+    link that its ring crosses.
     """
 
     hop: str | None = None
@@ -63,8 +63,8 @@ class SlowLink:
 
 
 @dataclass(frozen=True)
-class _AtAMoment:
-    """A fault of a rank once it has posted `after_calls` operations; `seed` draws what is None, calls below 100."""
+class _FaultAfterCalls:
+    """A fault of a rank once it has posted `after_calls` operations; `seed` draws what is None, the calls below 100."""
 
     rank: int | None = None
     after_calls: int | None = None
@@ -81,15 +81,15 @@ class _AtAMoment:
         return replace(self, rank=_drawn_rank(self.rank, self.seed, world_size), after_calls=after_calls)
 
 
-class LostRank(_AtAMoment):
-    """A rank that is gone when it has posted `after_calls` operations. `seed` draws what is None, calls below 100."""
+class LostRank(_FaultAfterCalls):
+    """A rank lost once it has posted `after_calls` operations; `seed` draws what is None, the calls below 100."""
 
 
-class SilentError(_AtAMoment):
-    """One number changes its sign on its way out of a rank, once, without a sign of it.
+class SilentError(_FaultAfterCalls):
+    """One number whose sign changes on its way out of a rank, once, without any warning.
 
     It is in the first operation that carries the rank's data once it has posted `after_calls`. `seed` draws what is
-    None, calls below 100, and which number it is.
+    None, the calls below 100, and which number it is.
     """
 
 
@@ -101,7 +101,7 @@ class Faults:
 
     Raises:
         ValueError: a fault names a rank or a link that the run does not have.
-        TypeError: something is no fault.
+        TypeError: something in the list is not a fault.
     """
 
     def __init__(self, faults: Sequence[Fault], cluster: Cluster, world_size: int) -> None:
@@ -121,18 +121,18 @@ class Faults:
         self._paces = [(fault, random.Random(fault.seed)) for fault in drawn if isinstance(fault, SlowRank)]
 
     def slowed_s(self, rank: int, duration_s: float) -> float:
-        """The seconds that a piece of a rank's work takes, of `duration_s` where nothing is wrong."""
-        for fault, chance in self._paces:
-            if fault.rank == rank and duration_s and chance.random() < fault.share:
+        """The seconds that a piece of a rank's work takes, which would take `duration_s` without faults."""
+        for fault, rng in self._paces:
+            if fault.rank == rank and duration_s and rng.random() < fault.share:
                 duration_s *= fault.factor
         return duration_s
 
     def is_lost(self, rank: int, num_calls: int) -> bool:
-        """True when this rank, which has posted `num_calls` operations, is gone before its next."""
+        """True when this rank, which has posted `num_calls` operations, is lost before its next."""
         return any(fault.rank == rank and num_calls >= (fault.after_calls or 0) for fault in self._lost)
 
-    def spoil(self, rank: int, num_calls: int, num_items: int, body: bytes) -> bytes:
-        """What leaves a rank of these bytes once it has posted `num_calls` operations; a silent error happens once."""
+    def corrupted(self, rank: int, num_calls: int, num_items: int, body: bytes) -> bytes:
+        """These bytes as they leave a rank that has posted `num_calls` operations; a silent error happens once."""
         for fault in self._errors:
             if num_items and body and fault.rank == rank and num_calls >= (fault.after_calls or 0):
                 self._errors.remove(fault)
@@ -140,11 +140,11 @@ class Faults:
         return body
 
     def capacity_bytes_per_s(self, hop: Hop) -> float:
-        """What a hop still carries, in bytes per second."""
+        """The capacity that a hop still has, in bytes per second."""
         return self._cluster.capacity_bytes_per_s(hop) / self._slow.get(hop, 1.0)
 
     def cluster_of(self, ranks: Sequence[int]) -> Cluster:
-        """The cluster as a collective of these ranks finds it: each kind of link as slow as its slowest."""
+        """The cluster as a collective of these ranks sees it: each kind of link as slow as its slowest one."""
         if not self._slow:
             return self._cluster
         hops = _hops_of_ring(ranks, self._cluster) & self._slow.keys()
@@ -170,10 +170,10 @@ def _hops_of_ring(ranks: Sequence[int], cluster: Cluster) -> set[Hop]:
     return {hop for src, dst in zip(ranks, following, strict=True) for hop in cluster.route(src, dst).hops}
 
 
-def _with_one_sign_changed(body: bytes, num_items: int, chance: random.Random) -> bytes:
-    """The bytes with the sign bit of one item flipped; numbers lie with their lowest byte first."""
+def _with_one_sign_changed(body: bytes, num_items: int, rng: random.Random) -> bytes:
+    """The bytes with the sign bit of one item flipped; numbers are little-endian."""
     item_bytes = max(1, len(body) // num_items)
-    last = (chance.randrange(len(body) // item_bytes) + 1) * item_bytes - 1
+    last = (rng.randrange(len(body) // item_bytes) + 1) * item_bytes - 1
     return body[:last] + bytes([body[last] ^ 0x80]) + body[last + 1 :]
 
 

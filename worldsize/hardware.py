@@ -40,7 +40,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Link:
-    """One GPU's port or one NIC: the rate that transfers reach, the data sheet's peak, the time of a small send."""
+    """A GPU's port or a NIC: the rate that transfers reach, the data sheet's peak, and the time of a small send."""
 
     name: str
     latency_s: float
@@ -62,10 +62,10 @@ class Link:
         _need_source(self.name, self.source)
 
 
-class Hop(NamedTuple):  # keys of dicts in every replay, and a dataclass takes four times as long to hash
+class Hop(NamedTuple):  # a key of dicts in every replay; a dataclass takes four times as long to hash
     """A directed part of a cluster that messages share: a GPU's port, a NIC, a leaf switch's links, a host bridge.
 
-    Its name is such as `gpu0 out`, `node1 nic0 in`, `leaf0 up` or `node0 bridge`.
+    Examples of names: `gpu0 out`, `node1 nic0 in`, `leaf0 up`, `node0 bridge`.
     """
 
     kind: Literal["gpu", "nic", "leaf", "bridge"]
@@ -88,9 +88,9 @@ class Cluster:
     """Equal nodes of GPUs on `intra` links, joined by NICs on `inter` links.
 
     `is_rail`: NIC i of every node is on leaf switch i. Without it, all NICs of a node are on one leaf switch. Either
-    way a leaf takes in `nodes_per_leaf` nodes (None: all), and `oversubscription` is the ratio of its downlinks to its
-    uplinks. `is_switched=False`: the node's GPUs and NICs share one host bridge of `bridge_bytes_per_s`.
-    `library` is what does the collectives, "nccl" or "gloo".
+    way a leaf connects `nodes_per_leaf` nodes (None: all), and `oversubscription` is the ratio of its downlinks to its
+    uplinks. `is_switched=False`: the node's GPUs and NICs share one host bridge of `bridge_bytes_per_s`. `library` is
+    the library of the collectives, "nccl" or "gloo".
     """
 
     name: str
@@ -140,7 +140,7 @@ class Cluster:
 
     @property
     def world_size(self) -> int:
-        """The number of GPUs, and so of ranks."""
+        """The number of GPUs, which is the number of ranks."""
         return self.num_nodes * self.gpus_per_node
 
     def with_nodes(self, num_nodes: int) -> Cluster:
@@ -148,7 +148,7 @@ class Cluster:
         return replace(self, num_nodes=num_nodes)
 
     def without_latency(self) -> Cluster:
-        """The same cluster with links on which a small send takes no time."""
+        """The same cluster with links without latency."""
         inter = self.inter and replace(self.inter, latency_s=0.0)
         return replace(self, intra=replace(self.intra, latency_s=0.0), inter=inter)
 
@@ -216,7 +216,7 @@ class Cluster:
         return found
 
     def capacity_bytes_per_s(self, hop: Hop) -> float:
-        """What the messages on a hop can carry together, in bytes per second.
+        """The capacity that the messages on a hop share, in bytes per second.
 
         Raises:
             ValueError: the cluster has no hop of this kind.
@@ -231,7 +231,7 @@ class Cluster:
 
     @property
     def leaf_bytes_per_s(self) -> float:
-        """What the uplinks of a leaf switch can carry together, in bytes per second, and so its downlinks."""
+        """The capacity of all uplinks of a leaf switch, in bytes per second, and so of its downlinks."""
         assert self.inter is not None
         num_nics = (self.nodes_per_leaf or self.num_nodes) * (1 if self.is_rail else self.nics_per_node)
         return num_nics * self.inter.bandwidth_bytes_per_s / self.oversubscription
@@ -251,7 +251,7 @@ class Cluster:
         return () if self.is_switched else (Hop("bridge", f"node{node} bridge"),)
 
     def _leaf_links(self, src_leaf: int, dst_leaf: int) -> tuple[Hop, ...]:
-        # a rail-optimised fabric at 1:1 has an uplink for every downlink: the NICs limit first
+        # a rail-optimised fabric at 1:1 has an uplink for every downlink, so the NICs are the limit
         if src_leaf == dst_leaf or (self.is_rail and self.oversubscription == 1):
             return ()
         return _leaf(src_leaf, "up"), _leaf(dst_leaf, "down")
@@ -269,7 +269,7 @@ def cluster(name: str) -> Cluster:
     """The catalogue's cluster of this name; `-x4` at its end sets four nodes, as in `h100-ndr-x4`.
 
     Raises:
-        ValueError: there is no such cluster; names the nearest and all.
+        ValueError: there is no such cluster; the message names the nearest one and all others.
     """
     base, count = name, None
     if match := re.fullmatch(r"(.+)-x(\d+)", name):
@@ -300,7 +300,7 @@ def _need_source(name: str, source: str) -> None:
         raise ValueError(f"{name}: the source {source!r} names no year; say where the numbers come from, and of when")
 
 
-# The vendors' data sheets are cited by title and date; "recalled" marks what was not read again when this was written.
+# The vendors' data sheets are cited by title and date; "recalled" marks what was not checked again for this file.
 _AMPERE_FLOPS = {
     "float64": 19.5 * TFLOPS,
     "float32": 19.5 * TFLOPS,

@@ -10,7 +10,7 @@ import torch
 
 CIFAR10_FOLDER = "WORLDSIZE_CIFAR10"  # the environment variable that names the folder of the files
 _CIFAR10_PIXELS = (3, 32, 32)
-_DIGITS = Path(__file__).parent / "data" / "digits.csv.gz"  # beside its licence
+_DIGITS = Path(__file__).parent / "data" / "digits.csv.gz"  # its licence is in the same folder
 
 
 def load_digits() -> tuple[torch.Tensor, torch.Tensor]:
@@ -27,11 +27,12 @@ def load_digits() -> tuple[torch.Tensor, torch.Tensor]:
 def load_cifar10(folder: str | os.PathLike[str] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """The training images of CIFAR-10 as float32 pixels (50000, 3, 32, 32), mean 0 and deviation 1, and int64 labels.
 
-    `folder` holds `data_batch_1.bin` to `data_batch_5.bin`, the "binary version" of the dataset; without it, the folder
-    that the environment names in WORLDSIZE_CIFAR10. Nothing is ever downloaded. Mean and deviation are each channel's.
+    `folder` holds `data_batch_1.bin` to `data_batch_5.bin`, the "binary version" of the dataset; the default is the
+    folder named by the environment variable WORLDSIZE_CIFAR10. Nothing is ever downloaded. Mean and deviation are per
+    channel.
 
     Raises:
-        ValueError: there are no such files, or one is not of that format.
+        ValueError: there are no such files, or one is not in that format.
 
     Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
     """
@@ -58,7 +59,7 @@ def cifar10_files(folder: str | os.PathLike[str] | None = None) -> list[Path]:
 
 
 def _cifar10_records(path: Path) -> np.ndarray:
-    """The records of a file, (n, 3073) bytes: a label from 0 to 9, then red, green and blue of 32 x 32 pixels."""
+    """The records of a file, (n, 3073) bytes: a label from 0 to 9, then the red, green and blue of 32 x 32 pixels."""
     num_bytes = 1 + int(np.prod(_CIFAR10_PIXELS))
     values = np.fromfile(path, dtype=np.uint8)
     if not values.size or values.size % num_bytes or values[::num_bytes].max() > 9:

@@ -1,4 +1,4 @@
-"""Intervals of time, in order and apart: when something was under way, whatever overlapped."""
+"""Sorted, disjoint intervals of time: when something was under way, with overlaps merged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Intervals = list[tuple[float, float]]  # from and until, in seconds
 
 
 def under_way(events: Iterable[Event]) -> Intervals:
-    """When any of these events is under way."""
+    """The intervals in which any of these events is under way."""
     found: Intervals = []
     for start_s, end_s in sorted((event.start_s, event.end_s) for event in events if event.end_s > event.start_s):
         if found and start_s <= found[-1][1]:
@@ -21,18 +21,18 @@ def under_way(events: Iterable[Event]) -> Intervals:
 
 
 def working(events: Sequence[Event]) -> Intervals:
-    """When the rank of these events works: anything but communication is under way, and it does not wait."""
+    """The intervals in which the rank of these events works: an event of work is under way, and it does not wait."""
     return without(under_way(e for e in events if e.is_work), under_way(e for e in events if e.kind == WAIT))
 
 
 def exposed(events: Sequence[Event]) -> Intervals:
-    """When the rank of these events communicates and does not work."""
+    """The intervals in which the rank of these events communicates and does not work."""
     communication = under_way(event for event in events if event.kind == COMMUNICATION)
     return without(communication, working(events)) if communication else []
 
 
 def without(intervals: Intervals, others: Intervals) -> Intervals:
-    """What is left of the first outside the second."""
+    """The parts of `intervals` that lie outside all `others`."""
     left: Intervals = []
     place = 0
     for start_s, end_s in intervals:
@@ -50,5 +50,5 @@ def without(intervals: Intervals, others: Intervals) -> Intervals:
 
 
 def length_s(intervals: Intervals) -> float:
-    """Seconds in all."""
+    """The total length in seconds."""
     return sum(end_s - start_s for start_s, end_s in intervals)

@@ -1,4 +1,4 @@
-"""Predictions beside results: what you thought before a cell ran, and what it gave."""
+"""Predictions beside results: what you expected before a cell ran, and what it gave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILE_NAME = "ledger.json"
 
 @dataclass
 class Entry:
-    """One predicted quantity; None where nothing is known yet."""
+    """One predicted quantity; a value that is not known yet is None."""
 
     prediction: float | None = None
     result: float | None = None
@@ -27,13 +27,13 @@ class Entry:
 
     @property
     def ratio(self) -> float | None:
-        """Result over prediction; None while one of them is missing or the prediction is 0."""
+        """Result over prediction; None while either is missing, or if the prediction is 0."""
         return self.result / self.prediction if self.result is not None and self.prediction else None
 
 
 @dataclass(frozen=True)
 class Table:
-    """The ledger as a table that a notebook shows, and that prints as text."""
+    """The ledger as a table that notebooks display and that prints as text."""
 
     entries: dict[str, Entry]
 
@@ -70,10 +70,10 @@ class Table:
 
 
 def predict(name: str, value: float | None, unit: str = "", path: str | os.PathLike[str] = FILE_NAME) -> None:
-    """Commit your prediction of `name`, or note that there is none yet when `value` is None.
+    """Record your prediction of `name`, or, if `value` is None, that there is none yet.
 
     Raises:
-        ValueError: the value is not a number, or the result is already known and the prediction would change.
+        ValueError: the value is not a number, or the prediction would change although the result is known.
     """
     entries = _read(path)
     entry = entries.setdefault(name, Entry(unit=unit))
@@ -95,7 +95,7 @@ def predict(name: str, value: float | None, unit: str = "", path: str | os.PathL
 
 
 def result(name: str, value: float, unit: str = "", path: str | os.PathLike[str] = FILE_NAME) -> None:
-    """Record what was computed or measured. From then on the prediction cannot be changed."""
+    """Record what was computed or measured; from then on, the prediction cannot change."""
     entries = _read(path)
     entry = entries.setdefault(name, Entry())
     entry.result, entry.unit = _number(name, value), unit or entry.unit

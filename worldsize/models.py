@@ -1,4 +1,4 @@
-"""Small models in plain torch, quick enough to train several times in one lesson."""
+"""Small models in plain torch that train fast enough for several runs in one lesson."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import nn
 
 
 def vision_net(width: int = 16, num_classes: int = 10, seed: int = 0) -> nn.Sequential:
-    """A convolutional network for (B, 1, 8, 8) images that gives (B, num_classes) logits.
+    """A convolutional network from (B, 1, 8, 8) images to (B, num_classes) logits.
 
-    The same seed gives the same weights, in every process; the caller's random state is left as it was.
+    The same seed gives the same weights in every process; the caller's random state stays as it was.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -25,10 +25,10 @@ def vision_net(width: int = 16, num_classes: int = 10, seed: int = 0) -> nn.Sequ
 
 
 def small_resnet(width: int = 16, num_classes: int = 10, seed: int = 0, channels: int = 1) -> nn.Sequential:
-    """A residual network for (B, channels, H, H) images, H a multiple of 4, that gives (B, num_classes) logits.
+    """A residual network from (B, channels, H, H) images, H a multiple of 4, to (B, num_classes) logits.
 
-    Its normalisation looks at one sample at a time (GroupNorm), so that a batch that is split over ranks gives the
-    gradients of the whole one. The same seed gives the same weights; the caller's random state is left as it was.
+    It normalises each sample by itself (GroupNorm), so that a batch split over ranks gives the gradients of the whole
+    batch. The same seed gives the same weights; the caller's random state stays as it was.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -44,9 +44,9 @@ def small_resnet(width: int = 16, num_classes: int = 10, seed: int = 0, channels
 
 
 class _Residual(nn.Module):
-    """Two convolutions and a way round them (He et al. 2016, "Identity Mappings in Deep Residual Networks").
+    """Two convolutions and a shortcut around them (He et al. 2016, "Identity Mappings in Deep Residual Networks").
 
-    Smooth everywhere: where ReLU bends, the rounding of a sum in another order grows a thousandfold in 20 steps.
+    Smooth everywhere: at ReLU's kink, the rounding of a sum in another order grows a thousandfold in 20 steps.
     """
 
     def __init__(self, channels: int, out_channels: int, stride: int = 1) -> None:

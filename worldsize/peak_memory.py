@@ -1,4 +1,4 @@
-"""How much memory tensors take at most while code runs, counted on any device as a GPU's would fill."""
+"""Peak memory of the tensors while code runs, counted on any device as it would be on a GPU."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch.utils._pytree import tree_leaves
 
 
 class Alive(TorchDispatchMode):
-    """The bytes of the tensors that are alive at once: those given, and what operations make inside `with`.
+    """A counter of the bytes of live tensors: those given, and those that operations make inside `with`.
 
-    A tensor counts until nothing holds it, views count once, and what an autograd graph has saved counts too.
-    `most_bytes` is the most so far, in bytes.
+    A tensor counts until nothing refers to it, views count once, and what an autograd graph has saved counts too.
+    `most_bytes` is the peak so far, in bytes.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:

@@ -1,9 +1,9 @@
-"""The time of a built-in NCCL collective on a cluster, modelled as NCCL's own tuner does, which takes the fastest.
+"""The time of a built-in NCCL collective on a cluster, modelled like NCCL's own tuner, which takes the fastest.
 
 A cluster whose `library` is "gloo" is priced by `worldsize.gloo`.
 
-Constants are those of NCCL 2.28.3 (2025), src/graph/tuning.cc, where nothing else is said. Not modelled: SHARP in the
-network (CollNet), PAT, channels and threads, user buffers, other jobs on the network, and ranks that arrive late.
+Constants are those of NCCL 2.28.3 (2025), src/graph/tuning.cc, unless noted. Not modelled: SHARP in the network
+(CollNet), PAT, channels and threads, user buffers, other jobs on the network, and ranks that arrive late.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _HOP_S = {
     ("tree", "network"): {"LL": 5.0 * US, "LL128": 8.5 * US, "Simple": 14.0 * US},
 }
 _NVLS_S, _NVLS_TREE_NETWORK_S = 25 * US, 14 * US
-# the time in which a host posts one network operation, by the CPU that such nodes usually have: AMD, Intel
+# the time a host takes to post one network operation, with the CPU that such nodes usually have: AMD, Intel
 _POST_S = {"ampere": 2 * US, "ada": 2 * US, "hopper": 1 * US, "blackwell": 1 * US}
 
-# Ceilings of bus bandwidth: LL in all, the others a channel; on one node, on two, on more.
+# Ceilings of bus bandwidth: for LL in total, for the others per channel; on one node, on two, on more.
 _LL_MAX = {
     "ampere": (87.7 * GB, 22.5 * GB, 19.0 * GB),
     "hopper": (141.0 * GB, 39.0 * GB, 20.4 * GB),
@@ -60,7 +60,7 @@ _TREE_LL128_MAX = {
 _NVLS_TREE_MAX = {"hopper": (math.inf, 57.7 * GB, 45.5 * GB), "blackwell": (math.inf, 96.0 * GB, 43.1 * GB)}
 _NVLS_EFFICIENCY = {"hopper": 0.85, "blackwell": 0.74}
 _NODE_CHANNELS = 24
-# the factor on a tree's bandwidth at 64 B, 128 B, ... 512 MiB, and from there on
+# the factor on a tree's bandwidth at 64 B, 128 B, ... 512 MiB and beyond
 _TREE_FACTORS = {
     "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, *5 * (1,)),
     "LL128": (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, *3 * (1,)),
@@ -73,7 +73,7 @@ _TREE_FACTORS = {
 
 @dataclass(frozen=True)
 class Fit:
-    """How a ring on NVLink departs from NCCL's figures: its steady rate, what a loop idles, what a call adds."""
+    """How a ring on NVLink differs from NCCL's figures: its steady rate, idle steps in a loop, time added to a call."""
 
     steady_fraction: float
     idle_steps: float
@@ -83,7 +83,7 @@ class Fit:
 # The only numbers fitted by us, to rows of tests/data/collectives.csv: ampere to the 18 rows `vtrain_ar_A100_*`, hopper
 # and blackwell to the "NVLS off" figures in the notes of `h200_nvls_*` and `b200_nvls_*`. A ring of n steps keeps
 # 1 - idle_steps / (n + 1) of its steady rate, as its first send and last receive have no partner. The 20 us of ampere
-# stand in no tuner; two DGX A100 with 93 us for 8 bytes (NVIDIA/nccl issue 812, 2023) show them too.
+# are in no tuner; two DGX A100 with 93 us for 8 bytes (NVIDIA/nccl issue 812, 2023) show them too.
 FITTED = {
     "ampere": Fit(steady_fraction=0.975, idle_steps=0.5, start_s=20 * US),
     "ada": Fit(steady_fraction=1.0, idle_steps=0.0, start_s=0.0),
@@ -94,9 +94,9 @@ FITTED = {
 
 @dataclass(frozen=True)
 class Price:
-    """The seconds that an operation takes, how it was done, and the most bytes that any rank sends.
+    """The seconds that an operation takes, its algorithm and protocol, and the most bytes that any rank sends.
 
-    `delay_s` are those of the seconds in which the group's next operation may be under way too; 0 with NCCL.
+    `delay_s` is the part of the time in which the group's next operation may also be under way; 0 with NCCL.
     """
 
     time_s: float
@@ -109,15 +109,15 @@ class Price:
 def price(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, algorithm: str | None = None) -> Price:
     """The seconds, algorithm and protocol of one operation among these ranks of a cluster.
 
-    `size_bytes` counts as nccl-tests does: the full, gathered tensor for all_gather, reduce_scatter, gather and
-    scatter; all that one rank holds for all_to_all; the tensor for the rest. A barrier all-reduces one byte, whatever
-    the size. The first rank is the root; `send` goes from the first to the second.
+    `size_bytes` counts as in nccl-tests: the full, gathered tensor for all_gather, reduce_scatter, gather and scatter;
+    all that one rank holds for all_to_all; the tensor for the rest. A barrier all-reduces one byte, whatever the size.
+    The first rank is the root; `send` goes from the first to the second.
 
     Without `algorithm`, NCCL's tuner chooses; Gloo has no choice. "ring" is the textbook's: one ring in the order of
-    the ranks, every step a message on `cluster.route`, no protocol. The others force NCCL's choice.
+    the ranks, every step a message on `cluster.route`, no protocol. The other names force NCCL's choice.
 
     Raises:
-        ValueError: there is no such operation, algorithm or rank, the size is negative, or it cannot be done so here.
+        ValueError: there is no such operation, algorithm or rank, the size is negative, or the algorithm cannot do it.
     """
     _check(op, size_bytes, ranks, cluster, algorithm)
     if op == "barrier":
@@ -132,20 +132,20 @@ def price(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, al
         found = gloo.cost(op, size_bytes, ranks, cluster)
         return Price(found.time_s, found.algorithm, "tcp", found.sent_bytes, found.delay_s)
     group = _group(tuple(ranks), cluster)
-    offers = list(_routed(op, tuple(ranks), cluster, group) if op in ROUTED else _collective(op, group))
+    candidates = list(_routed(op, tuple(ranks), cluster, group) if op in ROUTED else _collective(op, group))
     if algorithm is not None:
-        offers = [offer for offer in offers if offer.algorithm == algorithm]
-    if not offers:
+        candidates = [candidate for candidate in candidates if candidate.algorithm == algorithm]
+    if not candidates:
         raise ValueError(
             f"{algorithm!r} cannot do {op} among these {len(ranks)} ranks of {cluster.name}; "
             "leave algorithm=None for NCCL's choice"
         )
-    best = min(offers, key=lambda offer: offer.time_s(size_bytes))
+    best = min(candidates, key=lambda candidate: candidate.time_s(size_bytes))
     return Price(best.time_s(size_bytes), best.algorithm, best.protocol, best.sent_fraction * size_bytes)
 
 
 def bus_factor(op: str, num_ranks: int) -> float:
-    """What nccl-tests multiplies size over time by to get the bus bandwidth of an operation.
+    """The factor by which nccl-tests multiplies size over time to get the bus bandwidth of an operation.
 
     Source: NVIDIA/nccl-tests doc/PERFORMANCE.md (2025).
     """
@@ -171,7 +171,7 @@ def _check(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, a
 
 @dataclass(frozen=True)
 class _Group:
-    """What the tuner knows of a set of ranks: where they are and what their wires carry."""
+    """What the tuner knows about a set of ranks: where they are, and the bandwidth of their links."""
 
     cluster: Cluster
     num_ranks: int
@@ -196,7 +196,7 @@ class _Group:
 
     @property
     def scale(self) -> int:
-        """0 for one node, 1 for two, 2 for more: how the tuner's ceilings are indexed."""
+        """The index into the tuner's ceilings: 0 for one node, 1 for two, 2 for more."""
         return min(self.num_nodes, 3) - 1
 
     @property
@@ -219,8 +219,8 @@ class _Group:
 
 
 @dataclass(frozen=True)
-class _Offer:
-    """One way to do an operation: seconds before the first byte, bytes per second after."""
+class _Candidate:
+    """One way to do an operation: the seconds before its first byte, and the bytes per second from then on."""
 
     algorithm: str
     protocol: str
@@ -246,7 +246,7 @@ def _group(ranks: tuple[int, ...], cluster: Cluster) -> _Group:
     node_bytes_per_s = cluster.intra.bandwidth_bytes_per_s
     network_bytes_per_s = math.inf
     if cluster.bridge_bytes_per_s is not None:
-        # on one node every rank's send crosses the bridge; with more, the ring's way in does too
+        # on one node every rank's send crosses the bridge; with more, what enters the node crosses it too
         num_flows = num_local + (num_nodes > 1)
         node_bytes_per_s = min(node_bytes_per_s, cluster.bridge_bytes_per_s / num_flows)
     if num_nodes > 1:
@@ -255,7 +255,7 @@ def _group(ranks: tuple[int, ...], cluster: Cluster) -> _Group:
 
 
 def _network_bytes_per_s(ranks: tuple[int, ...], cluster: Cluster, num_nics: int) -> float:
-    """What a node's NICs carry together; between groups of leaves, a ring also needs a share of the uplinks."""
+    """The bandwidth of a node's NICs together; between groups of leaves, a ring also needs a share of the uplinks."""
     nic_bytes_per_s = _inter(cluster).bandwidth_bytes_per_s
     groups = {cluster.node_of(rank) // (cluster.nodes_per_leaf or cluster.num_nodes) for rank in ranks}
     if len(groups) == 1:
@@ -270,7 +270,7 @@ def _inter(cluster: Cluster) -> Link:
     return cluster.inter
 
 
-def _collective(op: str, group: _Group) -> Iterator[_Offer]:
+def _collective(op: str, group: _Group) -> Iterator[_Candidate]:
     for protocol in group.protocols:
         yield _ring(op, protocol, group)
     if op not in ("all_reduce", "barrier"):
@@ -281,7 +281,7 @@ def _collective(op: str, group: _Group) -> Iterator[_Offer]:
         yield _nvls(group) if group.num_nodes == 1 else _nvls_tree(group)
 
 
-def _ring(op: str, protocol: str, group: _Group) -> _Offer:
+def _ring(op: str, protocol: str, group: _Group) -> _Candidate:
     num_ranks, num_rounds = group.num_ranks, 2 if op in ("all_reduce", "barrier") else 1
     steps = num_rounds * (num_ranks - 1)
     network_steps = num_rounds * (group.num_nodes - 1)
@@ -293,12 +293,12 @@ def _ring(op: str, protocol: str, group: _Group) -> _Offer:
         bus_bytes_per_s = min(bus_bytes_per_s * 0.92, ceiling)
     latency_s = (steps - network_steps) * _ring_hop_s(op, protocol, group)
     if network_steps:
-        # one rank a node hides nothing behind its neighbours: the tree's latency
+        # with one rank per node there is no neighbour to hide behind: the tree's latency
         latency_s += network_steps * group.network_hop_s("tree" if group.num_local == 1 else "ring", protocol)
     latency_s += _BASE_S["ring"][protocol]
     is_chain = op in ("broadcast", "reduce")
     has_plateau = protocol == "Simple" and group.num_nodes > 1 and num_rounds == 2
-    return _Offer(
+    return _Candidate(
         "nccl-ring",
         protocol,
         latency_s + group.fit.start_s,
@@ -318,7 +318,7 @@ def _ring_node_bytes_per_s(steps: int, group: _Group) -> float:
 
 
 def _ring_hop_s(op: str, protocol: str, group: _Group) -> float:
-    """The seconds of one step within a node; a chain hands on whole chunks, a ring over nodes posts every step."""
+    """The seconds of one step within a node; a chain passes on whole chunks, a ring across nodes posts every step."""
     algorithm = "tree" if op in ("broadcast", "reduce") and protocol == "Simple" else "ring"
     hop_s = _HOP_S[algorithm, group.wires][protocol]
     if group.num_nodes == 1:
@@ -326,7 +326,7 @@ def _ring_hop_s(op: str, protocol: str, group: _Group) -> float:
     return max(hop_s, _POST_S[group.cluster.gpu.architecture] * (3 if protocol == "Simple" else 1))
 
 
-def _tree(protocol: str, group: _Group) -> _Offer:
+def _tree(protocol: str, group: _Group) -> _Candidate:
     bus_bytes_per_s = min(
         0.92 * min(_tree_node_bytes_per_s(group), _tree_network_bytes_per_s(group)),
         group.num_channels * _TREE_MAX[group.generation][group.scale],
@@ -340,7 +340,7 @@ def _tree(protocol: str, group: _Group) -> _Offer:
     if group.num_nodes > 1:
         latency_s += 2 * int(math.log2(group.num_nodes)) * group.network_hop_s("tree", protocol)
     latency_s += _BASE_S["tree"][protocol] + group.fit.start_s
-    return _Offer("nccl-tree", protocol, latency_s, bus_bytes_per_s / 2, 2)
+    return _Candidate("nccl-tree", protocol, latency_s, bus_bytes_per_s / 2, 2)
 
 
 def _tree_node_bytes_per_s(group: _Group) -> float:
@@ -348,12 +348,12 @@ def _tree_node_bytes_per_s(group: _Group) -> float:
 
 
 def _tree_network_bytes_per_s(group: _Group) -> float:
-    """A tree of two nodes sends each byte once over each NIC and direction; a deeper one, twice."""
+    """The network bandwidth of a tree: with two nodes each byte crosses a NIC once per direction, with more twice."""
     return group.network_bytes_per_s * (2 if group.num_nodes == 2 else 1)
 
 
 def _tree_factor(protocol: str, size_bytes: float) -> float:
-    """The factor on a tree's bandwidth, between the tabled sizes by straight lines so that more never takes less."""
+    """The factor on a tree's bandwidth, linear between the tabled sizes so that more bytes never take less time."""
     factors = _TREE_FACTORS[protocol]
     place = min(max(math.log2(max(size_bytes, 64) / 64), 0), len(factors) - 1)
     low = min(int(place), len(factors) - 2)
@@ -361,7 +361,7 @@ def _tree_factor(protocol: str, size_bytes: float) -> float:
 
 
 def _nvls_bytes_per_s(group: _Group) -> float:
-    """The rate of a reduction in the NVLink switches of one node, by the bytes that leave each GPU.
+    """The rate of a reduction in the NVLink switches of one node, from the bytes that leave each GPU.
 
     The switch reads every rank's whole tensor, and each rank adds its share of the result: size x (n + 1) / n.
     """
@@ -369,12 +369,12 @@ def _nvls_bytes_per_s(group: _Group) -> float:
     return group.node_bytes_per_s * efficiency * group.num_local / (group.num_local + 1)
 
 
-def _nvls(group: _Group) -> _Offer:
+def _nvls(group: _Group) -> _Candidate:
     sent_fraction = (group.num_local + 1) / group.num_local
-    return _Offer("nvls", "Simple", _NVLS_S + group.fit.start_s, _nvls_bytes_per_s(group), sent_fraction)
+    return _Candidate("nvls", "Simple", _NVLS_S + group.fit.start_s, _nvls_bytes_per_s(group), sent_fraction)
 
 
-def _nvls_tree(group: _Group) -> _Offer:
+def _nvls_tree(group: _Group) -> _Candidate:
     bus_bytes_per_s = min(
         _tree_network_bytes_per_s(group), group.num_local * _NVLS_TREE_MAX[group.generation][group.scale]
     )
@@ -382,11 +382,11 @@ def _nvls_tree(group: _Group) -> _Offer:
     network_hop_s = _NVLS_TREE_NETWORK_S + group.network_hop_s("tree", "Simple") - _HOP_S["tree", "network"]["Simple"]
     latency_s = _NVLS_S + 2 * int(math.log2(group.num_nodes)) * network_hop_s
     sent_fraction = (group.num_local + 1 + min(group.num_nodes - 1, 2)) / group.num_local
-    return _Offer("nvls-tree", "Simple", latency_s + group.fit.start_s, bytes_per_s, sent_fraction)
+    return _Candidate("nvls-tree", "Simple", latency_s + group.fit.start_s, bytes_per_s, sent_fraction)
 
 
-def _routed(op: str, ranks: tuple[int, ...], cluster: Cluster, group: _Group) -> Iterator[_Offer]:
-    """Point-to-point messages all at once: the busiest hop decides."""
+def _routed(op: str, ranks: tuple[int, ...], cluster: Cluster, group: _Group) -> Iterator[_Candidate]:
+    """Point-to-point messages, all at once; the busiest hop limits them."""
     share = 1.0 if op == "send" else 1 / len(ranks)
     sent_fraction = share if op in ("send", "gather") else 1 - share
     busiest_s_per_byte = share * _busiest_s_per_byte(op, ranks, cluster)
@@ -394,12 +394,12 @@ def _routed(op: str, ranks: tuple[int, ...], cluster: Cluster, group: _Group) ->
         hop_s = group.network_hop_s("tree", protocol) if group.num_nodes > 1 else _HOP_S["ring", group.wires][protocol]
         slowdown = 2 if protocol == "LL" else 1
         latency_s = _BASE_S["ring"][protocol] + hop_s + group.fit.start_s
-        yield _Offer("p2p", protocol, latency_s, 1 / (busiest_s_per_byte * slowdown), sent_fraction)
+        yield _Candidate("p2p", protocol, latency_s, 1 / (busiest_s_per_byte * slowdown), sent_fraction)
 
 
 @lru_cache(maxsize=1024)
 def _busiest_s_per_byte(pattern: str, ranks: tuple[int, ...], cluster: Cluster) -> float:
-    """Seconds for each byte that every pair of a pattern sends, on the hop that is slowest to carry its load."""
+    """Seconds per byte that every pair of a pattern sends, on the hop that takes longest to carry its load."""
     loads = Counter(hop for src, dst in _pairs(pattern, ranks) for hop in cluster.route(src, dst).hops)
     return max(load / cluster.capacity_bytes_per_s(hop) for hop, load in loads.items())
 

@@ -1,4 +1,4 @@
-"""Events on ranks and streams, in seconds: pure data that any drawer or check can read."""
+"""Events on ranks and streams, in seconds: pure data that any drawing or check can read."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Timeline:
     """The events of one run, in order of rank, stream and time.
 
     A rank **works** while an event of any kind but communication and wait is under way and it does not wait, as it may
-    inside a span of its own. What is under way twice at a time counts once, everywhere.
+    inside a span. Time in which several events overlap counts once, everywhere.
     """
 
     events: list[Event] = field(default_factory=list[Event])
 
     @property
     def num_ranks(self) -> int:
-        """One more than the highest rank that has an event; 0 when there is none."""
+        """One more than the highest rank that has an event; 0 if there are no events."""
         return max((event.rank for event in self.events), default=-1) + 1
 
     @property
@@ -39,11 +39,11 @@ class Timeline:
         return sorted((event for event in self.events if event.rank == rank), key=lambda e: (e.start_s, e.end_s))
 
     def time_s(self, rank: int, kind: str) -> float:
-        """Seconds in which `rank` had an event of this kind under way."""
+        """Seconds during which `rank` had an event of this kind under way."""
         return length_s(under_way(event for event in self.events if event.rank == rank and event.kind == kind))
 
     def share(self, kind: str) -> float:
-        """Fraction of all ranks' recorded time in which an event of this kind is under way; 0 of nothing."""
+        """Fraction of all ranks' recorded time in which an event of this kind is under way; 0 without events."""
         of_ranks = self._by_rank().values()
         total_s = sum(length_s(under_way(events)) for events in of_ranks)
         kind_s = sum(length_s(under_way(e for e in events if e.kind == kind)) for events in of_ranks)
@@ -52,14 +52,14 @@ class Timeline:
     def bytes_sent(self, rank: int) -> float:
         """Bytes that `rank` put on the wire.
 
-        In an emulated run all of them; of a broadcast or a reduction to one rank, which send less on some ranks, what
-        the busiest rank sends. In a real one those of its sends alone: what a collective sends is decided
-        inside the backend, which does not report it.
+        In an emulated run these are all bytes; a broadcast or a reduction to one rank, which send less on some ranks,
+        counts as what the busiest rank sends. In a real run they are those of its sends alone: what a collective sends
+        is decided inside the backend, which does not report it.
         """
         return sum(e.sent_bytes for e in self.events if e.rank == rank and e.kind == COMMUNICATION)
 
     def exposed_communication_s(self, rank: int | None = None) -> float:
-        """Seconds in which communication of `rank` is under way and it does not work; without `rank`, the ranks' mean.
+        """Seconds in which `rank` communicates and does not work; without `rank`, the mean over the ranks.
 
         Source: the term as in Rajbhandari et al., ZeRO-Infinity, SC 2021: communication not overlapped with compute.
         """
@@ -67,16 +67,16 @@ class Timeline:
         return sum(exposed_s for _, exposed_s in times_s) / len(times_s) if times_s else 0.0
 
     def overlap_fraction(self, rank: int | None = None) -> float:
-        """Fraction of the time of communication, of `rank` or of all, in which the rank works; 0 without communication.
+        """Fraction of communication time, of `rank` or of all, in which the rank works; 0 without communication.
 
-        An asynchronous call of a real run counts until its `wait` returns, though it may have been through earlier.
+        An asynchronous call of a real run counts until its `wait` returns, though it may have finished earlier.
         """
         times_s = self._communication_s(rank)
         total_s, exposed_s = sum(total for total, _ in times_s), sum(exposed for _, exposed in times_s)
         return max(0.0, 1 - exposed_s / total_s) if total_s else 0.0
 
     def bubble_fraction(self, rank: int | None = None) -> float:
-        """Fraction of the run, for `rank` or all of `range(num_ranks)`, without work; 0 of an empty run.
+        """Fraction of the run without work, for `rank` or all of `range(num_ranks)`; 0 for an empty run.
 
         The run lasts from the start of its first event to the end of its last. For a pipeline of p equal stages and m
         pieces with free communication this is (p - 1) / (m + p - 1). Source: Huang et al., GPipe, NeurIPS 2019.
@@ -90,14 +90,14 @@ class Timeline:
         """The chain of events that decides the end, earliest first: each ended when the next could start.
 
         The last is the one that ends last. Before work comes what its rank did until then; before communication, what
-        the member did that came last, or the communication before it on the same way. A wait does not appear: what it
-        waited for does, as long as that is known. In an emulated run there is no gap; in a real one a gap is what
-        nobody recorded, and neighbours may overlap, as ranks see a collective end at different times.
+        its last member to arrive did, or the previous communication on the same channel. A wait does not appear: what
+        it waited for does, if that is known. In an emulated run there is no gap; in a real one a gap is time that was
+        not recorded, and neighbours may overlap, as ranks see a collective end at different times.
         """
         return critical_path(self.events)
 
     def to_json(self) -> str:
-        """The events as a JSON list, one object an event."""
+        """The events as a JSON list, one object per event."""
         return json.dumps([asdict(event) for event in self.events])
 
     @staticmethod
@@ -106,7 +106,7 @@ class Timeline:
         return Timeline.of_events(Event(**fields | {"peers": tuple(fields["peers"])}) for fields in json.loads(text))
 
     def to_chrome_trace(self) -> str:
-        """The events as JSON for ui.perfetto.dev or chrome://tracing: write it to a file and open that there."""
+        """The events as JSON for ui.perfetto.dev or chrome://tracing: write it to a file and open the file there."""
         return chrome_trace(self.events)
 
     @staticmethod
@@ -126,7 +126,7 @@ class Timeline:
         return [of_ranks.get(one, []) for one in (range(self.num_ranks) if rank is None else [rank])]
 
     def _communication_s(self, rank: int | None) -> list[tuple[float, float]]:
-        """Seconds of communication, and of these the exposed ones: of `rank`, or of each."""
+        """Seconds of communication and of exposed communication, of `rank` or of each rank."""
         return [
             (length_s(under_way(e for e in events if e.kind == COMMUNICATION)), length_s(exposed(events)))
             for events in self._of_ranks(rank)

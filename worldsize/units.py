@@ -43,7 +43,7 @@ def format_time_s(time_s: float) -> str:
 
 
 def format_count(count: float) -> str:
-    """Text such as `175B` for a count of parameters or tokens, `3.15e23` where no letter is usual."""
+    """Text such as `175B` for a count of parameters or tokens, `3.15e23` where no letter is customary."""
     if abs(_rounded(count, 3)) >= 10**15:
         return f"{count:.2e}".replace("e+", "e")
     factor, letter = scale(count, _COUNTS)
@@ -79,7 +79,7 @@ def significant(value: float, digits: int = 3) -> str:
 def format_as(name: str, value: float) -> str:
     """Text of a number in the unit that its name ends in: `64 kB` for `size_bytes`, `3.2 ms` for `time_s`.
 
-    Known are `_bytes`, `_s`, `_flops`, the first and the last of these `_per_s`, and `_fraction`.
+    Known endings are `_bytes`, `_s`, `_flops`, `_bytes_per_s`, `_flops_per_s` and `_fraction`.
     """
     if not math.isfinite(value):
         return f"{value:g}"
@@ -103,7 +103,7 @@ def format_as(name: str, value: float) -> str:
 
 
 def _brief(text: str) -> str:
-    """The text without zeros at the end of its number: `64.0 kB` as `64 kB`."""
+    """The text without trailing zeros in its number: `64.0 kB` as `64 kB`."""
     return re.sub(r"\.0+(?!\d)|(\.\d*[1-9])0+(?!\d)", r"\1", text)
 
 
@@ -112,5 +112,5 @@ def _rounded(value: float, digits: int) -> float:
 
 
 def _decimals(value: float, digits: int) -> int:
-    """How many decimals show this many significant digits; negative for a large number."""
+    """The number of decimals that shows this many significant digits; negative for a large number."""
     return digits - 1 - math.floor(math.log10(abs(value)))

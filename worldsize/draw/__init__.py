@@ -1,4 +1,4 @@
-"""Pictures: who was busy when and who sends what to whom, what fills memory, how speed grows, what messages cost."""
+"""Pictures: which rank is busy when, who sends what to whom, what fills memory, how speed grows, what messages cost."""
 
 from worldsize.draw._cost import cost, crossovers
 from worldsize.draw._curves import curves

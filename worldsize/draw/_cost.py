@@ -1,4 +1,4 @@
-"""What a message costs: time against size for several algorithms, and from which size on which of them is fastest."""
+"""What a message costs: time against size for several algorithms, and which of them is fastest from which size on."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _STYLES = [
 ]
 _SIZES_BYTES = (units.KB, units.GB)
 _NUM_POINTS = 120
-_EQUAL = 1 + 1e-9  # the same formula written in two ways differs by less
-_HALVINGS = 40  # of the stretch between two points, until a crossover is exact to all digits shown
+_EQUAL = 1 + 1e-9  # two ways of writing the same formula differ by less
+_HALVINGS = 40  # of the interval between two points; a crossover is then exact to every digit shown
 
 
 def cost(
@@ -37,10 +37,10 @@ def cost(
     measured: Mapping[str, Mapping[float, float | Sequence[float]]] | None = None,
     title: str = "Time against message size",
 ) -> Picture:
-    """A line for each algorithm, both axes in powers of ten; marked where another one becomes the fastest.
+    """One line per algorithm on logarithmic axes, with a mark wherever another one becomes the fastest.
 
-    An algorithm is a function from bytes to seconds, or `{size_bytes: time_s}`. `sizes_bytes` is the range to draw:
-    without it that of the series, or 1 kB to 1 GB. `measured` adds points: `{label: {size_bytes: time_s or [time_s]}}`,
+    An algorithm is a function from bytes to seconds, or `{size_bytes: time_s}`. `sizes_bytes` is the range to draw; by
+    default that of the series, or 1 kB to 1 GB. `measured` adds points: `{label: {size_bytes: time_s or [time_s]}}`,
     in the style of the algorithm of that name.
 
     Raises:
@@ -110,7 +110,7 @@ def _range(algorithms: Mapping[str, Cost], sizes_bytes: tuple[float, float] | No
 
 
 def _shared(algorithms: Mapping[str, Cost], low: float, high: float) -> tuple[float, float]:
-    """The part of a range of sizes in which no series has ended or not begun."""
+    """The part of a range of sizes that every series covers."""
     series = [algorithm for algorithm in algorithms.values() if isinstance(algorithm, Mapping)]
     return max([low, *map(min, series)]), min([high, *map(max, series)])
 
@@ -145,7 +145,7 @@ def _between(series: Mapping[float, float]) -> Callable[[float], float]:
 
 
 def _fastest(costs: Mapping[str, Callable[[float], float]], size_bytes: float) -> str:
-    """The name of the fastest algorithm, the first one of equals; empty where none has a time."""
+    """The name of the fastest algorithm, the first of those that tie; empty where none has a time."""
     times_s = {label: time_s(size_bytes) for label, time_s in costs.items()}
     known = {label: time_s for label, time_s in times_s.items() if not math.isnan(time_s)}
     least_s = min(known.values(), default=0)
@@ -159,7 +159,7 @@ def _spaced(low: float, high: float) -> list[float]:
 
 
 def _sizes(algorithm: Cost, low: float, high: float) -> list[float]:
-    """Where a line is drawn: at close intervals, and at a series' own points."""
+    """The sizes at which a line is drawn: closely spaced ones, and a series' own points."""
     own = [size for size in algorithm if low <= size <= high] if isinstance(algorithm, Mapping) else []
     return sorted({*_spaced(low, high), *own})
 

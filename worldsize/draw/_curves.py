@@ -1,4 +1,4 @@
-"""Numbers by step: a line each."""
+"""Curves: numbers by step, one line per label."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def curves(
         raise ValueError(f"No curve is called {difference_from!r}: choose one of {', '.join(series)}.")
     picture = Picture(9, 5.0 if difference_from else 3.4)
     panels = picture.subplots(2 if difference_from else 1, sharex=True, squeeze=False)[:, 0]
-    # curves that should agree go from thick to thin, so that each can be seen under the next
+    # curves that should agree are drawn from thick to thin, so that each can be seen under the next
     widths = [max(1.6, 6.5 - 2.2 * index) if difference_from else 2.0 for index in range(len(series))]
     for (label, values), style, width in zip(series.items(), cycle(line_styles()), widths, strict=False):
         panels[0].plot(range(1, len(values) + 1), values, label=label, linewidth=width, **style)

@@ -1,4 +1,4 @@
-"""How good the guesses were: predictions against results, as factors."""
+"""How close the predictions were: each over its result, as a factor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_LISTED = 12  # rows that the alt text lists one by one
 
 
 class Entry(Protocol):
-    """One quantity with what was predicted of it and what came out; None where nothing is known yet."""
+    """One quantity: its prediction and its result, None where nothing is known yet."""
 
     prediction: float | None
     result: float | None
@@ -45,7 +45,7 @@ class _Row:
 
     @property
     def factor(self) -> float:
-        """How far off the prediction is, 1 at the least."""
+        """How far off the prediction is, at least 1."""
         return 1.0 if self.ratio is None else max(self.ratio, 1 / self.ratio)
 
     @property
@@ -70,10 +70,10 @@ class _Row:
 
 
 def ledger(table: Entries, title: str = "Your predictions") -> Picture:
-    """A row for each question in order: prediction over result, on a scale of factors, and how far off in the median.
+    """One row per question, in order: prediction over result on a scale of factors, and the median factor.
 
-    `table` is what `ledger.show()` gives. A row without such a ratio says why: nothing predicted, no result yet, or a
-    value that is zero or not a number, or values of opposite signs.
+    `table` is what `ledger.show()` gives. A row without a ratio says why: no prediction, no result yet, a value that is
+    zero or not a number, or values of opposite signs.
 
     Raises:
         ValueError: the ledger is empty.
@@ -83,7 +83,7 @@ def ledger(table: Entries, title: str = "Your predictions") -> Picture:
     rows = [_Row(name, entry, _ratio(entry)) for name, entry in table.entries.items()]
     names = [fill(row.name, 36) for row in rows]
     num_lines = sum(1 + text.count("\n") for text in names)
-    gap_in = 0.14 if len(rows) <= 15 else 0.04  # a whole course stays near one screen
+    gap_in = 0.14 if len(rows) <= 15 else 0.04  # a whole course should still nearly fit on one screen
     picture = Picture(9, 1.4 + gap_in * len(rows) + 0.17 * num_lines)
     axes = picture.subplots()
     furthest = min(_FURTHEST, max(10.0, *(row.factor for row in rows)))
@@ -131,7 +131,7 @@ def _draw_row(axes: Axes, place: int, row: _Row, furthest: float) -> None:
     marker = "o" if row.is_near else "<" if row.ratio < 1 else ">"
     colour = GREEN if row.is_near else VERMILLION
     axes.plot(at, place, color=colour, marker=marker, markersize=9, markeredgecolor="white")
-    # the words stand on the side with more room
+    # the text goes on the side with more room
     offset, side = ((9, 0), "left") if row.ratio < 1 else ((-9, 0), "right")
     style = {"ha": side, "va": "center", "color": INK, "bbox": white_box(0.8, alpha=0.8)}
     label_point(axes, row.text, (at, place), offset, fontsize=8.5, **style)

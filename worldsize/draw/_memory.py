@@ -1,4 +1,4 @@
-"""What fills memory: a stacked bar each."""
+"""What fills memory: one stacked bar per label."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def memory(
     if bars.largest <= 0:
         raise ValueError("There is no memory to draw: give {label: {part: bytes}} with a size above 0.")
     factor, unit = units.byte_scale(bars.largest)
-    row_in = max(0.2, min(0.48, 5 / len(parts)))  # many bars get thinner, and stay on one screen
+    row_in = max(0.2, min(0.48, 5 / len(parts)))  # many bars are thinner, to stay on one screen
     picture = Picture(9, 1.5 + row_in * len(parts))
     axes = picture.subplots()
     _draw_bars(axes, bars, factor)

@@ -1,4 +1,4 @@
-"""What fills memory as time goes by: stacked areas, the peak marked."""
+"""What fills memory over time: stacked areas, with the peak marked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Levels = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class _Stack:
-    """The bytes of every part at each moment at which one of them changes."""
+    """The bytes of every part at each moment when one of them changes."""
 
     times_s: list[float]
     sizes: dict[str, list[float]]
@@ -30,13 +30,13 @@ class _Stack:
 
     @property
     def peak(self) -> int:
-        """Where the total is largest for the first time."""
+        """The index at which the total first reaches its maximum."""
         return max(range(len(self.times_s)), key=self.totals.__getitem__)
 
 
 @dataclass(frozen=True)
 class _Memory:
-    """All stacks on one axis of time, and how many bytes fit."""
+    """All stacks on one time axis, and how many bytes fit."""
 
     stacks: dict[str, _Stack]
     capacity_bytes: float | None
@@ -62,11 +62,11 @@ def memory_over_time(
     title: str = "Memory over time",
     capacity_label: str = "capacity",
 ) -> Picture:
-    """Stacked areas for each label (a rank, a stage): bytes live by part over time, the peak marked, and what fits.
+    """Stacked areas for each label (a rank, a stage): live bytes by part over time, with the peak and the capacity.
 
-    Each part is a list of `(time_s, size_bytes)`: so many bytes are live from then on, before it none, until the next
-    entry or the end of the picture. A single entry is a part that stays. `live_bytes` makes such a list of what is
-    allocated and freed.
+    Each part is a list of `(time_s, size_bytes)`: that many bytes are live from that time until the next entry or the
+    end of the picture, and none before the first. A single entry is a part that stays. `live_bytes` makes such a list
+    from what is allocated and freed.
 
     Raises:
         ValueError: no label, a label without an entry, or no bytes at all.
@@ -82,9 +82,9 @@ def memory_over_time(
 
 
 def live_bytes(changes: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Bytes live from each time on, of `(time_s, change_bytes)`: above 0 what is allocated, below 0 what is freed.
+    """Live bytes from each time on, from `(time_s, change_bytes)`: positive when allocated, negative when freed.
 
-    What is allocated and freed at one time counts as one change.
+    What is allocated and freed at the same time counts as one change.
     """
     at_once: dict[float, float] = {}
     for time_s, change_bytes in sorted(changes):

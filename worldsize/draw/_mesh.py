@@ -1,4 +1,4 @@
-"""Which rank holds what: a mesh of ranks, its groups along one axis, and the nodes that they live on."""
+"""Which rank holds what: a mesh of ranks, its groups along one axis, and the nodes that hold them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from worldsize.draw.picture import Picture, finish
 
 _WIDTH_IN = 9.0
 _MARGIN_IN = 0.9  # on the left, for the names of axes
-_MOST_TOLD = 8
+_MOST_LISTED = 8  # groups, or ranks with contents, that the alt text lists one by one
 _SMALLEST = 4.5  # points; a rank's number smaller than this is left out
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where columns and rows start, in cells, and how large a cell is."""
+    """The start of each column and row, in cells, and the size of a cell."""
 
     x: list[float]
     y: list[float]
@@ -42,12 +42,12 @@ def mesh(
     contents: Mapping[int, str] | None = None,
     title: str = "",
 ) -> Picture:
-    """A cell for each rank of a device mesh, the groups along one axis in colours and hatches, nodes framed.
+    """One cell per rank of a device mesh, with the groups along one axis in colours and hatches, and nodes framed.
 
-    `axes` names the axes with their sizes, outermost first, as in `{"dp": 2, "pp": 2, "tp": 4}`; ranks count along the
-    last one first, as torch's `init_device_mesh` does. A DeviceMesh shows its own ranks. `groups` is the axis whose
-    groups are coloured, else the last; rank r lives on node r // `ranks_per_node`; `contents` is text for ranks. More
-    than 36 groups share their looks.
+    `axes` gives the size of each axis by name, outermost first, as in `{"dp": 2, "pp": 2, "tp": 4}`; ranks count along
+    the last one first, as in torch's `init_device_mesh`. A DeviceMesh shows its own ranks. `groups` is the axis whose
+    groups are coloured, by default the last; rank r is on node r // `ranks_per_node`; `contents` is text by rank. More
+    than 36 groups share colours and hatches.
 
     Raises:
         ValueError: there is no rank, or more than 1024, or no axis of that name.
@@ -75,13 +75,13 @@ def mesh(
     )
     if contents:
         held = [f"rank {rank} holds {text}" for rank, text in contents.items()]
-        more = [f"and {len(held) - _MOST_TOLD} more"] if len(held) > _MOST_TOLD else []
-        picture.alt += f" {'; '.join([*held[:_MOST_TOLD], *more])}."
+        more = [f"and {len(held) - _MOST_LISTED} more"] if len(held) > _MOST_LISTED else []
+        picture.alt += f" {'; '.join([*held[:_MOST_LISTED], *more])}."
     return picture
 
 
 def _layout(shape: Mesh, contents: Mapping[int, str], has_nodes: bool) -> tuple[_Layout, dict[int, str]]:
-    """Cells as large as they need to be and the width allows, and what stands in them, in lines."""
+    """Cells as large as their text needs and the width allows, and the text in them, broken into lines."""
     x, y = shape.edges(0), shape.edges(1)
     width_in = min(2.2 if contents else 1.15, (_WIDTH_IN - 1.1) / (x[-1] + 1.05))
     texts = {rank: fill(text, max(4, round(14 * width_in))) for rank, text in contents.items()}
@@ -103,7 +103,7 @@ def _draw_cells(
 
 
 def _draw_cell(axes: Axes, x: float, y: float, group: int) -> None:
-    # with colour and hatch taken in different strides, 36 groups look different
+    # colours and hatches repeat after different numbers of groups, so 36 groups look different
     colour = PART_STYLES[group % len(PART_STYLES)][0]
     hatch = PART_STYLES[(group + group // len(PART_STYLES)) % len(PART_STYLES)][1]
     tint = tuple(0.45 + 0.55 * part for part in to_rgb(colour))
@@ -119,7 +119,7 @@ def _write_cell(axes: Axes, x: float, y: float, rank: int, size: float, text: st
 
 
 def _draw_nodes(axes: Axes, shape: Mesh, nodes: Mapping[int, Sequence[int]], layout: _Layout) -> None:
-    """A frame round each node's cells, or one for each part where they lie apart."""
+    """Draw a frame around each node's cells, or around each part where they are not adjacent."""
     places = shape.places
     style = {"fontsize": 7.5, "color": INK, "ha": "left", "va": "center", "bbox": white_box(0.8), "zorder": 4}
     for node, ranks in nodes.items():
@@ -142,7 +142,7 @@ def _draw_nodes(axes: Axes, shape: Mesh, nodes: Mapping[int, Sequence[int]], lay
 
 
 def _name_places(panel: Axes, shape: Mesh, layout: _Layout) -> None:
-    """Names along the top for the axes that run across, on the left for those that run down, the inner one nearer."""
+    """Name the axes that run across along the top and those that run down on the left, inner ones nearer."""
     if len(shape.sizes) == 1:
         panel.text(-0.1, 0.5, next(iter(shape.sizes)), ha="right", va="center", fontsize=9, color=INK)
         return
@@ -167,7 +167,7 @@ def _count(groups: Sequence[Sequence[int]], axis: str) -> str:
 
 
 def _crossing(groups: Sequence[Sequence[int]], ranks_per_node: int, num_nodes: int) -> str:
-    """Whether the groups stay on their nodes; empty where there is only one node."""
+    """Whether the groups stay within nodes; empty if there is only one node."""
     if num_nodes < 2 or len(groups[0]) == 1:
         return ""
     widths = {len({rank // ranks_per_node for rank in ranks}) for ranks in groups}
@@ -183,8 +183,8 @@ def _describe(shape: Mesh, nodes: Mapping[int, Sequence[int]], ranks_per_node: i
 
 
 def _listed(groups: Sequence[Sequence[int]]) -> str:
-    shown = "; ".join(_ranks(ranks) for ranks in groups[:_MOST_TOLD])
-    return shown + (f"; and {len(groups) - _MOST_TOLD} more" if len(groups) > _MOST_TOLD else "")
+    shown = "; ".join(_ranks(ranks) for ranks in groups[:_MOST_LISTED])
+    return shown + (f"; and {len(groups) - _MOST_LISTED} more" if len(groups) > _MOST_LISTED else "")
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""Who sends what to whom: the steps of a run side by side, and as an animation where a page may run scripts."""
+"""Who sends what to whom: the steps of a run side by side, or animated where a page may run scripts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from worldsize.draw.message_steps import Round, rounds
 from worldsize.draw.picture import Picture
 from worldsize.timeline import Timeline
 
-_MOST_LISTED = 3  # or runs of equal ones
+_MOST_LISTED = 3  # steps, or runs of equal ones
 
 
 class Messages(Picture):
-    """The still picture of a run's messages, which a page that may run scripts turns into an animation."""
+    """A still picture of a run's messages, which becomes an animation on a page that may run scripts."""
 
     def __init__(self, ranks: Sequence[int], steps: Sequence[Round], total: int, title: str, alt: str) -> None:
         panels = StepPanels(ranks, steps)
@@ -30,14 +30,14 @@ class Messages(Picture):
 
 
 def messages(run: Timeline, title: str = "", num_steps: int = 64) -> Messages:
-    """Who sends what to whom in each step: the ranks on a circle, an arrow a message, as the run recorded them.
+    """Who sends what to whom in each step, as the run recorded it: ranks on a circle, one arrow per message.
 
-    In a notebook and in its HTML it is an animation with play, pause, single steps and a slider, needs no kernel and
-    loads nothing; elsewhere, the first steps side by side. `rounds` says how messages fall into steps. A collective
-    whose messages are not recorded is a spoke from each of its ranks. At most `num_steps` steps are shown.
+    In a notebook and in its HTML it is an animation with play, pause, single steps and a slider, which needs no kernel
+    and loads nothing; elsewhere, the first steps side by side. `rounds` describes how messages are grouped into steps.
+    A collective whose messages are not recorded is a spoke from each of its ranks. At most `num_steps` steps are shown.
 
     Raises:
-        ValueError: The run has no communication with known peers.
+        ValueError: the run has no communication with known peers.
     """
     steps = rounds(run.events)
     if not steps:

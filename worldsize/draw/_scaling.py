@@ -1,4 +1,4 @@
-"""How speed grows with ranks, and how much of it each rank still earns."""
+"""How speed grows with the number of ranks: speed-up and efficiency."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from worldsize.draw.picture import Picture, finish
 
 StepTimes = Mapping[int, Sequence[float]]
 _STYLES = [(VERMILLION, "o"), (GREEN, "s"), (BLUE, "^"), (ORANGE, "D"), (BLACK, "v")]
-_MANY_RANKS = 16  # above this, doublings are equally far apart
+_MANY_RANKS = 16  # above this, the axis is logarithmic
 
 
 @dataclass(frozen=True)
 class _Speedups:
-    """Speed-up over one rank by number of ranks, from the median, and how far its quantiles lie below and above."""
+    """Speed-up over one rank by number of ranks: of the median step, and how far the quantiles lie below and above."""
 
     median: dict[int, float]
     spread: tuple[list[float], list[float]]
@@ -30,10 +30,10 @@ class _Speedups:
 
 
 def scaling(step_times_s: StepTimes | Mapping[str, StepTimes], title: str = "Speed-up, measured") -> Picture:
-    """Speed-up over one rank with its spread, the ideal line and Amdahl's fit; dashed, on the right axis, efficiency.
+    """Speed-up over one rank with its spread, the ideal line and Amdahl's fit; efficiency, dashed, on the right axis.
 
     `step_times_s` maps a number of ranks to the seconds of several steps on the same global batch. Several such series
-    go by what they are: `{"measured": {1: [...], ...}, "emulated": ..., "predicted": ...}`; the fit is to the first.
+    are given by name: `{"measured": {1: [...], ...}, "emulated": ..., "predicted": ...}`; the fit is to the first.
     """
     series = {label: _speedups(times_s) for label, times_s in _by_label(step_times_s).items()}
     ranks = sorted({n for speedups in series.values() for n in speedups.median})

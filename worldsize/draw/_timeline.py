@@ -1,4 +1,4 @@
-"""Who was busy when: a row for each rank, a lane in it for each stream; one run, or several on one axis of time."""
+"""Which rank was busy when: a row per rank with a lane per stream; one run, or several on one time axis."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from worldsize.timeline import Timeline
 
 _WIDTH, _RIGHT = 9.0, 0.15  # inches, as all sizes here
 _TITLE, _SUBTITLE, _AXIS, _BETWEEN, _FOOT = 0.34, 0.2, 0.52, 0.1, 0.18
-_LANE_PX, _MORE_LANE_PX = 30, 20  # a row's height, and what each lane more adds
-_ROWS_PX, _PANELS_PX = 500, 380  # the most that all rows get, in one panel or in several
+_LANE_PX, _MORE_LANE_PX = 30, 20  # a row's height, and what each further lane adds
+_ROWS_PX, _PANELS_PX = 500, 380  # the most height for all rows, in one panel and in several
 _SAME = 0.0005  # a relative difference too small to count
 _LONG_ARROW = 0.15  # of the axis: has room for a number
 
@@ -35,16 +35,16 @@ class _Part(NamedTuple):
 def timeline(
     run: Timeline, title: str = "", streams: Collection[str] | None = None, *, shows_shares: bool = True
 ) -> Picture:
-    """What each rank did when: a row a rank, a lane a stream; bubbles hatched, exposed communication underlined.
+    """What each rank did when: a row per rank, a lane per stream; bubbles hatched, exposed communication underlined.
 
-    A *bubble* is time in which a rank does not work; in it, communication is *exposed* (see `Timeline`), and the rest
-    is idle. Shares are means over the ranks that have an event; where two streams overlap, each moment counts once.
-    `streams` picks what is drawn. Without it, a real run's spans alone where the rest is the recorded calls, which
-    they cover; else everything. Waiting has no lane of its own beside work. `shows_shares=False` leaves the shares for
-    the reader to find.
+    A *bubble* is time in which a rank does not work; communication in it is *exposed* (see `Timeline`), and the rest is
+    idle. Shares are means over the ranks that have an event; where two streams overlap, each moment counts once.
+    `streams` selects what is drawn. By default that is everything, except that a real run shows only its spans if all
+    else is recorded calls inside them. Waiting has no lane of its own beside work. `shows_shares=False` leaves the
+    shares for the reader to find.
 
     Raises:
-        ValueError: There is nothing to draw.
+        ValueError: there is nothing to draw.
     """
     busy = TimelineContent(run, streams)
     about = f"Timeline ({title})" if title else "Timeline"
@@ -61,13 +61,13 @@ def timeline(
 
 
 def timelines(runs: Mapping[str, Timeline], title: str = "", streams: Collection[str] | None = None) -> Picture:
-    """Several runs, one below the other on one axis of time, each described by how it differs from the first.
+    """Several runs, one below the other on one time axis, each described by how it differs from the first.
 
-    Each begins at 0, with its first event. A dashed line is where the first run ends; an arrow from it shows how much
-    earlier or later another does.
+    Each begins at 0, with its first event. A dashed line marks where the first run ends; an arrow from it shows how
+    much earlier or later another one ends.
 
     Raises:
-        ValueError: There are fewer than two runs, or there is nothing to draw in one.
+        ValueError: there are fewer than two runs, or there is nothing to draw in one.
     """
     if len(runs) < 2:
         raise ValueError(
@@ -88,16 +88,16 @@ def timelines(runs: Mapping[str, Timeline], title: str = "", streams: Collection
 
 
 class _Layout:
-    """Where the parts of a picture are, in inches: one below the other, on one axis of time."""
+    """Where the parts of a picture are, in inches: one below the other, on one time axis."""
 
     def __init__(self, parts: Sequence[_Part], title: str, shows_shares: bool) -> None:
         runs = [part.busy for part in parts]
         num_rows = sum(len(busy.of_rank) for busy in runs)
         most_px = (_PANELS_PX if len(parts) > 1 else _ROWS_PX) // num_rows
         wanted_px = _LANE_PX + _MORE_LANE_PX * (max(len(busy.lanes) for busy in runs) - 1)
-        self.row = max(2, min(wanted_px, most_px)) / SCREEN_DPI
-        self.aside = max(lane_names_in(busy, self.row) for busy in runs)
-        self.left = self.aside + max(rank_names_in(busy) for busy in runs)
+        self.row_in = max(2, min(wanted_px, most_px)) / SCREEN_DPI
+        self.names_in = max(lane_names_in(busy, self.row_in) for busy in runs)
+        self.left = self.names_in + max(rank_names_in(busy) for busy in runs)
         self.width = _WIDTH - self.left - _RIGHT
         self.length_s = max(busy.length_s for busy in runs)
         self.legend = TimelineLegend(runs, self.left, self.width, shows_shares)
@@ -112,11 +112,11 @@ class _Layout:
 
     def panel(self, part: _Part) -> float:
         """The height of a part's rows, and of the arrow below them."""
-        return self.row * len(part.busy.of_rank) + self.foot
+        return self.row_in * len(part.busy.of_rank) + self.foot
 
 
 def _draw(parts: Sequence[_Part], title: str = "", shows_shares: bool = True) -> tuple[Picture, list[Panel]]:
-    """A picture of these parts, one below the other, on one axis of time."""
+    """A picture of these parts, one below the other, on one time axis."""
     layout = _Layout(parts, title, shows_shares)
     factor, unit = units.time_scale(layout.length_s)
     picture = Picture(_WIDTH, layout.total, layout=None)
@@ -141,10 +141,10 @@ def _add_panel(picture: Picture, layout: _Layout, part: _Part, bottom: float, fa
     total, height = layout.total, layout.panel(part)
     axes = picture.add_axes((layout.left / _WIDTH, bottom / total, layout.width / _WIDTH, height / total))
     axes.set(xlim=(0, layout.length_s / factor or 1))
-    inch = layout.width / layout.length_s if layout.length_s else 0
-    panel = Panel(axes, part.busy, factor, layout.row, inch, layout.aside)
+    inches_per_s = layout.width / layout.length_s if layout.length_s else 0
+    panel = Panel(axes, part.busy, factor, layout.row_in, inches_per_s, layout.names_in)
     panel.draw()
-    axes.set_ylim(len(part.busy.of_rank) + layout.foot / layout.row, 0)
+    axes.set_ylim(len(part.busy.of_rank) + layout.foot / layout.row_in, 0)
     _head(axes, part)
     return panel
 
@@ -167,12 +167,12 @@ def _longer(first: TimelineContent, other: TimelineContent) -> str:
 
 
 def _is_far(ratio: float) -> bool:
-    """True where a percentage would no longer be read."""
+    """True where a percentage would be hard to read."""
     return not 0.1 < ratio < 3
 
 
 def _more_exposed(first: TimelineContent, other: TimelineContent) -> list[str]:
-    """How much more communication is exposed, and on which rank most; nothing when none communicates."""
+    """How much more communication is exposed, and on which rank most; empty if no rank communicates."""
     if not (first.has_communication or other.has_communication):
         return []
     more_s = other.exposed_s() - first.exposed_s()
@@ -191,13 +191,13 @@ def _more(time_s: float) -> str:
 
 
 def _mark_end(panel: Panel, end_s: float) -> None:
-    """A dashed line at the reference's end, and below the rows an arrow from there to this run's."""
+    """Draw a dashed line at the reference's end, and below the rows an arrow from there to this run's end."""
     axes, rows = panel.axes, len(panel.row_of)
     reference, own = end_s / panel.factor, panel.busy.length_s / panel.factor
     axes.axvline(reference, color=INK, linestyle=(0, (4, 3)), linewidth=1.2)
     if abs(own - reference) <= _SAME * reference:
         return
-    y = rows + _FOOT / panel.row / 2
+    y = rows + _FOOT / panel.row_in / 2
     axes.annotate(
         "", (own, y), (reference, y), arrowprops={"arrowstyle": "-|>", "color": INK, "shrinkA": 0, "shrinkB": 0}
     )

@@ -1,4 +1,4 @@
-"""What several pictures write into their panels: texts on white, and the line where memory is full."""
+"""Annotations that several pictures share: text on white, and the line at which memory is full."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def white_box(pad: float = 1.0, alpha: float = 1.0) -> dict[str, Any]:
 def label_point(
     axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], fontsize: float = 9, **style: Any
 ) -> None:
-    """Write a text beside a point of the data, `offset` points away."""
+    """Write text beside a data point, at an `offset` in points."""
     axes.annotate(text, point, xytext=offset, textcoords="offset points", fontsize=fontsize, **style)
 
 
 def mark_capacity(draw_line: Callable[..., Any], capacity_bytes: float, factor: float, label: str) -> None:
-    """Draw where memory is full, by `axes.axvline` or `axes.axhline`, on an axis in units of `factor` bytes."""
+    """Mark where memory is full, with `axes.axvline` or `axes.axhline`, on an axis in units of `factor` bytes."""
     text = f"{label}, {units.format_bytes(capacity_bytes)}"
     draw_line(capacity_bytes / factor, color=BLACK, linestyle="--", linewidth=1.5, label=text)

@@ -1,4 +1,4 @@
-"""How each kind of work looks on a timeline: a colour, and a form that shows it without colour."""
+"""How each kind of work looks on a timeline: a colour, and a shape that distinguishes it without colour."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OTHER = Style(BLUE, bottom=0.58, ink="white")
 
 
 def style_of(kind: str) -> Style:
-    """How this kind looks."""
+    """The style of this kind."""
     return STYLES.get(kind, OTHER)
 
 
@@ -65,7 +65,7 @@ def blocks(style: Style, boxes: np.ndarray, within: Transform, edge: float = 0.0
 
 
 def rectangles(boxes: np.ndarray) -> Path:
-    """One path of all these boxes: to draw it takes a tenth of the time of as many paths."""
+    """One path of all these boxes: drawing it takes a tenth of the time of a path for each."""
     left, right, top, bottom = boxes.T
     corners = np.stack([left, top, right, top, right, bottom, left, bottom, left, top], axis=1).reshape(-1, 2)
     return Path(corners, np.tile(_CLOSED, len(boxes)))
@@ -77,5 +77,5 @@ def _band(boxes: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def darker(colour: str) -> str:
-    """The same hue at less than half the light."""
+    """The same hue at less than half the lightness."""
     return "#" + "".join(f"{int(int(colour[at : at + 2], 16) * 0.45):02x}" for at in (1, 3, 5))

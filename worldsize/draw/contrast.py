@@ -1,6 +1,6 @@
-"""What should be against what is: small pictures of a failure, for checks, which know both.
+"""Expected against actual: small pictures of a failure, for checks, which know both.
 
-They draw whatever a student's code gave: what is not a number is shown in words, and long lists are cut.
+They draw whatever a student's code gave: anything that is not a number is shown in words, and long lists are cut.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WIDTH = 7  # inches, as much as a title needs
 
 
 class SmallPicture(Picture):
-    """A picture of few colours in few bytes: a page may hold many, and the grader keeps them all."""
+    """A picture with few colours and few bytes: a page may hold many, and the grader keeps them all."""
 
     def png(self) -> bytes:
         """The picture as the bytes of a PNG file, about 10 kB."""
@@ -34,7 +34,7 @@ class SmallPicture(Picture):
 
 
 class _Row(NamedTuple):
-    """What should be and what is under one label; None where nothing is."""
+    """The expected and the actual value of one label; `actual` is None where there is none."""
 
     label: str
     expected: float
@@ -45,7 +45,7 @@ class _Row(NamedTuple):
 
 
 def bars(expected: Mapping[str, float], actual: Mapping[str, float], title: str, unit: str = "") -> SmallPicture:
-    """Two bars for each label: what should be and what is; a label that `actual` lacks, or a nan, is shown in words.
+    """Two bars per label, expected and actual; a label that `actual` lacks, or a nan, is shown in words.
 
     Raises:
         ValueError: nothing is expected.
@@ -81,7 +81,7 @@ def _draw_bars(axes: Axes, values: Sequence[float | None], offset: float, **styl
 
 
 def grid(rows: Mapping[str, Sequence[str]], columns: Sequence[str], good: str, title: str) -> SmallPicture:
-    """A field for each row and column with a word in it; where it says `good`, all is well, elsewhere not.
+    """A cell with a word for each row and column, drawn as right where the word is `good` and as wrong elsewhere.
 
     Raises:
         ValueError: there are no rows or no columns.
@@ -117,7 +117,7 @@ def _places(words: Sequence[str], columns: Sequence[str]) -> str:
 def _number(value: float) -> float:
     try:
         return float(value)
-    except OverflowError:  # an int beyond every float
+    except OverflowError:  # an int too large for a float
         return math.inf
 
 

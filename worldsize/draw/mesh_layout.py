@@ -1,4 +1,4 @@
-"""Which rank stands where on a mesh: pure data. Places, groups along an axis, nodes."""
+"""Where each rank is on a mesh, as pure data: places, groups along an axis, nodes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Protocol
 
 MOST_RANKS = 1024
 _GAP = 0.45  # between blocks, in cells
-_WRAP = 16  # a mesh of one axis goes on in the next row after so many
+_WRAP = 16  # a mesh of one axis continues in the next row after this many ranks
 
 Place = tuple[int, int]  # column and row of a cell, gaps not counted
 
 
 class DeviceMesh(Protocol):
-    """What is used of torch's DeviceMesh."""
+    """The part of torch's DeviceMesh that is used here."""
 
     mesh_dim_names: tuple[str, ...] | None
 
@@ -33,16 +33,16 @@ class Mesh:
 
     @property
     def coordinates(self) -> list[tuple[int, ...]]:
-        """Where each rank stands on every axis, in the order of `ranks`."""
+        """The coordinates of each rank on every axis, in the order of `ranks`."""
         return list(product(*(range(size) for size in self.sizes.values())))
 
     @property
     def places(self) -> dict[int, Place]:
-        """The cell of every rank: from the last axis on, every other one runs across, those between them down."""
+        """The cell of every rank: axes alternate between running across and down; the last one runs across."""
         return {rank: self._place(where) for where, rank in zip(self.coordinates, self.ranks, strict=True)}
 
     def groups(self, axis: str) -> list[list[int]]:
-        """The ranks that differ in nothing but their place on this axis, group by group."""
+        """The groups of ranks that differ only in their coordinate on this axis."""
         at = list(self.sizes).index(axis)
         groups: dict[tuple[int, ...], list[int]] = {}
         for where, rank in zip(self.coordinates, self.ranks, strict=True):
@@ -50,14 +50,14 @@ class Mesh:
         return list(groups.values())
 
     def nodes(self, ranks_per_node: int) -> dict[int, list[int]]:
-        """The ranks of each node; nothing where a node has no size."""
+        """The ranks of each node; empty if `ranks_per_node` is 0."""
         nodes: dict[int, list[int]] = {}
         for rank in sorted(self.ranks) if ranks_per_node else []:
             nodes.setdefault(rank // ranks_per_node, []).append(rank)
         return nodes
 
     def edges(self, side: int) -> list[float]:
-        """Where each column (side 0) or row (side 1) starts, in cells: blocks of the outer axes stand apart."""
+        """The start of each column (side 0) or row (side 1), in cells: blocks of the outer axes are set apart."""
         count = 1 + max(place[side] for place in self.places.values())
         sizes = list(reversed(self.sizes.values()))[side::2] if len(self.sizes) > 1 else []
         spans = [math.prod(sizes[:depth]) for depth in range(1, len(sizes))]
@@ -92,7 +92,7 @@ def mesh_of(axes: Mapping[str, int] | DeviceMesh) -> Mesh:
 
 
 def rectangles(places: Sequence[Place]) -> list[tuple[Place, Place]]:
-    """Rectangles, first and last cell each, that together cover these cells and no other."""
+    """Rectangles, each as its first and last cell, that together cover exactly these cells."""
     left, found = set(places), []
     while left:
         column, row = first = min(left, key=lambda place: (place[1], place[0]))

@@ -17,12 +17,12 @@ from worldsize.draw.rank_circle import Circle
 
 WIDTH = 9.0  # inches, as all sizes here
 _TITLE, _CAPTION, _MARGIN = 0.36, 0.42, 0.15
-_GRIDS = [(8, 6, 12, 8), (24, 4, 8, 6.5), (math.inf, 2, 2, 7)]  # for up to so many ranks: columns, steps, size of text
+_GRIDS = [(8, 6, 12, 8), (24, 4, 8, 6.5), (math.inf, 2, 2, 7)]  # for up to this many ranks: columns, steps, font size
 _NODE_COLOUR, _FAINT_INK = "#E4EEF5", "#666666"
 
 
 class StepPanels:
-    """The layout of the panels; `height` is the picture's."""
+    """The panels of the steps; `height` is the picture's."""
 
     def __init__(self, ranks: Sequence[int], steps: Sequence[Round]) -> None:
         _, columns, num_shown, self.size = next(grid for grid in _GRIDS if len(ranks) <= grid[0])

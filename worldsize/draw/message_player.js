@@ -1,7 +1,7 @@
-/* Turns each still picture of messages on this page into an animation, once. Every page repeats this script with every
-   picture; it finds its place by class, so that there are no ids that could clash. */
+/* Turn each still picture of messages on this page into an animation, once. A page repeats this script with every
+   picture; it finds its place by class, so that no ids can clash. */
 (() => {
-  // asked of the browser, because exporters for pages without a network drop scripts that name an address
+  // taken from the browser, because exporters for offline pages drop scripts that contain a URL
   const SVG = new DOMParser().parseFromString("<svg></svg>", "text/html").querySelector("svg").namespaceURI;
   const STEP_MS = 1300, HOLD_MS = 350;
 
@@ -80,7 +80,7 @@
       }
     }
 
-    /* Every message is where it was at this fraction of its step, by the recorded times. */
+    /* Put every message where it was at this fraction of its step, by the recorded times. */
     function place(fraction) {
       const { moves, start, end } = run.steps[step];
       const now = start + fraction * (end - start);

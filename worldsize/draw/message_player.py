@@ -15,10 +15,10 @@ _RADIUS, _WIDTH, _HEIGHT = 150, 640, 370  # pixels
 
 
 def animated(still: str, ranks: Sequence[int], steps: Sequence[Round], total: int, title: str) -> str:
-    """HTML that shows the picture `still`, and in a page that may run scripts the animation in its place.
+    """HTML that shows the picture `still`, or the animation in its place on a page that may run scripts.
 
-    Untrusted pages drop scripts and buttons: so the script makes all but the picture. It knows its place by class, so
-    that any number of animations can share a page.
+    Untrusted pages drop scripts and buttons, so the script creates everything but the picture. It finds its place by
+    class, so that any number of animations can share a page.
     """
     data = escape(json.dumps(_data(ranks, steps, total, title), separators=(",", ":")), quote=True)
     folder = files("worldsize.draw")
@@ -28,7 +28,7 @@ def animated(still: str, ranks: Sequence[int], steps: Sequence[Round], total: in
 
 
 def _data(ranks: Sequence[int], steps: Sequence[Round], total: int, title: str) -> dict[str, object]:
-    """Places and curves in pixels, and for each step what it says and which curve is travelled when, in seconds."""
+    """Places and curves in pixels, and for each step its text and when each curve is animated, in seconds."""
     circle = Circle(len(ranks), _RADIUS, _WIDTH / 2, _HEIGHT / 2)
     curves: dict[tuple[float, ...], int] = {}
     shown = []

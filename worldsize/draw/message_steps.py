@@ -16,7 +16,7 @@ _ROUNDING = 1e-9  # of the run
 
 @dataclass(frozen=True)
 class Transfer:
-    """A message from `ranks[0]` to `ranks[1]`, or else a collective of `ranks`; over when the last of them is."""
+    """A message from `ranks[0]` to `ranks[1]`, or a collective of `ranks`; it ends when the last of them is done."""
 
     name: str
     ranks: tuple[int, ...]
@@ -26,11 +26,11 @@ class Transfer:
 
     @property
     def is_message(self) -> bool:
-        """True for a message from one rank to one other."""
+        """True for a message from one rank to another."""
         return self.name == "send"
 
     def describe(self) -> str:
-        """What it is, in words."""
+        """The transfer in words."""
         size = units.format_bytes(self.size_bytes)
         if self.is_message:
             return f"rank {self.ranks[0]} sends {size} to rank {self.ranks[1]}"
@@ -39,7 +39,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Round:
-    """Transfers that took place in one step."""
+    """The transfers of one step."""
 
     transfers: tuple[Transfer, ...]
 
@@ -54,7 +54,7 @@ class Round:
         return max(transfer.end_s for transfer in self.transfers)
 
     def describe(self) -> str:
-        """Who sends what to whom, in words."""
+        """Who sends what to whom in this step, in words."""
         listed = [transfer.describe() for transfer in self.transfers[:_MOST_LISTED]]
         more = len(self.transfers) - len(listed)
         return "; ".join(listed) + (f"; and {more} more" if more else "")
@@ -64,7 +64,7 @@ class Round:
         return sorted({transfer.name for transfer in self.transfers if not transfer.is_message})
 
     def amount(self) -> str:
-        """How many, and how large: `4 × 16.4 kB`."""
+        """The number of transfers and their size: `4 × 16.4 kB`."""
         sizes = sorted({transfer.size_bytes for transfer in self.transfers})
         size = " to ".join(units.format_bytes(one) for one in dict.fromkeys((sizes[0], sizes[-1])))
         return f"{len(self.transfers)} × {size}" if len(self.transfers) > 1 else size
@@ -73,9 +73,9 @@ class Round:
 def rounds(events: Iterable[Event]) -> list[Round]:
     """The steps of a run, in order, from its recorded events alone.
 
-    The step of a transfer is one more than the latest step that one of its ranks had behind it when it began there:
-    when it was sent, or asked for if that was earlier (a collective: when the rank called). So what a rank has under
-    way at one time shares a step, and a straggler delays a step but does not split it.
+    The step of a transfer is one more than the latest step that any of its ranks had finished when the transfer began
+    there: when it was sent, or its receive posted if that was earlier (a collective: when the rank called). So what a
+    rank has under way at once shares a step, and a straggler delays a step but does not split it.
     """
     operated = [(_transfer(parts), {event.rank: event for event in parts}) for parts in operations(events)]
     operated.sort(key=lambda one: (one[0].start_s, one[0].end_s, one[0].ranks))
@@ -92,19 +92,19 @@ def rounds(events: Iterable[Event]) -> list[Round]:
 
 
 class _FinishedSteps:
-    """The latest step that a rank has behind it, by time."""
+    """The latest step that a rank has finished, by time."""
 
     def __init__(self) -> None:
         self._ends_s: list[float] = []
-        self._steps: list[int] = []  # ever later ones
+        self._steps: list[int] = []  # in increasing order
 
     def at(self, time_s: float) -> int:
-        """The latest step that ended until then; 0 when none did."""
+        """The latest step that had ended by then; 0 if none had."""
         place = bisect_right(self._ends_s, time_s)
         return self._steps[place - 1] if place else 0
 
     def add(self, end_s: float, step: int) -> None:
-        """Note that the rank has this step behind it from `end_s` on."""
+        """Record that the rank has finished this step from `end_s` on."""
         if self.at(end_s) >= step:
             return
         place = bisect_right(self._ends_s, end_s)
@@ -113,12 +113,12 @@ class _FinishedSteps:
 
 
 def _transfer(parts: Sequence[Event]) -> Transfer:
-    """One operation."""
+    """The transfer that these events of one operation describe."""
     first = parts[0]
     end_s = max(event.end_s for event in parts)
     if not is_message(first):
         start_s = max(event.start_s for event in parts)
         return Transfer(first.name, tuple(sorted(first.peers)), first.size_bytes, start_s, end_s)
-    is_sent = first.name == "send"  # else nobody recorded the sending
+    is_sent = first.name == "send"  # otherwise the send was not recorded
     ranks = (first.rank, *first.peers) if is_sent else (*first.peers, first.rank)
     return Transfer("send", ranks, first.size_bytes, first.start_s, end_s)

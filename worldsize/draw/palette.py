@@ -1,4 +1,4 @@
-"""The colours of all pictures, by Okabe and Ito; each has a second sign beside it: a hatch, marker or line style."""
+"""The colours of all pictures, by Okabe and Ito; each is paired with a hatch, marker or line style."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ LINE_STYLES = [(SKY, "-", ""), (BLACK, "--", ""), (VERMILLION, ":", ""), (BLUE, 
 
 
 def line_styles() -> list[dict[str, Any]]:
-    """Styles that distinguish lines without colour too, as matplotlib's arguments."""
+    """Styles that distinguish lines even without colour, as matplotlib's arguments."""
     return [{"color": colour, "linestyle": dashes, "marker": marker} for colour, dashes, marker in LINE_STYLES]

@@ -1,4 +1,4 @@
-"""A figure that says in words what it shows, in light and dark themes."""
+"""A figure that also describes itself in words, for light and dark themes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from matplotlib.figure import Figure
 from worldsize.draw.palette import INK
 
 SCREEN_DPI, FILE_DPI = 96, 168
-Layout = Literal["constrained"] | None  # None: the drawing code places everything, which is faster
+Layout = Literal["constrained"] | None  # None: the drawing code positions everything, which is faster
 _CLASS = "worldsize-picture"
 
 
 def in_dark_theme(selector: str) -> str:
-    """The CSS rule by which images follow a dark theme: light and dark change places, and hues stay."""
-    # JupyterLab and its exports say so when their theme is dark
+    """The CSS rule that adapts images to a dark theme: light and dark are swapped, hues are kept."""
+    # JupyterLab and its exports set this attribute when their theme is dark
     return f'body[data-jp-theme-light="false"] {selector} {{ filter: invert(0.93) hue-rotate(180deg) }}'
 
 
 class Picture(Figure):
-    """A matplotlib figure that also says in words, as `alt`, what a reader should see in it."""
+    """A matplotlib figure whose `alt` says in words what a reader should see in it."""
 
     def __init__(self, width: float, height: float, alt: str = "", layout: Layout = "constrained") -> None:
         super().__init__(figsize=(width, height), layout=layout)
@@ -47,7 +47,7 @@ class Picture(Figure):
     def _html(self, encoded: str) -> str:
         width = round(self.get_size_inches()[0] * SCREEN_DPI)
         style = f"width: {width}px; max-width: 100%; height: auto; background: white"
-        # viewers give an image/png no alt text of ours, so the same picture travels as html too
+        # an image/png cannot carry our alt text, so the same picture is sent as HTML too
         image = f'<img class="{_CLASS}" style="{style}" alt="{escape(self.alt)}" src="data:image/png;base64,{encoded}">'
         return f"<style>{in_dark_theme(f'.{_CLASS}')}</style>{image}"
 

@@ -1,4 +1,4 @@
-"""Ranks on a circle, and the arrows between them: places and curves, in no particular drawing library."""
+"""Ranks on a circle, and the arrows between them: places and curves, independent of a drawing library."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from worldsize.draw.message_steps import Transfer
 
-_NODE, _MOST_OF_ARC = 0.19, 0.24  # a node's radius, of the circle's; of the way from one node to the next
-_BEND = 0.16  # of an arrow's length, to its left: so there and back are two arrows
-_HUB = 0.5  # the radius of the hub in the middle, of the circle's
-_NAMES_INSIDE, _OUTSIDE = 24, 1.1  # ranks that have room for their number; where else it is, in radii
+_NODE, _MOST_OF_ARC = 0.19, 0.24  # a node's radius: a fraction of the circle's, and at most of the way to the next node
+_BEND = 0.16  # of an arrow's length, to its left, so that there and back are two arrows
+_HUB = 0.5  # the radius of the hub in the middle, as a fraction of the circle's
+_NAMES_INSIDE, _OUTSIDE = 24, 1.1  # how many ranks have room for their number; where it is otherwise, in radii
 _AIR = 1.15  # between a node's edge and an arrow
 
 
@@ -44,7 +44,7 @@ class Curve(NamedTuple):
 
 
 class Circle:
-    """Nodes on a circle round (`x`, `y`), the first at the top, on from there clockwise."""
+    """Nodes on a circle around (`x`, `y`), clockwise from the top."""
 
     def __init__(self, num_nodes: int, radius: float, x: float = 0.0, y: float = 0.0) -> None:
         self.num_nodes, self.radius, self.centre = num_nodes, radius, (x, y)
@@ -53,19 +53,19 @@ class Circle:
         self.node = min(_NODE * radius, _MOST_OF_ARC * arc)
 
     def place(self, node: int, scale: float = 1.0) -> tuple[float, float]:
-        """Where a node is; with `scale`, as much further from the centre."""
+        """The place of a node; `scale` multiplies its distance from the centre."""
         angle = 2 * math.pi * node / self.num_nodes
         away = self.radius * scale
         return self.centre[0] + away * math.sin(angle), self.centre[1] - away * math.cos(angle)
 
     def arrow(self, source: int, target: int) -> Curve:
-        """From the edge of one node to the edge of another."""
+        """The curve from the edge of one node to the edge of another."""
         (x0, y0), (x2, y2) = self.place(source), self.place(target)
         middle = (x0 + x2) / 2 + _BEND * (y2 - y0), (y0 + y2) / 2 - _BEND * (x2 - x0)
         return self._between((x0, y0), middle, (x2, y2), self.node)
 
     def spoke(self, node: int) -> Curve:
-        """From the edge of a node to the hub."""
+        """The curve from the edge of a node to the hub."""
         (x0, y0), (x2, y2) = self.place(node), self.place(node, _HUB)
         return self._between((x0, y0), ((x0 + x2) / 2, (y0 + y2) / 2), (x2, y2), 0.0)
 
@@ -78,7 +78,7 @@ class Circle:
                 yield transfer, curve
 
     def names(self, ranks: Sequence[int]) -> dict[tuple[float, float], str]:
-        """The ranks' numbers by their places: in the nodes, or some of them outside where there are many."""
+        """The ranks' numbers by place: in the nodes, or outside, and only some of them, where there are many."""
         is_inside = len(ranks) <= _NAMES_INSIDE
         step = 1 if is_inside else math.ceil(len(ranks) / 16)
         return {self.place(at, 1.0 if is_inside else _OUTSIDE): str(ranks[at]) for at in range(0, len(ranks), step)}

@@ -1,4 +1,4 @@
-"""What a timeline's picture shows of a run: ranks and lanes, bubbles and exposed communication, and all shares."""
+"""What a picture of a timeline shows: ranks and lanes, bubbles and exposed communication, and all shares."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from worldsize.timeline import Timeline
 class TimelineContent:
     """A run by rank and lane; shares are means over the ranks that have an event.
 
-    A lane is a stream; `empty_lanes` are those that show bubbles: the ones with work. Waiting has no
-    lane of its own beside these.
+    A lane is a stream; `empty_lanes` are the lanes with work, which show bubbles. Waiting has no lane of its own beside
+    these.
     """
 
     def __init__(self, run: Timeline, streams: Collection[str] | None = None) -> None:
@@ -44,7 +44,7 @@ class TimelineContent:
         return COMMUNICATION in self.kinds
 
     def share(self, stretches: Mapping[int, Intervals]) -> float:
-        """The fraction of the ranks' time that these stretches take."""
+        """The fraction of the ranks' time that these intervals take."""
         total_s = len(self.of_rank) * self.length_s
         return sum(map(length_s, stretches.values())) / total_s if total_s else 0.0
 
@@ -66,7 +66,7 @@ class TimelineContent:
         return f"bubble {bubble:.0%} (exposed communication {bare:.0%}, idle {max(0.0, bubble - bare):.0%})"
 
     def exposed_s(self) -> float:
-        """Seconds of exposed communication, the ranks' mean."""
+        """Seconds of exposed communication, averaged over the ranks."""
         return sum(map(length_s, self.exposed.values())) / len(self.of_rank)
 
 
@@ -77,7 +77,7 @@ def _streams(run: Timeline, chosen: Collection[str] | None) -> Collection[str]:
 
 
 def _lanes(events: Sequence[Event]) -> tuple[list[str], list[int], dict[str, int]]:
-    """The lanes' names from the top, those that show bubbles, and the lane of each stream."""
+    """The names of the lanes from the top, the lanes that show bubbles, and the lane of each stream."""
     kinds: dict[str, set[str]] = {}
     for event in events:
         kinds.setdefault(event.stream, set()).add(event.kind)

@@ -15,13 +15,13 @@ from worldsize.draw.timeline_content import TimelineContent
 from worldsize.draw.timeline_panel import BUBBLE, UNDERLINE_PX
 from worldsize.event import COMMUNICATION
 
-_SIZE, _LINE, _BOTTOM = 8.5, 0.24, 0.08  # of the text in points; of a line and below the last one in inches
+_SIZE, _LINE, _BOTTOM = 8.5, 0.24, 0.08  # font size in points; height of a line, and space below all, in inches
 _BOX, _TALL, _PAD, _APART = 0.24, 0.14, 0.06, 0.16
 _EXPOSED, _BUBBLE = "exposed communication", "bubble (no work)"
 
 
 class TimelineLegend:
-    """The entries of these runs in lines between `left` and `left + width`, in inches; of one run with its shares."""
+    """The kinds of these runs in lines from `left` to `left + width`, in inches; for a single run, with shares."""
 
     def __init__(self, runs: Sequence[TimelineContent], left: float, width: float, shows_shares: bool = True) -> None:
         kinds = list(dict.fromkeys(kind for busy in runs for kind in busy.kinds))

@@ -1,6 +1,6 @@
 """One run in one panel: bubbles hatched, blocks on their lanes, exposed communication underlined, names where they fit.
 
-Thousands of blocks are drawn as few artists, because a slider redraws them at each of its moves.
+Thousands of blocks are drawn as few artists, because a slider redraws them at every move.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUBBLE = {"facecolor": IDLE, "edgecolor": "#CBCBCB", "hatch": "////", "linewidth
 UNDERLINE_PX = 2
 _GROUND, _LANE_INK = Style("#F6F6F6"), "#767676"
 _GAP = 0.16  # of a row, between it and the next
-_THIN = 0.7  # the height of a lane without work, beside one with
+_THIN = 0.7  # the height of a lane without work, relative to one with work
 _TEXT_PX = 10  # the height of a line of text
 _NAME_SIZE, _LANE_SIZE = 8, 7
 _PAD, _ROOM = 0.07, 0.035  # inches beside names of rows, and around a text in its block
@@ -36,12 +36,14 @@ Place = tuple[int, int, float, float]  # row, lane, from, until
 class Panel:
     """A run drawn into axes in which time is in units of `factor` seconds.
 
-    In inches: `row` is a row's height, `inch` a second's length, `aside` what the lanes' names take, 0 without names.
+    `row_in` is a row's height and `names_in` the width of the lanes' names, 0 without names, both in inches.
     """
 
-    def __init__(self, axes: Axes, busy: TimelineContent, factor: float, row: float, inch: float, aside: float) -> None:
+    def __init__(
+        self, axes: Axes, busy: TimelineContent, factor: float, row_in: float, inches_per_s: float, names_in: float
+    ) -> None:
         self.axes, self.busy, self.factor = axes, busy, factor
-        self.row, self.inch, self.aside = row, inch, aside
+        self.row_in, self.inches_per_s, self.names_in = row_in, inches_per_s, names_in
         self.row_of = {rank: number for number, rank in enumerate(busy.of_rank)}
         self.edges = np.array(lane_edges(busy))
 
@@ -52,7 +54,7 @@ class Panel:
         for kind in self.busy.kinds:
             self._draw_kind(kind)
         self._underline_exposed()
-        self._letter()
+        self._label_blocks()
         self._name_rows()
 
     def _boxes(self, places: Collection[Place]) -> np.ndarray:
@@ -82,33 +84,33 @@ class Panel:
 
     def _draw_kind(self, kind: str) -> None:
         boxes = self._boxes([self._place(event) for event in self.busy.events if event.kind == kind])
-        width_px = np.median(boxes[:, 1] - boxes[:, 0]) * self.factor * self.inch * SCREEN_DPI
+        width_px = np.median(boxes[:, 1] - boxes[:, 0]) * self.factor * self.inches_per_s * SCREEN_DPI
         self._add(style_of(kind), boxes, edge=0.7 if width_px > 8 and kind != WAIT else 0)
 
     def _underline_exposed(self) -> None:
         lanes = {self.busy.lane_of[event.stream] for event in self.busy.events if event.kind == COMMUNICATION}
         boxes = self._boxes(self._places(self.busy.exposed, sorted(lanes)))
-        boxes[:, 2] = boxes[:, 3] - UNDERLINE_PX / (self.row * SCREEN_DPI)
+        boxes[:, 2] = boxes[:, 3] - UNDERLINE_PX / (self.row_in * SCREEN_DPI)
         self._add(Style(INK), boxes)
 
-    def _letter(self) -> None:
-        """Write on each block its name, or only the number it ends in, or nothing, depending on the room."""
+    def _label_blocks(self) -> None:
+        """Write its name on each block, or only the number at its end, or nothing, depending on the room."""
         names: dict[Place, list[Event]] = {}
         for event in self.busy.events:
-            if event.kind != WAIT and event.duration_s * self.inch > width_in("1") + _ROOM:
+            if event.kind != WAIT and event.duration_s * self.inches_per_s > width_in("1") + _ROOM:
                 names.setdefault(self._place(event), []).append(event)
         texts, places, colours = [], [], []
         until_s: dict[tuple[int, int], float] = {}
         for (row, lane, start_s, end_s), events in sorted(names.items(), key=lambda item: item[0]):
-            text = _fitting(events, (end_s - start_s) * self.inch - _ROOM)
-            half_s = width_in(text) / 2 / self.inch
+            text = _fitting(events, (end_s - start_s) * self.inches_per_s - _ROOM)
+            half_s = width_in(text) / 2 / self.inches_per_s
             middle_s = (start_s + end_s) / 2
             if (
                 text
                 and self._lane_px(lane) >= _TEXT_PX
                 and middle_s - half_s >= until_s.get((row, lane), middle_s - half_s)
             ):
-                until_s[row, lane] = middle_s + half_s + _ROOM / self.inch
+                until_s[row, lane] = middle_s + half_s + _ROOM / self.inches_per_s
                 style = style_of(events[0].kind)
                 top, bottom = self.edges[lane], self.edges[lane + 1]
                 y = row + top + (bottom - top) * (style.top + style.bottom) / 2
@@ -118,16 +120,16 @@ class Panel:
         self._write(texts, places, self.axes.transData, colours=colours)
 
     def _lane_px(self, lane: int) -> float:
-        return (self.edges[lane + 1] - self.edges[lane]) * self.row * SCREEN_DPI
+        return (self.edges[lane + 1] - self.edges[lane]) * self.row_in * SCREEN_DPI
 
     def _name_rows(self) -> None:
-        """Name the ranks, and lanes where there is more than one: all of them, or as many as have room."""
+        """Name the ranks, and the lanes where there is more than one: all of them, or as many as have room."""
         beside = blended_transform_factory(self.axes.transAxes, self.axes.transData)
         unit = self.axes.bbox.width / self.axes.figure.dpi  # inches of the axes' width
-        step = int(np.ceil(_TEXT_PX / (self.row * SCREEN_DPI)))
+        step = int(np.ceil(_TEXT_PX / (self.row_in * SCREEN_DPI)))
         ranks = [(f"rank {rank}", row + 0.5) for rank, row in self.row_of.items() if row % step == 0]
-        is_named = self.aside > 0 and len(self.busy.lanes) > 1
-        left = -(_PAD + (self.aside if is_named else 0)) / unit
+        is_named = self.names_in > 0 and len(self.busy.lanes) > 1
+        left = -(_PAD + (self.names_in if is_named else 0)) / unit
         self._write([text for text, _ in ranks], [(left, y) for _, y in ranks], beside, align="right")
         if is_named:
             middles = (self.edges[:-1] + self.edges[1:]) / 2
@@ -145,7 +147,7 @@ class Panel:
 
 
 def lane_edges(busy: TimelineContent) -> list[float]:
-    """Where each lane begins in a row of height 1, and the last one ends."""
+    """The start of each lane in a row of height 1, and the end of the last one."""
     heights = [1.0 if lane in busy.empty_lanes or not busy.empty_lanes else _THIN for lane in range(len(busy.lanes))]
     scale = (1 - _GAP) / sum(heights)
     return [_GAP / 2 + scale * sum(heights[:lane]) for lane in range(len(heights) + 1)]
@@ -166,7 +168,7 @@ def lane_names_in(busy: TimelineContent, row: float) -> float:
 
 
 def _fitting(events: Sequence[Event], room_in: float) -> str:
-    """The name of these events at one place, empty when there is no room."""
+    """The name of these events at one place; empty if there is no room."""
     names = list(dict.fromkeys(event.name or event.kind for event in events))
     number = re.search(r"\d+$", names[0])
     choices = [" + ".join(names), *([number[0]] if number and len(names) == 1 else [])]

@@ -15,14 +15,14 @@ _START_S = time.monotonic()
 def elapsed() -> float:
     """The time of this rank in seconds: virtual on an emulated cluster, otherwise by the clock; only differences count.
 
-    On an emulated cluster it waits until every other rank waits too or is over: that takes a moment of real time.
+    On an emulated cluster it waits until every other rank waits too or has ended, which takes a moment of real time.
     """
     client = _client()
     return time.monotonic() - _START_S if client is None else client.elapsed_s()
 
 
 def spend(duration_s: float) -> None:
-    """Let this rank work for `duration_s` seconds: of virtual time on an emulated cluster, otherwise asleep.
+    """Let this rank work for `duration_s` seconds of virtual time; off an emulated cluster, sleep as long.
 
     Raises:
         ValueError: the duration is negative.

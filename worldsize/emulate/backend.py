@@ -32,7 +32,7 @@ class Group(dist.ProcessGroup):
         self._client, self._name = client, name
 
     def getBackendName(self) -> str:
-        """The name that torch shows."""
+        """The backend's name, as torch shows it."""
         return BACKEND
 
     @property
@@ -81,7 +81,7 @@ class Group(dist.ProcessGroup):
         return self._post("recv", [], tensors, peer=self._global(src), tag=operator.index(tag))
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
-        """Receive one tensor from the rank that sent first in virtual time."""
+        """Receive one tensor from whichever rank sent first in virtual time."""
         work = self._post("recv", [], tensors, peer=None, tag=operator.index(tag))
         work.source_group = self.ranks
         return work
@@ -112,7 +112,7 @@ class Group(dist.ProcessGroup):
         return self._post("all_gather", inputs, outputs[0], result=outputs)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
-        """The same into one tensor."""
+        """Gather the tensors of all into one tensor."""
         return self._post("all_gather", [tensor], [output])
 
     _allgather_base = all_gather_single
@@ -120,7 +120,7 @@ class Group(dist.ProcessGroup):
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
-        """The same of several tensors, one after the other."""
+        """Gather several tensors, each into one, one after the other."""
         return _last_of(self.all_gather_single, outputs, inputs, opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -132,7 +132,7 @@ class Group(dist.ProcessGroup):
         return self._post("reduce_scatter", inputs[0], outputs, splits=splits, reduction=name)
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
-        """The same of one tensor."""
+        """Reduce one tensor, and give every rank its part."""
         if tensor.numel() != output.numel() * self.size():
             wanted = f"an output of {output.numel()} takes an input of {output.numel()} times {self.size()} ranks"
             raise ValueError(f"reduce_scatter of {tensor.numel()} items: {wanted}")
@@ -145,7 +145,7 @@ class Group(dist.ProcessGroup):
     def reduce_scatter_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
-        """The same of several tensors, one after the other."""
+        """Reduce several tensors, one after the other, and give every rank its parts."""
         return _last_of(self.reduce_scatter_single, outputs, inputs, opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -161,7 +161,7 @@ class Group(dist.ProcessGroup):
         return self._post("scatter", mine, outputs, peer=self._global(opts.rootRank), splits=splits)
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
-        """Give each rank one tensor from each."""
+        """Send one tensor to each rank, and receive one from each."""
         return self._post("all_to_all", inputs, outputs, splits=[one.numel() for one in inputs])
 
     def all_to_all_single(
@@ -172,7 +172,7 @@ class Group(dist.ProcessGroup):
         input_splits: list[int],
         opts: Any = None,
     ) -> Work:
-        """The same of one tensor, cut along its first dimension."""
+        """Exchange the parts of one tensor, split along its first dimension."""
         rows = input_splits or [tensor.shape[0] // self.size()] * self.size()
         per_row = tensor.numel() // max(1, tensor.shape[0])
         return self._post("all_to_all", [tensor], [output], splits=[operator.index(num) * per_row for num in rows])
@@ -180,7 +180,7 @@ class Group(dist.ProcessGroup):
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None) -> Work:
-        """Wait for all."""
+        """Wait for all ranks of the group."""
         return self._post("barrier", [], [])
 
 
@@ -198,7 +198,7 @@ def join(
     compute: Any,
     observer: Observer,
 ) -> Client:
-    """The client of this rank, once it has joined a default process group on the emulated cluster."""
+    """The client of this rank, which has joined a default process group on the emulated cluster."""
     global _client
     _client = Client(sock, rank, world_size, allow, meter_of(compute), observer)
     dist.Backend.register_backend(BACKEND, _make, extended_api=True, devices=["cpu", "cuda"])
@@ -213,7 +213,7 @@ def _make(options: Any, _backend_options: Any) -> Group:
 
 
 def _last_of(call: Callable[..., Work], outputs: Sequence[Any], inputs: Sequence[Any], opts: Any) -> Work:
-    """The work of the last of several calls; a group's calls end in their order, so it stands for all."""
+    """The work of the last of several calls, which stands for all: a group's calls end in order."""
     *before, last = (call(*pair, opts) for pair in zip(outputs, inputs, strict=True))
     last.stands_for = before
     return last
@@ -247,10 +247,10 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
 
 
 def _fill(outputs: Sequence[torch.Tensor], body: bytes, may_be_less: bool) -> None:
-    """Copy the bytes into the tensors, one after the other; leave them as they are when there are none.
+    """Copy the bytes into the tensors, one after the other; without bytes, leave the tensors as they are.
 
     Raises:
-        ValueError: they do not fit; a message may be shorter than its receiver's tensors, as on Gloo.
+        ValueError: they do not fit; a message may be shorter than its receiver's tensors, as with Gloo.
     """
     wanted = sum(output.nbytes for output in outputs)
     if body and (len(body) > wanted or (len(body) < wanted and not may_be_less)):

@@ -21,35 +21,35 @@ from worldsize.emulate.conductor import ASK, Forbidden, refusal
 from worldsize.emulate.record import COMPUTE, WAIT
 
 WAITING, DONE = "waiting", "done"
-_PATIENCE_S = 0.1  # how long a rank waits for an answer before it says that it can do nothing else,
+_PATIENCE_S = 0.1  # how long a rank waits for an answer before it reports that it is blocked,
 _RANK_S = 0.005  # and how much longer for every rank that shares this machine
 _CHUNK = 1 << 18
 _MAX_ANSWER_BYTES = 1 << 40  # the launcher is trusted
-_IDLE_S = 0.005  # CPU time in a patience that is nothing but waiting
+_IDLE_S = 0.005  # less CPU time than this within the patience is mere waiting
 
 
 class Observer(Protocol):
-    """What watches the calls of a rank."""
+    """An observer of a rank's calls."""
 
     def posting(self, op: str, tensors: Sequence[torch.Tensor], group: Any, reduction: str, peer: int | None) -> Any:
-        """A mark for a call that is about to be posted; `posted` gets it back."""
+        """A token for a call that is about to be posted; `posted` gets it back."""
         ...
 
     def posted(self, mark: Any, work: Work) -> None:
-        """Take note of the work of a call."""
+        """Note the work of a call."""
         ...
 
     def waiting(self, work: Work) -> AbstractContextManager[Any]:
-        """What a program's wait for a call runs in."""
+        """The context in which a program's wait for a call runs."""
         ...
 
     def changed(self, work: Work, state: str) -> None:
-        """Take note that the rank can do nothing without this call, or that it is done."""
+        """Note that the rank can do nothing until this call is done, or that it is done."""
         ...
 
 
 class Client:
-    """The socket to the conductor. Any thread posts; of those that wait for an answer, one reads for all."""
+    """The socket to the conductor. Any thread may post; of those that wait for an answer, one reads for all."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Client:
         self._allow = None if allow is None else frozenset(allow)
         self._lock = threading.Lock()
         self._arrival = threading.Condition()
-        self._is_read = False  # some thread reads
+        self._is_read = False  # a thread is reading
         self._num_posts = 0
         self._groups: set[str] = set()
         self._works: dict[int, Work] = {}
@@ -77,7 +77,7 @@ class Client:
         self._asked_s: dict[int, tuple[float, float]] = {}  # thread -> when it last asked, CPU time until then
 
     def step(self, kind: str, number: int) -> None:
-        """Keep what this rank has done, after its own work until then; both go out with the next message."""
+        """Record a step of this rank, after its own work until then; both go out with the next message."""
         self.spend(self.meter.take_s())
         self._steps.append((kind, number, 0.0, "", ""))
 
@@ -113,7 +113,7 @@ class Client:
         result: Any,
         **fields: Any,
     ) -> Work:
-        """The work of a call; when the answer comes, `fill` puts it where it belongs.
+        """The work of a call; when its answer comes, `fill` copies the answer into place.
 
         Raises:
             Forbidden: the run does not allow this operation.
@@ -124,15 +124,15 @@ class Client:
             self._num_posts += 1
             number = self._num_posts
             work = self._works[number] = Work(self, number, fill, result)
-            self.spend(self.meter.take_s())  # the launcher itself notes that a post follows
-            if group not in self._groups:  # its members go out once: those of 256 ranks are a kilobyte
+            self.spend(self.meter.take_s())  # the launcher itself records the post
+            if group not in self._groups:  # a group's members go out only once: 256 ranks take a kilobyte
                 self._groups.add(group)
                 fields["ranks"] = ranks
             self._send("post", body, number=number, op=op, group=group, **fields)
         return work
 
     def _report_wait(self, work: Work) -> None:
-        """Report to the conductor, once, that this rank can do nothing until the work has its answer; if that is so."""
+        """Report to the conductor, once, that this rank is blocked until the work has its answer, if it is blocked."""
         if work.is_reported or not (threading.current_thread() is threading.main_thread() or self._is_main_asleep()):
             return
         work.report(WAITING)
@@ -140,7 +140,7 @@ class Client:
             self._send("wait", number=work.number)
 
     def _is_main_asleep(self) -> bool:
-        """True when the main thread has done nothing for a patience, in C++'s backward or in its wait for a future."""
+        """True if the main thread has been idle for the whole patience, in C++'s backward or its wait for a future."""
         asked_s, before_s = self._asked_s.get(threading.get_ident(), (-math.inf, -1.0))
         if time.monotonic() - asked_s < self._patience_s:
             return False
@@ -149,7 +149,7 @@ class Client:
         return torch_internals.is_main_in_native_wait() and now_s - before_s < _IDLE_S
 
     def leave(self) -> None:
-        """Report that this rank posts no more, and what it did last."""
+        """Report the last steps of this rank, and that it posts no more."""
         with self._lock:
             self.spend(self.meter.take_s())
             self._send("leave")
@@ -159,7 +159,7 @@ class Client:
         framing.send(self._sock, kind, body, steps=steps, **fields)
 
     def await_answer(self, work: Work) -> None:
-        """Wait until the answer of a work has come and is where it belongs."""
+        """Wait until the answer of a work has come and is in place."""
         with self._arrival:
             for one in (*work.stands_for, work):
                 while not one.is_there:
@@ -170,7 +170,7 @@ class Client:
             work.land()
 
     def poll(self, work: Work) -> bool:
-        """True when the work has its answer, after taking what has come."""
+        """True if the work has its answer; takes in first what has arrived."""
         with self._arrival:
             if not work.has_all and not self._is_read:
                 self._read(socket.MSG_DONTWAIT)
@@ -179,7 +179,7 @@ class Client:
             return work.has_all
 
     def _read(self, flags: int = 0) -> bool:
-        """True when something came; the lock of the arrivals is free meanwhile. False when nothing comes for long."""
+        """True when something came, False when nothing did in time; the lock of the arrivals is released meanwhile."""
         self._is_read = True
         self._arrival.release()
         try:
@@ -188,7 +188,7 @@ class Client:
                 signal.pause()  # the launcher has hung up, and ends this process
             for header, body in self._inbox.feed(data):
                 self._take(header, body)
-        except BlockingIOError:  # after the socket's own patience
+        except BlockingIOError:  # after the socket's own time-out
             return False
         finally:
             self._arrival.acquire()
@@ -204,7 +204,7 @@ class Client:
 
 
 class Work(torch_internals.Work):
-    """One call under way. Its tensors stay as they are until somebody waits for it: a forgotten wait always shows."""
+    """One call under way. Its tensors are filled only when it is waited for, so a forgotten wait always shows."""
 
     def __init__(self, client: Client, number: int, fill: Callable[[bytes], Any], result: Any) -> None:
         super().__init__()
@@ -212,47 +212,47 @@ class Work(torch_internals.Work):
         self._client, self._fill, self._result = client, fill, result
         self.is_there = self.is_reported = False
         self.source_group: Sequence[int] = ()
-        self.stands_for: Sequence[Work] = ()  # earlier calls of the group, which nobody else waits for
+        self.stands_for: Sequence[Work] = ()  # earlier calls of the group, for which nothing else waits
         self._src, self._body = -1, b""
 
     def take(self, body: bytes, src: int) -> None:
-        """Keep the answer; the thread that reads calls this."""
+        """Keep the answer. The thread that reads calls this."""
         self._src, self._body = src, body
         self.report(DONE)
         self.is_there = True
 
     @property
     def has_all(self) -> bool:
-        """True when the answer is there, and that of every call for which this one stands."""
+        """True if the answer is here, and that of every call for which this one stands."""
         return all(work.is_there for work in (*self.stands_for, self))
 
     def land(self) -> None:
-        """Put the answer where it belongs, once; the lock of the arrivals is held."""
+        """Put the answer into the tensors, once; the lock of the arrivals is held."""
         for work in (*self.stands_for, self):
             body, work._body = work._body, b""
             work._fill(body)
 
     def report(self, state: str) -> None:
-        """Report to the observer that the rank waits for this, or that it is done."""
+        """Report to the observer that the rank waits for this call, or that it is done."""
         self.is_reported = True
         self._client.observer.changed(self, state)
 
     def wait(self, timeout: Any = None) -> bool:
-        """True once the answer is there; in virtual time, the rank waits for the end of the call."""
+        """True, once the answer is here; in virtual time, the rank waits for the end of the call."""
         with self._client.observer.waiting(self):
             self._client.await_answer(self)
             self._client.step(WAIT, self.number)
         return True
 
     def is_completed(self) -> bool:
-        """True when the answer is there; in virtual time, the rank has then waited for the end of the call."""
+        """True if the answer is here; in virtual time, the rank has then waited for the end of the call."""
         if not self._client.poll(self):
             return False
         self._client.step(WAIT, self.number)
         return True
 
     def is_success(self) -> bool:
-        """True when the answer is there: nothing goes wrong on the way."""
+        """True if the answer is here: an emulated call never fails."""
         return self._client.poll(self)
 
     def _source_rank(self) -> int:
@@ -264,25 +264,25 @@ class Work(torch_internals.Work):
         return self._result
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the tensors. Inside backward nobody says when it is joined: at backward's end, as DDP does."""
+        """A future of the tensors. Inside backward, it counts as waited for at backward's end, as DDP does."""
         if torch_internals.is_in_backward():
             torch_internals.call_when_backward_ends(lambda: self._client.step(WAIT, self.number))
         future = Future(self)
-        # its waiter may be C++, and a callback may itself wait: a thread of its own
+        # a thread of its own, because C++ may wait for the future, and a callback may itself wait
         threading.Thread(target=self._fulfil, args=(future,), daemon=True).start()
         return future
 
     def _fulfil(self, future: torch.futures.Future[Any]) -> None:
         try:
             self._client.await_answer(self)
-        except Exception as error:  # for the waiter to handle
+        except Exception as error:  # raised where the future is waited for
             future.set_exception(error)
         else:
             future.set_result(self._result)
 
 
 class Future(torch.futures.Future):  # type: ignore[type-arg]
-    """The tensors of a call, put in their place when its answer comes. Its rank waits for it in virtual time too."""
+    """A future of a call's tensors, filled when its answer comes. Its rank waits for it in virtual time too."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
@@ -292,7 +292,7 @@ class Future(torch.futures.Future):  # type: ignore[type-arg]
         """The tensors, or what a callback made of them.
 
         Raises:
-            Exception: what went wrong with the call or in the callback.
+            Exception: the call or the callback failed.
         """
         self._work.wait()
         return super().wait()

@@ -16,34 +16,34 @@ _MOVE_NOTHING = frozenset({"empty", "empty_like", "empty_permuted", "empty_strid
 
 
 class Meter:
-    """A meter by which work costs nothing."""
+    """A meter for which work costs nothing."""
 
     def start(self) -> None:
         """Begin to count in this thread."""
 
     def take_s(self) -> float:
-        """The virtual seconds since this was last asked."""
+        """The virtual seconds since the last call."""
         return 0.0
 
 
 class MeasuredMeter(Meter):
-    """A meter of the CPU time of this process, times `scale`."""
+    """A meter of this process's CPU time, multiplied by `scale`."""
 
     def __init__(self, scale: float) -> None:
         self._scale, self._taken_s = scale, 0.0
 
     def start(self) -> None:
-        """Begin to count: what it took to join is not the rank's own work."""
+        """Begin to count: joining the group is not the rank's own work."""
         self._taken_s = time.process_time()
 
     def take_s(self) -> float:
-        """The virtual seconds since this was last asked."""
+        """The virtual seconds since the last call."""
         before_s, self._taken_s = self._taken_s, time.process_time()
         return (self._taken_s - before_s) * self._scale
 
 
 class FlopsMeter(Meter, TorchDispatchMode):
-    """Each operation takes the longer of two times: its flops at the GPU's rate, its bytes at the memory's.
+    """A roofline: each operation takes the longer of its flops at the GPU's rate and its bytes at the memory's.
 
     Sources: flops as torch.utils.flop_counter counts them; the roofline model of Williams, Waterman and Patterson,
     Communications of the ACM 52(4), 2009. Operations that move no data (views) and those of torch.distributed are free.
@@ -60,7 +60,7 @@ class FlopsMeter(Meter, TorchDispatchMode):
         self.__enter__()
 
     def take_s(self) -> float:
-        """The virtual seconds since this was last asked."""
+        """The virtual seconds since the last call."""
         total_s, self._total_s = self._total_s, 0.0
         return total_s
 

@@ -1,9 +1,9 @@
-"""The conductor: matches what ranks post, moves and reduces the data, and keeps the record that time is made of.
+"""The conductor: it matches what ranks post, moves and reduces the data, and keeps the record that gives the times.
 
-It never waits and never looks at a clock: data moves as soon as all who take part have posted, and what each rank did
-in which order is kept for `simulator`, which prices it afterwards. Two things do depend on virtual time: a rank that
-asks what time it is, and one that receives from any rank. They wait until nothing else can move; then the earliest in
-virtual time goes first, and no later one can change what it saw.
+It never waits and never looks at a clock: data moves as soon as all ranks that take part have posted, and what each
+rank did, in order, is kept for `simulator`, which prices it afterwards. Two things do depend on virtual time: a rank
+that asks for the time, and one that receives from any rank. They wait until nothing else can move; then the earliest
+in virtual time goes first, and no later one can change what it saw.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Post:
 
 @dataclass
 class Reply:
-    """What goes back to a rank: the bytes that answer its post."""
+    """The answer to a rank's post: the bytes that it receives."""
 
     rank: int
     number: int
@@ -69,16 +69,16 @@ class Conductor:
         self.steps: list[list[Step]] = [[] for _ in range(world_size)]
         self.operations: list[Operation] = []
         self._open: set[tuple[int, int]] = set()  # (rank, number) of posts without a reply
-        self._waiting: dict[int, set[int]] = {}  # rank -> those of them without which it can do nothing
+        self._waiting: dict[int, set[int]] = {}  # rank -> those of them for which it is blocked
         self._over: set[int] = set()
-        self._asks: dict[int, Post] = {}  # what depends on virtual time, by rank
+        self._asks: dict[int, Post] = {}  # posts that ask for the time, by rank
         self._open_recvs: list[Post] = []  # from any rank
         self._mail: dict[tuple[Any, ...], _Mailbox] = defaultdict(_Mailbox)
         self._collectives: dict[tuple[str, int], dict[int, Post]] = {}
         self._num_posted: dict[tuple[str, int], int] = defaultdict(int)
 
     def note(self, rank: int, steps: Iterable[Step]) -> None:
-        """Take what a rank did since its last message."""
+        """Record what a rank did since its last message."""
         self.steps[rank].extend(steps)
 
     def post(self, post: Post) -> list[Reply]:
@@ -118,21 +118,21 @@ class Conductor:
 
     @property
     def is_still(self) -> bool:
-        """True when some rank waits, and every other waits too or is over."""
+        """True when some rank waits, and every other waits too or has ended."""
         return bool(self._waiting) and len(self._waiting.keys() | self._over) == self.world_size
 
     @property
     def is_stuck(self) -> bool:
-        """True when nothing will ever move."""
+        """True when nothing can ever move again."""
         return self.is_still and not self._asks and not any(True for _ in self._candidates())
 
     @property
     def depends_on_time(self) -> bool:
-        """True while some rank waits for what only virtual time decides."""
+        """True while some rank waits for something that only virtual time decides."""
         return bool(self._asks or self._open_recvs)
 
     def decide(self, clocks: Clocks) -> list[Reply]:
-        """The replies to the earliest of what depends on virtual time; only when all is still."""
+        """The replies to the earliest post that depends on virtual time; to be called only when all is still."""
         asks = [(clocks.rank_s[rank], rank, ask, None) for rank, ask in self._asks.items()]
         recvs = [
             (max(clocks.posted_s[one.rank, one.number] for one in pair), pair[0].rank, *pair)
@@ -142,7 +142,7 @@ class Conductor:
         if not choices:
             return []
         first_s, _, post, recv = choices[0]
-        if recv is None:  # with all that ask at this moment: a replay each would cost the square of the run
+        if recv is None:  # together with all that ask at the same time: a replay for each would take quadratic time
             first = itertools.takewhile(lambda choice: choice[0] == first_s and choice[3] is None, choices)
             asked = [ask for _, _, ask, _ in first]
             for ask in asked:
@@ -154,7 +154,7 @@ class Conductor:
         return self._deliver(post, recv)
 
     def _candidates(self) -> Iterator[tuple[Post, Post]]:
-        """A send and a receive from any rank that it could go to; the oldest of each sender."""
+        """Each sender's oldest send, with each receive from any rank that could take it."""
         taken = set()
         for recv in self._open_recvs:
             place = recv.group, recv.rank, recv.tag
@@ -215,7 +215,7 @@ class Conductor:
 
 
 def refusal(op: str, allow: Iterable[str]) -> str:
-    """The sentence for a call that is not allowed."""
+    """The message for a call that is not allowed."""
     return f"{op} is not allowed here: this run is to be built from {', '.join(sorted(allow))} alone"
 
 
@@ -229,7 +229,7 @@ def _signature(post: Post) -> tuple[Any, ...]:
     return post.op, post.dtype, post.peer, size, splits, post.reduction
 
 
-# what each member gets, in the group's order
+# each function gives what each member gets, in the group's order
 
 
 def _all_reduce(posts: Sequence[Post]) -> list[bytes]:

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MEASURED = "measured"
-KINDS = ("flops", MEASURED, "none")  # of what a rank's own work costs
-EFFICIENCY = 0.5  # of the peak, that matrix products reach; ours to state, not a measurement
+KINDS = ("flops", MEASURED, "none")  # ways to price a rank's own work
+EFFICIENCY = 0.5  # the fraction of the peak that matrix products reach: our assumption, not a measurement
 COMPUTE, POST, WAIT = "compute", "post", "wait"
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a rank did: worked for `duration_s`, posted its `number`-th post, or waited for that.
+    """One step of a rank: it worked for `duration_s`, posted its `number`-th post, or waited for that post.
 
-    `name` and `work` say what the work was: those of the innermost `worldsize.span`.
+    `name` and `work` are the name and kind of the work, from the innermost `worldsize.span`.
     """
 
     kind: str
@@ -27,7 +27,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Operation:
-    """One message (`ranks` are sender and receiver) or one collective of a group, and the posts that it is made of."""
+    """One message (`ranks` are sender and receiver) or one collective of a group, with the posts that make it up."""
 
     op: str
     ranks: tuple[int, ...]

@@ -21,17 +21,17 @@ from worldsize.hardware import Cluster
 from worldsize.timeline import Timeline
 
 _CHUNK = 1 << 16
-_MOST_HELD = 8  # messages of the largest size that may be under way at a time, for memory's sake
-_MAX_STEPS = 200_000  # of a rank, which may send any number,
+_MOST_HELD = 8  # messages of the largest size that may be under way at a time, to limit memory
+_MAX_STEPS = 200_000  # of a rank, which might otherwise send any number,
 _MAX_STEP_S = 1e9  # and of any length
 
 
 class Lost(Exception):
-    """A rank is lost by one of the run's faults."""
+    """A rank lost to one of the run's faults."""
 
 
-class _Line:
-    """The socket to one rank, with what has not gone out yet."""
+class _Connection:
+    """The connection to one rank: its socket, and what has not gone out yet."""
 
     def __init__(self, rank: int, max_post_bytes: int) -> None:
         self.rank = rank
@@ -41,7 +41,7 @@ class _Line:
         self.outgoing: deque[memoryview] = deque()
         self.groups: dict[str, tuple[int, ...]] = {}
         self.open_bytes: dict[int, int] = {}  # posts without an answer
-        self.num_posts = self.num_calls = self.num_steps = 0  # a question for the time is a post and no call
+        self.num_posts = self.num_calls = self.num_steps = 0  # asking for the time is a post but not a call
         self.is_full = False
 
 
@@ -70,14 +70,14 @@ class Emulation:
         if world_size > self._cluster.world_size:
             raise ValueError(f"{self.name} has {self._cluster.world_size} GPUs; {world_size} ranks do not fit on it")
         self._faults = Faults(faults, self._cluster, world_size)
-        price = lru_cache(maxsize=1024)(self._price)  # each question for the time replays the whole record
+        price = lru_cache(maxsize=1024)(self._price)  # each request for the time replays the whole record
         self._prices = Prices(
             self._cluster.route,
             self._faults.capacity_bytes_per_s,
             lambda one: price(one.op, one.size_bytes, one.ranks),
         )
         self._conductor = Conductor(world_size, allow)
-        self._lines = [_Line(rank, max_post_bytes) for rank in range(world_size)]
+        self._connections = [_Connection(rank, max_post_bytes) for rank in range(world_size)]
         self._max_held_bytes = _MOST_HELD * max_post_bytes
         self._held_bytes = 0  # posts without an answer, and answers that have not gone out
         self._selector: selectors.BaseSelector | None = None
@@ -90,7 +90,7 @@ class Emulation:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of every rank's job that describe it."""
+        """The fields that describe the emulation in every rank's job."""
         gpu = self._cluster.gpu
         compute = {
             "kind": self._compute,
@@ -103,19 +103,21 @@ class Emulation:
 
     @property
     def is_stuck(self) -> bool:
-        """True when nothing will ever move."""
+        """True when nothing can ever move again."""
         return self._conductor.is_stuck
 
     def fd_of(self, rank: int) -> int:
-        """The rank's end of its socket."""
-        return self._lines[rank].theirs.fileno()
+        """The file descriptor of the rank's end of its socket."""
+        return self._connections[rank].theirs.fileno()
 
     def listen(self, selector: selectors.BaseSelector, on_fault: Callable[[int, str, str], None]) -> None:
-        """Serve the ranks from now on; each has its end. `on_fault` gets the rank that fails here, a kind, a reason."""
+        """Serve the ranks from now on; each has its end. `on_fault` gets a rank that fails here, a kind, a reason."""
         self._selector, self._on_fault = selector, on_fault
-        for line in self._lines:
-            line.theirs.close()
-            selector.register(line.ours, selectors.EVENT_READ, lambda line=line: self._serve(line))
+        for connection in self._connections:
+            connection.theirs.close()
+            selector.register(
+                connection.ours, selectors.EVENT_READ, lambda connection=connection: self._serve(connection)
+            )
 
     def leave(self, rank: int) -> None:
         """Note that a rank posts no more."""
@@ -123,7 +125,7 @@ class Emulation:
         self._decide()
 
     def timeline(self) -> Timeline:
-        """What happened, in virtual time."""
+        """The timeline of the run in virtual time."""
         return replay(self._conductor.steps, self._conductor.operations, self._prices)
 
     def _price(self, op: str, size_bytes: int, ranks: tuple[int, ...]) -> pricing.Price:
@@ -134,142 +136,147 @@ class Emulation:
         conductor = self._conductor
         if conductor.depends_on_time and not self._is_hurrying:
             self._is_hurrying = True
-            for line in self._lines:
-                self._send(line, "hurry")
+            for connection in self._connections:
+                self._send(connection, "hurry")
         if conductor.depends_on_time and conductor.is_still:
             for reply in conductor.decide(clocks(conductor.steps, conductor.operations, self._prices)):
                 self._answer(reply)
 
-    def _watch(self, line: _Line, is_full: bool) -> None:
-        """Listen to a rank from now on, and while it is full also for when it can take more."""
+    def _watch(self, connection: _Connection, is_full: bool) -> None:
+        """Listen to a rank from now on; while its socket is full, also for when it can take more."""
         assert self._selector
-        line.is_full = is_full
+        connection.is_full = is_full
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if is_full else 0)
-        with contextlib.suppress(KeyError):  # its rank is no longer heard
-            self._selector.modify(line.ours, events, lambda: self._serve(line))
+        with contextlib.suppress(KeyError):  # the rank is no longer listened to
+            self._selector.modify(connection.ours, events, lambda: self._serve(connection))
 
-    def _serve(self, line: _Line) -> None:
-        self._write(line)
+    def _serve(self, connection: _Connection) -> None:
+        self._write(connection)
         try:
-            data = line.ours.recv(_CHUNK)
+            data = connection.ours.recv(_CHUNK)
         except BlockingIOError:
             return
         except ConnectionError:
             data = b""
         assert self._selector
         if not data:
-            self._selector.unregister(line.ours)
-            self._conductor.leave(line.rank)
+            self._selector.unregister(connection.ours)
+            self._conductor.leave(connection.rank)
             self._decide()
             return
         try:
-            for header, body in line.inbox.feed(data):
-                self._take(line.rank, header, body)
+            for header, body in connection.inbox.feed(data):
+                self._take(connection.rank, header, body)
             self._decide()  # after all of them: it may take a second, and the launcher watches the time in between
-        except Exception as error:  # a rank may post anything, and it must not become the launcher's fault
-            self._selector.unregister(line.ours)
-            self._on_fault(line.rank, "a planned loss" if isinstance(error, Lost) else "broken message", str(error))
+        except Exception as error:  # a rank may post anything, and that must not bring down the launcher
+            self._selector.unregister(connection.ours)
+            self._on_fault(
+                connection.rank, "a planned loss" if isinstance(error, Lost) else "broken message", str(error)
+            )
 
     def _take(self, rank: int, header: dict[str, Any], body: bytes) -> None:
-        line = self._lines[rank]
-        line.num_steps += len(header["steps"]) + 1
-        if line.num_steps > _MAX_STEPS:
+        connection = self._connections[rank]
+        connection.num_steps += len(header["steps"]) + 1
+        if connection.num_steps > _MAX_STEPS:
             raise ValueError(
                 f"one rank has more than {_MAX_STEPS:,} pieces of work, calls and waits; emulate fewer steps"
             )
-        self._conductor.note(rank, [self._step_of(line, fields) for fields in header["steps"]])
+        self._conductor.note(rank, [self._step_of(connection, fields) for fields in header["steps"]])
         if header["kind"] == "post":
-            self._take_post(line, header, body)
+            self._take_post(connection, header, body)
         elif header["kind"] == "wait":
             self._conductor.wait(rank, int(header["number"]))
         elif header["kind"] == "leave":
             self._conductor.leave(rank)
 
-    def _take_post(self, line: _Line, header: dict[str, Any], sent: bytes) -> None:
-        post = _post_of(line, header, sent, len(self._lines))
-        body = sent if post.op == ASK else self._with_faults(line, post)
-        line.num_posts += 1
-        line.open_bytes[post.number] = len(sent)
+    def _take_post(self, connection: _Connection, header: dict[str, Any], sent: bytes) -> None:
+        post = _post_of(connection, header, sent, len(self._connections))
+        body = sent if post.op == ASK else self._with_faults(connection, post)
+        connection.num_posts += 1
+        connection.open_bytes[post.number] = len(sent)
         self._held_bytes += len(sent)
         if self._held_bytes > self._max_held_bytes:
             raise ValueError(f"more than {self._max_held_bytes} bytes that nobody takes")
-        self._conductor.note(line.rank, [Step(POST, post.number)])  # a rank's word is not taken for what moves data
+        # what moves data is not left to the rank to report
+        self._conductor.note(connection.rank, [Step(POST, post.number)])
         if body is not sent:
             post = replace(post, body=body)
         for reply in self._conductor.post(post):
             self._answer(reply)
 
-    def _with_faults(self, line: _Line, post: Post) -> bytes:
-        """What leaves the rank in place of the operation's data.
+    def _with_faults(self, connection: _Connection, post: Post) -> bytes:
+        """The operation's data as they leave the rank, with the run's faults.
 
         Raises:
-            Lost: the rank is gone instead.
+            Lost: a fault ends the rank instead.
         """
-        if self._faults.is_lost(line.rank, line.num_calls):
-            raise Lost(f"gone after {line.num_calls} calls")
-        line.num_calls += 1
-        return self._faults.spoil(line.rank, line.num_calls - 1, post.num_items, post.body)
+        if self._faults.is_lost(connection.rank, connection.num_calls):
+            raise Lost(f"gone after {connection.num_calls} calls")
+        connection.num_calls += 1
+        return self._faults.corrupted(connection.rank, connection.num_calls - 1, post.num_items, post.body)
 
-    def _step_of(self, line: _Line, fields: Sequence[Any]) -> Step:
+    def _step_of(self, connection: _Connection, fields: Sequence[Any]) -> Step:
         kind, number, duration_s, name, work = fields
         duration_s = float(duration_s)
         if kind not in (COMPUTE, WAIT) or not (math.isfinite(duration_s) and 0 <= duration_s <= _MAX_STEP_S):
             raise ValueError(f"a step of kind {kind!r:.80} that takes {duration_s:g} s")
-        if kind == WAIT and not 0 < int(number) <= line.num_posts:
-            raise ValueError(f"a wait for post {number!r:.80} of {line.num_posts}")
-        return Step(kind, int(number), self._faults.slowed_s(line.rank, duration_s), str(name)[:80], str(work)[:80])
+        if kind == WAIT and not 0 < int(number) <= connection.num_posts:
+            raise ValueError(f"a wait for post {number!r:.80} of {connection.num_posts}")
+        return Step(
+            kind, int(number), self._faults.slowed_s(connection.rank, duration_s), str(name)[:80], str(work)[:80]
+        )
 
     def _answer(self, reply: Reply) -> None:
-        self._held_bytes -= self._lines[reply.rank].open_bytes.pop(reply.number)
+        self._held_bytes -= self._connections[reply.rank].open_bytes.pop(reply.number)
         fields = {} if reply.src is None else {"src": reply.src}
-        self._send(self._lines[reply.rank], "answer", reply.body, number=reply.number, **fields)
+        self._send(self._connections[reply.rank], "answer", reply.body, number=reply.number, **fields)
 
-    def _send(self, line: _Line, kind: str, body: bytes = b"", **fields: Any) -> None:
-        line.outgoing.append(memoryview(framing.pack(kind, body, **fields)))
-        self._held_bytes += len(line.outgoing[-1])
-        self._write(line)
+    def _send(self, connection: _Connection, kind: str, body: bytes = b"", **fields: Any) -> None:
+        connection.outgoing.append(memoryview(framing.pack(kind, body, **fields)))
+        self._held_bytes += len(connection.outgoing[-1])
+        self._write(connection)
 
-    def _write(self, line: _Line) -> None:
-        while line.outgoing:
+    def _write(self, connection: _Connection) -> None:
+        while connection.outgoing:
             try:
-                sent = line.ours.send(line.outgoing[0])
+                sent = connection.ours.send(connection.outgoing[0])
             except BlockingIOError:
-                self._watch(line, is_full=True)
+                self._watch(connection, is_full=True)
                 return
             except OSError:  # the rank is gone, which the forkserver reports
-                self._held_bytes -= sum(map(len, line.outgoing))
-                line.outgoing.clear()
+                self._held_bytes -= sum(map(len, connection.outgoing))
+                connection.outgoing.clear()
                 return
             self._held_bytes -= sent
-            if sent == len(line.outgoing[0]):
-                line.outgoing.popleft()
+            if sent == len(connection.outgoing[0]):
+                connection.outgoing.popleft()
             else:
-                line.outgoing[0] = line.outgoing[0][sent:]
-        if line.is_full:
-            self._watch(line, is_full=False)
+                connection.outgoing[0] = connection.outgoing[0][sent:]
+        if connection.is_full:
+            self._watch(connection, is_full=False)
 
     def close(self) -> None:
         """Close every socket."""
-        for line in self._lines:
-            line.theirs.close()
-            line.ours.close()
+        for connection in self._connections:
+            connection.theirs.close()
+            connection.ours.close()
 
 
-def _post_of(line: _Line, header: dict[str, Any], body: bytes, world_size: int) -> Post:
+def _post_of(connection: _Connection, header: dict[str, Any], body: bytes, world_size: int) -> Post:
     """The post in a message.
 
     Raises:
-        ValueError, TypeError, KeyError: a rank's own backend would not send it.
+        ValueError, TypeError, KeyError: the message is malformed; our own backend would not send it.
     """
     group = str(header["group"])
     if "ranks" in header:
-        line.groups[group] = tuple(int(one) for one in header["ranks"])
+        connection.groups[group] = tuple(int(one) for one in header["ranks"])
     post = Post(
-        line.rank,
+        connection.rank,
         int(header["number"]),
         str(header["op"]),
         group,
-        line.groups[group],
+        connection.groups[group],
         str(header["dtype"]),
         int(header["num_items"]),
         body,
@@ -280,11 +287,11 @@ def _post_of(line: _Line, header: dict[str, Any], body: bytes, world_size: int) 
     )
     members = set(post.ranks)
     is_known = members <= set(range(world_size)) and len(members) == len(post.ranks) and post.rank in members
-    is_to_itself = post.op in ("send", "recv") and post.peer == post.rank  # a cluster has no route for it
+    is_to_itself = post.op in ("send", "recv") and post.peer == post.rank  # a cluster has no such route
     if post.op != ASK and not (is_known and post.peer in (None, *members) and not is_to_itself):
-        raise ValueError(f"{post.op:.80} among {post.ranks!s:.80}, of rank {line.rank} with {post.peer}")
-    if post.number != line.num_posts + 1:
-        raise ValueError(f"post {post.number} after {line.num_posts}")
+        raise ValueError(f"{post.op:.80} among {post.ranks!s:.80}, of rank {connection.rank} with {post.peer}")
+    if post.number != connection.num_posts + 1:
+        raise ValueError(f"post {post.number} after {connection.num_posts}")
     if post.num_items < 0 or min(post.splits, default=0) < 0:
         raise ValueError("a negative size")
     return post

@@ -1,10 +1,10 @@
 """Virtual time: when everything in a record would have happened on a cluster. No threads, no randomness, no real clock.
 
 A rank's own work takes the time that it was given. A message starts when both ends have posted it and the one before it
-from the same sender to the same receiver is through; it needs the latency of its route, and then its bytes go at the
+from the same sender to the same receiver has arrived; it takes the latency of its route, and then its bytes flow at the
 rate that others leave them on the route's shared hops (max-min fair). A collective starts when its last member has
-posted it and the group's previous one is done, or at least has only delays left where the library lets the two overlap,
-and takes its price.
+posted it and the group's previous one is done, or has only delays left and the library lets the two overlap; it takes
+the time of its price.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from worldsize.hardware import Hop
 from worldsize.timeline import Event, Timeline
 
 _MOST_AT_ONCE = 2  # collectives of a group that share their delays: Gloo's threads
-_ALMOST = 1e-12  # bytes left over by rounding, of one
+_ALMOST = 1e-12  # relative difference that rounding can make
 
 
 class Cost(Protocol):
-    """How long a collective takes, for how much of that the group's next may overlap it, what each rank sends."""
+    """The cost of a collective: its time, how much of that the group's next may overlap, what each rank sends."""
 
     @property
     def time_s(self) -> float: ...
@@ -39,7 +39,7 @@ class Cost(Protocol):
 
 
 class Route(Protocol):
-    """How a message goes."""
+    """The route of a message."""
 
     @property
     def latency_s(self) -> float: ...
@@ -49,7 +49,7 @@ class Route(Protocol):
 
 
 class Unanswered(ValueError):
-    """Ranks waited for what never happened."""
+    """Ranks that waited for something that never happened."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         super().__init__(f"ranks {list(ranks)} wait for something that never happened")
@@ -58,7 +58,7 @@ class Unanswered(ValueError):
 
 @dataclass(frozen=True)
 class Prices:
-    """What a cluster charges: the route between two ranks, the rate of each hop, the cost of a collective."""
+    """A cluster's prices: the route between two ranks, the rate of each hop, the cost of a collective."""
 
     route: Callable[[int, int], Route]
     capacity_bytes_per_s: Callable[[Hop], float]
@@ -76,7 +76,7 @@ class _Running:
     end_s: float | None = None
     cost: Cost | None = None  # of a collective, once it has started
     blocked: list[int] = field(default_factory=list)  # ranks that wait for it
-    hops: Sequence[Hop] = ()  # of a message whose bytes flow
+    hops: Sequence[Hop] = ()  # of a message whose bytes are flowing
     left_bytes: float = 0.0
     bytes_per_s: float = 0.0
 
@@ -85,7 +85,7 @@ class _Running:
         return self.operation.op == "send"
 
     def sent_bytes(self, rank: int) -> float:
-        """What a rank puts on the wire for it."""
+        """The bytes that a rank puts on the wire for it."""
         one = self.operation
         if self.cost is None:
             return one.size_bytes if rank == one.ranks[0] else 0.0
@@ -96,10 +96,10 @@ class _Running:
 
 @dataclass
 class _Stream:
-    """What runs one after the other: the collectives of a group, the messages of one rank to another."""
+    """Operations that run one after the other: the collectives of a group, the messages of one rank to another."""
 
-    queue: deque[_Running] = field(default_factory=deque)  # posted by all, not started
-    busy: _Running | None = None  # what keeps the next back
+    queue: deque[_Running] = field(default_factory=deque)  # posted by all, not yet started
+    busy: _Running | None = None  # the one that the next must wait for
     num_under_way: int = 0
 
 
@@ -112,10 +112,10 @@ class _Rank:
 
 
 def replay(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> Timeline:
-    """The timeline of a record: computing on stream "compute", waiting on "wait", operations on "communication".
+    """The timeline of a record: work on stream "compute", waiting on "wait", operations on "communication".
 
     Raises:
-        Unanswered: the record ends before everything that was waited for has happened.
+        Unanswered: the record ends before everything has happened that a rank waits for.
     """
     replayed = _Replay(steps, operations, prices)
     replayed.run()
@@ -127,14 +127,14 @@ def replay(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], pri
 
 @dataclass(frozen=True)
 class Clocks:
-    """Virtual times in seconds: of each rank, and of each (rank, number) when it was posted."""
+    """Virtual times in seconds: of each rank now, and of each post, by (rank, number)."""
 
     rank_s: Sequence[float]
     posted_s: Mapping[tuple[int, int], float]
 
 
 def clocks(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> Clocks:
-    """What time it is at the end of a record, which may end anywhere."""
+    """The clocks at the end of a record, which may end anywhere."""
     replayed = _Replay(steps, operations, prices)
     replayed.run()
     return Clocks([one.clock_s for one in replayed.ranks], replayed.posted_s)
@@ -164,7 +164,7 @@ class _Replay:
     # a rank
 
     def _advance(self, rank: int) -> None:
-        """Take a rank through its steps until it must wait for what has no end yet."""
+        """Take a rank through its steps until it must wait for an operation whose end is not known yet."""
         one = self.ranks[rank]
         while one.place < len(one.steps):
             step = one.steps[one.place]
@@ -188,7 +188,7 @@ class _Replay:
             self._admit(one.stream)
 
     def _wait(self, rank: int, number: int) -> bool:
-        """True when the rank goes on: what it waits for has an end."""
+        """True when the rank goes on: the end of what it waits for is known."""
         one, of_rank = self._of_post.get((rank, number)), self.ranks[rank]
         if one is None:
             return False
@@ -203,7 +203,7 @@ class _Replay:
     # an operation
 
     def _admit(self, stream: _Stream) -> None:
-        """Let the next operation of a stream start, when the one before it has made room."""
+        """Start the next operation of a stream, if the one before it has made room."""
         if stream.queue and stream.busy is None and stream.num_under_way < _MOST_AT_ONCE:
             stream.busy = one = stream.queue.popleft()
             stream.num_under_way += 1
@@ -214,7 +214,7 @@ class _Replay:
         heapq.heappush(self._due, (time_s, self._count, what, one))
 
     def _next(self) -> None:
-        """Go on to the next start or end of anything."""
+        """Advance to the next start or end of anything."""
         through_s, through = self._first_through()
         time_s = min(through_s, self._due[0][0] if self._due else through_s)
         self._flow(time_s)
@@ -265,7 +265,7 @@ class _Replay:
     # bytes
 
     def _first_through(self) -> tuple[float, list[_Running]]:
-        """When the next messages are through, and which."""
+        """When the next messages arrive in full, and which ones they are."""
         first_s, through = float("inf"), []
         for one in self._flowing:
             at_s = self._now_s + one.left_bytes / one.bytes_per_s
@@ -281,7 +281,7 @@ class _Replay:
         self._now_s = time_s
 
     def _share(self) -> None:
-        """Give every message its max-min fair rate: the tightest hops are shared out first."""
+        """Give every message its max-min fair rate; the tightest hops are shared out first."""
         users: dict[Hop, dict[_Running, None]] = defaultdict(dict)
         for one in self._flowing:
             for hop in one.hops:

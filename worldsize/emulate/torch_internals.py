@@ -1,4 +1,4 @@
-"""What emulation uses of torch that torch does not promise. Each has a test that fails when torch changes it."""
+"""The undocumented parts of torch that emulation uses. Each has a test that fails when torch changes it."""
 
 # pyright: reportAttributeAccessIssue=false, reportPrivateImportUsage=false
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_BACKWARD = "_engine_run_backward"  # the Python function round the C++ that runs backward
+_BACKWARD = "_engine_run_backward"  # the Python function around the C++ that runs backward
 
 Work: type[Any] = dist._Work  # pyright: ignore[reportPrivateImportUsage]  # what torch takes for the handle of a call, and can be subclassed in Python
 
@@ -26,10 +26,10 @@ def is_main_in_native_wait() -> bool:
 
 
 def is_in_backward() -> bool:
-    """True while autograd's engine runs this thread."""
+    """True while autograd's engine runs in this thread."""
     return torch._C._current_graph_task_id() != -1
 
 
 def call_when_backward_ends(callback: Callable[[], None]) -> None:
-    """Have autograd's engine call this at the end of the backward that is under way, before that returns."""
+    """Have autograd's engine call this at the end of the current backward, before backward returns."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)

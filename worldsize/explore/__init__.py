@@ -1,4 +1,4 @@
-"""Sliders round any function: see the step before you read the number."""
+"""Sliders around any function, so that a reader sees the effect before reading the number."""
 
 from worldsize.explore.explorer import Explorer, explore
 

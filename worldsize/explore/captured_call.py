@@ -1,4 +1,4 @@
-"""One call of the function that is explored: what it gave, what it printed or drew meanwhile, how it failed."""
+"""One call of the explored function: what it returned, what it printed or drew meanwhile, how it failed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_PRINTED = 2000
 
 @dataclass(frozen=True)
 class CallResult:
-    """What a call gave and printed; or the sentence, and the student's own line, with which it failed."""
+    """What a call returned and printed, or the message with which it failed and the student's line that failed."""
 
     value: Any = None
     printed: str = ""
@@ -50,7 +50,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """The student's own line; empty where it is the one that raises on purpose."""
+    """The student's own line; empty if that line raises the error on purpose."""
     lines = own_lines(traceback.extract_tb(error.__traceback__))
     if not lines or "raise " in lines[-1].text:
         return ""
@@ -63,7 +63,7 @@ def _open_figures() -> set[int]:
 
 
 def _close_figures(already: set[int]) -> Any:
-    """The last of the figures that pyplot opened meanwhile, all of them closed; None without one."""
+    """The last of the figures that pyplot opened meanwhile, or None; all of them are closed."""
     drawn = None
     for number in sorted(_open_figures() - already):
         drawn = sys.modules["matplotlib.pyplot"].figure(number)

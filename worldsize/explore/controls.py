@@ -1,4 +1,4 @@
-"""What each argument of a function can be: positions of a slider, choices of a list, a check box, or one value."""
+"""The values that each argument of a function can take: a slider's positions, a list, a check box, or one value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDE = 1000  # a range whose ends are this far apart grows by doubling
 
 @dataclass(frozen=True)
 class Control:
-    """What one argument can be, each value with its text, and which it is at first."""
+    """The values of one argument, each with its text, and the one that it starts with."""
 
     name: str
     kind: Literal["slider", "list", "box"]
@@ -27,7 +27,7 @@ class Control:
 
     @property
     def value(self) -> Any:
-        """The value at first."""
+        """The value that it starts with."""
         return self.options[self.start][1]
 
     def text(self, value: Any) -> str:
@@ -35,13 +35,13 @@ class Control:
         return next((text for text, option in self.options if option is value), None) or _text(self.name, value)
 
     def describe(self) -> str:
-        """What can be chosen, in words."""
+        """The values to choose from, in words."""
         texts = [text for text, _ in self.options]
         return f"{texts[0]} to {texts[-1]}" if self.kind == "slider" else " or ".join(texts)
 
 
 def controls_of(function: Callable[..., Any], ranges: Mapping[str, Any]) -> tuple[list[Control], dict[str, Any]]:
-    """One control for each argument that has a range, in the order of `ranges`, and the values of those that have one.
+    """A control for each argument with a range, in the order of `ranges`, and the values of arguments that stay fixed.
 
     Raises:
         ValueError: a malformed range, an argument that the function does not have, or one without a value.
@@ -75,7 +75,7 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 
 
 def _control(name: str, given: Any, default: Any) -> Control | None:
-    """The control for what was given as a range; None for a single value."""
+    """The control for the range that was given; None for a single value."""
     if isinstance(given, bool):
         return Control(name, "box", [("no", False), ("yes", True)], int(given))
     if isinstance(given, tuple):
@@ -115,7 +115,11 @@ def _positions(name: str, given: tuple[Any, ...]) -> list[Any]:
 
 
 def _count(name: str, steps: float) -> int:
-    """The number of positions of a slider with this many steps. Raises: ValueError for too many."""
+    """The number of positions of a slider with this many steps.
+
+    Raises:
+        ValueError: there are too many.
+    """
     if steps >= _MOST_POSITIONS:
         raise ValueError(f"{name}: this range has {steps + 1:,.0f} positions; {_MOST_POSITIONS:,} are the most.")
     return math.floor(steps * (1 + 1e-12)) + 1

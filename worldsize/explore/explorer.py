@@ -1,4 +1,4 @@
-"""An explorer: live where a person can move a slider, a picture and a sentence everywhere."""
+"""An explorer: live where a person can move a slider, and a picture with a sentence everywhere."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from worldsize.explore.controls import Control, controls_of
 from worldsize.explore.result_parts import Part, TextPart, part_of_bundle, parts_of
 from worldsize.explore.widgets import Panel
 
-# in the file the stills follow the live panel; of the two, a front end shows what works there
+# in the file the stills follow the live panel; a front end shows whichever of the two works there
 _LIVE, _STILL = ".jp-OutputArea:has(.worldsize-explorer)", ".jp-OutputArea-child:has(.worldsize-still)"
 _DEAD = ".jp-OutputArea:has(.worldsize-still):not(:has(.worldsize-explorer))"
-_DEAD_PANEL = (
-    ".jp-OutputArea-child:has(> .jp-OutputArea-output:not([data-mime-type]))"  # JupyterLab's mark of no widget
-)
+# JupyterLab's mark for a widget that it cannot show
+_DEAD_PANEL = ".jp-OutputArea-child:has(> .jp-OutputArea-output:not([data-mime-type]))"
 _STYLE = f"""<style>
 {_LIVE} > {_STILL}, {_DEAD} > {_DEAD_PANEL} {{ display: none }}
 .worldsize-still img {{ max-width: 100% }}
@@ -28,12 +27,12 @@ _STYLE = f"""<style>
 
 
 def explore(function: Callable[..., Any], /, **ranges: Any) -> Explorer:
-    """What `function` gives, under a slider, list or check box for each of its arguments that has a range here.
+    """The result of `function`, below a slider, list or check box for each of its arguments that has a range here.
 
-    A range is `(low, high)`, `(low, high, step)`, or `(low, high, "x2")` to double at each step, as a range without a
-    step does when its ends are 1000 times apart. A list, or a dict of texts and values, is a list to choose from;
-    `True` or `False` a check box; anything else is passed on as it is. A control starts at the function's default.
-    Values and results have the unit that their name ends in: `_s`, `_bytes`, `_flops`, `_fraction`.
+    A range is `(low, high)`, `(low, high, step)`, or `(low, high, "x2")`, which doubles at each step; a range without a
+    step doubles too when its ends are 1000 times apart. A list, or a dict from texts to values, is a list to choose
+    from; `True` or `False` is a check box; anything else is passed on as it is. A control starts at the function's
+    default. Values and results have the unit that their name ends in: `_s`, `_bytes`, `_flops`, `_fraction`.
 
     The function may give a number, a dict of numbers, a list of rows, a Timeline, a figure, text, or a tuple of these.
 
@@ -46,7 +45,7 @@ def explore(function: Callable[..., Any], /, **ranges: Any) -> Explorer:
 
 @dataclass(frozen=True)
 class Explorer:
-    """A function, what its arguments can be, and those that stay as they are."""
+    """A function, the controls of its arguments, and the arguments that stay fixed."""
 
     function: Callable[..., Any]
     controls: list[Control]
@@ -59,14 +58,14 @@ class Explorer:
         return name if name.isidentifier() else "the function"
 
     def call(self, chosen: Mapping[str, Any]) -> CallResult:
-        """What the function does with these values."""
+        """The outcome of calling the function with these values."""
         return call(self.function, {**self.fixed, **chosen})
 
     def parts(self, outcome: CallResult) -> list[Part]:
         """The visible parts of an outcome without an error.
 
         Raises:
-            ValueError: it cannot be drawn; says why.
+            ValueError: it cannot be drawn; the message says why.
         """
         parts = [*map(part_of_bundle, outcome.displayed), *parts_of(outcome.value, self.name)]
         if outcome.printed:
@@ -74,10 +73,10 @@ class Explorer:
         return parts or [TextPart(f"<p>{escape(self.name)} gave nothing.</p>", f"{self.name} gave nothing.")]
 
     def stills(self) -> list[dict[str, str]]:
-        """The explorer as it is at first, without sliders: for each part what a notebook shows, then a sentence.
+        """The explorer at its first values, without sliders: what a notebook shows of each part, then a sentence.
 
         Raises:
-            RuntimeError: the function fails at its first values, where a reader cannot change them.
+            RuntimeError: the function fails at its first values, which a reader cannot change here.
         """
         outcome = self.call({control.name: control.value for control in self.controls})
         if outcome.error:
@@ -85,7 +84,7 @@ class Explorer:
         return self._stills_of(self.parts(outcome))
 
     def sentence(self) -> str:
-        """What is explored, where it starts and how far it goes, in words."""
+        """The function, its first values and their ranges, in words."""
         settings = [f"{one.name} = {one.text(one.value)} ({one.describe()})" for one in self.controls]
         return f"{self.name} with {', '.join(settings)}." if settings else f"{self.name}."
 
@@ -104,7 +103,7 @@ class Explorer:
         else:
             panel = Panel(self)
             view = panel.box._repr_mimebundle_() or {}
-            # empty text, for where the view means nothing: the stills say it all
+            # empty text where the view cannot be shown: the stills say it all
             display({**view, "text/html": "", "text/plain": ""}, raw=True)
             stills = self._stills_of(panel.parts)
         for bundle in stills:

@@ -1,4 +1,4 @@
-"""A figure as an image: at once while a slider moves, sharp when it rests."""
+"""A figure as an image: quick while a slider moves, sharp when it rests."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from matplotlib.transforms import Bbox
 from PIL import Image
 
 SCREEN_DPI, SHARP_DPI = 96, 168
-Places = dict[tuple[object, ...], list[Bbox]]  # of the panels of figures of one kind
+Places = dict[tuple[object, ...], list[Bbox]]  # kind of figure -> where its panels are
 
 
 @dataclass(frozen=True)
 class FigureImage:
-    """A figure, and what it says in words."""
+    """A figure, and its description in words."""
 
     figure: Figure
     text: str
 
     def sharp(self, places: Places | None = None) -> str:
-        """A PNG image in base64 with more dots than a screen needs; notes where the figure's panels are."""
+        """A PNG image in base64 at more than a screen's resolution; `places` takes note of the figure's panels."""
         image = self._image(SHARP_DPI)
         if places is not None:
             places[self._kind] = [axes.get_position() for axes in self.figure.axes]
         return image
 
     def quick(self, places: Places) -> str:
-        """A PNG image in base64 at the screen's resolution, its panels where those of the last sharp one were.
+        """A PNG image in base64 at the screen's resolution, with panels where the last sharp one had them.
 
         Laying a figure out takes longer than drawing it, and nothing should jump while a slider moves.
         """
         known, engine = places.get(self._kind), self.figure.get_layout_engine()
-        if engine is None:  # the drawing code placed everything, which is quick
+        if engine is None:  # the drawing code positions everything, which is quick
             return self._image(SCREEN_DPI)
         if known is None:
             return self.sharp(places)
@@ -47,13 +47,13 @@ class FigureImage:
         image = self._image(SCREEN_DPI)
         self.figure.set_layout_engine(engine)
         for axes in self.figure.axes:
-            axes.set_in_layout(True)  # which setting a place ends
+            axes.set_in_layout(True)  # set_position takes the axes out of the layout
         return image
 
     def html(self, image: str) -> str:
-        """An `<img>` as wide as the figure, with what it says in words."""
+        """An `<img>` as wide as the figure, with its description as alt text."""
         width, height = (round(inches * SCREEN_DPI) for inches in self.figure.get_size_inches())
-        style = f"width: {width}px; aspect-ratio: {width} / {height}"  # keeps its place while the next one is decoded
+        style = f"width: {width}px; aspect-ratio: {width} / {height}"  # keeps the space while the next image is decoded
         source = f"data:image/png;base64,{image}"
         return f'<img decoding="sync" style="{style}" alt="{escape(self.text)}" src="{source}">'
 

@@ -1,4 +1,4 @@
-"""Whether there is a person at the front end."""
+"""Detection of a person at the front end."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ def is_interactive() -> bool:
     kernel = getattr(get_ipython(), "kernel", None)
     if kernel is None:
         return False
-    # nbclient, papermill and nbconvert say with every request that they cannot be asked for input
+    # nbclient, papermill and nbconvert declare with every request that they cannot provide input
     request = kernel.get_parent("shell") or {}
     return bool(request.get("content", {}).get("allow_stdin", False))

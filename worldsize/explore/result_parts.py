@@ -1,4 +1,4 @@
-"""What a function gave, as parts that can be shown: pictures, tables, numbers, text."""
+"""A function's result as parts that can be shown: pictures, tables, numbers, text."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def parts_of(value: Any, name: str) -> list[Part]:
 
 
 def part_of_bundle(bundle: Mapping[str, Any]) -> TextPart:
-    """What was displayed, as HTML or else as text."""
+    """What was displayed, as HTML if there is any, otherwise as text."""
     text = str(bundle.get("text/plain", ""))
     if "text/html" not in bundle and "image/png" in bundle:
         image = f'<img alt="{escape(text)}" src="data:image/png;base64,{bundle["image/png"]}">'
@@ -119,7 +119,7 @@ def _is_real(value: Any) -> bool:
 
 
 def _unit_name(key: str, name: str) -> str:
-    """The name whose ending gives the unit: the entry's own, or else the function's."""
+    """The name whose ending gives the unit: the entry's own, otherwise the function's."""
     return key if "_" in key or name == key else name
 
 

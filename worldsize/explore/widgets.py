@@ -1,4 +1,4 @@
-"""The live side of an explorer: widgets, and a result that is drawn again whenever one of them moves."""
+"""The live side of an explorer: widgets, and a result that is redrawn whenever one of them changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from worldsize.explore.result_parts import Part, TextPart
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_IDLE_S = 0.4  # after the last move: then the picture is drawn sharp
+_IDLE_S = 0.4  # after the last move, before the picture is drawn sharp
 _DARK = in_dark_theme(".worldsize-explorer img")
 _STYLE = """\
 .worldsize-explorer { color: var(--jp-content-font-color1); font-size: var(--jp-content-font-size1); overflow: hidden }
@@ -38,7 +38,7 @@ _STYLE = """\
 
 
 class Explored(Protocol):
-    """What a panel asks of its explorer."""
+    """The part of an explorer that a panel uses."""
 
     @property
     def controls(self) -> Sequence[Control]: ...
@@ -87,7 +87,7 @@ class Panel:
             try:
                 self.parts = self._explored.parts(outcome)
                 self._show()
-            except Exception as raised:  # it cannot be drawn
+            except Exception as raised:  # the result cannot be drawn
                 error, place = str(raised) or type(raised).__name__, ""
         if error:
             message = _error_message(error, place)
@@ -99,7 +99,7 @@ class Panel:
             self._sharpen_when_idle()
 
     def _spoken(self) -> str:
-        """What a screen reader says after a move: it sees the place of a slider, and not what stands beside it."""
+        """The text for a screen reader after a move: it sees a slider's position, but not the value beside it."""
         set_to = [f"{one.name} = {one.text(self.controls[one.name].value)}" for one in self._explored.controls]
         return f"{', '.join(set_to)}: {' '.join(part.text.rstrip('.') + '.' for part in self.parts)}"
 
@@ -116,7 +116,7 @@ class Panel:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return  # outside a kernel there is nobody to see it
+            return  # outside a kernel nobody sees it
         self._sharpening = loop.call_later(_IDLE_S, self._show, True)
 
 

@@ -1,4 +1,4 @@
-"""Self-checks: questions of the bank as a form that explains every answer, and as text where nobody can click."""
+"""Self-checks: questions from the bank as a form that explains every answer, and as text where nobody can click."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Asked", "Marked", "Question", "Quiz", "Variant", "ask", "draw", "loa
 
 
 def ask(name: str, num_questions: int = 5, *, seed: int = 0, folder: Path | str | None = None) -> Asked:
-    """The first questions of the quiz of this name, shown as a form, or as text where no one can answer.
+    """The first questions of the quiz of this name, shown as a form, or as text where nobody can answer.
 
-    `seed` draws the numbers in them and the order of their choices.
+    `seed` determines the numbers in them and the order of their choices.
     """
     quiz = load(name, folder)
     chosen = quiz.question[:num_questions]

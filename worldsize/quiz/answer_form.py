@@ -1,4 +1,4 @@
-"""Questions as a form in a notebook: feedback comes with an attempt, and never before."""
+"""Questions as a form in a notebook, with feedback only after an attempt."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _Radio:
 
 
 class _Boxes:
-    """Some of several options."""
+    """Any number of several options."""
 
     def __init__(self, answer: Options) -> None:
         import ipywidgets as widgets
@@ -131,7 +131,7 @@ class _Places:
 
 
 class _Blanks:
-    """The gaps of a text, numbered as they stand in it."""
+    """The gaps of a text, numbered in their order."""
 
     def __init__(self, answer: Gaps) -> None:
         self.fields = {

@@ -1,4 +1,4 @@
-"""The question bank: what a file of it may say, and the file read with every mistake named by its line."""
+"""The question bank: what its files may contain, and a loader that reports every mistake by its line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
 class Strict(BaseModel):
-    """A part of the bank in which a misspelt key is an error."""
+    """A part of the bank in which an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,7 +37,7 @@ class Steps(Strict):
 
     @property
     def values(self) -> list[int | float]:
-        """All of them."""
+        """All of the numbers."""
         num_steps = int((self.high - self.low) / self.step + 1e-9)
         return [round(self.low + place * self.step, 12) for place in range(num_steps + 1)]
 
@@ -45,7 +45,7 @@ class Steps(Strict):
 class Choice(Strict):
     """One answer to choose: its text, or the number that it states; whether it is right; the feedback for choosing it.
 
-    The `misconception` of a wrong one names, in a few words, what somebody who chose it has mixed up.
+    The `misconception` of a wrong one names, in a few words, what a student who chose it has mixed up.
     """
 
     text: Template | None = None
@@ -66,7 +66,7 @@ class Choice(Strict):
 
 
 class Mistake(Strict):
-    """A wrong answer that is expected: the number or the text, what was mixed up, and the feedback."""
+    """An anticipated wrong answer: the number or the text, what was mixed up, and the feedback."""
 
     value: Expression | None = None
     text: Template | None = None
@@ -75,7 +75,7 @@ class Mistake(Strict):
 
 
 class Figure(Strict):
-    """A timeline to look at: a template of lines `rank, stream, kind, name, start_s, end_s`, drawn with its title."""
+    """A timeline to look at: a template of lines `rank, stream, kind, name, start_s, end_s`, drawn with a title."""
 
     events: Template
     title: Template
@@ -83,7 +83,7 @@ class Figure(Strict):
 
 
 class Choices(Strict):
-    """What is asked for by choosing; numbers among the choices are shown with `digits` and their `unit`."""
+    """An answer given by choosing; numbers among the choices are shown with `digits` and their `unit`."""
 
     choice: Annotated[list[Choice], Field(min_length=2)]
     unit: Text | None = None
@@ -91,12 +91,12 @@ class Choices(Strict):
 
     @property
     def num_correct(self) -> int:
-        """How many choices are right."""
+        """The number of correct choices."""
         return sum(choice.correct for choice in self.choice)
 
 
 class Number(Strict):
-    """A number that is asked for, in a unit; right within `tolerance_fraction`, and never beyond `low` and `high`."""
+    """A number to give, in a unit; right within `tolerance_fraction`. The answer lies from `low` to `high`."""
 
     answer: Expression
     unit: Text | None = None
@@ -114,7 +114,7 @@ class Number(Strict):
 
 
 class Words(Strict):
-    """A word or two that are asked for: any of `accepted`, whatever the case and the spaces."""
+    """A word or two to give: any of `accepted`, regardless of case and spaces."""
 
     accepted: Annotated[list[Template], Field(min_length=1)]
     mistake: list[Mistake] = []
@@ -127,10 +127,10 @@ class Words(Strict):
 
 
 class _Question(Strict):
-    """What questions of all kinds have: `text` is Markdown with LaTeX, `minutes` the time it should take.
+    """The fields of questions of all kinds: `text` is Markdown with LaTeX, `minutes` the time it should take.
 
-    `parameters` are drawn, each from a list or from steps, again and again until all of `require` holds; `where` are
-    computed from them, in order.
+    `parameters` are drawn, each from a list or from steps, repeatedly until all of `require` holds; the values of
+    `where` are computed from them, in order.
     """
 
     id: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
@@ -155,7 +155,7 @@ class _Question(Strict):
 
 
 class Single(_Question, Choices):
-    """One of several choices is right."""
+    """A question with one right choice among several."""
 
     kind: Literal["single"]
 
@@ -169,7 +169,7 @@ class Single(_Question, Choices):
 
 
 class Multiple(_Question, Choices):
-    """Some of several choices are right."""
+    """A question with one or more right choices among several."""
 
     kind: Literal["multiple"]
 
@@ -181,7 +181,7 @@ class Multiple(_Question, Choices):
 
 
 class Numeric(_Question, Number):
-    """A number is asked for; `feedback` explains it."""
+    """A question that asks for a number; `feedback` explains it."""
 
     kind: Literal["numeric"]
     feedback: Template
@@ -195,7 +195,7 @@ class Item(Strict):
 
 
 class Ordering(_Question):
-    """Things are to be put in order: as they are listed, or by their values."""
+    """A question that asks to put things in order: as they are listed, or by their values."""
 
     kind: Literal["ordering"]
     item: Annotated[list[Item], Field(min_length=3, max_length=8)]
@@ -209,7 +209,7 @@ class Ordering(_Question):
 
 
 class ShortText(_Question, Words):
-    """A word or two are asked for; `feedback` explains them."""
+    """A question that asks for a word or two; `feedback` explains them."""
 
     kind: Literal["text"]
     feedback: Template
@@ -237,7 +237,7 @@ Gap: TypeAlias = Annotated[NumberGap | WordsGap | ChoicesGap, Field(discriminato
 
 
 class Cloze(_Question):
-    """A text with gaps, each where `[[name]]` stands, and worth an equal part; `feedback` explains them."""
+    """A text with gaps, each marked `[[name]]` and worth an equal part; `feedback` explains them."""
 
     kind: Literal["cloze"]
     gap: Annotated[dict[Name, Gap], Field(min_length=1)]
@@ -262,7 +262,7 @@ class Quiz(Strict):
 
 
 def gap_names(text: str) -> list[str]:
-    """The names of a text's gaps, in their order."""
+    """The names of a text's gaps, in order."""
     return re.findall(r"\[\[([a-z][a-z0-9_]*)\]\]", text)
 
 
@@ -270,7 +270,7 @@ def load(name: str, folder: Path | str | None = None) -> Quiz:
     """The quiz of this name, such as `week01`, from a folder or the nearest `quizzes` folder above.
 
     Raises:
-        ValueError: there is no such quiz, or its file is malformed: names file, line, question and reason.
+        ValueError: there is no such quiz, or its file is malformed; the message names file, line, question and reason.
     """
     file = (Path(folder) if folder else find_folder()) / f"{name}.toml"
     if not file.is_file():
@@ -308,7 +308,7 @@ def find_folder() -> Path:
 def _problems(error: ValidationError, data: dict[str, Any], text: str) -> list[str]:
     problems = []
     for problem in error.errors():
-        # pydantic appends the name of the discriminated kind to the place: it is not part of the place
+        # pydantic inserts the name of the discriminated kind, which is not part of the location
         loc = tuple(part for place, part in enumerate(problem["loc"]) if not (part in _KINDS and place))
         said = problem["msg"].removeprefix("Value error, ").rstrip(".")
         problems.append(f"line {_line(text, loc)}, {_where(loc, data)}: {said}.")
@@ -316,7 +316,7 @@ def _problems(error: ValidationError, data: dict[str, Any], text: str) -> list[s
 
 
 def _line(text: str, loc: tuple[int | str, ...]) -> int:
-    """The line of the innermost part of this place that can be found: a table's header, or a key in it; from 1."""
+    """The line, from 1, of the innermost part of this location that can be found: a table's header, or a key in it."""
     lines, line, path = text.splitlines(), 0, []
     for part in loc:
         if isinstance(part, int):
@@ -335,7 +335,7 @@ def _line(text: str, loc: tuple[int | str, ...]) -> int:
 
 
 def _where(loc: tuple[int | str, ...], data: dict[str, Any]) -> str:
-    """The place in words: `question 3 (w01-mean), choice 1, feedback`."""
+    """The location in words: `question 3 (w01-mean), choice 1, feedback`."""
     words: list[str] = []
     for part in loc:
         if isinstance(part, int):

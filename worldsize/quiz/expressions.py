@@ -1,4 +1,4 @@
-"""Numbers and texts that a question computes from its parameters: Jinja's expressions and templates, sandboxed."""
+"""Numbers and texts that a question computes from its parameters, with Jinja's sandboxed expressions and templates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Value: TypeAlias = bool | int | float | str
 
 
 def _shown(value: Any) -> Any:
-    """A number as a reader writes it: 0.3 and not 0.30000000000000004, 25,600,000 and not 25600000."""
+    """A number as a person writes it: 0.3 and not 0.30000000000000004, 25,600,000 and not 25600000."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     if float(value).is_integer() and abs(value) < 1e15:
@@ -27,7 +27,9 @@ def _shown(value: Any) -> Any:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Its templates share one plain dict of functions: with the usual chain of two each use takes thrice as long."""
+    """A sandbox whose templates share one plain dict of functions: with the usual chain of two, each use takes thrice
+    as long.
+    """
 
     def make_globals(self, d: MutableMapping[str, Any] | None) -> MutableMapping[str, Any]:
         assert d is None
@@ -70,10 +72,10 @@ def _template(source: str) -> Any:
 
 
 def evaluate(source: str, names: Mapping[str, Value]) -> Any:
-    """What an expression such as `2 * (n - 1) / n * size_mb` comes to.
+    """The value of an expression such as `2 * (n - 1) / n * size_mb`.
 
     Raises:
-        ValueError: it uses a name that there is not, or cannot be computed; says which expression and why.
+        ValueError: it uses an unknown name, or cannot be computed; the message names the expression and the reason.
     """
     try:
         return _checked(_expression(source)(**names))
@@ -82,10 +84,10 @@ def evaluate(source: str, names: Mapping[str, Value]) -> Any:
 
 
 def fill(source: str, names: Mapping[str, Value]) -> str:
-    """A text with every `{{ expression }}` replaced by what it comes to.
+    """A text with every `{{ expression }}` replaced by its value.
 
     Raises:
-        ValueError: it uses a name that there is not, or cannot be computed; says which text and why.
+        ValueError: it uses an unknown name, or cannot be computed; the message names the text and the reason.
     """
     try:
         return _template(source).render(**names).strip()

@@ -1,4 +1,4 @@
-"""What an answer is worth, and the feedback on it."""
+"""Marking: the share of a question that an answer earns, and the feedback on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase,
 
 @dataclass(frozen=True)
 class Marked:
-    """The share of a question that an answer has earned, from 0 to 1; what was mixed up; the feedback (Markdown)."""
+    """The share of a question that an answer earns, from 0 to 1; what was mixed up; the feedback (Markdown)."""
 
     share: float
     misconceptions: tuple[str, ...] = ()
@@ -29,14 +29,14 @@ UNANSWERED = Marked(0.0)
 
 
 def mark(variant: Variant, response: Any) -> Marked:
-    """What a response to a question is worth; None, or an empty one, earns nothing.
+    """The mark of a response to a question; None, or an empty one, earns nothing.
 
     A response is the places of the chosen options, a number or its text, some words, the places of the shown items from
-    the first to the last, or a mapping from the names of gaps to such responses.
+    first to last, or a mapping from the names of gaps to such responses.
 
     - single: all or nothing. multiple: the share of right options that were chosen, less the same for each wrong
-      one, and never below 0. ordering: the share of items at their place. cloze: the mean of the gaps.
-    - a number counts within its tolerance, with or without its unit; words count whatever their case and spaces.
+      one, and never below 0. ordering: the share of items in their place. cloze: the mean of the gaps.
+    - a number counts within its tolerance, with or without its unit; words count regardless of case and spaces.
 
     Raises:
         ValueError: the response is not of the question's kind.
@@ -124,9 +124,9 @@ def _mark_gaps(answer: Gaps, response: Mapping[str, Any]) -> Marked:
 
 
 def number(response: Any, unit: str = "") -> float | None:
-    """The number that somebody typed, with or without its unit; None where it is not a number.
+    """The number that a student typed, with or without its unit; None if it is not a number.
 
-    `1,024` is a thousand and something, and `0,5` a half: a comma before exactly three digits separates thousands.
+    `1,024` is a thousand and twenty-four, and `0,5` a half: a comma before exactly three digits separates thousands.
     """
     if isinstance(response, int | float) and not isinstance(response, bool):
         return float(response) if math.isfinite(response) else None
@@ -145,12 +145,12 @@ def number(response: Any, unit: str = "") -> float | None:
 
 
 def _micro_as_u(text: str) -> str:
-    """The text with both signs for micro, which keyboards hide, as the letter that people type instead."""
+    """The text with both signs for micro, hard to find on keyboards, as the letter that people type instead."""
     return text.replace("\N{MICRO SIGN}", "u").replace("\N{GREEK SMALL LETTER MU}", "u")
 
 
 def plain(text: str) -> str:
-    """Words as they are compared: lower case, single spaces, hyphens of one kind, no full stop at the end."""
+    """Words as they are compared: lower case, single spaces, one kind of hyphen, no final full stop."""
     text = re.sub(r"[\N{EN DASH}\N{NON-BREAKING HYPHEN}\N{HYPHEN}-]", "-", text.lower())
     return " ".join(text.split()).rstrip(".")
 

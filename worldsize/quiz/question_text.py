@@ -14,7 +14,7 @@ from worldsize.timeline import Timeline
 
 
 def as_html(title: str, variants: Sequence[Variant]) -> str:
-    """The questions as a list, for a page on which nobody can answer."""
+    """The questions as an HTML list, for a page on which nobody can answer."""
     items = "".join(f"<li>{_question_html(variant)}</li>" for variant in variants)
     note = "Run this cell in JupyterLab to answer and to get an explanation of every choice."
     return f"<div><p><b>Self-check: {escape(title)}</b></p><ol>{items}</ol><p><i>{note}</i></p></div>"
@@ -33,7 +33,7 @@ def as_text(title: str, variants: Sequence[Variant]) -> str:
 
 
 def with_blanks(text: str) -> str:
-    """A text whose gaps are numbered blanks."""
+    """The text with numbered blanks for its gaps."""
     numbers = iter(range(1, 100))
     return re.sub(r"\[\[[a-z][a-z0-9_]*\]\]", lambda _: f"\\_\\_\\_({next(numbers)})\\_\\_\\_", text)
 
@@ -46,12 +46,12 @@ def html(markdown: str) -> str:
 
 
 def inline(markdown: str) -> str:
-    """Markdown of one line as the text of a widget's label: emphasis and code marks are taken off."""
+    """Markdown of one line as the text of a widget's label, without marks for emphasis and code."""
     return re.sub(r"(\*\*|`)(.+?)\1", r"\2", markdown)
 
 
 def picture_html(picture: Picture | None) -> str:
-    """The picture as an image that needs no file beside it; nothing where there is none."""
+    """The picture as an image that needs no file beside it; empty if there is none."""
     if picture is None:
         return ""
     data = base64.b64encode(png(picture)).decode()
@@ -69,7 +69,7 @@ def png(picture: Picture) -> bytes:
 
     run = timeline(picture)
     streams = {event.stream for event in run.events}
-    return draw.timeline(run, picture.title, streams, shows_shares=False).png()  # shares may be what is asked for
+    return draw.timeline(run, picture.title, streams, shows_shares=False).png()  # the question may ask for the shares
 
 
 def timeline(picture: Picture) -> Timeline:

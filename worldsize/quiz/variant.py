@@ -1,4 +1,4 @@
-"""A question as one person gets it: parameters drawn, texts filled in, answers computed."""
+"""A question as one student gets it: parameters drawn, texts filled in, answers computed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRIES = 1000
 
 @dataclass(frozen=True)
 class Option:
-    """One answer to choose; `value` where it is a number, `place` that among the question's choices in the bank."""
+    """One answer to choose; `value` if it is a number, `place` its index among the question's choices in the bank."""
 
     text: str
     correct: bool
@@ -44,7 +44,7 @@ class Options:
 
 @dataclass(frozen=True)
 class WrongNumber:
-    """A number that somebody comes to who mixes something up."""
+    """A number that a particular mistake leads to."""
 
     value: float
     misconception: str
@@ -70,7 +70,7 @@ class Amount:
 
 @dataclass(frozen=True)
 class WrongWords:
-    """A text that somebody gives who mixes something up."""
+    """A text that a particular mistake leads to."""
 
     text: str
     misconception: str
@@ -79,7 +79,7 @@ class WrongWords:
 
 @dataclass(frozen=True)
 class Phrase:
-    """A word or two to give, any of `accepted`; the first is printed in a key."""
+    """A word or two to give, any of `accepted`; a key prints the first."""
 
     accepted: tuple[str, ...]
     mistakes: tuple[WrongWords, ...] = ()
@@ -87,20 +87,20 @@ class Phrase:
 
 @dataclass(frozen=True)
 class Order:
-    """Things to put in order: as they are shown, and the places of these from the first to the last."""
+    """Things to put in order: as they are shown, and their indices in the right order."""
 
     shown: tuple[str, ...]
     places: tuple[int, ...]
 
     @property
     def in_order(self) -> tuple[str, ...]:
-        """The texts from the first to the last."""
+        """The texts in the right order."""
         return tuple(self.shown[place] for place in self.places)
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """What fills each `[[name]]` of the text, in its order."""
+    """The answer for each `[[name]]` of the text, in order."""
 
     gaps: dict[str, Options | Amount | Phrase]
 
@@ -130,7 +130,7 @@ class Variant:
 
     @property
     def id(self) -> str:
-        """The question's id, and what distinguishes this variant where the question has several."""
+        """The question's id, with what distinguishes this variant if the question has several."""
         if not self.parameters:
             return self.question.id
         drawn = hashlib.sha256(repr(sorted(self.parameters.items())).encode()).hexdigest()[:10]
@@ -138,27 +138,28 @@ class Variant:
 
 
 def draw(question: bank.Question, seed: int | str | bytes) -> Variant:
-    """The variant of a question that belongs to a seed: the same for the same seed, on every machine.
+    """The variant of a question for a seed: the same for the same seed, on every machine.
 
     Raises:
-        ValueError: a value cannot be computed, is not a number, or makes two choices alike; names the question.
+        ValueError: a value cannot be computed, is not a number, or makes two choices alike; the message names the
+            question.
     """
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     try:
-        names = _parameters(question, chance)
+        names = _parameters(question, rng)
         drawn = {name: names[name] for name in question.parameters}
         picture = question.figure and _picture(question.figure, names)
         feedback = fill(question.feedback, names) if not isinstance(question, bank.Choices) else ""
-        return Variant(question, drawn, fill(question.text, names), _answer(question, names, chance), feedback, picture)
+        return Variant(question, drawn, fill(question.text, names), _answer(question, names, rng), feedback, picture)
     except ValueError as error:
         raise ValueError(f"question {question.id}: {error}") from error
 
 
-def _parameters(question: bank.Question, chance: random.Random) -> dict[str, Value]:
-    """What is drawn, and what is computed from it."""
+def _parameters(question: bank.Question, rng: random.Random) -> dict[str, Value]:
+    """The drawn parameters, and the values computed from them."""
     for _ in range(_TRIES):
         drawn: dict[str, Value] = {
-            name: chance.choice(given.values if isinstance(given, bank.Steps) else given)
+            name: rng.choice(given.values if isinstance(given, bank.Steps) else given)
             for name, given in question.parameters.items()
         }
         names = {**drawn, **_computed(question, drawn)}
@@ -174,23 +175,23 @@ def _computed(question: bank.Question, drawn: dict[str, Value]) -> dict[str, Val
     return {name: names[name] for name in question.where}
 
 
-def _answer(question: bank.Question, names: dict[str, Value], chance: random.Random) -> Answer:
+def _answer(question: bank.Question, names: dict[str, Value], rng: random.Random) -> Answer:
     match question:
         case bank.Ordering():
-            return _order(question, names, chance)
+            return _order(question, names, rng)
         case bank.Cloze():
             # in the order of the text, which numbers them
-            return Gaps({name: _gap(question.gap[name], names, chance) for name in bank.gap_names(question.text)})
+            return Gaps({name: _gap(question.gap[name], names, rng) for name in bank.gap_names(question.text)})
         case _:
-            return _gap(question, names, chance)
+            return _gap(question, names, rng)
 
 
 def _gap(
-    asked: bank.Choices | bank.Number | bank.Words, names: dict[str, Value], chance: random.Random
+    asked: bank.Choices | bank.Number | bank.Words, names: dict[str, Value], rng: random.Random
 ) -> Options | Amount | Phrase:
     match asked:
         case bank.Choices():
-            return _options(asked, names, chance)
+            return _options(asked, names, rng)
         case bank.Number():
             return _amount(asked, names)
         case _:
@@ -200,7 +201,7 @@ def _gap(
             return Phrase(tuple(fill(text, names) for text in asked.accepted), tuple(mistakes))
 
 
-def _options(asked: bank.Choices, names: dict[str, Value], chance: random.Random) -> Options:
+def _options(asked: bank.Choices, names: dict[str, Value], rng: random.Random) -> Options:
     options = []
     for place, choice in enumerate(asked.choice):
         value = None if choice.value is None else _number(choice.value, names)
@@ -211,7 +212,7 @@ def _options(asked: bank.Choices, names: dict[str, Value], chance: random.Random
         options.append(Option(text, choice.correct, fill(choice.feedback, names), choice.misconception, value, place))
     if len({option.text for option in options}) < len(options):
         raise ValueError(f"two of its choices have the same text: {', '.join(option.text for option in options)}")
-    chance.shuffle(options)
+    rng.shuffle(options)
     return Options(tuple(options), not isinstance(asked, bank.Multiple))
 
 
@@ -229,7 +230,7 @@ def _amount(asked: bank.Number, names: dict[str, Value]) -> Amount:
     return Amount(value, tolerance, asked.digits, asked.unit or "", mistakes)
 
 
-def _order(question: bank.Ordering, names: dict[str, Value], chance: random.Random) -> Order:
+def _order(question: bank.Ordering, names: dict[str, Value], rng: random.Random) -> Order:
     texts = [fill(item.text, names) for item in question.item]
     if question.item[0].value is not None:
         values = [_number(item.value or "", names) for item in question.item]
@@ -240,8 +241,8 @@ def _order(question: bank.Ordering, names: dict[str, Value], chance: random.Rand
     else:
         in_order = list(range(len(texts)))
     shown = list(range(len(texts)))
-    while shown == in_order:  # not as it should be from the start
-        chance.shuffle(shown)
+    while shown == in_order:  # it must not start in the right order
+        rng.shuffle(shown)
     return Order(tuple(texts[place] for place in shown), tuple(shown.index(place) for place in in_order))
 
 
