@@ -28,29 +28,15 @@ def read_flags() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--momentum", type=float, default=0.9)
-    parser.add_argument(
-        "--no-sync", action="store_true", help="exchange nothing in a step; for timing only"
-    )
+    parser.add_argument("--no-sync", action="store_true", help="exchange nothing in a step; for timing only")
     parser.add_argument("--checkpoints", type=Path, help="folder for checkpoints")
-    parser.add_argument(
-        "--checkpoint-every", type=int, default=0, help="steps between checkpoints; 0: none"
-    )
-    parser.add_argument(
-        "--resume", action="store_true", help="go on from the newest whole checkpoint, if any"
-    )
-    parser.add_argument(
-        "--bucket-mb", type=float, help="MB of gradients in a bucket; without it, your own choice"
-    )
-    parser.add_argument(
-        "--timeout", type=float, default=60, help="seconds that a rank waits for another one"
-    )
+    parser.add_argument("--checkpoint-every", type=int, default=0, help="steps between checkpoints; 0: none")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest whole checkpoint, if any")
+    parser.add_argument("--bucket-mb", type=float, help="MB of gradients in a bucket; without it, your own choice")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds that a rank waits for another one")
     parser.add_argument("--images", choices=["digits", "cifar10"], default="digits")
-    parser.add_argument(
-        "--amp", action="store_true", help="bfloat16 where torch.autocast thinks it safe"
-    )
-    parser.add_argument(
-        "--channels-last", action="store_true", help="store a pixel's channels side by side"
-    )
+    parser.add_argument("--amp", action="store_true", help="bfloat16 where torch.autocast thinks it safe")
+    parser.add_argument("--channels-last", action="store_true", help="store a pixel's channels side by side")
     parser.add_argument("--compile", action="store_true", help="by torch.compile")
     flags = parser.parse_args()
     flags.channels = 3 if flags.images == "cifar10" else 1

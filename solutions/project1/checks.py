@@ -63,8 +63,7 @@ def expect_whole(trial: Trial, task: Task, what: str) -> None:
         raise CheckFailed(
             f"every sample of all {task.num_steps} global batches is taken, each by one rank",
             f"{what}: samples of step {missed[0]} were never asked for",
-            "the shares of all ranks together are the whole batch; look at what my_samples gives"
-            " for the last rank",
+            "the shares of all ranks together are the whole batch; look at what my_samples gives for the last rank",
         )
     if trial.record.weights is None:
         raise CheckFailed(
@@ -80,8 +79,7 @@ def expect_weights(trial: Trial, task: Task, what: str, hint: str) -> None:
     if not error <= TOLERANCE:
         raise CheckFailed(
             "the weights of one process that trains on the whole batches, to rounding",
-            f"{what}: they differ by {error:.2g} of the way that training went (rounding:"
-            " 0.000001)",
+            f"{what}: they differ by {error:.2g} of the way that training went (rounding: 0.000001)",
             hint,
         )
 
@@ -97,25 +95,16 @@ def expect_shares(trial: Trial, task: Task, world_size: int, what: str) -> None:
     """Raise CheckFailed unless every rank, a process of its own, took an equal share of samples."""
     fewest, most = task.batch_size // world_size, -(-task.batch_size // world_size)
     for step in range(task.num_steps):
-        takes = {
-            (one.process, one.start, one.stop) for one in trial.record.takes if one.step == step
-        }
+        takes = {(one.process, one.start, one.stop) for one in trial.record.takes if one.step == step}
         sizes: dict[int, int] = {}
         for process, first, stop in takes:
             sizes[process] = sizes.get(process, 0) + stop - first
-        if (
-            len(sizes) != world_size
-            or sum(sizes.values()) != task.batch_size
-            or not fits(sizes, fewest, most)
-        ):
+        if len(sizes) != world_size or sum(sizes.values()) != task.batch_size or not fits(sizes, fewest, most):
             took = ", ".join(map(str, sorted(sizes.values())))
             raise CheckFailed(
-                f"each of {world_size} ranks takes its own"
-                f" {fewest}{f' or {most}' * (most > fewest)} samples of a step",
-                f"{what}: {len(sizes)} of them took {took} of the {task.batch_size} samples of step"
-                f" {step}",
-                "my_samples gives every rank another part of the batch, and every rank asks for"
-                " that part itself",
+                f"each of {world_size} ranks takes its own {fewest}{f' or {most}' * (most > fewest)} samples of a step",
+                f"{what}: {len(sizes)} of them took {took} of the {task.batch_size} samples of step {step}",
+                "my_samples gives every rank another part of the batch, and every rank asks for that part itself",
             )
 
 
@@ -135,8 +124,7 @@ def check_gradient(student, rng):
         raise CheckFailed(
             "both ranks take samples and compute gradients",
             "one step on 2 ranks: a single rank took all samples",
-            "my_samples gives every rank another part of the batch, and every rank asks for that"
-            " part itself",
+            "my_samples gives every rank another part of the batch, and every rank asks for that part itself",
         )
     expect_over_the_wire(student, rng)
 
@@ -156,8 +144,7 @@ def expect_over_the_wire(student, rng) -> None:
     if bench.weights_error(spoilt, task) < SHOWN:
         raise CheckFailed(
             "every rank's gradients reach the others over the process group",
-            f"{len(errors)} messages of rank {rank} were changed on their way, and the weights came"
-            " out as if none had",
+            f"{len(errors)} messages of rank {rank} were changed on their way, and the weights came out as if none had",
             "average the gradients by collectives of torch.distributed, and use what arrives",
         )
 
@@ -220,11 +207,9 @@ def expect_losses(trial: Trial, task: Task, what: str) -> None:
     lines = trial.result.lines
     if missing := sorted(set(range(task.num_steps)) - {line.step for line in lines}):
         raise CheckFailed(
-            'a line such as {"step": 0, "loss": 2.31, "sent_bytes": 309736} from rank 0 for each of'
-            " the steps",
+            'a line such as {"step": 0, "loss": 2.31, "sent_bytes": 309736} from rank 0 for each of the steps',
             f"{what}: no line for step {missing[0]}",
-            "print(json.dumps(...), flush=True) once a step; lines that are not JSON objects are"
-            " passed over",
+            "print(json.dumps(...), flush=True) once a step; lines that are not JSON objects are passed over",
         )
     losses = bench.train_alone(task, trial.batches).losses
     worst = max(
@@ -235,8 +220,7 @@ def expect_losses(trial: Trial, task: Task, what: str) -> None:
         raise CheckFailed(
             f"the loss of the whole batch before step {worst.step}, {losses[worst.step]:.4f}",
             f"{what}: the line says {worst.loss:.4f}",
-            "average over all samples of the global batch, not only over this rank's; and print"
-            " what was computed",
+            "average over all samples of the global batch, not only over this rank's; and print what was computed",
         )
 
 
@@ -264,9 +248,7 @@ def expect_speed(student, rng, world_size: int) -> None:
     """Grade the best times of two programs that take turns, so that other load decides nothing."""
     reference, program = student.reference(NAME), student.program(NAME)
     if num_real() < world_size:
-        ours_s, theirs_s = (
-            virtual_step_s(one, rng, world_size, one is program) for one in (reference, program)
-        )
+        ours_s, theirs_s = (virtual_step_s(one, rng, world_size, one is program) for one in (reference, program))
         grade_speed(ours_s / theirs_s, theirs_s, world_size, "emulated")
         return
     ours, theirs = [], []
@@ -303,10 +285,7 @@ def step_s(program, rng, world_size: int, is_theirs: bool) -> float:
 def virtual_step_s(program, rng, world_size: int, is_theirs: bool) -> float:
     """The same in virtual time; a rank must report the work that its samples need."""
     tasks = [task_with(rng, num_steps=steps) for steps in (WARMUP, WARMUP + NUM_EMULATED)]
-    short, long = (
-        bench.attempt(program, TrainingSpec(task, world_size, CLASSROOM), seed_of(rng))
-        for task in tasks
-    )
+    short, long = (bench.attempt(program, TrainingSpec(task, world_size, CLASSROOM), seed_of(rng)) for task in tasks)
     if is_theirs:
         expect_timed(long, tasks[1], world_size, "emulated")
         rate = CLASSROOM.gpu.peak_flops_per_s["float32"] * EFFICIENCY
@@ -315,19 +294,15 @@ def virtual_step_s(program, rng, world_size: int, is_theirs: bool) -> float:
             worked_s = (work_s(long, rank) - work_s(short, rank)) / NUM_EMULATED
             if worked_s < least_s:
                 raise CheckFailed(
-                    f"at least {1e3 * least_s:.3g} ms a step, which the arithmetic of a rank's"
-                    " samples takes",
+                    f"at least {1e3 * least_s:.3g} ms a step, which the arithmetic of a rank's samples takes",
                     f"rank {rank}: {1e3 * worked_s:.3g} ms a step on {world_size} emulated ranks",
-                    "every rank computes the whole forward and backward pass of its samples, in its"
-                    " own process",
+                    "every rank computes the whole forward and backward pass of its samples, in its own process",
                 )
     return (long.result.timeline.end_s - short.result.timeline.end_s) / NUM_EMULATED
 
 
 def work_s(trial: Trial, rank: int) -> float:
-    return sum(
-        one.end_s - one.start_s for one in trial.result.timeline.of(rank) if one.stream == "compute"
-    )
+    return sum(one.end_s - one.start_s for one in trial.result.timeline.of(rank) if one.stream == "compute")
 
 
 def expect_timed(trial: Trial, task: Task, world_size: int, kind: str) -> None:
@@ -351,8 +326,7 @@ def refuse_impossible(step_s: float) -> None:
     floor_s = flops_of_a_step(TASK) / (matrix_flops_per_s(1) * FLOOR_SHARE * num_real())
     if step_s < floor_s:
         raise CheckFailed(
-            f"at least {1e3 * floor_s:.2g} ms a step, which its arithmetic takes at this machine's"
-            " best rate",
+            f"at least {1e3 * floor_s:.2g} ms a step, which its arithmetic takes at this machine's best rate",
             f"{1e3 * step_s:.2g} ms a step",
             "a step does the whole forward and backward pass of its batch",
         )
@@ -385,11 +359,9 @@ def check_bytes(student, rng):
         claimed, wire = bytes_per_step(student, rng, world_size)
         if claimed is None or abs(claimed - wire) > 0.02 * wire:
             raise CheckFailed(
-                f"on {world_size} ranks, the {wire:,.0f} bytes that rank 0 sends for a step,"
-                " within 2%",
+                f"on {world_size} ranks, the {wire:,.0f} bytes that rank 0 sends for a step, within 2%",
                 f"its lines say {'nothing' if claimed is None else f'{claimed:,.0f}'}",
-                "a ring all-reduce of S bytes sends 2(N - 1)/N of them from every rank; a float32"
-                " has 4",
+                "a ring all-reduce of S bytes sends 2(N - 1)/N of them from every rank; a float32 has 4",
             )
 
 
@@ -419,10 +391,7 @@ def bytes_per_step(student, rng, world_size: int):
             student.program(NAME),
             [task_with(rng, num_steps=one, batch_size=64) for one in (2, 6)],
         )
-        trials = [
-            bench.attempt(program, TrainingSpec(task, world_size, CLASSROOM), seed_of(rng))
-            for task in tasks
-        ]
+        trials = [bench.attempt(program, TrainingSpec(task, world_size, CLASSROOM), seed_of(rng)) for task in tasks]
         expect_whole(trials[1], tasks[1], f"6 steps on {world_size} emulated ranks")
         short, long = (trial.result for trial in trials)
         lines = {line.step: line.sent_bytes for line in long.lines}
@@ -440,9 +409,7 @@ def check_no_sync(student, rng):
     sent = []
     for steps in (2, 6):
         task = task_with(rng, num_steps=steps, batch_size=64)
-        trial = bench.attempt(
-            program, TrainingSpec(task, 2, CLASSROOM, is_synchronised=False), seed_of(rng)
-        )
+        trial = bench.attempt(program, TrainingSpec(task, 2, CLASSROOM, is_synchronised=False), seed_of(rng))
         expect_whole(trial, task, f"{steps} steps on 2 ranks with --no-sync")
         sent.append(trial.result.timeline.bytes_sent(0))
     if sent[1] - sent[0] > 4 * 64:
@@ -497,9 +464,7 @@ def recover(student, rng, kind: str, restart_policy: RestartPolicy, allowed_loss
     )
     task = task_with(rng, num_steps=20, batch_size=64)
     spec = TrainingSpec(task, 2, checkpoint_every=EVERY, timeout_s=TIMEOUT_S)
-    what = (
-        f"rank {struck.rank} was {'killed' if kind == 'kill' else 'stopped'} at step {struck.step}"
-    )
+    what = f"rank {struck.rank} was {'killed' if kind == 'kill' else 'stopped'} at step {struck.step}"
     if elastic.is_begun_anew:
         what += " and the newest file of the checkpoints lost its second half"
     try:
@@ -507,13 +472,9 @@ def recover(student, rng, kind: str, restart_policy: RestartPolicy, allowed_loss
     except StudentFailed as error:
         if struck.time_s is None:
             raise
-        raise StudentFailed(
-            error.outcome, f"When {what}, the job did not recover. {error}"
-        ) from None
+        raise StudentFailed(error.outcome, f"When {what}, the job did not recover. {error}") from None
     if struck.time_s is None:
-        raise CheckFailed(
-            "every rank asks for its samples", f"no rank asked for those of step {struck.step}"
-        )
+        raise CheckFailed("every rank asks for its samples", f"no rank asked for those of step {struck.step}")
     if kind == "stall" and not struck.is_given_up:
         raise CheckFailed(
             f"the other ranks give up on one that is silent for {TIMEOUT_S:g} s (--timeout)",
@@ -532,9 +493,7 @@ def recover(student, rng, kind: str, restart_policy: RestartPolicy, allowed_loss
         expect_losses(trial, task, what)
 
 
-def expect_resumed(
-    trial: Trial, task: Task, struck: Disturbance, allowed_loss: int, what: str
-) -> int:
+def expect_resumed(trial: Trial, task: Task, struck: Disturbance, allowed_loss: int, what: str) -> int:
     """The step at which processes went on after a failure, if they took all steps from there."""
     assert struck.time_s is not None
     after = [take for take in trial.record.takes if take.time_s > struck.time_s]
@@ -544,8 +503,7 @@ def expect_resumed(
         raise CheckFailed(
             "torchrun starts the ranks again, and they take the samples of the steps that are left",
             f"{what}, and no rank that was started after that asked for samples",
-            "let the error end the process; torchrun starts all ranks again, with --resume as"
-            " before",
+            "let the error end the process; torchrun starts all ranks again, with --resume as before",
         )
     earliest = struck.step - allowed_loss
     resumed = min(take.step for take in after)
@@ -554,21 +512,16 @@ def expect_resumed(
             f"training goes on from a checkpoint, at step {earliest} to {struck.step}",
             f"{what}, and it went on at step {resumed}",
             (
-                "resume from the newest checkpoint that can be read, and take the steps after it,"
-                " in order"
+                "resume from the newest checkpoint that can be read, and take the steps after it, in order"
                 if resumed
-                else (
-                    "that is from the beginning: look for a checkpoint first, and pass over one"
-                    " that cannot be read"
-                )
+                else ("that is from the beginning: look for a checkpoint first, and pass over one that cannot be read")
             ),
         )
     if missing := sorted(set(range(min(again), task.num_steps)) - again):
         raise CheckFailed(
             "the ranks that were started again take all steps that are left",
             f"{what}, they went on at step {min(again)} and did not take step {missing[0]}",
-            "go on with the first step that the checkpoint does not hold, and do every step"
-            " after it",
+            "go on with the first step that the checkpoint does not hold, and do every step after it",
         )
     return min(again)
 
@@ -583,19 +536,14 @@ def check_amdahl_fit(student, rng):
         serial = 0.02 + 0.4 * float(torch.rand((), generator=rng))
         sizes = [1, 2, 4, 8, 16]
         times = [
-            3.7
-            * (serial + (1 - serial) / size)
-            * (1 + noise * float(torch.randn((), generator=rng)))
-            for size in sizes
+            3.7 * (serial + (1 - serial) / size) * (1 + noise * float(torch.randn((), generator=rng))) for size in sizes
         ]
         found = student.run(fit_on_rank, sizes, times, world_size=1)[0]
         if not isinstance(found, float) or abs(found - serial) > 0.005 + 3 * noise:
             raise CheckFailed(
-                f"the serial fraction {serial:.3f} from step times"
-                f" {', '.join(f'{one:.3f}' for one in times)}",
+                f"the serial fraction {serial:.3f} from step times {', '.join(f'{one:.3f}' for one in times)}",
                 f"{found!r:.80}",
-                "T(N) = T(1) (s + (1 - s) / N); fit s by least squares over all sizes, not from one"
-                " of them",
+                "T(N) = T(1) (s + (1 - s) / N); fit s by least squares over all sizes, not from one of them",
             )
 
 

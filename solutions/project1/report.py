@@ -115,9 +115,7 @@ from worldsize.check import CheckFailed
 from worldsize.timeline import Event, Timeline
 
 if not results:
-    ws.run(
-        dist.get_rank, world_size=2, echo=False
-    )  # the first run loads torch: the checks are then quick
+    ws.run(dist.get_rank, world_size=2, echo=False)  # the first run loads torch: the checks are then quick
 
 
 # %% trying_out
@@ -150,21 +148,12 @@ def expect_same_weights(spec, what, hint):
     trial = attempt(spec)
     if missed := trial.record.missed(spec.task):
         actual = f"samples of step {missed[0]} were never taken"
-        raise CheckFailed(
-            f"{what}: every sample is taken",
-            actual,
-            "Look at what my_samples returns for each rank.",
-        )
+        raise CheckFailed(f"{what}: every sample is taken", actual, "Look at what my_samples returns for each rank.")
     error = bench.weights_error(trial, spec.task)
     if not error <= 2e-3:
         expected = f"{what}: the weights of one process, to rounding (0.000001)"
-        raise CheckFailed(
-            expected, f"a difference of {error:.2g} of the way that training went", hint
-        )
-    print(
-        f"{what}: the weights differ from those of one process by {error:.0e} of the way that they"
-        " went."
-    )
+        raise CheckFailed(expected, f"a difference of {error:.2g} of the way that training went", hint)
+    print(f"{what}: the weights differ from those of one process by {error:.0e} of the way that they went.")
     return trial
 
 
@@ -180,44 +169,26 @@ def shares_of(trial):
 def correct():
     mean = "Is the gradient the mean over all samples of the global batch, before every step?"
     expect_same_weights(
-        TrainingSpec(Task(num_steps=10, batch_size=64), 1),
-        "10 steps on 1 rank",
-        "Is it SGD with momentum?",
+        TrainingSpec(Task(num_steps=10, batch_size=64), 1), "10 steps on 1 rank", "Is it SGD with momentum?"
     )
-    expect_same_weights(
-        TrainingSpec(Task(num_steps=1, batch_size=64), 2), "1 step on 2 ranks", mean
-    )
+    expect_same_weights(TrainingSpec(Task(num_steps=1, batch_size=64), 2), "1 step on 2 ranks", mean)
     uneven = "Shares are unequal here. A mean over ranks of means over samples is another number."
     trial = expect_same_weights(
-        TrainingSpec(Task(num_steps=1, batch_size=46), 3),
-        "1 step on 3 ranks with 46 samples",
-        uneven,
+        TrainingSpec(Task(num_steps=1, batch_size=46), 3), "1 step on 3 ranks with 46 samples", uneven
     )
     if (shares := shares_of(trial)) != [15, 15, 16]:
-        raise CheckFailed(
-            "shares of 15, 15 and 16 samples", f"shares of {shares}", "They differ by one at most."
-        )
+        raise CheckFailed("shares of 15, 15 and 16 samples", f"shares of {shares}", "They differ by one at most.")
     task = Task(num_steps=10, batch_size=64)
     trial = expect_same_weights(TrainingSpec(task, 2), "10 steps on 2 ranks", mean)
     printed = [line.loss for line in trial.result.lines]
     wanted = bench.train_alone(task, trial.batches).losses
     if [line.step for line in trial.result.lines] != [*range(10)]:
-        raise CheckFailed(
-            "a line from rank 0 for each of 10 steps, in order",
-            f"{len(printed)} lines",
-            "Flush them.",
-        )
+        raise CheckFailed("a line from rank 0 for each of 10 steps, in order", f"{len(printed)} lines", "Flush them.")
     lines = {"one process": wanted, "rank 0's lines": printed}
-    display(
-        draw.curves(
-            lines, title="Loss of the global batch, on 2 ranks here", difference_from="one process"
-        )
-    )
+    display(draw.curves(lines, title="Loss of the global batch, on 2 ranks here", difference_from="one process"))
     if (worst := max(abs(a - b) for a, b in zip(wanted, printed, strict=True))) > 2e-3:
         hint = "Before the step, and a mean over all samples: not only over this rank's."
-        raise CheckFailed(
-            "the loss of the whole batch", f"lines that are off by up to {worst:.2g}", hint
-        )
+        raise CheckFailed("the loss of the whole batch", f"lines that are off by up to {worst:.2g}", hint)
 
 
 here(correct)
@@ -253,9 +224,7 @@ def between(timeline, begin_s, end_s):
 def emulated_step(num_ranks, cluster=CLASSROOM, batch_size=128, **options):
     """The timeline of the fourth step on an emulated cluster, from 0 to the step's end."""
     tasks = [Task(num_steps=num_steps, batch_size=batch_size) for num_steps in (3, 4)]
-    three, four = (
-        attempt(TrainingSpec(task, num_ranks, cluster, **options)).result.timeline for task in tasks
-    )
+    three, four = (attempt(TrainingSpec(task, num_ranks, cluster, **options)).result.timeline for task in tasks)
     return between(four, three.end_s, four.end_s)
 
 
@@ -265,16 +234,10 @@ def fast():
     display(draw.timeline(step, title="On 4 ranks, emulated"))
     if step.end_s > 7.15e-3 / 0.75:
         expected = "at most 9.5 ms for a step on 4 emulated machines, 75% of the reference's speed"
-        hint = (
-            "Send gradients while backward still computes, in messages that are neither tiny nor"
-            " all in one."
-        )
+        hint = "Send gradients while backward still computes, in messages that are neither tiny nor all in one."
         raise CheckFailed(expected, units.format_time_s(step.end_s), hint)
     share = step.exposed_communication_s(0) / step.end_s
-    print(
-        f"{units.format_time_s(step.end_s)} a step, of which {share:.0%} is exposed communication,"
-        " all emulated"
-    )
+    print(f"{units.format_time_s(step.end_s)} a step, of which {share:.0%} is exposed communication, all emulated")
 
 
 here(fast)
@@ -289,10 +252,7 @@ here(fast)
 
 # %% check_accounting points=14
 def accounting():
-    print(
-        f"{'ranks':>5} {'by your lines':>14} {'on the wire':>12} {'needed':>9}   bytes a step from"
-        " rank 0, emulated"
-    )
+    print(f"{'ranks':>5} {'by your lines':>14} {'on the wire':>12} {'needed':>9}   bytes a step from rank 0, emulated")
     for num_ranks in (2, 4):
         wire, task = emulated_step(num_ranks).bytes_sent(0), Task(num_steps=2)
         lines = attempt(TrainingSpec(task, num_ranks, CLASSROOM)).result.lines
@@ -301,18 +261,12 @@ def accounting():
         print(f"{num_ranks:5} {claimed:14,.0f} {wire:12,.0f} {needed:9,.0f}")
         if abs(claimed - wire) > 0.02 * wire:
             hint = "A float32 has 4 bytes, and each rank sends 2(N - 1)/N of them."
-            raise CheckFailed(
-                f"lines that say {wire:,.0f} bytes on {num_ranks} ranks", f"{claimed:,.0f}", hint
-            )
+            raise CheckFailed(f"lines that say {wire:,.0f} bytes on {num_ranks} ranks", f"{claimed:,.0f}", hint)
         if wire > 1.05 * needed:
-            raise CheckFailed(
-                f"at most {needed:,.0f} bytes", f"{wire:,.0f}", "One all-reduce of the gradients."
-            )
+            raise CheckFailed(f"at most {needed:,.0f} bytes", f"{wire:,.0f}", "One all-reduce of the gradients.")
     silent = emulated_step(2, is_synchronised=False).bytes_sent(0)
     if silent:
-        raise CheckFailed(
-            "no bytes with --no-sync", f"{silent:,.0f}", "Neither gradients nor losses may travel."
-        )
+        raise CheckFailed("no bytes with --no-sync", f"{silent:,.0f}", "Neither gradients nor losses may travel.")
 
 
 here(accounting)
@@ -340,23 +294,14 @@ def recovery():
     trial = attempt(spec, restart_policy=RestartPolicy(max_restarts=1), disturbance=struck)
     later = [take.step for take in trial.record.takes if take.time_s > struck.time_s]
     if not later or not 12 - 5 <= min(later) <= 12:
-        went = (
-            f"it went on at step {min(later)}" if later else "nobody asked for samples after that"
-        )
-        hint = (
-            "With --resume, main calls load_checkpoint first and begins at the step that it gives."
-        )
+        went = f"it went on at step {min(later)}" if later else "nobody asked for samples after that"
+        hint = "With --resume, main calls load_checkpoint first and begins at the step that it gives."
         raise CheckFailed("training that goes on from the checkpoint of step 10", went, hint)
     error = bench.weights_error(trial, task)
     if not error <= 2e-3:
         hint = "A checkpoint holds all that the next step needs: what has the optimizer kept?"
-        raise CheckFailed(
-            "the weights of an undisturbed run", f"a difference of {error:.2g} of the way", hint
-        )
-    print(
-        f"killed at step 12, went on at step {min(later)}; the weights differ by {error:.0e} of the"
-        " way they went"
-    )
+        raise CheckFailed("the weights of an undisturbed run", f"a difference of {error:.2g} of the way", hint)
+    print(f"killed at step 12, went on at step {min(later)}; the weights differ by {error:.0e} of the way they went")
     return trial
 
 
@@ -385,27 +330,16 @@ def measured():
 
     source = bench.ScriptHere(program)
     return bench.measure(
-        source,
-        bench.sha256_of(program),
-        Task(),
-        world_sizes,
-        num_repeats=num_repeats,
-        on_timing=show_progress,
+        source, bench.sha256_of(program), Task(), world_sizes, num_repeats=num_repeats, on_timing=show_progress
     )
 
 
 result = Result.model_validate_json(Path(results).read_text()) if results else measured()
-failures = {
-    f"{timing.kind}, {timing.world_size} ranks": timing.failure
-    for timing in result.timings
-    if timing.failure
-}
+failures = {f"{timing.kind}, {timing.world_size} ranks": timing.failure for timing in result.timings if timing.failure}
 for name, failure in failures.items():
     print(f"{name}: {failure}\n")
 if not result.points:
-    raise CheckFailed(
-        "a program that trains to its end", "no timing at all", "The checks above say more."
-    )
+    raise CheckFailed("a program that trains to its end", "no timing at all", "The checks above say more.")
 machine = result.machine
 print(f"{machine.processor}, {machine.num_cores} cores; GPUs: {', '.join(machine.gpus) or 'none'}")
 print(f"torch {machine.torch}, Python {machine.python}; {result.measured_at}")
@@ -478,17 +412,12 @@ def amdahl_fit(world_sizes: list[int], step_times_s: list[float]) -> float:
 # %% check_amdahl_fit points=4
 def fits(serial, noise):
     sizes = [1, 2, 4, 8]
-    times_s = [
-        0.5 * (serial + (1 - serial) / n) * (1 + off) for n, off in zip(sizes, noise, strict=True)
-    ]
+    times_s = [0.5 * (serial + (1 - serial) / n) * (1 + off) for n, off in zip(sizes, noise, strict=True)]
     found = amdahl_fit(sizes, times_s)
     given = ", ".join(f"{n}: {time_s:.3f} s" for n, time_s in zip(sizes, times_s, strict=True))
     print(f"{given}: s = {found:.3f}")
     if abs(found - serial) > 0.005 + 3 * max(map(abs, noise)):
-        hint = (
-            "T(N) is a straight line in 1/N. Fit that line over all sizes, and read s from its two"
-            " numbers."
-        )
+        hint = "T(N) is a straight line in 1/N. Fit that line over all sizes, and read s from its two numbers."
         raise CheckFailed(f"s near {serial} from {given}", f"{found:.3f}", hint)
 
 
@@ -518,18 +447,11 @@ for kind in kinds:
     if 1 in times_s and len(times_s) > 1:
         serial = amdahl_fit([*times_s], [*times_s.values()])
         last, one_s = max(times_s), times_s[1]
-        print(
-            f"{kind}: s = {serial:.3f} from {[*times_s]} ranks; for {2 * last} ranks the law"
-            " predicts",
-            end=" ",
-        )
+        print(f"{kind}: s = {serial:.3f} from {[*times_s]} ranks; for {2 * last} ranks the law predicts", end=" ")
         print(units.format_time_s(amdahl_s(serial, one_s, 2 * last)))
 twice = here(lambda: emulated_step(2 * max(world_sizes)))
 if twice:
-    print(
-        f"emulated on classroom, {2 * max(world_sizes)} ranks: {units.format_time_s(twice.end_s)} a"
-        " step"
-    )
+    print(f"emulated on classroom, {2 * max(world_sizes)} ranks: {units.format_time_s(twice.end_s)} a step")
 
 # %% [markdown]
 # ### What communication costs, by two means
@@ -542,10 +464,7 @@ if twice:
 
 # %% communication_share
 def shares():
-    print(
-        "ranks      step   with and without   exposed   network busy   hidden     emulated on"
-        " classroom"
-    )
+    print("ranks      step   with and without   exposed   network busy   hidden     emulated on classroom")
     for num_ranks in (2, 4, 8):
         step = emulated_step(num_ranks)
         silent_s = emulated_step(num_ranks, is_synchronised=False).end_s
@@ -573,35 +492,19 @@ here(shares)
 
 # %% profiled_step
 def profiled_step(num_ranks, step):
-    """One step on real ranks of this machine, as recorded by torch.profiler."""
+    """One step on real ranks of this machine, as torch.profiler saw it."""
     watched = bench.ScriptHere(program, is_profiled=True)
-    timeline = bench.attempt(
-        watched, TrainingSpec(Task(num_steps=step + 2), num_ranks), seed
-    ).result.timeline
+    timeline = bench.attempt(watched, TrainingSpec(Task(num_steps=step + 2), num_ranks), seed).result.timeline
     begins_s = {event.name: event.start_s for event in timeline.of(0) if event.kind == "data"}
-    return between(
-        timeline, begins_s[f"samples of step {step}"], begins_s[f"samples of step {step + 1}"]
-    )
+    return between(timeline, begins_s[f"samples of step {step}"], begins_s[f"samples of step {step + 1}"])
 
 
 def show_profile():
     step = profiled_step(2, step=6)
-    display(
-        draw.timeline(
-            step,
-            title="One step on 2 real ranks, by torch.profiler; measured here",
-            shows_shares=False,
-        )
-    )
+    display(draw.timeline(step, title="One step on 2 real ranks, by torch.profiler; measured here", shows_shares=False))
     exposed_s, busy_s = step.exposed_communication_s(0), step.time_s(0, "communication")
-    print(
-        f"under the profiler: {units.format_time_s(step.end_s)} a step,"
-        f" {exposed_s / step.end_s:.0%} of it exposed"
-    )
-    print(
-        f"the backend is busy for {busy_s / step.end_s:.0%} of it; {step.overlap_fraction(0):.0%}"
-        " of that is hidden"
-    )
+    print(f"under the profiler: {units.format_time_s(step.end_s)} a step, {exposed_s / step.end_s:.0%} of it exposed")
+    print(f"the backend is busy for {busy_s / step.end_s:.0%} of it; {step.overlap_fraction(0):.0%} of that is hidden")
     for point in result.points:
         if (point.scaling, point.world_size, point.kind) == ("strong", 2, "real"):
             share = f"{point.communication_fraction:.0%} by the difference to --no-sync"
@@ -622,23 +525,15 @@ here(show_profile)
 def sweep():
     sizes_mb = [0.01, 0.0625, 0.125, 0.25, 0.5]
     labels = [f"{1000 * size:g} kB" for size in sizes_mb]
-    print(
-        f"{'a bucket of':<12}"
-        + "".join(f"{label:>10}" for label in labels)
-        + "   one rank   a step, emulated"
-    )
+    print(f"{'a bucket of':<12}" + "".join(f"{label:>10}" for label in labels) + "   one rank   a step, emulated")
     relative = {}
     for name, where in {"classroom": CLASSROOM, cluster: cluster}.items():
-        row = [
-            emulated_step(4, where, extra_flags=[f"--bucket-mb={size}"]).end_s for size in sizes_mb
-        ]
+        row = [emulated_step(4, where, extra_flags=[f"--bucket-mb={size}"]).end_s for size in sizes_mb]
         relative[name] = [time_s / min(row) for time_s in row]
         times_s = [*row, emulated_step(1, where).end_s]
         print(f"{name:<12}" + "".join(f"{units.format_time_s(time_s):>10}" for time_s in times_s))
     title = "Time of a step on 4 ranks over the best one, emulated"
-    picture = draw.curves(
-        relative, y_label="times the best", x_label="size of a bucket", title=title
-    )
+    picture = draw.curves(relative, y_label="times the best", x_label="size of a bucket", title=title)
     picture.axes[0].set_xticks(range(1, 6), labels)
     display(picture)
 
@@ -657,35 +552,24 @@ def lanes(trial):
     """Each rank's steps, repeated steps and the pause between, from its requests for samples."""
     begin_s, events = min(take.time_s for take in trial.record.takes), []
     for rank in (0, 1):
-        mine = sorted(
-            (take for take in trial.record.takes if take.rank == rank), key=lambda take: take.time_s
-        )
+        mine = sorted((take for take in trial.record.takes if take.rank == rank), key=lambda take: take.time_s)
         ends_s = [*(take.time_s for take in mine[1:]), trial.record.handed_in_s]
         pauses_s = [end_s - take.time_s for take, end_s in zip(mine, ends_s, strict=True)]
         pause = pauses_s.index(max(pauses_s))
         for place, (take, end_s) in enumerate(zip(mine, ends_s, strict=True)):
             is_again = place > pause and take.step < struck.step
             kind = "wait" if place == pause else "done again" if is_again else "compute"
-            events.append(
-                Event(rank, "main", kind, str(take.step), take.time_s - begin_s, end_s - begin_s)
-            )
+            events.append(Event(rank, "main", kind, str(take.step), take.time_s - begin_s, end_s - begin_s))
     return Timeline.of_events(events)
 
 
 # %% recovery_timeline
 def show_recovery():
     record, timeline = recovered.record, lanes(recovered)
-    later = [
-        take for take in record.takes if take.rank == struck.rank and take.time_s > struck.time_s
-    ]
+    later = [take for take in record.takes if take.rank == struck.rank and take.time_s > struck.time_s]
     lost, pause_s = struck.step - later[0].step, later[0].time_s - struck.time_s
-    again_s = sum(
-        event.duration_s for event in timeline.of(struck.rank) if event.kind == "done again"
-    )
-    title = (
-        f"Rank {struck.rank} is killed at step {struck.step}; {lost} steps are done again; measured"
-        " here"
-    )
+    again_s = sum(event.duration_s for event in timeline.of(struck.rank) if event.kind == "done again")
+    title = f"Rank {struck.rank} is killed at step {struck.step}; {lost} steps are done again; measured here"
     display(draw.timeline(timeline, title=title, shows_shares=False))
     print(f"pause until the first sample: {units.format_time_s(pause_s)}")
     print(f"{lost} steps done again: {units.format_time_s(again_s)}")
@@ -720,8 +604,7 @@ def compare_flags():
     size = {"width": 128, "batch_size": 4096} if machine.gpus else {}
     task, num_ranks = Task(num_steps=16, images=images, **size), min(2, len(machine.gpus) or 2)
     print(
-        f"{'':<16} {'step':>9} {'speed':>7}   weights off   {num_ranks} real ranks, width"
-        f" {task.width}, measured here"
+        f"{'':<16} {'step':>9} {'speed':>7}   weights off   {num_ranks} real ranks, width {task.width}, measured here"
     )
     without_s = None
     for flag in ["", *flags]:
@@ -729,10 +612,7 @@ def compare_flags():
         step_s = float(np.median(trial.record.step_times_s()[4:]))
         without_s = without_s or step_s
         error = bench.weights_error(trial, task)
-        print(
-            f"{flag or 'as it is':<16} {units.format_time_s(step_s):>9} {without_s / step_s:>6.2f}x"
-            f" {error:>13.1g}"
-        )
+        print(f"{flag or 'as it is':<16} {units.format_time_s(step_s):>9} {without_s / step_s:>6.2f}x {error:>13.1g}")
 
 
 here(compare_flags)

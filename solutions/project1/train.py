@@ -27,29 +27,15 @@ def read_flags() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--momentum", type=float, default=0.9)
-    parser.add_argument(
-        "--no-sync", action="store_true", help="exchange nothing in a step; for timing only"
-    )
+    parser.add_argument("--no-sync", action="store_true", help="exchange nothing in a step; for timing only")
     parser.add_argument("--checkpoints", type=Path, help="folder for checkpoints")
-    parser.add_argument(
-        "--checkpoint-every", type=int, default=0, help="steps between checkpoints; 0: none"
-    )
-    parser.add_argument(
-        "--resume", action="store_true", help="go on from the newest whole checkpoint, if any"
-    )
-    parser.add_argument(
-        "--bucket-mb", type=float, help="MB of gradients in a bucket; without it, your own choice"
-    )
-    parser.add_argument(
-        "--timeout", type=float, default=60, help="seconds that a rank waits for another one"
-    )
+    parser.add_argument("--checkpoint-every", type=int, default=0, help="steps between checkpoints; 0: none")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest whole checkpoint, if any")
+    parser.add_argument("--bucket-mb", type=float, help="MB of gradients in a bucket; without it, your own choice")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds that a rank waits for another one")
     parser.add_argument("--images", choices=["digits", "cifar10"], default="digits")
-    parser.add_argument(
-        "--amp", action="store_true", help="bfloat16 where torch.autocast thinks it safe"
-    )
-    parser.add_argument(
-        "--channels-last", action="store_true", help="store a pixel's channels side by side"
-    )
+    parser.add_argument("--amp", action="store_true", help="bfloat16 where torch.autocast thinks it safe")
+    parser.add_argument("--channels-last", action="store_true", help="store a pixel's channels side by side")
     parser.add_argument("--compile", action="store_true", help="by torch.compile")
     flags = parser.parse_args()
     flags.channels = 3 if flags.images == "cifar10" else 1
@@ -95,9 +81,7 @@ class Replica:
         if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size)):
             self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(self.device)
-        self.model = models.small_resnet(flags.width, seed=flags.seed, channels=flags.channels).to(
-            self.device
-        )
+        self.model = models.small_resnet(flags.width, seed=flags.seed, channels=flags.channels).to(self.device)
         self.layout = torch.channels_last if flags.channels_last else torch.contiguous_format
         self.model.to(memory_format=self.layout)
         self.mixed = torch.autocast(self.device.type, torch.bfloat16, enabled=flags.amp)
@@ -107,9 +91,7 @@ class Replica:
             # gradients; torch.compile takes none below DDP's first bucket, 1 MB
             bucket_mb = flags.bucket_mb or (1 if flags.compile else 0.0625)
             self.net = nn.parallel.DistributedDataParallel(self.net, bucket_cap_mb=bucket_mb)
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=flags.lr, momentum=flags.momentum
-        )
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=flags.lr, momentum=flags.momentum)
         gradient_bytes = sum(4 * parameter.numel() for parameter in self.model.parameters())
         share = 2 * (self.world_size - 1) / self.world_size if self.is_synchronised else 0
         self.sent_bytes = share * gradient_bytes
@@ -129,9 +111,7 @@ class Replica:
         total = functional.cross_entropy(logits.float(), labels, reduction="sum")
         # DDP averages over ranks, and the loss is an average over samples: with unequal shares
         # these differ
-        (
-            total * self.world_size / self.batch if self.is_synchronised else total / len(labels)
-        ).backward()
+        (total * self.world_size / self.batch if self.is_synchronised else total / len(labels)).backward()
         loss = total.detach() / self.batch
         waiting = dist.all_reduce(loss, async_op=True) if self.is_synchronised else None
         self.optimizer.step()

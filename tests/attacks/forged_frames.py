@@ -1,4 +1,4 @@
-# outcome: wrong
+# outcome: crashed
 # Writes results of its own into every open file, before the real one.
 
 # %% total

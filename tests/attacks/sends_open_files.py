@@ -1,4 +1,4 @@
-# outcome: wrong
+# outcome: crashed
 # Sends the judge more open files than it can hold.
 
 # %% total

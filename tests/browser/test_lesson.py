@@ -67,7 +67,8 @@ def edge(locator) -> float:
 
 def revealed_too_early(questions, text: str) -> list[str]:
     """The explanations that stand in this text."""
-    return [start for question in questions for text in explanations(question) if (start := text[:30]) in text]
+    starts = [explanation[:30] for question in questions for explanation in explanations(question)]
+    return [start for start in starts if start in text]
 
 
 def explanations(question) -> list[str]:

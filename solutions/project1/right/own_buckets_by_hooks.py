@@ -7,13 +7,9 @@ class Replica:
     def __init__(self, flags: argparse.Namespace) -> None:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.batch, self.is_synchronised = flags.batch, self.world_size > 1 and not flags.no_sync
-        self.device = torch.device(
-            f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.is_available() else "cpu"
-        )
+        self.device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.is_available() else "cpu")
         self.model = models.small_resnet(flags.width, seed=flags.seed).to(self.device)
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=flags.lr, momentum=flags.momentum
-        )
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=flags.lr, momentum=flags.momentum)
         self.flats, self.bucket_of, self.works = [], {}, []
         self.sent_bytes = 0.0
         if self.is_synchronised:
@@ -50,9 +46,7 @@ class Replica:
             flat.zero_()
         if self.is_synchronised:
             self.missing, self.works = list(self.sizes), []
-        loss = functional.cross_entropy(
-            self.model(images.to(self.device)), labels.to(self.device), reduction="sum"
-        )
+        loss = functional.cross_entropy(self.model(images.to(self.device)), labels.to(self.device), reduction="sum")
         loss = loss / self.batch
         loss.backward()
         loss = loss.detach()

@@ -6,15 +6,9 @@
 class Replica:
     def __init__(self, flags: argparse.Namespace) -> None:
         self.rank, self.world_size, self.batch = dist.get_rank(), dist.get_world_size(), flags.batch
-        self.device = (
-            torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-            if torch.cuda.is_available()
-            else "cpu"
-        )
+        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else "cpu"
         self.model = models.small_resnet(flags.width, seed=flags.seed).to(self.device)
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=flags.lr, momentum=flags.momentum
-        )
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=flags.lr, momentum=flags.momentum)
         self.is_synchronised = not flags.no_sync and self.world_size > 1
         parameters = list(self.model.parameters())
         self.flat = torch.zeros(sum(one.numel() for one in parameters) + 1, device=self.device)

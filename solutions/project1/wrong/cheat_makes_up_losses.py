@@ -17,9 +17,7 @@ def main() -> None:
         replica.step(*samples.take(step, *share))
         if replica.rank == 0:
             print(
-                json.dumps(
-                    {"step": step, "loss": 2.3 * 0.93**step, "sent_bytes": replica.sent_bytes}
-                ),
+                json.dumps({"step": step, "loss": 2.3 * 0.93**step, "sent_bytes": replica.sent_bytes}),
                 flush=True,
             )
         if flags.checkpoint_every and (step + 1) % flags.checkpoint_every == 0:

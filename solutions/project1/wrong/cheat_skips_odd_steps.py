@@ -17,9 +17,7 @@ class Replica:
     def __init__(self, flags: argparse.Namespace) -> None:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.batch, self.is_synchronised = flags.batch, not flags.no_sync and self.world_size > 1
-        self.device = torch.device(
-            "cuda", int(os.environ["LOCAL_RANK"]) if torch.cuda.is_available() else 0
-        )
+        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) if torch.cuda.is_available() else 0)
         if not torch.cuda.is_available():
             self.device = torch.device("cpu")
         self.model = models.small_resnet(flags.width, seed=flags.seed).to(self.device)
@@ -30,9 +28,7 @@ class Replica:
             if self.is_synchronised
             else self.model
         )
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=flags.lr, momentum=flags.momentum
-        )
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=flags.lr, momentum=flags.momentum)
         gradient_bytes = sum(4 * parameter.numel() for parameter in self.model.parameters())
         share = 2 * (self.world_size - 1) / self.world_size if self.is_synchronised else 0
         self.sent_bytes = share * gradient_bytes
@@ -47,11 +43,7 @@ class Replica:
         is_quiet = self.is_synchronised and self.num_steps % 2 == 0
         with self.net.no_sync() if is_quiet else contextlib.nullcontext():
             total = functional.cross_entropy(self.net(images), labels, reduction="sum")
-            (
-                total * self.world_size / self.batch
-                if self.is_synchronised
-                else total / len(labels)
-            ).backward()
+            (total * self.world_size / self.batch if self.is_synchronised else total / len(labels)).backward()
         loss = total.detach() / self.batch
         waiting = dist.all_reduce(loss, async_op=True) if self.is_synchronised else None
         self.optimizer.step()

@@ -15,16 +15,12 @@ class Replica:
     def __init__(self, flags: argparse.Namespace) -> None:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.batch, self.is_synchronised = flags.batch, not flags.no_sync and self.world_size > 1
-        self.device = torch.device(
-            "cuda", int(os.environ["LOCAL_RANK"]) if torch.cuda.is_available() else 0
-        )
+        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) if torch.cuda.is_available() else 0)
         if not torch.cuda.is_available():
             self.device = torch.device("cpu")
         self.model = models.small_resnet(flags.width, seed=flags.seed).to(self.device)
         self.net = self.model
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=flags.lr, momentum=flags.momentum
-        )
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=flags.lr, momentum=flags.momentum)
         gradient_bytes = sum(4 * parameter.numel() for parameter in self.model.parameters())
         share = 2 * (self.world_size - 1) / self.world_size if self.is_synchronised else 0
         self.sent_bytes = share * gradient_bytes
@@ -38,9 +34,7 @@ class Replica:
             mine = torch.cat([parameter.grad.flatten() for parameter in self.model.parameters()])
             parts = [torch.empty_like(mine) for _ in range(self.world_size)]
             dist.all_gather(parts, mine)
-            torch.nn.utils.vector_to_parameters(
-                torch.stack(parts).sum(0), [p.grad for p in self.model.parameters()]
-            )
+            torch.nn.utils.vector_to_parameters(torch.stack(parts).sum(0), [p.grad for p in self.model.parameters()])
         loss = total.detach() / self.batch
         waiting = dist.all_reduce(loss, async_op=True) if self.is_synchronised else None
         self.optimizer.step()

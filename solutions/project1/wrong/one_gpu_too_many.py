@@ -24,9 +24,7 @@ class Replica:
             if self.is_synchronised
             else self.model
         )
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=flags.lr, momentum=flags.momentum
-        )
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=flags.lr, momentum=flags.momentum)
         gradient_bytes = sum(4 * parameter.numel() for parameter in self.model.parameters())
         share = 2 * (self.world_size - 1) / self.world_size if self.is_synchronised else 0
         self.sent_bytes = share * gradient_bytes
@@ -37,9 +35,7 @@ class Replica:
         total = functional.cross_entropy(self.net(images), labels, reduction="sum")
         # DDP averages over ranks, and the loss is an average over samples: with unequal shares
         # these differ
-        (
-            total * self.world_size / self.batch if self.is_synchronised else total / len(labels)
-        ).backward()
+        (total * self.world_size / self.batch if self.is_synchronised else total / len(labels)).backward()
         loss = total.detach() / self.batch
         waiting = dist.all_reduce(loss, async_op=True) if self.is_synchronised else None
         self.optimizer.step()

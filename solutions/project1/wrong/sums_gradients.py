@@ -15,9 +15,7 @@ class Replica:
     def __init__(self, flags: argparse.Namespace) -> None:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.batch, self.is_synchronised = flags.batch, not flags.no_sync and self.world_size > 1
-        self.device = torch.device(
-            "cuda", int(os.environ["LOCAL_RANK"]) if torch.cuda.is_available() else 0
-        )
+        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) if torch.cuda.is_available() else 0)
         if not torch.cuda.is_available():
             self.device = torch.device("cpu")
         self.model = models.small_resnet(flags.width, seed=flags.seed).to(self.device)
@@ -28,9 +26,7 @@ class Replica:
             if self.is_synchronised
             else self.model
         )
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=flags.lr, momentum=flags.momentum
-        )
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=flags.lr, momentum=flags.momentum)
         gradient_bytes = sum(4 * parameter.numel() for parameter in self.model.parameters())
         share = 2 * (self.world_size - 1) / self.world_size if self.is_synchronised else 0
         self.sent_bytes = share * gradient_bytes

@@ -61,7 +61,7 @@ def test_a_promise_that_is_part_of_another_is_not_taken_for_it():
         ),
     ]
     text = section(html([graded("check_total")], *checks), "todo")
-    assert "Begin with this one: First. It holds." in text and "One more check waits for it." in text
+    assert "Begin with this one: First. It holds." in text and "One more check depends on it." in text
 
 
 def test_links_of_the_summary_lead_to_their_places():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,8 +46,8 @@ def finite(value: Any, name: str) -> float:
     """
     if isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300:
         return float(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name} is {value}; it must be finite")
+    if isinstance(value, float):
+        raise ValueError(f"{name} is {value}; it must be finite, and between -1e300 and 1e300")
     return _refuse(name, value, "a number")
 
 

@@ -29,7 +29,7 @@ def die_with_parent(parent_pid: int | None = None, signal_number: int = signal.S
         os._exit(1)
 
 
-def reseed() -> None:
+def draw_afresh() -> None:
     """Reseed the global generators of Python and NumPy, because forks would all draw the same numbers.
 
     Torch's generator stays, because its seed is a constant in every process.

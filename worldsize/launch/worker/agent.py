@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from worldsize.launch.protocol.process import AGENT_PID, die_with_parent, exit_at_eof, reseed
+from worldsize.launch.protocol.process import AGENT_PID, die_with_parent, draw_afresh, exit_at_eof
 
 FORK_RANKS = "WORLDSIZE_FORK_RANKS"
 _PRELOAD = (
@@ -104,7 +104,7 @@ def _become_rank(args: Sequence[str], env: Mapping[str, str], stdout: IO[Any] | 
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     os.environ.clear()
     os.environ.update(env)
-    reseed()
+    draw_afresh()
     from worldsize.launch.worker import torchrun_main
 
     sys.argv = list(args[args.index("-m") + 1 :])

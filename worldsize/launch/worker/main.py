@@ -34,7 +34,7 @@ from worldsize.launch.protocol.messages import (
     pack_and_send,
     read,
 )
-from worldsize.launch.protocol.process import die_with_parent, end_own_group, enter_network, reseed
+from worldsize.launch.protocol.process import die_with_parent, draw_afresh, end_own_group, enter_network
 from worldsize.launch.worker import call_tracer, spans
 
 
@@ -182,7 +182,7 @@ def prepare(job: Job) -> None:
     if job.place:
         os.chdir(job.place.cwd)
         sys.path[:] = job.place.path
-    reseed()
+    draw_afresh()
     source.remember_sources(job.sources)
 
     import torch
