@@ -168,9 +168,8 @@ def shares_of(trial):
 # %% check_correct points=28
 def correct():
     mean = "Is the gradient the mean over all samples of the global batch, before every step?"
-    expect_same_weights(
-        TrainingSpec(Task(num_steps=10, batch_size=64), 1), "10 steps on 1 rank", "Is it SGD with momentum?"
-    )
+    task = Task(num_steps=10, batch_size=64)
+    expect_same_weights(TrainingSpec(task, 1), "10 steps on 1 rank", "Is it SGD with momentum?")
     expect_same_weights(TrainingSpec(Task(num_steps=1, batch_size=64), 2), "1 step on 2 ranks", mean)
     uneven = "Shares are unequal here. A mean over ranks of means over samples is another number."
     trial = expect_same_weights(
@@ -178,7 +177,6 @@ def correct():
     )
     if (shares := shares_of(trial)) != [15, 15, 16]:
         raise CheckFailed("shares of 15, 15 and 16 samples", f"shares of {shares}", "They differ by one at most.")
-    task = Task(num_steps=10, batch_size=64)
     trial = expect_same_weights(TrainingSpec(task, 2), "10 steps on 2 ranks", mean)
     printed = [line.loss for line in trial.result.lines]
     wanted = bench.train_alone(task, trial.batches).losses
