@@ -22,8 +22,8 @@ from autograder.grading.audit_log import engine_sha256
 from autograder.grading.engines import Engine
 from autograder.grading.lab import Judged, Lab
 from autograder.judging.measuring import PROGRAM, Job, Progress, Settings, first_failure
-from autograder.submissions import programs
-from autograder.submissions.notebook import Malformed, given_imports
+from autograder.submissions import submitted_programs
+from autograder.submissions.submitted_notebook import Malformed, given_imports
 from worldsize.bench import Point, Result
 
 TOLERANCE = 2e-3  # of the distance that the weights moved; a sum in another order differs by 1e-6
@@ -144,7 +144,7 @@ class Batch:
         if again:
             journal.unlink(missing_ok=True)
         try:
-            source = programs.read(self.lab.submission(student).with_name(PROGRAM))
+            source = submitted_programs.read(self.lab.submission(student).with_name(PROGRAM))
             for message in engine.measure(self._job(source), journal):
                 if isinstance(message, Progress):
                     on_progress(student, "measured", message.done, message.total)
@@ -187,7 +187,7 @@ class Batch:
     def _fingerprint(self, student: str) -> str:
         """A hash of the program, of how it is measured, and of the code that measures."""
         try:
-            source = programs.read(self.lab.submission(student).with_name(PROGRAM))
+            source = submitted_programs.read(self.lab.submission(student).with_name(PROGRAM))
         except (Malformed, OSError) as reason:  # measuring it reports the reason
             source = f"malformed: {reason}"
         basis = [source, self.settings, self.lab.limits, engine_sha256()]

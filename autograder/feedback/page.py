@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
-from autograder.feedback import checks
+from autograder.feedback import check_results
 from autograder.feedback.mathml import OfflineHTMLExporter
 from autograder.judging.report import RECORD, CheckResult, Outcome, Report, format_points
 
@@ -75,7 +75,7 @@ class Graded:
     @property
     def details(self) -> Markup:
         """The HTML that explains the checks."""
-        return Markup(checks.of_checks(self.checks, self.id))
+        return Markup(check_results.of_checks(self.checks, self.id))
 
 
 @dataclass(frozen=True)
@@ -150,12 +150,12 @@ class FeedbackExporter(OfflineHTMLExporter):
         environment = super()._create_environment()
         environment.autoescape = True
         environment.trim_blocks = environment.lstrip_blocks = True
-        environment.globals |= {"checks_css": Markup(checks.CSS), "code_css": _code_css()}
+        environment.globals |= {"checks_css": Markup(check_results.CSS), "code_css": _code_css()}
         environment.filters |= {
             "summary": Summary.of,
             "demoted": _demoted,
             "points": format_points,
-            "mark": checks.mark,
+            "mark": check_results.mark,
         }
         return environment
 

@@ -26,8 +26,8 @@ from autograder.grading.audit_log import Limits, engine_sha256
 from autograder.grading.engines import Engine, LocalPool
 from autograder.grading.markers import marker_for
 from autograder.judging.report import Report
-from autograder.submissions.notebook import Malformed, given_imports, read_submission, student_cells
-from autograder.submissions.programs import submitted
+from autograder.submissions.submitted_notebook import Malformed, given_imports, read_submission, student_cells
+from autograder.submissions.submitted_programs import submitted
 
 _USUAL = Limits(call_s=15, total_s=120, allow_untrusted=False)
 KEPT = Path("build", "judged")  # below the course's folder

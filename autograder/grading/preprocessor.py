@@ -20,14 +20,14 @@ from traitlets import Bool, Dict, Float, Unicode
 from traitlets.config import Configurable
 
 from autograder.course import beside, notebook_of
-from autograder.feedback import checks
+from autograder.feedback import check_results
 from autograder.grading import audit_log, no_kernel
 from autograder.grading.audit_log import Limits
 from autograder.grading.engines import LocalPool
 from autograder.grading.lab import Lab
 from autograder.judging.report import RECORD, Report
-from autograder.submissions.notebook import Malformed, read_submission
-from autograder.submissions.programs import submitted
+from autograder.submissions.submitted_notebook import Malformed, read_submission
+from autograder.submissions.submitted_programs import submitted
 
 MAX_BESIDE_BYTES = 100 << 20  # of all files beside a notebook, which nbgrader copies twice
 
@@ -114,7 +114,7 @@ class Grade(NbGraderPreprocessor):
         if reason := nb.metadata.get(RECORD, {}).get("malformed"):
             self.log.warning("%s: malformed submission: %s", student, reason)
             grading.malformed = reason
-            _fill(nb, lambda cell: (0.0, checks.of_malformed(reason)))
+            _fill(nb, lambda cell: (0.0, check_results.of_malformed(reason)))
             return
         report = self._judge(student, resources["nbgrader"]["assignment"], grading)
         self.log.info(
@@ -158,7 +158,7 @@ def _score_of(report: Report, cell: NotebookNode) -> tuple[float, str]:
     if not results:
         raise GraderFault(f"No hidden check is for the cell {cell.metadata.nbgrader.grade_id}.")
     earned = sum(result.earned for result in results)
-    html = checks.styled(checks.of_checks(results, cell.metadata.nbgrader.grade_id))
+    html = check_results.styled(check_results.of_checks(results, cell.metadata.nbgrader.grade_id))
     return min(earned, float(cell.metadata.nbgrader.points)), html
 
 

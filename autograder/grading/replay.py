@@ -19,8 +19,8 @@ from autograder.grading.engines import LocalPool
 from autograder.grading.markers import marker_for
 from autograder.grading.preprocessor import Grade
 from autograder.judging.report import Report
-from autograder.submissions.notebook import Malformed, given_imports, read_submission, student_cells
-from autograder.submissions.programs import read as read_program
+from autograder.submissions.submitted_notebook import Malformed, given_imports, read_submission, student_cells
+from autograder.submissions.submitted_programs import read as read_program
 
 _PLACES = ("submitted/", "reference/")
 

@@ -15,7 +15,7 @@ import cloudpickle
 
 from autograder.judging import failures
 from autograder.judging.failures import StudentFailed, describe
-from autograder.judging.program import SubmittedProgram
+from autograder.judging.program_under_test import SubmittedProgram
 from autograder.judging.report import Outcome
 from autograder.sandbox import Sandbox, zygote
 from worldsize.faults import Fault
@@ -28,7 +28,7 @@ from worldsize.launch.runner import launch
 _AFTER_A_HANG_S = 5.0  # the limit of a call once one has hung: the code is known not to end by itself
 _QUOTA = Quota(value_bytes=64 << 20, printed_bytes=64 << 20)  # of each rank; the judge holds a value three times
 _AGENT_ENDS = 0.2  # of the limit: what torchrun's agent may take to end its ranks, within it
-_PICKLED_BY_VALUE = (__name__, "autograder.judging.program", "autograder.judging.failures")
+_PICKLED_BY_VALUE = (__name__, "autograder.judging.program_under_test", "autograder.judging.failures")
 _USED_UP = "The time for this submission was used up by the checks before this one."
 
 

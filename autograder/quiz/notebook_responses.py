@@ -14,7 +14,7 @@ from autograder.files import MAX_BYTES
 from autograder.quiz.forms import Form
 from autograder.quiz.responses import Problem, Responses
 from autograder.quiz.written_answers import parse_value
-from autograder.submissions.notebook import MAX_SOURCE_CHARS
+from autograder.submissions.submitted_notebook import MAX_SOURCE_CHARS
 
 _CHECKPOINTS = ".ipynb_checkpoints"
 

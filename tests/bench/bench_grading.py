@@ -19,7 +19,7 @@ from nbgrader.api import Gradebook
 from repository import ROOT
 
 from autograder.authoring.known_answers import compose, solution_cells
-from autograder.submissions.notebook import definitions
+from autograder.submissions.submitted_notebook import definitions
 
 LAB = "lab01"
 NUM_STUDENTS, NUM_WARM, NUM_SPAWNED = 24, 6, 2  # stock nbgrader takes one after the other, so a few stand for all

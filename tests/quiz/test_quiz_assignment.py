@@ -21,7 +21,7 @@ from autograder.quiz.key import read_key
 from autograder.quiz.quiz_folder import Quiz, write_quiz
 from autograder.quiz.roster import Student
 from autograder.quiz.whole_bank import read_bank
-from autograder.submissions.notebook import Malformed, read_submission
+from autograder.submissions.submitted_notebook import Malformed, read_submission
 
 NAME = "quiz_week02"
 COUNT = 6

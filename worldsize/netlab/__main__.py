@@ -11,7 +11,7 @@ from rich.table import Table
 
 from worldsize.netlab import compare
 from worldsize.netlab.compare import Result
-from worldsize.netlab.lab import Lab, unavailable_because
+from worldsize.netlab.virtual_hosts import Lab, unavailable_because
 from worldsize.units import MB, MS
 
 OPENING = """\

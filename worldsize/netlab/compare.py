@@ -10,7 +10,7 @@ from worldsize.launch import run
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.runner import launch
 from worldsize.netlab import cases
-from worldsize.netlab.lab import Lab
+from worldsize.netlab.virtual_hosts import Lab
 from worldsize.units import MB
 
 MEDIAN_GOAL, WORST_GOAL = 0.05, 0.15

@@ -22,7 +22,7 @@ from autograder.grading import lab as labs
 from autograder.grading.classroom import enter
 from autograder.grading.lab import Lab
 from autograder.judging.report import CheckResult, Outcome, Report
-from autograder.submissions.notebook import read_submission
+from autograder.submissions.submitted_notebook import read_submission
 
 pytestmark = pytest.mark.filterwarnings("ignore:::nbformat")  # about ids
 POINTS = {"check_total": 3, "check_mean": 2}

@@ -15,7 +15,7 @@ from launching import run
 from needs import give_up
 
 from worldsize.launch.protocol import process
-from worldsize.netlab import Lab, __main__, cases, compare, lab, unavailable_because
+from worldsize.netlab import Lab, __main__, cases, compare, unavailable_because, virtual_hosts
 from worldsize.netlab.compare import Result
 from worldsize.units import MB
 
@@ -44,7 +44,7 @@ def run_on(hosts_of, fn, *args):
 
 
 def test_the_cluster_is_what_was_configured(monkeypatch):
-    monkeypatch.setattr(lab, "_has_netem", lambda: False)
+    monkeypatch.setattr(virtual_hosts, "_has_netem", lambda: False)
     described = Lab(3, 100, 0.005).cluster
     assert (described.world_size, described.library, described.inter.kind) == (3, "gloo", "tcp")
     assert described.inter.latency_s == pytest.approx(2 * 0.005)
@@ -77,10 +77,10 @@ def test_a_lab_that_cannot_be_is_refused(args, words):
 )
 def test_it_says_what_is_missing(monkeypatch, module, name, value, words):
     if module != "sys":
-        monkeypatch.setattr(lab.sys, "platform", "linux")
+        monkeypatch.setattr(virtual_hosts.sys, "platform", "linux")
     if module == "shutil":
-        monkeypatch.setattr(lab.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(getattr(lab, module), name, value)
+        monkeypatch.setattr(virtual_hosts.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(getattr(virtual_hosts, module), name, value)
     assert words in unavailable_because()
     with pytest.raises(ValueError, match="no lab can be built here: "), Lab(2, 100):
         pass
@@ -220,18 +220,18 @@ def test_nothing_stays_behind_when_it_is_broken_off_while_it_is_built(root_only,
 
 
 def test_a_command_that_fails_is_told_with_what_it_said(root_only, monkeypatch):
-    monkeypatch.setattr(lab, "_TCP_SETTINGS", {"no_such_setting": "0"})
+    monkeypatch.setattr(virtual_hosts, "_TCP_SETTINGS", {"no_such_setting": "0"})
     with pytest.raises(ValueError, match=r"`ip netns exec .*no_such_setting'` failed: "), Lab(2, 400):
         pass
     assert leftovers() == []
 
 
 def test_a_relay_ends_with_who_started_it(root_only):
-    with lab.Commands() as commands:
+    with virtual_hosts.Commands() as commands:
         hosts = [f"netlab{os.getpid()}n0h{host}" for host in range(2)]
         for host in hosts:
             commands.run(f"ip netns add {host}", undo=f"ip netns delete {host}")
-        with lab._Relay(hosts, 0.001, 1e6) as relay:
+        with virtual_hosts._Relay(hosts, 0.001, 1e6) as relay:
             relay._process.stdin.close()
             assert relay._process.wait(30) == 0
             relay._process.stdin = None

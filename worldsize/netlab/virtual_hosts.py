@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from worldsize import hardware
 from worldsize.hardware import Cluster, Link
-from worldsize.netlab.commands import Commands, Refused
+from worldsize.netlab.system_commands import Commands, Refused
 
 DEVICE = "net0"  # the name of every host's network card
 MAX_HOSTS = 4

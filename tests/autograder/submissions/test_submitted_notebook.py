@@ -13,8 +13,14 @@ from tiny_lab import LAB, answered
 
 from autograder.authoring.notebooks import notebook as build_notebook
 from autograder.authoring.scripts import parse
-from autograder.submissions import notebook
-from autograder.submissions.notebook import Malformed, definitions, given_imports, read_submission, student_cells
+from autograder.submissions import submitted_notebook
+from autograder.submissions.submitted_notebook import (
+    Malformed,
+    definitions,
+    given_imports,
+    read_submission,
+    student_cells,
+)
 
 ANSWER = "def total(tensor):\n    return 7"
 
@@ -124,7 +130,7 @@ def test_endless_source_is_refused(read, submission):
 
 
 def test_too_many_cells_are_refused(read, submission):
-    submission.cells += [new_code_cell("") for _ in range(notebook.MAX_CELLS)]
+    submission.cells += [new_code_cell("") for _ in range(submitted_notebook.MAX_CELLS)]
     with pytest.raises(Malformed, match="cells; at most"):
         read(submission)
 
@@ -138,7 +144,7 @@ def test_too_many_values_are_refused_before_nbformat_copies_each(read, submissio
 
 def test_as_many_values_as_outputs_have_are_read(read, submission):
     content = json.loads(nbformat.writes(submission))
-    content["cells"][-1]["outputs"] = [{}] * (notebook.MAX_NODES + 1)
+    content["cells"][-1]["outputs"] = [{}] * (submitted_notebook.MAX_NODES + 1)
     assert cells_of(read(content), submission)["total"] == ANSWER
 
 
