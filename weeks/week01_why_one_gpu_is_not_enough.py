@@ -142,7 +142,7 @@ def activation_bytes(model, batch):
 # %% [markdown]
 # The other three need no trick: add up the tensors. The network is a small convolutional one, the
 # images are 1,797 handwritten digits of 8 by 8 pixels (UCI *Optical Recognition of Handwritten
-# Digits*, shipped with scikit-learn).
+# Digits*, shipped with this course).
 
 # %% count_memory
 pixels, labels = images.load_digits()
