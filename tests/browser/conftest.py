@@ -42,7 +42,7 @@ class Lab:
         return [line for line in self.log if line.startswith(("[E ", "Traceback"))]
 
     def end_kernels(self) -> None:
-        """Nothing; afterwards no kernel runs."""
+        """Shut down every kernel."""
         for kernel in json.loads(self._ask("GET", "api/kernels")):
             self._ask("DELETE", f"api/kernels/{kernel['id']}")
 
@@ -65,18 +65,18 @@ class Notebook:
         return self.page.locator(".jp-CodeCell")
 
     def wait_for_kernel(self) -> None:
-        """Nothing; returns when the kernel has started and has no work."""
+        """Wait until the kernel has started and has no work."""
         idle = self.page.get_by_role("button", name=re.compile(r"\| Idle$"))
         expect(idle).to_be_visible()
 
     def choose(self, menu: str, *items: str) -> None:
-        """Nothing; picks an item of a menu, or of a menu in that menu."""
+        """Pick an item of a menu, or of a menu in that menu."""
         self.page.get_by_role("menuitem", name=menu, exact=True).click()
         for item in items:
             self.page.locator(".lm-Menu-itemLabel").get_by_text(item, exact=True).click()
 
     def run_all(self, timeout_s: float) -> None:
-        """Nothing; returns when the last code cell has its number, or when a cell before it has failed."""
+        """Wait until the last code cell has its number, or until a cell before it has failed."""
         self.choose("Run", "Run All Cells")
         failed = self.page.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr']")
         expect(has_run(self.code_cells.last).or_(failed).first).to_be_attached(timeout=timeout_s * 1000)
@@ -97,7 +97,7 @@ class Notebook:
         return cell
 
     def wait_for(self, cell: Locator) -> None:
-        """Nothing; returns when the cell has run."""
+        """Wait until the cell has run."""
         expect(has_run(cell)).to_be_attached()
 
     def save(self) -> str:

@@ -138,7 +138,7 @@ def slider(out: Locator, name: str) -> Locator:
 
 
 def enlarge(out: Locator) -> None:
-    """Nothing; the pipeline is as large as it goes."""
+    """Make the pipeline as large as it goes."""
     slider(out, "num_stages").press("End")
     slider(out, "num_pieces").press("End")
     expect(out.get_by_role("status")).to_contain_text("num_stages = 32, num_pieces = 64", timeout=120_000)
