@@ -346,7 +346,7 @@ def check_orthogonalise():
         raise CheckFailed(
             "finite numbers for a matrix of zeros",
             "nan or inf",
-            "A length of 0 must not be divided by.",
+            "Do not divide a column by a length of 0.",
         )
     print(
         f"orthogonalise: at rank 4, one step misses {one_step[3]:.0%} of the matrix; the best"

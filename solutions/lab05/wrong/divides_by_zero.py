@@ -1,5 +1,5 @@
 # score: 20
-# hint: must not be divided by
+# hint: Do not divide a column by a length of 0
 # Gram-Schmidt without an epsilon: nan for columns without length.
 
 
