@@ -142,8 +142,13 @@ def test_a_fault_that_cannot_be_is_refused(fault, words):
 
 
 def test_what_is_no_fault_is_refused():
-    with pytest.raises(TypeError, match=r"'slow' is no fault; those of worldsize\.faults are SlowRank, SlowLink"):
+    with pytest.raises(ValueError, match=r"'slow' is not a fault; those of worldsize\.faults are SlowRank, SlowLink"):
         emulated(work_and_meet, faults=["slow"])
+    for faults in (3, "slow"):
+        with pytest.raises(ValueError, match="is not a fault; those of"):
+            emulated(work_and_meet, faults=faults)
+    with pytest.raises(ValueError, match=r"faults is a list; write faults=\[SlowRank\(rank=0"):
+        emulated(work_and_meet, faults=SlowRank(0))
 
 
 def test_faults_without_a_cluster_are_refused():

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from worldsize.emulate.client import Client, Observer, Work
 from worldsize.emulate.compute import meter_of
+from worldsize.emulate.messages import Compute
 
 BACKEND = "emulated"
 _OF_BITS = ("BAND", "BOR", "BXOR")
@@ -195,7 +196,7 @@ def join(
     world_size: int,
     store: Any,
     allow: Iterable[str] | None,
-    compute: Any,
+    compute: Compute,
     observer: Observer,
 ) -> Client:
     """The client of this rank, which has joined a default process group on the emulated cluster."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from worldsize.faults import Fault
@@ -49,7 +50,8 @@ def run(
     """
     return launch(
         Spec(
-            *(fn, args),
+            fn=fn,
+            args=args,
             world_size=world_size,
             each=each,
             backend=backend,
@@ -71,6 +73,7 @@ def launch(spec: Spec) -> Run:
         ValueError, RankFailed, RunTimeout, RunStopped: same as `run`.
     """
     arguments.refuse_bad_spec(spec)
+    spec = replace(spec, world_size=arguments.whole_world_size(spec.world_size))
     carried = carry(spec.fn, spec.args, spec.each, spec.world_size)
     run_function = elastic.run_function if spec.launcher == "torchrun" else forked.run_function
     return run_function(spec, carried, live.choose_view(spec.echo))

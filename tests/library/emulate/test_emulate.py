@@ -11,7 +11,7 @@ import torch.distributed as dist
 from rings import ring_all_reduce
 
 import worldsize as ws
-from worldsize import emulate, hardware, pricing
+from worldsize import emulate, framing, hardware, pricing
 from worldsize.emulate import server as emulated_side
 from worldsize.emulate.compute import FlopsMeter, MeasuredMeter
 from worldsize.emulate.conductor import ASK, Conductor, Forbidden, Post
@@ -194,7 +194,7 @@ def test_a_rank_that_posts_nonsense_fails_its_run_and_not_the_launcher():
     def on_rank():
         from worldsize.emulate import backend
 
-        backend._client._send("post", op="juggle")
+        framing.send(backend._client._sock, "juggle", steps=[])
         dist.barrier()
 
     with pytest.raises(ws.RankFailed, match="broken message"):
