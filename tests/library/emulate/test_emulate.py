@@ -183,6 +183,13 @@ def test_the_conductor_refuses_it_also_from_a_rank_that_does_not_ask_itself():
         conductor.post(Post(0, 1, "barrier", "0", (0, 1), "", 0, b""))
 
 
+def test_bodies_of_different_lengths_never_match_whatever_is_said_of_them():
+    conductor = Conductor(2)
+    for rank, body in enumerate((bytes(4), bytes(8))):
+        post = Post(rank, 1, "all_reduce", "0", (0, 1), "float32", 1, body, reduction="SUM")
+        assert conductor.post(post) == []
+
+
 def test_a_rank_asks_for_the_time_once_at_a_time():
     conductor = Conductor(2)
     assert conductor.post(Post(0, 1, ASK, "", (), "", 0, b"")) == []
