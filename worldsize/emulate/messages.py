@@ -98,8 +98,11 @@ class Posted(Message):
 
     def to_fields(self) -> dict[str, Any]:
         """The message as JSON fields, without those that a parser fills in."""
-        fields = {name: value for name, value in vars(self).items() if value is not None}
-        return fields | _packed(self.steps)
+        fields = {name: getattr(self, name) for name in ("number", "op", "group", "dtype", "num_items", "peer")}
+        if self.ranks is not None:
+            fields["ranks"] = self.ranks
+        rarely = {"tag": self.tag, "reduction": self.reduction, "splits": self.splits}
+        return fields | {name: value for name, value in rarely.items() if value} | {"steps": _rows(self.steps)}
 
     @classmethod
     def parse(cls, fields: Fields) -> Self:
@@ -135,7 +138,7 @@ class Blocked(Message):
 
     def to_fields(self) -> dict[str, Any]:
         """The message as JSON fields."""
-        return {"number": self.number} | _packed(self.steps)
+        return {"number": self.number, "steps": _rows(self.steps)}
 
     @classmethod
     def parse(cls, fields: Fields) -> Self:
@@ -155,7 +158,7 @@ class Left(Message):
 
     def to_fields(self) -> dict[str, Any]:
         """The message as JSON fields."""
-        return _packed(self.steps)
+        return {"steps": _rows(self.steps)}
 
     @classmethod
     def parse(cls, fields: Fields) -> Self:
@@ -217,8 +220,8 @@ def read_from_conductor(header: Fields) -> Hurry | Answer:
 # parts of messages
 
 
-def _packed(steps: Sequence[Step]) -> dict[str, Any]:
-    return {"steps": [(one.kind, one.number, one.duration_s, one.name, one.work) for one in steps]}
+def _rows(steps: Sequence[Step]) -> list[tuple[Any, ...]]:
+    return [(one.kind, one.number, one.duration_s, one.name, one.work) for one in steps]
 
 
 def _steps(fields: Fields) -> list[Step]:
