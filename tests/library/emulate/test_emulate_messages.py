@@ -178,8 +178,9 @@ def test_what_our_backend_sends_has_no_fault(faults):
         (changed(num_items=3), bytes(4), "4 bytes for 3 items"),
         (changed(num_items=0), bytes(4), "4 bytes for 0 items"),
         (Blocked(1), b"", "a wait for post 1 of 0"),
-        (Left([Step(WAIT, 1)]), b"", "a wait for post 1 of 0"),
+        (Left(steps=[Step(WAIT, 1)]), b"", "a wait for post 1 of 0"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_message_that_cannot_be_is_a_fault_of_its_rank(faults, posted, body, words):
     ((rank, kind, reason),) = faults((posted, body))

@@ -90,7 +90,7 @@ def test_more_ranks_than_there_may_be_files_are_refused(limits):
     [
         ({"cluster": "dgx-h100"}, "netns is for real ranks of the warm launcher"),
         ({"launcher": "torchrun"}, "netns is for real ranks of the warm launcher"),
-        ({"forkserver": object()}, "netns is for real ranks of the warm launcher"),
+        ({"forkserver": "in a jail"}, "netns is for real ranks of the warm launcher"),
         ({"netns": ["red"]}, r"netns names one network namespace a rank; got \['red'\] for 2 ranks"),
         ({"netns": "ab"}, "netns names one network namespace a rank; got 'ab' for 2 ranks"),
         ({"netns": ["red", "blue"]}, "there is no network namespace 'blue'; on Linux `ip netns add blue` makes one"),

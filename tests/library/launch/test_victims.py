@@ -1,5 +1,7 @@
 """Whether a failure is a rank's own or torch's word that another rank is gone: a program's words decide nothing."""
 
+from types import FunctionType
+
 import torch
 import torch.distributed as dist
 from launching import failed
@@ -25,7 +27,7 @@ def raise_in_torch(error):
         raise error
 
     code = fail.__code__.replace(co_filename=dist.__file__)
-    type(fail)(code, {}, "fail", None, fail.__closure__)()
+    FunctionType(code, {}, "fail", None, fail.__closure__)()
 
 
 def reraise():
