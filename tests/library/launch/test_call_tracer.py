@@ -42,9 +42,9 @@ def test_ranks_and_tags_may_be_numpys_and_torchs_integers(integer, world):
 
 def with_a_second_group_of_all():
     """Rank 0 broadcasts in a group of its own making, and rank 1 receives."""
-    tensor = torch.ones(1 << 23)  # more than the connection between two ranks holds
     group = dist.new_group([0, 1])
-    dist.all_reduce(tensor)
+    dist.all_reduce(torch.ones(4))
+    tensor = torch.ones(1 << 23)  # more than the connection between two ranks holds
     if dist.get_rank() == 0:
         dist.broadcast(tensor, 0, group=group)
     else:
@@ -54,7 +54,7 @@ def with_a_second_group_of_all():
 @pytest.mark.parametrize("world", WORLDS, ids=["real", "emulated"])
 def test_a_hang_across_two_groups_of_all_ranks_is_a_circle(world):
     with pytest.raises(ws.RunTimeout, match="Ranks 0 and 1 wait for each other: rank 0 waits for rank 1 in coll"):
-        ws.run(with_a_second_group_of_all, world_size=2, stalled_s=0.5, echo=False, **world)
+        ws.run(with_a_second_group_of_all, world_size=2, stalled_s=2, echo=False, **world)
 
 
 def reduce_in_groups():
