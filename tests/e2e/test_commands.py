@@ -189,12 +189,13 @@ def _a_result() -> Result:
 
 
 def lateness_was_charged(course: Path) -> None:
-    """A day begun costs ada 10% of her 22 points; zoe, whom the archive brought, was in time."""
+    """A day begun costs ada 10% of her 22 points; zoe, whom the archive brought, waits to be graded."""
     with open(course / "grades.csv", newline="") as file:
         rows = {row["student_id"]: row for row in csv.DictReader(file)}
     assert (float(rows["ada"]["raw_score"]), rows["ada"]["late_submission_penalty"]) == (22, "2.2")
     assert rows["ada"]["email"] == "ada@example.org" and rows["noor"]["score"] == "0.0"
-    assert (course / "submitted/zoe/lab01/lab01.ipynb").exists() and rows["zoe"]["late_submission_penalty"] == "0.0"
+    assert (course / "submitted/zoe/lab01/lab01.ipynb").exists() and rows["zoe"]["score"] == ""
+    assert rows["zoe"]["status"] == "waiting to be graded"
 
 
 def everybody_knew_everything(course: Path) -> None:
