@@ -78,7 +78,7 @@ def release(
 
     with exit_on_value_error():
         paths = write_student_copy(find_root(Path.cwd()), to, names or ())
-    console.print(f"Written: {to}, {len(paths)} files.", soft_wrap=True)
+    console.print(f"Written: {to}, with {len(paths)} files.", soft_wrap=True)
 
 
 @app.command()
@@ -205,7 +205,7 @@ def _show_unread(coursedir: CourseDirectory, lab: str) -> None:
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         waiting = unread(gradebook, lab)
     if waiting:
-        console.print(f"To grade by hand, in the Formgrader: {len(waiting)} answers.")
+        console.print(f"Answers to grade by hand, in the Formgrader: {len(waiting)}.")
     for one in waiting:
         if one.has_changed:
             console.print(f"{one.student}: {one.cell} has changed since it was graded by hand.", markup=False)
@@ -225,7 +225,7 @@ def late(lab: Annotated[str, typer.Argument(help="Which assignment, such as lab0
         table.add_row(escape(one.student), str(one.late).partition(".")[0], *numbers)
     if found:
         console.print(table)
-    console.print(f"{len(found)} late, {sum(one.is_outdated for one in found)} penalties changed.")
+    console.print(f"Penalties changed: {sum(one.is_outdated for one in found)}.")
 
 
 @app.command()
@@ -248,7 +248,7 @@ def feedback(
         if page is not Page.UNCHANGED:
             console.print(f"{student}: {page}", markup=False, soft_wrap=True)
     num = Counter(pages.values())
-    console.print(f"{num[Page.WRITTEN]} pages written, {num[Page.UNCHANGED]} up to date.")
+    console.print(f"Pages written: {num[Page.WRITTEN]}. Up to date: {num[Page.UNCHANGED]}.")
     if num[Page.FAILED]:
         raise typer.Exit(1)
 

@@ -40,7 +40,8 @@ class Grades(GetGrades):
     def preprocess(self, nb: NotebookNode, resources: Any) -> tuple[NotebookNode, Any]:
         self._outdated_points = 0.0
         nb, resources = super().preprocess(nb, resources)
-        resources["nbgrader"]["score"] -= self._outdated_points
+        names = resources["nbgrader"]
+        names["score"] = max(0, names["score"] - self._outdated_points)
         return nb, resources
 
     def _get_score(self, cell: NotebookNode, resources: Any) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import glob
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from nbgrader.api import Gradebook, MissingEntry, Student
+from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.plugins import ExportPlugin
 from pydantic import BaseModel, ConfigDict
@@ -110,21 +111,26 @@ def rows(
             "The gradebook holds no assignment yet: run `nbgrader generate_assignment` and autograde first."
         )
     last = {key[:2]: entry for key, entry in audit_log.latest(list(entries)).items()}
-    return [
-        _row(coursedir, gradebook, assignment, student, last.get((assignment.name, student.id)))
-        for assignment in gradebook.assignments
-        if not assignments or assignment.name in assignments
-        for student in _students(coursedir, gradebook, assignment.name)
-        if not students or student.id in students
-    ]
+    found = []
+    for assignment in gradebook.assignments:
+        if not assignments or assignment.name in assignments:
+            found += [
+                _row(coursedir, gradebook, assignment, student, last.get((assignment.name, student.id)))
+                for student in gradebook.students
+            ]
+            found += _rows_of_strangers(coursedir, gradebook, assignment)
+    return [row for row in found if not students or row.student in students]
 
 
-def _students(coursedir: CourseDirectory, gradebook: Gradebook, assignment: str) -> list[Any]:
-    """The gradebook's students, and those who handed in before anybody entered them there."""
-    known: list[Any] = list(gradebook.students)
-    folders = glob.glob(coursedir.format_path(coursedir.submitted_directory, "*", glob.escape(assignment)))
-    new = {Path(folder).parent.name for folder in folders} - {student.id for student in known}
-    return known + [Student(id=name) for name in sorted(new)]
+def _rows_of_strangers(coursedir: CourseDirectory, gradebook: Gradebook, assignment: Any) -> list[Row]:
+    """A row for everybody who handed in and whom the gradebook does not know yet."""
+    known = {student.id for student in gradebook.students}
+    folders = glob.glob(coursedir.format_path(coursedir.submitted_directory, "*", glob.escape(assignment.name)))
+    names = sorted({Path(folder).parent.name for folder in folders} - known)
+    # the name of a folder may be no text, which no file of ours could hold
+    written = [os.fsencode(name).decode(errors="backslashreplace") for name in names]
+    due = str(assignment.duedate or "")
+    return [Row(assignment.name, name, "", "", "", "", Standing.WAITING, assignment.max_score, due) for name in written]
 
 
 def _row(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -83,7 +84,7 @@ def _students(coursedir: CourseDirectory, directory: str, assignment: str) -> se
 
 
 def _record_of(coursedir: CourseDirectory, assignment: str, student: str) -> Path:
-    name = hashlib.sha256(student.encode()).hexdigest()[:32]
+    name = hashlib.sha256(os.fsencode(student)).hexdigest()[:32]
     return Path(coursedir.root, RECORDS, assignment, f"{name}.json")
 
 

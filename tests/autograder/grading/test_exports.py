@@ -82,7 +82,8 @@ def course(tmp_path_factory, alembic):
     for student in ("broke", "regraded", "fixed"):
         entry(log, student, audit_log.Verdict.FAULT)
     entry(log, "fixed", audit_log.Verdict.GRADED)
-    hand_in(tmp_path, "stranger")
+    for name in ("stranger", os.fsdecode(b"\xff")):
+        hand_in(tmp_path, name)
     return CourseDirectory(root=str(tmp_path), db_url=f"sqlite:///{tmp_path}/gradebook.db", course_id="worldsize")
 
 
@@ -114,6 +115,7 @@ STANDINGS = {
     "again": (Standing.WAITING, None),  # handed in another file after the one that was graded
     "waits": (Standing.WAITING, None),
     "stranger": (Standing.WAITING, None),  # not in the gradebook yet
+    "\\xff": (Standing.WAITING, None),
 }
 
 
@@ -144,7 +146,7 @@ def test_csv(course, tmp_path):
     assert got["again"] == got["waits"] == got["stranger"] == ["", "", "", "5.0", "waiting to be graded"]
     assert next(line for line in lines if line[3] == "ada")[4] == ODD
     assert sorted(row.student for row in left_out) == [
-        "again", "broke", "manual", "regraded", "stranger", "torn", "waits",
+        "\\xff", "again", "broke", "manual", "regraded", "stranger", "torn", "waits",
     ]  # fmt: skip
 
 

@@ -107,19 +107,19 @@ def scores(course, stage):
 
 def test_a_class_that_waits_to_be_read_has_no_scores(course):
     assert scores(course, "graded") == dict.fromkeys(("ada", "bob"), ("", "needs manual grading"))
-    assert "To grade by hand, in the Formgrader: 2 answers." in course.said["grade"]
-    assert "2 pages written, 0 up to date." in course.said["graded, feedback"]
+    assert "Answers to grade by hand, in the Formgrader: 2." in course.said["grade"]
+    assert "Pages written: 2. Up to date: 0." in course.said["graded, feedback"]
     assert "1 answer is still to be read" in course.pages["graded"]["bob"]
 
 
 def test_points_by_hand_are_on_the_page_and_count_at_once(course):
     assert scores(course, "read")["bob"] == ("7.0", "graded")
-    assert "2 pages written, 0 up to date." in course.said["read, feedback"]
+    assert "Pages written: 2. Up to date: 0." in course.said["read, feedback"]
     assert "<strong>7</strong> of 7 points" in course.pages["read"]["bob"]
 
 
 def test_a_page_is_written_only_where_something_has_changed(course):
-    assert "0 pages written, 2 up to date." in course.said["nothing new, feedback"]
+    assert "Pages written: 0. Up to date: 2." in course.said["nothing new, feedback"]
     assert course.pages["nothing new"] == course.pages["read"]
 
 
@@ -161,8 +161,8 @@ def test_penalties_follow_points_by_hand_and_the_due_date_without_grading(course
             said = course.said[f"{stage}, {command}"]
             assert f"Late penalties are out of date for ada: `autograder late {NAME}`" in said, (stage, command)
     assert "out of date" not in course.said["late, feedback"] + course.said["late, export"]
-    assert "1 late, 1 penalties changed." in course.said["late"]
-    assert "1 pages written, 1 up to date." in course.said["late, feedback"]
+    assert "Penalties changed: 1." in course.said["late"]
+    assert "Pages written: 1. Up to date: 1." in course.said["late, feedback"]
     assert "−0.6 because it came late" in course.pages["late"]["ada"]
 
 
