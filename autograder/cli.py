@@ -208,7 +208,8 @@ def _show_unread(coursedir: CourseDirectory, lab: str) -> None:
         console.print(f"Answers to grade by hand, in the Formgrader: {len(waiting)}.")
     for one in waiting:
         if one.has_changed:
-            console.print(f"{one.student}: {one.cell} has changed since it was graded by hand.", markup=False)
+            sentence = f"{one.student}: {one.cell} has changed since it was graded by hand."
+            console.print(sentence, markup=False, soft_wrap=True)
 
 
 @app.command()

@@ -58,7 +58,7 @@ def make(
 ) -> None:
     """Write a form for each student in every format, the key, and a summary; all of it or nothing."""
     from autograder.quiz import command_options
-    from autograder.quiz.quiz_folder import refuse_to_destroy, write_quiz
+    from autograder.quiz.quiz_folder import HANDOUTS, refuse_to_destroy, write_quiz
     from worldsize.quiz.bank import find_folder
 
     changes = {
@@ -79,7 +79,7 @@ def make(
     console.print(summary, markup=False, soft_wrap=True)
     if warning := command_options.font_warning(quiz):
         errors.print(warning, markup=False, soft_wrap=True)
-    console.print(f"Written: {out}. To hand out: {out}/handouts; all else holds answers.", markup=False, soft_wrap=True)
+    console.print(f"Written: {out}. Hand out only what is in {out / HANDOUTS}.", markup=False, soft_wrap=True)
 
 
 def _bar() -> Progress:
