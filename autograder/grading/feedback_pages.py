@@ -44,7 +44,7 @@ def renew(coursedir: CourseDirectory, assignment: str, students: Sequence[str] =
     known = graded | paged
     if missing := sorted({*students} - known):
         raise ValueError(f"{', '.join(missing)} has no graded {assignment}: grade it first.")
-    if not known:
+    if not graded:  # rather than remove every page, as where autograded/ lies on another machine
         raise ValueError(f"No submission of {assignment} is graded yet: run `autograder grade {assignment}` first.")
     return ((one, _renewed(coursedir, assignment, one, one in graded)) for one in sorted({*students} or known))
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from copy import deepcopy
 
 import nbformat
 import pytest
@@ -44,15 +45,17 @@ def test_week_1_runs_and_asks_its_questions(unpacked):
     assert "Four ranks start from the same weights" in outputs["self_check"][-1]["data"]["text/plain"]
 
 
-def test_lab_1_fails_its_open_checks_as_it_is_and_passes_them_once_written(unpacked):
+def test_lab_1_asks_for_its_functions_and_passes_its_open_checks_once_they_are_written(unpacked):
     lab, folder = read(unpacked, "labs/lab01/lab01.ipynb")
-    outputs = executed(lab, folder, allow_errors=True)
-    checks = {name: errors(found) for name, found in outputs.items() if name.startswith("check_")}
-    assert len(checks) == 5 and all(found for found in checks.values())
-    assert stream(outputs["where"]) == f"{unpacked}/worldsize/__init__.py False\n"
-    solved = compose(read(unpacked, "labs/lab01/lab01.ipynb")[0], solution_cells(ROOT / "solutions/lab01/lab01.py"))
+    solved = compose(deepcopy(lab), solution_cells(ROOT / "solutions/lab01/lab01.py"))
+    ids = [cell.id for cell in lab.cells]
+    del lab.cells[ids.index("check_rank_batches") + 1 :]
+    (error,) = errors(executed(lab, folder, allow_errors=True)["check_rank_batches"])
+    assert "Replace this line with your own code" in "\n".join(error.traceback)
     outputs = executed(solved, folder, allow_errors=True)
+    assert len([name for name in outputs if name.startswith("check_")]) == 5
     assert [name for name, found in outputs.items() if errors(found)] == []
+    assert stream(outputs["where"]) == f"{unpacked}/worldsize/__init__.py False\n"
 
 
 def test_its_worldsize_can_be_installed(unpacked, tmp_path):

@@ -169,4 +169,21 @@ def test_penalties_follow_points_by_hand_and_the_due_date_without_grading(course
 def test_a_page_with_no_grading_behind_it_goes(course):
     assert "bob: removed" in course.said["gone, feedback"]
     assert set(course.pages["gone"]) == {"ada"}
-    course.do("nbgrader", "generate_feedback", NAME)  # writes every page, whatever is there
+
+
+def test_who_has_no_grading_is_named_and_no_page_is_removed_where_nobody_has(course):
+    done = run(course.root, "autograder", "feedback", NAME, "eve")
+    assert done.returncode == 1 and f"eve has no graded {NAME}" in done.stdout
+    (course.root / "autograded").rename(course.root / "elsewhere")
+    done = run(course.root, "autograder", "feedback", NAME)
+    (course.root / "elsewhere").rename(course.root / "autograded")
+    assert done.returncode == 1 and f"No submission of {NAME} is graded yet" in done.stdout
+    assert (course.root / "feedback" / "ada" / NAME / f"{NAME}.html").exists()
+
+
+def test_nbgraders_own_command_writes_every_page_whatever_is_there(course):
+    page = course.root / "feedback" / "ada" / NAME / f"{NAME}.html"
+    before = page.read_text()
+    page.write_text("stale")
+    course.do("nbgrader", "generate_feedback", NAME)
+    assert page.read_text() == before
