@@ -30,6 +30,7 @@ MAY_HOLD = (
     *("quizzes/week*.toml", "worldsize/*.py", "worldsize/data/*", "worldsize/draw/*.css", "worldsize/draw/*.js"),
 )
 LONG = 40  # characters: a shorter line is anybody's
+SHORT = 12  # of a formula
 ANYBODYS = {
     "folder.mkdir(parents=True, exist_ok=True)",
     "picture: Callable[[], Drawn] | None = None,",
@@ -144,7 +145,20 @@ def hidden_of_the_bank() -> set[str]:
     for one in questions:
         if one["id"] not in asked:
             hidden |= {line for text in values(one) for line in long_lines(text) if line not in shown}
+            hidden |= {formula for formula in formulas(one) if len(formula) > SHORT and formula not in shown}
     return hidden
+
+
+def formulas(node: object, is_answer: bool = False) -> Iterator[str]:
+    """Everything in a question that computes an answer."""
+    if isinstance(node, dict):
+        for key, inner in node.items():
+            yield from formulas(inner, is_answer or key in ("answer", "value", "where", "require"))
+    elif isinstance(node, list):
+        for inner in node:
+            yield from formulas(inner, is_answer)
+    elif is_answer and isinstance(node, str):
+        yield node
 
 
 def found_in(texts: dict[str, str], hidden: Iterable[str]) -> list[str]:
