@@ -46,7 +46,7 @@ class Grades(GetGrades):
 
     def _get_score(self, cell: NotebookNode, resources: Any) -> None:
         super()._get_score(cell, resources)
-        grade = self.gradebook.find_grade(
+        grade: Any = self.gradebook.find_grade(
             cell.metadata.nbgrader.grade_id, self.notebook_id, self.assignment_id, self.student_id
         )
         cell.metadata.nbgrader |= {

@@ -101,7 +101,8 @@ def rows(
     Raises:
         ValueError: the gradebook holds no assignment, or none of a given name.
     """
-    known = [str(assignment.name) for assignment in gradebook.assignments]
+    every: list[Any] = list(gradebook.assignments)  # sqlalchemy's columns are typed as columns
+    known = [assignment.name for assignment in every]
     if unknown := set(assignments) - set(known):
         raise ValueError(
             f"The gradebook holds no assignment {', '.join(sorted(unknown))}: it has {', '.join(known) or 'none'}."
@@ -111,8 +112,8 @@ def rows(
             "The gradebook holds no assignment yet: run `nbgrader generate_assignment` and autograde first."
         )
     last = {key[:2]: entry for key, entry in audit_log.latest(list(entries)).items()}
-    found = []
-    for assignment in gradebook.assignments:
+    found: list[Row] = []
+    for assignment in every:
         if not assignments or assignment.name in assignments:
             found += [
                 _row(coursedir, gradebook, assignment, student, last.get((assignment.name, student.id)))

@@ -31,7 +31,7 @@ _ANSWERS = Table(
 class SaveAutoGrades(preprocessors.SaveAutoGrades):
     """nbgrader's own `SaveAutoGrades`, which asks for points by hand only where the answer is new or has changed."""
 
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+    def preprocess(self, nb: NotebookNode, resources: Any) -> tuple[NotebookNode, Any]:
         names = resources["nbgrader"]
         programs = programs_of(coursedir_of(self), names)
         self._submission = [cell for cell in nb.cells if not is_locked(cell)]
@@ -43,7 +43,7 @@ class SaveAutoGrades(preprocessors.SaveAutoGrades):
             book.db.commit()
         return super().preprocess(nb, resources)
 
-    def _add_score(self, cell: NotebookNode, resources: dict) -> None:
+    def _add_score(self, cell: NotebookNode, resources: Any) -> None:
         name = cell.metadata.nbgrader.grade_id
         grade: Any = self.gradebook.find_grade(name, self.notebook_id, self.assignment_id, self.student_id)
         is_settled = grade.manual_score is not None and not grade.needs_manual_grade and not self._is_malformed
