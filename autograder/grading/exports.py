@@ -113,11 +113,12 @@ def rows(
         )
     last = {key[:2]: entry for key, entry in audit_log.latest(list(entries)).items()}
     found: list[Row] = []
+    people: list[Any] = list(gradebook.students)
     for assignment in every:
         if not assignments or assignment.name in assignments:
             found += [
                 _row(coursedir, gradebook, assignment, student, last.get((assignment.name, student.id)))
-                for student in gradebook.students
+                for student in people
             ]
             found += _rows_of_strangers(coursedir, gradebook, assignment)
     return [row for row in found if not students or row.student in students]
