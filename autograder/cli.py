@@ -66,6 +66,22 @@ def build(
 
 
 @app.command()
+def release(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Which weeks and labs, such as week01 or lab01; all by default.")
+    ] = None,
+    to: Annotated[Path, typer.Option(help="The zip to write.")] = Path("student.zip"),
+) -> None:
+    """Write the course as students get it: no solutions, no hidden checks, no questions but the lessons' own."""
+    from autograder.authoring.student_copy import write_student_copy
+    from autograder.course import find_root
+
+    with exit_on_value_error():
+        paths = write_student_copy(find_root(Path.cwd()), to, names or ())
+    console.print(f"Written: {to}, with {len(paths)} files.", soft_wrap=True)
+
+
+@app.command()
 def verify(
     labs: Annotated[
         list[str] | None,
@@ -184,12 +200,93 @@ def grade(
     console.print(table)
     for tier in sorted({one.report.tier for one in done.values() if one.report}):
         console.print(f"sandbox: {tier}")
+    _show_unread(coursedir, lab)
     if faults := sum(bool(one.fault) for one in done.values()):
         errors.print(
             f"{faults} of {len(done)} submissions were not graded because the grader broke; no score was recorded "
             "for them."
         )
         raise typer.Exit(1)
+
+
+def _show_unread(coursedir: CourseDirectory, lab: str) -> None:
+    """Say how many answers wait for points by hand, and which had some for an earlier text."""
+    from nbgrader.api import Gradebook
+
+    from autograder.grading.hand_grades import unread
+
+    with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
+        waiting = unread(gradebook, lab)
+    if waiting:
+        console.print(f"Answers to grade by hand, in the Formgrader: {len(waiting)}.")
+    for one in waiting:
+        if one.has_changed:
+            sentence = f"{one.student}: {one.cell} has changed since it was graded by hand."
+            console.print(sentence, markup=False, soft_wrap=True)
+
+
+@app.command()
+def late(lab: Annotated[str, typer.Argument(help="Which assignment, such as lab01.")]) -> None:
+    """Compute the penalties of late work again, without grading: after a date, a rule, or points by hand changed."""
+    from autograder.course import find_root, open_course
+    from autograder.grading import penalties
+
+    with exit_on_value_error():
+        found = penalties.renew(open_course(find_root(Path.cwd())), lab)
+    table = Table("student", "late by", "points", "penalty before", "penalty now", box=SIMPLE)
+    for one in found:
+        numbers = [f"{points:g}" for points in (one.score, one.before, one.now)]
+        table.add_row(escape(one.student), str(one.late).partition(".")[0], *numbers)
+    if found:
+        console.print(table)
+    console.print(f"Penalties changed: {sum(one.is_outdated for one in found)}.")
+
+
+@app.command()
+def feedback(
+    lab: Annotated[str, typer.Argument(help="Which assignment, such as lab01.")],
+    students: Annotated[list[str] | None, typer.Argument(help="Whose pages; all by default.")] = None,
+) -> None:
+    """Write the pages of feedback: new ones, and those whose points, comments or checks have changed."""
+    from collections import Counter
+
+    from autograder.course import find_root, open_course
+    from autograder.grading import feedback_pages
+    from autograder.grading.feedback_pages import Page
+
+    with exit_on_value_error():
+        coursedir = open_course(find_root(Path.cwd()))
+        _warn_of_what_is_outdated(coursedir, lab)
+        pages = dict(feedback_pages.renew(coursedir, lab, students or ()))
+    for student, page in pages.items():
+        if page is not Page.UNCHANGED:
+            console.print(f"{student}: {page}", markup=False, soft_wrap=True)
+    num = Counter(pages.values())
+    console.print(f"Pages written: {num[Page.WRITTEN]}. Up to date: {num[Page.UNCHANGED]}.")
+    if num[Page.FAILED]:
+        raise typer.Exit(1)
+
+
+def _warn_of_what_is_outdated(coursedir: CourseDirectory, lab: str) -> None:
+    """Name what pages would show that is no longer so: gradings of other files, and late penalties."""
+    from autograder.grading import feedback_pages
+
+    for student, kinds in feedback_pages.graded_otherwise(coursedir, lab).items():
+        changed = ", ".join(kinds)
+        sentence = f"{student}: changed since this was graded: {changed}. `autograder grade {lab}` grades it again."
+        errors.print(sentence, markup=False, soft_wrap=True)
+    _warn_of_penalties(coursedir, [lab])
+
+
+def _warn_of_penalties(coursedir: CourseDirectory, assignments: Sequence[str]) -> None:
+    from nbgrader.api import Gradebook
+
+    from autograder.grading import penalties
+
+    with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
+        outdated = penalties.outdated(coursedir, gradebook, assignments)
+    if outdated:
+        errors.print(penalties.warning(outdated), markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -209,7 +306,9 @@ def export(
         root = find_root(Path.cwd())
         path = to or root / ("gradescope" if format == "gradescope" else f"grades-{format}.csv")
         names = dict(exports.renamed(text) for text in rename or ())
-        left_out = exports.export(open_course(root), format, path, assignment or (), names)
+        coursedir = open_course(root)
+        left_out = exports.export(coursedir, format, path, assignment or (), names)
+        _warn_of_penalties(coursedir, assignment or ())
     console.print(f"Written: {path}", soft_wrap=True)
     if left_out:
         table = Table("student", "assignment", "why there is no score", box=SIMPLE)
