@@ -59,7 +59,7 @@ def expect_close(
         elif isinstance(actual, int | float) and not isinstance(actual, bool):
             actual = torch.tensor(_as_float(actual), dtype=torch.float64)
     if not isinstance(actual, torch.Tensor):
-        raise CheckFailed(f"{what} to be a tensor", f"{actual!r:.80} of type {type(actual).__name__}", hint, picture)
+        raise CheckFailed(f"{what} to be a tensor", _kind_of(actual), hint, picture)
     if actual.shape != expected.shape:
         raise CheckFailed(f"{what} of shape {tuple(expected.shape)}", f"shape {tuple(actual.shape)}", hint, picture)
     if actual.dtype != expected.dtype:
@@ -73,6 +73,14 @@ def expect_close(
         num_off = int((excess > 0).sum())
         where = f" at element {worst} ({num_off} of {excess.numel()} differ)" if excess.numel() > 1 else ""
         raise CheckFailed(f"{what} to be {wanted[worst]:.6g}{where}", f"{given[worst]:.6g}", hint, picture)
+
+
+def _kind_of(value: Any) -> str:
+    """What kind of thing it is; a number as it is, but no text: a rank may put anything into one."""
+    if value is None or isinstance(value, bool | float):
+        return str(value)
+    is_short = isinstance(value, int) and abs(value) < 10**12  # Python refuses to write a huge one
+    return str(value) if is_short else f"a {type(value).__name__}"
 
 
 def _as_float(number: float) -> float:

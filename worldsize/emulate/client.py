@@ -119,6 +119,7 @@ class Client:
             Forbidden: the run does not allow this operation.
         """
         if self._allow is not None and op not in (*self._allow, ASK):
+            self.note_refusal()
             raise Forbidden(refusal(op, self._allow))
         with self._lock:
             self._num_posts += 1
@@ -130,6 +131,11 @@ class Client:
                 fields["ranks"] = ranks
             self._send("post", body, number=number, op=op, group=group, **fields)
         return work
+
+    def note_refusal(self) -> None:
+        """Report to the conductor that a call of this rank was refused."""
+        with self._lock:
+            self._send("refused")
 
     def _report_wait(self, work: Work) -> None:
         """Report to the conductor, once, that this rank is blocked until the work has its answer, if it is blocked."""

@@ -7,6 +7,7 @@ import selectors
 import socket
 import time
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
 from worldsize import framing
 from worldsize.emulate.server import Emulation
@@ -152,6 +153,7 @@ class WorkerGroup(ABC):
         """
         if not self.went_well or any(worker.failure for worker in self.workers):
             self._locate_all()
+        self._note_refusals()
         failures = [worker.failure for worker in self.workers if worker.failure]  # some of them came meanwhile
         standings = [worker.standing for worker in self.workers]
         for worker in self.workers:
@@ -167,6 +169,13 @@ class WorkerGroup(ABC):
     def went_well(self) -> bool:
         """True when every rank has returned."""
         return bool(self.workers) and all(worker.has_value for worker in self.workers)
+
+    def _note_refusals(self) -> None:
+        """Note the conductor's word where a rank that reports its failure had been refused a call."""
+        for worker in self.workers:
+            is_reported = worker.failure is not None and worker.failure.cause is Cause.REPORTED
+            if self.emulation and worker.failure and is_reported and self.emulation.was_refused(worker.rank):
+                worker.failure = replace(worker.failure, cause=Cause.FORBIDDEN)
 
     def _output(self) -> list[str]:
         num_ranks = max([*(worker.rank for worker in self.workers), *self.tails], default=-1) + 1
