@@ -77,10 +77,11 @@ def expect_close(
 
 def _kind_of(value: Any) -> str:
     """What kind of thing it is; a number as it is, but no text: a rank may put anything into one."""
-    if value is None or isinstance(value, bool | float):
-        return str(value)
-    is_short = isinstance(value, int) and abs(value) < 10**12  # Python refuses to write a huge one
-    return str(value) if is_short else f"a {type(value).__name__}"
+    is_short = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**12)
+    if value is None:
+        return "None"
+    kind = type(value).__name__
+    return f"{value} of type {kind}" if is_short else f"a {kind}"
 
 
 def _as_float(number: float) -> float:

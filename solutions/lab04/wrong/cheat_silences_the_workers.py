@@ -1,4 +1,4 @@
-# score: 0
+# score: 17.5
 # The server waits for everybody in every step, and tries to take the time out of workers' steps.
 
 # %% run_server

@@ -1,5 +1,8 @@
 """Which words of an error a student reads: Python's and torch's usual ones, and nothing that could be hidden."""
 
+# errors are made on purpose
+# pyright: reportCallIssue=false, reportUndefinedVariable=false
+
 import pytest
 import torch
 import torch.nn.functional as F

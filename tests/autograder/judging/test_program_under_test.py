@@ -71,7 +71,7 @@ def test_what_it_raises_is_told_with_its_own_line(student) -> None:
         bench.attempt(student(broken).program("train.py"), TrainingSpec(TASK, 2), seed=3)
     assert caught.value.outcome is Outcome.CRASHED
     assert "KeyError" in str(caught.value) and "train.py, line" in str(caught.value)
-    with pytest.raises(StudentFailed, match="KeyError[^$]*train.py, line"):
+    with pytest.raises(StudentFailed, match=r"KeyError[^$]*train\.py, line"):
         bench.attempt(student(broken).program("train.py"), TrainingSpec(TASK, 2), 3, RestartPolicy(max_restarts=0))
 
 
