@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
+import inspect
 import itertools
 import re
 from collections.abc import Collection
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 
 from worldsize.emulate.conductor import OPERATIONS
 
-_MAX_CHARS = 400
+_MAX_CHARS, _LEAST_CHARS = 400, 12
 _LEFT_OUT = "…"
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _EXCEPTIONS = frozenset(
@@ -239,19 +240,6 @@ Expected to mark a variable ready only once{any}
 [{any}]{any}Timed out{any}
 [{any}]{any}DefaultCPUAllocator: can't allocate memory{any}
 {operation} is not allowed here: this run is to be built from {operations} alone
-rank {number} is not in this group of {number} ranks; count from {number} to {number}
-reduce_scatter of {number} items: {any}
-the emulated cluster cannot reduce by {any}; it knows {any}
-one call has tensors of {any}; give it those of one type
-a mean of {name} is not {name}: reduce by SUM and divide, or convert first
-{name} is for integers, and these tensors are {name}
-{number} bytes came for tensors of {number} bytes; give them the size of what is sent
-a rank returned a {name}, which cannot leave it; {any}
-a value nested deeper than {any} levels cannot leave a rank; return it flatter
-a value of {number} characters cannot leave a rank; return long lists as tensors
-a tensor of type {any} cannot leave a rank; convert it to another type first
-a rank returned a sparse, meta or distributed tensor, which cannot leave it; {any}
-a tensor of {number} dimensions cannot leave a rank; reshape it first
 the function ended the process instead of returning
 an exception that cannot be printed
 """
@@ -260,6 +248,7 @@ _SLOTS = {
     "name": r"[A-Za-z_<][\w.<>]{0,120}",
     "number": r"[-+\d.,e]{1,40}|one|two",
     "any": r"[\s\S]*?",
+    "value": r"[\s\S]*?",
     "operator": r"[-+*/%@&|^<>=!~]{1,3}(?:, [-+*/%@&|^<>=]{2,3})?|\*\* or pow\(\)|divmod\(\)",
     "bracket": r"[\[\](){}]",
     "operation": _OPERATION,
@@ -306,12 +295,12 @@ def forms_raised(source: str) -> list[str]:
     """The forms of the messages of all exceptions that this source raises."""
     raised = (node.exc for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Raise))
     texts = [call.args[0] for call in raised if isinstance(call, ast.Call) and call.args]
-    return [form for text in texts if (form := _form_of(text))]
+    return [form for text in texts if len((form := _form_of(text)).replace("{value}", "")) > _LEAST_CHARS]
 
 
 def _form_of(text: ast.expr) -> str:
     parts = text.values if isinstance(text, ast.JoinedStr) else [text]
-    return "".join(str(one.value) if isinstance(one, ast.Constant) else "{name}" for one in parts)
+    return "".join(str(one.value) if isinstance(one, ast.Constant) else "{value}" for one in parts)
 
 
 def words_of(sources: Collection[str]) -> frozenset[str]:
@@ -344,12 +333,16 @@ class _Form:
 
 @functools.cache
 def _forms() -> list[_Form]:
-    return [_Form.of(line) for line in _FORMS.strip().splitlines()]
+    from worldsize.emulate import backend, client
+    from worldsize.launch.protocol import codec
+
+    ours = [form for module in (backend, client, codec) for form in forms_raised(inspect.getsource(module))]
+    return [_Form.of(line) for line in [*_FORMS.strip().splitlines(), *ours]]
 
 
 def _filled(slot: str, value: str, own_words: Collection[str]) -> str:
     if slot in _SHOWN_AS_IT_IS:
         return value
-    if slot == "name" and all(one in own_words or one in _KNOWN_NAMES for one in value.split(".")):
+    if slot in ("name", "value") and all(one in own_words or one in _KNOWN_NAMES for one in value.split(".")):
         return value
     return _LEFT_OUT if value else ""

@@ -87,7 +87,7 @@ def test_a_right_answer_gets_every_point(checks):
 
 FORGED = """
 def total(tensor):
-    raise type({kind!r}, (Exception,), {{}})("{kind}: Nothing has moved for 20 s: {kind}")
+    raise type({kind!r}, (Exception,), {{}})("{kind}: No progress for 20 s: {kind}")
 """
 KINDS = ["SIGKILL", "SIGXCPU", "SIGXFSZ", "output limit", "Forbidden", "MemoryError", "bad_alloc", "not done"]
 KINDS += ["broken message", "a mismatched collective", "RunTimeout", "time limit", "forbidden call", "grader fault"]
@@ -111,7 +111,7 @@ def test_how_a_run_ended_is_decided_by_no_words_of_the_students(tmp_path):
     cells.append(("real", "from worldsize.emulate import Forbidden\ndef total_4(x):\n    raise Forbidden('x')"))
     for kind, check in zip(KINDS, judge(write_checks(tmp_path / "course", text), cells).checks, strict=True):
         assert (check.outcome, check.may_be_external) == (CRASHED, False), kind
-        assert "Nothing has moved" not in check.message.splitlines()[0]
+        assert "No progress" not in check.message.splitlines()[0]
 
 
 WAITING = Call(1, "barrier", line=Line("<cell total>", 2, "total", "a line that is not there"))
@@ -165,7 +165,7 @@ def test_a_wrong_value_is_told_and_what_builds_on_it_is_skipped(checks):
         "check_total_of_one": SKIPPED,
         "check_mean_divides": PASSED,
     }
-    assert "Expected the total on rank 0" in message(report, "check_total_sums")
+    assert "Expected: the total on rank 0" in message(report, "check_total_sums")
     assert "Sum over all ranks." in message(report, "check_total_sums")
     assert report.score == 2
 
@@ -207,9 +207,9 @@ def test_a_hang_costs_its_check_and_then_time_runs_out(checks):
 
 
 ENDS = {
-    "loops": ("while True: pass", TIME_LIMIT, "The ranks were not done after 6 s."),
-    "waits": ("if dist.get_rank() == 0: dist.barrier()", HUNG, "Rank 1 had returned."),
-    "waits on the wire": ("if dist.get_rank() == 0: dist.barrier()", HUNG, "Nothing can move any more: every rank"),
+    "loops": ("while True: pass", TIME_LIMIT, "The ranks did not finish within 6 s."),
+    "waits": ("if dist.get_rank() == 0: dist.barrier()", HUNG, "rank 1 has returned."),
+    "waits on the wire": ("if dist.get_rank() == 0: dist.barrier()", HUNG, "Deadlock: every unfinished rank"),
     "cpu": (
         "import resource\n    resource.setrlimit(resource.RLIMIT_CPU, (1, 2))\n    while True: pass",
         TIME_LIMIT,
@@ -251,13 +251,13 @@ def total(x):
 @pytest.mark.parametrize(
     ("more", "outcome", "words"),
     [
-        ("", WRONG, "Expected [2.0, True, '1', 'pid:["),
+        ("", WRONG, "Expected: [2.0, True, '1', 'pid:["),
         (
             "if dist.get_rank() == 1: raise KeyError(2)",
             CRASHED,
             "Rank 1: KeyError, with a text of its own that is not shown here\n  cell total, line 7",
         ),
-        ("if dist.get_rank() == 0: dist.barrier()", HUNG, "Rank 1 had returned."),
+        ("if dist.get_rank() == 0: dist.barrier()", HUNG, "rank 1 has returned."),
     ],
 )
 def test_the_student_s_function_runs_under_the_real_agent_in_the_sandbox(one_check, more, outcome, words):
@@ -277,7 +277,7 @@ def test_a_check_that_holds_in_part_gives_a_part_and_lets_others_be_tried(one_ch
     report = judge(path, [])
     assert outcomes(report) == {"check_total": PARTLY, "check_more": PASSED}
     assert report.score == 1.25
-    assert message(report, "check_total") == "Expected all; got a quarter."
+    assert message(report, "check_total") == "Expected: all. Got: a quarter."
 
 
 FAT = """
@@ -386,14 +386,14 @@ def test_a_picture_is_carried_while_it_is_small_and_told_when_it_is_not(tmp_path
     assert "could not be drawn" in message(report, "check_4")
 
 
-def test_a_check_that_was_not_tried_names_the_one_to_mend_first(tmp_path):
+def test_a_check_that_was_not_tried_names_the_one_to_fix_first(tmp_path):
     text = ONE_CHECK.split("@points")[0]
     for number, needs in enumerate(["", ', needs=["check_0"]', ', needs=["check_1"]']):
         text += NUMBERED.format(number=number, needs=needs, picture="")
     report = judge(write_checks(tmp_path / "course", text), [])
     assert [*outcomes(report).values()] == [WRONG, SKIPPED, SKIPPED]
     for name in ("check_1", "check_2"):
-        assert message(report, name).endswith("Mend this one first: It is so, 0.")
+        assert message(report, name).endswith("Fix this one first: It is so, 0.")
 
 
 def test_a_message_fits_a_file_whatever_the_student_put_in(one_check):
