@@ -338,6 +338,8 @@ def _problems(case: Case, report: Report) -> Iterator[str]:
     for check in report.checks:
         if check.outcome is Outcome.FAULT:
             yield f"{check.name} broke: {check.message}"
+        if check.stopped_by:
+            yield f"{check.name} cannot read what came back: {check.stopped_by}"
     if not least <= report.score <= most or not report.checks:
         lost = [f"{check.name} ({check.outcome})" for check in report.checks if not check.earned]
         shown = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")

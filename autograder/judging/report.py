@@ -21,7 +21,6 @@ class Outcome(StrEnum):
     CRASHED = "crashed"
     HUNG = "hung"
     TIME_LIMIT = "time limit"
-    MEMORY_LIMIT = "memory limit"
     OUTPUT_LIMIT = "output limit"
     FORBIDDEN = "forbidden call"
     SKIPPED = "skipped"
@@ -48,7 +47,6 @@ _SENTENCES = {
     Outcome.CRASHED: "The code raised an error or ended its process.",
     Outcome.HUNG: "The code hung: a rank waited for another one.",
     Outcome.TIME_LIMIT: "The code did not finish in time; no rank was waiting for another one.",
-    Outcome.MEMORY_LIMIT: "The code wanted more memory than a submission may use.",
     Outcome.OUTPUT_LIMIT: "The code printed, wrote or returned more than a submission may.",
     Outcome.FORBIDDEN: "The code called an operation that is not allowed in this task.",
     Outcome.SKIPPED: "Not tried, because a check that it builds on did not hold.",
@@ -79,6 +77,7 @@ class CheckResult(BaseModel):
     outcome: Outcome
     message: str = ""
     blocked_by: str = ""  # of a skipped check: the name of the one to fix first
+    stopped_by: str = ""  # the check's own error on what the ranks returned: a forged value, or a mistake in the check
     may_be_external: bool = False  # True where another process of the machine may have caused how it ended
     explanation: str = ""  # of a quiz: Markdown of its bank
     share: float | None = Field(default=None, gt=0, lt=1)  # of the points, where it holds in part

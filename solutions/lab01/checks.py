@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from autograder.checks import StudentFailed, points
+from autograder.checks import StudentFailed, points, shown
 from worldsize import pricing
 from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event, operations
@@ -360,10 +360,10 @@ def read_parts(value: Any, rank: int) -> list[torch.Tensor]:
     """
     wanted = "rank_batches to return a list of 1-D int64 tensors"
     if not isinstance(value, list | tuple):
-        raise CheckFailed(wanted, f"{value!r:.60} for rank {rank}")
+        raise CheckFailed(wanted, f"{shown(value)} for rank {rank}")
     for part in value:
         if not isinstance(part, torch.Tensor):
-            raise CheckFailed(wanted, f"a list that holds {part!r:.60}")
+            raise CheckFailed(wanted, f"a list that holds {shown(part)}")
         if part.dtype != torch.int64 or part.dim() != 1:
             raise CheckFailed(wanted, f"a part of shape {tuple(part.shape)} and type {part.dtype}")
     return list(value)
@@ -470,7 +470,7 @@ def read_losses(value: Any, num_steps: int, rank: int) -> torch.Tensor:
     """
     wanted = f"train to return a list of {num_steps} losses, one per step"
     if not isinstance(value, list | tuple):
-        raise CheckFailed(wanted, f"{value!r:.60} on rank {rank}")
+        raise CheckFailed(wanted, f"{shown(value)} on rank {rank}")
     if len(value) != num_steps:
         raise CheckFailed(
             wanted, f"{len(value)} of them on rank {rank}", "One loss for every global batch."
@@ -1092,7 +1092,7 @@ def check_averaging_holds_few_copies(student, rng):
             raise CheckFailed(
                 f"at most {limit_bytes:,} bytes of tensors at once on rank {rank}: {MOST_COPIES}"
                 " times its gradients",
-                f"{most_bytes:,} bytes" if isinstance(most_bytes, int) else f"{most_bytes!r:.40}",
+                f"{most_bytes:,} bytes" if isinstance(most_bytes, int) else "none",
                 "A tensor stays in memory as long as a name or a list holds it. Work in place"
                 " (mul_, div_, copy_), one parameter at a time or on one flat tensor, and never"
                 " keep what came from each rank.",
@@ -1425,7 +1425,7 @@ def expect_own_parts(values: list[Any], epochs: list[Steps]) -> None:
         own = sum(len(parts[rank]) for epoch in epochs for parts in epoch)
         if not isinstance(num_rows, int) or num_rows < own:
             expected = f"rank {rank} to train on its part of every batch, {own} samples"
-            raise CheckFailed(expected, f"{num_rows!r:.20} samples")
+            raise CheckFailed(expected, f"{shown(num_rows)} samples")
 
 
 @points(0.5, cell="check_train")
@@ -1469,7 +1469,7 @@ def check_training_gives_back_what_a_step_took(student, rng):
 def read_counts(value: Any, rank: int) -> list[int]:
     """The bytes and samples of two trainings, as a rank reported them."""
     if not isinstance(value, list) or [type(one) for one in value] != [int] * 4:
-        raise CheckFailed(f"rank {rank} to train twice", f"{value!r:.60}")
+        raise CheckFailed(f"rank {rank} to train twice", f"{shown(value)}")
     return value
 
 

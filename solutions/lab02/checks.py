@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from autograder.checks import PartlyHeld, points
+from autograder.checks import PartlyHeld, integer, points
 from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event
 from worldsize.faults import SilentError
@@ -790,11 +790,11 @@ def check_all_reduce_holds_few_copies(student, rng):
         memory_on_rank, ring, size_bytes // 4, world_size=world_size, allow=MESSAGES
     )
     limit_bytes = 3 * size_bytes + 2 * chunk_bytes
-    for rank, most_bytes in enumerate(run.values):
-        if not isinstance(most_bytes, int) or most_bytes > limit_bytes:
+    for rank, most_bytes in enumerate(map(integer, run.values)):
+        if most_bytes is None or most_bytes > limit_bytes:
             actual = (
                 f"{most_bytes:,} bytes, {most_bytes / size_bytes:.1f} times"
-                if isinstance(most_bytes, int)
+                if most_bytes is not None
                 else "none"
             )
             raise CheckFailed(

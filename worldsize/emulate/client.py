@@ -18,7 +18,7 @@ from worldsize import framing, message
 from worldsize.emulate import torch_internals
 from worldsize.emulate.compute import Meter
 from worldsize.emulate.conductor import ASK, Forbidden, refusal
-from worldsize.emulate.messages import Answer, Blocked, Hurry, Left, Posted, read_from_conductor
+from worldsize.emulate.messages import Answer, Blocked, Hurry, Left, Posted, Refused, read_from_conductor
 from worldsize.emulate.record import COMPUTE, WAIT, Step
 
 WAITING, DONE = "waiting", "done"
@@ -126,6 +126,7 @@ class Client:
             Forbidden: the run does not allow this operation.
         """
         if self._allow is not None and op not in (*self._allow, ASK):
+            self.note_refusal()
             raise Forbidden(refusal(op, self._allow))
         with self._lock:
             self._num_posts += 1
@@ -149,6 +150,11 @@ class Client:
             )
             message.pack_and_send(self._sock, posted, body)
         return work
+
+    def note_refusal(self) -> None:
+        """Report to the conductor that a call of this rank was refused."""
+        with self._lock:
+            message.pack_and_send(self._sock, Refused(self._take_steps()))
 
     def _report_wait(self, work: Work) -> None:
         """Report to the conductor, once, that this rank is blocked until the work has its answer, if it is blocked."""

@@ -151,8 +151,8 @@ class Blocked(Message):
 
 
 @dataclass(frozen=True)
-class Left(Message):
-    """The rank posts no more."""
+class _Bare(Message):
+    """A message with no more than what the rank did."""
 
     steps: list[Step] = field(default_factory=list[Step])
 
@@ -170,7 +170,15 @@ class Left(Message):
         return cls(steps=_steps(fields))
 
 
-FromRank = Posted | Blocked | Left
+class Left(_Bare):
+    """The rank posts no more."""
+
+
+class Refused(_Bare):
+    """The rank called an operation that may not be used, and the call was refused there."""
+
+
+FromRank = Posted | Blocked | Left | Refused
 
 
 def read_from_rank(header: Fields) -> FromRank:
@@ -179,7 +187,7 @@ def read_from_rank(header: Fields) -> FromRank:
     Raises:
         ValueError: it is another message, or malformed.
     """
-    return read(header, Posted, Blocked, Left)
+    return read(header, Posted, Blocked, Left, Refused)
 
 
 # conductor to rank

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import select
 import selectors
 import socket
 from collections import deque
@@ -13,7 +14,18 @@ from functools import lru_cache
 
 from worldsize import framing, hardware, message, pricing
 from worldsize.emulate.conductor import ASK, OPERATIONS, REDUCTIONS, Conductor, Post, Reply
-from worldsize.emulate.messages import Answer, Blocked, Compute, Emulated, FromRank, Hurry, Left, Posted, read_from_rank
+from worldsize.emulate.messages import (
+    Answer,
+    Blocked,
+    Compute,
+    Emulated,
+    FromRank,
+    Hurry,
+    Left,
+    Posted,
+    Refused,
+    read_from_rank,
+)
 from worldsize.emulate.record import EFFICIENCY, KINDS, MEASURED, POST, WAIT, Step
 from worldsize.emulate.simulator import Prices, clocks, replay
 from worldsize.faults import Fault, Faults
@@ -22,6 +34,7 @@ from worldsize.timeline import Timeline
 
 _CHUNK = 1 << 16
 _MOST_HELD = 8  # messages of the largest size that may be under way at a time, to limit memory
+_MOST_READS = 100  # of what a rank has sent before its end, which may be endless
 _MAX_STEPS = 200_000  # of a rank, which might otherwise send any number
 
 
@@ -41,7 +54,7 @@ class _Connection:
         self.groups: dict[str, tuple[int, ...]] = {}
         self.open_bytes: dict[int, int] = {}  # posts without an answer
         self.num_posts = self.num_calls = self.num_steps = 0  # asking for the time is a post but not a call
-        self.is_full = False
+        self.is_full = self.was_refused = False
 
 
 class Emulation:
@@ -126,6 +139,18 @@ class Emulation:
         self._conductor.leave(rank)
         self._decide()
 
+    def was_refused(self, rank: int) -> bool:
+        """True where a call of this rank was refused, as far as its messages say that have come."""
+        connection = self._connections[rank]
+        for _ in range(_MOST_READS):
+            if self._is_ready(connection):
+                self._serve(connection)
+        return connection.was_refused
+
+    def _is_ready(self, connection: _Connection) -> bool:
+        is_heard = self._selector is not None and connection.ours in self._selector.get_map()
+        return is_heard and bool(select.select([connection.ours], [], [], 0)[0])
+
     def timeline(self) -> Timeline:
         """The timeline of the run in virtual time."""
         return replay(self._conductor.steps, self._conductor.operations, self._prices)
@@ -192,6 +217,8 @@ class Emulation:
                 self._conductor.wait(rank, number)
             case Left():
                 self._conductor.leave(rank)
+            case Refused():
+                connection.was_refused = True
 
     def _take_post(self, connection: _Connection, posted: Posted, sent: bytes) -> None:
         post = _post_of(connection, posted, sent, len(self._connections))

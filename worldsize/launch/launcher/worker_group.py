@@ -8,6 +8,7 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from worldsize import framing
@@ -166,6 +167,7 @@ class WorkerGroup(ABC):
         """
         if not self.went_well or any(worker.failure for worker in self.workers):
             self._locate_all()
+        self._note_refusals()
         failures = [worker.failure for worker in self.workers if worker.failure]  # some of them came meanwhile
         standings = [worker.standing for worker in self.workers]
         for worker in self.workers:
@@ -181,6 +183,13 @@ class WorkerGroup(ABC):
     def went_well(self) -> bool:
         """True when every rank has returned."""
         return bool(self.workers) and all(worker.has_value for worker in self.workers)
+
+    def _note_refusals(self) -> None:
+        """Note the conductor's word where a rank that reports its failure had been refused a call."""
+        for worker in self.workers:
+            is_reported = worker.failure is not None and worker.failure.cause is Cause.REPORTED
+            if self.emulation and worker.failure and is_reported and self.emulation.was_refused(worker.rank):
+                worker.failure = replace(worker.failure, cause=Cause.FORBIDDEN)
 
     def _output(self) -> list[str]:
         num_ranks = max([*(worker.rank for worker in self.workers), *self.tails], default=-1) + 1

@@ -24,7 +24,7 @@ _MAX_KIND, _MAX_MESSAGE = 200, 4000  # a tensor's text would bury the rest
 
 
 class Cause(Enum):
-    """How a failure was noticed. All but the first were seen from outside the rank, which cannot forge them."""
+    """How a failure was noticed. All but the first were seen from outside the rank: it can cause, not forge them."""
 
     REPORTED = "the rank reported it"
     EXIT = "the process exited"
@@ -32,6 +32,8 @@ class Cause(Enum):
     LIMIT = "it exceeded its quota"
     MESSAGE = "it sent something other than a message"
     CONDUCTOR = "an emulated cluster ended it: a planned fault, or an impossible message"
+    FORBIDDEN = "an emulated cluster had refused one of its calls"
+    MISMATCH = "its call of a collective differs from those of other ranks"
     UNFINISHED = "it was not done when the run was stopped"
 
 

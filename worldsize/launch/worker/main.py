@@ -50,7 +50,7 @@ class Assignment:
 
     link: Link
     task: Job | Script
-    payload: bytes
+    payload: list[bytes]  # one; it is taken when it is unpickled, so that no frame below the function's holds it
     observer: Observer  # of the calls that go to a conductor
     conductor: socket.socket | None  # of an emulated cluster
 
@@ -78,7 +78,7 @@ def take_assignment(sock: socket.socket) -> Assignment:
     observer = call_tracer.install(CallLog(log_fd))
     threading.Thread(target=link.serve, daemon=True, name="control").start()
     conductor = socket.socket(fileno=conductor_fd[0]) if conductor_fd else None
-    return Assignment(link=link, task=task, payload=payload, observer=observer, conductor=conductor)
+    return Assignment(link=link, task=task, payload=[payload], observer=observer, conductor=conductor)
 
 
 def serve(assignment: Assignment, job: Job, join: Callable[[Assignment, Job], Membership]) -> bool:
@@ -181,10 +181,15 @@ def prepare(job: Job) -> None:
     torch.set_num_threads(job.num_threads)
 
 
-def _work(payload: bytes) -> Any:
+def _work(payload: list[bytes]) -> Any:
+    fn, args = _unpickled(payload.pop())
+    return fn(*args)
+
+
+def _unpickled(payload: bytes) -> tuple[Callable[..., Any], list[Any]]:
     unpickler = pickle.Unpickler(io.BytesIO(payload))
     (fn, args), own = unpickler.load(), unpickler.load()
-    return fn(*args, *own)
+    return fn, [*args, *own]
 
 
 def join(assignment: Assignment, job: Job) -> Membership:
