@@ -218,7 +218,7 @@ def test_a_rank_that_posts_nonsense_fails_its_run_and_not_the_launcher():
             {"cluster": "dgx-h100", "compute": "guessed"},
             "compute must be one of flops, measured, none, or a number, 0 or more; got 'guessed'",
         ),
-        ({"cluster": "dgx-h100", "compute": -1}, "compute -1 is not known"),
+        ({"cluster": "dgx-h100", "compute": -1}, "or a number, 0 or more; got -1"),
     ],
 )
 def test_wrong_arguments_are_refused(kwargs, words):
