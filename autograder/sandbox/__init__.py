@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import worldsize
-from autograder.sandbox import gpus, jail, zygote
+from autograder.sandbox import gpus, jail, seccomp, zygote
 from worldsize.launch.launcher.forkserver import Forkserver
 
 _USERS = range(61184, 65520)  # user ids that systemd reserves for dynamic users
@@ -97,7 +97,11 @@ def _probe() -> tuple[Tier, str]:
 def _try(tier: Tier) -> str:
     """Why this machine cannot build such a jail; empty when it can."""
     with tempfile.TemporaryDirectory(prefix="worldsize-jail-") as root:
-        command = [sys.executable, "-I", "-S", jail.__file__, json.dumps(plan(tier, root, Limits()))]
+        try:
+            jail_plan = plan(tier, root, Limits())
+        except OSError as error:  # a machine whose system calls are not listed
+            return str(error)
+        command = [sys.executable, "-I", "-S", jail.__file__, json.dumps(jail_plan)]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
     if not done.returncode:
         return ""
@@ -173,6 +177,8 @@ def plan(
         "disk_bytes": limits.disk_bytes,
         "cpu_s": limits.cpu_s,
         "num_processes": limits.num_processes,
+        # without a network of its own, a UNIX socket could reach a service of this machine by its path
+        "filter": seccomp.program(has_unix_sockets=tier.namespaces, has_gpus=bool(devices)),
     }
 
 
