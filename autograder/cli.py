@@ -159,7 +159,7 @@ def grade(
         if allow_untrusted:
             coursedir.config.Grade.allow_untrusted = True
         settings = Grade(config=coursedir.config)
-        course = Lab(coursedir, lab, settings.limits_of(lab))
+        course = Lab(coursedir, lab, settings.limits(lab))
         refuse_stock_grading(coursedir)
         names = course.named(students or ())
         place = open_engine(engine.value, jobs, settings.num_gpus.get(lab, 0), is_project(lab))

@@ -318,7 +318,7 @@ def _release(root: Path, lab: str) -> NotebookNode:
 
 @functools.cache
 def _limits(root: Path, lab: str) -> dict[str, Any]:
-    return Grade(config=open_course(root).config).limits_of(lab).model_dump()
+    return Grade(config=open_course(root).config).limits(lab).model_dump()
 
 
 @functools.cache

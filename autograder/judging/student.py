@@ -17,7 +17,7 @@ from autograder.judging import failures
 from autograder.judging.failures import StudentFailed, describe
 from autograder.judging.program_under_test import SubmittedProgram
 from autograder.judging.report import Outcome
-from autograder.sandbox import Sandbox, zygote
+from autograder.sandbox import Sandbox, limits_with, zygote
 from worldsize.faults import Fault
 from worldsize.hardware import Cluster
 from worldsize.launch import RankFailed, Run, RunTimeout
@@ -44,8 +44,11 @@ class Student:
         programs: Mapping[str, str] | None = None,
         references: Mapping[str, str] | None = None,
         devices: Sequence[str] = (),
+        limits: Mapping[str, int] | None = None,
+        hidden: Sequence[str] = (),
     ) -> None:
-        self._devices = devices
+        self._devices, self._hidden = devices, hidden
+        self._limits = limits_with(limits or {}, bool(devices))
         self._cells, self._preload = list(cells), preload
         self._call_s, self._left_s = call_s, total_s
         self._programs, self._references = programs or {}, references or {}
@@ -62,14 +65,21 @@ class Student:
             )
 
     def run(
-        self, on_rank: Callable[..., Any], *args: Any, world_size: int, each: Sequence[Sequence[Any]] | None = None
+        self,
+        on_rank: Callable[..., Any],
+        *args: Any,
+        world_size: int,
+        each: Sequence[Sequence[Any]] | None = None,
+        allow: Collection[str] | None = None,
     ) -> list[Any]:
         """What `on_rank(student, *args, *each[rank])` returned on every rank; `student` there is the student's module.
 
+        The ranks are real, on Gloo, whose groups carry out only operations in `allow`.
+
         Raises:
-            StudentFailed: a rank raised, died or hung, or time is used up.
+            StudentFailed: a rank raised, died or hung, used another operation, or time is used up.
         """
-        return self._on_ranks(on_rank, *args, world_size=world_size, each=each, backend="gloo").values
+        return self._on_ranks(on_rank, *args, world_size=world_size, each=each, backend="gloo", allow=allow).values
 
     def torchrun(
         self, on_rank: Callable[..., Any], *args: Any, world_size: int, each: Sequence[Sequence[Any]] | None = None
@@ -165,7 +175,8 @@ class Student:
             shutil.rmtree(self._shown, ignore_errors=True)
 
     def _open(self) -> Sandbox:
-        return Sandbox(preload=self._preload, shown=[self._shown] if self._shown else (), devices=self._devices)
+        shown = [self._shown] if self._shown else ()
+        return Sandbox(self._limits, self._preload, shown, self._devices, self._hidden)
 
     def _reopen_if_dead(self) -> None:
         if not self._sandbox.forkserver.is_alive:

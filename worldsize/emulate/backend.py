@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-
 from torch.distributed import distributed_c10d
 
 from worldsize.emulate import torch_internals

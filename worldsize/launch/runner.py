@@ -34,11 +34,13 @@ def run(
     The function may be defined in a notebook cell. It may return numbers, strings, lists, tuples, dicts with string
     keys, and tensors. With `echo`, what ranks print appears as it comes.
 
+    `allow`, such as {"send", "recv"}, names the operations that may be used; real ranks then use Gloo.
+
     With `cluster`, such as `hardware.DGX_H100` or "dgx-h100", the ranks exchange the same data on an emulated cluster,
-    and the run's timeline is in that cluster's virtual time; `allow` then names the operations that may be used, and
-    `compute` how the ranks' own work is priced: by its "flops" on the cluster's GPU at half of the peak, as "measured"
-    on this machine, by a number as that times the measured time (0.01 for a device a hundred times faster), or not
-    at all ("none"). `faults`, from `worldsize.faults`, happen there.
+    and the run's timeline is in that cluster's virtual time; `compute` then says how the ranks' own work is priced: by
+    its "flops" on the cluster's GPU at half of the peak, as "measured" on this machine, by a number as that times the
+    measured time (0.01 for a device a hundred times faster), or not at all ("none"). `faults`, from
+    `worldsize.faults`, happen there.
 
     Raises:
         ValueError: an argument is wrong, this machine cannot hold so many ranks, or the function cannot be pickled.

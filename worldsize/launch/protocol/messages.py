@@ -185,6 +185,7 @@ class Job(Message):
     network: str = ""  # the network namespace from which the rank joins
     place: Place | None = None
     emulated: Emulated | None = None
+    allow: list[str] | None = None  # the operations of a real run; None for all
 
     def to_fields(self) -> dict[str, Any]:
         """The message as JSON fields."""
@@ -206,6 +207,7 @@ class Job(Message):
             str(fields.get("network")),
             None if fields.get("place") is None else Place.parse(fields_of(fields["place"])),
             None if fields.get("emulated") is None else Emulated.parse(fields_of(fields["emulated"])),
+            None if fields.get("allow") is None else [str(op) for op in items(fields, "allow")],
         )
 
     @property
