@@ -11,20 +11,19 @@ from nbformat import NotebookNode
 from autograder.authoring.scripts import Script
 
 _NEEDS = re.compile(r"#\s*needs:(.*)")
-_FIELD = "needs"  # in a notebook's metadata, in the course's own part of it
-_OURS = "worldsize"
+_FIELD = "worldsize_needs"  # in a notebook's metadata
 
 
-def metadata_of(script: Script) -> dict[str, dict[str, list[str]]]:
-    """The part of a notebook's metadata that names what its script needs; empty where it needs nothing."""
+def metadata_of(script: Script) -> dict[str, list[str]]:
+    """The field of a notebook's metadata that names what its script needs; none where it needs nothing."""
     found = [match[1] for line in script.preamble if (match := _NEEDS.match(line))]
     needs = [name for names in found for name in re.split(r"[,\s]+", names.strip()) if name]
-    return {_OURS: {_FIELD: needs}} if needs else {}
+    return {_FIELD: needs} if needs else {}
 
 
 def needs_of(release: NotebookNode) -> list[str]:
     """The modules that a released lab needs."""
-    return list(release.metadata.get(_OURS, {}).get(_FIELD, []))
+    return list(release.metadata.get(_FIELD, []))
 
 
 def refuse_absent(needs: Sequence[str], lab: str) -> None:

@@ -84,7 +84,7 @@ def make_natively():
 
     ways = [
         lambda: dist.ProcessGroupGloo(store, 0, 1, soon),
-        lambda: dist.distributed_c10d.ProcessGroupGloo(store, 0, 1),
+        lambda: dist.distributed_c10d.ProcessGroupGloo(store, 0, 1, soon),
         lambda: torch._C._distributed_c10d.ProcessGroupGloo(store, 0, 1),
         lambda: Hidden(store, 0, 1, soon),
         lambda: _dist2._gloo_factory(store, 0, 1, soon, torch.device("cpu")),

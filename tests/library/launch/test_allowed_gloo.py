@@ -51,7 +51,7 @@ def test_a_ring_by_hand_runs_over_the_messages_that_it_may_send():
 
 def by_gloo_again():
     store = dist.HashStore()
-    return dist.distributed_c10d.ProcessGroupGloo(store, 0, 1).allreduce([torch.ones(2)])
+    return dist.distributed_c10d.ProcessGroupGloo(store, 0, 1, datetime.timedelta(seconds=5)).allreduce([torch.ones(2)])
 
 
 def by_the_native_class():

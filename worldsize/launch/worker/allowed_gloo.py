@@ -95,7 +95,7 @@ class _Gloo(dist.ProcessGroup):
     def _set_group_desc(self, desc: str) -> None:
         self.describe[0](desc)
 
-    def _set_group_name(self, name: str) -> None:
+    def _set_group_name(self, name: Any) -> None:
         self.describe[1](name)
 
     def _set_sequence_number_for_group(self) -> None:
