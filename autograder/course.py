@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nbgrader.apps.baseapp import NbGrader
 from nbgrader.coursedir import CourseDirectory
+from traitlets.config import Config, Configurable
 
 
 def open_course(root: Path) -> CourseDirectory:
@@ -18,6 +19,19 @@ def open_course(root: Path) -> CourseDirectory:
     finally:
         os.chdir(here)
     return CourseDirectory(parent=app, root=str(root))  # nbgrader makes its own before it has read the configuration
+
+
+def coursedir_of(part: Configurable) -> CourseDirectory:
+    """The course folder of the nbgrader command that this part belongs to."""
+    while not hasattr(part, "coursedir"):
+        assert part.parent, "made outside an nbgrader command"
+        part = part.parent
+    return getattr(part, "coursedir")  # noqa: B009
+
+
+def settings_of(coursedir: CourseDirectory) -> Config:
+    """The settings of the command that a course folder belongs to, which makes the folder before it reads them."""
+    return coursedir.parent.config if coursedir.parent else coursedir.config
 
 
 QUIZ_KEY = "key.json"  # in the source of an assignment that is a quiz, in place of hidden checks

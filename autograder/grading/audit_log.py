@@ -62,6 +62,10 @@ class Inputs(_Record):
     engine: str  # every file of autograder and worldsize
     programs: dict[str, str | None] = {}  # by name: those beside the notebook, and our solutions to them
 
+    def of(self, kind: str) -> str | None:
+        """The hash of a file by its kind, such as "submission", "checks" or "submitted/train.py"."""
+        return self.programs.get(kind) if "/" in kind else getattr(self, kind)
+
 
 class Versions(_Record):
     """The programs that graded; `commit` only where the engine lies in a git checkout."""
@@ -220,13 +224,13 @@ def read(log: Path) -> tuple[list[Entry], list[str]]:
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
         entry = _parsed(line)
         if entry is None:
-            problems.append(f"{log}, line {number}: this is no entry; it was edited or only half written.")
+            problems.append(f"{log}, line {number}: this is not an entry; it was edited or only half written.")
             continue
         before = entries[-1].sha256 if entries else ""
         if entry.previous != before:
-            problems.append(f"{log}, line {number}: the entry before it is missing, moved or another one.")
+            problems.append(f"{log}, line {number}: the previous entry is missing, moved or changed.")
         if entry.sha256 != entry.computed_sha256():
-            problems.append(f"{log}, line {number}: entry {entry.number} was edited: its hash is another one.")
+            problems.append(f"{log}, line {number}: entry {entry.number} was edited: its hash does not match.")
         entries.append(entry)
     return entries, problems
 
@@ -247,6 +251,14 @@ def missing_entries(coursedir: CourseDirectory, entries: list[Entry]) -> list[st
 def latest(entries: list[Entry]) -> dict[tuple[str, str, str], Entry]:
     """The last entry about each (assignment, student, notebook)."""
     return {(entry.assignment, entry.student, entry.notebook): entry for entry in entries}
+
+
+def changed_inputs(coursedir: CourseDirectory, entry: Entry) -> list[str]:
+    """The files of a grading that are there and are others now: "submission", "checks", "submitted/train.py", ..."""
+    names = entry.model_dump(include={"assignment", "student", "notebook"})
+    now = graded_files(coursedir, names) | programs_of(coursedir, names)
+    hashes = {kind: file_sha256(path) for kind, path in now.items()}
+    return [kind for kind, sha256 in hashes.items() if sha256 and sha256 != entry.inputs.of(kind)]
 
 
 def keep(root: Path, path: Path) -> str | None:

@@ -17,9 +17,8 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution
 from traitlets import Bool, Dict, Float, Unicode
-from traitlets.config import Configurable
 
-from autograder.course import beside, notebook_of
+from autograder.course import beside, coursedir_of, notebook_of
 from autograder.feedback import check_results
 from autograder.grading import audit_log, no_kernel
 from autograder.grading.audit_log import Limits
@@ -61,7 +60,7 @@ class SubmissionExporter(NotebookExporter):
     """A strict reader of submitted files; a damaged one becomes the untouched release, marked with the reason."""
 
     def from_filename(self, filename: str, resources: Any = None, **kw: Any) -> Any:
-        coursedir, names = _coursedir(self), resources["nbgrader"]
+        coursedir, names = coursedir_of(self), resources["nbgrader"]
         ours = coursedir.format_path(coursedir.autograded_directory, names["student"], names["assignment"])
         if Path(filename).parent == Path(ours):  # nbgrader calls this twice: now with the result of the first call
             return super().from_filename(filename, resources=resources, **kw)
@@ -91,7 +90,7 @@ class Grade(NbGraderPreprocessor):
         value_trait=Dict(key_trait=Unicode()),
         help="The sandbox's own limits, where a lab needs others: {'lab12': {'num_processes': 4096}}.",
     ).tag(config=True)
-    allow_untrusted = Bool(False, help="Grade also on a machine that gives no sandbox.").tag(config=True)
+    allow_untrusted = Bool(False, help="Grade even on a machine that offers no sandbox.").tag(config=True)
     num_gpus = Dict(
         key_trait=Unicode(),
         value_trait=Float(min=0),
@@ -116,7 +115,7 @@ class Grade(NbGraderPreprocessor):
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         no_kernel.name_no_kernel(resources["nbgrader"])
         limits = self.limits(resources["nbgrader"]["assignment"])
-        with audit_log.grading(_coursedir(self), resources["nbgrader"], limits) as grading:
+        with audit_log.grading(coursedir_of(self), resources["nbgrader"], limits) as grading:
             self._grade(nb, resources, grading)
         assert grading.entry
         nb.metadata[audit_log.MARK] = grading.entry.model_dump(include={"number", "sha256"})
@@ -142,7 +141,7 @@ class Grade(NbGraderPreprocessor):
         nb.metadata[RECORD] = report.model_dump(mode="json")
 
     def _judge(self, student: str, assignment: str, grading: audit_log.Grading) -> Report:
-        lab = Lab(_coursedir(self), assignment, self.limits(assignment))
+        lab = Lab(coursedir_of(self), assignment, self.limits(assignment))
         try:
             lab.refuse_absent_packages()
         except ValueError as error:
@@ -150,7 +149,9 @@ class Grade(NbGraderPreprocessor):
         judged = lab.waiting(student) or lab.judge(student, LocalPool(1, self.num_gpus.get(assignment, 0)))
         grading.report = judged.report
         if judged.fault or judged.report is None:
-            raise GraderFault(f"The grader broke; this is not the student's zero. {judged.fault or judged.malformed}")
+            raise GraderFault(
+                f"The grader broke on this submission; no score was recorded. {judged.fault or judged.malformed}"
+            )
         lab.keep(student, judged.model_copy(update={"is_entered": True}))
         return judged.report
 
@@ -177,14 +178,6 @@ def _score_of(report: Report, cell: NotebookNode) -> tuple[float, str]:
     earned = sum(result.earned for result in results)
     html = check_results.styled(check_results.of_checks(results, cell.metadata.nbgrader.grade_id))
     return min(earned, float(cell.metadata.nbgrader.points)), html
-
-
-def _coursedir(part: Configurable) -> CourseDirectory:
-    """The course folder of the nbgrader command that this part belongs to."""
-    while not hasattr(part, "coursedir"):
-        assert part.parent, "made outside an nbgrader command"
-        part = part.parent
-    return getattr(part, "coursedir")  # noqa: B009
 
 
 def _release_path(coursedir: CourseDirectory, resources: dict) -> str:

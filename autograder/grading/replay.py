@@ -86,13 +86,14 @@ def _judged_again(coursedir: CourseDirectory, files: dict[str, Path], entry: Ent
 
 def _found(root: Path, entry: Entry, kind: str, now: Path, folder: Path) -> Path:
     """A file with the content that was graded: the one in the course, or a copy of the kept one."""
-    sha256 = _sha256_then(entry, kind)
+    sha256 = entry.inputs.of(kind)
     if file_sha256(now) == sha256:
         return now
     kept = root / KEPT / str(sha256)
     if sha256 is None or file_sha256(kept) != sha256:
         raise ValueError(
-            f"Entry {entry.number} cannot be graded again: {now} is not the {kind} of then, nor is {kept} there."
+            f"Entry {entry.number} cannot be graded again: {now} is not the {kind} of that grading, and "
+            f"its copy {kept} is missing or changed."
         )
     copy = folder / kind / now.name
     copy.parent.mkdir(parents=True)
@@ -100,14 +101,11 @@ def _found(root: Path, entry: Entry, kind: str, now: Path, folder: Path) -> Path
     return copy
 
 
-def _sha256_then(entry: Entry, kind: str) -> str | None:
-    return entry.inputs.programs.get(kind) if "/" in kind else getattr(entry.inputs, kind)
-
-
 def _differences(entry: Entry, files: dict[str, Path], report: Report | None) -> Iterator[str]:
     for kind, path in files.items():
-        if file_sha256(path) != _sha256_then(entry, kind):
-            yield f"The {kind} has changed since, so its kept copy was used."
+        if file_sha256(path) != entry.inputs.of(kind):
+            have, their = ("have", "their") if kind == "checks" else ("has", "its")
+            yield f"The {kind} {have} changed since, so {their} kept copy was used."
     if engine_sha256() != entry.inputs.engine:
         yield "The files of autograder or worldsize have changed."
     then, now = entry.versions.model_dump(), versions().model_dump()

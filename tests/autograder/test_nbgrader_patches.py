@@ -37,6 +37,7 @@ def test_the_formgrader_keeps_the_exporter_that_it_was_started_with():
     ("owner", "method"),
     [
         (preprocessors.GetGrades, "_get_score"),
+        (preprocessors.SaveAutoGrades, "_add_score"),
         (preprocessors.SaveCells, "_create_notebook"),
         (ExchangeCollect, "_path_to_record"),
     ],

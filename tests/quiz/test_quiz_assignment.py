@@ -43,7 +43,7 @@ def answer(root, student, answers, of=None):
 
 
 def forms_of(root):
-    return {form.student.id: form for form in read_key(root / "quiz" / "key.json", read_bank(root / "quizzes"))}
+    return {form.student.id: form for form in read_key(root / "quiz/answers/key.json", read_bank(root / "quizzes"))}
 
 
 def grade_quiz(root):
@@ -51,7 +51,7 @@ def grade_quiz(root):
     questions = read_bank(write_bank(root / "quizzes"))
     plan = Blueprint(title="Week 2", count=COUNT, pass_fraction=0.5)
     write_quiz(Quiz(plan, questions, CLASS, b"secret", [FORMATS["ipynb"]]), root / "quiz", jobs=1)
-    log = [run(root, "autograder", "quiz", "assign", "quiz/key.json", NAME)]
+    log = [run(root, "autograder", "quiz", "assign", "quiz/answers/key.json", NAME)]
     log.append(run(root, "nbgrader", "generate_assignment", NAME))
     forms = forms_of(root)
     full = {
@@ -116,7 +116,7 @@ def test_the_page_tells_what_was_asked_what_was_written_and_what_is_right(course
         assert variant.question.objective in page
     assert "1.5</strong> of 6 points" in page
     assert "You wrote: '&lt;script&gt;alert(1)&lt;/script&gt;'" in page and "<script>alert" not in page
-    assert "and no code is run" in page and "no answer" in page and "You wrote: None" not in page
+    assert "because no code is run" in page and "no answer" in page and "You wrote: None" not in page
     assert "Read below what is right, and why" in page
     assert "Two twos." in page and "The code ran" not in page and "fresh inputs" not in page
     assert "<math" in page  # a formula of the bank, which no script renders
@@ -126,7 +126,7 @@ def test_the_page_tells_what_was_asked_what_was_written_and_what_is_right(course
 
 def test_a_file_that_cannot_be_marked_says_why(pages):
     assert "The file is damaged" in pages["c3"]
-    assert "This form was made for 'ada'. Answer in your own, and hand that in." in pages["dan"]
+    assert "This form was made for 'ada'. Answer in your own notebook, and hand that in." in pages["dan"]
 
 
 def test_nothing_of_the_key_is_in_what_students_get(course):
@@ -148,7 +148,7 @@ def test_the_audit_log_reproduces_a_mark(course):
         again = run(course, "autograder", "audit", "--replay", "2")
     finally:
         key.write_text(before)
-    assert again.returncode == 0 and "The checks has changed since" in again.stdout, again.stdout
+    assert again.returncode == 0 and "The checks have changed since" in again.stdout, again.stdout
 
 
 def test_who_is_not_on_the_roster_gets_no_score(course, tmp_path):
@@ -168,12 +168,13 @@ def test_building_the_course_leaves_a_quiz_alone(course):
 
 def test_a_quiz_is_not_assigned_over_something_else(course, tmp_path):
     with pytest.raises(ValueError, match="exists already"):
-        assign(course / "quiz" / "key.json", course, NAME)
+        assign(course / "quiz/answers/key.json", course, NAME)
     with pytest.raises(ValueError, match="cannot be the name"):
-        assign(course / "quiz" / "key.json", course, "../quiz")
-    shutil.copy(course / "quiz" / "key.json", tmp_path)
+        assign(course / "quiz/answers/key.json", course, "../quiz")
+    (tmp_path / "answers").mkdir()
+    shutil.copy(course / "quiz/answers/key.json", tmp_path / "answers")
     with pytest.raises(ValueError, match="make the quiz with `--format ipynb`"):
-        assign(tmp_path / "key.json", course, "other")
+        assign(tmp_path / "answers/key.json", course, "other")
     assert not (course / "solutions" / "other").exists()
 
 

@@ -232,8 +232,8 @@ def _parts(posts: Sequence[Post]) -> dict[int, int]:
 
 
 def _signature(post: Post) -> tuple[Any, ...]:
-    size = post.num_items if post.op in _SAME_SIZE else None
-    splits = post.splits if post.op == "reduce_scatter" else ()
+    size = (post.num_items, len(post.body)) if post.op in _SAME_SIZE else None
+    splits = (*post.splits, len(post.body)) if post.op == "reduce_scatter" else ()
     return post.op, post.dtype, post.peer, size, splits, post.reduction
 
 
@@ -333,3 +333,4 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "BOR": lambda total, other: total.bitwise_or_(other),
     "BXOR": lambda total, other: total.bitwise_xor_(other),
 }
+REDUCTIONS = frozenset(_COMBINE)

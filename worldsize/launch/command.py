@@ -29,9 +29,11 @@ def torchrun(
     cluster: Cluster | str | None = None,
     **flags: str | int | bool,
 ) -> Run:
-    """A `Run` of `script` under torchrun; `nproc_per_node=2` is torchrun's `--nproc-per-node=2`, likewise every flag.
+    """A `Run` of `script` under torchrun.
 
-    The script joins its process group itself, as it would in a shell. `values` are None: a script returns nothing.
+    `nproc_per_node=2` is torchrun's `--nproc-per-node=2`; other flags work the same way. The script joins its
+    process group itself, as it would in a shell. `values` are None: a script returns nothing.
+
     With `cluster`, such as "dgx-h100", it joins an emulated one instead, on all of its GPUs if no flag says how many,
     and the run's timeline is in that cluster's virtual time.
 
@@ -58,7 +60,7 @@ def run_script(
     cluster: Cluster | str | None = None,
 ) -> Run:
     """A `Run` of a script, with torchrun's flags as written in a shell; everything else is as in `torchrun`."""
-    arguments.refuse_bad_timeout(timeout_s)
+    arguments.refuse_bad_timeout(timeout_s, stalled_s)
     flags = Flags.parse(words)
     arguments.refuse_too_many(flags.num_ranks, "torchrun" if cluster is None else "warm")
     if not Path(script).is_file():
@@ -69,7 +71,8 @@ def run_script(
     found = hardware.cluster(cluster) if isinstance(cluster, str) else cluster
     return launch(
         Spec(
-            *(run_as_main.play_joined, tuple(command)),
+            fn=run_as_main.play_joined,
+            args=tuple(command),
             world_size=_world_size(flags, found),
             timeout_s=timeout_s,
             stalled_s=stalled_s,
@@ -102,7 +105,7 @@ def take_cluster(words: Sequence[str]) -> tuple[str | None, list[str]]:
 def _world_size(flags: Flags, cluster: Cluster) -> int:
     if foreign := sorted(flags.names - _ON_A_CLUSTER):
         names = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
-        raise ValueError(f"an emulated cluster takes --nnodes and --nproc-per-node, and not {names}")
+        raise ValueError(f"on an emulated cluster only --nnodes and --nproc-per-node may be given; remove {names}")
     if "nproc_per_node" in flags.names:
         return flags.num_nodes * flags.num_ranks
     return cluster.gpus_per_node * flags.num_nodes if "nnodes" in flags.names else cluster.world_size

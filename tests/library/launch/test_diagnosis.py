@@ -10,6 +10,7 @@ LINE = Line("/tmp/a.py", 3, "step", "f()")
 
 
 def collective(sequence, state=DONE, op="all_reduce", shape=(4,), **kwargs):
+    kwargs.setdefault("group", "1" if kwargs.get("ranks") else "")
     return Call(sequence, op, kwargs.pop("ranks", None), sequence, "float32", shape, state=state, **kwargs)
 
 
@@ -29,7 +30,7 @@ def test_ranks_that_all_get_on_have_no_diagnosis():
 
 def test_the_rank_that_has_not_come_is_named_with_what_it_does():
     others = [waits(rank, collective(1), collective(2, WAITING)) for rank in (0, 1)]
-    for state, does in [(RETURNED, "had returned"), (FAILED, "had failed"), (RUNNING, "is at a.py, line 3, in step")]:
+    for state, does in [(RETURNED, "has returned"), (FAILED, "has failed"), (RUNNING, "is at a.py, line 3, in step")]:
         told = "Ranks 0 and 1 wait for rank 2 in collective 2, all_reduce (float32 [4]); rank 2 "
         assert sentence(*others, Standing(2, state, [LINE], [collective(1)])) == f"{told}{does}."
 
@@ -40,7 +41,7 @@ def test_of_a_chain_of_waits_its_end_is_named():
         waits(1, Call(0, "recv", peer=2)),
         Standing(2, RETURNED),
     ]
-    assert sentence(*standings) == "Rank 1 waits for rank 2 in recv from rank 2; rank 2 had returned."
+    assert sentence(*standings) == "Rank 1 waits for rank 2 in recv from rank 2; rank 2 has returned."
     assert diagnose(standings).culprits == [2]
 
 
@@ -95,6 +96,20 @@ def test_groups_count_their_own_collectives():
     assert diagnose(standings).culprits == [1]
 
 
+def test_groups_of_the_same_ranks_are_told_apart():
+    everyone = collective(1)
+    root = collective(1, WAITING, op="broadcast", ranks=(0, 1), peer=0)
+    standings = [waits(0, everyone, root), waits(1, everyone, Call(2, "recv", peer=0))]
+    assert mismatch(standings) is None
+    assert sentence(*standings).startswith("Ranks 0 and 1 wait for each other: rank 0 waits for rank 1 in collective 1")
+    again = [waits(0, collective(1, WAITING, ranks=(0, 1), group=name)) for name in ("1", "2")]
+    assert diagnose([again[0], Standing(1, RUNNING, [LINE], again[1].calls)]).culprits == [0, 1]
+
+
+def test_a_call_in_which_a_rank_takes_no_part_matches_none():
+    assert mismatch([waits(0, collective(0, op="barrier")), waits(1, collective(0))]) is None
+
+
 def test_a_collective_of_torch_s_own_waits_for_who_has_not_started_it():
     native = Call(0, "torch's own all_reduce", None, 5, state=WAITING)
     waiting = Standing(0, native=native, num_native=5)
@@ -107,14 +122,19 @@ def test_a_hang_is_told_with_every_rank_s_place_and_alike_ones_together():
     report = describe_hang([*standings, Standing(1, RETURNED), Standing(3)], "Too late.")
     assert report.splitlines() == [
         "Too late.",
-        "Ranks 0 and 2 wait for rank 1 in collective 1, all_reduce (float32 [4]); rank 1 had returned. "
-        "Ranks 0 and 2 wait for rank 3 in collective 1, all_reduce (float32 [4]); rank 3 is at work.",
-        "Rank 1 had returned.",
+        "Ranks 0 and 2 wait for rank 1 in collective 1, all_reduce (float32 [4]); rank 1 has returned. "
+        "Ranks 0 and 2 wait for rank 3 in collective 1, all_reduce (float32 [4]); rank 3 is still working.",
         "Ranks 0 and 2 stood in collective 1, all_reduce (float32 [4])",
         "  a.py, line 3, in step",
         "    f()",
         "Rank 3 stood outside any call, at",
         "  a place that it did not report",
+    ]
+    odd = Standing(1, RETURNED, [], [collective(1, op="barrier")])
+    assert describe_hang([waits(0, collective(1, WAITING)), odd], "Too late.").splitlines()[1:3] == [
+        "Collectives do not match: Rank 0 calls collective 1, all_reduce (float32 [4]), "
+        "rank 1 calls collective 1, barrier (float32 [4]).",
+        "Rank 1 had already returned.",
     ]
     assert describe_hang([], "Too late.") == "Too late.\nNone of them had started."
 
@@ -122,7 +142,7 @@ def test_a_hang_is_told_with_every_rank_s_place_and_alike_ones_together():
 def test_who_held_up_the_rest_comes_first():
     standings = [waits(0, collective(1, WAITING)), Standing(1, RETURNED), Standing(2, RETURNED, [], [collective(1)])]
     assert [(one.rank, one.message) for one in held_up(standings)] == [
-        (1, "had returned"),
+        (1, "has returned"),
         (0, "waits in collective 1, all_reduce (float32 [4])"),
     ]
 
@@ -148,8 +168,8 @@ def test_a_mismatch_is_blamed_for_what_torch_does_about_it_and_for_nothing_else(
     aborted = of_status(0, 6, 10)
     (first, second) = blame([aborted], standings)
     assert (first.rank, first.kind, first.lines, second) == (2, "a mismatched collective", [LINE], aborted)
-    own = Failure(1, "KeyError", "a", [], 30)
-    assert blame([aborted, own], standings) == [aborted, own]
+    for own in (Failure(1, "KeyError", "a", [], 30), Failure(2, "OSError", "write error: Gloo's disk", [LINE], 30)):
+        assert blame([aborted, own], standings) == [aborted, own]
 
 
 def test_ranks_are_named_in_words():

@@ -16,19 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from worldsize import framing
-from worldsize.launch.protocol.messages import (
-    AnyMessage,
-    Exited,
-    Fork,
-    Forked,
-    Kill,
-    Message,
-    Sweep,
-    Swept,
-    Warm,
-    pack_and_send,
-    read,
-)
+from worldsize.launch.protocol.messages import Exited, Fork, Forked, Kill, Sweep, Swept, Warm
+from worldsize.message import AnyMessage, Message, pack_and_send, read
 
 _CHUNK = 1 << 16
 FromForkserver = Warm | Forked | Exited | Swept
@@ -76,7 +65,7 @@ class Forkserver:
             self.num_gpus = self._await(Warm, timeout_s).num_gpus
         except (OSError, ValueError):
             self.close()
-            raise RuntimeError("the process that starts ranks did not come up; its own message stands above") from None
+            raise RuntimeError("the process that starts ranks did not start; its output is above") from None
         self._warm = True
 
     @property

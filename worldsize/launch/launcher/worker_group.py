@@ -7,12 +7,14 @@ import selectors
 import socket
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
 
 from worldsize import framing
 from worldsize.emulate.server import Emulation
 from worldsize.emulate.simulator import Unanswered
 from worldsize.launch.display.output import Tail
-from worldsize.launch.display.view import View
+from worldsize.launch.display.view import Shielded, View
 from worldsize.launch.launcher.monitor import GLANCE_S, Monitor, progress
 from worldsize.launch.launcher.worker import Worker
 from worldsize.launch.protocol.failure import Cause, Failure
@@ -23,6 +25,8 @@ from worldsize.launch.reports.result import End, Ending, RankFailed, Run
 from worldsize.launch.reports.verdict import error_of
 from worldsize.timeline import Timeline
 
+_LAST_READS = 8  # they take more than a socket holds
+
 
 class WorkerGroup(ABC):
     """The ranks of one run; a subclass starts them, notices how they end, and ends them."""
@@ -31,7 +35,7 @@ class WorkerGroup(ABC):
     answer_s = 1.0  # how long ranks may take to report where they are
 
     def __init__(self, view: View, quota: Quota, emulation: Emulation | None = None) -> None:
-        self.view, self.emulation = view, emulation
+        self.view, self.emulation = Shielded(view), emulation
         self.workers: list[Worker] = []
         self.tails: dict[int, Tail] = {}
         self.selector = selectors.DefaultSelector()
@@ -91,21 +95,31 @@ class WorkerGroup(ABC):
         if self.view.is_stop_asked:
             return Ending(End.STOPPED, "Stopped by the stop button.")
         if self.emulation and self.emulation.is_stuck:
-            return Ending(End.STUCK, "Nothing can move any more: every rank that is not done waits for another.")
+            return Ending(End.STUCK, "Deadlock: every unfinished rank is waiting for another.")
         return None
 
     def turn(self, deadline_s: float) -> None:
         """Handle what is ready, waiting no longer than until the next glance."""
         for key, _ in self.selector.select(max(0.0, min(deadline_s - time.monotonic(), GLANCE_S))):
             key.data()
+            if time.monotonic() > deadline_s:  # many ranks that send without end are not all heard
+                break
 
     def receive(self, worker: Worker) -> None:
         """Take what a rank has sent."""
-        if worker.is_hung_up:
-            return
+        if not worker.is_hung_up:
+            for message, content in self._received(worker):
+                self.take(worker, message, content)
+
+    def receive_last(self, worker: Worker) -> None:
+        """Take what a rank that has ended has sent."""
+        for _ in range(_LAST_READS):
+            self.receive(worker)
+
+    def _received(self, worker: Worker) -> Iterator[tuple[FromRank, Any]]:
+        """The messages that a rank has sent; a rank that cannot be understood is hung up on."""
         try:
-            for message, body in worker.receive():
-                self.take(worker, message, body)
+            yield from worker.receive()
         except BlockingIOError:
             return
         except ConnectionError:
@@ -123,11 +137,11 @@ class WorkerGroup(ABC):
         worker.is_hung_up = True
         self.selector.unregister(worker.control)
 
-    def take(self, worker: Worker, message: FromRank, body: bytes) -> None:
-        """Take one message of a rank."""
+    def take(self, worker: Worker, message: FromRank, content: Any) -> None:
+        """Take one message of a rank, with what it holds."""
         if self.emulation and isinstance(message, Done | Failed):
             self.emulation.leave(worker.rank)
-        worker.take(message, body)
+        worker.take(message, content)
         if isinstance(message, Joined):
             self.backend = message.backend
             self.view.begin(self.headline)
@@ -175,14 +189,14 @@ class WorkerGroup(ABC):
     def _run(self, output: list[str]) -> Run:
         workers = sorted(self.workers, key=lambda worker: worker.rank)
         return Run(
-            [worker.value for worker in workers],
-            output,
-            self._end_s - self._start_s,
-            self.backend,
-            self._timeline(output),
-            [worker.state for worker in workers],
-            [worker.duration_s for worker in workers],
-            self.restarts,
+            values=[worker.value for worker in workers],
+            output=output,
+            duration_s=self._end_s - self._start_s,
+            backend=self.backend,
+            timeline=self._timeline(output),
+            states=[worker.state for worker in workers],
+            durations_s=[worker.duration_s for worker in workers],
+            restarts=self.restarts,
         )
 
     def _timeline(self, output: list[str]) -> Timeline:

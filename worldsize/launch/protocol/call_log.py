@@ -23,10 +23,13 @@ _HEAD_BYTES = 19  # a letter, and nine digits each for number and sequence
 
 @dataclass(frozen=True)
 class Call:
-    """One call: the `number`-th of its rank, and the `sequence`-th collective of its group (0 for a send or receive).
+    """One call: the `number`-th of its rank, and the `sequence`-th collective of its group.
 
-    `ranks` are the group's members, None for the default group. `state` is issued (not waited for yet), waiting, done,
-    or broken off by an exception.
+    `sequence` is 0 for a send or receive, and for a call in which this rank takes no part.
+
+    `ranks` are the group's members, None for the default group, and `group` is the name under which torch knows the
+    group: two groups may have the same members, and each counts its own collectives. `state` is issued (not waited for
+    yet), waiting, done, or broken off by an exception.
     """
 
     number: int
@@ -40,6 +43,7 @@ class Call:
     reduction: str = ""
     line: Line | None = None
     state: str = WAITING
+    group: str = ""  # empty for the default group
 
     @staticmethod
     def from_fields(fields: dict[str, Any], state: str, number: int) -> Call:
@@ -60,6 +64,7 @@ class Call:
             reduction=str(fields.get("reduction", ""))[:80],
             line=Line.from_fields(fields["line"]) if "line" in fields else None,
             state=state,
+            group=str(fields.get("group", ""))[:80],
         )
 
     def to_fields(self) -> dict[str, Any]:

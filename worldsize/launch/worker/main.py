@@ -14,28 +14,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from worldsize import framing
+from worldsize.emulate.messages import Emulated
 from worldsize.launch.protocol import codec, failure, source
 from worldsize.launch.protocol.call_log import CallLog
-from worldsize.launch.protocol.messages import (
-    Done,
-    Emulated,
-    Events,
-    Failed,
-    Job,
-    Joined,
-    Leave,
-    Locate,
-    Message,
-    Position,
-    Script,
-    pack_and_send,
-    read,
-)
+from worldsize.launch.protocol.messages import Done, Events, Failed, Job, Joined, Leave, Locate, Position, Script
 from worldsize.launch.protocol.process import die_with_parent, draw_afresh, end_own_group, enter_network
 from worldsize.launch.worker import call_tracer, spans
+from worldsize.message import Message, pack_and_send, read
+
+if TYPE_CHECKING:
+    from worldsize.emulate.client import Observer  # it needs torch
 
 
 def main(sock: socket.socket, output_fd: int) -> None:
@@ -60,7 +51,7 @@ class Assignment:
     link: Link
     task: Job | Script
     payload: bytes
-    observer: Any  # of the calls that go to a conductor
+    observer: Observer  # of the calls that go to a conductor
     conductor: socket.socket | None  # of an emulated cluster
 
 
@@ -87,7 +78,7 @@ def take_assignment(sock: socket.socket) -> Assignment:
     observer = call_tracer.install(CallLog(log_fd))
     threading.Thread(target=link.serve, daemon=True, name="control").start()
     conductor = socket.socket(fileno=conductor_fd[0]) if conductor_fd else None
-    return Assignment(link, task, payload, observer, conductor)
+    return Assignment(link=link, task=task, payload=payload, observer=observer, conductor=conductor)
 
 
 def serve(assignment: Assignment, job: Job, join: Callable[[Assignment, Job], Membership]) -> bool:
@@ -226,8 +217,15 @@ def _join_emulated(assignment: Assignment, job: Job, cluster: Emulated, store: A
     from worldsize.emulate import backend
 
     assert assignment.conductor
-    here = assignment.conductor, job.rank, job.world_size
-    client = backend.join(*here, store, cluster.allow, cluster.compute, assignment.observer)
+    client = backend.join(
+        sock=assignment.conductor,
+        rank=job.rank,
+        world_size=job.world_size,
+        store=store,
+        allow=cluster.allow,
+        compute=cluster.compute,
+        observer=assignment.observer,
+    )
     spans.stop(client.span)
     return Membership(backend.BACKEND, client.leave)
 
