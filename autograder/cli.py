@@ -116,8 +116,10 @@ def verify(
 
     with exit_on_value_error():
         root = find_root(Path.cwd())
-    all_names = [path.parent.name for path in builder.find_sources(root).labs]
-    names = labs or [name for name in all_names if not is_project(name)]
+        all_names = [path.parent.name for path in builder.find_sources(root).labs]
+        names = labs or [name for name in all_names if not is_project(name)]
+        for lab in names:
+            bank.refuse_absent_packages(root, lab)
     known = [case for lab in names for case in bank.cases(root, lab)]
     use_kept, seed = not again and seed is None, bank.commit_seed(root) if seed is None else seed
     console.print(f"inputs drawn with --seed {seed}")
@@ -185,7 +187,7 @@ def grade(
         if allow_untrusted:
             coursedir.config.Grade.allow_untrusted = True
         settings = Grade(config=coursedir.config)
-        course = Lab(coursedir, lab, settings.limits_of(lab))
+        course = Lab(coursedir, lab, settings.limits(lab))
         refuse_stock_grading(coursedir)
         names = course.named(students or ())
         place = open_engine(engine.value, jobs, settings.num_gpus.get(lab, 0), is_project(lab))

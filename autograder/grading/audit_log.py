@@ -23,10 +23,10 @@ from enum import StrEnum
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 from nbgrader.coursedir import CourseDirectory
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 import autograder
 import worldsize
@@ -79,11 +79,20 @@ class Versions(_Record):
 
 
 class Limits(_Record):
-    """What bounded the student's code, in seconds, and whether a machine without a sandbox was allowed."""
+    """What bounded the student's code, in seconds, and whether a machine without a sandbox was allowed.
+
+    `sandbox` holds the sandbox's own limits where they were not the usual ones.
+    """
 
     call_s: float
     total_s: float
     allow_untrusted: bool
+    sandbox: dict[str, int] = {}
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_usual(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The fields; an older entry, whose hash covers them, has no `sandbox`."""
+        return {name: value for name, value in serialize(self).items() if name != "sandbox" or value}
 
 
 class CheckScore(_Record):

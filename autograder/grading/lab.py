@@ -20,6 +20,7 @@ from nbgrader.coursedir import CourseDirectory
 from pydantic import BaseModel, ValidationError
 
 from autograder.authoring import programs
+from autograder.authoring.needs import needs_of, refuse_absent
 from autograder.course import beside, hidden, notebook_of
 from autograder.files import file_sha256, write_whole
 from autograder.grading.audit_log import Limits, engine_sha256
@@ -117,6 +118,15 @@ class Lab:
         for path in (self._release_path, self.checks):
             if not path.is_file():
                 raise ValueError(f"There is no {self.name}: {path} is missing. Build and release it first.")
+        self.refuse_absent_packages()
+
+    def refuse_absent_packages(self) -> None:
+        """Raise ValueError unless the packages that the lab's head names are installed.
+
+        Raises:
+            ValueError: one is absent, so that nothing can be judged.
+        """
+        refuse_absent(needs_of(self.release), self.name)
 
     def _folder(self, directory: str, student: str = ".") -> Path:
         return Path(self.coursedir.format_path(directory, student, self.name))
@@ -179,6 +189,8 @@ class Lab:
             call_s=self.limits.call_s,
             total_s=self.limits.total_s,
             allow_untrusted=self.limits.allow_untrusted,
+            sandbox=self.limits.sandbox,
+            hidden=[self.coursedir.root],
             programs=sources,
             references={path.name: programs.solved(path) for path in self._programs_beside(self.checks)},
         )

@@ -25,6 +25,7 @@ from autograder.grading.audit_log import Limits
 from autograder.grading.engines import LocalPool
 from autograder.grading.lab import Lab
 from autograder.judging.report import RECORD, Report
+from autograder.sandbox import refuse_unknown_limits
 from autograder.submissions.submitted_notebook import Malformed, read_submission
 from autograder.submissions.submitted_programs import submitted
 
@@ -84,6 +85,11 @@ class Grade(NbGraderPreprocessor):
     total_s_of = Dict(
         key_trait=Unicode(), value_trait=Float(min=0), help="The same for assignments where it is another."
     ).tag(config=True)
+    limits_of = Dict(
+        key_trait=Unicode(),
+        value_trait=Dict(key_trait=Unicode()),
+        help="The sandbox's own limits, where a lab needs others: {'lab12': {'num_processes': 4096}}.",
+    ).tag(config=True)
     allow_untrusted = Bool(False, help="Grade even on a machine that offers no sandbox.").tag(config=True)
     num_gpus = Dict(
         key_trait=Unicode(),
@@ -91,17 +97,24 @@ class Grade(NbGraderPreprocessor):
         help="GPUs that judging one submission takes, by lab: {'lab09': 1}. Its sandbox shows these and no others.",
     ).tag(config=True)
 
-    def limits_of(self, assignment: str) -> Limits:
-        """What a submission may use."""
+    def limits(self, assignment: str) -> Limits:
+        """What a submission may use.
+
+        Raises:
+            ValueError: `limits_of` names no limit of a sandbox, or is no number.
+        """
+        own = dict(self.limits_of.get(assignment, {}))
+        refuse_unknown_limits(own, f"c.Grade.limits_of[{assignment!r}]")
         return Limits(
             call_s=self.call_s_of.get(assignment, self.call_s),
             total_s=self.total_s_of.get(assignment, self.total_s),
             allow_untrusted=self.allow_untrusted,
+            sandbox=own,
         )
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         no_kernel.name_no_kernel(resources["nbgrader"])
-        limits = self.limits_of(resources["nbgrader"]["assignment"])
+        limits = self.limits(resources["nbgrader"]["assignment"])
         with audit_log.grading(coursedir_of(self), resources["nbgrader"], limits) as grading:
             self._grade(nb, resources, grading)
         assert grading.entry
@@ -128,7 +141,11 @@ class Grade(NbGraderPreprocessor):
         nb.metadata[RECORD] = report.model_dump(mode="json")
 
     def _judge(self, student: str, assignment: str, grading: audit_log.Grading) -> Report:
-        lab = Lab(coursedir_of(self), assignment, self.limits_of(assignment))
+        lab = Lab(coursedir_of(self), assignment, self.limits(assignment))
+        try:
+            lab.refuse_absent_packages()
+        except ValueError as error:
+            raise GraderFault(str(error)) from None
         judged = lab.waiting(student) or lab.judge(student, LocalPool(1, self.num_gpus.get(assignment, 0)))
         grading.report = judged.report
         if judged.fault or judged.report is None:

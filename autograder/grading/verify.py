@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from autograder.authoring import programs
 from autograder.authoring.known_answers import compose, read_answer, solution_cells
+from autograder.authoring.needs import needs_of, refuse_absent
 from autograder.course import is_project, notebook_of, open_course
 from autograder.files import file_sha256, write_whole
 from autograder.grading.audit_log import engine_sha256
@@ -106,6 +107,15 @@ def cases(root: Path, lab: str) -> list[Case]:
             for answer in wrong
         ),
     ]
+
+
+def refuse_absent_packages(root: Path, lab: str) -> None:
+    """Raise ValueError unless the packages that the lab's head names are installed.
+
+    Raises:
+        ValueError: one is absent.
+    """
+    refuse_absent(needs_of(_release(root, lab)), lab)
 
 
 def solution_of(root: Path, lab: str) -> Case:
@@ -318,7 +328,7 @@ def _release(root: Path, lab: str) -> NotebookNode:
 
 @functools.cache
 def _limits(root: Path, lab: str) -> dict[str, Any]:
-    return Grade(config=open_course(root).config).limits_of(lab).model_dump()
+    return Grade(config=open_course(root).config).limits(lab).model_dump()
 
 
 @functools.cache

@@ -65,6 +65,8 @@ class Request(BaseModel):
     references: dict[str, str]
     devices: list[str]
     only: list[str] | None
+    sandbox: dict[str, int]
+    hidden: list[str]
 
 
 def judge(
@@ -80,6 +82,8 @@ def judge(
     references: Mapping[str, str] | None = None,
     granted: Sequence[str] = (),
     only: Collection[str] | None = None,
+    sandbox: Mapping[str, int] | None = None,
+    hidden: Sequence[str] = (),
 ) -> Report:
     """The report on a student's cells, given as (name, source), by the hidden checks in a file.
 
@@ -87,7 +91,7 @@ def judge(
     them, in seconds. Inputs are drawn from `seed`, a fresh and secret one by default. `programs` are the sources of
     files that the student handed in beside the notebook, by name, and `references` our own solutions to them. `granted`
     are the GPUs that the sandbox shows, named as in CUDA_VISIBLE_DEVICES. `only` names the checks to try, by default
-    all.
+    all. `sandbox` changes fields of `autograder.sandbox.Limits`; nothing in `hidden` folders can be read inside.
 
     Raises:
         RuntimeError: the judge itself broke, or did not finish; nothing is known about the submission.
@@ -106,6 +110,8 @@ def judge(
             references=dict(references or {}),
             devices=gpus.devices_of(granted),
             only=None if only is None else sorted(only),
+            sandbox=dict(sandbox or {}),
+            hidden=[str(checks.resolve().parent), *hidden],
         )
         path.write_text(request.model_dump_json())
         said = _run_judge(path, report, preload, granted, total_s + _SPARE_S)
@@ -176,6 +182,8 @@ def main(request_path: str, report_path: str) -> None:
         references=request.references,
         devices=request.devices,
         sentences=forms_raised(request.checks.read_text(encoding="utf-8")),
+        limits=request.sandbox,
+        hidden=request.hidden,
     )
     try:
         refuse_weak_walls(student.tier, request.allow_untrusted)

@@ -17,7 +17,7 @@ from autograder.judging.failures import PROGRAMS, StudentFailed
 from autograder.judging.inside import Made, Setting, call_on_rank, call_under_agent
 from autograder.judging.program_under_test import SubmittedProgram
 from autograder.judging.report import Outcome
-from autograder.sandbox import Sandbox, zygote
+from autograder.sandbox import Sandbox, limits_with, zygote
 from worldsize.faults import Fault
 from worldsize.hardware import Cluster
 from worldsize.launch import RankFailed, Run, RunTimeout
@@ -54,8 +54,11 @@ class Student:
         references: Mapping[str, str] | None = None,
         devices: Sequence[str] = (),
         sentences: Sequence[str] = (),
+        limits: Mapping[str, int] | None = None,
+        hidden: Sequence[str] = (),
     ) -> None:
-        self._devices, self._sentences = devices, sentences
+        self._devices, self._hidden, self._sentences = devices, hidden, sentences
+        self._limits = limits_with(limits or {}, bool(devices))
         self._cells, self._preload = list(cells), preload
         self._call_s, self._left_s = call_s, total_s
         self._programs, self._references = programs or {}, references or {}
@@ -83,14 +86,18 @@ class Student:
         forbid: Mapping[str, str] | None = None,
         student_ranks: Collection[int] | None = None,
         made: Made | None = None,
+        allow: Collection[str] | None = None,
     ) -> list[Any]:
         """What `on_rank(student, *args, *each[rank])` returned on every rank; `student` there is the student's module.
 
+        The ranks are real, on Gloo, whose groups carry out only operations in `allow`.
+
         Raises:
-            StudentFailed: a rank raised, died or hung, or time is used up.
+            StudentFailed: a rank raised, died or hung, used another operation, or time is used up.
         """
         setting = _setting(forbid, student_ranks, made)
-        return self._on_ranks(on_rank, setting, args, world_size=world_size, each=each, backend="gloo").values
+        options = {"world_size": world_size, "each": each, "backend": "gloo", "allow": allow}
+        return self._on_ranks(on_rank, setting, args, **options).values
 
     def torchrun(
         self,
@@ -202,7 +209,8 @@ class Student:
             shutil.rmtree(self._shown, ignore_errors=True)
 
     def _open(self) -> Sandbox:
-        return Sandbox(preload=self._preload, shown=[self._shown] if self._shown else (), devices=self._devices)
+        shown = [self._shown] if self._shown else ()
+        return Sandbox(self._limits, self._preload, shown, self._devices, self._hidden)
 
     def _reopen_if_dead(self) -> None:
         if not self._sandbox.forkserver.is_alive:

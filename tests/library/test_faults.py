@@ -152,7 +152,7 @@ def test_what_is_no_fault_is_refused():
 
 
 def test_faults_without_a_cluster_are_refused():
-    with pytest.raises(ValueError, match="allow and faults are for an emulated cluster"):
+    with pytest.raises(ValueError, match="faults are for an emulated cluster"):
         ws.run(work_and_meet, world_size=2, faults=[SlowRank(0)])
 
 

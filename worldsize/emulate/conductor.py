@@ -61,9 +61,7 @@ class Conductor:
     """The data of one run. `steps[rank]` and `operations` are its record."""
 
     def __init__(self, world_size: int, allow: Iterable[str] | None = None) -> None:
-        unknown = sorted(set(allow or ()) - OPERATIONS)
-        if unknown:
-            raise ValueError(f"there is no operation {', '.join(unknown)}; known are {', '.join(sorted(OPERATIONS))}")
+        refuse_unknown(allow or ())
         self.world_size = world_size
         self.allow = None if allow is None else frozenset(allow)
         self.steps: list[list[Step]] = [[] for _ in range(world_size)]
@@ -212,6 +210,16 @@ class Conductor:
                 self._waiting[post.rank].discard(post.number)
                 if not self._waiting[post.rank]:
                     del self._waiting[post.rank]
+
+
+def refuse_unknown(allow: Iterable[str]) -> None:
+    """Raise ValueError unless there are such operations.
+
+    Raises:
+        ValueError: one of the names is no operation.
+    """
+    if unknown := sorted(set(allow) - OPERATIONS):
+        raise ValueError(f"there is no operation {', '.join(unknown)}; known are {', '.join(sorted(OPERATIONS))}")
 
 
 def refusal(op: str, allow: Iterable[str]) -> str:

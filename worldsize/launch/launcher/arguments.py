@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from worldsize.emulate.conductor import refuse_unknown
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.protocol import process
 
@@ -43,8 +44,10 @@ def refuse_bad_spec(spec: Spec) -> None:
         raise ValueError(f"launcher {spec.launcher!r} is not known; use one of {', '.join(_LAUNCHERS)}")
     if spec.cluster is not None and (spec.launcher != "warm" or spec.backend != "auto"):
         raise ValueError("an emulated cluster has a backend and a launcher of its own; leave out backend and launcher")
-    if spec.cluster is None and (spec.allow is not None or spec.faults):
-        raise ValueError("allow and faults are for an emulated cluster; name one, such as cluster='dgx-h100'")
+    if spec.cluster is None and spec.faults:
+        raise ValueError("faults are for an emulated cluster; name one, such as cluster='dgx-h100'")
+    if spec.allow is not None:
+        _refuse_bad_allow(spec)
     if spec.netns is not None:
         is_plain = spec.launcher == "warm" and spec.cluster is None and spec.forkserver is None
         refuse_bad_networks(spec.netns, spec.world_size, is_plain)
@@ -64,6 +67,12 @@ def whole_world_size(world_size: Any) -> int:
     if number < 1:
         raise ValueError(f"world_size must be a whole number, 1 or more; got {world_size!r}")
     return number
+
+
+def _refuse_bad_allow(spec: Spec) -> None:
+    refuse_unknown(spec.allow or ())
+    if spec.cluster is None and spec.backend == "nccl":
+        raise ValueError("allow holds on Gloo and on an emulated cluster; leave out backend, or name a cluster")
 
 
 def _refuse_bad_env(env: Mapping[str, str]) -> None:

@@ -33,6 +33,7 @@ def jobs_of(
             network=spec.netns[rank] if spec.netns else "",
             place=Place(os.getcwd(), list(sys.path)) if is_local else None,
             emulated=emulated,
+            allow=None if emulated or spec.allow is None else sorted(spec.allow),
         )
         for rank in range(spec.world_size)
     ]

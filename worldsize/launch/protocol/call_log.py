@@ -112,14 +112,15 @@ class CallLog:
     def make() -> CallLog:
         """An empty log, in memory where the system allows that; there an untrusted rank cannot change its size."""
         size = _SLOT_BYTES * _NUM_SLOTS
-        if not hasattr(os, "memfd_create"):
+        try:
+            fd = os.memfd_create("calls", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except (AttributeError, OSError):  # another system than Linux, or a jail
             fd, path = tempfile.mkstemp(prefix="worldsize-")
             os.unlink(path)
             os.ftruncate(fd, size)
             return CallLog(fd)
         import fcntl
 
-        fd = os.memfd_create("calls", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, size)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         return CallLog(fd)

@@ -130,6 +130,7 @@ class Job(Message):
     network: str = ""  # the network namespace from which the rank joins
     place: Place | None = None
     emulated: Emulated | None = None
+    allow: list[str] | None = None  # the operations of a real run; None for all
 
     def to_fields(self) -> dict[str, Any]:
         """The message as JSON fields."""
@@ -151,6 +152,7 @@ class Job(Message):
             network=text(fields, "network", _MAX_PATH),
             place=None if fields.get("place") is None else Place.parse(fields_of(fields["place"])),
             emulated=None if fields.get("emulated") is None else Emulated.parse(fields_of(fields["emulated"])),
+            allow=None if fields.get("allow") is None else [str(op) for op in items(fields, "allow")],
         )
 
     @property

@@ -202,6 +202,7 @@ def join(assignment: Assignment, job: Job) -> Membership:
     import torch
 
     backend = choose_backend(job)
+    keep_to_allowed(job)
     device = None
     if backend == "nccl":
         device = torch.device("cuda", job.rank)
@@ -234,10 +235,20 @@ def _join_emulated(assignment: Assignment, job: Job, cluster: Emulated, store: A
     return Membership(backend.BACKEND, client.leave)
 
 
+def keep_to_allowed(job: Job) -> None:
+    """Have this rank's real groups refuse all operations but those that the job allows, if it names any."""
+    if job.allow is not None:
+        from worldsize.launch.worker import allowed_gloo
+
+        allowed_gloo.install(job.allow)
+
+
 def choose_backend(job: Job) -> str:
     """The backend that the job names; for auto, NCCL if there is a GPU for every rank, otherwise Gloo."""
     import torch
 
     if job.backend != "auto":
         return job.backend
+    if job.allow is not None:
+        return "gloo"
     return "nccl" if torch.cuda.device_count() >= job.world_size else "gloo"

@@ -55,6 +55,7 @@ def _join(_assignment: Assignment, job: Job) -> Membership:
     import torch.distributed as dist
 
     backend = worker.choose_backend(job)
+    worker.keep_to_allowed(job)
     if backend == "nccl":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(backend)
