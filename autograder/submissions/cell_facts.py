@@ -22,17 +22,19 @@ _ANYWHERE = (
 _DOTTED = (
     "gc.freeze", "gc.unfreeze", "gc.disable", "gc.callbacks", "sys.modules", "sys.meta_path", "sys.path_hooks",
     "sys.monitoring", "sys.stdout", "sys.stderr", "os.fork", "os.forkpty", "os.kill", "os._exit", "os.system",
-    "os.popen", "os.environ", "os.dup2", "os.open", "builtins.exec", "builtins.eval", "builtins.compile",
+    "os.popen", "os.dup2", "os.open", "os.getppid", "resource", "builtins.exec", "builtins.eval", "builtins.compile",
     "inspect.stack", "inspect.getsource", "linecache", "atexit", "signal", "subprocess", "multiprocessing", "socket",
     "marshal", "autograder", "worldsize.emulate", "worldsize.launch", "worldsize.timeline", "worldsize.check",
     "worldsize.pricing", "worldsize.peak_memory", "worldsize.framing",
 )
 # fmt: on
 _CALLED = ("exec", "eval", "compile", "globals")  # plain names, which are methods of other things too
-_PATHS = r"/proc\b|/dev/shm\b|/dev/fd\b|/sys\b"
+_PATHS = r"/proc\b|/dev/shm\b|/dev/fd\b|/sys\b|/tmp\b"
 _TEXTS = re.compile(rf"{_PATHS}|\b(?:{'|'.join(map(re.escape, (*_ANYWHERE, *_DOTTED)))})\b")
 _DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _MAX_SIGHTINGS = 20  # of one cell
+_MAX_OWNERS = 10  # before a dot
+_MAX_CHARS = 80  # of one sighting
 _UNPARSE_DEPTH = 20_000  # Python's own functions, which need no C stack; a sum of a thousand terms is that deep
 
 
@@ -60,12 +62,13 @@ def facts(sources: list[str]) -> Iterator[CellFacts]:
     for source in sources:
         try:
             tree = ast.parse(source)
-        except (SyntaxError, ValueError):
+            text = _definitions(tree)
+        except (SyntaxError, ValueError):  # the latter of a number with too many digits to be written out
             yield CellFacts()
             continue
         modules |= _imported(tree)
-        found = tuple(dict.fromkeys(_sightings(tree, modules)))[:_MAX_SIGHTINGS]
-        yield CellFacts(_definitions(tree), found, _is_unwritten(tree))
+        found = tuple(dict.fromkeys(one[:_MAX_CHARS] for one in _sightings(tree, modules)))[:_MAX_SIGHTINGS]
+        yield CellFacts(text, found, _is_unwritten(tree))
 
 
 def _definitions(tree: ast.Module) -> str:
@@ -121,6 +124,8 @@ def _sightings(tree: ast.Module, modules: dict[str, str]) -> Iterator[str]:
     for node in ast.walk(tree):
         for name in _names(node, modules):
             yield from _known(name)
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and _is_of(node, modules):
+            yield f"{ast.unparse(node)} is set"
         if isinstance(node, ast.Name) and node.id in _CALLED and isinstance(node.ctx, ast.Load):
             yield node.id
         elif isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and id(node) not in docstrings:
@@ -147,6 +152,14 @@ def _names(node: ast.AST, modules: dict[str, str]) -> Iterator[str]:
         match node.args:
             case [owner, ast.Constant(value=str(name)), *_]:
                 yield f"{_owner(owner, modules)}.{name}"
+
+
+def _is_of(node: ast.expr, modules: dict[str, str]) -> bool:
+    """True where the first name of an attribute is a module, or a part of one: setting it changes it for all others."""
+    depth = 0
+    while isinstance(node, ast.Attribute) and depth < _MAX_OWNERS:
+        node, depth = node.value, depth + 1
+    return isinstance(node, ast.Name) and node.id in modules
 
 
 def _owner(node: ast.expr, modules: dict[str, str]) -> str:
