@@ -10,9 +10,13 @@ import nbformat
 import pytest
 import stand_in_judge
 from nbgrader.api import Gradebook
+from nbgrader.apps.api import NbGraderAPI
 from tiny_class import RIGHT, hand_in, lab, place
 from tiny_lab import NAME, answered, make_course, release
+from typer.testing import CliRunner
 
+from autograder.cli import app
+from autograder.course import open_course
 from autograder.grading import audit_log
 
 REFUSED = {
@@ -29,7 +33,6 @@ REFUSED = {
     b"half-linked": "a link",
 }
 SCORES = {"ada": 5, "ada ": 2, "zoë": 5, "Ada": 2, "empty": 0, "copy": 5, "copies": 0, "folder": 0, "a,b {c} %s": 5}
-COMMANDS = {"autograder": ("grade", NAME, "--jobs", "2"), "nbgrader": ("autograde", NAME)}
 
 
 def fill(root: Path) -> None:
@@ -62,33 +65,46 @@ def place_in(folder: bytes, text: str) -> None:
         file.write(text)
 
 
-@pytest.mark.parametrize("program", COMMANDS)
-def test_odd_folders_are_named_and_the_honest_are_graded_once(tmp_path, program):
-    fill(make_course(tmp_path))
-    stand_in_judge.run(tmp_path, "nbgrader", "generate_assignment", NAME, "--force")
-    code, said, _ = stand_in_judge.run(tmp_path, program, *COMMANDS[program])
-    assert code == 1 and "Traceback" not in said, said
-    for name, reason in REFUSED.items():
-        shown = name.decode(errors="surrogateescape").translate({10: "\\n", 9: "\\t", 0xDCFC: "\\udcfc"})
-        assert any(shown in line and reason in line for line in said.splitlines()), (shown, said)
-    with Gradebook(f"sqlite:///{tmp_path}/gradebook.db") as book:
-        assert {one.student.id: one.score for one in book.assignment_submissions(NAME)} == SCORES
-    entries, problems = audit_log.read(tmp_path / audit_log.LOG)
-    assert Counter(entry.student for entry in entries) == dict.fromkeys(SCORES, 1) and not problems
-
-
-def test_a_second_run_enters_nobody_again(tmp_path):
-    fill(make_course(tmp_path))
-    stand_in_judge.run(tmp_path, "nbgrader", "generate_assignment", NAME, "--force")
-    for _ in range(2):
-        stand_in_judge.run(tmp_path, "autograder", *COMMANDS["autograder"])
-    assert len(audit_log.read(tmp_path / audit_log.LOG)[0]) == len(SCORES)
-
-
 @pytest.fixture
 def course(tmp_path, monkeypatch):
     monkeypatch.setattr("autograder.grading.engines.judge", stand_in_judge.judge)
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.chdir(tmp_path)
     return make_course(tmp_path)
+
+
+def nbgrader(root: Path) -> NbGraderAPI:
+    coursedir = open_course(root)
+    return NbGraderAPI(coursedir=coursedir, config=coursedir.config)
+
+
+def grade(root: Path, program: str = "autograder") -> tuple[bool, str]:
+    """Whether a command over the class ends well, and what it says."""
+    if program == "nbgrader":
+        done = nbgrader(root).autograde(NAME, "*")
+        return done["success"], done["log"]
+    done = CliRunner().invoke(app, ["grade", NAME, "--jobs", "2"])
+    return done.exit_code == 0, done.output
+
+
+def generate(root: Path) -> None:
+    assert nbgrader(root).generate_assignment(NAME, force=True)["success"]
+
+
+@pytest.mark.parametrize("program", ["autograder", "nbgrader"])
+def test_odd_folders_are_named_and_the_honest_are_graded_once(course, program):
+    fill(course)
+    generate(course)
+    for _ in range(2 if program == "autograder" else 1):  # what is in the gradebook is not entered again
+        is_well, said = grade(course, program)
+        assert not is_well and "Traceback" not in said, said
+        for name, reason in REFUSED.items():
+            shown = name.decode(errors="surrogateescape").translate({10: "\\n", 9: "\\t", 0xDCFC: "\\udcfc"})
+            assert any(shown in line and reason in line for line in said.splitlines()), (shown, said)
+        with Gradebook(f"sqlite:///{course}/gradebook.db") as book:
+            assert {one.student.id: one.score for one in book.assignment_submissions(NAME)} == SCORES
+        entries, problems = audit_log.read(course / audit_log.LOG)
+        assert Counter(entry.student for entry in entries) == dict.fromkeys(SCORES, 1) and not problems
 
 
 @pytest.mark.parametrize("name", ["sums (1)", "Sums", "lab"])
@@ -125,22 +141,21 @@ def test_the_due_notebook_counts_whatever_lies_beside_it(course):
     assert judged.score == 2 and not judged.report.notes
 
 
-def test_nothing_is_judged_before_the_gradebook_knows_the_lab(tmp_path):
-    hand_in(make_course(tmp_path), "ada")
-    code, said, _ = stand_in_judge.run(tmp_path, "autograder", "grade", NAME)
-    assert code == 1 and "Run this first: nbgrader generate_assignment sums --force" in " ".join(said.split())
-    assert not (tmp_path / "build" / "judged").exists()
-    stand_in_judge.run(tmp_path, "nbgrader", "generate_assignment", NAME, "--force")
-    assert stand_in_judge.run(tmp_path, "autograder", "grade", NAME)[0] == 0
+def test_nothing_is_judged_before_the_gradebook_knows_the_lab(course):
+    hand_in(course, "ada")
+    is_well, said = grade(course)
+    assert not is_well and "Run this first: nbgrader generate_assignment sums --force" in " ".join(said.split())
+    assert not (course / "build" / "judged").exists()
+    generate(course)
+    assert grade(course)[0]
 
 
-def test_names_that_an_instructor_should_see_stand_in_the_table_each_time(tmp_path):
-    make_course(tmp_path)
-    notebook = answered(deepcopy(release(tmp_path)), RIGHT | {"mean": "import sys\ndist.all_reduce(sys.modules)"})
-    place(tmp_path, "eve", json.dumps(notebook))
-    hand_in(tmp_path, "ada")
-    stand_in_judge.run(tmp_path, "nbgrader", "generate_assignment", NAME, "--force")
+def test_names_that_an_instructor_should_see_stand_in_the_table_each_time(course):
+    notebook = answered(deepcopy(release(course)), RIGHT | {"mean": "import sys\ndist.all_reduce(sys.modules)"})
+    place(course, "eve", json.dumps(notebook))
+    hand_in(course, "ada")
+    generate(course)
     for _ in range(2):
-        _, said, _ = stand_in_judge.run(tmp_path, "autograder", "grade", NAME)
+        _, said = grade(course)
         (row,) = (line for line in said.splitlines() if "eve" in line)
         assert "look at" in said and "mean: sys.modules" in row and "5 points" in row
