@@ -8,9 +8,11 @@ import pytest
 import stand_in_judge
 from nbformat.v4 import new_code_cell
 from nbgrader.api import Gradebook
+from nbgrader.apps.api import NbGraderAPI
 from tiny_class import RIGHT, place
 from tiny_lab import NAME, answered, make_course, release
 
+from autograder.course import open_course
 from autograder.submissions import bounded_process
 
 MOST_BYTES = 1 << 30  # of the process that grades
@@ -68,7 +70,8 @@ def grade_class(root: Path, program: str) -> tuple[int, str, int]:
         place(root, name, json.dumps(honest | {"cells": [*honest["cells"], added]}))
     for name, values in FILES.items():
         place(root, name, '{"cells": [' + values + "0]}")
-    stand_in_judge.run(root, "nbgrader", "generate_assignment", NAME, "--force")
+    coursedir = open_course(root)
+    assert NbGraderAPI(coursedir=coursedir, config=coursedir.config).generate_assignment(NAME, force=True)["success"]
     command = {"autograder": ("grade", NAME, "--jobs", "2"), "nbgrader": ("autograde", NAME)}[program]
     return stand_in_judge.run(root, program, *command)
 
