@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 DURATIONS = Path(__file__).with_name("durations.json")
-FEWEST_S = 0.5  # what is quicker need not be planned
+FEWEST_S = 0.5  # what is quicker is added up by file
 _measured_s: Counter[str] = Counter()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under a shell's `&`; what tests start would inherit that
@@ -23,7 +24,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under a shell's `&`;
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("worldsize")
     group.addoption("--nightly", action="store_true", help="draw ten times as many samples")
-    group.addoption("--write-durations", action="store_true", help=f"write tests/{DURATIONS.name} from this whole run")
+    group.addoption(
+        "--write-durations", action="store_true", help=f"note in tests/{DURATIONS.name} what this run takes"
+    )
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -31,11 +34,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return (os.cpu_count() or 1) + 1
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist, which reads the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep tests that share a prepared fixture on one worker, and start the longest of these groups first."""
     for item in items:
         if shares_a_fixture(item) and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+            item.add_marker(pytest.mark.xdist_group(file_of(item.nodeid)))
     if hasattr(config, "workerinput"):  # by hand, one after the other, the order of the files reads better
         items[:] = longest_first(items, json.loads(DURATIONS.read_text()))
 
@@ -47,13 +51,32 @@ def shares_a_fixture(item: pytest.Item) -> bool:
 
 
 def longest_first(items: list[pytest.Item], duration_s: Mapping[str, float]) -> list[pytest.Item]:
-    """The tests group by group, the groups by how long they took when they were last measured."""
+    """The tests group by group, the groups by how long they took when they were last measured; first unknown files."""
+    known = {file_of(name) for name in duration_s}
     groups: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         mark = item.get_closest_marker("xdist_group")
         groups[mark.args[0] if mark else item.nodeid].append(item)
-    by_length = sorted(groups.values(), key=lambda group: -sum(duration_s.get(item.nodeid, 0) for item in group))
-    return [item for group in by_length for item in group]
+
+    def length_s(group: list[pytest.Item]) -> float:
+        names = [item.nodeid for item in group]
+        return sum(duration_s.get(name, 0) if file_of(name) in known else math.inf for name in names)
+
+    return [item for group in sorted(groups.values(), key=length_s, reverse=True) for item in group]
+
+
+def file_of(name: str) -> str:
+    """The file of a test, by the test's name."""
+    return name.partition("::")[0]
+
+
+def merged(before: Mapping[str, float], measured_s: Mapping[str, float]) -> dict[str, float]:
+    """Durations with those of the files that have just run replaced; what is quick is added up under its file."""
+    ran = {file_of(name) for name in measured_s}
+    found: Counter[str] = Counter({name: took_s for name, took_s in before.items() if file_of(name) not in ran})
+    for name, took_s in measured_s.items():
+        found[name if took_s >= FEWEST_S else file_of(name)] += took_s
+    return {name: round(took_s, 1) for name, took_s in sorted(found.items())}
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -62,8 +85,13 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the durations of all tests, where that was asked for."""
+    """Note the durations of the tests that ran, where that was asked for."""
     config = session.config
     if config.getoption("--write-durations") and not hasattr(config, "workerinput"):
-        rounded = {name: round(took_s, 1) for name, took_s in sorted(_measured_s.items()) if took_s >= FEWEST_S}
-        DURATIONS.write_text(json.dumps(rounded, indent=0) + "\n")
+        there = {name: took_s for name, took_s in json.loads(DURATIONS.read_text()).items() if is_there(name)}
+        DURATIONS.write_text(json.dumps(merged(there, _measured_s), indent=0) + "\n")
+
+
+def is_there(name: str) -> bool:
+    """True where the file of this test still exists."""
+    return (DURATIONS.parents[1] / file_of(name)).exists()

@@ -129,7 +129,7 @@ class Summary:
         ]
 
     @property
-    def first_to_mend(self) -> tuple[str, CheckResult, int] | None:
+    def first_to_fix(self) -> tuple[str, CheckResult, int] | None:
         """The first check of the notebook to fix, with its place and how many others wait for it."""
         num_waiting = Counter(check.blocked_by for cell in self.cells for check in cell.checks if check.blocked_by)
         return next(((place, check, num_waiting[check.name]) for place, check in self.failed), None)

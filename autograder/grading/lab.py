@@ -110,10 +110,12 @@ class Lab:
         self.refuse_missing()
         known, refused = class_folders(self.coursedir, self.name)
         if missing := sorted(set(students) - {*known, *refused}):
-            names = ", ".join(map(shown, missing))
-            raise ValueError(f"{names} handed in no {self.name}. Submissions are of {', '.join(known)}.")
+            raise ValueError(
+                f"There is no submission of {self.name} from {', '.join(map(shown, missing))}. "
+                f"Submissions exist from {', '.join(known)}."
+            )
         if not known and not refused:
-            raise ValueError(f"Nobody handed in {self.name}: nothing fits {self.submission('STUDENT')}.")
+            raise ValueError(f"Nobody handed in {self.name}: no file matches {self.submission('STUDENT')}.")
         return [student for student in known if not students or student in students]
 
     def refused(self, students: Sequence[str]) -> dict[str, Judged]:

@@ -36,7 +36,9 @@ def read_submission(path: Path, release: NotebookNode, student: str | None = Non
     quiz = submitted.metadata.get("quiz")
     made_for = quiz.get("student") if isinstance(quiz, dict) else None
     if student and made_for and str(made_for).casefold() != student.casefold():
-        raise Malformed(f"This form was made for {str(made_for)[:100]!r}. Answer in your own, and hand that in.")
+        raise Malformed(
+            f"This form was made for {str(made_for)[:100]!r}. Answer in your own notebook, and hand that in."
+        )
     notebook = _rebuilt(submitted, release)
     try:
         nbformat.writes(notebook).encode()
@@ -86,7 +88,7 @@ def _absent(path: Path) -> str:
             f"The submission holds no {path.name} but {len(others)} other notebooks ({names[:200]}), so that it is "
             "not clear which one counts. Hand in one notebook, under its own name."
         )
-    return f"The submission holds no {path.name}. Hand the notebook in under its own name."
+    return f"The submission holds no {path.name}. Hand the notebook in as {path.name}."
 
 
 def _rebuilt(submitted: NotebookNode, release: NotebookNode) -> NotebookNode:
