@@ -47,7 +47,7 @@ def test_the_next_thing_to_do_is_the_first_check_of_the_notebook_that_failed():
         check("C holds.", Outcome.SKIPPED, SKIP, blocked_by="check_b"),
     ]
     told = section(html([graded("check_total")], *checks), "todo")
-    assert "Begin with this one: A holds." in told and "Expected 1; got 2." in told
+    assert "Begin with this one: A holds." in told and "Expected: 1. Got: 2." in told
     assert "depends on it" not in told and "Then one other check is left" in told
     told = section(html([graded("check_total")], *checks[1:]), "todo")
     assert "Begin with this one: B holds." in told and "One more check depends on it." in told
