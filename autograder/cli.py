@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +15,7 @@ from rich.table import Table
 
 from autograder.bench.commands import Engine
 from autograder.bench.commands import app as bench
+from autograder.files import shown
 from autograder.quiz.commands import app as quizzes
 from autograder.terminal import console, errors, exit_on_value_error
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from nbgrader.coursedir import CourseDirectory
 
     from autograder.grading.audit_log import Entry
+    from autograder.grading.lab import Judged
     from autograder.grading.verify import Finding
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -177,7 +179,7 @@ def grade(
     An interrupted run resumes where it stopped.
     """
     from autograder.course import find_root, is_project, open_course
-    from autograder.grading.classroom import enter, judge_class, refuse_stock_grading
+    from autograder.grading.classroom import enter, judge_class, refuse_stock_grading, refuse_unknown
     from autograder.grading.engines import open_engine
     from autograder.grading.lab import Lab
     from autograder.grading.preprocessor import Grade
@@ -189,26 +191,37 @@ def grade(
         settings = Grade(config=coursedir.config)
         course = Lab(coursedir, lab, settings.limits(lab))
         refuse_stock_grading(coursedir)
-        names = course.named(students or ())
+        names, done = course.named(students or ()), course.refused(students or ())
+        refuse_unknown(course)
         place = open_engine(engine.value, jobs, settings.num_gpus.get(lab, 0), is_project(lab))
     judged = track(judge_class(course, names, place, again), "Grading", len(names), console=console)
-    done = {}
+    num_refused = len(done)
     for student, one in judged:
         done[student] = enter(course, student, one)
-    table = Table("student", "score", "verdict", box=SIMPLE)
-    for student in sorted(done):
-        score = "" if done[student].fault else f"{done[student].score:g}"
-        table.add_row(escape(student), score, escape(done[student].verdict))
-    console.print(table)
+    console.print(_verdicts(done))
     for tier in sorted({one.report.tier for one in done.values() if one.report}):
         console.print(f"sandbox: {tier}")
     _show_unread(coursedir, lab)
-    if faults := sum(bool(one.fault) for one in done.values()):
+    if num_faults := sum(bool(one.fault) for one in done.values()) - num_refused:
         errors.print(
-            f"{faults} of {len(done)} submissions were not graded because the grader broke; no score was recorded "
+            f"{num_faults} of {len(done)} submissions were not graded because the grader broke; no score was recorded "
             "for them."
         )
+    if num_refused:
+        errors.print(f"{num_refused} of {len(done)} folders were not graded: change them as the table says.")
+    if num_faults or num_refused:
         raise typer.Exit(1)
+
+
+def _verdicts(done: Mapping[str, Judged]) -> Table:
+    """One row for each student; with names in the source that an instructor should see, where there are any."""
+    seen = any(one.look_at for one in done.values())
+    table = Table("student", "score", "verdict", *(["look at"] if seen else []), box=SIMPLE)
+    for student, one in sorted(done.items()):
+        score = "" if one.fault else f"{one.score:g}"
+        look_at = [escape("\n".join(one.look_at))] if seen else []
+        table.add_row(escape(shown(student)), score, escape(one.verdict), *look_at)
+    return table
 
 
 def _show_unread(coursedir: CourseDirectory, lab: str) -> None:

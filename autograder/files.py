@@ -68,3 +68,8 @@ def neutral(value: object) -> object:
     """A value as a CSV cell that no spreadsheet takes for a formula."""
     # an apostrophe is what spreadsheets themselves put before text that only looks like a formula
     return f"'{value}" if isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA) else value
+
+
+def shown(name: object) -> str:
+    """A name that a stranger gave to a file, as text that can be printed and written."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(name))

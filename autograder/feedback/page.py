@@ -143,10 +143,9 @@ class Summary:
 
     @property
     def first_to_fix(self) -> tuple[str, CheckResult, int] | None:
-        """The check to fix first, with its place and how many others wait for it; one with others waiting, if any."""
+        """The first check of the notebook to fix, with its place and how many others wait for it."""
         num_waiting = Counter(check.blocked_by for cell in self.cells for check in cell.checks if check.blocked_by)
-        failed = [(place, check, num_waiting[check.name]) for place, check in self.failed]
-        return next((one for one in failed if one[2]), failed[0] if failed else None)
+        return next(((place, check, num_waiting[check.name]) for place, check in self.failed), None)
 
 
 class FeedbackExporter(OfflineHTMLExporter):

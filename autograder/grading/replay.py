@@ -19,7 +19,9 @@ from autograder.grading.engines import LocalPool
 from autograder.grading.markers import marker_for
 from autograder.grading.preprocessor import Grade
 from autograder.judging.report import Report
-from autograder.submissions.submitted_notebook import Malformed, given_imports, read_submission, student_cells
+from autograder.submissions.malformed import Malformed
+from autograder.submissions.student_code import given_imports, student_code
+from autograder.submissions.submitted_notebook import read_submission
 from autograder.submissions.submitted_programs import read as read_program
 
 _PLACES = ("submitted/", "reference/")
@@ -65,21 +67,26 @@ def _judged_again(coursedir: CourseDirectory, files: dict[str, Path], entry: Ent
     try:
         submission = read_submission(files["submission"], release, entry.student)
         sources = {name: read_program(path) for name, path in handed_in.items()}
+        code = student_code(submission, release, sources)
     except Malformed:
         return Verdict.MALFORMED, None
     if marker := marker_for(files["checks"]):
         return Verdict.GRADED, marker(files["checks"], Path(coursedir.root), entry.student, submission)
-    cells, limits = student_cells(submission, release), entry.limits.model_dump()
+    limits = entry.limits.model_dump()
     references = {name: programs.solved(path) for name, path in ours.items()}
     num_gpus = Grade(config=coursedir.config).num_gpus.get(entry.assignment, 0)
-    report = LocalPool(1, num_gpus).judge(
-        files["checks"],
-        cells,
-        preload=given_imports(release),
-        seed=entry.seed,
-        programs=sources,
-        references=references,
-        **limits,
+    report = (
+        LocalPool(1, num_gpus)
+        .judge(
+            files["checks"],
+            code.cells,
+            preload=given_imports(release),
+            seed=entry.seed,
+            programs=sources,
+            references=references,
+            **limits,
+        )
+        .with_unwritten(code.unwritten)
     )
     return Verdict.FAULT if report.is_fault else Verdict.GRADED, report
 

@@ -29,7 +29,7 @@ from autograder.grading.engines import LocalPool
 from autograder.grading.preprocessor import Grade
 from autograder.grading.reach import reach
 from autograder.judging.report import Outcome, Report
-from autograder.submissions.submitted_notebook import given_imports, student_cells
+from autograder.submissions.student_code import given_imports, student_cells
 
 KEPT = Path("build", "verified")  # below the course's folder
 PROVEN = Path("solutions", "proven.json")  # the hash of each lab's checks.py when all of it was last proven

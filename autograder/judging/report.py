@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,6 +21,7 @@ class Outcome(StrEnum):
     WRONG_ANSWER = "not right"
     NO_ANSWER = "no answer"
     CRASHED = "crashed"
+    NOT_WRITTEN = "not written yet"
     HUNG = "hung"
     TIME_LIMIT = "time limit"
     OUTPUT_LIMIT = "output limit"
@@ -45,6 +48,7 @@ _SENTENCES = {
     Outcome.WRONG_ANSWER: "The answer is wrong.",
     Outcome.NO_ANSWER: "There is no answer that could be read.",
     Outcome.CRASHED: "The code raised an error or ended its process.",
+    Outcome.NOT_WRITTEN: "The function that this is about is not written yet.",
     Outcome.HUNG: "The code hung: a rank waited for another one.",
     Outcome.TIME_LIMIT: "The code did not finish in time; no rank was waiting for another one.",
     Outcome.OUTPUT_LIMIT: "The code printed, wrote or returned more than a submission may.",
@@ -92,7 +96,7 @@ class CheckResult(BaseModel):
 
 
 class Report(BaseModel):
-    """All checks of one submission, and under which conditions they ran."""
+    """All checks of one submission, and under which conditions they ran; `notes` are sentences about what was read."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -100,6 +104,7 @@ class Report(BaseModel):
     tier: str
     seed: int
     duration_s: float
+    notes: list[str] = []
 
     @property
     def ran_code(self) -> bool:
@@ -126,6 +131,16 @@ class Report(BaseModel):
         """What broke in the grader, as a sentence; empty when nothing did."""
         broken = [f"{check.name}: {check.message}" for check in self.checks if check.outcome is Outcome.FAULT]
         return "; ".join(broken) or ("" if self.checks else "No check ran.")
+
+    def with_unwritten(self, cells: Collection[str]) -> Self:
+        """The same report, in which what crashed in these grade cells is not written yet."""
+        checks = [
+            check.model_copy(update={"outcome": Outcome.NOT_WRITTEN})
+            if check.outcome is Outcome.CRASHED and check.cell in cells
+            else check
+            for check in self.checks
+        ]
+        return self.model_copy(update={"checks": checks})
 
     def of(self, cell: str) -> list[CheckResult]:
         """The checks that make up the points of one grade cell."""

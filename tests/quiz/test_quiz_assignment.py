@@ -21,7 +21,8 @@ from autograder.quiz.key import read_key
 from autograder.quiz.quiz_folder import Quiz, write_quiz
 from autograder.quiz.roster import Student
 from autograder.quiz.whole_bank import read_bank
-from autograder.submissions.submitted_notebook import Malformed, read_submission
+from autograder.submissions.malformed import Malformed
+from autograder.submissions.submitted_notebook import read_submission
 
 NAME = "quiz_week02"
 COUNT = 6
