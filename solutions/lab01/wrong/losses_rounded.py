@@ -1,5 +1,5 @@
 # score: 21
-# hint: the losses on rank 0
+# hint: not rounded
 # The losses are rounded to three digits, as they are printed.
 
 
