@@ -90,8 +90,8 @@ def _notebook_of(key: Path, student: str) -> Path:
 
 def _source(key: Key, name: str) -> NotebookNode:
     text = (
-        f"# {key.blueprint.title}\n\nEverybody has a notebook of their own, with other questions: answer in the one "
-        f"that was made for you, and hand it in as `{name}.ipynb`."
+        f"# {key.blueprint.title}\n\nEvery student has a different notebook. Answer in the one that was made for you, "
+        f"and hand it in as `{name}.ipynb`."
     )
     cells = [new_markdown_cell(text, id="title")]
     for number in range(1, key.blueprint.count + 1):

@@ -20,7 +20,8 @@ def terms(form: Form) -> str:
     """How many questions there are, the time, and what it takes to pass."""
     share = f"{form.blueprint.pass_fraction:.0%}"
     minutes = form.blueprint.minutes or form.minutes
-    return f"{len(form.asked)} questions, {minutes:g} minutes, passed with {share} of the points. Each counts the same."
+    asked = f"{len(form.asked)} questions, {minutes:g} minutes"
+    return f"{asked}. You pass with {share} of the points; every question counts the same."
 
 
 def instruction(answer: Answer) -> str:
