@@ -1,5 +1,4 @@
 # score: 19
-# hint: rank
 # What is sent is never waited for: it may still be under way when the caller changes it.
 
 
