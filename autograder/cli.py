@@ -108,8 +108,17 @@ def verify(
         ),
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Grade again even answers with a kept result; --seed implies this.")
+        bool,
+        typer.Option("--again", help="Grade even answers with a kept result again; so do --seed and --seeds."),
     ] = False,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Grade each answer on so many draws of all inputs, after the first as with --reach, and fail where "
+            "points depend on the draw.",
+        ),
+    ] = 1,
 ) -> None:
     """Grade every known answer of a lab and compare with the score that it declares."""
     from autograder.authoring import notebooks as builder
@@ -123,12 +132,32 @@ def verify(
         for lab in names:
             bank.refuse_absent_packages(root, lab)
     known = [case for lab in names for case in bank.cases(root, lab)]
-    use_kept, seed = not again and seed is None, bank.commit_seed(root) if seed is None else seed
-    console.print(f"inputs drawn with --seed {seed}")
-    asked = bank.verify(root, known, jobs, seed, by_reach=reach, use_kept=use_kept)
-    found = list(track(asked, total=len(known), console=console, description="Grading"))
+    use_kept, first = not again and seed is None and seeds == 1, bank.commit_seed(root) if seed is None else seed
+    found: list[Finding] = []
+    for drawn in range(first, first + seeds):
+        console.print(f"inputs drawn with --seed {drawn}")
+        asked = bank.verify(root, known, jobs, drawn, by_reach=reach or drawn > first, use_kept=use_kept)
+        of_draw = list(track(asked, total=len(known), console=console, description="Grading"))
+        bank.note_proven(root, of_draw)
+        found += of_draw
+    found.sort(key=lambda finding: known.index(finding.case))
+    _show_findings(found)
+    wrong, unlike = [finding for finding in found if finding.problems], bank.unlike_draws(found)
+    for text in (*(finding.describe() for finding in wrong), *unlike):
+        errors.print(f"[red]{escape(text)}", soft_wrap=True)
+    if unlike:
+        errors.print(f"{len(unlike)} of {len(known)} answers got points that depend on the draw.")
+    if wrong:
+        num_wrong = sum(any(one.case == case for one in wrong) for case in known)
+        errors.print(f"{num_wrong} of {len(known)} answers did not get the score that they declare.")
+    if wrong or unlike:
+        raise typer.Exit(1)
+
+
+def _show_findings(found: Sequence[Finding]) -> None:
+    """Print a row for every finding, and what was tried for them."""
     table = Table("answer", "must get", "got", "seconds", "", box=SIMPLE)
-    for finding in sorted(found, key=lambda finding: known.index(finding.case)):
+    for finding in found:
         must = finding.case.due(finding.report.max_score)
         verdict = "[red]not as declared" if finding.problems else "[green]as declared"
         name = f"{finding.case.lab} {finding.case.name}"
@@ -136,13 +165,6 @@ def verify(
         table.add_row(name, must, f"{finding.report.score:g}", seconds, verdict)
     console.print(table)
     console.print(_pairs(found))
-    bank.note_proven(root, found)
-    wrong = [finding for finding in found if finding.problems]
-    for finding in wrong:
-        errors.print(f"[red]{escape(finding.describe())}", soft_wrap=True)
-    if wrong:
-        errors.print(f"{len(wrong)} of {len(known)} answers did not get the score that they declare.")
-        raise typer.Exit(1)
 
 
 def _pairs(findings: Sequence[Finding]) -> str:

@@ -86,6 +86,35 @@ class Finding:
         return "\n".join([head, *(f"  {problem}" for problem in self.problems), *lost])
 
 
+def unlike_draws(findings: Sequence[Finding]) -> list[str]:
+    """A description of each answer to which some check gave other points on another draw of its inputs.
+
+    Answers that declare a range are left out: theirs depends on the machine's speed.
+    """
+    described = []
+    drawn = [one for one in findings if one.case.most_score in (None, one.case.score)]
+    for answer in dict.fromkeys((one.case.lab, one.case.name) for one in drawn):
+        reports = [one.report for one in drawn if (one.case.lab, one.case.name) == answer]
+        names = dict.fromkeys(check.name for report in reports for check in report.checks)
+        earned = {name: [_earned(report, name) for report in reports] for name in names}
+        seeds = [report.seed for report in reports]
+        differing = [f"  {name} {_by_seed(of, seeds)}" for name, of in earned.items() if len(set(of)) > 1]
+        if differing:
+            scores = _by_seed([report.score for report in reports], seeds)
+            described.append("\n".join([f"{' '.join(answer)} got {scores}:", *differing]))
+    return described
+
+
+def _earned(report: Report, name: str) -> float:
+    return sum(check.earned for check in report.checks if check.name == name)
+
+
+def _by_seed(earned: Sequence[float], seeds: Sequence[int]) -> str:
+    """The points by the seeds that gave them, such as `1 with --seed 5, 6; 0 with --seed 7`."""
+    having = {one: [seed for seed, own in zip(seeds, earned, strict=True) if own == one] for one in earned}
+    return "; ".join(f"{one:g} with --seed {', '.join(map(str, its))}" for one, its in having.items())
+
+
 def cases(root: Path, lab: str) -> list[Case]:
     """The known answers to a lab: its solution, the untouched notebook, and all in `right/` and `wrong/`."""
     folder, solution = root / "solutions" / lab, solution_of(root, lab).cells
