@@ -18,6 +18,7 @@ class Outcome(StrEnum):
     WRONG = "wrong"
     WRONG_ANSWER = "not right"
     NO_ANSWER = "no answer"
+    BY_HAND = "graded by hand"
     CRASHED = "crashed"
     HUNG = "hung"
     TIME_LIMIT = "time limit"
@@ -45,6 +46,7 @@ _SENTENCES = {
     Outcome.WRONG: "The code ran, and gave something else than it should.",
     Outcome.WRONG_ANSWER: "Another answer was given than the right one.",
     Outcome.NO_ANSWER: "Nothing was given that can be read as an answer.",
+    Outcome.BY_HAND: "Your instructor reads this answer and gives its points.",
     Outcome.CRASHED: "The code raised an error or ended its process.",
     Outcome.HUNG: "The code did not come to an end: a rank waited for another one.",
     Outcome.TIME_LIMIT: "The code was not done in its time, and no rank waited for another one.",
