@@ -270,6 +270,41 @@ def test_points_from_another_file_and_a_file_that_is_no_table_of_points(mark, tm
     assert result.exit_code == 1 and "has no column 'number'" in result.output
 
 
+@pytest.mark.parametrize("platform", ["moodle", "canvas"])
+def test_an_essay_in_a_platforms_report_is_found_by_its_text(form, tmp_path, platform):
+    numeric, essay = form.variants
+    shown = essay.text.replace("<steps>", "")  # platforms drop an element that they do not know
+    asked = [f"{numeric.text} (Give a number, in ms.)", f"{shown} (Answer in your own words, about 60 of them"]
+    asked[1] += " (2 points).)"
+    answers = ["12", "Sums -> copies, 1: 2; 3"]
+    rows = {
+        "moodle": [
+            ["Username", "State", *(f"{name} {n}" for n in (1, 2) for name in ("Question", "Response"))],
+            ["ada", "Finished", asked[1], answers[1], asked[0], answers[0]],
+        ],
+        "canvas": [
+            [
+                "name",
+                "id",
+                "sis_id",
+                f"7: {asked[1]}",
+                "2.0",
+                f"8: {asked[0]}",
+                "1.0",
+                "n correct",
+                "n incorrect",
+                "score",
+            ],
+            ["Ada", "1", "ada", answers[1], "", answers[0], "1.0", "1", "0", "1.0"],
+        ],
+    }[platform]
+    with (tmp_path / "report.csv").open("w", newline="") as lines:
+        csv.writer(lines).writerows(rows)
+    responses = read_responses(tmp_path / "report.csv", [form])
+    assert not responses.problems and not responses.strangers
+    assert responses.given["ada"][2].response == answers[1]
+
+
 def test_points_are_of_one_answer_alone(dealt):
     variant = dealt[0][0].variants[-1]
     assert mark_of(variant, "sums") == mark_of(variant, " sums\n") != mark_of(variant, "other sums")
