@@ -47,7 +47,7 @@ def main(
 @app.command()
 def build(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Which ones, such as week01 or lab01; all by default.")
+        list[str] | None, typer.Argument(help="Weeks or labs to build, such as week01; all by default.")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a file is out of date.")] = False,
 ) -> None:
@@ -69,23 +69,28 @@ def build(
 def verify(
     labs: Annotated[
         list[str] | None,
-        typer.Argument(help="Which, such as lab01 or project1; by default all labs, for a project is timed."),
+        typer.Argument(
+            help="Labs or projects to verify, such as lab01; by default all labs, but no project, because projects are "
+            "timed."
+        ),
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="How many answers to grade at once; one a core by default.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="How many answers to grade at once; one per core by default.")
+    ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="What the inputs of the checks are drawn from; by default made of the commit's hash."),
+        typer.Option(help="Seed for the inputs of the checks; derived from the commit's hash by default."),
     ] = None,
     reach: Annotated[
         bool,
         typer.Option(
             "--reach",
-            help="Try on each answer only the checks that can tell it from the solution, in labs whose checks.py was "
-            "proven whole as it is; without this option solutions/proven.json notes such labs.",
+            help="Faster: run on each answer only the checks whose result it can change. Applies to labs listed in "
+            "solutions/proven.json; a run without --reach adds labs to that list.",
         ),
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Grade also what is known to be as declared; so does --seed.")
+        bool, typer.Option("--again", help="Grade again even answers with a kept result; --seed implies this.")
     ] = False,
 ) -> None:
     """Grade every known answer of a lab and compare with the score that it declares."""
@@ -116,38 +121,43 @@ def verify(
     for finding in wrong:
         errors.print(f"[red]{escape(finding.describe())}", soft_wrap=True)
     if wrong:
-        errors.print(f"{len(wrong)} of {len(known)} answers did not get what they declare.")
+        errors.print(f"{len(wrong)} of {len(known)} answers did not get the score that they declare.")
         raise typer.Exit(1)
 
 
 def _pairs(findings: Sequence[Finding]) -> str:
-    """How many pairs of an answer and a check were tried now, and what stands for the others."""
+    """How many checks of answers were run now, and why the others were not."""
     num_all = sum(len(one.report.checks) for one in findings)
     num_kept = sum(len(one.report.checks) for one in findings if one.is_kept)
     num_tried = sum(one.num_judged for one in findings if not one.is_kept)
     num_beyond = num_all - num_kept - num_tried
     return (
-        f"{num_all} pairs of an answer and a check: {num_tried} tried now, {num_beyond} out of the answer's reach, "
-        f"which count as for the solution, {num_kept} from kept findings."
+        f"{num_all} checks of answers: {num_tried} run now, {num_beyond} skipped because the answer cannot affect "
+        f"them, {num_kept} taken from earlier runs."
     )
 
 
 @app.command()
 def grade(
-    lab: Annotated[str, typer.Argument(help="Which lab, such as lab01.")],
-    students: Annotated[list[str] | None, typer.Argument(help="Whose submissions; all by default.")] = None,
+    lab: Annotated[str, typer.Argument(help="The lab to grade, such as lab01.")],
+    students: Annotated[
+        list[str] | None, typer.Argument(help="Students whose submissions to grade; all by default.")
+    ] = None,
     jobs: Annotated[
-        int | None, typer.Option(help="How many to judge at once; by default one a core, or what a cluster holds.")
+        int | None, typer.Option(help="How many to judge at once; by default one per core, or what a cluster holds.")
     ] = None,
     engine: Annotated[
         Engine, typer.Option(help="Judge on this machine, or on the Ray cluster at RAY_ADDRESS.")
     ] = Engine.LOCAL,
-    again: Annotated[bool, typer.Option("--again", help="Judge also what has been judged before.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Judge again what was judged before.")] = False,
     allow_untrusted: Annotated[
-        bool, typer.Option("--allow-untrusted", help="Grade also where this machine's walls are too weak for it.")
+        bool, typer.Option("--allow-untrusted", help="Grade even where the sandbox is too weak for final grades.")
     ] = False,
 ) -> None:
-    """Grade a class: like nbgrader autograde, many at a time; a run that was cut off goes on where it stopped."""
+    """Grade a class like nbgrader autograde, several submissions at a time.
+
+    An interrupted run resumes where it stopped.
+    """
     from autograder.course import find_root, is_project, open_course
     from autograder.grading.classroom import enter, judge_class, refuse_stock_grading
     from autograder.grading.engines import open_engine
@@ -175,14 +185,17 @@ def grade(
     for tier in sorted({one.report.tier for one in done.values() if one.report}):
         console.print(f"sandbox: {tier}")
     if faults := sum(bool(one.fault) for one in done.values()):
-        errors.print(f"{faults} of {len(done)} submissions were not graded: the grader broke, which is no zero.")
+        errors.print(
+            f"{faults} of {len(done)} submissions were not graded because the grader broke; no score was recorded "
+            "for them."
+        )
         raise typer.Exit(1)
 
 
 @app.command()
 def export(
-    format: Annotated[str, typer.Argument(help="csv, canvas, moodle or gradescope.")],
-    assignment: Annotated[list[str] | None, typer.Option(help="Which ones; all by default.")] = None,
+    format: Annotated[str, typer.Argument(help="The format: csv, canvas, moodle or gradescope.")],
+    assignment: Annotated[list[str] | None, typer.Option(help="Assignments to export; all by default.")] = None,
     to: Annotated[Path | None, typer.Option(help="The file to write; for gradescope a folder.")] = None,
     rename: Annotated[
         list[str] | None, typer.Option(help="An assignment's name in Canvas or Moodle: 'lab01=Lab 1 (4711)'.")
@@ -199,7 +212,7 @@ def export(
         left_out = exports.export(open_course(root), format, path, assignment or (), names)
     console.print(f"Written: {path}", soft_wrap=True)
     if left_out:
-        table = Table("student", "assignment", "no score, because", box=SIMPLE)
+        table = Table("student", "assignment", "why there is no score", box=SIMPLE)
         for row in left_out:
             table.add_row(escape(row.student), escape(row.assignment), row.standing.value)
         console.print(table)
@@ -207,10 +220,10 @@ def export(
 
 @app.command()
 def audit(
-    student: Annotated[str | None, typer.Argument(help="Whose gradings to list.")] = None,
+    student: Annotated[str | None, typer.Argument(help="The student whose gradings to list.")] = None,
     replay: Annotated[int | None, typer.Option(help="Grade this entry again and compare.")] = None,
 ) -> None:
-    """Check that the log of all gradings is whole; list a student's, or reproduce one."""
+    """Check that the log of all gradings is intact; list a student's, or reproduce one."""
     from autograder.course import find_root, open_course
     from autograder.grading import audit_log
 
@@ -227,9 +240,9 @@ def audit(
         console.print(table)
     for problem in problems:
         errors.print(problem, markup=False, soft_wrap=True)
-    whole = "[red]not whole[/]" if problems else "[green]whole[/]"
+    state = "[red]altered[/]" if problems else "[green]intact[/]"
     last = entries[-1].sha256 if entries else "none"
-    console.print(f"{len(entries)} entries, {whole}; the last hash: {last}", soft_wrap=True)
+    console.print(f"{len(entries)} entries, {state}; the last hash: {last}", soft_wrap=True)
     is_same = replay is None or _replay(coursedir, entries, replay)
     if problems or not is_same:
         raise typer.Exit(1)
@@ -258,7 +271,7 @@ def _replay(coursedir: CourseDirectory, entries: list[Entry], number: int) -> bo
     console.print(table)
     for difference in again.differences:
         console.print(difference, markup=False, soft_wrap=True)
-    console.print("[green]The same score by every check." if again.is_same else "[red]Not the same.")
+    console.print("[green]Every check gave the same score." if again.is_same else "[red]The scores differ.")
     return again.is_same
 
 
@@ -281,7 +294,7 @@ def demo(
 
 def _report_out_of_date(paths: list[Path]) -> None:
     if not paths:
-        console.print("Every notebook is as its script says.")
+        console.print("Every notebook is up to date.")
         return
     for path in paths:
         console.print(f"[red]out of date[/] {path}")

@@ -864,7 +864,7 @@ draw.timeline(steps[cluster], title=f"One step, emulated on {cluster}")
 
 # %% [markdown]
 # All ranks do the same in the same time, as long as nothing goes wrong. Nothing is computed while
-# the ranks talk; week 3 mends that.
+# the ranks talk; week 3 fixes that.
 #
 # Then on this machine, where only parts can be measured: the compute of one rank that has no one to
 # talk to, and the all-reduces alone. Their sum is what the formula says.

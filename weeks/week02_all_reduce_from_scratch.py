@@ -618,9 +618,9 @@ for where, num_ranks, name, formula, time_s in rows:
 #
 # ### Algorithm bandwidth and bus bandwidth
 #
-# "We all-reduce 1 GB in 10 ms" is 100 GB/s, the **algorithm bandwidth** S / t. It cannot be held
-# against a link's data sheet, because each rank has sent $2 (N - 1) / N \cdot S$ and not S. **Bus
-# bandwidth** is what the links must have carried:
+# "We all-reduce 1 GB in 10 ms" is 100 GB/s, the **algorithm bandwidth** S / t. It cannot be
+# compared with a link's data sheet, because each rank has sent $2 (N - 1) / N \cdot S$ and not S.
+# **Bus bandwidth** is what the links must have carried:
 #
 # $$\text{bus} = \frac{S}{t} \cdot \frac{2 (N - 1)}{N}$$
 #

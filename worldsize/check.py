@@ -28,7 +28,8 @@ class CheckFailed(Exception):
 
     def __init__(self, expected: str, actual: str, hint: str = "", picture: Callable[[], Drawn] | None = None) -> None:
         self.expected, self.actual, self.hint, self.picture = expected, actual, hint, picture
-        super().__init__(" ".join(part for part in (f"Expected {expected}; got {actual}.", hint) if part))
+        parts = [text if text.endswith(".") else f"{text}." for text in (f"Expected: {expected}", f"Got: {actual}")]
+        super().__init__(" ".join([*parts, hint[0].upper() + hint[1:]] if hint else parts))
 
     def _render_traceback_(self) -> list[str]:
         """The lines that IPython prints instead of a traceback of our own frames."""

@@ -72,7 +72,7 @@ class _FaultAfterCalls:
 
     def __post_init__(self) -> None:
         if self.after_calls is not None and self.after_calls < 0:
-            raise ValueError(f"after_calls is {self.after_calls}; it counts operations, from 0 up")
+            raise ValueError(f"after_calls must be a number of operations, 0 or more; got {self.after_calls}")
 
     def on(self, cluster: Cluster, world_size: int) -> Self:
         """The same fault with its rank and its moment drawn."""
@@ -82,14 +82,17 @@ class _FaultAfterCalls:
 
 
 class LostRank(_FaultAfterCalls):
-    """A rank lost once it has posted `after_calls` operations; `seed` draws what is None, the calls below 100."""
+    """A rank that is lost after posting `after_calls` operations.
+
+    `seed` chooses the rank and the number of calls (below 100) where they are None.
+    """
 
 
 class SilentError(_FaultAfterCalls):
     """One number whose sign changes on its way out of a rank, once, without any warning.
 
-    It is in the first operation that carries the rank's data once it has posted `after_calls`. `seed` draws what is
-    None, the calls below 100, and which number it is.
+    The error is in the first operation that carries the rank's data after `after_calls` operations. `seed` chooses
+    which number it is, and the rank and the calls (below 100) where they are None.
     """
 
 
@@ -108,7 +111,7 @@ class Faults:
         for fault in faults:
             if not isinstance(fault, Fault):
                 known = ", ".join(kind.__name__ for kind in get_args(Fault))
-                raise TypeError(f"{fault!r} is no fault; those of worldsize.faults are {known}")
+                raise TypeError(f"{fault!r} is not a fault; give one of {known}")
         drawn = [fault.on(cluster, world_size) for fault in faults]
         self._cluster = cluster
         self._slow: dict[Hop, float] = {}
@@ -181,7 +184,7 @@ def _drawn_rank(rank: int | None, seed: int, world_size: int) -> int:
     if rank is None:
         return random.Random(seed).randrange(world_size)
     if not 0 <= rank < world_size:
-        raise ValueError(f"a fault is of rank {rank}, and the run's ranks are 0 to {world_size - 1}")
+        raise ValueError(f"a fault names rank {rank}, but the run has ranks 0 to {world_size - 1}")
     return rank
 
 

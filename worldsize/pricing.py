@@ -128,7 +128,9 @@ def price(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, al
         return _textbook_ring(op, size_bytes, tuple(ranks), cluster)
     if cluster.library == "gloo":
         if algorithm is not None:
-            raise ValueError(f"{cluster.name} has Gloo, which does not choose; leave algorithm=None or take 'ring'")
+            raise ValueError(
+                f"{cluster.name} uses Gloo, which has one algorithm per operation; pass algorithm=None or 'ring'"
+            )
         found = gloo.cost(op, size_bytes, ranks, cluster)
         return Price(found.time_s, found.algorithm, "tcp", found.sent_bytes, found.delay_s)
     group = _group(tuple(ranks), cluster)

@@ -89,10 +89,11 @@ class Timeline:
     def critical_path(self) -> list[Event]:
         """The chain of events that decides the end, earliest first: each ended when the next could start.
 
-        The last is the one that ends last. Before work comes what its rank did until then; before communication, what
-        its last member to arrive did, or the previous communication on the same channel. A wait does not appear: what
-        it waited for does, if that is known. In an emulated run there is no gap; in a real one a gap is time that was
-        not recorded, and neighbours may overlap, as ranks see a collective end at different times.
+        The last is the one that ends last. An event of work is preceded by what its rank did before; communication is
+        preceded by what the last member to arrive did, or by the previous communication on the same channel. Instead
+        of a wait, the path contains the event that was waited for, if known. In an emulated run there is no gap; in a
+        real one a gap is time that was not recorded, and neighbours may overlap, as ranks see a collective end at
+        different times.
         """
         return critical_path(self.events)
 

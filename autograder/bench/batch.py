@@ -64,7 +64,7 @@ class Outcome:
         if failure := first_failure(self.kept.result.timings):
             wrongs.append(failure)
         elif not has_right_weights(self.kept.result):
-            wrongs.append("trained to other weights than one process does, so its times count for nothing")
+            wrongs.append("its final weights differ from those of one process, so its times do not count")
         return "; ".join(wrongs) or "measured"
 
 

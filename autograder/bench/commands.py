@@ -55,7 +55,9 @@ def run(
     submissions: Annotated[
         Path | None, typer.Option(help="A folder with a folder for each student; by default what nbgrader collected.")
     ] = None,
-    students: Annotated[list[str] | None, typer.Option("--student", help="Whose; all by default.")] = None,
+    students: Annotated[
+        list[str] | None, typer.Option("--student", help="A student to measure; repeatable, all by default.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Where results go; by default below build/bench.")] = None,
     engine: Annotated[
         Engine, typer.Option(help="Measure on this machine, or on the Ray cluster at RAY_ADDRESS.")
@@ -63,11 +65,11 @@ def run(
     num_gpus: Annotated[
         int | None, typer.Option(min=0, help="GPUs for one submission; by default all that this machine has.")
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Measure also what has been measured before.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure again what was measured before.")] = False,
     grade: Annotated[bool, typer.Option(help="Judge each submission, too.")] = True,
-    world_sizes: Annotated[str, typer.Option(help="Numbers of ranks, with commas.")] = "1,2,4",
+    world_sizes: Annotated[str, typer.Option(help="Numbers of ranks, separated by commas.")] = "1,2,4",
     repeats: Annotated[int, typer.Option(min=1, help="How often each number of real ranks is timed.")] = 3,
-    steps: Annotated[int, typer.Option(help="Steps of each training; the first 4 are to warm up.")] = 24,
+    steps: Annotated[int, typer.Option(help="Steps of each training; the first 4 are warm-up steps.")] = 24,
     batch: Annotated[int, typer.Option(help="Samples in a global batch.")] = 128,
     width: Annotated[int, typer.Option(help="Channels of the model's first layer.")] = 16,
     images: Annotated[
@@ -75,12 +77,12 @@ def run(
         typer.Option(help="What is trained on; cifar10 from files in the folder that WORLDSIZE_CIFAR10 names."),
     ] = "digits",
     allow_untrusted: Annotated[
-        bool, typer.Option("--allow-untrusted", help="Go on also where this machine's walls are too weak for it.")
+        bool, typer.Option("--allow-untrusted", help="Measure even where the sandbox is too weak for final grades.")
     ] = False,
 ) -> None:
     """Measure a class's programs, each in its sandbox, or your own program without one.
 
-    What is finished is kept: a run that was cut off, by Ctrl-C or by a batch system, goes on where it stopped.
+    What is finished is kept: a run that was interrupted, by Ctrl-C or by a batch system, resumes from there.
     """
     from autograder.judging.measuring import Settings
     from worldsize.bench import Task
@@ -93,7 +95,7 @@ def run(
         settings = Settings(task=task, world_sizes=_sizes(world_sizes), num_repeats=repeats)
         if steps <= settings.num_warmup_steps:
             raise ValueError(
-                f"--steps {steps}: the first {settings.num_warmup_steps} are to warm up, and none is left."
+                f"--steps {steps}: the first {settings.num_warmup_steps} are warm-up steps, so none is left to time."
             )
     if what.endswith(".py") or "/" in what:
         _run_here(Path(what), out, settings)
@@ -113,13 +115,16 @@ def run(
                 advance(outcome.student)
     except KeyboardInterrupt:
         errors.print(
-            f"Interrupted: {len(outcomes)} of {len(names)} are done and kept. The same command goes on from there."
+            f"Interrupted: {len(outcomes)} of {len(names)} are done and kept. The same command resumes from there."
         )
         raise typer.Exit(_INTERRUPTED) from None
     console.print(table_of(outcomes, settings.world_sizes))
     console.print(f"Written: {class_.lab.kept_in}", soft_wrap=True)
     if faults := sum(bool(outcome.fault) for outcome in outcomes):
-        errors.print(f"{faults} of {len(outcomes)} broke on our side, which is no zero: give the same command again.")
+        errors.print(
+            f"{faults} of {len(outcomes)} submissions were not measured because the harness broke; no score was "
+            "recorded. Run the same command again."
+        )
         raise typer.Exit(1)
 
 
@@ -128,7 +133,7 @@ def leaderboard(
     folder: Annotated[Path, typer.Argument(help="The folder that a batch has written its results to.")],
     to: Annotated[Path, typer.Option(help="The page to write.")] = Path("leaderboard.html"),
     names: Annotated[
-        bool, typer.Option("--names/--anonymous", help="Show who it is, or only the fingerprint of the program.")
+        bool, typer.Option("--names/--anonymous", help="Show students' names, or only their programs' fingerprints.")
     ] = False,
 ) -> None:
     """Write a page of a class's results: one file, which loads nothing."""
@@ -138,7 +143,7 @@ def leaderboard(
     with exit_on_value_error():
         results = read_batch(folder)
         if not results:
-            raise ValueError(f"{folder} holds no result: nothing fits {folder}/STUDENT/result.json.")
+            raise ValueError(f"{folder} holds no result: no file matches {folder}/STUDENT/result.json.")
         text, num_shown = page(results, has_names=names)
     to.parent.mkdir(parents=True, exist_ok=True)
     to.write_text(text, encoding="utf-8")
@@ -157,7 +162,7 @@ def table_of(outcomes: Sequence[Outcome], world_sizes: Sequence[int]) -> Table:
     """A row for each submission: points, speed, efficiency on several ranks, and the verdict."""
     several = [size for size in sorted(set(world_sizes)) if size > 1]
     headings = [f"efficiency at {size}" for size in several]
-    table = Table("student", "points", "samples/s a rank", *headings, "verdict", box=SIMPLE)
+    table = Table("student", "points", "samples/s per rank", *headings, "verdict", box=SIMPLE)
     for outcome in sorted(outcomes, key=lambda outcome: outcome.student):
         cells = _cells(outcome.kept.result, several)
         report = outcome.judged.report if outcome.judged and not outcome.judged.fault else None
@@ -221,7 +226,7 @@ def _show(result: Result) -> None:
             point.scaling, ranks, f"{1e3 * point.step_s:.2f}", spread, speed, f"{point.efficiency:.0%}", exchange
         )
     console.print(table)
-    console.print("Exchange: the share of a step that is gone when gradients are not exchanged.")
+    console.print("Exchange: the share of a step that exchanging gradients takes.")
     if any(point.kind == "emulated" for point in result.points):
         console.print(f"Emulated: in the virtual time of the cluster '{result.cluster}', not of this machine.")
 
@@ -234,7 +239,9 @@ def _refuse_failures(result: Result) -> None:
         errors.print(f"Not everything could be timed. {failure}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
     if not has_right_weights(result):
-        errors.print("The weights are not those of one process on the same batches, so these times count for nothing.")
+        errors.print(
+            "The final weights differ from those of one process on the same batches, so these times do not count."
+        )
         raise typer.Exit(1)
 
 
@@ -275,7 +282,7 @@ def _sizes(text: str) -> tuple[int, ...]:
     """The numbers of ranks in a text such as 1,2,4. Raises: ValueError."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdigit() and int(word) for word in words):
-        raise ValueError(f"--world-sizes takes whole numbers with commas, such as 1,2,4, not {text!r}.")
+        raise ValueError(f"--world-sizes takes whole numbers separated by commas, such as 1,2,4; got {text!r}.")
     return tuple(sorted({1, *map(int, words)}))
 
 

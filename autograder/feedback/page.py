@@ -129,7 +129,7 @@ class Summary:
         ]
 
     @property
-    def first_to_mend(self) -> tuple[str, CheckResult, int] | None:
+    def first_to_fix(self) -> tuple[str, CheckResult, int] | None:
         """The check to fix first, with its place and how many others wait for it; one with others waiting, if any."""
         num_waiting = Counter(check.blocked_by for cell in self.cells for check in cell.checks if check.blocked_by)
         failed = [(place, check, num_waiting[check.name]) for place, check in self.failed]

@@ -211,13 +211,13 @@ def read(log: Path) -> tuple[list[Entry], list[str]]:
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
         entry = _parsed(line)
         if entry is None:
-            problems.append(f"{log}, line {number}: this is no entry; it was edited or only half written.")
+            problems.append(f"{log}, line {number}: this is not an entry; it was edited or only half written.")
             continue
         before = entries[-1].sha256 if entries else ""
         if entry.previous != before:
-            problems.append(f"{log}, line {number}: the entry before it is missing, moved or another one.")
+            problems.append(f"{log}, line {number}: the previous entry is missing, moved or changed.")
         if entry.sha256 != entry.computed_sha256():
-            problems.append(f"{log}, line {number}: entry {entry.number} was edited: its hash is another one.")
+            problems.append(f"{log}, line {number}: entry {entry.number} was edited: its hash does not match.")
         entries.append(entry)
     return entries, problems
 

@@ -104,9 +104,12 @@ class Lab:
         found = glob.glob(str(self._folder(self.coursedir.submitted_directory, "*")))
         known = sorted(Path(path).parent.name for path in found if os.path.isdir(path))
         if missing := sorted(set(students) - set(known)):
-            raise ValueError(f"{', '.join(missing)} handed in no {self.name}. Submissions are of {', '.join(known)}.")
+            raise ValueError(
+                f"There is no submission of {self.name} from {', '.join(missing)}. "
+                f"Submissions exist from {', '.join(known)}."
+            )
         if not known:
-            raise ValueError(f"Nobody handed in {self.name}: nothing fits {self.submission('STUDENT')}.")
+            raise ValueError(f"Nobody handed in {self.name}: no file matches {self.submission('STUDENT')}.")
         return sorted(set(students)) or known
 
     def refuse_missing(self) -> None:

@@ -85,7 +85,7 @@ class Grade(NbGraderPreprocessor):
     total_s_of = Dict(
         key_trait=Unicode(), value_trait=Float(min=0), help="The same for assignments where it is another."
     ).tag(config=True)
-    allow_untrusted = Bool(False, help="Grade also on a machine that gives no sandbox.").tag(config=True)
+    allow_untrusted = Bool(False, help="Grade even on a machine that offers no sandbox.").tag(config=True)
     num_gpus = Dict(
         key_trait=Unicode(),
         value_trait=Float(min=0),
@@ -133,7 +133,9 @@ class Grade(NbGraderPreprocessor):
         judged = lab.waiting(student) or lab.judge(student, LocalPool(1, self.num_gpus.get(assignment, 0)))
         grading.report = judged.report
         if judged.fault or judged.report is None:
-            raise GraderFault(f"The grader broke; this is not the student's zero. {judged.fault or judged.malformed}")
+            raise GraderFault(
+                f"The grader broke on this submission; no score was recorded. {judged.fault or judged.malformed}"
+            )
         lab.keep(student, judged.model_copy(update={"is_entered": True}))
         return judged.report
 

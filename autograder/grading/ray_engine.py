@@ -207,6 +207,6 @@ def _room(nodes: Sequence[Mapping[str, Any]], num_gpus: float, num_cpus: float =
     if not room:
         raise ValueError(
             f"No node of the Ray cluster has the CPU and the {num_gpus:g} GPUs (c.Grade.num_gpus) that judging takes. "
-            "Where the cluster grows as it is asked, say how many to ask for at once: --jobs."
+            "If the cluster scales on demand, give the number to judge at once with --jobs."
         )
     return room

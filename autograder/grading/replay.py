@@ -92,7 +92,8 @@ def _found(root: Path, entry: Entry, kind: str, now: Path, folder: Path) -> Path
     kept = root / KEPT / str(sha256)
     if sha256 is None or file_sha256(kept) != sha256:
         raise ValueError(
-            f"Entry {entry.number} cannot be graded again: {now} is not the {kind} of then, nor is {kept} there."
+            f"Entry {entry.number} cannot be graded again: {now} is not the {kind} of that grading, and "
+            f"its copy {kept} is missing or changed."
         )
     copy = folder / kind / now.name
     copy.parent.mkdir(parents=True)

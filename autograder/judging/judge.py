@@ -147,9 +147,9 @@ def refuse_weak_walls(tier: Tier, is_allowed: bool) -> None:
     """
     if not (tier.is_trusted or is_allowed):
         raise SystemExit(
-            f"This machine's walls are too weak for a final grade: {tier} ({obstacle()}). Grade on Linux with user "
-            "namespaces or as root, or allow it: autograder grade --allow-untrusted, for nbgrader "
-            "c.Grade.allow_untrusted = True."
+            f"The sandbox that this machine offers is too weak for final grades: {tier} ({obstacle()}). Grade on Linux "
+            "as root or with user namespaces. To grade all the same, pass --allow-untrusted to autograder grade, or "
+            "set c.Grade.allow_untrusted = True for nbgrader."
         )
 
 
@@ -176,7 +176,7 @@ def main(request_path: str, report_path: str) -> None:
         torch.set_num_threads(1)  # small tensors, and judges side by side
         ended = pytest.main([*_OPTIONS, *_NAMES, *_rooted(request.checks)], plugins=[session])
         if ended not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-            raise SystemExit(f"The checks could not all be tried ({ended!s}); what pytest said stands above.")
+            raise SystemExit(f"The checks could not all be tried ({ended!s}); see pytest's output above.")
     finally:
         student.close()
     report = Report(
@@ -199,7 +199,7 @@ class _Session:
     def __init__(self, student: Any, seed: int, only: Collection[str] | None) -> None:
         self._student, self._seed, self._only = student, seed, only
         self._left_bytes = _MAX_PICTURES_BYTES
-        self._causes: dict[str, CheckResult] = {}  # for a check that did not hold, the one to mend first
+        self._causes: dict[str, CheckResult] = {}  # for a check that did not hold, the one to fix first
         self.results: list[CheckResult] = []
 
     @pytest.fixture
@@ -220,7 +220,7 @@ class _Session:
         causes = [self._causes[need] for need in _check_of(item).needs if need in self._causes]
         if causes:
             self._causes[item.name] = causes[0]
-            pytest.skip(f"{Outcome.SKIPPED.sentence} Mend this one first: {causes[0].promise}")
+            pytest.skip(f"{Outcome.SKIPPED.sentence} Fix this one first: {causes[0].promise}")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:

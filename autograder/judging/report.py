@@ -42,20 +42,21 @@ class Outcome(StrEnum):
 
 _SENTENCES = {
     Outcome.PASSED: "This holds.",
-    Outcome.PARTLY: "A part of this holds, and gives a part of the points.",
-    Outcome.WRONG: "The code ran, and gave something else than it should.",
-    Outcome.WRONG_ANSWER: "Another answer was given than the right one.",
-    Outcome.NO_ANSWER: "Nothing was given that can be read as an answer.",
+    Outcome.PARTLY: "Part of this holds and earns part of the points.",
+    Outcome.WRONG: "The code ran but gave a wrong result.",
+    Outcome.WRONG_ANSWER: "The answer is wrong.",
+    Outcome.NO_ANSWER: "There is no answer that could be read.",
     Outcome.BY_HAND: "Your instructor reads this answer and gives its points.",
     Outcome.CRASHED: "The code raised an error or ended its process.",
-    Outcome.HUNG: "The code did not come to an end: a rank waited for another one.",
-    Outcome.TIME_LIMIT: "The code was not done in its time, and no rank waited for another one.",
+    Outcome.HUNG: "The code hung: a rank waited for another one.",
+    Outcome.TIME_LIMIT: "The code did not finish in time; no rank was waiting for another one.",
     Outcome.MEMORY_LIMIT: "The code wanted more memory than a submission may use.",
     Outcome.OUTPUT_LIMIT: "The code printed, wrote or returned more than a submission may.",
-    Outcome.FORBIDDEN: "The code called an operation that this task is to be solved without.",
+    Outcome.FORBIDDEN: "The code called an operation that is not allowed in this task.",
     Outcome.SKIPPED: "Not tried, because a check that it builds on did not hold.",
     Outcome.MALFORMED: "The file could not be read as a notebook of this assignment.",
-    Outcome.FAULT: "The grader broke, not you. Your instructor has been notified; no points were taken.",
+    Outcome.FAULT: "The grader broke; this is not your fault. No score was recorded. Your instructor can see what went "
+    "wrong and will grade your submission again.",
 }
 
 
@@ -79,7 +80,7 @@ class CheckResult(BaseModel):
     points: float
     outcome: Outcome
     message: str = ""
-    blocked_by: str = ""  # of a skipped check: the name of the one to mend first
+    blocked_by: str = ""  # of a skipped check: the name of the one to fix first
     may_be_external: bool = False  # True where another process of the machine may have caused how it ended
     explanation: str = ""  # of a quiz: Markdown of its bank
     share: float | None = Field(default=None, gt=0, lt=1)  # of the points, where it holds in part

@@ -57,8 +57,8 @@ class Student:
         if programs and self.tier.is_jail and not self.tier.namespaces:  # Landlock alone lets no rank use its socket
             self.close()
             raise RuntimeError(
-                f"these walls ({self.tier}) keep a program from the samples that it is handed: grade projects on a "
-                "machine with user namespaces, or as root"
+                f"this sandbox ({self.tier}) keeps samples from reaching a program: grade projects on a machine with "
+                "user namespaces, or as root"
             )
 
     def run(

@@ -129,8 +129,8 @@ def _worth(key: Key, forms: Sequence[Form]) -> dict[int, float]:
 
 def _source(key: Key, name: str, worth: Mapping[int, float]) -> NotebookNode:
     text = (
-        f"# {key.blueprint.title}\n\nEverybody has a notebook of their own, with other questions: answer in the one "
-        f"that was made for you, and hand it in as `{name}.ipynb`."
+        f"# {key.blueprint.title}\n\nEvery student has a different notebook. Answer in the one that was made for you, "
+        f"and hand it in as `{name}.ipynb`."
     )
     cells = [new_markdown_cell(text, id="title")]
     for number in range(1, key.blueprint.count + 1):

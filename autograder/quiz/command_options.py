@@ -96,7 +96,7 @@ def refuse_problems(responses: Responses, unreadable_as_zero: bool, ignore_unkno
         return
     advice = ["Nothing was written. Correct these in the responses"]
     if any(one.number for one in serious):
-        advice.append("or count responses that cannot be read as wrong with --unreadable-as-zero")
+        advice.append("or give unreadable responses 0 points with --unreadable-as-zero")
     if responses.strangers and not ignore_unknown:
         advice.append("or leave out students without a form with --ignore-unknown")
     raise ValueError("\n".join([*map(str, serious), ", ".join(advice) + "."]))

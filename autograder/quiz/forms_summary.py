@@ -63,7 +63,9 @@ def _facts(forms: Sequence[Form]) -> Iterable[str]:
         yield "shared variants  no question has parameters, so that forms differ in choice and order alone"
     elif len(forms) > 1:
         mean, worst = shared(forms)
-        yield f"shared variants  {mean:.1%} of two forms' questions with parameters in the mean, {worst:.1%} at worst"
+        yield (
+            f"shared variants  on average {mean:.1%} of the parametrised questions of two forms, at worst {worst:.1%}"
+        )
 
 
 def _range(values: Sequence[float], format: str) -> str:

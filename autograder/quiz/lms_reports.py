@@ -192,7 +192,10 @@ def _students(table: Table, responses: Responses, columns: Sequence[str]) -> str
 def _put(responses: Responses, form: Form, place: int | None, text: str, where: str, column: int, read: Any) -> None:
     if place is None:
         if text not in ("", "-"):
-            reason = f"the question of column {column} is not in this form, or is there twice, and is answered {text!r}"
+            reason = (
+                f"the question in column {column} matches none, or more than one, of this form's questions; "
+                f"the response is {text!r}"
+            )
             responses.problems.append(Problem(where, form.student.id, None, reason))
         return
     responses.put(form, place, text, where, lambda: read(responses.answer(form, place), text))

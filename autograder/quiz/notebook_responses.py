@@ -121,8 +121,8 @@ def value(source: str, number: int) -> Any:
     try:
         return ast.literal_eval(assigned)
     except (ValueError, TypeError, SyntaxError, ArithmeticError, RecursionError, MemoryError):
-        said = f"{_written(source, number)[:80]!r} is not a plain number, text, list or dict"
-        raise ValueError(f"{said}, and no code is run") from None
+        said = repr(_written(source, number)[:80])
+        raise ValueError(f"{said}: write a plain number, text, list or dict, because no code is run") from None
 
 
 def _assigned(source: str, number: int) -> ast.expr:
@@ -138,7 +138,7 @@ def _assigned(source: str, number: int) -> ast.expr:
         and any(isinstance(target, ast.Name) and target.id == name for target in statement.targets)
     ]
     if len(found) != 1:
-        raise ValueError(f"the cell assigns {name} {len(found) or 'no'} times, and not once")
+        raise ValueError(f"the cell must assign {name} exactly once; it does so {len(found)} times")
     return found[0]
 
 

@@ -44,8 +44,8 @@ def read_responses(path: Path, forms: Sequence[Form], encoding: str | None = Non
     else:
         raise ValueError(
             f"{path} has the columns {', '.join(table.head)}. Known are: student, question, response; or student and a "
-            "column a question; or Moodle's report of responses; or the student analysis of Canvas's classic quizzes; "
-            "these two in English."
+            "column for each question; or Moodle's report of responses; or the student analysis of Canvas's classic "
+            "quizzes; these two in English."
         )
     return responses
 

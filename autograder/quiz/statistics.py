@@ -6,7 +6,7 @@ ability by the mean share of the *other* questions of that student's form. Forms
 Sources: Crocker and Algina, Introduction to Classical and Modern Test Theory (1986), on item analysis and reliability;
 docs.moodle.org, Quiz statistics calculations, for the facility index and for the discrimination index as the
 correlation with the rest of the quiz; Kelley, The selection of upper and lower groups for the validation of test items
-(1939), for 27 %; Cronbach, Coefficient alpha and the internal structure of tests (1951); Tarrant, Ware and Mohammed,
+(1939), for 27%; Cronbach, Coefficient alpha and the internal structure of tests (1951); Tarrant, Ware and Mohammed,
 BMC Medical Education 9:40 (2009), for distractors that fewer than 5 % choose.
 """
 
@@ -68,7 +68,7 @@ def upper_group(rests: Sequence[float], fraction: float = UPPER_LOWER) -> np.nda
 
 
 def upper_lower(shares: Sequence[float], rests: Sequence[float], fraction: float = UPPER_LOWER) -> float | None:
-    """The mean share of the best 27 % less that of the weakest 27 %, by their other questions; from -1 to 1.
+    """The mean share of the best 27% less that of the weakest 27%, by their other questions; from -1 to 1.
 
     None with fewer than four students, or where all did equally well elsewhere.
     """
@@ -183,7 +183,7 @@ def _by_label(item: tuple[Hashable, list[int]]) -> tuple[float, str]:
 
 @dataclass(frozen=True)
 class Use:
-    """How often one answer was given: by how many, by what fraction, and among the best and the weakest 27 %.
+    """How often one answer was given: by how many, by what fraction, and among the best and the weakest 27%.
 
     `mean_rest` is the mean share of its givers' other questions: it should be higher for a right answer.
     """
@@ -457,8 +457,8 @@ def _answer_flags(item: Item) -> Iterable[Flag]:
         for use in uses:
             wrong = round(use.num_upper)
             if use.is_mistake and wrong > right and _chance_of(wrong, wrong + right) < LEVEL:
-                text = f"Of the best 27 %, {wrong} answered {use.label!r}, which counts as wrong, and {right} right."
-                yield Flag("wrong answer preferred", text)
+                chose = f"In the best 27%, {wrong} chose {use.label!r}, which is marked wrong"
+                yield Flag("wrong answer preferred", f"{chose}, and {right} answered correctly.")
             if use.is_offered and use.is_mistake and item.facility <= 0.9 and at_most(use.count, item.num_asked) < 0.05:
                 text = f"{use.count or 'None'} of {item.num_asked} chose {use.label!r}: it misleads hardly anyone."
                 yield Flag("idle choice", text)

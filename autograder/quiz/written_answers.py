@@ -73,7 +73,7 @@ def parse_value(answer: Answer, value: Any) -> Any:
 def _choice(text: str, answer: Options) -> list[int]:
     places = _letters(text, len(answer.options))
     if answer.single and len(places) > 1:
-        raise ValueError(f"{text!r} chooses {len(places)} options, and one is asked for")
+        raise ValueError(f"{text!r} chooses {len(places)} options; choose one")
     return places
 
 

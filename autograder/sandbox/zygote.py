@@ -102,7 +102,7 @@ class Zygote:
         """A new one, with its modules imported.
 
         Raises:
-            RuntimeError: it did not come up.
+            RuntimeError: it did not start.
         """
         ours, theirs = socket.socketpair()
         scratch = tempfile.mkdtemp(prefix="worldsize-zygote-")
@@ -124,7 +124,7 @@ class Zygote:
             is_warm = False
         if not is_warm:
             zygote.close()
-            raise RuntimeError("the process that jails and judges come from did not come up; its words stand above")
+            raise RuntimeError("the process that jails and judges come from did not start; its output is above")
         ours.settimeout(None)
         return zygote
 

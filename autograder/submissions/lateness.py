@@ -42,10 +42,10 @@ class Policy(LateSubmissionPlugin):
     """
 
     grace_minutes = Float(0, min=0, help="Minutes after the due date that cost nothing.").tag(config=True)
-    percent_per_day = Float(0, min=0, max=100, help="Percent of the points, for every day begun.").tag(config=True)
+    percent_per_day = Float(0, min=0, max=100, help="Percent of the points lost for each day begun.").tag(config=True)
     cap_percent = Float(100, min=0, max=100, help="The most that lateness can cost, in percent.").tag(config=True)
     trust_timestamps = Bool(
-        False, help="Believe a timestamp.txt in the submission, where no collector noted a time."
+        False, help="Trust a timestamp.txt in the submission, where no collector noted a time."
     ).tag(config=True)
 
     def late_submission_penalty(self, student_id: str, score: float, total_seconds_late: float) -> float | None:
@@ -80,7 +80,7 @@ class Collect(ExchangeCollect):
         except (OSError, ValueError, OverflowError, TypeError):  # the last three: there is no time in it
             pass
         self.log.warning(
-            "%r is left out of what is collected: it is no folder with a student and a time in its name", path
+            "%r is left out of what is collected: it is not a folder whose name holds a student and a time", path
         )
         return {"username": "", "filename": name, "timestamp": datetime.min}
 
@@ -208,7 +208,7 @@ def submitted_at(coursedir: CourseDirectory, folder: str) -> datetime | None:
     if Policy(parent=coursedir).trust_timestamps:
         return _read_timestamp(written)
     coursedir.log.warning(
-        "%s is the student's word and not believed; no collector noted a time in %s, so nothing is late.",
+        "%s was written by the student and is ignored; no collector noted a time in %s, so nothing is late.",
         written,
         COLLECTED,
     )

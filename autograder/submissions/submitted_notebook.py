@@ -41,7 +41,9 @@ def read_submission(path: Path, release: NotebookNode, student: str | None = Non
     quiz = submitted.metadata.get("quiz")
     made_for = quiz.get("student") if isinstance(quiz, dict) else None
     if student and made_for and str(made_for).casefold() != student.casefold():
-        raise Malformed(f"This form was made for {str(made_for)[:100]!r}. Answer in your own, and hand that in.")
+        raise Malformed(
+            f"This form was made for {str(made_for)[:100]!r}. Answer in your own notebook, and hand that in."
+        )
     notebook = _rebuilt(submitted, release)
     try:
         nbformat.writes(notebook).encode()
@@ -53,7 +55,7 @@ def read_submission(path: Path, release: NotebookNode, student: str | None = Non
 def _read(path: Path) -> NotebookNode:
     """The file as a valid notebook, without its outputs and ids."""
     if not os.path.lexists(path):
-        raise Malformed(f"The submission holds no {path.name}. Hand the notebook in under its own name.")
+        raise Malformed(f"The submission holds no {path.name}. Hand the notebook in as {path.name}.")
     if path.is_symlink() or not path.is_file():
         raise Malformed("The submission is not a plain file.")
     if (size := os.path.getsize(path)) > MAX_BYTES:

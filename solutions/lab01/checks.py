@@ -386,7 +386,7 @@ def read_epoch(values: list[Any], num_samples: int, batch_size: int) -> Steps:
                 " for it.",
             )
         if len(parts) != num_steps:
-            hint = "batch_size is the size of the global batch, of all ranks together."
+            hint = "`batch_size` is the size of the global batch, of all ranks together."
             if rest and len(parts) == num_steps - 1:
                 hint = "The last batch is shorter than the others, and it is kept."
             raise CheckFailed(
@@ -440,8 +440,8 @@ def refuse_bad_step(parts: list[torch.Tensor], num_samples: int) -> None:
         raise CheckFailed(
             "disjoint parts",
             "a sample on two ranks in one step",
-            "All ranks must draw the same order, from a generator of their own seeded alike, and"
-            " cut it alike.",
+            "All ranks must draw the same order, each from its own generator with the same seed,"
+            " and split it the same way.",
         )
 
 
@@ -468,7 +468,7 @@ def read_losses(value: Any, num_steps: int, rank: int) -> torch.Tensor:
     Raises:
         CheckFailed: it is not a list of `num_steps` numbers.
     """
-    wanted = f"train to return a list of {num_steps} losses, one a step"
+    wanted = f"train to return a list of {num_steps} losses, one per step"
     if not isinstance(value, list | tuple):
         raise CheckFailed(wanted, f"{value!r:.60} on rank {rank}")
     if len(value) != num_steps:
@@ -525,22 +525,22 @@ def expect_trained(
         (
             train_in_one_process(states[0], data, len(epochs) * epochs[0], lr)[0],
             (
-                "These are the weights after every epoch in the order of epoch 0: hand the epoch on"
-                " to rank_batches."
+                "These are the weights after every epoch in the order of epoch 0: pass the epoch to"
+                " rank_batches."
             ),
         ),
         (
             train_in_one_process(states[0], data, steps, lr * len(values))[0],
             (
-                "The steps are as many times too long as there are ranks: a sum of gradients, not a"
-                " mean."
+                f"The steps are {len(values)} times too long: the gradients were summed, not"
+                " averaged."
             ),
         ),
         (
             train_in_one_process(states[0], data, steps, lr / len(values))[0],
             (
-                "The steps are as many times too short as there are ranks: the mean was divided"
-                " once too often."
+                f"The steps are {len(values)} times too short: the mean was divided by the number"
+                " of ranks a second time."
             ),
         ),
     ]
@@ -787,7 +787,7 @@ def expect_average(
         (
             weighted_sum(local, [1] * num_ranks),
             (
-                "These are as many times too large as there are ranks: a sum, not a mean."
+                f"These are {num_ranks} times too large: a sum, not a mean."
                 if len(set(counts)) == 1
                 else (
                     "That is the sum of the gradients of the ranks, not their mean weighted by"
@@ -819,8 +819,8 @@ def expect_average(
         (
             weighted_sum(local, [count / num_samples / num_ranks for count in counts]),
             (
-                "These are as many times too small as there are ranks: the mean was divided once"
-                " too often."
+                f"These are {num_ranks} times too small: the mean was divided by the number of"
+                " ranks a second time."
             ),
         ),
     ]
@@ -896,7 +896,7 @@ def check_result_is_made_of_what_travels(student, rng):
     num_sends = [sum(map(sends_numbers, clean.timeline.of(rank))) for rank in range(num_ranks)]
     if not min(num_sends):
         raise CheckFailed(
-            "every rank to send numbers", f"{num_sends} calls on the ranks that send any"
+            "every rank to send numbers", f"calls that send numbers, by rank: {num_sends}"
         )
     after_calls = whole(
         rng, 0, min(num_sends) - 1
@@ -993,8 +993,8 @@ def expect_bytes(timeline: Timeline, num_ranks: int, least: int, most: int, what
     picture = partial(draw_bytes, least, sent)
     if sent > most:
         hint = (
-            "Each gradient goes through one all-reduce; samples, and what is alike everywhere, stay"
-            " where they are."
+            "Each gradient goes through one all-reduce; samples, and what is the same on every"
+            " rank, need not be sent."
         )
         raise CheckFailed(
             f"at most {most:,} bytes from {num_ranks} ranks: {what}", f"{sent:,.0f}", hint, picture
@@ -1056,7 +1056,7 @@ def check_averaging_takes_the_time_of_an_all_reduce(student, rng):
             f"{num_ranks} ranks to average {size_bytes:,} bytes in at most {limit_s * 1e6:.0f} µs, "
             f"{MOST_ALL_REDUCES} times the time of one all-reduce",
             f"{end_s * 1e6:.0f} µs",
-            "As many bytes take longer where they all go through one rank: its link is full, and"
+            "The same bytes take longer when all go through one rank: its link is full, and"
             " those of the others are idle. In an all-reduce every rank's link carries an equal"
             " part.",
             partial(draw_times, limit_s, end_s),
@@ -1150,9 +1150,7 @@ def check_integer_buffers_and_parameters_are_respected(student, rng):
     )
     for rank, value in enumerate(values):
         parameters = {name: tensor for name, tensor in tensors[rank].items() if not is_buffer(name)}
-        hint = (
-            "synchronise_buffers changes buffers only; parameters are kept alike by the gradients."
-        )
+        hint = "`synchronise_buffers` changes buffers only; the gradients keep parameters the same."
         expect_tensors(value, parameters, "the parameter", rank, hint, exact=True)
 
 

@@ -160,7 +160,7 @@ for epoch in (0, 1):
         )
     if [len(step) for step in steps] != [4, 4]:
         raise CheckFailed(
-            "two global batches of 4 samples", f"{steps}", "batch_size counts all ranks together."
+            "two global batches of 4 samples", f"{steps}", "`batch_size` counts all ranks together."
         )
     orders.append(steps)
 if orders[0] == orders[1]:

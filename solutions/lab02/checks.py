@@ -316,7 +316,7 @@ def hint_for(result: Any, wanted: torch.Tensor, otherwise: str) -> str:
         torch.allclose(ratios, ratios.flatten()[0].expand_as(ratios), rtol=1e-3)
         and ratios.flatten()[0] < 0.75
     ):
-        return "Is that the mean? All-reduce here is the sum."
+        return "This looks like the mean; all-reduce here means the sum."
     return otherwise
 
 
@@ -437,7 +437,7 @@ def check_exchange_hands_tensors_on(student, rng):
                 item(value, "outgoing"),
                 sent[rank],
                 f"what rank {rank} sent",
-                "outgoing is left as it is.",
+                "`outgoing` is left as it is.",
             )
     expect_over_the_wire(
         student, rng, run, exchange_on_rank, ring, world_size=world_size, each=each
@@ -457,7 +457,10 @@ def check_exchange_uses_both_directions_at_once(student, rng):
         expect_messages(run.timeline, rank, 1, 4 * num)
     wanted_s = cluster.intra.latency_s + 4 * num / cluster.intra.bandwidth_bytes_per_s
     expect_time(
-        run.timeline, wanted_s, "one step", {"One direction after the other.": TWICE * wanted_s}
+        run.timeline,
+        wanted_s,
+        "one step",
+        {"You send and receive one after the other.": TWICE * wanted_s},
     )
 
 
@@ -502,7 +505,10 @@ def check_reduce_scatter_leaves_each_place_its_sum(student, rng):
     )
     sums = [total([of_rank[place] for of_rank in chunks]) for place in range(world_size)]
     for rank, value in enumerate(run.values):
-        hint = f"Chunk {rank} ends on rank {rank}, so it starts its way on the next one."
+        hint = (
+            f"Chunk {rank} ends on rank {rank}, so its journey starts on rank"
+            f" {(rank + 1) % world_size}."
+        )
         picture = partial(
             draw_chunks,
             [[value] for value in run.values],
@@ -827,8 +833,8 @@ def check_all_reduce_comes_to_an_end_on_real_sockets(student, rng):
     )[places]
     for rank, value in enumerate(values):
         hint = (
-            "Wait for a receive before you read what it brought, and for a send before you change"
-            " what it sends."
+            "Wait for a receive before you read its data, and for a send before you change what it"
+            " sends."
         )
         expect_close(value, wanted, f"200 elements of the sum on rank {rank}", hint)
 
@@ -928,7 +934,7 @@ def check_hierarchical_crosses_nodes_as_little_as_it_can(student, rng):
                 f"at most {num_local * of_rank:,} bytes out of node {number}: 2 *"
                 f" {num_nodes - 1}/{num_nodes} of {4 * num:,}, and padding",
                 f"{size_bytes:,} bytes",
-                "Sum inside each node first. What then crosses stands for all ranks of the node.",
+                "Sum inside each node first. Then only the node's sum has to cross.",
                 picture,
             )
     for rank, size_bytes in crossed.items():
@@ -992,4 +998,9 @@ def check_hierarchical_is_faster_than_a_flat_ring(student, rng):
         " alone across, and inside a node each part travel once to be summed and once to be handed"
         " out."
     )
-    expect_time(run.timeline, inside_s + between_s, "both parts", {reason: 0.9 * flat_s})
+    expect_time(
+        run.timeline,
+        inside_s + between_s,
+        "the steps inside and between nodes",
+        {reason: 0.9 * flat_s},
+    )

@@ -410,8 +410,8 @@ def hint_of(given: Any, mean: torch.Tensor, own: torch.Tensor | None, num_ranks:
     """The hint for what this gradient looks like."""
     if given is None:
         return (
-            "This rank did not use the parameter, but another did: it gets the mean too, and counts"
-            " as zeros itself."
+            "This rank did not use the parameter, but another did: it still receives the mean, and"
+            " its own gradient counts as zeros."
         )
     if not isinstance(given, torch.Tensor) or given.shape != mean.shape:
         return ""
@@ -423,11 +423,11 @@ def hint_of(given: Any, mean: torch.Tensor, own: torch.Tensor | None, num_ranks:
             " grad."
         )
     if torch.allclose(given.double() * num_ranks, mean.double(), rtol=1e-3):
-        return "That is the mean, divided by the number of ranks once more."
+        return "That is the mean, divided by the number of ranks a second time."
     return (
-        "All ranks' gradients count once, and one that has none counts as zeros. Collectives meet"
-        " in the order of the calls: buckets leave in one order on all ranks, whichever is full"
-        " first."
+        "All ranks' gradients count once, and one that has none counts as zeros. Ranks match"
+        " collectives by order, so send the buckets in the same order on every rank, even if a"
+        " later one is full first."
     )
 
 
@@ -565,8 +565,8 @@ def check_broadcast_sends_each_tensor_once(student, rng):
     )
     if sent_bytes != size_bytes:
         hint = (
-            "module.parameters() and module.buffers() give each tensor once; state_dict() gives a"
-            " shared one twice."
+            "`module.parameters()` and `module.buffers()` give each tensor once;"
+            " `state_dict()` gives a shared one twice."
         )
         raise CheckFailed(
             f"{size_bytes} bytes, those of all parameters and buffers", f"{sent_bytes} bytes", hint
@@ -788,7 +788,9 @@ def check_buckets_keep_to_dtypes_and_edges(student, rng):
         ([([3], "float32", False)], 8),
     ]
     expect_buckets(
-        student, cases, "Another dtype begins another bucket, exactly full is not too full."
+        student,
+        cases,
+        "Another dtype starts another bucket; a bucket that is exactly full is allowed.",
     )
 
 
@@ -878,7 +880,7 @@ def check_parallel_takes_tied_and_frozen_parameters(student, rng):
             f"{2 * sum(trained)} bytes in two steps, each shared gradient once and no frozen one"
         )
         raise CheckFailed(
-            expected, f"{sent_bytes}", "module.parameters() gives a shared parameter once."
+            expected, f"{sent_bytes}", "`module.parameters()` gives a shared parameter once."
         )
 
 
@@ -964,7 +966,7 @@ def step_of(timeline: Timeline) -> tuple[float, float]:
     """When the first forward began, and when backward ended, on any rank."""
     work = [one for one in timeline.events if one.kind in ("forward", "backward")]
     if not work:
-        raise CheckFailed("the module to work", "it never ran", "__call__ calls the module.")
+        raise CheckFailed("the module to run", "no call of it", "`__call__` calls the module.")
     return min(one.start_s for one in work), max(one.end_s for one in work)
 
 
@@ -1074,7 +1076,7 @@ def check_parallel_works_on_real_sockets(student, rng):
     if not isinstance(first, torch.Tensor):
         raise CheckFailed("a gradient of the first layer", f"{first!r:.80}")
     for rank, value in enumerate(values):
-        hint = "Wait for each handle before you read what it brought."
+        hint = "Wait for each handle before you read its data."
         expect_close(value, first, f"200 elements of a gradient on rank {rank}", hint, atol=1e-9)
 
 
@@ -1297,15 +1299,14 @@ def check_test_catches_wrong_classes(student, rng):
     ]
     if not missed:
         return
-    passed = [
-        f"{len(missed)} passed, each of which:",
-        *(f"\n- {mistake}" for mistake in sorted(missed)),
-        "\n",
-    ]
-    expected, hint = (
-        f"all {len(WRONG)} wrong classes to be caught",
-        "How would the state or the gradients of a rank differ with each of these classes?",
+    expected, actual = f"all {len(WRONG)} wrong classes to be caught", f"{len(missed)} that passed"
+    hint = "\n- ".join(
+        [
+            "Each class that passed does one of these. How would that change the state or the"
+            " gradients of a rank?",
+            *sorted(missed),
+        ]
     )
     if len(missed) == len(WRONG):
-        raise CheckFailed(expected, " ".join(passed), hint)
-    raise PartlyHeld(1 - len(missed) / len(WRONG), expected, " ".join(passed), hint)
+        raise CheckFailed(expected, actual, hint)
+    raise PartlyHeld(1 - len(missed) / len(WRONG), expected, actual, hint)

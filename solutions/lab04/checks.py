@@ -344,7 +344,7 @@ def expect_replay(training: Training, run: Run, **close: float) -> None:
     expect_close(
         field(run.values[0], "parameters"),
         now,
-        "the parameters in the end",
+        "the final parameters",
         hint,
         picture=picture,
         **close,
@@ -381,9 +381,9 @@ def expect_unheld(training: Training, run: Run, why: str) -> None:
                 f"worker {worker} of {training.num_workers} to be done after {wanted_s * 1e3:.0f}"
                 f" ms: {why}",
                 f"{end_s * 1e3:.0f} ms",
-                "Receive the next push from any worker (dist.recv without src), apply it, and"
-                " answer at once all workers that may start. A push of one worker may allow others"
-                " to go on.",
+                "Receive the next push from any worker (dist.recv without src), apply it, then"
+                " immediately answer every worker that may start. A push of one worker may allow"
+                " others to go on.",
                 partial(draw_work, run.timeline),
             )
 
@@ -500,15 +500,13 @@ def check_serve_with_bound_0_is_synchronous(student, rng):
         for worker in workers:
             pulled = run.values[worker]
             pulled = pulled[step] if isinstance(pulled, list) and step < len(pulled) else None
-            hint = (
-                "With a bound of 0, nobody is answered before all have pushed; then everybody is."
-            )
+            hint = "With a bound of 0, answer no worker until all have pushed, then answer all."
             picture = partial(draw_work, run.timeline)
             expect_close(pulled, now, f"pull {step + 1} of worker {worker}", hint, picture=picture)
         gradients = [training.gradient(worker, now) for worker in workers]
         now -= training.rate * torch.stack(gradients).sum(dim=0)
     hint = "The sum of all gradients of a step, taken at the same parameters."
-    expect_close(field(run.values[0], "parameters"), now, "the parameters in the end", hint)
+    expect_close(field(run.values[0], "parameters"), now, "the final parameters", hint)
 
 
 @points(1.5, cell="check_run_server")
@@ -612,7 +610,7 @@ def check_serve_learns_over_real_sockets(student, rng):
     end = field(values[0], "parameters")
     if not isinstance(end, torch.Tensor) or end.shape != solution.shape:
         raise CheckFailed(
-            "the final parameters", f"{end!r:.80}", "run_server changes its argument in place."
+            "the final parameters", f"{end!r:.80}", "`run_server` changes its argument in place."
         )
     losses = [
         sum(float((x @ (at.double() - solution)).square().mean()) for x in rows)
@@ -633,8 +631,8 @@ def check_serve_learns_over_real_sockets(student, rng):
 
 LARS_SLIPS = {
     "is_global": "Each tensor has norms of its own; these are the norms of all tensors together.",
-    "is_inverted": "The norm of the weights is above the fraction bar.",
-    "without_decay_below": "The weight decay also stands below the fraction bar.",
+    "is_inverted": "The norm of the weights is the numerator.",
+    "without_decay_below": "The weight decay is also part of the denominator.",
     "without_decay": "The weight decay is missing in what is added to the velocity.",
     "rate_outside": (
         "The learning rate and the ratio belong inside the velocity: old steps keep theirs."
@@ -644,16 +642,16 @@ LARS_SLIPS = {
 SHOWN_LATER = ("rate_outside", "keeps_corrected", "without_correction", "counts_from_0")
 LAMB_SLIPS = {
     "is_global": "Each tensor has norms of its own; these are the norms of all tensors together.",
-    "is_inverted": "The norm of the weights is above the fraction bar.",
+    "is_inverted": "The norm of the weights is the numerator.",
     "without_correction": (
         "The moments are not corrected for their start at 0: divide by 1 - beta ** step."
     ),
     "keeps_corrected": "Keep m and v for the next step, not the corrected ones.",
-    "eps_in_root": "eps is added to the root, not under it.",
+    "eps_in_root": "`eps` is added to the root, not under it.",
     "decay_in_gradient": "The weight decay is added to r, not to the gradient.",
     "without_decay": "The weight decay is missing in the direction.",
     "norm_without_decay": "The norm below is that of r + weight_decay * w, with the weight decay.",
-    "counts_from_0": "step counts from 1.",
+    "counts_from_0": "`step` counts from 1.",
 }
 
 
@@ -748,7 +746,7 @@ def differs(given: Any, wanted: Any, has_states: bool = True) -> str:
     try:
         ratios = torch.tensor(ratios, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
-        return "the ratios are no list of a float for each tensor"
+        return "ratios that are not a list with one float per tensor"
     right = torch.tensor(wanted["ratios"], dtype=torch.float64)
     if ratios.shape != right.shape:
         return f"{ratios.shape[-1] if ratios.ndim else 0} ratios for {right.shape[-1]} tensors"

@@ -374,9 +374,9 @@ expect_close(
     "the ratio of the example",
     "0.06 * 5 / (2 + 0.2 * 5).",
 )
-hint = "v = 0.9 * (1, 0) + 0.5 * 0.1 * ((0, 2) + 0.2 * (3, 4))."
+hint = "`v = 0.9 * (1, 0) + 0.5 * 0.1 * ((0, 2) + 0.2 * (3, 4))`."
 expect_close(velocity, torch.tensor([0.93, 0.14]), "v of the example", hint)
-expect_close(weights, torch.tensor([2.07, 3.86]), "w of the example", "w - v, with the new v.")
+expect_close(weights, torch.tensor([2.07, 3.86]), "w of the example", "`w - v`, with the new v.")
 
 
 def curve_of(step, **settings):
@@ -484,7 +484,7 @@ expect_close(
     "m of the example",
     "0.1 * (2, 2): what is kept is not corrected.",
 )
-hint = "w - 0.1 * 1.8814 * (1.75, 2)."
+hint = "`w - 0.1 * 1.8814 * (1.75, 2)`."
 expect_close(weights, torch.tensor([2.67075, 3.62371]), "w of the example", hint)
 
 lamb = curve_of(

@@ -242,7 +242,9 @@ def expect_same_bits(run: Run, step: int) -> None:
         if not all(torch.equal(a, b) for a, b in zip(first, other, strict=True)):
             hint = "All ranks must make the same sum of the same numbers in the same order."
             raise CheckFailed(
-                "the same bits on all ranks", f"another result on rank {rank} than on rank 0", hint
+                "the same bits on all ranks",
+                f"a result on rank {rank} that differs from rank 0's",
+                hint,
             )
 
 
@@ -252,7 +254,7 @@ def expect_own_work(run: Run) -> None:
         raise CheckFailed(
             "a hook of your own",
             "torch.distributed.algorithms.ddp_comm_hooks was imported",
-            "Torch's own hooks are what yours is compared with in the week.",
+            "Write the hook yourself; torch's own are the reference in the week.",
         )
 
 
@@ -355,7 +357,7 @@ def check_top_k_takes_the_largest(student, rng):
     (results,) = student.run(top_k_on_rank, vectors, counts, world_size=1)
     for vector, k, (values, places, after) in zip(vectors, counts, results, strict=True):
         expect_entries(vector, k, values, places)
-        expect_close(after, vector, "the vector afterwards", "top_k must not change it.")
+        expect_close(after, vector, "the vector afterwards", "`top_k` must not change it.")
 
 
 @points(1, cell="check_top_k", needs=["check_top_k_takes_the_largest"])
@@ -605,7 +607,7 @@ def check_hook_takes_any_shape_and_fraction(student, rng):
             0,
             wanted,
             f"the result with fraction {fraction:g}",
-            lambda _: "k is state.num_sent(...).",
+            lambda _: "`k` is `state.num_sent(...)`.",
         )
 
 
@@ -619,7 +621,7 @@ def check_hook_does_not_wait(student, rng):
     for rank, value in enumerate(run.values):
         if (waited_s := max(value["taken_s"])) > 0:
             raise CheckFailed(
-                "a hook that comes back at once",
+                "a hook that returns at once",
                 f"{waited_s * 1e6:.0f} µs of emulated time in it on rank {rank}",
                 "Use async_op=True, and do the rest in the future's `then`.",
             )
@@ -703,7 +705,7 @@ def check_columns_are_orthonormal(student, rng):
             products, torch.eye(shape[1]), f"the columns' products, for {shape},", hint, atol=1e-3
         )
         spanned = given @ (given.t() @ matrix)
-        hint = "They span another space."
+        hint = "The columns span a different space."
         expect_close(
             spanned,
             matrix,
@@ -782,8 +784,8 @@ def expect_projection(
     if len(strengths) > rank and strengths[rank] > 1e-3 * strengths[0]:
         actual = f"{int((strengths > 1e-3 * strengths[0]).sum())}"
         raise CheckFailed(
-            f"{what} of rank {rank} at most",
-            f"rank {actual}",
+            f"{what}, of matrix rank at most {rank}",
+            f"matrix rank {actual}",
             f"It is P Qᵀ, and P has r columns. {hint}",
         )
     wanted = own_projection(result, matrix, rank)
@@ -818,7 +820,7 @@ def expect_exact_at_its_rank(student: Any, rng: torch.Generator) -> None:
         elif is_like(result, matrix / 3, 5e-3):
             hint = "That is divided by the number of ranks twice."
         picture = partial(draw_entries, matrix.flatten(), result.flatten())
-        what = f"a mean of rank 3, compressed to rank 3, on rank {rank},"
+        what = f"a mean of matrix rank 3, compressed to rank 3, on rank {rank},"
         expect_close(result, matrix, what, hint, rtol=5e-3, atol=5e-3, picture=picture)
     expect_same_bits(run, 0)
     expect_over_the_wire(student, rng, POWER, 3, gradients)
@@ -983,13 +985,13 @@ def expect_to_survive_zeros(student: Any, rng: torch.Generator) -> None:
     matrix = low_rank(rng, whole(rng, 12, 16), whole(rng, 18, 24), 2)
     gradients = [[[torch.zeros_like(matrix)], [one]] for one in spread(rng, 2, matrix)]
     run = emulated(student, POWER, 2, gradients, ONE_BUCKET_MB)
-    hint = "M = 0 gives Q = 0, and then M Q = 0 for ever: if Q is all zeros, draw a new one."
+    hint = "M = 0 gives Q = 0, and then M Q = 0 forever; if Q is all zeros, draw a new one."
     expect_close(
         of_step(run, 0, "results")[0][0], torch.zeros_like(matrix), "the result of zeros", hint
     )
     given = of_step(run, 1, "results")[0][0]
     expect_close(
-        given, matrix, "a mean of rank 2 in the step after zeros", hint, rtol=5e-3, atol=5e-3
+        given, matrix, "a mean of matrix rank 2 in the step after zeros", hint, rtol=5e-3, atol=5e-3
     )
 
 
@@ -1000,7 +1002,7 @@ def check_power_leaves_the_random_state(student, rng):
     run = emulated(student, POWER, 2, gradients, ONE_BUCKET_MB)
     if not all(value["is_random_state_left"] for value in run.values):
         hint = (
-            "torch.manual_seed on all ranks makes their dropout the same, too: use a"
+            "`torch.manual_seed` on all ranks makes their dropout the same, too: use a"
             " torch.Generator."
         )
         raise CheckFailed("the global random state as it was", "another one", hint)

@@ -63,13 +63,13 @@ def expect_whole(trial: Trial, task: Task, what: str) -> None:
         raise CheckFailed(
             f"every sample of all {task.num_steps} global batches is taken, each by one rank",
             f"{what}: samples of step {missed[0]} were never asked for",
-            "the shares of all ranks together are the whole batch; look at what my_samples gives for the last rank",
+            "The shares of all ranks together are the whole batch; look at what `my_samples` gives for the last rank.",
         )
     if trial.record.weights is None:
         raise CheckFailed(
             "one rank calls samples.hand_in(model) after the last step",
             f"{what}: the program ended without handing in its weights",
-            "main ends by handing in the model, on rank 0",
+            "`main` ends by handing in the model, on rank 0.",
         )
 
 
@@ -85,9 +85,9 @@ def expect_weights(trial: Trial, task: Task, what: str, hint: str) -> None:
 
 
 AVERAGES = (
-    "is the gradient the average over all samples of the global batch, on every rank, before every"
+    "Is the gradient the average over all samples of the global batch, on every rank, before every"
     " step? Skipped exchanges, sums in place of means, and the mean over ranks of means over"
-    " unequal shares all end here"
+    " unequal shares all end here."
 )
 
 
@@ -104,7 +104,7 @@ def expect_shares(trial: Trial, task: Task, world_size: int, what: str) -> None:
             raise CheckFailed(
                 f"each of {world_size} ranks takes its own {fewest}{f' or {most}' * (most > fewest)} samples of a step",
                 f"{what}: {len(sizes)} of them took {took} of the {task.batch_size} samples of step {step}",
-                "my_samples gives every rank another part of the batch, and every rank asks for that part itself",
+                "`my_samples` gives every rank another part of the batch, and every rank asks for that part itself.",
             )
 
 
@@ -124,7 +124,7 @@ def check_gradient(student, rng):
         raise CheckFailed(
             "both ranks take samples and compute gradients",
             "one step on 2 ranks: a single rank took all samples",
-            "my_samples gives every rank another part of the batch, and every rank asks for that part itself",
+            "`my_samples` gives every rank another part of the batch, and every rank asks for that part itself.",
         )
     expect_over_the_wire(student, rng)
 
@@ -145,7 +145,7 @@ def expect_over_the_wire(student, rng) -> None:
         raise CheckFailed(
             "every rank's gradients reach the others over the process group",
             f"{len(errors)} messages of rank {rank} were changed on their way, and the weights came out as if none had",
-            "average the gradients by collectives of torch.distributed, and use what arrives",
+            "Average the gradients by collectives of torch.distributed, and use what arrives.",
         )
 
 
@@ -209,7 +209,7 @@ def expect_losses(trial: Trial, task: Task, what: str) -> None:
         raise CheckFailed(
             'a line such as {"step": 0, "loss": 2.31, "sent_bytes": 309736} from rank 0 for each of the steps',
             f"{what}: no line for step {missing[0]}",
-            "print(json.dumps(...), flush=True) once a step; lines that are not JSON objects are passed over",
+            "`print(json.dumps(...), flush=True)` once per step; lines that are not JSON objects are passed over.",
         )
     losses = bench.train_alone(task, trial.batches).losses
     worst = max(
@@ -220,7 +220,7 @@ def expect_losses(trial: Trial, task: Task, what: str) -> None:
         raise CheckFailed(
             f"the loss of the whole batch before step {worst.step}, {losses[worst.step]:.4f}",
             f"{what}: the line says {worst.loss:.4f}",
-            "average over all samples of the global batch, not only over this rank's; and print what was computed",
+            "Average over all samples of the global batch, not only over this rank's; and print what was computed.",
         )
 
 
@@ -296,7 +296,7 @@ def virtual_step_s(program, rng, world_size: int, is_theirs: bool) -> float:
                 raise CheckFailed(
                     f"at least {1e3 * least_s:.3g} ms a step, which the arithmetic of a rank's samples takes",
                     f"rank {rank}: {1e3 * worked_s:.3g} ms a step on {world_size} emulated ranks",
-                    "every rank computes the whole forward and backward pass of its samples, in its own process",
+                    "Every rank computes the whole forward and backward pass of its samples, in its own process.",
                 )
     return (long.result.timeline.end_s - short.result.timeline.end_s) / NUM_EMULATED
 
@@ -328,7 +328,7 @@ def refuse_impossible(step_s: float) -> None:
         raise CheckFailed(
             f"at least {1e3 * floor_s:.2g} ms a step, which its arithmetic takes at this machine's best rate",
             f"{1e3 * step_s:.2g} ms a step",
-            "a step does the whole forward and backward pass of its batch",
+            "A step does the whole forward and backward pass of its batch.",
         )
 
 
@@ -338,7 +338,7 @@ def grade_speed(ratio: float, step_s: float, world_size: int, kind: str) -> None
     expected = f"on {world_size} {kind} ranks, at least {ENOUGH:.0%} of the speed of the reference"
     actual = f"{ratio:.0%} of it: {1e3 * step_s:.3g} ms a step"
     hint = (
-        "time a step with and without --no-sync. Is every gradient sent on its own, or all of them"
+        "Time a step with and without --no-sync. Is every gradient sent on its own, or all of them"
         " only after the backward pass? Does every rank compute only its own samples?"
     )
     share = round((ratio - TOO_LITTLE) / (ENOUGH - TOO_LITTLE), 1)
@@ -361,7 +361,7 @@ def check_bytes(student, rng):
             raise CheckFailed(
                 f"on {world_size} ranks, the {wire:,.0f} bytes that rank 0 sends for a step, within 2%",
                 f"its lines say {'nothing' if claimed is None else f'{claimed:,.0f}'}",
-                "a ring all-reduce of S bytes sends 2(N - 1)/N of them from every rank; a float32 has 4",
+                "A ring all-reduce of S bytes sends 2(N - 1)/N of them from every rank; a float32 has 4.",
             )
 
 
@@ -376,8 +376,8 @@ def check_no_more_than_needed(student, rng):
             f"{needed:,.0f} bytes from rank 0 a step on 4 ranks, within 5%",
             f"{wire:,.0f}",
             (
-                "an all-reduce of the gradients in float32 is enough; gathering everybody's, or"
-                " sending weights, is more"
+                "An all-reduce of the gradients in float32 is enough; gathering everybody's, or"
+                " sending weights, is more."
                 if wire > needed
                 else "every rank takes part in an all-reduce of all gradients, in every step"
             ),
@@ -416,7 +416,7 @@ def check_no_sync(student, rng):
         raise CheckFailed(
             "no gradient and no loss goes over the wire",
             f"rank 0 sent {(sent[1] - sent[0]) / 4:,.0f} bytes a step",
-            "compute as before, and leave out every collective inside the loop",
+            "Compute as before, and leave out every collective inside the loop.",
         )
 
 
@@ -479,13 +479,13 @@ def recover(student, rng, kind: str, restart_policy: RestartPolicy, allowed_loss
         raise CheckFailed(
             f"the other ranks give up on one that is silent for {TIMEOUT_S:g} s (--timeout)",
             f"{what}, and {struck.patience_s:g} s later they still waited",
-            "init_process_group takes a timeout; with Gloo a collective that waits longer raises",
+            "`init_process_group` takes a timeout; with Gloo a collective that waits longer raises.",
         )
     resumed = expect_resumed(trial, task, struck, allowed_loss, what)
-    hint = "a checkpoint holds all that the next step needs: weights, momentum, step"
+    hint = "A checkpoint holds all that the next step needs: weights, momentum, step."
     if resumed % EVERY:
         hint = (
-            f"it went on at step {resumed}; a checkpoint after {EVERY} steps is followed by step"
+            f"It went on at step {resumed}; a checkpoint after {EVERY} steps is followed by step"
             f" {EVERY}, as they are counted from 0. Was a step done twice, or left out?"
         )
     expect_weights(trial, task, what, hint)
@@ -503,7 +503,7 @@ def expect_resumed(trial: Trial, task: Task, struck: Disturbance, allowed_loss: 
         raise CheckFailed(
             "torchrun starts the ranks again, and they take the samples of the steps that are left",
             f"{what}, and no rank that was started after that asked for samples",
-            "let the error end the process; torchrun starts all ranks again, with --resume as before",
+            "Let the error end the process; torchrun starts all ranks again, with --resume as before.",
         )
     earliest = struck.step - allowed_loss
     resumed = min(take.step for take in after)
@@ -512,16 +512,16 @@ def expect_resumed(trial: Trial, task: Task, struck: Disturbance, allowed_loss: 
             f"training goes on from a checkpoint, at step {earliest} to {struck.step}",
             f"{what}, and it went on at step {resumed}",
             (
-                "resume from the newest checkpoint that can be read, and take the steps after it, in order"
+                "Resume from the newest checkpoint that can be read, and take the steps after it, in order."
                 if resumed
-                else ("that is from the beginning: look for a checkpoint first, and pass over one that cannot be read")
+                else ("That is from the beginning: look for a checkpoint first, and pass over one that cannot be read.")
             ),
         )
     if missing := sorted(set(range(min(again), task.num_steps)) - again):
         raise CheckFailed(
             "the ranks that were started again take all steps that are left",
             f"{what}, they went on at step {min(again)} and did not take step {missing[0]}",
-            "go on with the first step that the checkpoint does not hold, and do every step after it",
+            "Go on with the first step that the checkpoint does not hold, and do every step after it.",
         )
     return min(again)
 
@@ -543,7 +543,7 @@ def check_amdahl_fit(student, rng):
             raise CheckFailed(
                 f"the serial fraction {serial:.3f} from step times {', '.join(f'{one:.3f}' for one in times)}",
                 f"{found!r:.80}",
-                "T(N) = T(1) (s + (1 - s) / N); fit s by least squares over all sizes, not from one of them",
+                "T(N) = T(1) (s + (1 - s) / N); fit s by least squares over all sizes, not from one of them.",
             )
 
 

@@ -44,7 +44,7 @@ def file(tmp_path_factory):
     drawn = bars(wanted, {"rank 0": 1.0, "rank 1": 1.0}, "What the result on rank 0 is made of", "weight in the sum")
     picture = Drawing(png=base64.b64encode(drawn.png()).decode(), alt=drawn.alt)
     checks = [check(f"This is {one.value}.", one) for one in Outcome if one is not Outcome.FAULT]
-    checks[1] = check("The gradient is weighted.", Outcome.WRONG, "Expected 1; got 2.", picture=picture)
+    checks[1] = check("The gradient is weighted.", Outcome.WRONG, "Expected: 1. Got: 2.", picture=picture)
     code = "import torch\n\nclass A:  # a comment\n    def f(self): return f'{1:g}' + 'text' * 3.5 @ None"
     cells = [new_markdown_cell(HOSTILE), answer(code, "Nearly: *weigh* them."), graded("check_total", score=2.0)]
     path = tmp_path_factory.mktemp("feedback") / "lab01.html"

@@ -151,7 +151,7 @@ def test_what_harms_nobody_costs_nothing(name, tmp_path):
 FATAL = {
     "prints nothing": ("os._exit(0)", {Outcome.WRONG, Outcome.CRASHED}, ""),
     "prints without end": ("while True: print(1000 * 'x')", {Outcome.OUTPUT_LIMIT}, "printed more"),
-    "never ends": ("while True: pass", {Outcome.TIME_LIMIT}, "not done"),
+    "never ends": ("while True: pass", {Outcome.TIME_LIMIT}, "did not finish"),
     "forks without end": (
         "while True:\n    try:\n        os.fork()\n    except OSError:\n        pass",
         {Outcome.TIME_LIMIT, Outcome.CRASHED, Outcome.HUNG},

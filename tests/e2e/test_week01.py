@@ -101,7 +101,7 @@ def test_weights_are_those_of_ddp(outputs):
 
 def test_hang_names_the_rank_that_waits_and_the_one_that_left(outputs):
     report = stream(outputs["one_batch_short"])
-    assert "Rank 0 had returned" in report
+    assert "rank 0 has returned" in report
     assert "Rank 1 waits for rank 0 in collective 4, all_reduce" in report and "in one_batch_short" in report
 
 

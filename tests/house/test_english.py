@@ -9,6 +9,8 @@ from test_files import committed
 
 READ = (
     *(
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
         "README.md",
         "autograder",
         "docs",
@@ -33,6 +35,11 @@ ADVICE = {
     r"\bthat\s+very\b": "use the same, or this",
     r"\bwhat\s+(?:is|are)\s+no\b": "use what is not, or name the rest",
     r"\bbut\s+for\s+(?:their|its)\b": "use except for",
+    r"(?<!\bthere )\b(?:is|are)\s+no\s+(?:fault|flag|entry|folder|zero|list|product)\b": "use is not a",
+    r"\bmend(?:s|ed)?\b": "use fix",
+    r"\bfrom\s+[01]\s+(?:up|on)\b": "use 1 or more, or counted from 0",
+    r"\bstands?\s+above\b|\bheld\s+against\b|\bcome\s+up;": "use is above, compared with, or start",
+    r",\s+for\s+(?:a|an|the)\s+\w+\s+(?:is|has|can)\b": "use because",
 }
 PATTERNS = {re.compile(pattern, re.IGNORECASE): advice for pattern, advice in ADVICE.items()}
 
@@ -42,7 +49,7 @@ def bad_english(root: Path) -> list[str]:
     found = []
     for path in committed(root):
         name = path.relative_to(root).as_posix()
-        if name.startswith(READ) and path.suffix in (".py", ".md", ".toml") and path.name != Path(__file__).name:
+        if name.startswith(READ) and path.suffix in (".j2", ".md", ".py", ".toml") and path.name != Path(__file__).name:
             text = path.read_text(encoding="utf-8")
             # a sentence goes on in the next line of a comment or a string; the length stays, for the line's number
             joined = re.sub(r"\n[ #]*", lambda gap: " " * len(gap[0]), text)
@@ -64,6 +71,7 @@ def test_the_course_keeps_the_rule():
         "def check_tells_right_from_wrong(): ...",
         "# waits for an hour, for a link\n# that is slow, but for the most part it works",
         "retold, foretell, whatever, elsewhere",
+        "# amend, recommend, mending; from 0 to 1; this is no longer a list; there is no flag --x; what comes up",
         "size_bytes = file.tell()",
     ],
 )
@@ -88,6 +96,16 @@ def test_good_english_keeps_the_rule(tmp_path, text):
         "# none of that very file",
         "# what is no tensor",
         "# the same, but for its name",
+        "# what is given is no flag",
+        "# two of these are\n# no zero",
+        "MESSAGE = 'Mend this one first'",
+        "# it was mended",
+        "# a number from 1 up",
+        "# counted from 0\n# on",
+        "# its message stands above",
+        "# held against a reference",
+        "# it did not come up; try again",
+        "# it waits, for a rank has left",
     ],
 )
 def test_a_planted_phrase_is_caught(tmp_path, text):

@@ -42,28 +42,28 @@ def test_what_is_close_passes(actual, expected):
 @pytest.mark.parametrize(
     ("actual", "expected", "words"),
     [
-        (torch.zeros(1), torch.ones(1), "Expected the gradient to be 1; got 0."),
-        (torch.tensor(2.0), 1.0, "Expected the gradient to be 1; got 2."),
-        (2.0, 1.0, "Expected the gradient to be 1; got 2."),
-        (10**400, 1.0, "got inf."),
-        (-(10**400), 1.0, "got -inf."),
-        (torch.tensor([NAN]), torch.tensor([1.0]), "got nan."),
-        (torch.tensor([NAN]), torch.tensor([NAN]), "got nan."),
-        (NAN, 1.0, "got nan."),
-        (torch.tensor([INF]), torch.tensor([1.0]), "got inf."),
-        (torch.tensor([1.0]), torch.tensor([INF]), "Expected the gradient to be inf; got 1."),
-        (torch.tensor([-INF]), torch.tensor([INF]), "got -inf."),
-        (torch.ones(3), torch.ones(3, 1), "Expected the gradient of shape (3, 1); got shape (3,)."),
-        (torch.ones(1), 1.0, "Expected the gradient of shape (); got shape (1,)."),
-        (torch.ones(1).double(), torch.ones(1), "of type torch.float32; got type torch.float64."),
-        (torch.tensor([True]), torch.tensor([1]), "of type torch.int64; got type torch.bool."),
-        (None, torch.ones(1), "Expected the gradient to be a tensor; got None of type NoneType."),
-        (1.0, torch.ones(1), "to be a tensor; got 1.0 of type float."),
-        (True, 1.0, "got True of type bool."),
-        ("1", 1.0, "got '1' of type str."),
+        (torch.zeros(1), torch.ones(1), "Expected: the gradient to be 1. Got: 0."),
+        (torch.tensor(2.0), 1.0, "Expected: the gradient to be 1. Got: 2."),
+        (2.0, 1.0, "Expected: the gradient to be 1. Got: 2."),
+        (10**400, 1.0, "Got: inf."),
+        (-(10**400), 1.0, "Got: -inf."),
+        (torch.tensor([NAN]), torch.tensor([1.0]), "Got: nan."),
+        (torch.tensor([NAN]), torch.tensor([NAN]), "Got: nan."),
+        (NAN, 1.0, "Got: nan."),
+        (torch.tensor([INF]), torch.tensor([1.0]), "Got: inf."),
+        (torch.tensor([1.0]), torch.tensor([INF]), "Expected: the gradient to be inf. Got: 1."),
+        (torch.tensor([-INF]), torch.tensor([INF]), "Got: -inf."),
+        (torch.ones(3), torch.ones(3, 1), "Expected: the gradient of shape (3, 1). Got: shape (3,)."),
+        (torch.ones(1), 1.0, "Expected: the gradient of shape (). Got: shape (1,)."),
+        (torch.ones(1).double(), torch.ones(1), "of type torch.float32. Got: type torch.float64."),
+        (torch.tensor([True]), torch.tensor([1]), "of type torch.int64. Got: type torch.bool."),
+        (None, torch.ones(1), "Expected: the gradient to be a tensor. Got: None of type NoneType."),
+        (1.0, torch.ones(1), "to be a tensor. Got: 1.0 of type float."),
+        (True, 1.0, "Got: True of type bool."),
+        ("1", 1.0, "Got: '1' of type str."),
         (torch.tensor(1 + 1j), 1.0, "complex64"),
-        (torch.tensor([1 + 3j]), torch.tensor([1 + 2j]), "to be 1+2j; got 1+3j."),
-        (torch.tensor(2), 2.5, "to be 2.5; got 2."),
+        (torch.tensor([1 + 3j]), torch.tensor([1 + 2j]), "to be 1+2j. Got: 1+3j."),
+        (torch.tensor(2), 2.5, "to be 2.5. Got: 2."),
     ],
 )
 def test_what_is_not_close_is_told(actual, expected, words):
@@ -72,11 +72,11 @@ def test_what_is_not_close_is_told(actual, expected, words):
 
 def test_the_element_that_is_furthest_off_is_named():
     said = failure(torch.tensor([1.0, 2.5, 9.0, 4.0]), torch.tensor([1.0, 2.0, 3.0, 4.0]), "the sum")
-    assert said == "Expected the sum to be 3 at element 2 (2 of 4 differ); got 9."
+    assert said == "Expected: the sum to be 3 at element 2 (2 of 4 differ). Got: 9."
 
 
 def test_a_nan_is_further_off_than_any_number():
-    assert "element 1 (2 of 2 differ); got nan" in failure(torch.tensor([9.0, NAN]), torch.zeros(2), "x")
+    assert "element 1 (2 of 2 differ). Got: nan" in failure(torch.tensor([9.0, NAN]), torch.zeros(2), "x")
 
 
 def test_tolerances_are_relative_and_absolute():
@@ -93,8 +93,10 @@ def test_what_came_is_quoted_only_in_part():
 
 def test_a_failed_check_is_one_paragraph_with_its_hint():
     error = CheckFailed("the mean", "the sum", "Divide by world_size.")
-    assert str(error) == "Expected the mean; got the sum. Divide by world_size."
-    assert str(CheckFailed("a", "b")) == "Expected a; got b."
+    assert str(error) == "Expected: the mean. Got: the sum. Divide by world_size."
+    assert str(CheckFailed("a", "b")) == "Expected: a. Got: b."
+    assert str(CheckFailed("a.", "b.", "use c\n- d")) == "Expected: a. Got: b. Use c\n- d"
+    assert str(CheckFailed("a", "b", "`c` changes.")) == "Expected: a. Got: b. `c` changes."
 
 
 def test_a_notebook_prints_a_failed_check_without_a_stack():

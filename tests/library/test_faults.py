@@ -130,9 +130,9 @@ def test_a_fault_that_is_not_said_is_drawn_the_same_by_the_same_seed():
     [
         (lambda: SlowRank(0, factor=0.5), "factor is 0.5; it is how many times slower, 1 or more"),
         (lambda: SlowRank(0, share=2), "share is 2; it is the part of the rank's steps"),
-        (lambda: LostRank(0, after_calls=-1), "after_calls is -1; it counts operations"),
-        (lambda: SlowRank(9), "a fault is of rank 9, and the run's ranks are 0 to 3"),
-        (lambda: LostRank(9), "a fault is of rank 9"),
+        (lambda: LostRank(0, after_calls=-1), "after_calls must be a number of operations, 0 or more; got -1"),
+        (lambda: SlowRank(9), "a fault names rank 9, but the run has ranks 0 to 3"),
+        (lambda: LostRank(9), "a fault names rank 9"),
         (lambda: SlowLink("gpu0 up"), "dgx-h100 has no hop 'gpu0 up'"),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_fault_that_cannot_be_is_refused(fault, words):
 
 
 def test_what_is_no_fault_is_refused():
-    with pytest.raises(TypeError, match=r"'slow' is no fault; those of worldsize\.faults are SlowRank, SlowLink"):
+    with pytest.raises(TypeError, match=r"'slow' is not a fault; give one of SlowRank, SlowLink"):
         emulated(work_and_meet, faults=["slow"])
 
 

@@ -103,7 +103,9 @@ def test_the_library_of_the_cluster_decides():
     assert price("all_reduce", MB, range(4), HOSTS).algorithm == "gloo-ring"
     assert price("all_reduce", MB, range(4), replace(HOSTS, library="nccl")).algorithm.startswith("nccl")
     assert price("all_reduce", MB, [3], HOSTS).time_s == 0
-    with pytest.raises(ValueError, match=re.escape("hosts has Gloo, which does not choose; leave algorithm=None")):
+    with pytest.raises(
+        ValueError, match=re.escape("hosts uses Gloo, which has one algorithm per operation; pass algorithm=None")
+    ):
         price("all_reduce", MB, range(4), HOSTS, "nccl-tree")
     with pytest.raises(ValueError, match=r"hosts: library is 'mpi'; it must be one of nccl, gloo"):
         replace(HOSTS, library="mpi")

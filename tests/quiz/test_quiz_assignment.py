@@ -123,7 +123,7 @@ def test_the_page_tells_what_was_asked_what_was_written_and_what_is_right(course
         assert variant.question.objective in page
     assert "1.5</strong> of 8 points" in page
     assert "You wrote: '&lt;script&gt;alert(1)&lt;/script&gt;'" in page and "<script>alert" not in page
-    assert "and no code is run" in page and "no answer" in page and "You wrote: None" not in page
+    assert "because no code is run" in page and "no answer" in page and "You wrote: None" not in page
     assert "Read below what is right, and why" in page
     assert "Two twos." in page and "The code ran" not in page and "fresh inputs" not in page
     assert "<math" in page  # a formula of the bank, which no script renders
@@ -164,7 +164,7 @@ def test_forms_whose_essays_differ_in_their_place_are_not_assigned(course, tmp_p
 
 def test_a_file_that_cannot_be_marked_says_why(pages):
     assert "The file is damaged" in pages["c3"]
-    assert "This form was made for 'ada'. Answer in your own, and hand that in." in pages["dan"]
+    assert "This form was made for 'ada'. Answer in your own notebook, and hand that in." in pages["dan"]
 
 
 def test_nothing_of_the_key_is_in_what_students_get(course):

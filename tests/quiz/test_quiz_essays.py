@@ -65,7 +65,7 @@ def test_hand_outs_have_room_to_answer_and_no_rubric(form, tmp_path):
     for name in ("md", "html", "ipynb"):
         text = rendered(form, name)
         assert "about 60 of them (2 points)" in text
-        assert "The last one is answered in your own words and counts 2; every other question counts 1" in text
+        assert "the last one, answered in your own words, counts 2, every other question 1." in text
         assert not [secret for secret in SECRETS if secret in text]
     text = printed(FORMATS["pdf"].render(form), tmp_path)
     assert "about 60 of them" in text and not [secret for secret in SECRETS if secret in text]
@@ -74,8 +74,8 @@ def test_hand_outs_have_room_to_answer_and_no_rubric(form, tmp_path):
 def test_terms_of_a_form_of_essays_and_of_one_without(form):
     essay, numeric = form.asked[1], form.asked[0]
     two = Form(form.student, form.blueprint, (essay, essay))
-    assert "The last 2 are answered in your own words and count 2 each.\n" in rendered(two, "md")
-    assert "Each counts the same." in rendered(Form(form.student, form.blueprint, (numeric,)), "md")
+    assert "the last 2, answered in your own words, count 2 each.\n" in rendered(two, "md")
+    assert "every question counts the same." in rendered(Form(form.student, form.blueprint, (numeric,)), "md")
 
 
 def test_the_key_has_the_rubric_and_a_model_answer(form, tmp_path):

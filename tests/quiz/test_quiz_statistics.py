@@ -115,7 +115,7 @@ def test_the_question_itself_is_left_out_of_the_rest():
 
 
 def test_upper_and_lower_groups_by_hand():
-    rests = [0.9, 0.8, 0.7, 0.6, 0.5, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0]  # 27 % of 11 are 3
+    rests = [0.9, 0.8, 0.7, 0.6, 0.5, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0]  # 27% of 11 are 3
     shares = [1, 1, 0.5, 0, 1, 0, 0, 1, 0, 0.5, 0]
     assert statistics.upper_group(rests).tolist() == [1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0]
     assert statistics.upper_lower(shares, rests) == pytest.approx(2.5 / 3 - 0.5 / 3)
@@ -290,7 +290,7 @@ def test_the_page_says_which_flags_are_limits_and_which_are_tests():
 def test_few_students_are_never_flagged():
     marked_forms = two_parameter_class([1.2, 1.2, -3.0, 1.2], num_students=statistics.FEWEST - 1)
     assert flags(marked_forms) == {}
-    assert "below which chance is too strong" in report(marked_forms, statistics.items(marked_forms))
+    assert "fewer are too few to judge" in report(marked_forms, statistics.items(marked_forms))
 
 
 def test_reliability_is_defined_only_where_all_were_asked_the_same():

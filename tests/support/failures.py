@@ -75,7 +75,7 @@ def killed():
     step()
 
 
-@case(0, "SIGSEGV: native code touched memory")
+@case(0, "SIGSEGV: native code accessed invalid memory")
 def segmentation_fault():
     import ctypes
 
@@ -196,7 +196,7 @@ def mismatched_reduction():
 # it hangs
 
 
-@case(0, "Ranks 1 and 2 wait for rank 0 in collective 2, all_reduce (float32 [4]); rank 0 had returned.", hangs=True)
+@case(0, "Ranks 1 and 2 wait for rank 0 in collective 2, all_reduce (float32 [4]); rank 0 has returned.", hangs=True)
 def one_rank_returns_early():
     step()
     if not on(0):
@@ -212,7 +212,7 @@ def send_against_send():
 
 
 @case(
-    2, "Rank 1 waits for rank 2 in recv from rank 2 (float32 [3]); rank 2 had returned", hangs=True, line="dist.recv("
+    2, "Rank 1 waits for rank 2 in recv from rank 2 (float32 [3]); rank 2 has returned", hangs=True, line="dist.recv("
 )
 def recv_with_no_sender():
     step()
@@ -229,7 +229,7 @@ def a_ring_that_only_receives():
 @case(
     1,
     "Ranks 0 and 2 wait for rank 1 in collective 2, barrier",
-    "rank 1 had returned",
+    "rank 1 has returned",
     hangs=True,
     line="dist.barrier()",
 )

@@ -192,9 +192,11 @@ class SampleServer:
         if not 0 <= rank < _MAX_RANKS:
             return f"rank {rank!r:.20} does not exist: ranks are counted from 0"
         if not 0 <= step < self.task.num_steps:
-            return f"there is no step {step}: this training has {self.task.num_steps}, from 0 on"
+            return f"there is no step {step}: steps are 0 to {self.task.num_steps - 1}"
         if not 0 <= start <= stop <= self.task.batch_size:
-            return f"there are no samples {start} to {stop}: the global batch has {self.task.batch_size}, from 0 on"
+            return (
+                f"there are no samples {start} to {stop}: the global batch has {self.task.batch_size}, counted from 0"
+            )
         if len(self.record.takes) >= _MAX_TAKES:
             return f"samples were asked for more than {_MAX_TAKES} times"
         return ""

@@ -153,7 +153,7 @@ def _summary(rows: Sequence[_Row]) -> str:
         return "none can be compared with a result yet"
     near = sum(row.is_near for row in compared)
     middle = _amount(median(row.factor for row in compared))
-    return f"{near} of {len(compared)} within a factor of two, in the median off by a factor of {middle}"
+    return f"{near} of {len(compared)} within a factor of two; the median is off by a factor of {middle}"
 
 
 def _amount(value: float) -> str:

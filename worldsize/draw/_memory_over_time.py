@@ -105,7 +105,7 @@ def _stack(label: str, levels: Mapping[str, Levels]) -> _Stack:
         if below:
             raise ValueError(
                 f"{label}, {name}: {below[1]:g} bytes are live at {below[0]:g} s. "
-                "More is freed than was allocated: give every allocation, with the earlier ones."
+                "More is freed than was allocated: include every allocation, also those from before the first entry."
             )
         starts = [time_s for time_s, _ in changes]
         places = [bisect_right(starts, time_s) for time_s in times_s]

@@ -107,7 +107,7 @@ class _Layout:
         self.total = self.title + sum(map(self.head, parts)) + sum(map(self.panel, parts)) + below
 
     def head(self, part: _Part) -> float:
-        """The height of what stands above a part's rows."""
+        """The height of what is above a part's rows."""
         return _TITLE + (_SUBTITLE if part.subtitle else 0)
 
     def panel(self, part: _Part) -> float:

@@ -58,8 +58,8 @@ def bars(expected: Mapping[str, float], actual: Mapping[str, float], title: str,
     ]
     picture = SmallPicture(_WIDTH, 1.3 + 0.52 * len(rows))
     axes = picture.subplots()
-    _draw_bars(axes, [row.expected for row in rows], -0.2, color=GREEN, label="should be")
-    _draw_bars(axes, [row.actual for row in rows], 0.2, color=VERMILLION, hatch="//", label="is")
+    _draw_bars(axes, [row.expected for row in rows], -0.2, color=GREEN, label="expected")
+    _draw_bars(axes, [row.actual for row in rows], 0.2, color=VERMILLION, hatch="//", label="yours")
     axes.axvline(0, color=BLACK, linewidth=0.8)
     lengths = [length for row in rows for value in (row.expected, row.actual) if (length := _length(value))]
     longest = max(map(abs, lengths), default=1.0)

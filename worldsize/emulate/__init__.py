@@ -28,7 +28,7 @@ def spend(duration_s: float) -> None:
         ValueError: the duration is negative.
     """
     if duration_s < 0:
-        raise ValueError(f"duration_s is {duration_s}; a rank cannot work for less than no time")
+        raise ValueError(f"duration_s is {duration_s}; it must be 0 or more")
     client = _client()
     if client is None:
         time.sleep(duration_s)

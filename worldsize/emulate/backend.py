@@ -134,7 +134,7 @@ class Group(dist.ProcessGroup):
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         """Reduce one tensor, and give every rank its part."""
         if tensor.numel() != output.numel() * self.size():
-            wanted = f"an output of {output.numel()} takes an input of {output.numel()} times {self.size()} ranks"
+            wanted = f"the input must have {self.size()} times as many as the output, {output.numel() * self.size()}"
             raise ValueError(f"reduce_scatter of {tensor.numel()} items: {wanted}")
         splits = [output.numel()] * self.size()
         name = _name_of(opts.reduceOp if opts else None)
@@ -230,12 +230,14 @@ def _name_of(reduction: Any) -> str:
 def _dtype_of(tensors: Sequence[torch.Tensor], reduction: str) -> str:
     dtypes = list(dict.fromkeys(tensor.dtype for tensor in tensors))
     if len(dtypes) > 1:
-        raise ValueError(f"one call has tensors of {' and '.join(map(str, dtypes))}; give it those of one type")
+        raise ValueError(f"one call has tensors of {' and '.join(map(str, dtypes))}; give tensors of one type")
     if not dtypes:
         return ""
     (dtype,) = dtypes
     if reduction == "AVG" and not (dtype.is_floating_point or dtype.is_complex):
-        raise ValueError(f"a mean of {dtype} is not {dtype}: reduce by SUM and divide, or convert first")
+        raise ValueError(
+            f"AVG needs a floating-point or complex type, not {dtype}: reduce by SUM and divide, or convert first"
+        )
     if reduction in _OF_BITS and (dtype.is_floating_point or dtype.is_complex):
         raise ValueError(f"{reduction} is for integers, and these tensors are {dtype}")
     return str(dtype).removeprefix("torch.")

@@ -50,7 +50,7 @@ class Emulation:
 
     Raises:
         ValueError: the cluster is not known or has too few GPUs, `allow` names an unknown operation, or `compute` is
-            neither one of flops, measured and none nor a number from 0 up.
+            neither one of flops, measured and none nor a number that is 0 or more.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Emulation:
     ) -> None:
         is_number = isinstance(compute, int | float) and math.isfinite(compute) and compute >= 0
         if compute not in KINDS and not is_number:
-            raise ValueError(f"compute {compute!r} is not known; use one of {', '.join(KINDS)}, or a number from 0 up")
+            raise ValueError(f"compute must be one of {', '.join(KINDS)}, or a number, 0 or more; got {compute!r}")
         self._compute, self._scale = (MEASURED, float(compute)) if is_number else (compute, 1.0)
         self._cluster = hardware.cluster(cluster) if isinstance(cluster, str) else cluster
         if world_size > self._cluster.world_size:
@@ -196,7 +196,7 @@ class Emulation:
         connection.open_bytes[post.number] = len(sent)
         self._held_bytes += len(sent)
         if self._held_bytes > self._max_held_bytes:
-            raise ValueError(f"more than {self._max_held_bytes} bytes that nobody takes")
+            raise ValueError(f"more than {self._max_held_bytes} bytes were sent that no rank has received")
         # what moves data is not left to the rank to report
         self._conductor.note(connection.rank, [Step(POST, post.number)])
         if body is not sent:

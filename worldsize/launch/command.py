@@ -29,9 +29,11 @@ def torchrun(
     cluster: Cluster | str | None = None,
     **flags: str | int | bool,
 ) -> Run:
-    """A `Run` of `script` under torchrun; `nproc_per_node=2` is torchrun's `--nproc-per-node=2`, likewise every flag.
+    """A `Run` of `script` under torchrun.
 
-    The script joins its process group itself, as it would in a shell. `values` are None: a script returns nothing.
+    `nproc_per_node=2` is torchrun's `--nproc-per-node=2`; other flags work the same way. The script joins its
+    process group itself, as it would in a shell. `values` are None: a script returns nothing.
+
     With `cluster`, such as "dgx-h100", it joins an emulated one instead, on all of its GPUs if no flag says how many,
     and the run's timeline is in that cluster's virtual time.
 
@@ -102,7 +104,7 @@ def take_cluster(words: Sequence[str]) -> tuple[str | None, list[str]]:
 def _world_size(flags: Flags, cluster: Cluster) -> int:
     if foreign := sorted(flags.names - _ON_A_CLUSTER):
         names = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
-        raise ValueError(f"an emulated cluster takes --nnodes and --nproc-per-node, and not {names}")
+        raise ValueError(f"on an emulated cluster only --nnodes and --nproc-per-node may be given; remove {names}")
     if "nproc_per_node" in flags.names:
         return flags.num_nodes * flags.num_ranks
     return cluster.gpus_per_node * flags.num_nodes if "nnodes" in flags.names else cluster.world_size

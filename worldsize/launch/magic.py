@@ -27,7 +27,7 @@ def torchrun(line: str, cell: str) -> Run | None:
     """The run of this cell's text as a script under torchrun; the line holds torchrun's own flags.
 
     `--cluster dgx-h100` runs it on that emulated cluster. Words after ` -- ` are the script's arguments. With --help,
-    torchrun prints its flags, and there is no run.
+    torchrun prints its flags, and nothing runs.
     """
     words = shlex.split(line)
     flags, args = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])

@@ -35,10 +35,10 @@ def run(
     keys, and tensors. With `echo`, what ranks print appears as it comes.
 
     With `cluster`, such as `hardware.DGX_H100` or "dgx-h100", the ranks exchange the same data on an emulated cluster,
-    and the run's timeline is in that cluster's virtual time; `allow` then names the operations that may be used, and
-    `compute` how the ranks' own work is priced: by its "flops" on the cluster's GPU at half of the peak, as "measured"
-    on this machine, by a number as that times the measured time (0.01 for a device a hundred times faster), or not
-    at all ("none"). `faults`, from `worldsize.faults`, happen there.
+    and the run's timeline is in that cluster's virtual time. `compute` says how the ranks' own work is priced: "flops"
+    (on the cluster's GPU, at half of its peak), "measured" (this machine's CPU time), a number x (x times the measured
+    time; 0.01 for a device a hundred times faster), or "none". `allow` names the only operations that may be used.
+    `faults`, from `worldsize.faults`, happen on that cluster.
 
     Raises:
         ValueError: an argument is wrong, this machine cannot hold so many ranks, or the function cannot be pickled.

@@ -196,7 +196,7 @@ class _Relay:
         assert self._process.stdout
         if self._process.stdout.readline() != b"ready\n":
             self.__exit__()
-            raise Refused(f"`{self.command}` did not start; what it said stands above")
+            raise Refused(f"`{self.command}` did not start; its output is above")
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -23,14 +23,14 @@ def terms(form: Form) -> str:
     """How many questions there are, the time, and what it takes to pass."""
     share = f"{form.blueprint.pass_fraction:.0%}"
     minutes = form.blueprint.minutes or form.minutes
-    head = f"{len(form.asked)} questions, {minutes:g} minutes, passed with {share} of the points."
+    asked = f"{len(form.asked)} questions, {minutes:g} minutes. You pass with {share} of the points;"
     worth = [one.question.points for one in form.variants if isinstance(one.answer, Prose)]
     if not worth:
-        return f"{head} Each counts the same."
-    others = "" if len(worth) == len(form.asked) else "; every other question counts 1"
+        return f"{asked} every question counts the same."
+    others = "" if len(worth) == len(form.asked) else ", every other question 1"
     if len(worth) == 1:
-        return f"{head} The last one is answered in your own words and counts {worth[0]:g}{others}."
-    return f"{head} The last {len(worth)} are answered in your own words and count {worth[0]:g} each{others}."
+        return f"{asked} the last one, answered in your own words, counts {worth[0]:g}{others}."
+    return f"{asked} the last {len(worth)}, answered in your own words, count {worth[0]:g} each{others}."
 
 
 def instruction(answer: Answer) -> str:

@@ -22,9 +22,9 @@ from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Prose
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 _RULES = """\
-Write each answer where `None` stands, as the comment beside it shows. Only what you write there is read, and as plain
-letters, numbers and words: nothing is computed, so a variable's name is not an answer. Leave `None` where you do not
-answer. Save the notebook and hand it in under its own name."""
+Replace each `None` with your answer, in the form that the comment beside it shows. Answers are read as plain letters,
+numbers and words, and nothing is run: a variable's name or a calculation does not count. Leave `None` where you have no
+answer. Save the notebook and hand it in without renaming it."""
 _ESSAYS = "Where you are to answer in your own words, double-click the line below the question and write in its place."
 TO_REPLACE = "*Replace this line with your answer.*"  # as in a lab; nbgrader takes it for no answer
 

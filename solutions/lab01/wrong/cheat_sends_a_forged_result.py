@@ -1,5 +1,5 @@
 # score: 0
-# hint: Expected
+# hint: Expected:
 # Each function replaces what its caller is about to return: the encoder and the callers' frames are
 # in its reach.
 

@@ -1,5 +1,5 @@
 # score: 19
-# hint: had returned
+# hint: has returned
 # A rank without samples returns at once, and the others wait for it in the collective.
 
 

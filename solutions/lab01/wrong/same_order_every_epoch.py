@@ -1,5 +1,5 @@
 # score: 20
-# hint: hand the epoch on to rank_batches
+# hint: pass the epoch to rank_batches
 # train asks for the batches of epoch 0 in every epoch.
 
 

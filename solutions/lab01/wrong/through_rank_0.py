@@ -1,5 +1,5 @@
 # score: 21.5
-# hint: As many bytes take longer where they all go through one rank
+# hint: The same bytes take longer when all go through one rank
 # Rank 0 receives all gradients, adds them up and sends the mean to each: no byte too many, all of
 # them on one link.
 

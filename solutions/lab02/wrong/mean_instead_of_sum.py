@@ -1,5 +1,5 @@
 # score: 8
-# hint: Is that the mean?
+# hint: This looks like the mean
 # The sum is divided by the number of ranks, as in lab 1.
 
 

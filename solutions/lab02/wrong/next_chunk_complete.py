@@ -1,5 +1,5 @@
 # score: 4
-# hint: so it starts its way on the next one
+# hint: so its journey starts on rank
 # Each rank begins with its own chunk, so that it ends with the one after its own.
 
 

@@ -1,5 +1,5 @@
 # score: 18.5
-# hint: One direction after the other
+# hint: You send and receive one after the other
 # No deadlock, by blocking calls in another order on every second place: a link is never used in
 # both directions.
 

@@ -1,5 +1,5 @@
 # score: 28.5
-# hint: buckets leave in one order on all ranks
+# hint: send the buckets in the same order on every rank
 # A bucket leaves as soon as it is full, also before the one before it: ranks that branch
 # differently do not meet.
 

@@ -1,6 +1,6 @@
 # score: 17.5
 # hint: ahead of the slowest
-# A worker is held against the average of all, not against the slowest.
+# A worker is compared with the average of all, not with the slowest.
 
 
 # %% may_start

@@ -1,6 +1,6 @@
 # score: 16
 # hint: ratio
-# The ratios are objects that claim to be equal to whatever they are held against, and nothing is
+# The ratios are objects that claim to be equal to whatever they are compared with, and nothing is
 # updated.
 
 

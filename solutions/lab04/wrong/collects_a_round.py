@@ -1,5 +1,5 @@
 # score: 17.5
-# hint: answer at once all workers that may start
+# hint: immediately answer every worker that may start
 # The server waits until everybody has pushed, then applies the round: synchronous, whatever the
 # bound.
 

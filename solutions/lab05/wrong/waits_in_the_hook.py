@@ -1,5 +1,5 @@
 # score: 20.5
-# hint: a hook that comes back at once
+# hint: a hook that returns at once
 # The hook gathers without async_op, and backward stands still meanwhile.
 
 

@@ -85,7 +85,7 @@ def test_every_submission_gets_a_verdict_and_the_batch_goes_on(course):
         "endless": ("2 of 6", "1 real rank: "),
         "raises": ("2 of 6", "no luck today"),
         "missing": ("0", "malformed: The submission holds no train.py."),
-        "apart": ("2 of 6", "trained to other weights than one process does"),
+        "apart": ("2 of 6", "its final weights differ from those of one process"),
     }
     for student, words in verdicts.items():
         assert all(word in line_of(said, student) for word in words), said
@@ -147,7 +147,7 @@ def test_a_batch_that_is_ended_in_a_measurement_goes_on_there_and_leaves_no_proc
     said, _ = running.communicate(timeout=60)
     assert are_gone([one.pid for one in started])
     if by == signal.SIGINT:
-        assert running.returncode == 130 and "goes on from there" in said, said
+        assert running.returncode == 130 and "resumes from there" in said, said
     (journal,) = journals
     kept = [json.loads(line)["timing"] for line in lines(journal)]
     assert len(kept) >= 2
@@ -177,7 +177,7 @@ def call(*words: str):
         (["project9", "--submissions=handed", "--student=zoe"], "zoe: no such folder"),
         (["lab99"], "There is no lab99"),
         (["project9", "--world-sizes=1,two"], "--world-sizes takes whole numbers"),
-        (["project9", "--steps=4"], "the first 4 are to warm up"),
+        (["project9", "--steps=4"], "the first 4 are warm-up steps"),
         (["missing.py"], "There is no program"),
         (["project9", "--images=cifar10"], "There are no CIFAR-10 files in ''"),
         (["leaderboard", "empty"], "empty holds no result"),

@@ -10,7 +10,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
 
 from autograder.judging.report import Drawing, Outcome
 
-SKIP = f"{Outcome.SKIPPED.sentence} Mend this one first: B holds."
+SKIP = f"{Outcome.SKIPPED.sentence} Fix this one first: B holds."
 PNG = base64.b64encode(b"a picture").decode()
 
 
@@ -42,7 +42,7 @@ def test_every_outcome_is_told_in_words(outcome):
 
 def test_the_next_thing_to_do_is_the_failed_check_that_others_wait_for():
     checks = [
-        check("A holds.", Outcome.WRONG, "Expected 1; got 2."),
+        check("A holds.", Outcome.WRONG, "Expected: 1. Got: 2."),
         check("B holds.", Outcome.CRASHED, "Rank 0: ZeroDivisionError", name="check_b"),
         check("C holds.", Outcome.SKIPPED, SKIP, blocked_by="check_b"),
     ]
@@ -57,7 +57,7 @@ def test_a_promise_that_is_part_of_another_is_not_taken_for_it():
         check("It holds.", Outcome.WRONG, name="check_a"),
         check("First. It holds.", Outcome.WRONG, name="check_b"),
         check(
-            "C holds.", Outcome.SKIPPED, "Mend this one first: First. It holds.", name="check_c", blocked_by="check_b"
+            "C holds.", Outcome.SKIPPED, "Fix this one first: First. It holds.", name="check_c", blocked_by="check_b"
         ),
     ]
     text = section(html([graded("check_total")], *checks), "todo")
@@ -83,7 +83,7 @@ def test_a_malformed_submission_has_a_page_of_its_own():
 
 def test_a_fault_of_the_grader_is_not_the_students():
     told = section(html([graded("check_total")], check("A holds.", Outcome.FAULT, "KeyError: 'secret'")), "todo")
-    assert "The grader broke, not you." in told and "Begin with" not in told
+    assert "The grader broke; this is not your fault." in told and "Begin with" not in told
 
 
 def test_a_notebook_without_our_record_still_shows_its_points():

@@ -326,7 +326,7 @@ def test_a_malformed_submission_is_so_again_and_a_fault_has_nothing_to_reproduce
     with pytest.raises(ValueError, match="Entry 4 has no score to reproduce"):
         replay(coursedir_of(graded), fault)
     gone = deepcopy(malformed).model_copy(update={"inputs": malformed.inputs.model_copy(update={"checks": "0" * 64})})
-    with pytest.raises(ValueError, match=r"cannot be graded again: .*checks\.py is not the checks of then"):
+    with pytest.raises(ValueError, match=r"cannot be graded again: .*checks\.py is not the checks of that grading"):
         replay(coursedir_of(graded), gone)
 
 
@@ -334,10 +334,10 @@ def test_a_malformed_submission_is_so_again_and_a_fault_has_nothing_to_reproduce
 def test_the_commands_on_a_graded_course(graded, tmp_path):
     whole = run(graded, "autograder", "audit", "bob")
     last = audit_log.read(graded / audit_log.LOG)[0][-1].sha256
-    assert whole.returncode == 0 and f"4 entries, whole; the last hash: {last}" in whole.stdout
+    assert whole.returncode == 0 and f"4 entries, intact; the last hash: {last}" in whole.stdout
     assert "graded" in whole.stdout and "malformed" not in whole.stdout
     again = run(graded, "autograder", "audit", "--replay", "2")
-    assert again.returncode == 0 and "The same score by every check." in again.stdout
+    assert again.returncode == 0 and "Every check gave the same score." in again.stdout
     none = run(graded, "autograder", "audit", "--replay", "9")
     assert none.returncode == 1 and "no entry 9: it holds 4" in none.stdout
     done = run(graded, "autograder", "export", "canvas", "--to", str(tmp_path / "out.csv"), "--rename", f"{NAME}=X (1)")

@@ -73,7 +73,7 @@ class SIGKILL(Exception):
 
 
 def total(tensor):
-    raise SIGKILL("something killed it. Nothing has moved for 20 s: SIGKILL")
+    raise SIGKILL("something killed it. No progress for 20 s: SIGKILL")
 """
 KILLED = "def total(tensor):\n    import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)"
 SLOW = "def total(tensor):\n    while True: pass"
@@ -89,7 +89,7 @@ def test_what_another_process_may_have_caused_is_decided_by_no_words_of_the_stud
 @pytest.mark.parametrize(
     ("described", "may_be_external"),
     [
-        ({"hang": "SIGKILL. Nothing has moved", "waits": True}, False),
+        ({"hang": "SIGKILL. No progress", "waits": True}, False),
         ({"hang": "", "waits": True, "may_be_external": True}, True),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_wrong_value_is_told_and_what_builds_on_it_is_skipped(checks):
         "check_total_of_one": SKIPPED,
         "check_mean_divides": PASSED,
     }
-    assert "Expected the total on rank 0" in message(report, "check_total_sums")
+    assert "Expected: the total on rank 0" in message(report, "check_total_sums")
     assert "Sum over all ranks." in message(report, "check_total_sums")
     assert report.score == 2
 
@@ -148,9 +148,9 @@ def test_a_hang_costs_its_check_and_then_time_runs_out(checks):
 
 
 ENDS = {
-    "loops": ("while True: pass", TIME_LIMIT, "The ranks were not done after 6 s."),
-    "waits": ("if dist.get_rank() == 0: dist.barrier()", HUNG, "Rank 1 had returned."),
-    "waits on the wire": ("if dist.get_rank() == 0: dist.barrier()", HUNG, "Nothing can move any more: every rank"),
+    "loops": ("while True: pass", TIME_LIMIT, "The ranks did not finish within 6 s."),
+    "waits": ("if dist.get_rank() == 0: dist.barrier()", HUNG, "rank 1 has returned."),
+    "waits on the wire": ("if dist.get_rank() == 0: dist.barrier()", HUNG, "Deadlock: every unfinished rank"),
     "cpu": (
         "import resource\n    resource.setrlimit(resource.RLIMIT_CPU, (1, 2))\n    while True: pass",
         TIME_LIMIT,
@@ -192,9 +192,9 @@ def total(x):
 @pytest.mark.parametrize(
     ("more", "outcome", "words"),
     [
-        ("", WRONG, "Expected [2.0, True, '1', 'pid:["),
+        ("", WRONG, "Expected: [2.0, True, '1', 'pid:["),
         ("if dist.get_rank() == 1: raise KeyError(2)", CRASHED, "Rank 1: KeyError: 2\n  cell total, line 7"),
-        ("if dist.get_rank() == 0: dist.barrier()", HUNG, "Rank 1 had returned."),
+        ("if dist.get_rank() == 0: dist.barrier()", HUNG, "rank 1 has returned."),
     ],
 )
 def test_the_student_s_function_runs_under_the_real_agent_in_the_sandbox(one_check, more, outcome, words):
@@ -214,7 +214,7 @@ def test_a_check_that_holds_in_part_gives_a_part_and_lets_others_be_tried(one_ch
     report = judge(path, [])
     assert outcomes(report) == {"check_total": PARTLY, "check_more": PASSED}
     assert report.score == 1.25
-    assert message(report, "check_total") == "Expected all; got a quarter."
+    assert message(report, "check_total") == "Expected: all. Got: a quarter."
 
 
 def test_inputs_are_drawn_afresh_unless_a_seed_is_given(one_check):
@@ -272,14 +272,14 @@ def test_a_picture_is_carried_while_it_is_small_and_told_when_it_is_not(tmp_path
     assert "could not be drawn" in message(report, "check_4")
 
 
-def test_a_check_that_was_not_tried_names_the_one_to_mend_first(tmp_path):
+def test_a_check_that_was_not_tried_names_the_one_to_fix_first(tmp_path):
     text = ONE_CHECK.split("@points")[0]
     for number, needs in enumerate(["", ', needs=["check_0"]', ', needs=["check_1"]']):
         text += NUMBERED.format(number=number, needs=needs, picture="")
     report = judge(write_checks(tmp_path / "course", text), [])
     assert [*outcomes(report).values()] == [WRONG, SKIPPED, SKIPPED]
     for name in ("check_1", "check_2"):
-        assert message(report, name).endswith("Mend this one first: It is so, 0.")
+        assert message(report, name).endswith("Fix this one first: It is so, 0.")
 
 
 def test_a_message_fits_a_file_whatever_the_student_put_in(one_check):

@@ -365,8 +365,8 @@ def test_detached_children_die_with_the_jail(marker):
         ("shared memory", "Cannot allocate memory"),
         ("disk", "No space left|File too large"),
         ("files", "No space left"),
-        ("processes", "temporarily unavailable|not done"),
-        ("output", "not done"),
+        ("processes", "temporarily unavailable|did not finish"),
+        ("output", "did not finish"),
         ("value", "output limit"),
         ("depth", "nested deeper"),
     ],
@@ -374,7 +374,7 @@ def test_detached_children_die_with_the_jail(marker):
 def test_a_bomb_hurts_nobody_else(inside, kind, ends_with):
     before_bytes = memory_of_this_process()
     with pytest.raises((RankFailed, RunTimeout), match=ends_with):
-        inside(bomb, kind, timeout_s=4 if "not done" in ends_with else 60)
+        inside(bomb, kind, timeout_s=4 if "did not finish" in ends_with else 60)
     assert memory_of_this_process() - before_bytes < 200 * MEGABYTE
     assert inside(same_answer) == 42
 

@@ -28,7 +28,7 @@ def test_predictions_are_factors_of_their_results_in_order():
     assert markers(picture) == [("o", 30 / 32), ("<", 1 / 8), (">", 4)]
     assert [label.get_text() for label in picture.axes[0].get_yticklabels()] == ["near", "low", "high"]
     assert texts(picture) == ["30 for 32 years", "1 for 8", "40 for 10"]
-    title = "1 of 3 within a factor of two, in the median off by a factor of 4"
+    title = "1 of 3 within a factor of two; the median is off by a factor of 4"
     assert picture.axes[0].get_title(loc="left") == f"Your predictions\n{title}"
     assert picture.alt == (
         f"Your predictions over their results: {title}. In order: near, 30 for 32 years; low, 1 for 8; high, 40 for 10."
@@ -53,7 +53,7 @@ def test_predictions_are_factors_of_their_results_in_order():
 def test_what_cannot_be_compared_says_why_and_counts_for_nothing(values, reason):
     picture = drawn(wild=values, tame=(1, 1))
     assert texts(picture) == [reason, "1 for 1"]
-    assert "1 of 1 within a factor of two, in the median off by a factor of 1. 1 cannot be compared." in picture.alt
+    assert "1 of 1 within a factor of two; the median is off by a factor of 1. 1 cannot be compared." in picture.alt
 
 
 def test_both_zero_is_right_and_both_below_zero_have_a_ratio():

@@ -40,7 +40,7 @@ def test_a_system_that_does_not_say_refuses_nobody(machine, monkeypatch):
 def test_more_ranks_than_memory_holds_are_refused_with_the_number_that_it_holds(monkeypatch):
     monkeypatch.setattr(arguments, "free_memory_bytes", lambda: 2 << 30)
     arguments.refuse_too_many(37, "warm")
-    words = r"^38 ranks take at least 2.0 GB of memory and 2.0 GB are free; start at most 37$"
+    words = r"^38 ranks need at least 2.0 GB of memory, but only 2.0 GB are free; start at most 37$"
     with pytest.raises(ValueError, match=words):
         arguments.refuse_too_many(38, "warm")
     with pytest.raises(ValueError, match="start at most 8"):
@@ -63,8 +63,8 @@ def test_nccl_with_too_few_gpus_is_refused(num_gpus, found):
         (["--zzzzzz"], "there is no flag --zzzzzz$"),
         (["--max-restarts=many"], "argument --max-restarts/--max_restarts: invalid int value: 'many'"),
         (["--nproc-per-node"], "--nproc-per-node needs a value"),
-        (["train.py"], "train.py is no flag; a script's own arguments come after it, or after --"),
-        (["--nproc-per-node=-1"], "from 1 up; got -1"),
+        (["train.py"], "train.py is not a flag; a script's own arguments come after it, or after --"),
+        (["--nproc-per-node=-1"], "must be a whole number, 1 or more; got -1"),
     ],
 )
 def test_flags_that_torchrun_does_not_take_are_refused_with_the_one_that_was_meant(words, told):

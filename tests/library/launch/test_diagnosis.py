@@ -29,7 +29,7 @@ def test_ranks_that_all_get_on_have_no_diagnosis():
 
 def test_the_rank_that_has_not_come_is_named_with_what_it_does():
     others = [waits(rank, collective(1), collective(2, WAITING)) for rank in (0, 1)]
-    for state, does in [(RETURNED, "had returned"), (FAILED, "had failed"), (RUNNING, "is at a.py, line 3, in step")]:
+    for state, does in [(RETURNED, "has returned"), (FAILED, "has failed"), (RUNNING, "is at a.py, line 3, in step")]:
         told = "Ranks 0 and 1 wait for rank 2 in collective 2, all_reduce (float32 [4]); rank 2 "
         assert sentence(*others, Standing(2, state, [LINE], [collective(1)])) == f"{told}{does}."
 
@@ -40,7 +40,7 @@ def test_of_a_chain_of_waits_its_end_is_named():
         waits(1, Call(0, "recv", peer=2)),
         Standing(2, RETURNED),
     ]
-    assert sentence(*standings) == "Rank 1 waits for rank 2 in recv from rank 2; rank 2 had returned."
+    assert sentence(*standings) == "Rank 1 waits for rank 2 in recv from rank 2; rank 2 has returned."
     assert diagnose(standings).culprits == [2]
 
 
@@ -107,14 +107,19 @@ def test_a_hang_is_told_with_every_rank_s_place_and_alike_ones_together():
     report = describe_hang([*standings, Standing(1, RETURNED), Standing(3)], "Too late.")
     assert report.splitlines() == [
         "Too late.",
-        "Ranks 0 and 2 wait for rank 1 in collective 1, all_reduce (float32 [4]); rank 1 had returned. "
-        "Ranks 0 and 2 wait for rank 3 in collective 1, all_reduce (float32 [4]); rank 3 is at work.",
-        "Rank 1 had returned.",
+        "Ranks 0 and 2 wait for rank 1 in collective 1, all_reduce (float32 [4]); rank 1 has returned. "
+        "Ranks 0 and 2 wait for rank 3 in collective 1, all_reduce (float32 [4]); rank 3 is still working.",
         "Ranks 0 and 2 stood in collective 1, all_reduce (float32 [4])",
         "  a.py, line 3, in step",
         "    f()",
         "Rank 3 stood outside any call, at",
         "  a place that it did not report",
+    ]
+    odd = Standing(1, RETURNED, [], [collective(1, op="barrier")])
+    assert describe_hang([waits(0, collective(1, WAITING)), odd], "Too late.").splitlines()[1:3] == [
+        "Collectives do not match: Rank 0 calls collective 1, all_reduce (float32 [4]), "
+        "rank 1 calls collective 1, barrier (float32 [4]).",
+        "Rank 1 had already returned.",
     ]
     assert describe_hang([], "Too late.") == "Too late.\nNone of them had started."
 
@@ -122,7 +127,7 @@ def test_a_hang_is_told_with_every_rank_s_place_and_alike_ones_together():
 def test_who_held_up_the_rest_comes_first():
     standings = [waits(0, collective(1, WAITING)), Standing(1, RETURNED), Standing(2, RETURNED, [], [collective(1)])]
     assert [(one.rank, one.message) for one in held_up(standings)] == [
-        (1, "had returned"),
+        (1, "has returned"),
         (0, "waits in collective 1, all_reduce (float32 [4])"),
     ]
 

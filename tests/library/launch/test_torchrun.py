@@ -238,7 +238,7 @@ def test_a_script_that_takes_too_long_is_ended(tmp_path):
     script = tmp_path / "slow.py"
     script.write_text("import signal\nsignal.pause()\n")
     start_s = time.monotonic()
-    with pytest.raises(ws.RunTimeout, match=r"^The ranks were not done after 0.5 s"):
+    with pytest.raises(ws.RunTimeout, match=r"^The ranks did not finish within 0.5 s"):
         torchrun(script, nproc_per_node=2, timeout_s=0.5)
     assert time.monotonic() - start_s < 60
     assert agents() == []
@@ -260,7 +260,7 @@ def test_a_flag_that_torchrun_does_not_take_is_refused(tmp_path):
         (
             __file__,
             {"nproc_per_node": 0},
-            "--nproc-per-node is the number of ranks on this machine, from 1 up",
+            "--nproc-per-node must be a whole number, 1 or more",
         ),
     ],
 )

@@ -89,8 +89,8 @@ def test_it_says_what_is_missing(monkeypatch, module, name, value, words):
 @pytest.mark.parametrize(
     ("kwargs", "words"),
     [
-        ({"netns": ["a"]}, "netns names one network namespace a rank; got ['a'] for 2 ranks"),
-        ({"netns": "ab"}, "netns names one network namespace a rank; got 'ab' for 2 ranks"),
+        ({"netns": ["a"]}, "netns names one network namespace per rank; got ['a'] for 2 ranks"),
+        ({"netns": "ab"}, "netns names one network namespace per rank; got 'ab' for 2 ranks"),
         ({"netns": ["no such", "b"]}, "there is no network namespace 'no such'; on Linux `ip netns add no such`"),
         ({"netns": ["../netns", "b"]}, "there is no network namespace '../netns'"),
         ({"netns": ["a", "b"], "cluster": "dgx-h100"}, "netns is for real ranks of the warm launcher"),

@@ -46,22 +46,22 @@ def refuse_bad_spec(spec: Spec) -> None:
 
 def _refuse_bad_world_size(world_size: int) -> None:
     if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
-        raise ValueError(f"world_size is the number of ranks, a whole number from 1 up; got {world_size!r}")
+        raise ValueError(f"world_size must be a whole number, 1 or more; got {world_size!r}")
 
 
 def _refuse_bad_env(env: Mapping[str, str]) -> None:
     for name, value in env.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise ValueError(f"env holds text by name; got {name!r}: {value!r}")
+            raise ValueError(f"env must map names to strings; got {name!r}: {value!r}")
 
 
 def _refuse_bad_each(each: Sequence[Sequence[Any]], world_size: int) -> None:
     if not isinstance(each, list | tuple) or not all(isinstance(args, list | tuple) for args in each):
         raise ValueError(
-            "each is a list with one tuple of arguments a rank; for one argument a rank, write [(a0,), (a1,)]"
+            "each is a list with one tuple of arguments per rank; for one argument per rank, write [(a0,), (a1,)]"
         )
     if len(each) != world_size:
-        raise ValueError(f"each holds one tuple of arguments a rank; got {len(each)} for {world_size} ranks")
+        raise ValueError(f"each holds one tuple of arguments per rank; got {len(each)} for {world_size} ranks")
 
 
 def refuse_bad_timeout(timeout_s: float) -> None:
@@ -78,7 +78,7 @@ def refuse_bad_networks(netns: Sequence[str], world_size: int, is_plain: bool) -
     if not is_plain:
         raise ValueError("netns is for real ranks of the warm launcher; leave out cluster, forkserver and launcher")
     if isinstance(netns, str) or len(netns) != world_size:
-        raise ValueError(f"netns names one network namespace a rank; got {netns!r} for {world_size} ranks")
+        raise ValueError(f"netns names one network namespace per rank; got {netns!r} for {world_size} ranks")
     for name in netns:
         if not name or set("/,") & set(name) or not os.path.exists(os.path.join(process.NETWORKS, name)):
             raise ValueError(f"there is no network namespace {name!r}; on Linux `ip netns add {name}` makes one")
@@ -91,7 +91,7 @@ def refuse_too_many(world_size: int, launcher: str) -> None:
     free_bytes, each_bytes = free_memory_bytes(), RANK_BYTES[launcher]
     if free_bytes is not None and world_size * each_bytes > free_bytes:
         raise ValueError(
-            f"{world_size} ranks take at least {world_size * each_bytes / 2**30:.1f} GB of memory and "
+            f"{world_size} ranks need at least {world_size * each_bytes / 2**30:.1f} GB of memory, but only "
             f"{free_bytes / 2**30:.1f} GB are free; start at most {free_bytes // each_bytes}"
         )
 

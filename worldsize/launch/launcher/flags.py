@@ -63,7 +63,7 @@ class Flags:
                 refuse(f"there is no flag {flag}{hint}")
         parsed = parser.parse_args([*words, "script.py"])
         if parsed.training_script != "script.py":
-            refuse(f"{parsed.training_script} is no flag; a script's own arguments come after it, or after --")
+            refuse(f"{parsed.training_script} is not a flag; a script's own arguments come after it, or after --")
         fewest, _, most = str(parsed.nnodes).partition(":")
         is_range = most not in ("", fewest)
         num_ranks = _num_ranks(str(parsed.nproc_per_node))
@@ -102,7 +102,7 @@ def _name(word: str) -> str:
 
 def _number(text: str, flag: str) -> int:
     if not re.fullmatch(r"\d+", text) or int(text) < 1:
-        raise ValueError(f"{flag} is a number from 1 up; got {text}")
+        raise ValueError(f"{flag} must be a whole number, 1 or more; got {text}")
     return int(text)
 
 
@@ -111,5 +111,5 @@ def _num_ranks(nproc_per_node: str) -> int:
     if not re.fullmatch(r"-?\d+", nproc_per_node):
         return os.cpu_count() or 1 if nproc_per_node == "cpu" else 1
     if int(nproc_per_node) < 1:
-        raise ValueError(f"--nproc-per-node is the number of ranks on this machine, from 1 up; got {nproc_per_node}")
+        raise ValueError(f"--nproc-per-node must be a whole number, 1 or more; got {nproc_per_node}")
     return int(nproc_per_node)

@@ -76,7 +76,7 @@ class Forkserver:
             self.num_gpus = self._await(Warm, timeout_s).num_gpus
         except (OSError, ValueError):
             self.close()
-            raise RuntimeError("the process that starts ranks did not come up; its own message stands above") from None
+            raise RuntimeError("the process that starts ranks did not start; its output is above") from None
         self._warm = True
 
     @property

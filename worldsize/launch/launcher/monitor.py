@@ -40,7 +40,7 @@ class Monitor:
         if progress is None or progress != self._before:
             self._before, self._moved_s = progress, time.monotonic()
         elif self._stalled_s is not None and time.monotonic() - self._moved_s > self._stalled_s:
-            words = f"Nothing has moved for {self._stalled_s:g} s: every rank that is not done waits in a call."
+            words = f"No progress for {self._stalled_s:g} s: every unfinished rank is waiting in a call."
             return Ending(End.STALLED, words)
         return None
 
@@ -48,7 +48,7 @@ class Monitor:
         """The end of a run whose time is up."""
         if time.monotonic() < self.deadline_s:
             return None
-        return Ending(End.TIMEOUT, f"The ranks were not done after {self._timeout_s:g} s.")
+        return Ending(End.TIMEOUT, f"The ranks did not finish within {self._timeout_s:g} s.")
 
 
 def progress(workers: Sequence[Worker], num_printed_bytes: int) -> Any:

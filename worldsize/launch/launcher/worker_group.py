@@ -91,7 +91,7 @@ class WorkerGroup(ABC):
         if self.view.is_stop_asked:
             return Ending(End.STOPPED, "Stopped by the stop button.")
         if self.emulation and self.emulation.is_stuck:
-            return Ending(End.STUCK, "Nothing can move any more: every rank that is not done waits for another.")
+            return Ending(End.STUCK, "Deadlock: every unfinished rank is waiting for another.")
         return None
 
     def turn(self, deadline_s: float) -> None:

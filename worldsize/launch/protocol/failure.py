@@ -34,9 +34,9 @@ class Cause(Enum):
     REPORTED = "the rank reported it"
     EXIT = "the process exited"
     SIGNAL = "a signal ended the process"
-    LIMIT = "it gave more than its quota"
-    MESSAGE = "it sent what is not a message"
-    CONDUCTOR = "an emulated cluster ended it: a planned fault, or a message that cannot be"
+    LIMIT = "it exceeded its quota"
+    MESSAGE = "it sent something other than a message"
+    CONDUCTOR = "an emulated cluster ended it: a planned fault, or an impossible message"
     UNFINISHED = "it was not done when the run was stopped"
 
 
@@ -58,7 +58,7 @@ class Failure:
 
     @property
     def is_symptom(self) -> bool:
-        """True for torch's error when ranks call different things, which is no rank's own error."""
+        """True for torch's error when ranks call different things, which is not an error of any one rank."""
         return self.is_victim or self.kind == "SIGABRT" or "gloo" in self.message.lower()
 
     @property
@@ -109,8 +109,8 @@ def of_status(rank: int, status: int, time_ns: int) -> Failure:
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         reasons: dict[int, str] = {
             signal.SIGKILL: "something killed it; out of memory is the usual reason",
-            signal.SIGSEGV: "native code touched memory that is not its own",
-            signal.SIGABRT: "native code gave up; on Gloo that happens when ranks call different collectives or sizes",
+            signal.SIGSEGV: "native code accessed invalid memory",
+            signal.SIGABRT: "native code aborted; on Gloo that happens when ranks call different collectives or sizes",
         }
         reason = reasons.get(number, "the process was ended by this signal")
         return Failure(rank, name, reason, [], time_ns, Cause.SIGNAL)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from worldsize.launch.protocol.call_log import WAITING, Call
 from worldsize.launch.protocol.source import Line, is_cell
 
-RETURNED, FAILED, RUNNING = "had returned", "had failed", "is at work"
+RETURNED, FAILED, RUNNING = "has returned", "has failed", "is still working"
 # collectives in which every rank's tensor must have the same shape
 _SAME_SHAPE = frozenset(
     {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter"}

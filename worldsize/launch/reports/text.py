@@ -45,9 +45,11 @@ def describe_hang(standings: Sequence[Standing], reason: str) -> str:
     parts = [reason, *([found.sentence] if found else [])]
     if not standings:
         parts.append("None of them had started.")
-    over = [one.rank for one in standings if one.state == RETURNED]
+    # a mismatch names its ranks by their calls, any other diagnosis by what they do
+    named = found.culprits if found and not found.calls else []
+    over = [one.rank for one in standings if one.state == RETURNED and one.rank not in named]
     if over:
-        parts.append(f"{name_ranks(over)} had returned.")
+        parts.append(f"{name_ranks(over)} had already returned.")
     for ranks, text in _alike([(one.rank, _place(one)) for one in standings if one.state != RETURNED]):
         parts.append(f"{name_ranks(ranks)} {text}")
     return "\n".join(parts)

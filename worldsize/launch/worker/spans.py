@@ -38,7 +38,8 @@ def span(name: str, kind: str = "compute") -> Iterator[None]:
     """Record the time that its block takes as an event of the run's timeline.
 
     Kinds that drawings distinguish: data, forward, backward, compute, communication, update. A GPU works on after the
-    call that launches it: end the block with `torch.cuda.synchronize()` where its length is to be that of the work.
+    call that launches it: call `torch.cuda.synchronize()` at the end of the block if the span should cover the GPU's
+    work.
     """
     start_s = time.monotonic()
     try:
