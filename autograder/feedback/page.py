@@ -138,7 +138,7 @@ class Summary:
             (f"{cell.id}-{number}", check)
             for cell in self.cells
             for number, check in enumerate(cell.checks, start=1)
-            if check.outcome not in (Outcome.PASSED, Outcome.SKIPPED, Outcome.FAULT)
+            if check.outcome not in (Outcome.PASSED, Outcome.SKIPPED, Outcome.FAULT, Outcome.BY_HAND)
         ]
 
     @property

@@ -20,6 +20,7 @@ class Outcome(StrEnum):
     WRONG = "wrong"
     WRONG_ANSWER = "not right"
     NO_ANSWER = "no answer"
+    BY_HAND = "graded by hand"
     CRASHED = "crashed"
     NOT_WRITTEN = "not written yet"
     HUNG = "hung"
@@ -47,6 +48,7 @@ _SENTENCES = {
     Outcome.WRONG: "The code ran but gave a wrong result.",
     Outcome.WRONG_ANSWER: "The answer is wrong.",
     Outcome.NO_ANSWER: "There is no answer that could be read.",
+    Outcome.BY_HAND: "Your instructor reads this answer and gives its points.",
     Outcome.CRASHED: "The code raised an error or ended its process.",
     Outcome.NOT_WRITTEN: "The function that this is about is not written yet.",
     Outcome.HUNG: "The code hung: a rank waited for another one.",
