@@ -6,8 +6,6 @@ handed out.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
 import re
 import tempfile
@@ -16,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from autograder.authoring.notebooks import build_fresh, find_sources
-from autograder.authoring.scripts import read_week
 from autograder.files import packed, put
 from worldsize import quiz
 from worldsize.quiz.bank import FOLDER
@@ -47,43 +44,21 @@ def student_files(root: Path, names: Sequence[str] = ()) -> dict[str, bytes]:
     files["pyproject.toml"] = student_project(project).encode()
     files |= dict(_notebooks(root, names))
     files |= dict(_library(root, project))
-    for name, asked in asked_by_lessons(root, names).items():
-        files[f"{FOLDER}/{name}.toml"] = self_checks(root / FOLDER / f"{name}.toml", asked).encode()
+    files |= {f"{FOLDER}/{bank.name}": self_checks(bank).encode() for bank in banks_of_weeks(root, names)}
     return files
 
 
-def is_self_check(question: quiz.Question, asked: Sequence[str]) -> bool:
-    """True for a question that a lesson asks, where students see its answer; `asked` are the ids of those."""
-    return question.id in asked
+def banks_of_weeks(root: Path, names: Sequence[str] = ()) -> list[Path]:
+    """The files of the bank that belong to these weeks, which their lessons ask from. Raises: ValueError."""
+    banks = [root / FOLDER / f"{script.stem.partition('_')[0]}.toml" for script in find_sources(root, names).weeks]
+    return [bank for bank in banks if bank.is_file()]
 
 
-def asked_by_lessons(root: Path, names: Sequence[str] = ()) -> dict[str, list[str]]:
-    """The ids of the questions that lessons ask, by the file of the bank that they are in. Raises: ValueError."""
-    asked: dict[str, list[str]] = {}
-    for script in find_sources(root, names).weeks:
-        for cell in read_week(script).cells:
-            if "quiz.ask(" in cell.source:
-                for name, num_questions in _calls(cell.source):
-                    found = quiz.load(name, root / FOLDER).question[:num_questions]
-                    asked.setdefault(name, []).extend(question.id for question in found)
-    return asked
-
-
-def _calls(source: str) -> Iterator[tuple[str, int]]:
-    """The arguments of every `quiz.ask` of a cell that decide what it asks."""
-    signature = inspect.signature(quiz.ask)
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "quiz.ask":
-            given = signature.bind(*node.args, **{one.arg: one.value for one in node.keywords if one.arg}).arguments
-            given = {key: ast.literal_eval(given[key]) for key in ("name", "num_questions") if key in given}
-            yield given["name"], given.get("num_questions", signature.parameters["num_questions"].default)
-
-
-def self_checks(file: Path, asked: Sequence[str]) -> str:
+def self_checks(file: Path) -> str:
     """A file of the bank with its self-check questions alone, as they are written there. Raises: ValueError."""
     head, *texts = _QUESTION.split(file.read_text(encoding="utf-8"))
     questions = quiz.load(file.stem, file.parent).question
-    kept = [is_self_check(question, asked) for question in questions]
+    kept = [question.pool == "self-check" for question in questions]
     text = head + "".join(text for text, keep in zip(texts, kept, strict=True) if keep)
     text = re.sub(r"\n(?:#.*\n|\n)*\Z", "\n", text)  # a comment at the end is on the next question
     whole = tomllib.loads(file.read_text(encoding="utf-8"))

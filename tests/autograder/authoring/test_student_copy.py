@@ -2,25 +2,22 @@
 
 import ast
 import json
+import re
 import textwrap
 import tomllib
-import zipfile
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
 import pytest
-from commands import run
 from quiz_class import bank_text
 from quiz_samples import NUMERIC, SINGLE
 from repository import ROOT
-from tiny_lab import NAME, make_course
 
-from autograder.authoring import student_copy
 from autograder.authoring.programs import authored
 from autograder.authoring.scripts import Cell, parse, split_solution
-from autograder.authoring.student_copy import TOP, asked_by_lessons, self_checks, student_files, write_student_copy
+from autograder.authoring.student_copy import self_checks, student_files
 from autograder.course import notebook_of
 from worldsize import quiz
 
@@ -134,16 +131,15 @@ def hidden_lines() -> set[str]:
 @cache
 def hidden_of_the_bank() -> set[str]:
     """Ids, texts, answers and formulas of every question that no lesson asks."""
-    asked = {id for ids in asked_by_lessons(ROOT).values() for id in ids}
     questions = [
         question
         for file in sorted((ROOT / "quizzes").glob("*.toml"))
         for question in tomllib.loads(file.read_text(encoding="utf-8")).get("question", [])
     ]
-    shown = "\n".join(text for one in questions if one["id"] in asked for text in values(one))
-    hidden = {one["id"] for one in questions if one["id"] not in asked}
+    shown = "\n".join(text for one in questions if one["pool"] == "self-check" for text in values(one))
+    hidden = {one["id"] for one in questions if one["pool"] != "self-check"}
     for one in questions:
-        if one["id"] not in asked:
+        if one["pool"] != "self-check":
             hidden |= {line for text in values(one) for line in long_lines(text) if line not in shown}
             hidden |= {formula for formula in formulas(one) if len(formula) > SHORT and formula not in shown}
     return hidden
@@ -201,55 +197,24 @@ def test_what_is_hidden_would_be_found(texts, place, hidden):
     assert f"{place} has {secret!r}" in found_in({place: f"{texts[place]}\n    {secret}"}, hidden())
 
 
-def test_every_question_of_a_lesson_is_in_it(files, tmp_path):
-    asked = asked_by_lessons(ROOT)
-    assert len(asked) == len([path for path in files if path.startswith("weeks/")])
-    for name, ids in asked.items():
-        (tmp_path / f"{name}.toml").write_bytes(files[f"quizzes/{name}.toml"])
-        assert [question.id for question in quiz.load(name, tmp_path).question] == ids
+def test_every_question_of_a_lesson_is_in_it_and_no_other(files, tmp_path):
+    banks = [path for path in files if path.startswith("quizzes/")]
+    assert len(banks) == len([path for path in files if path.startswith("weeks/")])
+    for path in banks:
+        name = Path(path).stem
+        (tmp_path / f"{name}.toml").write_bytes(files[path])
+        assert {question.pool for question in quiz.load(name, tmp_path).question} == {"self-check"}
         ours = quiz.ask(name, folder=ROOT / "quizzes")._repr_mimebundle_()
         assert quiz.ask(name, folder=tmp_path)._repr_mimebundle_() == ours
 
 
 def test_a_comment_on_a_question_that_stays_behind_stays_behind(tmp_path):
-    text = bank_text([SINGLE, NUMERIC]).replace("\n[[question]]", "\n# 42, the answer is 42\n[[question]]")
-    file = tmp_path / "week02.toml"
-    file.write_text(text)
-    first, second = (question.id for question in quiz.load("week02", tmp_path).question)
-    assert self_checks(file, [first]).count("42, the") == 1 and second not in self_checks(file, [first])
-    assert first not in self_checks(file, [second])
-
-
-def test_a_lesson_says_how_many_questions_it_asks(tmp_path):
-    source = 'quiz.ask("week02", 1, seed=seed)\nquiz.ask(name="week03", num_questions=2)\nquiz.ask("week04")'
-    assert [*student_copy._calls(source)] == [("week02", 1), ("week03", 2), ("week04", 5)]
-
-
-def test_the_command_writes_the_same_bytes_every_time_and_only_the_weeks_that_are_named(tmp_path):
-    done = run(ROOT, "autograder", "release", "week01", "lab01", "--to", str(tmp_path / "one.zip"))
-    assert done.returncode == 0, done.stdout
-    paths = write_student_copy(ROOT, tmp_path / "two.zip", ["week01", "lab01"])
-    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
-    with zipfile.ZipFile(tmp_path / "one.zip") as archive:
-        assert archive.namelist() == [f"{TOP}/{path}" for path in paths] == sorted(archive.namelist())
-    content = [path for path in paths if path.startswith(("weeks", "labs", "quizzes"))]
-    week = "weeks/week01_why_one_gpu_is_not_enough.ipynb"
-    assert content == ["labs/lab01/lab01.ipynb", "quizzes/week01.toml", week]
-
-
-def test_what_was_written_into_a_released_lab_stays_here(tmp_path):
-    """As when an instructor has solved it, to try it."""
-    released = make_course(tmp_path) / "labs" / NAME / f"{NAME}.ipynb"
-    before = released.read_bytes()
-    released.write_text(released.read_text().replace("raise NotImplementedError", "return 42"))
-    released.with_name("notes.txt").write_text("the answer")
-    assert dict(student_copy._notebooks(tmp_path, [])) == {f"labs/{NAME}/{NAME}.ipynb": before}
-
-
-def test_the_project_of_students_is_worldsize_with_what_it_needs(files):
-    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    theirs = tomllib.loads(files["pyproject.toml"].decode())
-    assert theirs["project"]["dependencies"] == ours["project"]["dependencies"]
-    assert theirs["project"]["name"] == "worldsize" and "optional-dependencies" not in theirs["project"]
-    assert set(theirs["project"]["license-files"]) <= files.keys() and theirs["project"]["readme"] in files
-    assert "worldsize/data/digits.csv.gz" in files and "worldsize/__init__.py" in files
+    for kept, count in (("self-check", "weekly"), 1), (("weekly", "self-check"), 1):
+        both = zip((SINGLE, NUMERIC), kept, strict=True)
+        text = bank_text([re.sub('pool = ".*"', f'pool = "{pool}"', one) for one, pool in both])
+        file = tmp_path / "week02.toml"
+        file.write_text(text.replace("\n[[question]]", "\n# 42, the answer is 42\n[[question]]"))
+        ids = [question.id for question in quiz.load("week02", tmp_path).question]
+        shown, hidden = sorted(ids, key=lambda id: kept[ids.index(id)])
+        assert self_checks(file).count("42, the") == count
+        assert shown in self_checks(file) and hidden not in self_checks(file)
