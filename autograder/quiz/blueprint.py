@@ -1,4 +1,4 @@
-"""What a quiz consists of: how many questions, from which weeks, how hard; and whether the bank has enough."""
+"""What a quiz consists of: how many questions, from which pools and weeks; and whether the bank has enough."""
 
 from __future__ import annotations
 
@@ -6,38 +6,61 @@ import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from worldsize.quiz import Question
+from worldsize.quiz.bank import Pool
 
 FILE = "blueprints.toml"  # beside the bank
-Cell = tuple[int, int]  # a week and a difficulty: what one form has of it, every form has
+
+
+class Cell(NamedTuple):
+    """Questions of a week and a difficulty: what one form has of them, every form has."""
+
+    week: int
+    difficulty: int
+    is_essay: bool = False
+
+    @classmethod
+    def of(cls, question: Question) -> Cell:
+        """The cell that a question belongs to."""
+        return cls(question.week, question.difficulty, question.kind == "essay")
 
 
 class Blueprint(BaseModel):
     """What every form of a quiz has: `count` questions, spread evenly over the weeks, equally hard for everybody.
 
-    Empty `weeks`, `objectives` (words that an objective has) and `difficulties` allow all; `minutes` is the most that a
-    form may take, by its questions' own times; it is passed with `pass_fraction` of the points.
+    `essays` of them are essays, which stand at the end. Questions are only of these `pools`. Empty `weeks`,
+    `objectives` (words that an objective has) and `difficulties` allow all; `minutes` is the most that a form may take,
+    by its questions' own times; it is passed with `pass_fraction` of the points.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: Annotated[str, Field(min_length=1)]
     count: Annotated[int, Field(ge=1, le=200)]
+    essays: Annotated[int, Field(ge=0)] = 0
+    pools: Annotated[tuple[Pool, ...], Field(min_length=1)] = ("weekly",)
     weeks: tuple[Annotated[int, Field(ge=1, le=14)], ...] = ()
     objectives: tuple[str, ...] = ()
     difficulties: tuple[Annotated[int, Field(ge=1, le=3)], ...] = ()
     minutes: Annotated[float, Field(gt=0)] | None = None
     pass_fraction: Annotated[float, Field(gt=0, le=1)] = 0.8
 
+    @model_validator(mode="after")
+    def _essays_are_counted(self) -> Blueprint:
+        if self.essays > self.count:
+            raise ValueError(f"{self.essays} of {self.count} questions cannot be essays")
+        return self
+
     def allows(self, question: Question) -> bool:
         """True for a question that may be asked."""
         wanted = [words.lower() in question.objective.lower() for words in self.objectives]
         return (
-            (not self.weeks or question.week in self.weeks)
+            question.pool in self.pools
+            and (not self.weeks or question.week in self.weeks)
             and (not self.difficulties or question.difficulty in self.difficulties)
             and (not wanted or any(wanted))
         )
@@ -63,26 +86,42 @@ def read_blueprints(folder: Path) -> dict[str, Blueprint]:
 
 
 def shares(blueprint: Blueprint, questions: Sequence[Question]) -> dict[Cell, int]:
-    """How many questions of each week and difficulty every form has.
+    """How many questions of each week and difficulty every form has, and how many essays.
 
     Weeks get equal parts, and within a week difficulties get parts like those of the bank; remainders go to where the
     most questions are left.
 
     Raises:
-        ValueError: the bank has fewer questions than are asked for, or none that are short enough.
+        ValueError: the bank has fewer questions than are asked for, or its essays differ in what they are worth.
     """
     allowed = [question for question in questions if blueprint.allows(question)]
-    if len(allowed) < blueprint.count:
+    essays = [question for question in allowed if question.kind == "essay"]
+    marked = [question for question in allowed if question.kind != "essay"]
+    if blueprint.essays and len(worth := {essay.points for essay in essays}) > 1:
+        listed = ", ".join(map("{:g}".format, sorted(worth)))
         raise ValueError(
-            f"{blueprint.title!r} asks for {blueprint.count} questions, and the bank has {len(allowed)} that fit: "
-            "ask for fewer, or for more weeks, objectives or difficulties."
+            f"{blueprint.title!r} asks for essays, and those that fit are worth {listed} points: "
+            "forms would not be equal. Have their rubrics add up to the same, or choose others by objective."
+        )
+    return {
+        **_cells(blueprint, blueprint.count - blueprint.essays, marked, "questions"),
+        **_cells(blueprint, blueprint.essays, essays, "essays"),
+    }
+
+
+def _cells(blueprint: Blueprint, count: int, allowed: Sequence[Question], name: str) -> dict[Cell, int]:
+    """`shares` of these questions, which are all essays or none."""
+    if len(allowed) < count:
+        raise ValueError(
+            f"{blueprint.title!r} asks for {count} {name}, and the bank has {len(allowed)} that fit in the pools "
+            f"{', '.join(blueprint.pools)}: ask for fewer, or for more pools, weeks, objectives or difficulties."
         )
     stock: dict[int, Counter[int]] = defaultdict(Counter)
     for question in allowed:
         stock[question.week][question.difficulty] += 1
-    of_weeks = _spread(blueprint.count, {week: counts.total() for week, counts in stock.items()}, evenly=True)
+    of_weeks = _spread(count, {week: counts.total() for week, counts in stock.items()}, evenly=True)
     return {
-        (week, difficulty): num
+        Cell(week, difficulty, name == "essays"): num
         for week, counts in sorted(stock.items())
         for difficulty, num in sorted(_spread(of_weeks[week], dict(counts), evenly=False).items())
         if num

@@ -12,6 +12,9 @@ from autograder.quiz import secret_key
 from autograder.quiz.blueprint import FILE, Blueprint, read_blueprints, shares
 from autograder.quiz.formats import FORMATS, pdf
 from autograder.quiz.formats.format import Format
+from autograder.quiz.forms import Form
+from autograder.quiz.hand_points import ByHand, HandPoints, read_hand_points
+from autograder.quiz.marked_forms import MarkedForm
 from autograder.quiz.quiz_folder import Quiz
 from autograder.quiz.responses import Responses
 from autograder.quiz.roster import read_roster
@@ -58,6 +61,33 @@ def font_warning(quiz: Quiz) -> str | None:
     )
 
 
+def essay_warning(quiz: Quiz) -> str | None:
+    """A sentence about essays that a format leaves out; None where there are none."""
+    if not quiz.blueprint.essays or all(format.name != "jupyterquiz" for format in quiz.formats):
+        return None
+    return "jupyterquiz has no essays: they are left out of its files."
+
+
+def points_by_hand(file: Path | None, earlier: Path, forms: Sequence[Form]) -> dict[tuple[str, int], HandPoints]:
+    """The points of essays in a file or, without one, among earlier marks; none without either."""
+    if file is None and not earlier.is_file():
+        return {}
+    return read_hand_points(file or earlier, forms)
+
+
+def refuse_to_lose_points(by_hand: ByHand, marked_forms: Sequence[MarkedForm]) -> None:
+    """Raise ValueError where points were given to an answer other than the one that was handed in."""
+    waiting = {
+        (one.form.student.id, answer.number) for one in marked_forms for answer in one.answered if answer.is_waiting
+    }
+    if stale := sorted(waiting & by_hand.keys()):
+        listed = "\n".join(f"{student}, question {number}" for student, number in stale)
+        raise ValueError(
+            f"Points were given to answers that have changed since:\n{listed}\n"
+            "Nothing was written. Read these again: clear their points and run this again, which lists them anew."
+        )
+
+
 def refuse_problems(responses: Responses, unreadable_as_zero: bool, ignore_unknown: bool) -> None:
     """Raise ValueError with every problem of the responses that these options do not excuse."""
     serious = [one for one in responses.problems if one.number is None or not unreadable_as_zero]
@@ -77,7 +107,9 @@ def _blueprint(folder: Path, name: str | None, wanted: Mapping[str, Any]) -> Blu
     changes = {key: value for key, value in wanted.items() if value not in (None, [])}
     if name is None:
         if "count" not in changes:
-            raise ValueError("Say which quiz: --blueprint NAME, or --count with --week, --objective or --difficulty.")
+            raise ValueError(
+                "Say which quiz: --blueprint NAME, or --count with --pool, --week, --objective or --difficulty."
+            )
         given: dict[str, Any] = {"title": _titled(changes.get("weeks", []))}
     else:
         known = read_blueprints(folder)

@@ -31,6 +31,10 @@ def make(
         str | None, typer.Option(help="A quiz of quizzes/blueprints.toml; the options below change it.")
     ] = None,
     title: Annotated[str | None, typer.Option(help="The title of every form.")] = None,
+    pool: Annotated[
+        list[str] | None,
+        typer.Option(help="Only questions of this pool: weekly (the default), exam, self-check; may be repeated."),
+    ] = None,
     week: Annotated[list[int] | None, typer.Option(help="Only questions of this week; may be repeated.")] = None,
     objective: Annotated[
         list[str] | None, typer.Option(help="Only questions whose objective contains these words; may be repeated.")
@@ -38,7 +42,10 @@ def make(
     difficulty: Annotated[
         list[int] | None, typer.Option(help="Only questions of this difficulty, 1 to 3; may be repeated.")
     ] = None,
-    count: Annotated[int | None, typer.Option(help="The number of questions on a form.")] = None,
+    count: Annotated[int | None, typer.Option(help="The number of questions on a form, essays included.")] = None,
+    essays: Annotated[
+        int | None, typer.Option(help="How many of them are essays, which are graded by hand; none by default.")
+    ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="The most time that a form's questions may take together.")
     ] = None,
@@ -58,15 +65,17 @@ def make(
 ) -> None:
     """Write a form for each student in every format, the key, and a summary; all of it or nothing."""
     from autograder.quiz import command_options
-    from autograder.quiz.quiz_folder import refuse_to_destroy, write_quiz
+    from autograder.quiz.quiz_folder import HANDOUTS, refuse_to_destroy, write_quiz
     from worldsize.quiz.bank import find_folder
 
     changes = {
         "title": title,
+        "pools": pool,
         "weeks": week,
         "objectives": objective,
         "difficulties": difficulty,
         "count": count,
+        "essays": essays,
         "minutes": minutes,
     }
     with exit_on_value_error():
@@ -77,9 +86,10 @@ def make(
             task = bar.add_task("Writing", total=len(quiz.roster))
             summary = write_quiz(quiz, out, force=force, jobs=jobs, done=lambda num: bar.advance(task, num))
     console.print(summary, markup=False, soft_wrap=True)
-    if warning := command_options.font_warning(quiz):
-        errors.print(warning, markup=False, soft_wrap=True)
-    console.print(f"Written: {out}", markup=False, soft_wrap=True)
+    for warning in (command_options.font_warning(quiz), command_options.essay_warning(quiz)):
+        if warning:
+            errors.print(warning, markup=False, soft_wrap=True)
+    console.print(f"Written: {out}. Hand out only what is in {out / HANDOUTS}.", markup=False, soft_wrap=True)
 
 
 def _bar() -> Progress:
@@ -89,7 +99,7 @@ def _bar() -> Progress:
 
 @app.command()
 def mark(
-    key: Annotated[Path, typer.Argument(help="The key.json that `make` wrote.")],
+    key: Annotated[Path, typer.Argument(help="The answers/key.json that `make` wrote.")],
     responses: Annotated[
         Path, typer.Argument(help="A CSV file, a report from Moodle or Canvas, or a folder of notebooks.")
     ],
@@ -104,9 +114,16 @@ def mark(
     ignore_unknown: Annotated[
         bool, typer.Option("--ignore-unknown", help="Leave out students without a form in this key.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing marks.")] = False,
+    points: Annotated[
+        Path | None,
+        typer.Option(help="The points of essays: by_hand.csv, filled in; by default the one among earlier marks."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing marks; points by hand are kept.")] = False,
 ) -> None:
-    """Mark a class's responses: scores, a feedback page for each student, and statistics of each question."""
+    """Mark a class's responses: scores, a feedback page for each student, and statistics of each question.
+
+    Essays wait until you have filled the column `points` of by_hand.csv and run the command again with --force.
+    """
     from autograder.quiz import command_options, results
     from autograder.quiz.key import read_key
     from autograder.quiz.marked_forms import mark_forms
@@ -118,7 +135,9 @@ def mark(
         forms = read_key(key, read_bank(bank or find_folder()))
         read = read_responses(responses, forms, encoding)
         command_options.refuse_problems(read, unreadable_as_zero, ignore_unknown)
-        marked_forms = mark_forms(forms, read)
+        by_hand = command_options.points_by_hand(points, out / results.BY_HAND, forms)
+        marked_forms = mark_forms(forms, read, by_hand)
+        command_options.refuse_to_lose_points(by_hand, marked_forms)
         items = results.write_marked(marked_forms, read, out, force=force)
     console.print(_points_table(marked_forms))
     for item in items:
@@ -126,10 +145,17 @@ def mark(
             names = ", ".join(dict.fromkeys(flag.name for flag in item.flags))
             console.print(f"[yellow]look at[/] {item.question.id}: {names}", soft_wrap=True)
     there = [one for one in marked_forms if one.is_handed_in]
+    num_waiting = sum(one.num_waiting for one in there)
     num = len(read.problems) + len(read.strangers)
     unreadable = f" {num} entries could not be read or have no form: {results.UNREADABLE}." if num else ""
+    passed = sum(not one.num_waiting and one.is_passed for one in there)
+    waiting = ""
+    if num_waiting:
+        essays = "1 essay waits" if num_waiting == 1 else f"{num_waiting} essays wait"
+        waiting = f" {essays} to be graded: fill in `points` in {out / results.BY_HAND}, and run this "
+        waiting += "again with --force."
     console.print(
-        f"{len(there)} of {len(forms)} handed in, {sum(one.is_passed for one in there)} passed.{unreadable}\n"
+        f"{len(there)} of {len(forms)} handed in, {passed} passed.{unreadable}{waiting}\n"
         f"Written: {out / results.SCORES}, {out / results.REPORT}, {out / results.FEEDBACK}/",
         soft_wrap=True,
     )
@@ -139,16 +165,20 @@ def _points_table(marked_forms: Sequence[MarkedForm]) -> Table:
     table = Table("student", "points", "percent", "", box=SIMPLE)
     for one in marked_forms:
         result = ("not handed in", "", "")
-        if one.is_handed_in:
+        if one.num_waiting and one.is_handed_in:
+            result = ("", "", "waiting to be graded by hand")
+        elif one.is_handed_in:
             passed = "[green]passed[/]" if one.is_passed else "[red]not passed[/]"
-            result = (f"{one.points:.4g} of {one.out_of}", f"{one.fraction:.0%}", passed)
+            result = (f"{one.points:.4g} of {one.out_of:g}", f"{one.fraction:.0%}", passed)
         table.add_row(escape(one.form.student.id), *result)
     return table
 
 
 @app.command()
 def assign(
-    key: Annotated[Path, typer.Argument(help="The key.json that `make` wrote, with the notebooks beside it.")],
+    key: Annotated[
+        Path, typer.Argument(help="The answers/key.json that `make` wrote, with the notebooks in handouts/ipynb.")
+    ],
     name: Annotated[str, typer.Argument(help="The assignment's name, such as quiz_week02.")],
 ) -> None:
     """Turn a quiz into an nbgrader assignment; autograde then marks each student's own notebook by the key."""

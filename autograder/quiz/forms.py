@@ -27,7 +27,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Form:
-    """What one student is asked, in order."""
+    """What one student is asked, in order: essays last."""
 
     student: Student
     blueprint: Blueprint
@@ -43,12 +43,17 @@ class Form:
         """The time that it should take."""
         return sum(variant.question.minutes for variant in self.variants)
 
+    @property
+    def out_of(self) -> float:
+        """The points that can be earned."""
+        return sum(variant.question.points for variant in self.variants)
+
 
 def deal(blueprint: Blueprint, questions: Sequence[Question], roster: Sequence[Student], key: bytes) -> Iterator[Form]:
     """A form for each student, in the order of the roster: the same ones for the same blueprint, bank, roster and key.
 
-    All have the same number of questions of each week and difficulty. Where variants of two forms would coincide too
-    often, the later student's are drawn again.
+    All have the same number of questions of each week and difficulty, and of essays. Where variants of two forms would
+    coincide too often, the later student's are drawn again.
 
     Raises:
         ValueError: the bank has too few questions, or a question cannot be drawn.
@@ -57,7 +62,7 @@ def deal(blueprint: Blueprint, questions: Sequence[Question], roster: Sequence[S
     stock: dict[Cell, list[Question]] = defaultdict(list)
     for question in sorted(questions, key=lambda one: one.id):
         if blueprint.allows(question):
-            stock[question.week, question.difficulty].append(question)
+            stock[Cell.of(question)].append(question)
     holders: dict[str, list[int]] = defaultdict(list)  # which forms have a variant
     for place, student in enumerate(roster):
         form = _form(blueprint, cells, stock, student, key, holders)
@@ -103,6 +108,7 @@ def _drawn(
     chance = random.Random(_seed(key, blueprint.title, student.id, "questions", str(attempt)))
     chosen = [question for cell, num in cells.items() for question in chance.sample(stock[cell], num)]
     chance.shuffle(chosen)
+    chosen.sort(key=lambda question: question.kind == "essay")  # last, so that everybody's have the same numbers
     asked = []
     for question in chosen:
         seed = _seed(key, blueprint.title, student.id, question.id, str(attempt))

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from autograder.quiz.blueprint import Cell
 from autograder.quiz.forms import Form
 
 _DIFFICULTIES = (1, 2, 3)
@@ -33,7 +32,7 @@ def shared(forms: Sequence[Form]) -> tuple[float, float]:
     return (sum(shares) / num_pairs, max(shares)) if shares else (0.0, 0.0)
 
 
-def _cells(form: Form) -> Counter[Cell]:
+def _cells(form: Form) -> Counter[tuple[int, int]]:
     return Counter((variant.question.week, variant.question.difficulty) for variant in form.variants)
 
 
@@ -52,9 +51,13 @@ def _coverage(forms: Sequence[Form]) -> Iterable[str]:
 def _facts(forms: Sequence[Form]) -> Iterable[str]:
     difficulties = [sum(v.question.difficulty for v in form.variants) / len(form.asked) for form in forms]
     minutes = [form.minutes for form in forms]
+    essays = sum(variant.question.kind == "essay" for variant in forms[0].variants)
     uses = Counter(variant.question.id for form in forms for variant in form.variants)
     yield f"mean difficulty  {_range(difficulties, '.2f')}"
     yield f"minutes          {_range(minutes, 'g')}"
+    if essays:
+        points = _range([form.out_of for form in forms], "g")
+        yield f"essays           {essays} on every form, graded by hand; {points} points in all"
     yield f"questions used   {len(uses)}, each on {_range(list(uses.values()), 'd')} of the forms"
     if not any(variant.parameters for form in forms for variant in form.variants):
         yield "shared variants  no question has parameters, so that forms differ in choice and order alone"

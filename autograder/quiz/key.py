@@ -12,7 +12,7 @@ from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.forms import Asked, Form
 from autograder.quiz.roster import Student
 from worldsize.quiz import Question, Variant, draw
-from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Phrase
+from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Phrase, Prose
 
 
 class _Part(BaseModel):
@@ -93,7 +93,10 @@ def fingerprint(variant: Variant) -> str:
 
 
 def printed(answer: Answer) -> str:
-    """The right answer as a key prints it: letters of options, numbers with units, words, letters of items in order."""
+    """The right answer as a key prints it: letters of options, numbers with units, words, letters of items in order.
+
+    Of an essay only the points; its rubric stands where the key explains the question.
+    """
     match answer:
         case Options():
             return ", ".join(letter(place) for place in sorted(answer.right))
@@ -101,6 +104,8 @@ def printed(answer: Answer) -> str:
             return f"{answer.text} (± {answer.tolerance:.3g})"
         case Phrase():
             return " or ".join(answer.accepted)
+        case Prose():
+            return f"graded by hand, {answer.points:g} points"
         case Gaps():
             return "; ".join(f"({place}) {printed(gap)}" for place, gap in enumerate(answer.gaps.values(), start=1))
         case _:

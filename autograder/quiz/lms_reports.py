@@ -25,11 +25,14 @@ from autograder.quiz.forms import Form
 from autograder.quiz.responses import Problem, Responses
 from autograder.quiz.written_answers import parse_written
 from worldsize.quiz.question_text import html
-from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Variant
+from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Prose, Variant
 
 _MARKUP = re.compile(r"\\[()\[\]]|[\s$*_`\\]")
 _GAP = re.compile(r"\[\[[a-z][a-z0-9]*\]\]")  # underlines are markup here
-_ASKED_UNIT = r"(\(giveanumber\b.*\))?"  # what our exports add to the text
+_ADDED = {  # by our exports to the text of a question
+    Amount: r"(\(giveanumber\b.*\))?",
+    Prose: r"(\(answerinyourownwords\b.*\))?",
+}
 _ORDINAL = re.compile(r"(\d+)(?:\.|st|nd|rd|th)?")
 _CUT = "..."
 _UNITS_MIN = {"day": 24 * 60, "hour": 60, "min": 1, "sec": 1 / 60}
@@ -216,8 +219,8 @@ def _by_text(form: Form, text: str) -> int | None:
 
 def _has_text(variant: Variant, given: str) -> bool:
     pieces = _GAP.split(comparable(variant.text))
-    unit = _ASKED_UNIT if isinstance(variant.answer, Amount) else ""
-    return re.fullmatch(".*?".join(map(re.escape, pieces)) + unit, given) is not None
+    added = _ADDED.get(type(variant.answer), "")
+    return re.fullmatch(".*?".join(map(re.escape, pieces)) + added, given) is not None
 
 
 def _place(text: str, texts: Sequence[str], cut: bool = False) -> int:

@@ -11,12 +11,15 @@ from nbformat import NotebookNode
 
 from autograder.authoring import python_parser
 from autograder.files import MAX_BYTES
+from autograder.quiz.formats.notebook import TO_REPLACE
 from autograder.quiz.forms import Form
 from autograder.quiz.responses import Problem, Responses
 from autograder.quiz.written_answers import parse_value
 from autograder.submissions.submitted_notebook import MAX_SOURCE_CHARS
+from worldsize.quiz.variant import Prose
 
 _CHECKPOINTS = ".ipynb_checkpoints"
+_MAX_PARSED_CHARS = 20_000  # of one answer
 
 
 def read_notebooks(folder: Path, responses: Responses) -> None:
@@ -88,13 +91,18 @@ def _refuse_another(notebook: NotebookNode, form: Form) -> None:
 
 def read_cells(notebook: NotebookNode, form: Form, where: str, responses: Responses) -> None:
     """Read the answers of one notebook."""
-    cells = {name: cell.source for cell in notebook.cells if cell.cell_type == "code" for name in _names(cell)}
+    cells = {(cell.cell_type, name): cell.source for cell in notebook.cells for name in _names(cell)}
     for number in range(1, len(form.asked) + 1):
-        source = cells.get(f"question_{number}")
+        is_essay = isinstance(responses.answer(form, number), Prose)
+        source = cells.get(("markdown" if is_essay else "code", f"question_{number}"))
         if source is None:
             responses.problems.append(Problem(where, form.student.id, number, f"there is no cell question_{number}"))
             continue
         answer, here = responses.answer(form, number), f"{where}, cell question_{number}"
+        if is_essay:
+            written = "" if source.strip() == TO_REPLACE else source.strip()
+            responses.put(form, number, written, here, lambda w=written: w or None)
+            continue
         responses.put(
             form,
             number,
@@ -119,6 +127,8 @@ def value(source: str, number: int) -> Any:
 
 
 def _assigned(source: str, number: int) -> ast.expr:
+    if len(source) > _MAX_PARSED_CHARS:  # the parser may take ten thousand times as much memory
+        raise ValueError(f"the cell holds {len(source)} characters, and at most {_MAX_PARSED_CHARS} are read")
     try:
         statements = python_parser.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

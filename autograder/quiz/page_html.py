@@ -11,7 +11,7 @@ from autograder.judging.report import format_points
 from autograder.markdown import bank_text
 from autograder.quiz.key import letter, printed
 from worldsize.quiz import question_text
-from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Picture, Variant
+from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Picture, Prose, Variant
 
 _drawing = Lock()  # matplotlib draws one picture at a time
 
@@ -50,6 +50,8 @@ def kind(answer: Answer) -> str:
             return "ordering"
         case Gaps():
             return "cloze"
+        case Prose():
+            return "essay"
         case _:
             return "text"
 

@@ -11,6 +11,7 @@ from autograder.files import neutral
 from autograder.judging.report import format_points
 from autograder.quiz import page_html
 from autograder.quiz.atomic_folder import in_place_of
+from autograder.quiz.hand_points import HEAD, mark_of
 from autograder.quiz.marked_forms import MarkedAnswer, MarkedForm
 from autograder.quiz.responses import Problem, Responses
 from autograder.quiz.statistics import EASY, FEWEST, HARD, LEVEL, VARIANTS_LEVEL, Item, items, overview
@@ -19,10 +20,16 @@ from worldsize.quiz.marking import mark_answer
 from worldsize.quiz.variant import Gaps, Options
 
 SCORES, ANSWERS, ITEMS, REPORT, FEEDBACK = "scores.csv", "answers.csv", "items.csv", "items.html", "feedback"
-UNREADABLE = "unreadable.csv"
-_OURS = {SCORES, ANSWERS, ITEMS, REPORT, FEEDBACK, UNREADABLE}
-_OUTCOMES = {"good": "Right", "part": "Partly right", "bad": "Not right", "open": "No answer"}
-_SIGNS = {"good": "✓", "part": "◐", "bad": "✗", "open": "–"}
+UNREADABLE, BY_HAND = "unreadable.csv", "by_hand.csv"
+_OURS = {SCORES, ANSWERS, ITEMS, REPORT, FEEDBACK, UNREADABLE, BY_HAND}
+_OUTCOMES = {
+    "good": "Right",
+    "part": "Partly right",
+    "bad": "Not right",
+    "open": "No answer",
+    "waiting": "Waiting to be graded by hand",
+}
+_SIGNS = {"good": "✓", "part": "◐", "bad": "✗", "open": "–", "waiting": "…"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,14 @@ class AnswerFeedback:
     @property
     def outcome(self) -> str:
         """The outcome in words."""
+        if self.kind == "essay" and not self.answered.is_waiting:
+            return "Graded by hand"
         return _OUTCOMES[self.style]
+
+    @property
+    def earned(self) -> str:
+        """The points, as printed; a dash while they are waiting."""
+        return "–" if self.answered.is_waiting else format_points(self.answered.points)
 
     @property
     def written(self) -> str:
@@ -72,6 +86,8 @@ class AnswerFeedback:
     def why(self) -> list[str]:
         """The feedback on each chosen option and on missed right ones; otherwise on the question."""
         variant, feedback = self.answered.variant, list(self.answered.marked.feedback)
+        if self.answered.is_waiting:
+            return []
         if isinstance(variant.answer, Options):
             missed = [variant.answer.options[place] for place in sorted(variant.answer.right - set(self.chosen))]
             return feedback + [f"**{option.text}**\n\n{option.feedback}" for option in missed]
@@ -93,6 +109,7 @@ def write_marked(
         _write_csv(folder / ANSWERS, _answers(marked_forms))
         _write_csv(folder / ITEMS, _items(found))
         _write_csv(folder / UNREADABLE, _unreadable(responses))
+        _write_csv(folder / BY_HAND, _by_hand(marked_forms))
         (folder / REPORT).write_text(report(marked_forms, found), encoding="utf-8")
         (folder / FEEDBACK).mkdir()
         for marked_form in marked_forms:
@@ -110,6 +127,7 @@ def feedback_page(marked_form: MarkedForm, problems: Sequence[Problem] = ()) -> 
         pass_fraction=marked_form.form.blueprint.pass_fraction,
         marked_form=marked_form,
         answers=feedback_on(marked_form, problems),
+        has_essays=any(variant.question.kind == "essay" for variant in marked_form.form.variants),
     )
 
 
@@ -138,33 +156,36 @@ def report(marked_forms: Sequence[MarkedForm], found: Sequence[Item]) -> str:
 
 
 def _style_of(marked: Marked, is_empty: bool) -> str:
-    if is_empty:
+    if marked.is_waiting:
+        return "waiting"
+    if is_empty and not marked.share:
         return "open"
     return "good" if marked.is_right else "part" if marked.share else "bad"
 
 
 def _scores(marked_forms: Sequence[MarkedForm]) -> Iterator[Sequence[object]]:
-    most = max(marked_form.out_of for marked_form in marked_forms)
+    most = max(len(marked_form.answered) for marked_form in marked_forms)
     yield ["student", "name", "status", "points", "out_of", "percent", "passed", "minutes"] + [
         f"question_{number}" for number in range(1, most + 1)
     ]
     for marked_form in marked_forms:
-        student = marked_form.form.student
+        student, out_of = marked_form.form.student, format_points(marked_form.out_of)
         if not marked_form.is_handed_in:
             # whether that is a zero is for the course to decide, which knows due dates and excuses
-            yield [student.id, student.name, "not handed in", "", marked_form.out_of, "", "", ""] + [""] * most
+            yield [student.id, student.name, "not handed in", "", out_of, "", "", ""] + [""] * most
             continue
+        result = ["waiting to be graded by hand", "", out_of, "", ""]
+        if not marked_form.num_waiting:
+            passed = "yes" if marked_form.is_passed else "no"
+            points = format_points(marked_form.points)
+            result = ["marked", points, out_of, f"{100 * marked_form.fraction:.1f}", passed]
         yield [
             student.id,
             student.name,
-            "marked",
-            format_points(marked_form.points),
-            marked_form.out_of,
-            f"{100 * marked_form.fraction:.1f}",
-            "yes" if marked_form.is_passed else "no",
+            *result,
             "" if marked_form.minutes is None else format_points(marked_form.minutes),
-            *(f"{one.marked.share:.4g}" for one in marked_form.answered),
-            *[""] * (most - marked_form.out_of),
+            *("" if one.is_waiting else f"{one.points:.4g}" for one in marked_form.answered),
+            *[""] * (most - len(marked_form.answered)),
         ]
 
 
@@ -179,9 +200,22 @@ def _answers(marked_forms: Sequence[MarkedForm]) -> Iterator[Sequence[object]]:
                 one.variant.question.id,
                 one.variant.id,
                 written,
-                f"{one.marked.share:.4g}",
+                "" if one.is_waiting else f"{one.marked.share:.4g}",
                 "; ".join(one.marked.misconceptions),
             ]
+
+
+def _by_hand(marked_forms: Sequence[MarkedForm]) -> Iterator[Sequence[object]]:
+    """The essays of those who handed something in, with the points that they were given so far."""
+    yield HEAD
+    for marked_form in marked_forms:
+        for one in marked_form.answered if marked_form.is_handed_in else ():
+            question, written = one.variant.question, one.given.written if one.given else ""
+            if question.kind != "essay":
+                continue
+            points = "" if one.is_waiting else f"{one.points:g}"
+            mark, out_of = mark_of(one.variant, written), format_points(question.points)
+            yield [marked_form.form.student.id, one.number, question.id, written, points, out_of, one.comment, mark]
 
 
 def _items(found: Sequence[Item]) -> Iterator[Sequence[object]]:
@@ -210,7 +244,8 @@ def _unreadable(responses: Responses) -> Iterator[Sequence[object]]:
 
 
 def _write_csv(to: Path, lines: Iterable[Sequence[object]]) -> None:
-    with to.open("w", newline="", encoding="utf-8") as file:
+    # with the mark by which spreadsheets recognise UTF-8 where people edit what is written
+    with to.open("w", newline="", encoding="utf-8-sig" if to.name == BY_HAND else "utf-8") as file:
         # our numbers may begin with a minus; only other people's texts can be formulas
         csv.writer(file).writerows([cell if _is_number(cell) else neutral(cell) for cell in line] for line in lines)
 

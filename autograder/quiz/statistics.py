@@ -78,16 +78,16 @@ def upper_lower(shares: Sequence[float], rests: Sequence[float], fraction: float
     return float(np.average(shares, weights=upper) - np.average(shares, weights=lower))
 
 
-def cronbach_alpha(shares: np.ndarray) -> float | None:
+def cronbach_alpha(points: np.ndarray) -> float | None:
     """Cronbach's alpha of a table with a row for each student and a column for each question.
 
     For k questions k/(k-1) (1 - the sum of their variances / the variance of the sum). None with fewer than two
     questions or three students, or where all have the same points.
     """
-    num_students, num_questions = shares.shape
-    if num_students < 3 or num_questions < 2 or (total := shares.sum(axis=1).var(ddof=1)) < 1e-12:
+    num_students, num_questions = points.shape
+    if num_students < 3 or num_questions < 2 or (total := points.sum(axis=1).var(ddof=1)) < 1e-12:
         return None
-    return float(num_questions / (num_questions - 1) * (1 - shares.var(axis=0, ddof=1).sum() / total))
+    return float(num_questions / (num_questions - 1) * (1 - points.var(axis=0, ddof=1).sum() / total))
 
 
 def upper_bound(correlation: float, num: int) -> float:
@@ -231,15 +231,12 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Overview:
-    """A quiz as a whole; `alpha_note` says which questions alpha covers, or why it is not defined.
+class Totals:
+    """The points of a quiz as a whole; `alpha_note` says which questions alpha covers, or why it is not defined.
 
     `error_points` is the standard error of a student's points by alpha: their deviation times the root of 1 - alpha.
     """
 
-    title: str
-    num_forms: int
-    num_handed_in: int
     num_passed: int
     mean: float
     middle: float
@@ -249,6 +246,17 @@ class Overview:
     alpha: float | None
     alpha_note: str
     error_points: float | None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A quiz as a whole; without `totals` while answers of `num_waiting` students wait to be graded by hand."""
+
+    title: str
+    num_forms: int
+    num_handed_in: int
+    num_waiting: int
+    totals: Totals | None
     minutes: float | None
     minutes_planned: float
 
@@ -256,15 +264,24 @@ class Overview:
 def overview(marked_forms: Sequence[MarkedForm]) -> Overview:
     """The quiz as a whole, by its marks. Raises: ValueError when nobody handed anything in."""
     there = _handed_in(marked_forms)
-    fractions = np.array([marked_form.fraction for marked_form in there])
-    alpha, note, num = _reliability(there)
-    shares = np.array([marked_form.points for marked_form in there])
-    whole = alpha is not None and num == there[0].out_of
     taken = [marked_form.minutes for marked_form in there if marked_form.minutes is not None]
     return Overview(
         title=there[0].form.blueprint.title,
         num_forms=len(marked_forms),
         num_handed_in=len(there),
+        num_waiting=sum(bool(marked_form.num_waiting) for marked_form in there),
+        totals=None if any(marked_form.num_waiting for marked_form in there) else _totals(there),
+        minutes=median(taken) if taken else None,
+        minutes_planned=float(np.mean([marked_form.form.minutes for marked_form in there])),
+    )
+
+
+def _totals(there: Sequence[MarkedForm]) -> Totals:
+    fractions = np.array([marked_form.fraction for marked_form in there])
+    points = np.array([marked_form.points for marked_form in there])
+    alpha, note, num = _reliability(there)
+    whole = num == len(there[0].answered)
+    return Totals(
         num_passed=sum(marked_form.is_passed for marked_form in there),
         mean=float(fractions.mean()),
         middle=float(np.median(fractions)),
@@ -273,21 +290,22 @@ def overview(marked_forms: Sequence[MarkedForm]) -> Overview:
         highest=float(fractions.max()),
         alpha=alpha,
         alpha_note=note,
-        error_points=float(shares.std(ddof=1) * math.sqrt(max(0.0, 1 - alpha)))
+        error_points=float(points.std(ddof=1) * math.sqrt(max(0.0, 1 - alpha)))
         if whole and alpha is not None
         else None,
-        minutes=median(taken) if taken else None,
-        minutes_planned=float(np.mean([marked_form.form.minutes for marked_form in there])),
     )
 
 
 def items(marked_forms: Sequence[MarkedForm]) -> list[Item]:
-    """The statistics of each question, by week and id."""
+    """The statistics of each question, by week and id; without essays while any of them waits to be graded."""
     results: dict[str, list[tuple[MarkedAnswer, float]]] = defaultdict(list)
     questions: dict[str, Question] = {}
-    for marked_form in _handed_in(marked_forms):
-        total, num = sum(one.marked.share for one in marked_form.answered), len(marked_form.answered)
-        for one in marked_form.answered:
+    there = _handed_in(marked_forms)
+    has_waiting = any(marked_form.num_waiting for marked_form in there)
+    for marked_form in there:
+        answered = [one for one in marked_form.answered if not has_waiting or one.variant.question.kind != "essay"]
+        total, num = sum(one.marked.share for one in answered), len(answered)
+        for one in answered:
             rest = (total - one.marked.share) / (num - 1) if num > 1 else 0.0
             results[one.variant.question.id].append((one, rest))
             questions[one.variant.question.id] = one.variant.question
@@ -304,12 +322,12 @@ def _handed_in(marked_forms: Sequence[MarkedForm]) -> list[MarkedForm]:
 
 def _reliability(marked_forms: Sequence[MarkedForm]) -> tuple[float | None, str, int]:
     by_question = [
-        {one.variant.question.id: one.marked.share for one in marked_form.answered} for marked_form in marked_forms
+        {one.variant.question.id: one.points for one in marked_form.answered} for marked_form in marked_forms
     ]
     shared = sorted(set(by_question[0]).intersection(*by_question))
     if len(shared) < 2:
         return None, "not defined: fewer than two questions were asked of everybody", len(shared)
-    alpha = cronbach_alpha(np.array([[shares[id] for id in shared] for shares in by_question]))
+    alpha = cronbach_alpha(np.array([[points[id] for id in shared] for points in by_question]))
     if alpha is None:
         return None, "not defined: fewer than three students, or all have the same points", len(shared)
     asked = "all" if len(shared) == len(by_question[0]) else "only the"

@@ -8,7 +8,7 @@ from typing import Any
 
 from autograder.quiz.key import letter
 from worldsize.quiz.marking import number
-from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order
+from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Prose
 
 _BETWEEN = re.compile(r"[\s,;+/]+")
 
@@ -26,6 +26,8 @@ def parse_written(answer: Answer, written: str) -> Any:
     if not text:
         return None
     match answer:
+        case Prose():
+            return written.strip()
         case Options():
             return _choice(text, answer)
         case Amount():

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from autograder.checks import PartlyHeld, StudentFailed, points
+from autograder.checks import PartlyHeld, StudentFailed, points, shown
 from worldsize import pricing
 from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event, operations
@@ -24,6 +24,12 @@ from worldsize.peak_memory import Alive
 from worldsize.timeline import Timeline
 
 NEEDS_TALK = ["check_result_is_made_of_what_travels"]
+NO_DDP = {
+    "torch.distributed.Reducer": (
+        "torch's DistributedDataParallel and its Reducer are not allowed here: this is what you"
+        " build"
+    )
+}
 ALLOWED = {"broadcast", "all_reduce", "reduce", "send", "recv", "barrier"}
 BESIDES = 256  # bytes that each rank may send for counts or a loss, each time
 MOST_COPIES = 3  # of the gradients, themselves among them, while they are averaged
@@ -86,19 +92,6 @@ class TimedClassifier(nn.Module):
         with ws.span("forward and backward"):
             emulate.spend(self.sample_s * len(images))
         return self.linear(images)
-
-
-def refuse_wrappers() -> None:
-    """Make torch's own gradient bucketing unusable on this rank, under DDP and by itself."""
-    from worldsize.emulate.conductor import Forbidden
-
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise Forbidden(
-            "torch's DistributedDataParallel and its Reducer are not allowed here: this is what you"
-            " build"
-        )
-
-    dist.Reducer.__init__ = refuse  # pyright: ignore[reportPrivateImportUsage]
 
 
 def batches_on_rank(student: Any, calls: list[list[int]]) -> list[Any]:
@@ -207,7 +200,6 @@ def train_with_given_batches(
         return [parts[rank] for parts in epochs[epoch]]
 
     with mock.patch.object(student, "rank_batches", rank_batches):
-        refuse_wrappers()
         return student.train(model, data["images"], data["labels"], **settings)
 
 
@@ -275,7 +267,6 @@ def own_weights_on_rank(
     rank: int,
     state: Tensors,
 ) -> dict[str, Any]:
-    refuse_wrappers()
     torch.manual_seed(rank)  # ranks need not share torch's global random state
     model, num_rows = counting_classifier(state)
     student.train(model, data["images"], data["labels"], **settings)
@@ -379,10 +370,10 @@ def read_parts(value: Any, rank: int) -> list[torch.Tensor]:
     """
     wanted = "rank_batches to return a list of 1-D int64 tensors"
     if not isinstance(value, list | tuple):
-        raise CheckFailed(wanted, f"{value!r:.60} for rank {rank}")
+        raise CheckFailed(wanted, f"{shown(value)} for rank {rank}")
     for part in value:
         if not isinstance(part, torch.Tensor):
-            raise CheckFailed(wanted, f"a list that holds {part!r:.60}")
+            raise CheckFailed(wanted, f"a list that holds {shown(part)}")
         if part.dtype != torch.int64 or part.dim() != 1:
             raise CheckFailed(wanted, f"a part of shape {tuple(part.shape)} and type {part.dtype}")
     return list(value)
@@ -489,7 +480,7 @@ def read_losses(value: Any, num_steps: int, rank: int) -> torch.Tensor:
     """
     wanted = f"train to return a list of {num_steps} losses, one per step"
     if not isinstance(value, list | tuple):
-        raise CheckFailed(wanted, f"{value!r:.60} on rank {rank}")
+        raise CheckFailed(wanted, f"{shown(value)} on rank {rank}")
     if len(value) != num_steps:
         raise CheckFailed(
             wanted, f"{len(value)} of them on rank {rank}", "One loss for every global batch."
@@ -1165,7 +1156,7 @@ def check_averaging_holds_few_copies(student, rng):
             raise CheckFailed(
                 f"at most {limit_bytes:,} bytes of tensors at once on rank {rank}: {MOST_COPIES}"
                 " times its gradients",
-                f"{most_bytes:,} bytes" if isinstance(most_bytes, int) else f"{most_bytes!r:.40}",
+                f"{most_bytes:,} bytes" if isinstance(most_bytes, int) else "none",
                 "A tensor stays in memory as long as a name or a list holds it. Work in place"
                 " (mul_, div_, copy_), one parameter at a time or on one flat tensor, and never"
                 " keep what came from each rank.",
@@ -1250,7 +1241,9 @@ def check_ranks_reach_the_weights_of_one_process(student, rng):
     }
     states = [random_state(rng) for _ in range(world_size)]
     each = [(state,) for state in states]
-    values = student.run(weights_on_rank, data, epochs, settings, world_size=world_size, each=each)
+    values = student.run(
+        weights_on_rank, data, epochs, settings, world_size=world_size, each=each, forbid=NO_DDP
+    )
     expect_trained(values, states, data, epochs, settings["lr"])
 
 
@@ -1274,7 +1267,13 @@ def check_all_five_work_together_on_uneven_batches(student, rng):
     states = [random_state(rng) for _ in range(world_size)]
     each = list(enumerate(states))
     values = student.run(
-        own_weights_on_rank, data, world_size, settings, world_size=world_size, each=each
+        own_weights_on_rank,
+        data,
+        world_size,
+        settings,
+        world_size=world_size,
+        each=each,
+        forbid=NO_DDP,
     )
     batches = [listed(entry(value, "batches"), num_epochs) for value in values]
     epochs = [
@@ -1311,6 +1310,7 @@ def check_training_sends_gradients_and_little_else(student, rng):
         each=each,
         cluster="pcie-box",
         allow=ALLOWED,
+        forbid=NO_DDP,
     )
     size_bytes = sum(tensor.nbytes for tensor in states[0].values())
     # of the gradients; the start is judged elsewhere
@@ -1342,7 +1342,9 @@ def check_losses_are_those_of_the_global_batch(student, rng):
         "seed": whole(rng, 0, MAX_SEED),
     }
     each = [(state,)] * world_size
-    values = student.run(losses_on_rank, data, [steps], settings, world_size=world_size, each=each)
+    values = student.run(
+        losses_on_rank, data, [steps], settings, world_size=world_size, each=each, forbid=NO_DDP
+    )
 
     _, by_part = train_in_one_process(state, data, steps, lr=0.0)
     wanted = torch.stack([torch.cat(parts).mean() for parts in by_part])
@@ -1417,7 +1419,9 @@ def check_training_keeps_the_buffers_alike(student, rng):
     state = {**nn.BatchNorm1d(5).state_dict(prefix="0."), **weights}
     each = [(state,)] * world_size
     arguments = (data, [steps], settings)
-    values = student.run(statistics_on_rank, *arguments, world_size=world_size, each=each)
+    values = student.run(
+        statistics_on_rank, *arguments, world_size=world_size, each=each, forbid=NO_DDP
+    )
 
     statistics = [nn.BatchNorm1d(5) for _ in range(world_size)]
     wanted = []  # of rank 0, before each step
@@ -1469,7 +1473,7 @@ def check_ranks_compute_at_the_same_time(student, rng):
     }
     arguments = (data, epochs, settings, sample_s)
     run = student.emulated(
-        timed_training_on_rank, *arguments, world_size=world_size, cluster="pcie-box"
+        timed_training_on_rank, *arguments, world_size=world_size, cluster="pcie-box", forbid=NO_DDP
     )
     expect_own_parts(run.values, epochs)
     wanted_s = (
@@ -1515,7 +1519,7 @@ def expect_own_parts(values: list[Any], epochs: list[Steps]) -> None:
         own = sum(len(parts[rank]) for epoch in epochs for parts in epoch)
         if not isinstance(num_rows, int) or num_rows < own:
             expected = f"rank {rank} to train on its part of every batch, {own} samples"
-            raise CheckFailed(expected, f"{num_rows!r:.20} samples")
+            raise CheckFailed(expected, f"{shown(num_rows)} samples")
 
 
 @points(0.5, cell="check_train")
@@ -1537,7 +1541,7 @@ def check_training_gives_back_what_a_step_took(student, rng):
     each = [(random_state(rng, width=whole(rng, 1000, 1500)),)] * world_size
     arguments = (data, trainings, settings)
     values = student.emulated(
-        memory_of_training_on_rank, *arguments, world_size=world_size, each=each
+        memory_of_training_on_rank, *arguments, world_size=world_size, each=each, forbid=NO_DDP
     ).values
     of_samples = 2 * sum(one.nbytes for one in data.values())
     held = [read_counts(value, rank) for rank, value in enumerate(values)]
@@ -1559,7 +1563,7 @@ def check_training_gives_back_what_a_step_took(student, rng):
 def read_counts(value: Any, rank: int) -> list[int]:
     """The bytes and samples of two trainings, as a rank reported them."""
     if not isinstance(value, list) or [type(one) for one in value] != [int] * 4:
-        raise CheckFailed(f"rank {rank} to train twice", f"{value!r:.60}")
+        raise CheckFailed(f"rank {rank} to train twice", f"{shown(value)}")
     return value
 
 

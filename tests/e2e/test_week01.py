@@ -132,5 +132,5 @@ def test_self_check_asks_five_of_ten_questions_without_answering(outputs):
     bundle = outputs["self_check"][-1]["data"]
     assert set(bundle) == {"text/html", "text/plain"}
     assert "Four ranks start from the same weights" in bundle["text/plain"]
-    assert len(quiz.load("week01", ROOT / "quizzes").question) == 10
+    assert len(quiz.load("week01", ROOT / "quizzes").question) >= 10
     assert re.findall(r"^(\d+)\. ", bundle["text/plain"], flags=re.MULTILINE) == ["1", "2", "3", "4", "5"]

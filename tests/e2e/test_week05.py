@@ -128,6 +128,6 @@ def test_ledger_holds_all_results(outputs, folder):
 
 
 def test_self_check_asks_five_of_ten_questions(outputs):
-    assert len(quiz.load("week05", ROOT / "quizzes").question) == 10
+    assert len(quiz.load("week05", ROOT / "quizzes").question) >= 10
     asked = re.findall(r"^(\d+)\. ", words(outputs["self_check"]), flags=re.MULTILINE)
     assert asked == ["1", "2", "3", "4", "5"]

@@ -13,6 +13,7 @@ title = "a test"
 [[question]]
 id = "t-two"
 kind = "single"
+pool = "self-check"
 week = 1
 objective = "Add."
 difficulty = 1
@@ -27,6 +28,7 @@ choice = [
 [[question]]
 id = "t-even"
 kind = "multiple"
+pool = "self-check"
 week = 1
 objective = "Know even numbers."
 difficulty = 1
@@ -70,12 +72,32 @@ def page(bank):
     return make
 
 
-def test_a_week_asks_the_first_five_of_its_ten_questions():
+def test_a_lesson_asks_its_weeks_self_check_and_nothing_that_is_graded():
     loaded = quiz.load("week01")
-    assert len(loaded.question) == 10
-    assert {question.week for question in loaded.question} == {1}
-    asked = [variant.question.id for variant in quiz.ask("week01").variants]
-    assert asked == [question.id for question in loaded.question[:5]]
+    wanted = [question.id for question in loaded.question if question.pool == "self-check"]
+    assert len(wanted) == 5 < len(loaded.question)
+    assert [variant.question.id for variant in quiz.ask("week01").variants] == wanted
+    assert [variant.question.id for variant in quiz.ask("week01", 99).variants] == wanted
+
+
+def test_a_quiz_without_a_self_check_is_not_asked(bank):
+    with pytest.raises(ValueError, match='has no question for a self-check: give some of them pool = "self-check"'):
+        quiz.ask("test", folder=bank(QUESTION.replace('"self-check"', '"exam"')))
+
+
+def test_an_essay_is_no_self_check(bank):
+    essay = """
+kind = "essay"
+num_words = 50
+feedback = "So."
+rubric = [{points = 1, text = "This."}, {points = 0.5, text = "That."}]
+"""
+    asked = QUESTION.partition("text =")[0].replace('kind = "single"', essay) + 'text = "Explain."'
+    with pytest.raises(ValueError, match=r"\(t-two\): an essay is graded by hand, so it cannot be a self-check"):
+        quiz.load("test", bank(asked))
+    (question,) = quiz.load("test", bank(asked.replace("self-check", "exam"))).question
+    assert question.points == 1.5
+    assert quiz.mark(quiz.draw(question, 0), "Because.").is_waiting
 
 
 def test_folder_is_found_upwards_from_the_working_directory(bank, monkeypatch):
@@ -99,8 +121,14 @@ def test_unknown_quiz_names_those_there_are(bank):
         (
             "difficulty = 1",
             "difficulty = 4",
-            r"line 9, question 1 \(t-two\), difficulty: Input should be less than or equal",
+            r"line 10, question 1 \(t-two\), difficulty: Input should be less than or equal",
         ),
+        (
+            'pool = "self-check"',
+            'pool = "midterm"',
+            r"line 7, question 1 \(t-two\), pool: Input should be 'self-check', 'weekly' or 'exam'",
+        ),
+        ('pool = "self-check"\n', "", r"line 4, question 1 \(t-two\), pool: Field required"),
         ("week = 1\n", "", r"line 4, question 1 \(t-two\), week: Field required"),
         ("minutes", "minuets", r"question 1 \(t-two\), minuets: Extra inputs are not permitted"),
         (', feedback = "That is one too many."', "", r"question 1 \(t-two\), choice 2, feedback: Field required"),
@@ -116,7 +144,7 @@ def test_unknown_quiz_names_those_there_are(bank):
             r"\(t-two\): a single-choice question has exactly one .* one has 2",
         ),
         (MISCOUNTED, "", r"question 1 \(t-two\), choice 2: a wrong choice names its misconception"),
-        ('"t-even"', '"t-two"', "line 19, question t-two: its id is used more than once"),
+        ('"t-even"', '"t-two"', "line 20, question t-two: its id is used more than once"),
         (
             'kind = "single"',
             'kind = "guess"',

@@ -16,9 +16,10 @@ from worldsize.quiz import Question, Variant, draw, load, mark
 from worldsize.quiz.bank import Steps
 from worldsize.quiz.expressions import evaluate
 from worldsize.quiz.question_text import png
-from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase
+from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Prose
 
 FILES = sorted(path.stem for path in (ROOT / "quizzes").glob("*.toml") if path.stem != "blueprints")
+TAUGHT = sorted(int(re.findall(r"\d+", path.name)[0]) for path in (ROOT / "weeks").glob("week*.py"))
 QUESTIONS = {question.id: question for name in FILES for question in load(name, ROOT / "quizzes").question}
 TEMPLATES = {id: question for id, question in QUESTIONS.items() if question.parameters}
 NUM_SEEDS = 1000
@@ -37,17 +38,32 @@ def test_ids_are_of_one_question_each() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_has_ten_questions_and_templates_enough(name: str) -> None:
+def test_a_file_has_questions_of_its_week_and_pools_and_templates_enough(name: str) -> None:
     questions = load(name, ROOT / "quizzes").question
-    assert len(questions) >= 10
+    pools = [question.pool for question in questions]
     assert sum(bool(question.parameters) for question in questions) >= 6
     if name.startswith("week"):
-        assert len(questions) == 10 and {question.week for question in questions} == {int(name[4:])}
+        assert {question.week for question in questions} == {int(name[4:])}
+        assert pools[:5] == ["self-check"] * 5 and set(pools[5:]) == {"weekly"} and len(pools) >= 10
+    else:
+        assert set(pools) == {"exam"} and sum(question.week in TAUGHT for question in questions) >= 12
+
+
+@pytest.mark.parametrize("week", TAUGHT)
+def test_a_taught_week_has_a_file(week: int) -> None:
+    assert f"week{week:02}" in FILES
+
+
+def test_what_is_to_be_explained_is_an_essay_with_a_rubric_of_four_points() -> None:
+    essays = [question for question in QUESTIONS.values() if question.kind == "essay"]
+    assert len([one for one in essays if one.week in TAUGHT]) >= 4
+    assert {one.points for one in essays} == {4}
+    assert all(len(one.rubric) >= 4 and one.pool == "exam" for one in essays)
 
 
 def test_the_bank_has_every_kind_and_pictures() -> None:
     kinds = {question.kind for question in QUESTIONS.values()}
-    assert kinds == {"single", "multiple", "numeric", "ordering", "text", "cloze"}
+    assert kinds == {"single", "multiple", "numeric", "ordering", "text", "cloze", "essay"}
     assert sum(question.figure is not None for question in QUESTIONS.values()) >= 2
 
 
@@ -85,6 +101,8 @@ def texts(variant: Variant) -> Iterator[str]:
                 yield from (*answer.accepted, *(mistake.feedback for mistake in answer.mistakes))
             case Order():
                 yield from answer.shown
+            case Prose():
+                yield from (line.text for line in answer.rubric)
 
 
 def parts(variant: Variant) -> dict[str, Answer]:
@@ -134,6 +152,9 @@ def test_what_is_drawn_is_sound(id: str, sample_fraction: float) -> None:
             assert text is events or not LEFT_OVER.search(text), text
             assert id in ASKS_FOR_INF or not NO_NUMBER.search(text), text
             assert text.count("$") % 2 == 0, text
+        if question.kind == "essay":
+            assert mark(variant, "Some words.").is_waiting
+            continue
         assert mark(variant, right_response(variant.answer)).share == pytest.approx(1)
         for name, answer in parts(variant).items():
             wrong_ones_are_marked_wrong(variant, name, answer)

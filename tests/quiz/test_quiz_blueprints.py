@@ -14,6 +14,8 @@ QUIZZES = ROOT / "quizzes"
 TAUGHT = sorted(int(re.findall(r"\d+", path.name)[0]) for path in (ROOT / "weeks").glob("week*.py"))
 BLUEPRINTS = read_blueprints(QUIZZES)
 WEEKLY = [("weekly", {"weeks": (week,)}) for week in TAUGHT]
+POOLS = {"weekly": {"weekly"}, "module": {"weekly"}, "midterm": {"exam", "weekly"}, "final": {"exam", "weekly"}}
+NUM_KEYS = 20
 
 
 @pytest.fixture(scope="module")
@@ -21,12 +23,23 @@ def bank():
     return read_bank(QUIZZES)
 
 
-@pytest.mark.parametrize("key", [b"one secret", b"another"])
 @pytest.mark.parametrize(("name", "change"), [(name, {}) for name in BLUEPRINTS if name != "weekly"] + WEEKLY)
-def test_a_blueprint_can_be_dealt_from_taught_weeks(bank, name, change, key):
+def test_a_blueprint_can_be_dealt_from_taught_weeks_and_its_own_pools(bank, name, change):
     blueprint = BLUEPRINTS[name].model_copy(update=change)
-    forms = list(deal(blueprint, bank, [Student(f"s{number}", "") for number in range(8)], key))
-    asked = [variant.question for form in forms for variant in form.variants]
-    assert len(asked) == len(forms) * blueprint.count
-    assert {question.week for question in asked} <= {*TAUGHT}
-    assert all(form.minutes <= (blueprint.minutes or form.minutes) for form in forms)
+    pools = set()
+    for key in range(NUM_KEYS):
+        forms = list(deal(blueprint, bank, [Student("ada"), Student("noor")], f"secret {key}".encode()))
+        asked = [variant.question for form in forms for variant in form.variants]
+        assert len(asked) == len(forms) * blueprint.count
+        assert {question.week for question in asked} <= {*TAUGHT}
+        assert all(form.minutes <= blueprint.minutes for form in forms)
+        assert len({form.out_of for form in forms}) == 1
+        pools |= {question.pool for question in asked}
+    assert pools == POOLS[name]
+
+
+def test_an_exam_asks_for_explanations(bank):
+    (form,) = deal(BLUEPRINTS["final"], bank, [Student("ada")], b"secret")
+    last = form.variants[-BLUEPRINTS["final"].essays :]
+    assert {variant.question.kind for variant in last} == {"essay"} and len(last) == 4
+    assert all("xplain" in variant.text or "trade-offs" in variant.text for variant in last)

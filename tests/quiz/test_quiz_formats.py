@@ -95,7 +95,7 @@ NASTY_WORDS = "= <&>\"' ~=} #: a*b [[X]] ]]> C:\\dir %50% -> {1:SA:=x} \U0001f68
 
 
 def nasty(kind, **more):
-    head = {"week": 1, "objective": "o", "difficulty": 1, "minutes": 1, "source": "s"}
+    head = {"pool": "weekly", "week": 1, "objective": "o", "difficulty": 1, "minutes": 1, "source": "s"}
     asked = {"id": f"n-{kind}", "kind": kind, "text": f"{NASTY} {kind}", "feedback": f"{NASTY} general", **head, **more}
     return Quiz.model_validate(
         {"title": "t", "question": [{name: value for name, value in asked.items() if value}]}

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from autograder.quiz.blueprint import Blueprint, read_blueprints, shares
+from autograder.quiz.blueprint import Blueprint, Cell, read_blueprints, shares
 from autograder.quiz.forms import MOST_SHARED, deal
 from autograder.quiz.key import key_of, printed, read_key
 from autograder.quiz.roster import Student, read_roster
@@ -19,6 +19,7 @@ def question(week, difficulty, number, minutes=2.0, high=400):
     return {
         "id": f"w{week}-d{difficulty}-{number}",
         "kind": "numeric",
+        "pool": "weekly",
         "text": "Twice {{ n }}?",
         "parameters": {"n": {"low": 1, "high": high}},
         "answer": "2 * n",
@@ -45,12 +46,12 @@ def questions():
 
 
 def cells(form):
-    return Counter((variant.question.week, variant.question.difficulty) for variant in form.variants)
+    return Counter(Cell.of(variant.question) for variant in form.variants)
 
 
 def test_weeks_get_equal_parts_and_difficulties_parts_like_the_banks(questions):
     assert shares(Blueprint(title="t", count=9), questions) == {
-        (1, 1): 2, (1, 2): 1, (2, 2): 2, (2, 3): 1, (3, 2): 2, (3, 3): 1,
+        (1, 1, False): 2, (1, 2, False): 1, (2, 2, False): 2, (2, 3, False): 1, (3, 2, False): 2, (3, 3, False): 1,
     }  # fmt: skip
 
 
@@ -102,6 +103,47 @@ def test_questions_are_chosen_by_week_difficulty_and_objective(questions, wanted
     assert sum(Blueprint(title="t", count=num, **wanted).allows(question) for question in questions) == num
     with pytest.raises(ValueError, match=f"asks for {num + 1} questions, and the bank has {num} that fit"):
         shares(Blueprint(title="t", count=num + 1, **wanted), questions)
+
+
+def essay(number, worth=(1, 1), **more):
+    asked = {**question(1, 2, number), "id": f"e-{number}", "kind": "essay", "num_words": 50, **more}
+    rubric = [{"points": points, "text": "It says so."} for points in worth]
+    return {name: asked[name] for name in asked if name not in ("parameters", "answer", "low", "high")} | {
+        "text": "Explain.",
+        "rubric": rubric,
+    }
+
+
+def test_questions_are_only_of_the_pools_that_a_blueprint_names(questions):
+    pools = ("self-check", "weekly", "exam")
+    asked = [question.model_copy(update={"pool": pools[n % 3]}) for n, question in enumerate(questions)]
+    for wanted in (("weekly",), ("exam",), ("exam", "weekly")):
+        forms = deal(Blueprint(title="t", count=4, pools=wanted), asked, CLASS, KEY)
+        assert {variant.question.pool for form in forms for variant in form.variants} == set(wanted)
+    assert Blueprint(title="t", count=4).pools == ("weekly",)
+    with pytest.raises(ValueError, match="the bank has 6 that fit in the pools exam: ask for fewer, or for more pools"):
+        shares(Blueprint(title="t", count=7, pools=("exam",)), asked)
+
+
+def test_every_form_has_as_many_essays_and_they_stand_at_the_end(questions):
+    asked = [*bank(*(essay(number) for number in range(3))), *questions]
+    forms = list(deal(Blueprint(title="t", count=6, essays=2), asked, CLASS, KEY))
+    for form in forms:
+        assert [variant.question.kind for variant in form.variants] == ["numeric"] * 4 + ["essay"] * 2
+        assert form.out_of == 4 + 2 * 2
+    assert len({form.variants[-1].id for form in forms}) == 3
+    (without,) = deal(Blueprint(title="t", count=6), asked, CLASS[:1], KEY)
+    assert {variant.question.kind for variant in without.variants} == {"numeric"}
+    with pytest.raises(ValueError, match="asks for 4 essays, and the bank has 3 that fit"):
+        shares(Blueprint(title="t", count=6, essays=4), asked)
+    with pytest.raises(ValueError, match="7 of 6 questions cannot be essays"):
+        Blueprint(title="t", count=6, essays=7)
+
+
+def test_essays_that_are_worth_different_points_are_not_dealt_together(questions):
+    asked = [*bank(essay(0), essay(1, worth=(2, 1.5))), *questions]
+    with pytest.raises(ValueError, match=r"those that fit are worth 2, 3\.5 points: forms would not be equal"):
+        shares(Blueprint(title="t", count=6, essays=1), asked)
 
 
 def test_blueprints_lie_beside_the_bank(tmp_path):

@@ -509,7 +509,11 @@ def test_parts_of_a_cloze_that_are_not_each_there_once_are_refused(dealt, parts)
 
 @pytest.mark.parametrize(
     ("source", "reason"),
-    [("answer_1 =", "is not Python"), ("", "must assign answer_1 exactly once; it does so 0 times"), ("answer_1 = 1\nanswer_1 = 2", "2 times")],
+    [
+        ("answer_1 =", "is not Python"),
+        ("", "must assign answer_1 exactly once; it does so 0 times"),
+        ("answer_1 = 1\nanswer_1 = 2", "2 times"),
+    ],
 )
 def test_a_cell_that_does_not_say_one_thing_is_refused(source, reason):
     with pytest.raises(ValueError, match=reason):

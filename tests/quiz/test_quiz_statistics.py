@@ -295,7 +295,7 @@ def test_few_students_are_never_flagged():
 
 def test_reliability_is_defined_only_where_all_were_asked_the_same():
     same = two_parameter_class([1.2] * 6, num_students=40)
-    whole = statistics.overview(same)
+    whole = statistics.overview(same).totals
     assert whole.alpha is not None and 0 < whole.alpha < 1
     assert whole.alpha_note == "of all 6 questions that everybody was asked"
     points = np.array([one.points for one in same])
@@ -303,11 +303,11 @@ def test_reliability_is_defined_only_where_all_were_asked_the_same():
     differ = [
         MarkedForm(one.form, one.answered[:4] + one.answered[4 + n % 2 :][:1], True) for n, one in enumerate(same)
     ]
-    part = statistics.overview(differ)
+    part = statistics.overview(differ).totals
     assert part.alpha_note == "of only the 4 questions that everybody was asked" and part.error_points is None
     apart = [MarkedForm(one.form, one.answered[n % 6 :][:1], True) for n, one in enumerate(same)]
-    assert statistics.overview(apart).alpha is None
-    assert "fewer than two questions were asked of everybody" in statistics.overview(apart).alpha_note
+    assert statistics.overview(apart).totals.alpha is None
+    assert "fewer than two questions were asked of everybody" in statistics.overview(apart).totals.alpha_note
 
 
 def test_the_overview_by_hand():
@@ -315,8 +315,9 @@ def test_the_overview_by_hand():
     found = statistics.overview(marked_forms)
     fractions = [marked_form.points / 6 for marked_form in marked_forms]
     assert (found.num_handed_in, found.minutes, found.minutes_planned) == (30, 11, 12)
-    assert found.mean == pytest.approx(np.mean(fractions)) and found.middle == pytest.approx(np.median(fractions))
-    assert found.num_passed == sum(fraction >= 0.8 for fraction in fractions)
+    totals = found.totals
+    assert totals.mean == pytest.approx(np.mean(fractions)) and totals.middle == pytest.approx(np.median(fractions))
+    assert totals.num_passed == sum(fraction >= 0.8 for fraction in fractions)
     nobody = [MarkedForm(one.form, one.answered, False) for one in marked_forms]
     with pytest.raises(ValueError, match="No student of this key"):
         statistics.overview(nobody)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 _HEAD = """
 id = "{id}"
+pool = "weekly"
 week = {week}
 objective = "Compute what an all-reduce costs."
 difficulty = {difficulty}

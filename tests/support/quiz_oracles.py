@@ -322,6 +322,21 @@ def _(timeline: ws.Timeline) -> str:
     return f"Rank {last.rank}"
 
 
+@oracle("w01-throughput")
+def _(rate: int, num_gpus: int, percent: int) -> float:
+    """Twenty steps as a timeline, and the images that are trained by its end."""
+    batch, now_s, events = 64, 0.0, []
+    for step in range(20):
+        computed_s = now_s + batch / rate
+        end_s = computed_s + (computed_s - now_s) * percent / 100
+        for rank in range(num_gpus):
+            events.append(ws.Event(rank, "main", "compute", f"step {step}", now_s, computed_s))
+            events.append(ws.Event(rank, "main", "communication", "all-reduce", computed_s, end_s))
+        now_s = end_s
+    num_images = batch * sum(event.kind == "compute" for event in events)
+    return num_images / ws.Timeline.of_events(events).end_s
+
+
 # --- week 2 ----------------------------------------------------------------------------------------------------------
 
 
@@ -334,6 +349,11 @@ def _(num_ranks: int, size_mb: int) -> float:
 @oracle("w02-lower-bound", can=_is_emulated)
 def _(num_ranks: int, size_mb: int) -> float:
     return emulated_bytes_of_a_ring(num_ranks) * size_mb
+
+
+@oracle("w02-ring-time")
+def _(num_ranks: int, size_kb: int, alpha_us: int, beta: float) -> float:
+    return 1e6 * time_of(ring(num_ranks), size_kb * 1e3, alpha_us / 1e6, beta * 1e9)
 
 
 def _cure(latency: float, size: float) -> str:

@@ -245,3 +245,16 @@ def _(vocabulary: int, width: int, dtype: str) -> dict[str, Any]:
         "times": {1: "once", 2: "twice"}[hooks.count("embedding.weight")],
         "when": "the input embedding" if is_last else "the output layer",
     }
+
+
+@oracle("w03-accumulated-efficiency")
+def _(compute_ms: int, comm_ms: int, num_micro: int) -> float:
+    """Two optimizer steps as a timeline, in which only the last micro-batch of each is followed by an all-reduce."""
+    events, now_s = [], 0.0
+    for micro in range(1, 2 * num_micro + 1):
+        events.append(ws.Event(0, "main", "compute", "micro-batch", now_s, now_s + compute_ms / 1e3))
+        now_s += compute_ms / 1e3
+        if micro % num_micro == 0:
+            events.append(ws.Event(0, "main", "communication", "all-reduce", now_s, now_s + comm_ms / 1e3))
+            now_s += comm_ms / 1e3
+    return 100 * ws.Timeline.of_events(events).share("compute")

@@ -269,3 +269,15 @@ def _(num_workers: int, fast_ms: int, factor: int) -> list[str]:
         "Keep all workers, and receive from any source": _rate_at_will(paces_us),
     }
     return sorted(rates, key=rates.__getitem__)
+
+
+@oracle("w04-warm-up")
+def _(rate: float, factor: int, num_steps: int, fifths: int) -> float:
+    """torch's own schedule, which is asked for one step after the other."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=rate * factor)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / factor, 1.0, num_steps)
+    for _ in range(num_steps * fifths // 5):
+        optimizer.step()
+        schedule.step()
+    (now,) = schedule.get_last_lr()
+    return now

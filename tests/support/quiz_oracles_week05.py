@@ -159,3 +159,8 @@ def _(num_ranks: int, mantissa: float, when: str) -> str:
     for _ in range(num_ranks):
         total = total + one
     return f"{(total / num_ranks if when == 'after' else total).item():g}"
+
+
+@oracle("w05-int8-gather")
+def _(num_ranks: int, millions: int) -> float:
+    return sent_by(0, ring_all_gather(num_ranks)) * _megabytes(millions * 10**6, torch.int8)

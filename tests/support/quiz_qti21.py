@@ -19,7 +19,7 @@ _HEADS = [f"h{level}" for level in range(1, 7)]
 _TEXT = ["b", "code", "em", "i", "kbd", "q", "span", "strong", "sub", "sup"]
 _INLINE = [*_TEXT, "a", "br", "img", "math", "textEntryInteraction", "inlineChoiceInteraction"]
 _BLOCK = [*_HEADS, "p", "pre", "blockquote", "ul", "ol", "table", "hr", "div", "math"]
-_BLOCK += ["choiceInteraction", "orderInteraction"]
+_BLOCK += ["choiceInteraction", "orderInteraction", "extendedTextInteraction"]
 _STATIC = [name for name in [*_INLINE, *_BLOCK] if not name.endswith("Interaction")]
 _BOOLEAN = ["and", "or", "not", "isNull", "match", "member", "stringMatch", "gte", "lte"]
 _VALUE = ["variable", "baseValue", "sum", "multiple", "mapResponse", "index", "testVariables"]
@@ -42,14 +42,15 @@ _MODEL = {
         _SCHEMA,
         "(responseDeclaration,)*(outcomeDeclaration,)*itemBody,responseProcessing,(modalFeedback,)*",
     ),
-    "responseDeclaration": ("identifier cardinality baseType", "", "(correctResponse,)(mapping,)?"),
+    "responseDeclaration": ("identifier cardinality baseType", "", "(correctResponse,)?(mapping,)?"),
     "correctResponse": ("", "", "(value,)+"),
     "mapping": ("defaultValue", "lowerBound upperBound", "(mapEntry,)+"),
     "mapEntry": ("mapKey mappedValue", "caseSensitive", ""),
     "outcomeDeclaration": ("identifier cardinality", "baseType", "(defaultValue,)?"),
     "defaultValue": ("", "", "(value,)+"),
     "value": ("", "", "", True),
-    "itemBody": ("", "", _BLOCKS),
+    "itemBody": ("", "", f"{_one_of([*_BLOCK, 'rubricBlock'])}*"),
+    "rubricBlock": ("view", "", _BLOCKS),
     "responseProcessing": ("", "template", "(responseCondition,|setOutcomeValue,)*"),
     "responseCondition": ("", "", "responseIf,(responseElseIf,)*(responseElse,)?"),
     "responseIf": ("", "", f"{_CONDITION}(setOutcomeValue,)*"),
@@ -76,6 +77,7 @@ _MODEL = {
     "orderInteraction": ("responseIdentifier shuffle", "orientation", "(simpleChoice,)+"),
     "simpleChoice": ("identifier", "fixed", _ANY_STATIC, True),
     "textEntryInteraction": ("responseIdentifier", "expectedLength base", ""),
+    "extendedTextInteraction": ("responseIdentifier", "expectedLines expectedLength", ""),
     "inlineChoiceInteraction": ("responseIdentifier shuffle", "required", "(inlineChoice,)+"),
     "inlineChoice": ("identifier", "fixed", "", True),
     "assessmentTest": ("identifier title", _SCHEMA, "(outcomeDeclaration,)*(testPart,)+(outcomeProcessing,)?"),
@@ -106,6 +108,7 @@ _FIELDS = {  # what a field's response must be declared as
     "inlineChoiceInteraction": {("single", "identifier")},
     "orderInteraction": {("ordered", "identifier")},
     "textEntryInteraction": {("single", "float"), ("single", "string")},
+    "extendedTextInteraction": {("single", "string")},
 }
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 
@@ -174,6 +177,7 @@ def _check_names(item, images):
             assert (declared.get("cardinality"), declared.get("baseType")) in _FIELDS[name]
             choices = [choice.get("identifier") for choice in one]
             assert len(set(choices)) == len(choices)
+            assert (declared.find(f"{_QTI}correctResponse") is None) == (name == "extendedTextInteraction")
             right = [value.text for value in declared.findall(f"{_QTI}correctResponse/{_QTI}value")]
             assert not choices or set(right) <= set(choices)
     assert used == set(responses)

@@ -5,6 +5,7 @@ import tomllib
 from worldsize.quiz.bank import Quiz
 
 HEAD = """
+pool = "weekly"
 week = 2
 objective = "Compute."
 difficulty = 2
@@ -81,6 +82,18 @@ kind = "single"
 choice = [
     {{text = "few", correct = true, feedback = "Yes."}},
     {{text = "many", correct = false, misconception = "the other way", feedback = "No."}},
+]
+"""
+ESSAY = f"""
+id = "t-essay"
+kind = "essay"
+{HEAD}
+text = "Explain **why** $2(N-1)$ <steps>."
+num_words = 60
+feedback = "A model answer: sums & copies, <twice>."
+rubric = [
+    {{points = 1.5, text = "It names the *reduce-scatter*, $N-1$ & more."}},
+    {{points = 0.5, text = "It names the all-gather."}},
 ]
 """
 FIGURE = """

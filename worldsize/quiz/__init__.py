@@ -17,12 +17,17 @@ __all__ = ["Asked", "Marked", "Question", "Quiz", "Variant", "ask", "draw", "loa
 
 
 def ask(name: str, num_questions: int = 5, *, seed: int = 0, folder: Path | str | None = None) -> Asked:
-    """The first questions of the quiz of this name, shown as a form, or as text where nobody can answer.
+    """The first self-check questions of the quiz of this name, as a form, or as text where nobody can answer.
 
     `seed` determines the numbers in them and the order of their choices.
+
+    Raises:
+        ValueError: there is no such quiz, its file is malformed, or none of its questions is for self-checks.
     """
     quiz = load(name, folder)
-    chosen = quiz.question[:num_questions]
+    chosen = [question for question in quiz.question if question.pool == "self-check"][:num_questions]
+    if not chosen:
+        raise ValueError(f'The quiz {name!r} has no question for a self-check: give some of them pool = "self-check".')
     return Asked(quiz.title, tuple(draw(question, f"{seed} {question.id}") for question in chosen))
 
 

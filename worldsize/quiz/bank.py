@@ -14,6 +14,7 @@ from worldsize.quiz.expressions import Expression, Template
 FOLDER = "quizzes"
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+Pool: TypeAlias = Literal["self-check", "weekly", "exam"]
 
 
 class Strict(BaseModel):
@@ -129,11 +130,15 @@ class Words(Strict):
 class _Question(Strict):
     """The fields of questions of all kinds: `text` is Markdown with LaTeX, `minutes` the time it should take.
 
+    `pool` is what the question is for: the self-check of a lesson, which students see with its answers, the graded
+    quizzes, or the exams. A quiz draws only from the pools that its blueprint names.
+
     `parameters` are drawn, each from a list or from steps, repeatedly until all of `require` holds; the values of
     `where` are computed from them, in order.
     """
 
     id: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    pool: Pool
     text: Template
     week: Annotated[int, Field(ge=1, le=14)]
     objective: Text
@@ -152,6 +157,11 @@ class _Question(Strict):
         if (self.where or self.require) and not self.parameters:
             raise ValueError("where and require compute with parameters, and there are none")
         return self
+
+    @property
+    def points(self) -> float:
+        """What the question is worth: one point, unless a rubric says otherwise."""
+        return 1.0
 
 
 class Single(_Question, Choices):
@@ -250,8 +260,38 @@ class Cloze(_Question):
         return self
 
 
-Question: TypeAlias = Single | Multiple | Numeric | Ordering | ShortText | Cloze
-_KINDS = {"single", "multiple", "numeric", "ordering", "text", "cloze"}
+class Criterion(Strict):
+    """One line of a rubric: what the answer must say, and the points for it, in halves."""
+
+    points: Annotated[float, Field(gt=0, le=20, multiple_of=0.5)]
+    text: Template
+
+
+class Essay(_Question):
+    """A question to answer in about `num_words` of the student's own; graded by hand, line by line of its `rubric`.
+
+    `feedback` is a model answer. The question is worth the points of its rubric.
+    """
+
+    kind: Literal["essay"]
+    num_words: Annotated[int, Field(ge=20, le=1000)]
+    rubric: Annotated[list[Criterion], Field(min_length=2)]
+    feedback: Template
+
+    @model_validator(mode="after")
+    def _is_no_self_check(self) -> Essay:
+        if self.pool == "self-check":
+            raise ValueError("an essay is graded by hand, so it cannot be a self-check: put it in another pool")
+        return self
+
+    @property
+    def points(self) -> float:
+        """The points of its rubric."""
+        return sum(line.points for line in self.rubric)
+
+
+Question: TypeAlias = Single | Multiple | Numeric | Ordering | ShortText | Cloze | Essay
+_KINDS = {"single", "multiple", "numeric", "ordering", "text", "cloze", "essay"}
 
 
 class Quiz(Strict):

@@ -8,12 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Variant
+from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Prose, Variant
 
 
 @dataclass(frozen=True)
 class Marked:
-    """The share of a question that an answer earns, from 0 to 1; what was mixed up; the feedback (Markdown)."""
+    """The share of a question that an answer earns, from 0 to 1; what was mixed up; the feedback (Markdown).
+
+    The share of an essay that nobody has graded is not a number, so that nothing can be computed with it by mistake.
+    """
 
     share: float
     misconceptions: tuple[str, ...] = ()
@@ -24,8 +27,14 @@ class Marked:
         """True when nothing is missing."""
         return math.isclose(self.share, 1.0)
 
+    @property
+    def is_waiting(self) -> bool:
+        """True until a person has graded it."""
+        return math.isnan(self.share)
+
 
 UNANSWERED = Marked(0.0)
+WAITING = Marked(math.nan)
 
 
 def mark(variant: Variant, response: Any) -> Marked:
@@ -37,12 +46,13 @@ def mark(variant: Variant, response: Any) -> Marked:
     - single: all or nothing. multiple: the share of right options that were chosen, less the same for each wrong
       one, and never below 0. ordering: the share of items in their place. cloze: the mean of the gaps.
     - a number counts within its tolerance, with or without its unit; words count regardless of case and spaces.
+    - essay: waits to be graded by hand.
 
     Raises:
         ValueError: the response is not of the question's kind.
     """
     marked = mark_answer(variant.answer, response)
-    if marked is UNANSWERED or not variant.feedback:
+    if marked is UNANSWERED or marked.is_waiting or not variant.feedback:
         return marked
     return Marked(marked.share, marked.misconceptions, (*marked.feedback, variant.feedback))
 
@@ -62,6 +72,8 @@ def mark_answer(answer: Answer, response: Any) -> Marked:
             return _mark_order(answer, response)
         case Gaps():
             return _mark_gaps(answer, response)
+        case Prose():
+            return WAITING
 
 
 def _is_empty(response: Any) -> bool:

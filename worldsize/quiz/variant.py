@@ -105,7 +105,28 @@ class Gaps:
     gaps: dict[str, Options | Amount | Phrase]
 
 
-Answer: TypeAlias = Options | Amount | Phrase | Order | Gaps
+@dataclass(frozen=True)
+class Criterion:
+    """One line of a rubric: what earns these points."""
+
+    points: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Prose:
+    """An answer of about `num_words` in the student's own words, which a person grades line by line of the rubric."""
+
+    num_words: int
+    rubric: tuple[Criterion, ...]
+
+    @property
+    def points(self) -> float:
+        """The points of all lines together."""
+        return sum(line.points for line in self.rubric)
+
+
+Answer: TypeAlias = Options | Amount | Phrase | Order | Gaps | Prose
 
 
 @dataclass(frozen=True)
@@ -182,6 +203,9 @@ def _answer(question: bank.Question, names: dict[str, Value], rng: random.Random
         case bank.Cloze():
             # in the order of the text, which numbers them
             return Gaps({name: _gap(question.gap[name], names, rng) for name in bank.gap_names(question.text)})
+        case bank.Essay():
+            lines = (Criterion(line.points, fill(line.text, names)) for line in question.rubric)
+            return Prose(question.num_words, tuple(lines))
         case _:
             return _gap(question, names, rng)
 

@@ -10,7 +10,8 @@ the nearest kind that it has:
 - Canvas compares the blanks of a text as words: a number is right there if it is one of up to three digits within
   the tolerance, with a plain decimal point; a question that asks for one number has its full tolerance;
 - Canvas counts every answer that it is given for a number or a word as right, so the feedback on expected mistakes
-  stands together in the comment on a wrong answer.
+  stands together in the comment on a wrong answer;
+- an essay is `essay_question`; Canvas imports no rubric with a quiz, so that is in the key alone.
 
 Formulas are between `\(` and `\)`, which Canvas renders; menus show plain text, with LaTeX as written.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from autograder.files import packed
 from autograder.markdown.platform_markup import html, line, put_in, tag, words
 from autograder.quiz.formats.platform_text import (
     bounds,
@@ -32,12 +34,11 @@ from autograder.quiz.formats.platform_text import (
     text_of,
     title_of,
 )
-from autograder.quiz.formats.zip_file import packed
 from autograder.quiz.forms import Form
 from autograder.quiz.key import letter
 from worldsize.quiz import Variant
 from worldsize.quiz.question_text import png
-from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase
+from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase, Prose
 from worldsize.units import significant
 
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -107,7 +108,7 @@ def _settings(form: Form, quiz: str) -> str:
         tag("shuffle_answers", "false"),  # the form has shuffled them
         tag("scoring_policy", "keep_highest"),
         tag("quiz_type", "assignment"),
-        tag("points_possible", f"{len(form.variants)}.0"),
+        tag("points_possible", repr(float(form.out_of))),
         tag("show_correct_answers", "false"),
         tag("allowed_attempts", "1"),
         tag("available", "false"),  # until the instructor publishes it
@@ -145,11 +146,13 @@ def _item(variant: Variant, place: int, name: str, ident: str) -> str:
     if variant.feedback:
         comments["general_fb"] = html(variant.feedback)
         shown = [tag("respcondition", tag("conditionvar", tag("other")), _display("general_fb"), continue_="Yes")]
+    worth = f"{variant.question.points:g}"
     score = tag("decvar", maxvalue="100", minvalue="0", varname="SCORE", vartype="Decimal")
     return tag(
         "item",
         tag(
-            "itemmetadata", tag("qtimetadata", _metadata("question_type", item.kind), _metadata("points_possible", "1"))
+            "itemmetadata",
+            tag("qtimetadata", _metadata("question_type", item.kind), _metadata("points_possible", worth)),
         ),
         tag("presentation", _material(text), item.fields),
         tag("resprocessing", tag("outcomes", score), *shown, *item.conditions),
@@ -182,6 +185,8 @@ def _described(variant: Variant, numbers: _Numbers) -> _Item:
             return _order(variant, variant.answer, numbers)
         case Gaps():
             return _gaps(variant, variant.answer, numbers)
+        case Prose():
+            return _essay(variant)
 
 
 def _choices(variant: Variant, answer: Options, numbers: _Numbers) -> _Item:
@@ -256,6 +261,17 @@ def _order(variant: Variant, answer: Order, numbers: _Numbers) -> _Item:
         fields.append(tag("response_lid", _material(html(text)), tag("render_choice", *labels), ident=ident))
         conditions.append(_added(ident, places[answer.places.index(shown)], len(places)))
     return _Item("matching_question", html(text_of(variant)), "".join(fields), conditions, {})
+
+
+def _essay(variant: Variant) -> _Item:
+    field = tag(
+        "response_str",
+        tag("render_fib", tag("response_label", ident="answer1", rshuffle="No")),
+        ident="response1",
+        rcardinality="Single",
+    )
+    ungraded = tag("respcondition", tag("conditionvar", tag("other")), continue_="No")
+    return _Item("essay_question", html(text_of(variant)), field, [ungraded], {})
 
 
 def _gaps(variant: Variant, answer: Gaps, numbers: _Numbers) -> _Item:

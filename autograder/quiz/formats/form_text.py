@@ -8,7 +8,10 @@ from autograder.quiz.forms import Form
 from autograder.quiz.key import letter
 from worldsize.quiz import Variant
 from worldsize.quiz.question_text import png
-from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Picture
+from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Picture, Prose
+
+_WORDS_PER_LINE = 10  # by hand
+_SPARE_LINES = 2
 
 
 def who(form: Form) -> str:
@@ -20,8 +23,14 @@ def terms(form: Form) -> str:
     """How many questions there are, the time, and what it takes to pass."""
     share = f"{form.blueprint.pass_fraction:.0%}"
     minutes = form.blueprint.minutes or form.minutes
-    asked = f"{len(form.asked)} questions, {minutes:g} minutes"
-    return f"{asked}. You pass with {share} of the points; every question counts the same."
+    asked = f"{len(form.asked)} questions, {minutes:g} minutes. You pass with {share} of the points;"
+    worth = [one.question.points for one in form.variants if isinstance(one.answer, Prose)]
+    if not worth:
+        return f"{asked} every question counts the same."
+    others = "" if len(worth) == len(form.asked) else ", every other question 1"
+    if len(worth) == 1:
+        return f"{asked} the last one, answered in your own words, counts {worth[0]:g}{others}."
+    return f"{asked} the last {len(worth)}, answered in your own words, count {worth[0]:g} each{others}."
 
 
 def instruction(answer: Answer) -> str:
@@ -39,6 +48,13 @@ def instruction(answer: Answer) -> str:
             return "Put in order: write the letters, from the first to the last."
         case Gaps():
             return "Fill in each gap."
+        case Prose(num_words=num_words):
+            return f"Answer in your own words, about {num_words} of them ({answer.points:g} points)."
+
+
+def num_lines(answer: Prose) -> int:
+    """The lines of paper that an answer takes."""
+    return -(-answer.num_words // _WORDS_PER_LINE) + _SPARE_LINES
 
 
 def lettered(answer: Answer) -> list[tuple[str, str]]:

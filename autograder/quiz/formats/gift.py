@@ -3,13 +3,14 @@ r"""GIFT (https://docs.moodle.org/en/GIFT_format): one text file.
 Texts are HTML with formulas between `\(` and `\)`; figures are in them as data. What GIFT lacks becomes the nearest
 that it has: things to put in order are matched with their places; each gap of a cloze text is a question of its own,
 whose title says which part of a question it is worth (`part 1 of 3`); words to type cannot hold `->`, which becomes an
-arrow.
+arrow; an essay is worth one point there and has no rubric, which stands in the key.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from autograder.markdown.platform_markup import html
 from autograder.quiz.formats.platform_text import (
@@ -25,7 +26,9 @@ from autograder.quiz.formats.platform_text import (
 from autograder.quiz.forms import Form
 from worldsize.quiz import Variant
 from worldsize.quiz.question_text import picture_html
-from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase
+from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase, Prose
+
+_Asked: TypeAlias = Options | Amount | Phrase | Order | Prose
 
 
 def render(form: Form) -> bytes:
@@ -48,7 +51,9 @@ def _questions(name: str, variant: Variant) -> Iterator[str]:
         yield _question(name, html(text_of(variant)) + figure, variant.answer, variant.feedback)
 
 
-def _question(title: str, text: str, answer: Options | Amount | Phrase | Order, feedback: str) -> str:
+def _question(title: str, text: str, answer: _Asked, feedback: str) -> str:
+    if isinstance(answer, Prose):
+        return f"::{_escaped(title)}::{_html(text)}{{}}"
     lines = list(_answers(answer))
     if feedback:
         lines.append(f"####{_html(html(feedback))}")

@@ -11,14 +11,15 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from autograder.judging.report import format_points
 from autograder.markdown import bank_text
-from autograder.quiz.formats.form_text import data_uri, gap_hints, instruction, lettered, terms, who
+from autograder.quiz.formats.form_text import data_uri, gap_hints, instruction, lettered, num_lines, terms, who
 from autograder.quiz.formats.format import Format
 from autograder.quiz.formats.key_text import explained
 from autograder.quiz.forms import Form
 from autograder.quiz.key import printed
 from worldsize.quiz import Variant
-from worldsize.quiz.variant import Amount, Gaps, Options
+from worldsize.quiz.variant import Amount, Gaps, Options, Prose
 
 _TEMPLATES = Path(__file__).parents[2] / "templates"
 
@@ -50,6 +51,7 @@ def _template(name: str) -> Template:
         "inline": lambda markdown: Markup(bank_text.inline_html(markdown)),
         "instruction": instruction,
         "lettered": lettered,
+        "points": format_points,
         "printed": printed,
         "terms": terms,
         "who": who,
@@ -72,13 +74,15 @@ def _gap(place: int, gap: int) -> str:
 
 
 def _field(variant: Variant) -> dict[str, Any]:
-    """Which field the answer goes into: radio buttons, boxes, a line with a unit, or none besides the gaps."""
+    """Which field the answer goes into: radio buttons, boxes, a line with a unit, an area, or none besides the gaps."""
     answer = variant.answer
     match answer:
         case Options(single=single):
             return {"kind": "radio" if single else "checkbox"}
         case Gaps():
             return {"kind": "gaps"}
+        case Prose():
+            return {"kind": "area", "lines": num_lines(answer)}
         case Amount(unit=unit):
             return {"kind": "line", "unit": unit}
         case _:

@@ -2,7 +2,8 @@ r"""JSON for jupyterquiz (https://github.com/jmshea/jupyterquiz): a list of ques
 
 It gives feedback and no marks. Texts are HTML with formulas between `\(` and `\)`; figures are in them as data. It has
 no ordering and no cloze: the first becomes a choice for each place, the second a question for each gap. Every part of
-a question has its `id` and `part`, which jupyterquiz leaves alone.
+a question has its `id` and `part`, which jupyterquiz leaves alone. Essays are left
+out, since it judges everything that is typed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from autograder.quiz.formats.platform_text import bounds, distinct, gap_text, ga
 from autograder.quiz.forms import Form
 from worldsize.quiz import Variant
 from worldsize.quiz.question_text import picture_html
-from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase
+from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase, Prose
 
 _RIGHT, _WRONG = "Right.", "Not yet."
 
@@ -43,6 +44,8 @@ def _questions(variant: Variant) -> Iterator[dict[str, Any]]:
                 kind, answers = _answers(gaps[name], variant.feedback)
                 part = f"{place + 1} of {len(names)}"
                 yield _question(variant, gap_text(variant, place), kind, answers, part=part)
+        case Prose():
+            return
         case answer:
             kind, answers = _answers(answer, variant.feedback)
             yield _question(variant, text_of(variant), kind, answers)

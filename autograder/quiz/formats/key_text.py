@@ -10,7 +10,7 @@ from autograder.quiz.forms import Form
 from autograder.quiz.key import letter, printed
 from autograder.quiz.roster import Student
 from worldsize.quiz import Variant
-from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase
+from worldsize.quiz.variant import Amount, Criterion, Gaps, Options, Order, Phrase, Prose
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class Explained:
         """True when it asks for an order."""
         return isinstance(self.variant.answer, Order)
 
+    @property
+    def rubric(self) -> tuple[Criterion, ...]:
+        """What earns the points of an essay; empty for other kinds."""
+        return self.variant.answer.rubric if isinstance(self.variant.answer, Prose) else ()
+
 
 def explained(forms: Iterable[Form]) -> list[Explained]:
     """Every question that is asked, by week and id."""
@@ -59,7 +64,9 @@ def explained(forms: Iterable[Form]) -> list[Explained]:
 
 def _remarks(variant: Variant) -> Iterator[Remark]:
     answer = variant.answer
-    if not isinstance(answer, Options):
+    if isinstance(answer, Prose):
+        yield Remark("an answer such as this one", True, variant.feedback)
+    elif not isinstance(answer, Options):
         yield Remark(escaped(printed(answer)), True, variant.feedback)
     parts = enumerate(answer.gaps.values(), start=1) if isinstance(answer, Gaps) else [(0, answer)]
     for place, part in parts:

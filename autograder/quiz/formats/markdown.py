@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from autograder.quiz.formats.form_text import data_uri, gap_hints, instruction, lettered, terms, who
+from autograder.quiz.formats.form_text import data_uri, gap_hints, instruction, lettered, num_lines, terms, who
 from autograder.quiz.formats.format import Format
 from autograder.quiz.forms import Form
 from worldsize.quiz import Variant
 from worldsize.quiz.question_text import with_blanks
-from worldsize.quiz.variant import Amount, Gaps, Options
+from worldsize.quiz.variant import Amount, Gaps, Options, Prose
 
-_LINE = r"\_" * 12
+_LINE, _RULE = r"\_" * 12, r"\_" * 72
 _SPECIAL = re.compile(r"([\\`*_\[\]<>#$|])")
 
 
@@ -57,7 +57,9 @@ def _question(place: int, variant: Variant) -> Iterator[str]:
     yield from hints(variant)
     if offered := lettered(variant.answer):
         yield choices(offered, "- [ ]" if isinstance(variant.answer, Options) else "-")
-    if not isinstance(variant.answer, Options | Gaps):
+    if isinstance(variant.answer, Prose):
+        yield "\n\n".join([_RULE] * num_lines(variant.answer))
+    elif not isinstance(variant.answer, Options | Gaps):
         unit = f" {escaped(variant.answer.unit)}" if isinstance(variant.answer, Amount) and variant.answer.unit else ""
         yield f"Answer: {_LINE}{unit}"
 

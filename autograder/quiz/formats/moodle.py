@@ -2,7 +2,8 @@
 
 Shares are those of `worldsize.quiz.mark`. Ordering needs Moodle 4.4, which has the type built in, or its plugin; it
 shuffles the items by itself. Cloze questions are embedded answers; a gap of choices with formulas or markup is a
-column of buttons, since a menu shows plain text.
+column of buttons, since a menu shows plain text. An essay carries its rubric as information for graders, whom alone
+Moodle shows it.
 """
 
 from __future__ import annotations
@@ -11,13 +12,21 @@ import base64
 import re
 
 from autograder.markdown.platform_markup import html, is_plain, line, put_in, tag, words
-from autograder.quiz.formats.platform_text import distinct, gaps_of, mistake_tolerance, names_of, text_of
+from autograder.quiz.formats.form_text import num_lines
+from autograder.quiz.formats.platform_text import distinct, gaps_of, mistake_tolerance, names_of, rubric_text, text_of
 from autograder.quiz.forms import Form
 from worldsize.quiz import Variant
 from worldsize.quiz.question_text import png
-from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase
+from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Prose
 
-_TYPES = {Options: "multichoice", Amount: "numerical", Phrase: "shortanswer", Order: "ordering", Gaps: "cloze"}
+_TYPES = {
+    Options: "multichoice",
+    Amount: "numerical",
+    Phrase: "shortanswer",
+    Order: "ordering",
+    Gaps: "cloze",
+    Prose: "essay",
+}
 
 
 def render(form: Form) -> bytes:
@@ -42,7 +51,9 @@ def _question(name: str, variant: Variant) -> str:
         tag("name", _text(name)),
         tag("questiontext", _text(text), files, format="html"),
         tag("generalfeedback", _text(html(variant.feedback)), format="html"),
-        tag("defaultgrade", "1") if gaps is None else "",  # that of a cloze question is the sum over its gaps
+        tag("defaultgrade", f"{variant.question.points:g}")
+        if gaps is None
+        else "",  # that of a cloze question is the sum over its gaps
         tag("penalty", "0"),
         tag("hidden", "0"),
         tag("idnumber", words(variant.id)),
@@ -59,7 +70,7 @@ def _html_of(variant: Variant) -> str:
     return put_in(text, [_embedded(variant.answer.gaps[name]) for name in gaps_of(variant)])
 
 
-def _fields(answer: Options | Amount | Phrase | Order | Gaps) -> str:
+def _fields(answer: Answer) -> str:
     match answer:
         case Options():
             return _choices(answer)
@@ -69,6 +80,8 @@ def _fields(answer: Options | Amount | Phrase | Order | Gaps) -> str:
             return _phrase(answer)
         case Order():
             return _order(answer)
+        case Prose():
+            return _essay(answer)
         case _:
             return ""
 
@@ -126,6 +139,18 @@ def _order(answer: Order) -> str:
             tag("answer", _text(html(text)), fraction=f"{place}.0000000", format="html")
             for place, text in enumerate(answer.in_order, start=1)
         )
+    )
+
+
+def _essay(answer: Prose) -> str:
+    return (
+        tag("responseformat", "editor")
+        + tag("responserequired", "0")
+        + tag("responsefieldlines", str(num_lines(answer)))
+        + tag("attachments", "0")
+        + tag("attachmentsrequired", "0")
+        + tag("graderinfo", _text(html(rubric_text(answer))), format="html")
+        + tag("responsetemplate", _text(""), format="html")
     )
 
 

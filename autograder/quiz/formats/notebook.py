@@ -18,18 +18,22 @@ from autograder.quiz.forms import Form
 from autograder.quiz.key import letter
 from worldsize.quiz import Variant
 from worldsize.quiz.question_text import png
-from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order
+from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Prose
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 _RULES = """\
 Replace each `None` with your answer, in the form that the comment beside it shows. Answers are read as plain letters,
 numbers and words, and nothing is run: a variable's name or a calculation does not count. Leave `None` where you have no
 answer. Save the notebook and hand it in without renaming it."""
+_ESSAYS = "Where you are to answer in your own words, double-click the line below the question and write in its place."
+TO_REPLACE = "*Replace this line with your answer.*"  # as in a lab; nbgrader takes it for no answer
 
 
 def render(form: Form) -> bytes:
     """The form as a notebook."""
     title = f"# {escaped(form.blueprint.title)}\n\n**{escaped(who(form))}**\n\n{terms(form)}\n\n{_RULES}"
+    if any(isinstance(variant.answer, Prose) for variant in form.variants):
+        title += f"\n\n{_ESSAYS}"
     cells = [_markdown("title", title)]
     for place, variant in enumerate(form.variants, start=1):
         cells += [_text(place, variant), _answer(place, variant)]
@@ -42,6 +46,11 @@ def nbgrader(place: int) -> dict[str, Any]:
     """The metadata that makes a cell the answer to a question where the quiz is an nbgrader assignment."""
     marks = {"cell_type": "code", "grade_id": f"question_{place}", "solution": True, "schema_version": 3}
     return {**marks, "grade": False, "locked": False, "task": False}
+
+
+def nbgrader_essay(place: int, points: float) -> dict[str, Any]:
+    """The same for an essay, which nbgrader then has graded by hand."""
+    return {**nbgrader(place), "cell_type": "markdown", "grade": True, "points": points}
 
 
 def _text(place: int, variant: Variant) -> dict[str, Any]:
@@ -58,6 +67,9 @@ def _text(place: int, variant: Variant) -> dict[str, Any]:
 
 
 def _answer(place: int, variant: Variant) -> dict[str, Any]:
+    if isinstance(variant.answer, Prose):
+        marks = {"question": variant.question.id, "nbgrader": nbgrader_essay(place, variant.answer.points)}
+        return {**_markdown(f"question_{place}", TO_REPLACE), "metadata": marks}
     source = f"answer_{place} = None  # such as {_example(variant.answer)}"
     cell = {"cell_type": "code", "id": f"question_{place}", "source": source, "outputs": [], "execution_count": None}
     return {**cell, "metadata": {"question": variant.question.id, "nbgrader": nbgrader(place)}}

@@ -12,16 +12,17 @@ from typing import Any, Literal
 
 import typst
 
+from autograder.judging.report import format_points
 from autograder.markdown import bank_text
 from autograder.markdown.typst_source import escaped, quoted
-from autograder.quiz.formats.form_text import gap_hints, instruction, lettered, terms, who
+from autograder.quiz.formats.form_text import gap_hints, instruction, lettered, num_lines, terms, who
 from autograder.quiz.formats.format import Format
 from autograder.quiz.formats.key_text import Explained, Remark, explained
 from autograder.quiz.forms import Form
 from autograder.quiz.key import printed
 from worldsize.quiz import Variant
 from worldsize.quiz.question_text import png
-from worldsize.quiz.variant import Amount, Gaps, Options, Phrase, Picture
+from worldsize.quiz.variant import Amount, Gaps, Options, Phrase, Picture, Prose
 
 Paper = Literal["a4", "us-letter"]
 _ACCESSIBLE: Any = {"pdf_standards": "ua-1"}  # tagged, with words for pictures and formulas
@@ -71,7 +72,9 @@ def _question(place: int, variant: Variant) -> Iterator[str]:
         yield f'#offered("{mark}", {_contents(offered)})'
     for gap, what, among in gap_hints(variant):
         yield f"#hint({gap}, {quoted(what)}{', ' if among else ''}{_contents(among)})"
-    if not isinstance(answer, Options | Gaps):
+    if isinstance(answer, Prose):
+        yield f"#lines({num_lines(answer)})"
+    elif not isinstance(answer, Options | Gaps):
         width = "7cm" if isinstance(answer, Phrase) else "4cm"
         yield f"#answer({width}, {quoted(answer.unit if isinstance(answer, Amount) else '')})"
     yield "]"
@@ -96,6 +99,11 @@ def _explained(one: Explained) -> Iterator[str]:
     if one.in_order:
         yield f'\n#offered("none", {_contents(lettered(one.variant.answer))})'
     yield from map(_remark, one.remarks)
+    if one.rubric:
+        given = ", ".join(
+            f"({quoted(format_points(line.points))}, [{bank_text.typst(line.text)}])" for line in one.rubric
+        )
+        yield f"#rubric({quoted(format_points(question.points))}, {given})"
     yield "]"
 
 

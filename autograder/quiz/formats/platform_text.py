@@ -7,18 +7,24 @@ import re
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from autograder.markdown.platform_markup import mark_gaps, put_in
+from autograder.quiz.formats.form_text import instruction
 from autograder.quiz.forms import Form
 from worldsize.quiz import Variant
 from worldsize.quiz.bank import gap_names
 from worldsize.quiz.marking import plain
-from worldsize.quiz.variant import Amount, Gaps, Phrase, WrongNumber
+from worldsize.quiz.variant import Amount, Gaps, Phrase, Prose, WrongNumber
 
 _MOST_SPELLINGS = 60
 
 
 def text_of(variant: Variant) -> str:
-    """The question in Markdown; a number's unit is named, and gaps are marked for `platform_markup.put_in`."""
+    """The question in Markdown, with gaps marked for `platform_markup.put_in`.
+
+    A number's unit is named, and so is the length of an essay.
+    """
     answer = variant.answer
+    if isinstance(answer, Prose):
+        return f"{variant.text}\n\n({instruction(answer)})"
     if isinstance(answer, Amount) and answer.unit:
         return f"{variant.text}\n\n(Give a number, in {answer.unit}.)"
     if isinstance(answer, Gaps):
@@ -29,6 +35,12 @@ def text_of(variant: Variant) -> str:
                 text = f"{before}[[{name}]] {gap.unit}{after}"
         return mark_gaps(text, gaps_of(variant))
     return variant.text
+
+
+def rubric_text(answer: Prose) -> str:
+    """The rubric of an essay in Markdown, for those who grade it."""
+    lines = "\n".join(f"- **{line.points:g}**: {line.text}" for line in answer.rubric)
+    return f"Rubric, {answer.points:g} points:\n\n{lines}"
 
 
 def gaps_of(variant: Variant) -> list[str]:

@@ -2,7 +2,8 @@
 
 Items score themselves, with the shares of `worldsize.quiz.mark`. Formulas are MathML, QTI's own notation, which
 needs no script where the test is taken; `alttext` holds the LaTeX. A menu in a text shows plain text, with LaTeX as
-written. Numbers are typed without a unit, which stands beside the field.
+written. Numbers are typed without a unit, which stands beside the field. An essay is scored by a
+person, for whom alone its rubric is in the item.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from autograder.files import packed
 from autograder.markdown.platform_markup import html_with_mathml as html
 from autograder.markdown.platform_markup import line, put_in, tag, words
+from autograder.quiz.formats.form_text import num_lines
 from autograder.quiz.formats.platform_text import (
     bounds,
     distinct,
@@ -19,14 +22,14 @@ from autograder.quiz.formats.platform_text import (
     identifier,
     mistake_tolerance,
     names_of,
+    rubric_text,
     text_of,
     title_of,
 )
-from autograder.quiz.formats.zip_file import packed
 from autograder.quiz.forms import Form
 from worldsize.quiz import Variant
 from worldsize.quiz.question_text import png
-from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase
+from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase, Prose
 
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _QTI = "http://www.imsglobal.org/xsd/imsqti_v2p1"
@@ -96,14 +99,17 @@ def _test(form: Form, test: str) -> str:
 
 
 def _item(name: str, variant: Variant) -> str:
-    parts = _Parts()
+    parts, rubric = _Parts(), ""
     body = html(text_of(variant))
     if isinstance(variant.answer, Gaps):
         gaps = variant.answer.gaps
         body = put_in(body, [_gap(parts, f"RESPONSE-{gap}", gaps[gap], 1 / len(gaps)) for gap in gaps_of(variant)])
     if variant.picture:
         body += tag("p", tag("img", src=f"images/{variant.id}.png", alt=variant.picture.alt))
-    if not isinstance(variant.answer, Gaps):
+    if isinstance(variant.answer, Prose):
+        rubric = tag("rubricBlock", tag("div", html(rubric_text(variant.answer))), view="scorer")
+        body += _essay(parts, variant.answer)
+    elif not isinstance(variant.answer, Gaps):
         body += _field(parts, variant.answer)
     if variant.feedback:
         answered = tag("or", *(tag("not", tag("isNull", _variable(name))) for name in parts.names))
@@ -112,9 +118,9 @@ def _item(name: str, variant: Variant) -> str:
         "assessmentItem",
         *parts.declarations,
         _declared("outcome", "SCORE", "single", "float", "0"),
-        _declared("outcome", "MAXSCORE", "single", "float", "1"),
+        _declared("outcome", "MAXSCORE", "single", "float", f"{variant.question.points:g}"),
         _declared("outcome", "FEEDBACK", "multiple", "identifier"),
-        tag("itemBody", tag("div", body)),
+        tag("itemBody", rubric, tag("div", body)),
         tag("responseProcessing", *parts.rules),
         *parts.feedback,
         identifier=identifier(variant.id),
@@ -135,9 +141,9 @@ class _Parts:
     feedback: list[str] = field(default_factory=list)
 
     def declare(self, name: str, cardinality: str, base_type: str, *right: str, mapping: str = "") -> None:
-        """Declare a response, and what is right."""
+        """Declare a response, and what is right if a machine decides that."""
         self.names.append(name)
-        correct = tag("correctResponse", *(tag("value", words(value)) for value in right))
+        correct = tag("correctResponse", *(tag("value", words(value)) for value in right)) if right else ""
         self.declarations.append(
             tag("responseDeclaration", correct, mapping, identifier=name, cardinality=cardinality, baseType=base_type)
         )
@@ -182,6 +188,11 @@ def _field(parts: _Parts, answer: Options | Amount | Phrase | Order) -> str:
         case _:
             unit = f" {words(answer.unit)}" if isinstance(answer, Amount) and answer.unit else ""
             return tag("p", _gap(parts, name, answer, 1) + unit)
+
+
+def _essay(parts: _Parts, answer: Prose) -> str:
+    parts.declare("RESPONSE", "single", "string")
+    return tag("extendedTextInteraction", responseIdentifier="RESPONSE", expectedLines=num_lines(answer))
 
 
 def _gap(parts: _Parts, name: str, gap: Options | Amount | Phrase, share: float) -> str:

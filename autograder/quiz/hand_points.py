@@ -1,0 +1,99 @@
+"""Points that a person gives for essays: a table of the answers to grade, and the same table read back, filled in.
+
+Each row carries a mark of the answer that it is about, so that points are never counted for another answer than the one
+that was read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from autograder.quiz.csv_table import read_table
+from autograder.quiz.forms import Form
+from worldsize.quiz import Variant
+
+HEAD = ("student", "number", "question", "answer", "points", "out_of", "comment", "mark")
+_NEEDED = ("student", "number", "points", "mark")
+
+
+@dataclass(frozen=True)
+class HandPoints:
+    """The points that a person gave an answer, and what that person says about it; `mark` is the answer's."""
+
+    points: float
+    comment: str
+    mark: str
+
+
+ByHand: TypeAlias = Mapping[tuple[str, int], HandPoints]  # by student and number
+
+
+def mark_of(variant: Variant, written: str) -> str:
+    """The mark of an answer: a hash of what was asked and what was written, which no spreadsheet takes for a number."""
+    read = "\0".join([variant.id, variant.text, " ".join(written.split())])
+    return f"a{hashlib.sha256(read.encode('utf-8', 'replace')).hexdigest()[:12]}"
+
+
+def read_hand_points(
+    file: Path, forms: Sequence[Form], encoding: str | None = None
+) -> dict[tuple[str, int], HandPoints]:
+    """The points in a table, by student and number; rows without points are passed over.
+
+    Raises:
+        ValueError: it is not such a table, or something in it cannot be read; names every line.
+    """
+    table = read_table(file)
+    if missing := [name for name in _NEEDED if name not in table.head]:
+        raise ValueError(
+            f"{file} has no column {missing[0]!r}: fill in the table that `autograder quiz mark` wrote, "
+            "and leave its columns as they are."
+        )
+    found: dict[tuple[str, int], HandPoints] = {}
+    problems: list[str] = []
+    for line, row in table.rows:
+        if not row["points"].strip():
+            continue
+        try:
+            key, given = _row(row, forms)
+            if key in found:
+                raise ValueError(f"{key[0]}, question {key[1]}: it has points already, in a line above")
+            found[key] = given
+        except ValueError as error:
+            problems.append(f"{table.where(line)}: {error}.")
+    if problems:
+        raise ValueError("\n".join([*problems, "Nothing was written. Correct these points."]))
+    return found
+
+
+def _row(row: Mapping[str, str], forms: Sequence[Form]) -> tuple[tuple[str, int], HandPoints]:
+    student, number = row["student"].strip(), row["number"].strip()
+    form = next((form for form in forms if form.student.id.casefold() == student.casefold()), None)
+    if form is None:
+        raise ValueError(f"{student or 'somebody'} has no form in this key")
+    if not number.isdecimal() or not 1 <= int(number) <= len(form.asked):
+        raise ValueError(f"{student}: there is no question {number!r}")
+    question = form.variants[int(number) - 1].question
+    if question.kind != "essay":
+        raise ValueError(
+            f"{student}, question {number}: {question.id} is marked by the key and takes no points by hand"
+        )
+    points = _points(row["points"], question.points)
+    if points is None:
+        raise ValueError(
+            f"{student}, question {number}: {row['points'].strip()!r} is not a number of points from 0 to "
+            f"{question.points:g}"
+        )
+    return (form.student.id, int(number)), HandPoints(points, row.get("comment", "").strip(), row["mark"].strip())
+
+
+def _points(text: str, most: float) -> float | None:
+    try:
+        points = float(text.strip().replace(",", "."))
+    except ValueError:
+        return None
+    return points if math.isfinite(points) and 0 <= points <= most and "_" not in text else None
