@@ -1,4 +1,4 @@
-# score: 17.5
+# score: 17
 # hint: bfloat16 numbers
 # Everything is turned into float32 to be safe: half-precision tensors take twice the bytes, float64
 # loses digits.
