@@ -79,8 +79,10 @@ def test_terms_of_a_form_of_essays_and_of_one_without(form):
 
 
 def test_the_key_has_the_rubric_and_a_model_answer(form, tmp_path):
-    page = FORMATS["html"].key([form]).decode()
-    text = printed(FORMATS["pdf"].key([form]), tmp_path)
+    html_key, pdf_key = FORMATS["html"].key, FORMATS["pdf"].key
+    assert html_key and pdf_key
+    page = html_key([form]).decode()
+    text = printed(pdf_key([form]), tmp_path)
     for shown in (page, text):
         assert "Rubric, 2 points" in shown and "A model answer" in shown
         assert "reduce-scatter" in shown and "1.5" in shown and "0.5" in shown
