@@ -51,8 +51,8 @@ session: setup  ## the tests and the lessons in one session, as CI runs them: le
 reach: setup  ## grade every known answer by the checks that it can reach; by all where checks.py is not proven yet
 	@$(BIN)/autograder verify --reach
 
-verify: setup  ## grade every known answer of every lab by all checks, right, wrong and cheating
-	@$(BIN)/autograder verify
+verify: setup  ## grade every known answer of every lab, right, wrong and cheating, on five draws of all inputs
+	@$(BIN)/autograder verify --seeds 5
 
 project: setup  ## grade every known answer of project 1, one at a time; their speed counts, so nothing else may run
 	@$(BIN)/autograder verify project1

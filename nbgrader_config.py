@@ -50,7 +50,7 @@ c.Autograde.pre_convert_hook = "autograder.nbgrader.prepare"
 c.Autograde.exporter_class = "autograder.nbgrader.SubmissionExporter"
 c.Autograde.autograde_preprocessors = [
     "autograder.nbgrader.Grade",
-    "nbgrader.preprocessors.SaveAutoGrades",
+    "autograder.nbgrader.SaveAutoGrades",
     "nbgrader.preprocessors.AssignLatePenalties",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
@@ -84,5 +84,6 @@ c.HTMLExporter.filters = {
 }
 
 # feedback: a page of our own, which a student can read without a network
+c.GenerateFeedback.force = True  # otherwise a page stays as it is when the points have changed
 c.GenerateFeedback.exporter_class = "autograder.nbgrader.FeedbackExporter"
 c.GenerateFeedback.preprocessors = ["autograder.nbgrader.FeedbackGrades", "autograder.nbgrader.FormulasToMathML"]

@@ -2,6 +2,20 @@
 
 from autograder.judging.checks import PartlyHeld, points
 from autograder.judging.failures import StudentFailed
+from autograder.judging.inside import Made
 from autograder.judging.report import Outcome
+from autograder.judging.returned import entries, entry, integer, is_same, shown, tensor_like
 
-__all__ = ["Outcome", "PartlyHeld", "StudentFailed", "points"]
+__all__ = [
+    "Made",
+    "Outcome",
+    "PartlyHeld",
+    "StudentFailed",
+    "entries",
+    "entry",
+    "integer",
+    "is_same",
+    "points",
+    "shown",
+    "tensor_like",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +15,7 @@ from rich.table import Table
 
 from autograder.bench.commands import Engine
 from autograder.bench.commands import app as bench
+from autograder.files import shown
 from autograder.quiz.commands import app as quizzes
 from autograder.terminal import console, errors, exit_on_value_error
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from nbgrader.coursedir import CourseDirectory
 
     from autograder.grading.audit_log import Entry
+    from autograder.grading.lab import Judged
     from autograder.grading.verify import Finding
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -66,6 +68,22 @@ def build(
 
 
 @app.command()
+def release(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Which weeks and labs, such as week01 or lab01; all by default.")
+    ] = None,
+    to: Annotated[Path, typer.Option(help="The zip to write.")] = Path("student.zip"),
+) -> None:
+    """Write the course as students get it: no solutions, no hidden checks, no questions but the lessons' own."""
+    from autograder.authoring.student_copy import write_student_copy
+    from autograder.course import find_root
+
+    with exit_on_value_error():
+        paths = write_student_copy(find_root(Path.cwd()), to, names or ())
+    console.print(f"Written: {to}, with {len(paths)} files.", soft_wrap=True)
+
+
+@app.command()
 def verify(
     labs: Annotated[
         list[str] | None,
@@ -90,8 +108,17 @@ def verify(
         ),
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Grade again even answers with a kept result; --seed implies this.")
+        bool,
+        typer.Option("--again", help="Grade even answers with a kept result again; so do --seed and --seeds."),
     ] = False,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Grade each answer on so many draws of all inputs, after the first as with --reach, and fail where "
+            "points depend on the draw.",
+        ),
+    ] = 1,
 ) -> None:
     """Grade every known answer of a lab and compare with the score that it declares."""
     from autograder.authoring import notebooks as builder
@@ -100,15 +127,37 @@ def verify(
 
     with exit_on_value_error():
         root = find_root(Path.cwd())
-    all_names = [path.parent.name for path in builder.find_sources(root).labs]
-    names = labs or [name for name in all_names if not is_project(name)]
+        all_names = [path.parent.name for path in builder.find_sources(root).labs]
+        names = labs or [name for name in all_names if not is_project(name)]
+        for lab in names:
+            bank.refuse_absent_packages(root, lab)
     known = [case for lab in names for case in bank.cases(root, lab)]
-    use_kept, seed = not again and seed is None, bank.commit_seed(root) if seed is None else seed
-    console.print(f"inputs drawn with --seed {seed}")
-    asked = bank.verify(root, known, jobs, seed, by_reach=reach, use_kept=use_kept)
-    found = list(track(asked, total=len(known), console=console, description="Grading"))
+    use_kept, first = not again and seed is None and seeds == 1, bank.commit_seed(root) if seed is None else seed
+    found: list[Finding] = []
+    for drawn in range(first, first + seeds):
+        console.print(f"inputs drawn with --seed {drawn}")
+        asked = bank.verify(root, known, jobs, drawn, by_reach=reach or drawn > first, use_kept=use_kept)
+        of_draw = list(track(asked, total=len(known), console=console, description="Grading"))
+        bank.note_proven(root, of_draw)
+        found += of_draw
+    found.sort(key=lambda finding: known.index(finding.case))
+    _show_findings(found)
+    wrong, unlike = [finding for finding in found if finding.problems], bank.unlike_draws(found)
+    for text in (*(finding.describe() for finding in wrong), *unlike):
+        errors.print(f"[red]{escape(text)}", soft_wrap=True)
+    if unlike:
+        errors.print(f"{len(unlike)} of {len(known)} answers got points that depend on the draw.")
+    if wrong:
+        num_wrong = sum(any(one.case == case for one in wrong) for case in known)
+        errors.print(f"{num_wrong} of {len(known)} answers did not get the score that they declare.")
+    if wrong or unlike:
+        raise typer.Exit(1)
+
+
+def _show_findings(found: Sequence[Finding]) -> None:
+    """Print a row for every finding, and what was tried for them."""
     table = Table("answer", "must get", "got", "seconds", "", box=SIMPLE)
-    for finding in sorted(found, key=lambda finding: known.index(finding.case)):
+    for finding in found:
         must = finding.case.due(finding.report.max_score)
         verdict = "[red]not as declared" if finding.problems else "[green]as declared"
         name = f"{finding.case.lab} {finding.case.name}"
@@ -116,13 +165,6 @@ def verify(
         table.add_row(name, must, f"{finding.report.score:g}", seconds, verdict)
     console.print(table)
     console.print(_pairs(found))
-    bank.note_proven(root, found)
-    wrong = [finding for finding in found if finding.problems]
-    for finding in wrong:
-        errors.print(f"[red]{escape(finding.describe())}", soft_wrap=True)
-    if wrong:
-        errors.print(f"{len(wrong)} of {len(known)} answers did not get the score that they declare.")
-        raise typer.Exit(1)
 
 
 def _pairs(findings: Sequence[Finding]) -> str:
@@ -159,7 +201,7 @@ def grade(
     An interrupted run resumes where it stopped.
     """
     from autograder.course import find_root, is_project, open_course
-    from autograder.grading.classroom import enter, judge_class, refuse_stock_grading
+    from autograder.grading.classroom import enter, judge_class, refuse_stock_grading, refuse_unknown
     from autograder.grading.engines import open_engine
     from autograder.grading.lab import Lab
     from autograder.grading.preprocessor import Grade
@@ -169,27 +211,119 @@ def grade(
         if allow_untrusted:
             coursedir.config.Grade.allow_untrusted = True
         settings = Grade(config=coursedir.config)
-        course = Lab(coursedir, lab, settings.limits_of(lab))
+        course = Lab(coursedir, lab, settings.limits(lab))
         refuse_stock_grading(coursedir)
-        names = course.named(students or ())
+        names, done = course.named(students or ()), course.refused(students or ())
+        refuse_unknown(course)
         place = open_engine(engine.value, jobs, settings.num_gpus.get(lab, 0), is_project(lab))
     judged = track(judge_class(course, names, place, again), "Grading", len(names), console=console)
-    done = {}
+    num_refused = len(done)
     for student, one in judged:
         done[student] = enter(course, student, one)
-    table = Table("student", "score", "verdict", box=SIMPLE)
-    for student in sorted(done):
-        score = "" if done[student].fault else f"{done[student].score:g}"
-        table.add_row(escape(student), score, escape(done[student].verdict))
-    console.print(table)
+    console.print(_verdicts(done))
     for tier in sorted({one.report.tier for one in done.values() if one.report}):
         console.print(f"sandbox: {tier}")
-    if faults := sum(bool(one.fault) for one in done.values()):
+    _show_unread(coursedir, lab)
+    if num_faults := sum(bool(one.fault) for one in done.values()) - num_refused:
         errors.print(
-            f"{faults} of {len(done)} submissions were not graded because the grader broke; no score was recorded "
+            f"{num_faults} of {len(done)} submissions were not graded because the grader broke; no score was recorded "
             "for them."
         )
+    if num_refused:
+        errors.print(f"{num_refused} of {len(done)} folders were not graded: change them as the table says.")
+    if num_faults or num_refused:
         raise typer.Exit(1)
+
+
+def _verdicts(done: Mapping[str, Judged]) -> Table:
+    """One row for each student; with names in the source that an instructor should see, where there are any."""
+    seen = any(one.look_at for one in done.values())
+    table = Table("student", "score", "verdict", *(["look at"] if seen else []), box=SIMPLE)
+    for student, one in sorted(done.items()):
+        score = "" if one.fault else f"{one.score:g}"
+        look_at = [escape("\n".join(one.look_at))] if seen else []
+        table.add_row(escape(shown(student)), score, escape(one.verdict), *look_at)
+    return table
+
+
+def _show_unread(coursedir: CourseDirectory, lab: str) -> None:
+    """Say how many answers wait for points by hand, and which had some for an earlier text."""
+    from nbgrader.api import Gradebook
+
+    from autograder.grading.hand_grades import unread
+
+    with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
+        waiting = unread(gradebook, lab)
+    if waiting:
+        console.print(f"Answers to grade by hand, in the Formgrader: {len(waiting)}.")
+    for one in waiting:
+        if one.has_changed:
+            sentence = f"{one.student}: {one.cell} has changed since it was graded by hand."
+            console.print(sentence, markup=False, soft_wrap=True)
+
+
+@app.command()
+def late(lab: Annotated[str, typer.Argument(help="Which assignment, such as lab01.")]) -> None:
+    """Compute the penalties of late work again, without grading: after a date, a rule, or points by hand changed."""
+    from autograder.course import find_root, open_course
+    from autograder.grading import penalties
+
+    with exit_on_value_error():
+        found = penalties.renew(open_course(find_root(Path.cwd())), lab)
+    table = Table("student", "late by", "points", "penalty before", "penalty now", box=SIMPLE)
+    for one in found:
+        numbers = [f"{points:g}" for points in (one.score, one.before, one.now)]
+        table.add_row(escape(one.student), str(one.late).partition(".")[0], *numbers)
+    if found:
+        console.print(table)
+    console.print(f"Penalties changed: {sum(one.is_outdated for one in found)}.")
+
+
+@app.command()
+def feedback(
+    lab: Annotated[str, typer.Argument(help="Which assignment, such as lab01.")],
+    students: Annotated[list[str] | None, typer.Argument(help="Whose pages; all by default.")] = None,
+) -> None:
+    """Write the pages of feedback: new ones, and those whose points, comments or checks have changed."""
+    from collections import Counter
+
+    from autograder.course import find_root, open_course
+    from autograder.grading import feedback_pages
+    from autograder.grading.feedback_pages import Page
+
+    with exit_on_value_error():
+        coursedir = open_course(find_root(Path.cwd()))
+        _warn_of_what_is_outdated(coursedir, lab)
+        pages = dict(feedback_pages.renew(coursedir, lab, students or ()))
+    for student, page in pages.items():
+        if page is not Page.UNCHANGED:
+            console.print(f"{student}: {page}", markup=False, soft_wrap=True)
+    num = Counter(pages.values())
+    console.print(f"Pages written: {num[Page.WRITTEN]}. Up to date: {num[Page.UNCHANGED]}.")
+    if num[Page.FAILED]:
+        raise typer.Exit(1)
+
+
+def _warn_of_what_is_outdated(coursedir: CourseDirectory, lab: str) -> None:
+    """Name what pages would show that is no longer so: gradings of other files, and late penalties."""
+    from autograder.grading import feedback_pages
+
+    for student, kinds in feedback_pages.graded_otherwise(coursedir, lab).items():
+        changed = ", ".join(kinds)
+        sentence = f"{student}: changed since this was graded: {changed}. `autograder grade {lab}` grades it again."
+        errors.print(sentence, markup=False, soft_wrap=True)
+    _warn_of_penalties(coursedir, [lab])
+
+
+def _warn_of_penalties(coursedir: CourseDirectory, assignments: Sequence[str]) -> None:
+    from nbgrader.api import Gradebook
+
+    from autograder.grading import penalties
+
+    with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
+        outdated = penalties.outdated(coursedir, gradebook, assignments)
+    if outdated:
+        errors.print(penalties.warning(outdated), markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -209,7 +343,9 @@ def export(
         root = find_root(Path.cwd())
         path = to or root / ("gradescope" if format == "gradescope" else f"grades-{format}.csv")
         names = dict(exports.renamed(text) for text in rename or ())
-        left_out = exports.export(open_course(root), format, path, assignment or (), names)
+        coursedir = open_course(root)
+        left_out = exports.export(coursedir, format, path, assignment or (), names)
+        _warn_of_penalties(coursedir, assignment or ())
     console.print(f"Written: {path}", soft_wrap=True)
     if left_out:
         table = Table("student", "assignment", "why there is no score", box=SIMPLE)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nbgrader.apps.baseapp import NbGrader
 from nbgrader.coursedir import CourseDirectory
+from traitlets.config import Config, Configurable
 
 
 def open_course(root: Path) -> CourseDirectory:
@@ -20,6 +21,19 @@ def open_course(root: Path) -> CourseDirectory:
     return CourseDirectory(parent=app, root=str(root))  # nbgrader makes its own before it has read the configuration
 
 
+def coursedir_of(part: Configurable) -> CourseDirectory:
+    """The course folder of the nbgrader command that this part belongs to."""
+    while not hasattr(part, "coursedir"):
+        assert part.parent, "made outside an nbgrader command"
+        part = part.parent
+    return getattr(part, "coursedir")  # noqa: B009
+
+
+def settings_of(coursedir: CourseDirectory) -> Config:
+    """The settings of the command that a course folder belongs to, which makes the folder before it reads them."""
+    return coursedir.parent.config if coursedir.parent else coursedir.config
+
+
 QUIZ_KEY = "key.json"  # in the source of an assignment that is a quiz, in place of hidden checks
 
 
@@ -30,7 +44,7 @@ def graded_files(coursedir: CourseDirectory, names: dict[str, str]) -> dict[str,
     release = coursedir.format_path(coursedir.release_directory, ".", names["assignment"])
     source = coursedir.format_path(coursedir.source_directory, ".", names["assignment"])
     return {
-        "submission": Path(submitted, name),
+        "submission": handed_in(Path(submitted), names["notebook"]),
         "release": Path(release, name),
         "checks": hidden(Path(source)),
     }
@@ -55,6 +69,21 @@ def hidden(source: Path) -> Path:
 def notebook_of(assignment: str) -> str:
     """The name of the notebook that an assignment asks for, without its suffix: that of a project is its report."""
     return "report" if is_project(assignment) else assignment
+
+
+def handed_in(folder: Path, notebook: str) -> Path:
+    """The notebook that a student handed in: of this name, or the only one in the folder; it may be absent."""
+    due = folder / f"{notebook}.ipynb"
+    others = [] if os.path.lexists(due) else other_notebooks(folder, due.name)
+    return others[0] if len(others) == 1 else due
+
+
+def other_notebooks(folder: Path, name: str) -> list[Path]:
+    """The plain files of a folder that are notebooks, under another name; browsers and hidden folders make copies."""
+    found = sorted(folder.glob("*.ipynb")) if folder.is_dir() else []
+    return [
+        path for path in found if path.name != name and path.name[0] != "." and path.is_file() and not path.is_symlink()
+    ]
 
 
 def is_project(assignment: str) -> bool:

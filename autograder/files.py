@@ -1,13 +1,17 @@
-"""Files that appear whole or not at all, hashes of files that strangers wrote, and cells that no spreadsheet runs."""
+"""Files that appear whole or not at all, zips, hashes of files that strangers wrote, and cells no spreadsheet runs."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import tempfile
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 MAX_BYTES = 20 << 20
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say
 # what a spreadsheet takes for a formula, or for the start of one after it has skipped white space
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
@@ -48,7 +52,24 @@ def write_whole(path: Path, text: str) -> None:
     put(path, text.encode())
 
 
+def packed(files: Mapping[str, str | bytes]) -> bytes:
+    """A zip of these files, by their paths in it; the same bytes for the same files."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for path, content in files.items():
+            info = zipfile.ZipInfo(path, _EPOCH)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.create_system, info.external_attr = 3, 0o644 << 16  # as on Unix, wherever it is made
+            archive.writestr(info, content)
+    return buffer.getvalue()
+
+
 def neutral(value: object) -> object:
     """A value as a CSV cell that no spreadsheet takes for a formula."""
     # an apostrophe is what spreadsheets themselves put before text that only looks like a formula
     return f"'{value}" if isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA) else value
+
+
+def shown(name: object) -> str:
+    """A name that a stranger gave to a file, as text that can be printed and written."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(name))

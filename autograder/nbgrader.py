@@ -21,6 +21,7 @@ _PLACES = {
     "SaveCells": "autograder.grading.no_kernel:SaveCells",
     # grading
     "Grade": "autograder.grading.preprocessor:Grade",
+    "SaveAutoGrades": "autograder.grading.hand_grades:SaveAutoGrades",
     "SubmissionExporter": "autograder.grading.preprocessor:SubmissionExporter",
     "prepare": "autograder.grading.preprocessor:prepare",
     # collecting
@@ -58,16 +59,17 @@ def __dir__() -> list[str]:
 def install() -> None:
     """Make nbgrader's own commands keep the course's rules where they have no setting for them.
 
-    Lateness is then measured by the collectors' record, the formgrader shows no student text that can run, and a quiz
-    is marked by its key.
+    Lateness is then measured by the collectors' record, the formgrader shows no student text that can run, no folder
+    stops the grading of the others, and a quiz is marked by its key.
     """
     from autograder.course import QUIZ_KEY
     from autograder.feedback import sanitize
-    from autograder.grading import markers
+    from autograder.grading import autograde_folders, markers
     from autograder.submissions import lateness
 
     lateness.install()
     sanitize.install()
+    autograde_folders.install()
     markers.register(QUIZ_KEY, _mark_quiz)
 
 

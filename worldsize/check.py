@@ -60,7 +60,7 @@ def expect_close(
         elif isinstance(actual, int | float) and not isinstance(actual, bool):
             actual = torch.tensor(_as_float(actual), dtype=torch.float64)
     if not isinstance(actual, torch.Tensor):
-        raise CheckFailed(f"{what} to be a tensor", f"{actual!r:.80} of type {type(actual).__name__}", hint, picture)
+        raise CheckFailed(f"{what} to be a tensor", _kind_of(actual), hint, picture)
     if actual.shape != expected.shape:
         raise CheckFailed(f"{what} of shape {tuple(expected.shape)}", f"shape {tuple(actual.shape)}", hint, picture)
     if actual.dtype != expected.dtype:
@@ -74,6 +74,15 @@ def expect_close(
         num_off = int((excess > 0).sum())
         where = f" at element {worst} ({num_off} of {excess.numel()} differ)" if excess.numel() > 1 else ""
         raise CheckFailed(f"{what} to be {wanted[worst]:.6g}{where}", f"{given[worst]:.6g}", hint, picture)
+
+
+def _kind_of(value: Any) -> str:
+    """What kind of thing it is; a number as it is, but no text: a rank may put anything into one."""
+    is_short = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**12)
+    if value is None:
+        return "None"
+    kind = type(value).__name__
+    return f"{value} of type {kind}" if is_short else f"a {kind}"
 
 
 def _as_float(number: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypeAlias, get_args
 
@@ -103,15 +103,16 @@ class Faults:
     """The faults of one run, all drawn.
 
     Raises:
-        ValueError: a fault names a rank or a link that the run does not have.
-        TypeError: something in the list is not a fault.
+        ValueError: a fault names a rank or a link that the run does not have, or something is not a fault.
     """
 
     def __init__(self, faults: Sequence[Fault], cluster: Cluster, world_size: int) -> None:
-        for fault in faults:
+        for fault in faults if isinstance(faults, Iterable) else [faults]:
             if not isinstance(fault, Fault):
                 known = ", ".join(kind.__name__ for kind in get_args(Fault))
-                raise TypeError(f"{fault!r} is not a fault; give one of {known}")
+                raise ValueError(f"{fault!r} is not a fault; give one of {known}")
+        if isinstance(faults, Fault):
+            raise ValueError(f"faults is a list; write faults=[{faults!r}]")
         drawn = [fault.on(cluster, world_size) for fault in faults]
         self._cluster = cluster
         self._slow: dict[Hop, float] = {}

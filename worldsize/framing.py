@@ -57,6 +57,8 @@ class Inbox:
     def __init__(self, max_bytes: int) -> None:
         self._buffer = bytearray()
         self._max_bytes = max_bytes
+        self._header: dict[str, Any] | None = None  # of the message whose body is not complete,
+        self._body_start = self._end = 0  # and where it stands
 
     def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
         """The messages that are complete after these bytes.
@@ -71,23 +73,29 @@ class Inbox:
         return messages
 
     def _take(self) -> tuple[dict[str, Any], bytes] | None:
-        if len(self._buffer) < _PREFIX:
+        if self._header is None:  # a header is read once, in however many pieces its body comes
+            self._read_header()
+        if self._header is None or len(self._buffer) < self._end:
             return None
+        header, body = self._header, bytes(self._buffer[self._body_start : self._end])
+        del self._buffer[: self._end]
+        self._header = None
+        return header, body
+
+    def _read_header(self) -> None:
+        if len(self._buffer) < _PREFIX:
+            return
         header_end = _PREFIX + _bounded(int.from_bytes(self._buffer[:_PREFIX], "little"), _MAX_HEADER_BYTES)
         if len(self._buffer) < header_end:
-            return None
+            return
         try:
             header = json.loads(self._buffer[_PREFIX:header_end])
         except RecursionError:
             raise ValueError("a header nested too deeply") from None
         if not isinstance(header, dict) or not isinstance(header.get("size"), int):
             raise ValueError("a message without a size")
-        end = header_end + _bounded(header["size"], self._max_bytes, TooLong)
-        if len(self._buffer) < end:
-            return None
-        body = bytes(self._buffer[header_end:end])
-        del self._buffer[:end]
-        return header, body
+        self._end = header_end + _bounded(header["size"], self._max_bytes, TooLong)
+        self._header, self._body_start = header, header_end
 
 
 def _bounded(size: int, limit: int, beyond: type[ValueError] = ValueError) -> int:

@@ -16,6 +16,7 @@ from nbgrader.coursedir import CourseDirectory
 from traitlets.config.loader import Config, PyFileConfigLoader
 
 from autograder.authoring import programs
+from autograder.authoring.needs import metadata_of
 from autograder.authoring.scripts import AuthoringError, Cell, Script, read_lab, read_week
 from autograder.course import CONFIG_FILE, QUIZ_KEY, hidden, notebook_of
 
@@ -111,7 +112,7 @@ def release(root: Path, name: str, config: Config) -> None:
 def notebook(script: Script, graded: bool) -> NotebookNode:
     """The notebook of a script, with nbgrader's metadata where it is graded."""
     cells = [_cell(cell, graded) for cell in script.cells]
-    return new_notebook(cells=cells, metadata=METADATA)
+    return new_notebook(cells=cells, metadata=METADATA | metadata_of(script))
 
 
 def render(node: NotebookNode) -> str:

@@ -23,7 +23,8 @@ from autograder.grading.engines import Engine
 from autograder.grading.lab import Judged, Lab
 from autograder.judging.measuring import PROGRAM, Job, Progress, Settings, first_failure
 from autograder.submissions import submitted_programs
-from autograder.submissions.submitted_notebook import Malformed, given_imports
+from autograder.submissions.malformed import Malformed
+from autograder.submissions.student_code import given_imports
 from worldsize.bench import Point, Result
 
 TOLERANCE = 2e-3  # of the distance that the weights moved; a sum in another order differs by 1e-6

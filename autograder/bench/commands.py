@@ -256,7 +256,7 @@ def _batch(
     coursedir = open_course(root)
     if allow_untrusted:
         coursedir.config.Grade.allow_untrusted = True
-    limits = Grade(config=coursedir.config).limits_of(name)
+    limits = Grade(config=coursedir.config).limits(name)
     place = submissions or Path(coursedir.format_path(coursedir.submitted_directory, "", "")).absolute()
     lab = HandedIn(coursedir, name, limits, submissions=place, kept_in=out or root / OUT / name)
     batch = Batch(lab, settings, is_graded)

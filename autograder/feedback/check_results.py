@@ -10,7 +10,7 @@ from markupsafe import Markup
 from autograder.judging.report import CheckResult, Outcome, format_points
 
 # the mark says it without colour
-_OPEN = (Outcome.SKIPPED, Outcome.FAULT, Outcome.NO_ANSWER, Outcome.BY_HAND)
+_OPEN = (Outcome.SKIPPED, Outcome.FAULT, Outcome.NO_ANSWER, Outcome.NOT_WRITTEN, Outcome.BY_HAND)
 _MARKS = {Outcome.PASSED: ("✓", "good"), **dict.fromkeys(_OPEN, ("–", "open"))}
 _OTHER_MARKS = {True: ("◐", "part"), False: ("✗", "bad")}
 # blue, vermilion and grey differ in every kind of colour vision, and stand out from white and from black

@@ -32,18 +32,31 @@ _HEADING = re.compile(r"<(/?)h([1-6])\b")
 
 
 class Grades(GetGrades):
-    """nbgrader's own reader of grades, which also records which points are by hand, and which are still to come."""
+    """nbgrader's own reader of grades, which also records which points are by hand, and which are still to come.
+
+    Points that were given for an earlier answer do not count until somebody has read the new one.
+    """
+
+    def preprocess(self, nb: NotebookNode, resources: Any) -> tuple[NotebookNode, Any]:
+        self._outdated_points = 0.0
+        nb, resources = super().preprocess(nb, resources)
+        names = resources["nbgrader"]
+        names["score"] = max(0, names["score"] - self._outdated_points)
+        return nb, resources
 
     def _get_score(self, cell: NotebookNode, resources: Any) -> None:
         super()._get_score(cell, resources)
-        grade = self.gradebook.find_grade(
+        grade: Any = self.gradebook.find_grade(
             cell.metadata.nbgrader.grade_id, self.notebook_id, self.assignment_id, self.student_id
         )
         cell.metadata.nbgrader |= {
             "by_hand": grade.manual_score is not None,
             "extra_credit": grade.extra_credit or 0,
-            "is_waiting": bool(grade.needs_manual_grade) and grade.manual_score is None,
+            "is_waiting": bool(grade.needs_manual_grade),
         }
+        if grade.needs_manual_grade:
+            self._outdated_points += grade.score
+            cell.metadata.nbgrader["score"] = 0
 
 
 @dataclass(frozen=True)
@@ -130,10 +143,9 @@ class Summary:
 
     @property
     def first_to_fix(self) -> tuple[str, CheckResult, int] | None:
-        """The check to fix first, with its place and how many others wait for it; one with others waiting, if any."""
+        """The first check of the notebook to fix, with its place and how many others wait for it."""
         num_waiting = Counter(check.blocked_by for cell in self.cells for check in cell.checks if check.blocked_by)
-        failed = [(place, check, num_waiting[check.name]) for place, check in self.failed]
-        return next((one for one in failed if one[2]), failed[0] if failed else None)
+        return next(((place, check, num_waiting[check.name]) for place, check in self.failed), None)
 
 
 class FeedbackExporter(OfflineHTMLExporter):

@@ -23,10 +23,10 @@ from enum import StrEnum
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 from nbgrader.coursedir import CourseDirectory
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 import autograder
 import worldsize
@@ -62,6 +62,10 @@ class Inputs(_Record):
     engine: str  # every file of autograder and worldsize
     programs: dict[str, str | None] = {}  # by name: those beside the notebook, and our solutions to them
 
+    def of(self, kind: str) -> str | None:
+        """The hash of a file by its kind, such as "submission", "checks" or "submitted/train.py"."""
+        return self.programs.get(kind) if "/" in kind else getattr(self, kind)
+
 
 class Versions(_Record):
     """The programs that graded; `commit` only where the engine lies in a git checkout."""
@@ -75,11 +79,20 @@ class Versions(_Record):
 
 
 class Limits(_Record):
-    """What bounded the student's code, in seconds, and whether a machine without a sandbox was allowed."""
+    """What bounded the student's code, in seconds, and whether a machine without a sandbox was allowed.
+
+    `sandbox` holds the sandbox's own limits where they were not the usual ones.
+    """
 
     call_s: float
     total_s: float
     allow_untrusted: bool
+    sandbox: dict[str, int] = {}
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_usual(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The fields; an older entry, whose hash covers them, has no `sandbox`."""
+        return {name: value for name, value in serialize(self).items() if name != "sandbox" or value}
 
 
 class CheckScore(_Record):
@@ -238,6 +251,14 @@ def missing_entries(coursedir: CourseDirectory, entries: list[Entry]) -> list[st
 def latest(entries: list[Entry]) -> dict[tuple[str, str, str], Entry]:
     """The last entry about each (assignment, student, notebook)."""
     return {(entry.assignment, entry.student, entry.notebook): entry for entry in entries}
+
+
+def changed_inputs(coursedir: CourseDirectory, entry: Entry) -> list[str]:
+    """The files of a grading that are there and are others now: "submission", "checks", "submitted/train.py", ..."""
+    names = entry.model_dump(include={"assignment", "student", "notebook"})
+    now = graded_files(coursedir, names) | programs_of(coursedir, names)
+    hashes = {kind: file_sha256(path) for kind, path in now.items()}
+    return [kind for kind, sha256 in hashes.items() if sha256 and sha256 != entry.inputs.of(kind)]
 
 
 def keep(root: Path, path: Path) -> str | None:

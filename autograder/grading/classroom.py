@@ -16,6 +16,7 @@ from autograder.course import notebook_of
 from autograder.grading.engines import Engine
 from autograder.grading.lab import Judged, Lab
 from autograder.grading.preprocessor import Grade
+from autograder.submissions.class_folders import pattern
 
 
 def judge_class(lab: Lab, students: Sequence[str], engine: Engine, again: bool = False) -> Iterator[tuple[str, Judged]]:
@@ -53,7 +54,8 @@ def enter(lab: Lab, student: str, judged: Judged) -> Judged:
         return judged
     refuse_stock_grading(lab.coursedir)
     lab.keep(student, judged.model_copy(update={"is_entered": False}))
-    done = NbGraderAPI(coursedir=lab.coursedir, config=lab.coursedir.config).autograde(lab.name, student, force=True)
+    api = NbGraderAPI(coursedir=lab.coursedir, config=lab.coursedir.config)
+    done = api.autograde(lab.name, pattern(student), force=True)
     if not done["success"]:
         return judged.model_copy(update={"fault": f"nbgrader could not take the score: {_reason(done)}"})
     judged = judged.model_copy(update={"is_entered": True})
@@ -68,6 +70,17 @@ def refuse_stock_grading(coursedir: CourseDirectory) -> None:
             "nbgrader_config.py does not name autograder.nbgrader.Grade among c.Autograde.autograde_preprocessors: "
             "nbgrader would run the students' code itself, outside any sandbox."
         )
+
+
+def refuse_unknown(lab: Lab) -> None:
+    """Raise ValueError unless the gradebook knows the assignment: it could take no score of what would be judged."""
+    name, coursedir = notebook_of(lab.name), lab.coursedir
+    with Gradebook(coursedir.db_url, coursedir.course_id) as book, contextlib.suppress(MissingEntry):
+        book.find_notebook(name, lab.name)
+        return
+    raise ValueError(
+        f"The gradebook does not know {lab.name} yet. Run this first: nbgrader generate_assignment {lab.name} --force"
+    )
 
 
 def _is_ours(preprocessor: Any) -> bool:

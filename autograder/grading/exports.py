@@ -2,7 +2,8 @@
 
 Scores are nbgrader's: manual points replace automatic ones, extra credit is added, the late penalty is
 subtracted. A number is given only where it is final: never for a submission on which the grader broke, nor for one that
-still needs manual grading.
+still needs manual grading, nor for one that was handed in and waits to be graded. Work that is absent is 0 once it is
+due.
 
 Sources, all read in November 2026: Canvas, `lib/gradebook_importer.rb` of instructure/canvas-lms (columns, and which of
 them identify a student; a blank cell is no grade); Moodle, `grade/import/csv/classes/load_data.php` of moodle/moodle (a
@@ -13,9 +14,12 @@ gradescope-autograders.readthedocs.io/en/latest/specs (results.json).
 from __future__ import annotations
 
 import csv
+import glob
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -27,7 +31,7 @@ from nbgrader.plugins import ExportPlugin
 from pydantic import BaseModel, ConfigDict
 
 from autograder.files import neutral
-from autograder.grading import audit_log
+from autograder.grading import audit_log, penalties
 
 
 class Standing(StrEnum):
@@ -36,7 +40,12 @@ class Standing(StrEnum):
     GRADED = "graded"
     MANUAL = "needs manual grading"
     BROKE = "not graded: the grader broke"
+    WAITING = "waiting to be graded"
     MISSING = "not submitted"
+    NOT_DUE = "not submitted, and not due yet"
+
+
+_COUNTED = (Standing.GRADED, Standing.MANUAL, Standing.MISSING)  # points are known, if not always all of them
 
 
 class Points(BaseModel):
@@ -69,8 +78,8 @@ class Row:
 
     @property
     def score(self) -> float | None:
-        """The points that count; None where none do. A student who handed in nothing has 0, as in nbgrader."""
-        if self.standing in (Standing.BROKE, Standing.MANUAL):
+        """The points that count, which are 0 for work that is absent and due; None where none do."""
+        if self.standing not in (Standing.GRADED, Standing.MISSING):
             return None
         return max(0.0, self.raw_score - self.penalty)
 
@@ -81,6 +90,7 @@ class Row:
 
 
 def rows(
+    coursedir: CourseDirectory,
     gradebook: Gradebook,
     entries: Sequence[audit_log.Entry],
     assignments: Sequence[str] = (),
@@ -91,7 +101,8 @@ def rows(
     Raises:
         ValueError: the gradebook holds no assignment, or none of a given name.
     """
-    known = [str(assignment.name) for assignment in gradebook.assignments]
+    every: list[Any] = list(gradebook.assignments)  # sqlalchemy's columns are typed as columns
+    known = [assignment.name for assignment in every]
     if unknown := set(assignments) - set(known):
         raise ValueError(
             f"The gradebook holds no assignment {', '.join(sorted(unknown))}: it has {', '.join(known) or 'none'}."
@@ -100,18 +111,33 @@ def rows(
         raise ValueError(
             "The gradebook holds no assignment yet: run `nbgrader generate_assignment` and autograde first."
         )
-    last = audit_log.latest(list(entries))
-    broke = {key[:2] for key, entry in last.items() if entry.verdict is audit_log.Verdict.FAULT}
-    return [
-        _row(gradebook, assignment, student, (assignment.name, student.id) in broke)
-        for assignment in gradebook.assignments
-        if not assignments or assignment.name in assignments
-        for student in gradebook.students
-        if not students or student.id in students
-    ]
+    last = {key[:2]: entry for key, entry in audit_log.latest(list(entries)).items()}
+    found: list[Row] = []
+    people: list[Any] = list(gradebook.students)
+    for assignment in every:
+        if not assignments or assignment.name in assignments:
+            found += [
+                _row(coursedir, gradebook, assignment, student, last.get((assignment.name, student.id)))
+                for student in people
+            ]
+            found += _rows_of_strangers(coursedir, gradebook, assignment)
+    return [row for row in found if not students or row.student in students]
 
 
-def _row(gradebook: Gradebook, assignment: Any, student: Any, broke: bool) -> Row:
+def _rows_of_strangers(coursedir: CourseDirectory, gradebook: Gradebook, assignment: Any) -> list[Row]:
+    """A row for everybody who handed in and whom the gradebook does not know yet."""
+    known = {student.id for student in gradebook.students}
+    folders = glob.glob(coursedir.format_path(coursedir.submitted_directory, "*", glob.escape(assignment.name)))
+    names = sorted({Path(folder).parent.name for folder in folders} - known)
+    # the name of a folder may be no text, which no file of ours could hold
+    written = [os.fsencode(name).decode(errors="backslashreplace") for name in names]
+    due = str(assignment.duedate or "")
+    return [Row(assignment.name, name, "", "", "", "", Standing.WAITING, assignment.max_score, due) for name in written]
+
+
+def _row(
+    coursedir: CourseDirectory, gradebook: Gradebook, assignment: Any, student: Any, last: audit_log.Entry | None
+) -> Row:
     about = {
         "assignment": assignment.name,
         "student": student.id,
@@ -125,24 +151,37 @@ def _row(gradebook: Gradebook, assignment: Any, student: Any, broke: bool) -> Ro
     try:
         submission: Any = gradebook.find_submission(assignment.name, student.id)
     except MissingEntry:
-        return Row(**about, standing=Standing.MISSING)
+        return Row(**about, standing=_standing_of_absent(coursedir, assignment, student.id))
     return Row(
         **about,
-        standing=_standing(submission, broke),
+        standing=_standing(coursedir, submission, last),
         submitted=str(submission.timestamp or ""),
         raw_score=submission.score,
         penalty=submission.late_submission_penalty,
         cells=[
-            Points(cell=grade.name, score=None if _is_pending(grade) else grade.score, max_score=grade.max_score)
+            Points(cell=grade.name, score=None if grade.needs_manual_grade else grade.score, max_score=grade.max_score)
             for notebook in submission.notebooks
             for grade in notebook.grades
         ],
     )
 
 
-def _standing(submission: Any, broke: bool) -> Standing:
-    if broke or any(_has_no_score(notebook) for notebook in submission.notebooks):
+def _standing_of_absent(coursedir: CourseDirectory, assignment: Any, student: str) -> Standing:
+    """How a student stands of whom the gradebook has no submission."""
+    if Path(coursedir.format_path(coursedir.submitted_directory, student, assignment.name)).exists():
+        return Standing.WAITING
+    is_due = assignment.duedate is not None and assignment.duedate < datetime.now(UTC).replace(tzinfo=None)
+    return Standing.MISSING if is_due else Standing.NOT_DUE
+
+
+def _standing(coursedir: CourseDirectory, submission: Any, last: audit_log.Entry | None) -> Standing:
+    changed = audit_log.changed_inputs(coursedir, last) if last else []
+    if any(kind == "submission" or kind.startswith("submitted/") for kind in changed):
+        return Standing.WAITING  # it was handed in again after it was graded
+    if last and last.verdict is audit_log.Verdict.FAULT:
         return Standing.BROKE
+    if any(_has_no_score(notebook) for notebook in submission.notebooks):
+        return Standing.BROKE if last else Standing.WAITING
     return Standing.MANUAL if submission.needs_manual_grade else Standing.GRADED
 
 
@@ -155,10 +194,6 @@ def _has_no_score(notebook: Any) -> bool:
     )
 
 
-def _is_pending(grade: Any) -> bool:
-    return grade.needs_manual_grade and grade.manual_score is None
-
-
 class Grades(ExportPlugin):
     """`nbgrader export`: nbgrader's own columns, quoted as CSV requires, and one that says what a row stands for."""
 
@@ -167,8 +202,11 @@ class Grades(ExportPlugin):
         app: Any = self.parent
         entries, _ = audit_log.read(Path(app.coursedir.root, audit_log.LOG))
         path = Path(self.to or "grades.csv")
-        found = rows(gradebook, entries, [str(name) for name in self.assignment], [str(one) for one in self.student])
+        assignments, students = [str(name) for name in self.assignment], [str(one) for one in self.student]
+        found = rows(app.coursedir, gradebook, entries, assignments, students)
         write_table(found, path)
+        if outdated := penalties.outdated(app.coursedir, gradebook, assignments):
+            self.log.warning(penalties.warning(outdated))
         self.log.info("Exported %d rows to %s", len(found), path)
         for row in found:
             if row.score is None:
@@ -181,7 +219,7 @@ def write_table(rows: Iterable[Row], to: Path) -> None:
     columns += ["raw_score", "late_submission_penalty", "score", "max_score", "status"]
     lines = [
         [row.assignment, row.due, row.submitted, row.student, row.last_name, row.first_name, row.email]
-        + ([None, None] if row.standing is Standing.BROKE else [row.raw_score, row.penalty])
+        + ([row.raw_score, row.penalty] if row.standing in _COUNTED else [None, None])
         + [row.score, row.max_score, row.standing.value]
         for row in rows
     ]
@@ -225,14 +263,16 @@ def write_moodle(rows: Iterable[Row], to: Path, names: Mapping[str, str] | None 
 def write_gradescope(rows: Iterable[Row], to: Path, entries: Sequence[audit_log.Entry] = ()) -> None:
     """Write `ASSIGNMENT/STUDENT/results.json` below a folder, for every submission whose score is final.
 
-    Gradescope's format cannot express a submission without a score, so the rest get no file. Points of the cells are as
-    graded; the score at the top is after extra credit and late penalty. Students see it once it is published.
+    Gradescope's format cannot express a submission without a score, so the rest get no file, and an earlier one goes.
+    Points of the cells are as graded; the score at the top is after extra credit and late penalty. Students see it once
+    it is published.
     """
     durations = {key[:2]: entry.duration_s for key, entry in audit_log.latest(list(entries)).items()}
     for row in rows:
-        if row.score is None or row.standing is Standing.MISSING:
-            continue
         folder = to / _folder(row.assignment) / _folder(row.student)
+        if row.score is None or row.standing is Standing.MISSING:
+            (folder / "results.json").unlink(missing_ok=True)
+            continue
         folder.mkdir(parents=True, exist_ok=True)
         results = {
             "score": row.score,
@@ -271,7 +311,7 @@ def export(
         raise ValueError(f"There is no format {format!r}: choose one of {', '.join(FORMATS)}.")
     entries, _ = audit_log.read(Path(coursedir.root, audit_log.LOG))
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
-        found = rows(gradebook, entries, assignments)
+        found = rows(coursedir, gradebook, entries, assignments)
     more = {"csv": {}, "gradescope": {"entries": entries}}.get(format, {"names": names})
     FORMATS[format](found, to, **more)
     return [row for row in found if row.score is None or (format != "csv" and row.standing is Standing.MISSING)]

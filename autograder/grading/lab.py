@@ -7,7 +7,6 @@ was cut off resumes where it stopped, and the same submission gets the same scor
 from __future__ import annotations
 
 import functools
-import glob
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -20,13 +19,17 @@ from nbgrader.coursedir import CourseDirectory
 from pydantic import BaseModel, ValidationError
 
 from autograder.authoring import programs
-from autograder.course import beside, hidden, notebook_of
-from autograder.files import file_sha256, write_whole
+from autograder.authoring.needs import needs_of, refuse_absent
+from autograder.course import beside, handed_in, hidden, notebook_of
+from autograder.files import file_sha256, shown, write_whole
 from autograder.grading.audit_log import Limits, engine_sha256
 from autograder.grading.engines import Engine, LocalPool
 from autograder.grading.markers import marker_for
 from autograder.judging.report import Report
-from autograder.submissions.submitted_notebook import Malformed, given_imports, read_submission, student_cells
+from autograder.submissions.class_folders import class_folders
+from autograder.submissions.malformed import Malformed
+from autograder.submissions.student_code import StudentCode, given_imports, student_code
+from autograder.submissions.submitted_notebook import read_submission
 from autograder.submissions.submitted_programs import submitted
 
 _USUAL = Limits(call_s=15, total_s=120, allow_untrusted=False)
@@ -36,7 +39,8 @@ KEPT = Path("build", "judged")  # below the course's folder
 class Judged(BaseModel):
     """How one submission was judged, and the fingerprint of what that rests on; `fault` when the grader broke.
 
-    `is_entered` is True once the score is in the gradebook.
+    `is_entered` is True once the score is in the gradebook. `look_at` says, cell by cell, which names in the source an
+    instructor should see; no points depend on it.
     """
 
     fingerprint: str
@@ -44,13 +48,17 @@ class Judged(BaseModel):
     malformed: str = ""
     fault: str = ""
     is_entered: bool = False
+    look_at: list[str] = []
 
     @property
     def verdict(self) -> str:
         """A few words on how it went."""
         if self.fault:
             return f"not graded: {self.fault}"
-        return f"malformed: {self.malformed}" if self.malformed else f"{self.score:g} points"
+        if self.malformed:
+            return f"malformed: {self.malformed}"
+        notes = self.report.notes if self.report else []
+        return ". ".join([f"{self.score:g} points", *notes])
 
     @property
     def may_be_external(self) -> bool:
@@ -91,8 +99,8 @@ class Lab:
         return self._release_path.parent
 
     def submission(self, student: str) -> Path:
-        """The file that a student handed in; it may be absent or anything else."""
-        return self._folder(self.coursedir.submitted_directory, student) / f"{notebook_of(self.name)}.ipynb"
+        """The file that a student handed in; it may be absent or anything else, also of another name."""
+        return handed_in(self._folder(self.coursedir.submitted_directory, student), notebook_of(self.name))
 
     def named(self, students: Sequence[str]) -> list[str]:
         """These students, or everybody who handed something in.
@@ -101,22 +109,39 @@ class Lab:
             ValueError: there is no such lab, or no submission of one of them.
         """
         self.refuse_missing()
-        found = glob.glob(str(self._folder(self.coursedir.submitted_directory, "*")))
-        known = sorted(Path(path).parent.name for path in found if os.path.isdir(path))
-        if missing := sorted(set(students) - set(known)):
+        known, refused = class_folders(self.coursedir, self.name)
+        if missing := sorted(set(students) - {*known, *refused}):
             raise ValueError(
-                f"There is no submission of {self.name} from {', '.join(missing)}. "
+                f"There is no submission of {self.name} from {', '.join(map(shown, missing))}. "
                 f"Submissions exist from {', '.join(known)}."
             )
-        if not known:
+        if not known and not refused:
             raise ValueError(f"Nobody handed in {self.name}: no file matches {self.submission('STUDENT')}.")
-        return sorted(set(students)) or known
+        return [student for student in known if not students or student in students]
+
+    def refused(self, students: Sequence[str]) -> dict[str, Judged]:
+        """What is said of those among these students, or of all, whose folders cannot be graded."""
+        refused = class_folders(self.coursedir, self.name).refused
+        return {
+            student: Judged(fingerprint="", fault=reason)
+            for student, reason in refused.items()
+            if not students or student in students
+        }
 
     def refuse_missing(self) -> None:
         """Raise ValueError unless the lab is built and released."""
         for path in (self._release_path, self.checks):
             if not path.is_file():
                 raise ValueError(f"There is no {self.name}: {path} is missing. Build and release it first.")
+        self.refuse_absent_packages()
+
+    def refuse_absent_packages(self) -> None:
+        """Raise ValueError unless the packages that the lab's head names are installed.
+
+        Raises:
+            ValueError: one is absent, so that nothing can be judged.
+        """
+        refuse_absent(needs_of(self.release), self.name)
 
     def _folder(self, directory: str, student: str = ".") -> Path:
         return Path(self.coursedir.format_path(directory, student, self.name))
@@ -148,10 +173,13 @@ class Lab:
         """
         judged = Judged(fingerprint=self.fingerprint(student))
         try:
-            submission = read_submission(self.submission(student), self.release, student)
-            names = beside(self.released_folder)
-            sources = submitted(self.submission(student).parent, names)
-            judged.report = self._report(student, submission, sources, engine or LocalPool())
+            path = self.submission(student)
+            submission = read_submission(path, self.release, student)
+            sources = submitted(path.parent, beside(self.released_folder))
+            code = student_code(submission, self.release, sources)
+            judged.look_at = code.look_at
+            judged.report = self._report(student, submission, code, sources, engine or LocalPool())
+            judged.report.notes = self._notes(path)
             if judged.report.is_fault:
                 judged.fault = judged.report.fault
         except Malformed as reason:
@@ -169,19 +197,33 @@ class Lab:
     def _programs_beside(self, file: Path) -> list[Path]:
         return [file.with_name(name) for name in beside(self.released_folder)]
 
-    def _report(self, student: str, submission: NotebookNode, sources: Mapping[str, str], engine: Engine) -> Report:
+    def _notes(self, path: Path) -> list[str]:
+        """What the student should know of the file that was read."""
+        due = f"{notebook_of(self.name)}.ipynb"
+        if path.name == due:
+            return []
+        return [f"Graded from {shown(path.name)}, the only notebook in the folder: next time, name it {due}."]
+
+    def _report(
+        self, student: str, submission: NotebookNode, code: StudentCode, sources: Mapping[str, str], engine: Engine
+    ) -> Report:
         if marker := marker_for(self.checks):
             return marker(self.checks, Path(self.coursedir.root), student, submission)
-        return engine.judge(
+        report = engine.judge(
             self.checks,
-            student_cells(submission, self.release),
+            code.cells,
             preload=given_imports(self.release),
             call_s=self.limits.call_s,
             total_s=self.limits.total_s,
             allow_untrusted=self.limits.allow_untrusted,
+            sandbox=self.limits.sandbox,
+            hidden=[self.coursedir.root],
             programs=sources,
             references={path.name: programs.solved(path) for path in self._programs_beside(self.checks)},
         )
+        return report.with_unwritten(code.unwritten)
 
     def _kept_path(self, student: str) -> Path:
-        return Path(self.coursedir.root, KEPT, self.name, f"{hashlib.sha256(student.encode()).hexdigest()[:32]}.json")
+        return Path(
+            self.coursedir.root, KEPT, self.name, f"{hashlib.sha256(os.fsencode(student)).hexdigest()[:32]}.json"
+        )

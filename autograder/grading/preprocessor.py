@@ -17,16 +17,18 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution
 from traitlets import Bool, Dict, Float, Unicode
-from traitlets.config import Configurable
 
-from autograder.course import beside, notebook_of
+from autograder.course import beside, coursedir_of, handed_in, notebook_of
 from autograder.feedback import check_results
 from autograder.grading import audit_log, no_kernel
 from autograder.grading.audit_log import Limits
 from autograder.grading.engines import LocalPool
-from autograder.grading.lab import Lab
+from autograder.grading.lab import Judged, Lab
 from autograder.judging.report import RECORD, Report
-from autograder.submissions.submitted_notebook import Malformed, read_submission
+from autograder.sandbox import refuse_unknown_limits
+from autograder.submissions.malformed import Malformed
+from autograder.submissions.student_code import student_code
+from autograder.submissions.submitted_notebook import read_submission
 from autograder.submissions.submitted_programs import submitted
 
 MAX_BESIDE_BYTES = 100 << 20  # of all files beside a notebook, which nbgrader copies twice
@@ -40,6 +42,7 @@ def prepare(assignment: str, student: str, notebooks: list[str]) -> None:
     """Leave only plain files of limited size beside the due notebook, and list that; run before nbgrader copies any."""
     folder = Path(notebooks[0]).parent
     due = os.path.join(folder, f"{notebook_of(assignment)}.ipynb")
+    counted = os.fspath(handed_in(folder, notebook_of(assignment)))
     left_bytes = MAX_BESIDE_BYTES
     for inside, folders, files in os.walk(folder):
         for path in (Path(inside, name) for name in sorted((*folders, *files))):
@@ -47,7 +50,7 @@ def prepare(assignment: str, student: str, notebooks: list[str]) -> None:
             # nbgrader would copy what a link points to into the feedback, and stop at a pipe
             is_plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
             # a sparse file may claim to be larger than any disk, and is so once copied; the due one is never copied
-            is_beside = stat.S_ISREG(status.st_mode) and os.fspath(path) != due
+            is_beside = stat.S_ISREG(status.st_mode) and os.fspath(path) != counted
             if not is_plain or (is_beside and status.st_size > left_bytes):
                 path.unlink()
             elif is_beside:
@@ -60,14 +63,16 @@ class SubmissionExporter(NotebookExporter):
     """A strict reader of submitted files; a damaged one becomes the untouched release, marked with the reason."""
 
     def from_filename(self, filename: str, resources: Any = None, **kw: Any) -> Any:
-        coursedir, names = _coursedir(self), resources["nbgrader"]
+        coursedir, names = coursedir_of(self), resources["nbgrader"]
         ours = coursedir.format_path(coursedir.autograded_directory, names["student"], names["assignment"])
         if Path(filename).parent == Path(ours):  # nbgrader calls this twice: now with the result of the first call
             return super().from_filename(filename, resources=resources, **kw)
         release = nbformat.read(_release_path(coursedir, resources), as_version=4)
         try:
-            notebook = read_submission(Path(filename), release, names["student"])
-            submitted(Path(filename).parent, beside(Path(_release_path(coursedir, resources)).parent))
+            path = handed_in(Path(filename).parent, names["notebook"])
+            notebook = read_submission(path, release, names["student"])
+            programs = submitted(path.parent, beside(Path(_release_path(coursedir, resources)).parent))
+            student_code(notebook, release, programs)
         except Malformed as reason:
             notebook = release
             notebook.metadata[RECORD] = {"malformed": str(reason)}
@@ -85,6 +90,11 @@ class Grade(NbGraderPreprocessor):
     total_s_of = Dict(
         key_trait=Unicode(), value_trait=Float(min=0), help="The same for assignments where it is another."
     ).tag(config=True)
+    limits_of = Dict(
+        key_trait=Unicode(),
+        value_trait=Dict(key_trait=Unicode()),
+        help="The sandbox's own limits, where a lab needs others: {'lab12': {'num_processes': 4096}}.",
+    ).tag(config=True)
     allow_untrusted = Bool(False, help="Grade even on a machine that offers no sandbox.").tag(config=True)
     num_gpus = Dict(
         key_trait=Unicode(),
@@ -92,31 +102,47 @@ class Grade(NbGraderPreprocessor):
         help="GPUs that judging one submission takes, by lab: {'lab09': 1}. Its sandbox shows these and no others.",
     ).tag(config=True)
 
-    def limits_of(self, assignment: str) -> Limits:
-        """What a submission may use."""
+    def limits(self, assignment: str) -> Limits:
+        """What a submission may use.
+
+        Raises:
+            ValueError: `limits_of` names no limit of a sandbox, or is no number.
+        """
+        own = dict(self.limits_of.get(assignment, {}))
+        refuse_unknown_limits(own, f"c.Grade.limits_of[{assignment!r}]")
         return Limits(
             call_s=self.call_s_of.get(assignment, self.call_s),
             total_s=self.total_s_of.get(assignment, self.total_s),
             allow_untrusted=self.allow_untrusted,
+            sandbox=own,
         )
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         no_kernel.name_no_kernel(resources["nbgrader"])
-        limits = self.limits_of(resources["nbgrader"]["assignment"])
-        with audit_log.grading(_coursedir(self), resources["nbgrader"], limits) as grading:
+        limits = self.limits(resources["nbgrader"]["assignment"])
+        with audit_log.grading(coursedir_of(self), resources["nbgrader"], limits) as grading:
             self._grade(nb, resources, grading)
         assert grading.entry
         nb.metadata[audit_log.MARK] = grading.entry.model_dump(include={"number", "sha256"})
         return nb, resources
 
     def _grade(self, nb: NotebookNode, resources: dict, grading: audit_log.Grading) -> None:
-        student = resources["nbgrader"]["student"]
-        if reason := nb.metadata.get(RECORD, {}).get("malformed"):
-            self.log.warning("%s: malformed submission: %s", student, reason)
-            grading.malformed = reason
-            _fill(nb, lambda cell: (0.0, check_results.of_malformed(reason)))
+        student, assignment = resources["nbgrader"]["student"], resources["nbgrader"]["assignment"]
+        reason = nb.metadata.get(RECORD, {}).get("malformed")
+        judged = Judged(fingerprint="", malformed=reason) if reason else self._judged(student, assignment, grading)
+        if judged.report is None:
+            self.log.warning("%s: malformed submission: %s", student, judged.malformed)
+            grading.malformed = judged.malformed
+            nb.metadata[RECORD] = {"malformed": judged.malformed}
+            _fill(nb, lambda cell: (0.0, check_results.of_malformed(judged.malformed)))
             return
-        report = self._judge(student, resources["nbgrader"]["assignment"], grading)
+        report = judged.report
+        self._note(student, judged, report)
+        _fill(nb, lambda cell: _score_of(report, cell))
+        nb.metadata[RECORD] = report.model_dump(mode="json")
+
+    def _note(self, student: str, judged: Judged, report: Report) -> None:
+        """Write what an instructor should know into nbgrader's log."""
         self.log.info(
             "%s: %g of %g points, in %.1f s, sandbox: %s",
             student,
@@ -125,19 +151,23 @@ class Grade(NbGraderPreprocessor):
             report.duration_s,
             report.tier,
         )
-        _fill(nb, lambda cell: _score_of(report, cell))
-        nb.metadata[RECORD] = report.model_dump(mode="json")
+        for note in report.notes:
+            self.log.warning("%s: %s", student, note)
+        for sight in judged.look_at:
+            self.log.warning("%s: look at the cell %s", student, sight)
 
-    def _judge(self, student: str, assignment: str, grading: audit_log.Grading) -> Report:
-        lab = Lab(_coursedir(self), assignment, self.limits_of(assignment))
+    def _judged(self, student: str, assignment: str, grading: audit_log.Grading) -> Judged:
+        lab = Lab(coursedir_of(self), assignment, self.limits(assignment))
+        try:
+            lab.refuse_absent_packages()
+        except ValueError as error:
+            raise GraderFault(str(error)) from None
         judged = lab.waiting(student) or lab.judge(student, LocalPool(1, self.num_gpus.get(assignment, 0)))
         grading.report = judged.report
-        if judged.fault or judged.report is None:
-            raise GraderFault(
-                f"The grader broke on this submission; no score was recorded. {judged.fault or judged.malformed}"
-            )
+        if judged.fault:
+            raise GraderFault(f"The grader broke on this submission; no score was recorded. {judged.fault}")
         lab.keep(student, judged.model_copy(update={"is_entered": True}))
-        return judged.report
+        return judged
 
 
 def _fill(nb: NotebookNode, score_of: Any) -> None:
@@ -162,14 +192,6 @@ def _score_of(report: Report, cell: NotebookNode) -> tuple[float, str]:
     earned = sum(result.earned for result in results)
     html = check_results.styled(check_results.of_checks(results, cell.metadata.nbgrader.grade_id))
     return min(earned, float(cell.metadata.nbgrader.points)), html
-
-
-def _coursedir(part: Configurable) -> CourseDirectory:
-    """The course folder of the nbgrader command that this part belongs to."""
-    while not hasattr(part, "coursedir"):
-        assert part.parent, "made outside an nbgrader command"
-        part = part.parent
-    return getattr(part, "coursedir")  # noqa: B009
 
 
 def _release_path(coursedir: CourseDirectory, resources: dict) -> str:

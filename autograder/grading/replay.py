@@ -19,7 +19,9 @@ from autograder.grading.engines import LocalPool
 from autograder.grading.markers import marker_for
 from autograder.grading.preprocessor import Grade
 from autograder.judging.report import Report
-from autograder.submissions.submitted_notebook import Malformed, given_imports, read_submission, student_cells
+from autograder.submissions.malformed import Malformed
+from autograder.submissions.student_code import given_imports, student_code
+from autograder.submissions.submitted_notebook import read_submission
 from autograder.submissions.submitted_programs import read as read_program
 
 _PLACES = ("submitted/", "reference/")
@@ -65,28 +67,33 @@ def _judged_again(coursedir: CourseDirectory, files: dict[str, Path], entry: Ent
     try:
         submission = read_submission(files["submission"], release, entry.student)
         sources = {name: read_program(path) for name, path in handed_in.items()}
+        code = student_code(submission, release, sources)
     except Malformed:
         return Verdict.MALFORMED, None
     if marker := marker_for(files["checks"]):
         return Verdict.GRADED, marker(files["checks"], Path(coursedir.root), entry.student, submission)
-    cells, limits = student_cells(submission, release), entry.limits.model_dump()
+    limits = entry.limits.model_dump()
     references = {name: programs.solved(path) for name, path in ours.items()}
     num_gpus = Grade(config=coursedir.config).num_gpus.get(entry.assignment, 0)
-    report = LocalPool(1, num_gpus).judge(
-        files["checks"],
-        cells,
-        preload=given_imports(release),
-        seed=entry.seed,
-        programs=sources,
-        references=references,
-        **limits,
+    report = (
+        LocalPool(1, num_gpus)
+        .judge(
+            files["checks"],
+            code.cells,
+            preload=given_imports(release),
+            seed=entry.seed,
+            programs=sources,
+            references=references,
+            **limits,
+        )
+        .with_unwritten(code.unwritten)
     )
     return Verdict.FAULT if report.is_fault else Verdict.GRADED, report
 
 
 def _found(root: Path, entry: Entry, kind: str, now: Path, folder: Path) -> Path:
     """A file with the content that was graded: the one in the course, or a copy of the kept one."""
-    sha256 = _sha256_then(entry, kind)
+    sha256 = entry.inputs.of(kind)
     if file_sha256(now) == sha256:
         return now
     kept = root / KEPT / str(sha256)
@@ -101,14 +108,11 @@ def _found(root: Path, entry: Entry, kind: str, now: Path, folder: Path) -> Path
     return copy
 
 
-def _sha256_then(entry: Entry, kind: str) -> str | None:
-    return entry.inputs.programs.get(kind) if "/" in kind else getattr(entry.inputs, kind)
-
-
 def _differences(entry: Entry, files: dict[str, Path], report: Report | None) -> Iterator[str]:
     for kind, path in files.items():
-        if file_sha256(path) != _sha256_then(entry, kind):
-            yield f"The {kind} has changed since, so its kept copy was used."
+        if file_sha256(path) != entry.inputs.of(kind):
+            have, their = ("have", "their") if kind == "checks" else ("has", "its")
+            yield f"The {kind} {have} changed since, so {their} kept copy was used."
     if engine_sha256() != entry.inputs.engine:
         yield "The files of autograder or worldsize have changed."
     then, now = entry.versions.model_dump(), versions().model_dump()

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from autograder.authoring import programs
 from autograder.authoring.known_answers import compose, read_answer, solution_cells
+from autograder.authoring.needs import needs_of, refuse_absent
 from autograder.course import is_project, notebook_of, open_course
 from autograder.files import file_sha256, write_whole
 from autograder.grading.audit_log import engine_sha256
@@ -28,7 +29,7 @@ from autograder.grading.engines import LocalPool
 from autograder.grading.preprocessor import Grade
 from autograder.grading.reach import reach
 from autograder.judging.report import Outcome, Report
-from autograder.submissions.submitted_notebook import given_imports, student_cells
+from autograder.submissions.student_code import given_imports, student_cells
 
 KEPT = Path("build", "verified")  # below the course's folder
 PROVEN = Path("solutions", "proven.json")  # the hash of each lab's checks.py when all of it was last proven
@@ -85,6 +86,35 @@ class Finding:
         return "\n".join([head, *(f"  {problem}" for problem in self.problems), *lost])
 
 
+def unlike_draws(findings: Sequence[Finding]) -> list[str]:
+    """A description of each answer to which some check gave other points on another draw of its inputs.
+
+    Answers that declare a range are left out: theirs depends on the machine's speed.
+    """
+    described = []
+    drawn = [one for one in findings if one.case.most_score in (None, one.case.score)]
+    for answer in dict.fromkeys((one.case.lab, one.case.name) for one in drawn):
+        reports = [one.report for one in drawn if (one.case.lab, one.case.name) == answer]
+        names = dict.fromkeys(check.name for report in reports for check in report.checks)
+        earned = {name: [_earned(report, name) for report in reports] for name in names}
+        seeds = [report.seed for report in reports]
+        differing = [f"  {name} {_by_seed(of, seeds)}" for name, of in earned.items() if len(set(of)) > 1]
+        if differing:
+            scores = _by_seed([report.score for report in reports], seeds)
+            described.append("\n".join([f"{' '.join(answer)} got {scores}:", *differing]))
+    return described
+
+
+def _earned(report: Report, name: str) -> float:
+    return sum(check.earned for check in report.checks if check.name == name)
+
+
+def _by_seed(earned: Sequence[float], seeds: Sequence[int]) -> str:
+    """The points by the seeds that gave them, such as `1 with --seed 5, 6; 0 with --seed 7`."""
+    having = {one: [seed for seed, own in zip(seeds, earned, strict=True) if own == one] for one in earned}
+    return "; ".join(f"{one:g} with --seed {', '.join(map(str, its))}" for one, its in having.items())
+
+
 def cases(root: Path, lab: str) -> list[Case]:
     """The known answers to a lab: its solution, the untouched notebook, and all in `right/` and `wrong/`."""
     folder, solution = root / "solutions" / lab, solution_of(root, lab).cells
@@ -106,6 +136,15 @@ def cases(root: Path, lab: str) -> list[Case]:
             for answer in wrong
         ),
     ]
+
+
+def refuse_absent_packages(root: Path, lab: str) -> None:
+    """Raise ValueError unless the packages that the lab's head names are installed.
+
+    Raises:
+        ValueError: one is absent.
+    """
+    refuse_absent(needs_of(_release(root, lab)), lab)
 
 
 def solution_of(root: Path, lab: str) -> Case:
@@ -318,7 +357,7 @@ def _release(root: Path, lab: str) -> NotebookNode:
 
 @functools.cache
 def _limits(root: Path, lab: str) -> dict[str, Any]:
-    return Grade(config=open_course(root).config).limits_of(lab).model_dump()
+    return Grade(config=open_course(root).config).limits(lab).model_dump()
 
 
 @functools.cache
@@ -338,6 +377,8 @@ def _problems(case: Case, report: Report) -> Iterator[str]:
     for check in report.checks:
         if check.outcome is Outcome.FAULT:
             yield f"{check.name} broke: {check.message}"
+        if check.stopped_by:
+            yield f"{check.name} cannot read what came back: {check.stopped_by}"
     if not least <= report.score <= most or not report.checks:
         lost = [f"{check.name} ({check.outcome})" for check in report.checks if not check.earned]
         shown = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")

@@ -1,28 +1,51 @@
 """How a run of student code ended when it gave no values: the outcome, and the words for the student.
 
-What a rank says of its own end may be forged; no such outcome earns points.
+The outcome is what the kernel, the launcher or the conductor saw, never what a rank says of its own end. The words are
+made of the submission's own lines and of messages whose form is known: whatever else a rank says may carry what has to
+stay hidden.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import signal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from autograder.judging.error_texts import sentence_for, shown_kind, shown_text, words_of
 from autograder.judging.report import Outcome
-from worldsize.launch import RankFailed, RunError, RunTimeout
+from worldsize.emulate.conductor import OPERATIONS
+from worldsize.launch import RankFailed, RunTimeout
+from worldsize.launch.protocol.call_log import BROKEN, DONE, ISSUED, POINT_TO_POINT, WAITING, Call
 from worldsize.launch.protocol.failure import Cause, Failure
-from worldsize.launch.protocol.quota import EXCEEDED
-from worldsize.launch.protocol.source import is_cell, quote
-from worldsize.launch.reports.result import End
+from worldsize.launch.protocol.source import Line, quote
+from worldsize.launch.reports import diagnosis
+from worldsize.launch.reports.diagnosis import FAILED, RETURNED, RUNNING, Standing
+from worldsize.launch.reports.result import End, Ending
 from worldsize.launch.reports.text import describe_hang
 
 PROGRAMS = "/tmp/home/program"  # where a submitted program lies in its sandbox
+_MAX_LINES = 6  # of a traceback that is shown
+_CALLS = OPERATIONS | frozenset(POINT_TO_POINT) | {
+    "all_gather_into_tensor", "all_gather_single", "all_to_all_single", "monitored_barrier", "reduce_scatter_single",
+    "reduce_scatter_tensor",
+}  # fmt: skip
+_DTYPES = frozenset(
+    f"{kind}{size}" for kind in ("complex", "float", "int", "uint") for size in (8, 16, 32, 64, 128)
+) | {"bfloat16", "bool"}
+_REDUCTIONS = frozenset(("AVG", "BAND", "BOR", "BXOR", "MAX", "MIN", "PRODUCT", "SUM"))
+_MAX_SHOWN = 10**6  # a number in a report: sizes and ranks are smaller
+_ENDINGS = {
+    End.STALLED: "Nothing has moved for too long.",
+    End.TIMEOUT: "The ranks were not done in their time.",
+}
+_CAUSES = {
+    Cause.MESSAGE: "what the rank sent cannot be read",
+    Cause.CONDUCTOR: "the emulated cluster ended the rank: what it posted cannot be",
+}
 
-# what Python, torch and the C library say when an allocation, or a write, is refused
-_NO_MEMORY = ("MemoryError", "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc")
-_NO_SPACE = ("No space left on device", "File too large", "Disk quota exceeded", signal.SIGXFSZ.name)
+Sources = Mapping[str, str]  # of what was handed in, by the file name that a traceback gives it
 
 
 class StudentFailed(Exception):
@@ -37,65 +60,168 @@ class StudentFailed(Exception):
         self.may_be_external = may_be_external or outcome is Outcome.TIME_LIMIT
 
 
-def of_failure(error: RankFailed) -> StudentFailed:
-    """The first culprit's error and its lines in the student's own cells; never a line of the checks."""
+def of_failure(error: RankFailed, sources: Sources, sentences: Collection[str] = ()) -> StudentFailed:
+    """The first culprit's error and its lines in the student's own cells; never a line of the checks.
+
+    `sentences` are the forms of the checks' own messages.
+    """
     culprit = error.failures[0]
-    lines = [line for line in culprit.lines if is_cell(line.filename) or os.path.dirname(line.filename) == PROGRAMS]
-    words = "\n".join([f"Rank {culprit.rank}: {culprit.headline}", *quote(lines)])
-    return StudentFailed(_outcome_of(culprit), words, _was_killed(culprit))
+    if culprit.cause is Cause.MISMATCH:
+        found = diagnosis.mismatch([_shown_standing(one, sources, len(error.standings)) for one in error.standings])
+        headline = found.sentence if found else "the ranks call different collectives"
+    else:
+        headline = _headline(culprit, sources, sentences)
+    words = [f"Rank {culprit.rank}: {headline}", *quote(_shown_lines(culprit.lines, sources))]
+    if hint := sentence_for(culprit.headline):
+        words.append(hint)
+    return StudentFailed(_outcome_of(culprit), "\n".join(words), _was_killed(culprit))
 
 
-def of_timeout(error: RunTimeout) -> StudentFailed:
+def of_timeout(error: RunTimeout, sources: Sources) -> StudentFailed:
     """Which rank waits for which, and where each one stood in the student's own cells."""
-    outcome = Outcome.HUNG if any(one.waits_in for one in error.standings) else Outcome.TIME_LIMIT
-    hang = describe_hang([one.in_cells for one in error.standings], error.ending.reason)
-    return StudentFailed(outcome, hang, _is_stalled(error))
+    return _of_hang(error.standings, error.ending, sources)
 
 
-def describe(error: RunError) -> dict[str, Any]:
-    """A run's failure as data, for runs launched inside a sandbox, to which this function is sent without its file."""
-    if isinstance(error, RunTimeout):
-        hang = describe_hang([one.in_cells for one in error.standings], error.ending.reason)
-        waits = any(one.waits_in for one in error.standings)
-        return {"hang": hang, "waits": waits, "may_be_external": _is_stalled(error)}
-    return {
-        "failures": json.dumps([[one.rank, one.to_fields()] for one in error.failures]),
-        "words": str(error)[-2000:],
-        "may_be_external": bool(error.failures) and _was_killed(error.failures[0]),
-    }
+def raise_described(described: Any, sources: Sources) -> None:
+    """Raise StudentFailed where a failure of a run inside the sandbox is described, as for the same run outside.
+
+    Whatever is not a description that `inside.describe` makes, and is not empty, is a crash.
+    """
+    try:
+        failed = _of_described(described, sources)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        failed = StudentFailed(Outcome.CRASHED, "What came back from the ranks cannot be read.")
+    if failed:
+        raise failed
 
 
-def raise_described(described: dict[str, Any]) -> None:
-    """Raise StudentFailed where a failure is described, as for the same run outside."""
-    may_be_external = described.get("may_be_external") is True
+def values_of(returned: Any, world_size: int) -> list[Any]:
+    """The ranks' values in what `inside.call_under_agent` returned.
+
+    Raises:
+        StudentFailed: they are not there.
+    """
+    values = returned.get("values") if isinstance(returned, dict) else None
+    if not isinstance(values, list) or len(values) != world_size:
+        raise StudentFailed(Outcome.CRASHED, "What came back from the ranks cannot be read.")
+    return values
+
+
+def _of_described(described: Any, sources: Sources) -> StudentFailed | None:
+    if not isinstance(described, dict):
+        raise ValueError("not a description")
     if "failures" in described:
-        failures = [Failure.from_fields(int(rank), fields) for rank, fields in json.loads(described["failures"])]
+        failures = [
+            replace(Failure.from_fields(_integer(rank), fields), cause=Cause[cause])
+            for rank, fields, cause in _items(described["failures"])
+        ]
+        standings = [_read_standing(one) for one in _items(described["standings"])]
         if not failures:
-            raise StudentFailed(Outcome.CRASHED, str(described["words"]))
-        failed = of_failure(RankFailed("", failures))
-        raise StudentFailed(failed.outcome, str(failed), may_be_external)
-    if "hang" in described:
-        outcome = Outcome.HUNG if described.get("waits") else Outcome.TIME_LIMIT
-        raise StudentFailed(outcome, str(described["hang"]), may_be_external)
+            return StudentFailed(Outcome.CRASHED, "Torchrun's agent ended, and no rank said why.")
+        return of_failure(RankFailed("", failures, standings=standings), sources)
+    if "ending" in described:
+        ending = Ending(end := End[described["ending"]], _ENDINGS.get(end, "The run was ended."))
+        return _of_hang([_read_standing(one) for one in _items(described["standings"])], ending, sources)
+    return None
 
 
-def _is_stalled(error: RunTimeout) -> bool:
-    """True where there was no progress for too long, which a busy machine may cause as well."""
-    return error.ending.end is End.STALLED
+def _of_hang(standings: Sequence[Standing], ending: Ending, sources: Sources) -> StudentFailed:
+    shown = [_shown_standing(one, sources, len(standings)) for one in standings]
+    outcome = Outcome.HUNG if any(one.waits_in for one in standings) else Outcome.TIME_LIMIT
+    # no progress for too long: a busy machine may cause that as well
+    return StudentFailed(outcome, describe_hang(shown, ending.reason), ending.end is End.STALLED)
 
 
 def _was_killed(failure: Failure) -> bool:
-    """True for the signal that the kernel sends when memory is short; a rank cannot forge it."""
+    """True for the signal that the kernel sends when memory is short; a rank can cause it, never earn by it."""
     return failure.cause is Cause.SIGNAL and failure.kind == signal.SIGKILL.name
 
 
 def _outcome_of(failure: Failure) -> Outcome:
-    if failure.kind == "Forbidden":
+    if failure.cause is Cause.FORBIDDEN:
         return Outcome.FORBIDDEN
-    if failure.kind == signal.SIGXCPU.name:
-        return Outcome.TIME_LIMIT
-    if failure.kind == EXCEEDED or any(sign in failure.headline for sign in _NO_SPACE):
+    if failure.cause is Cause.LIMIT:
         return Outcome.OUTPUT_LIMIT
-    if any(sign.lower() in failure.headline.lower() for sign in _NO_MEMORY):
-        return Outcome.MEMORY_LIMIT
+    if failure.cause is Cause.SIGNAL and failure.kind == signal.SIGXCPU.name:
+        return Outcome.TIME_LIMIT
     return Outcome.CRASHED
+
+
+# what may be shown of what a rank says
+
+
+def _headline(failure: Failure, sources: Sources, sentences: Collection[str]) -> str:
+    if failure.cause in _CAUSES:
+        return _CAUSES[failure.cause]
+    if failure.cause not in (Cause.REPORTED, Cause.FORBIDDEN):  # then the launcher has worded it
+        return failure.headline
+    own_words = words_of([*sources, *sources.values()])  # a cell has the name of what it is to define
+    kind = shown_kind(failure.kind, own_words)
+    text = shown_text(failure.message, own_words, sentences)
+    if text or not failure.message:
+        return f"{kind}: {text}" if text else kind
+    return f"{kind}, with a text of its own that is not shown here"
+
+
+def _shown_lines(lines: Sequence[Line], sources: Sources) -> list[Line]:
+    """Those of the submission itself, each as it stands there."""
+    shown = []
+    for line in lines:
+        quoted = sources.get(line.filename, "").splitlines()
+        if 0 < line.number <= len(quoted):
+            is_known = line.function in words_of([sources[line.filename]])
+            function = line.function if is_known else ""
+            shown.append(Line(line.filename, line.number, function, quoted[line.number - 1].strip()[:200]))
+    return shown[-_MAX_LINES:]
+
+
+def _shown_standing(standing: Standing, sources: Sources, world_size: int) -> Standing:
+    calls = [shown for call in standing.calls if (shown := _shown_call(call, sources, world_size))]
+    native = _shown_call(standing.native, sources, world_size) if standing.native else None
+    return replace(standing, lines=_shown_lines(standing.lines, sources), calls=calls, native=native)
+
+
+def _shown_call(call: Call, sources: Sources, world_size: int) -> Call | None:
+    if call.op not in _CALLS:
+        return None
+    numbers = [*(call.shape or ()), call.number, call.sequence, call.tag]
+    ranks = {*(call.ranks or ()), *([] if call.peer is None else [call.peer])}
+    if not all(0 <= one < _MAX_SHOWN for one in numbers) or not ranks <= set(range(world_size)):
+        return None
+    return replace(
+        call,
+        dtype=call.dtype if call.dtype in _DTYPES else "",
+        shape=call.shape if call.dtype in _DTYPES and len(call.shape or ()) <= 6 else None,
+        reduction=call.reduction if call.reduction in _REDUCTIONS else "",
+        line=next(iter(_shown_lines([call.line], sources)), None) if call.line else None,
+    )
+
+
+def _read_standing(fields: Any) -> Standing:
+    """The standing whose `inside.fields_of_standing` these are. Raises: ValueError, TypeError, KeyError."""
+    return Standing(
+        _integer(fields["rank"]),
+        fields["state"] if fields["state"] in (RETURNED, FAILED, RUNNING) else RUNNING,
+        [Line.from_fields(one) for one in fields["lines"][-20:]],
+        [_read_call(one) for one in fields["calls"][-64:]],
+        _read_call(fields["native"]) if fields["native"] else None,
+        _integer(fields["num_native"]),
+    )
+
+
+def _read_call(fields: Any) -> Call:
+    state = fields["state"] if fields["state"] in (ISSUED, WAITING, DONE, BROKEN) else ISSUED
+    return Call.from_fields(fields, state, _integer(fields["number"]))
+
+
+def _items(text: Any) -> list[Any]:
+    found = json.loads(text)
+    if not isinstance(found, list):
+        raise ValueError("not a list")
+    return found
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError("not a whole number")
+    return value

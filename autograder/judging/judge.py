@@ -8,10 +8,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import resource
 import secrets
 import subprocess
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,8 @@ _OPTIONS = [
     "no:logging",
 ]
 _NAMES = ["-o", "python_files=checks.py", "-o", "python_functions=check_*"]
+_MEMORY_BYTES = 768 << 20  # that a judge may fill beyond what it begins with: submissions decide what comes to it
+_UNREADABLE = "Expected a result that this check can read; got something else."
 _SPARE_S = 60  # for the judge's own work beside the student's
 _MAX_MESSAGE_CHARS = 8000
 _MAX_PICTURE_BYTES = 200_000
@@ -61,6 +65,8 @@ class Request(BaseModel):
     references: dict[str, str]
     devices: list[str]
     only: list[str] | None
+    sandbox: dict[str, int]
+    hidden: list[str]
 
 
 def judge(
@@ -76,6 +82,8 @@ def judge(
     references: Mapping[str, str] | None = None,
     granted: Sequence[str] = (),
     only: Collection[str] | None = None,
+    sandbox: Mapping[str, int] | None = None,
+    hidden: Sequence[str] = (),
 ) -> Report:
     """The report on a student's cells, given as (name, source), by the hidden checks in a file.
 
@@ -83,7 +91,7 @@ def judge(
     them, in seconds. Inputs are drawn from `seed`, a fresh and secret one by default. `programs` are the sources of
     files that the student handed in beside the notebook, by name, and `references` our own solutions to them. `granted`
     are the GPUs that the sandbox shows, named as in CUDA_VISIBLE_DEVICES. `only` names the checks to try, by default
-    all.
+    all. `sandbox` changes fields of `autograder.sandbox.Limits`; nothing in `hidden` folders can be read inside.
 
     Raises:
         RuntimeError: the judge itself broke, or did not finish; nothing is known about the submission.
@@ -102,6 +110,8 @@ def judge(
             references=dict(references or {}),
             devices=gpus.devices_of(granted),
             only=None if only is None else sorted(only),
+            sandbox=dict(sandbox or {}),
+            hidden=[str(checks.resolve().parent), *hidden],
         )
         path.write_text(request.model_dump_json())
         said = _run_judge(path, report, preload, granted, total_s + _SPARE_S)
@@ -157,10 +167,12 @@ def main(request_path: str, report_path: str) -> None:
     """Judge the submission that the request names, and write the report."""
     import torch
 
+    from autograder.judging.error_texts import forms_raised
     from autograder.judging.student import Student
 
     request = Request.model_validate_json(Path(request_path).read_bytes())
     start_s = time.monotonic()
+    _limit_memory()
     student = Student(
         request.cells,
         request.preload,
@@ -169,6 +181,9 @@ def main(request_path: str, report_path: str) -> None:
         programs=request.programs,
         references=request.references,
         devices=request.devices,
+        sentences=forms_raised(request.checks.read_text(encoding="utf-8")),
+        limits=request.sandbox,
+        hidden=request.hidden,
     )
     try:
         refuse_weak_walls(student.tier, request.allow_untrusted)
@@ -188,6 +203,14 @@ def main(request_path: str, report_path: str) -> None:
     Path(report_path).write_text(report.model_dump_json())
 
 
+def _limit_memory() -> None:
+    status = Path("/proc/self/status")
+    if status.exists():
+        lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        limit_bytes = int(lines["VmData"].split()[0]) * 1024 + _MEMORY_BYTES
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
 def _rooted(checks: Path) -> list[str]:
     """The arguments that show pytest this file alone: otherwise it would list every folder above."""
     return [f"--rootdir={checks.parent}", str(checks)]
@@ -199,6 +222,7 @@ class _Session:
     def __init__(self, student: Any, seed: int, only: Collection[str] | None) -> None:
         self._student, self._seed, self._only = student, seed, only
         self._left_bytes = _MAX_PICTURES_BYTES
+        self._num_returned = 0  # when the check began
         self._causes: dict[str, CheckResult] = {}  # for a check that did not hold, the one to fix first
         self.results: list[CheckResult] = []
 
@@ -217,6 +241,7 @@ class _Session:
         items[:] = [item for item in items if self._only is None or item.name in self._only]
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self._num_returned = self._student.num_returned
         causes = [self._causes[need] for need in _check_of(item).needs if need in self._causes]
         if causes:
             self._causes[item.name] = causes[0]
@@ -227,7 +252,8 @@ class _Session:
         report = yield
         is_outcome = call.when == "call" or (call.when == "setup" and call.excinfo is not None)
         if is_outcome or (call.when == "teardown" and call.excinfo is not None):
-            self._note(item, _result(item, call), call.excinfo.value if call.excinfo else None)
+            has_returned = self._student.num_returned > self._num_returned
+            self._note(item, _result(item, call, has_returned), call.excinfo.value if call.excinfo else None)
         return report
 
     def _note(self, item: pytest.Item, result: CheckResult, error: BaseException | None) -> None:
@@ -246,10 +272,13 @@ def _check_of(item: pytest.Item) -> Check:
     return item.function.check  # type: ignore[attr-defined]
 
 
-def _result(item: pytest.Item, call: pytest.CallInfo) -> CheckResult:
+def _result(item: pytest.Item, call: pytest.CallInfo, has_returned: bool) -> CheckResult:
     check = _check_of(item)
     error = call.excinfo.value if call.excinfo else None
     outcome, message = _explain(error)
+    stopped_by = ""
+    if outcome is Outcome.FAULT and has_returned and _may_be_of_values(error):
+        outcome, message, stopped_by = Outcome.WRONG, _UNREADABLE, _storable(message)
     promise = " ".join((item.function.__doc__ or "").split())  # type: ignore[attr-defined]
     return CheckResult(
         name=item.name,
@@ -259,8 +288,21 @@ def _result(item: pytest.Item, call: pytest.CallInfo) -> CheckResult:
         outcome=outcome,
         message=_storable(message),
         share=error.share if isinstance(error, PartlyHeld) else None,
+        stopped_by=stopped_by,
         may_be_external=getattr(error, "may_be_external", False),
     )
+
+
+def _may_be_of_values(error: BaseException | None) -> bool:
+    """True for an error of the check itself: it may come from a value that ranks have forged, and earns nothing.
+
+    An error inside a run is the engine's, unless the judge's memory was too small for what came.
+    """
+    from autograder.judging import student
+
+    frames = traceback.walk_tb(error.__traceback__) if error else ()
+    is_of_engine = any(frame.f_code.co_filename == student.__file__ for frame, _ in frames)
+    return isinstance(error, MemoryError) or (isinstance(error, Exception) and not is_of_engine)
 
 
 def _draw(picture: Callable[[], Drawn], limit_bytes: int) -> tuple[Drawing | None, str]:

@@ -6,10 +6,11 @@ and which weights came back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from autograder.judging.failures import PROGRAMS, StudentFailed, describe, raise_described
+from autograder.judging.failures import PROGRAMS, StudentFailed, raise_described
+from autograder.judging.inside import describe
 from autograder.judging.report import Outcome
 from worldsize.bench.program import Incomplete, RestartPolicy, TrainingResult, TrainingSpec, read_lines, result_of
 from worldsize.bench.samples import ADDRESS
@@ -29,9 +30,10 @@ class SubmittedProgram:
         socket_folder: str,
         launch: Callable[..., Run],
         limit_s: Callable[[], float],
+        sources: Mapping[str, str],
         num_threads: int = 1,
     ) -> None:
-        self._source, self._num_threads = source, num_threads
+        self._source, self._sources, self._num_threads = source, sources, num_threads
         self._launch, self._limit_s = launch, limit_s
         self.socket_folder = socket_folder
         self.errors = (StudentFailed, Incomplete)
@@ -67,11 +69,11 @@ class SubmittedProgram:
         env = {ADDRESS: address, "OMP_NUM_THREADS": str(self._num_threads), FORK_RANKS: "1"}
         limit_s = self._limit_s() - _ENDS_S
         run = self._launch(_under_agent, PROGRAMS, self._source, spec, restart_policy, limit_s, env, world_size=1)
-        returned = run.values[0] if isinstance(run.values[0], dict) else {}  # all of it may be forged
-        raise_described(returned)
-        if not isinstance(returned.get("printed"), str):
+        raise_described(returned := run.values[0], self._sources)
+        printed, restarts = returned.get("printed"), returned.get("restarts")
+        if not isinstance(printed, str) or type(restarts) is not int:
             raise StudentFailed(Outcome.CRASHED, "The program's run under torchrun gave nothing back.")
-        return TrainingResult(read_lines(returned["printed"]), Timeline(), int(returned.get("restarts", 0)), "torchrun")
+        return TrainingResult(read_lines(printed), Timeline(), restarts, "torchrun")
 
 
 def _write(folder: str, source: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,9 +22,9 @@ class Outcome(StrEnum):
     NO_ANSWER = "no answer"
     BY_HAND = "graded by hand"
     CRASHED = "crashed"
+    NOT_WRITTEN = "not written yet"
     HUNG = "hung"
     TIME_LIMIT = "time limit"
-    MEMORY_LIMIT = "memory limit"
     OUTPUT_LIMIT = "output limit"
     FORBIDDEN = "forbidden call"
     SKIPPED = "skipped"
@@ -48,9 +50,9 @@ _SENTENCES = {
     Outcome.NO_ANSWER: "There is no answer that could be read.",
     Outcome.BY_HAND: "Your instructor reads this answer and gives its points.",
     Outcome.CRASHED: "The code raised an error or ended its process.",
+    Outcome.NOT_WRITTEN: "The function that this is about is not written yet.",
     Outcome.HUNG: "The code hung: a rank waited for another one.",
     Outcome.TIME_LIMIT: "The code did not finish in time; no rank was waiting for another one.",
-    Outcome.MEMORY_LIMIT: "The code wanted more memory than a submission may use.",
     Outcome.OUTPUT_LIMIT: "The code printed, wrote or returned more than a submission may.",
     Outcome.FORBIDDEN: "The code called an operation that is not allowed in this task.",
     Outcome.SKIPPED: "Not tried, because a check that it builds on did not hold.",
@@ -81,6 +83,7 @@ class CheckResult(BaseModel):
     outcome: Outcome
     message: str = ""
     blocked_by: str = ""  # of a skipped check: the name of the one to fix first
+    stopped_by: str = ""  # the check's own error on what the ranks returned: a forged value, or a mistake in the check
     may_be_external: bool = False  # True where another process of the machine may have caused how it ended
     explanation: str = ""  # of a quiz: Markdown of its bank
     share: float | None = Field(default=None, gt=0, lt=1)  # of the points, where it holds in part
@@ -95,7 +98,7 @@ class CheckResult(BaseModel):
 
 
 class Report(BaseModel):
-    """All checks of one submission, and under which conditions they ran."""
+    """All checks of one submission, and under which conditions they ran; `notes` are sentences about what was read."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -103,6 +106,7 @@ class Report(BaseModel):
     tier: str
     seed: int
     duration_s: float
+    notes: list[str] = []
 
     @property
     def ran_code(self) -> bool:
@@ -129,6 +133,16 @@ class Report(BaseModel):
         """What broke in the grader, as a sentence; empty when nothing did."""
         broken = [f"{check.name}: {check.message}" for check in self.checks if check.outcome is Outcome.FAULT]
         return "; ".join(broken) or ("" if self.checks else "No check ran.")
+
+    def with_unwritten(self, cells: Collection[str]) -> Self:
+        """The same report, in which what crashed in these grade cells is not written yet."""
+        checks = [
+            check.model_copy(update={"outcome": Outcome.NOT_WRITTEN})
+            if check.outcome is Outcome.CRASHED and check.cell in cells
+            else check
+            for check in self.checks
+        ]
+        return self.model_copy(update={"checks": checks})
 
     def of(self, cell: str) -> list[CheckResult]:
         """The checks that make up the points of one grade cell."""

@@ -8,16 +8,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import cloudpickle
 
 from autograder.judging import failures
-from autograder.judging.failures import StudentFailed, describe
+from autograder.judging.failures import PROGRAMS, StudentFailed
+from autograder.judging.inside import Made, Setting, call_on_rank, call_under_agent
 from autograder.judging.program_under_test import SubmittedProgram
 from autograder.judging.report import Outcome
-from autograder.sandbox import Sandbox, zygote
+from autograder.sandbox import Sandbox, limits_with, zygote
 from worldsize.faults import Fault
 from worldsize.hardware import Cluster
 from worldsize.launch import RankFailed, Run, RunTimeout
@@ -26,14 +26,23 @@ from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.runner import launch
 
 _AFTER_A_HANG_S = 5.0  # the limit of a call once one has hung: the code is known not to end by itself
-_QUOTA = Quota(value_bytes=64 << 20, printed_bytes=64 << 20)  # of each rank; the judge holds a value three times
+_VALUES_BYTES, _VALUE_BYTES = 256 << 20, 64 << 20  # of all ranks, which the judge holds at once, and of one
+_PRINTED_BYTES = 64 << 20  # of each rank; little of it is kept
 _AGENT_ENDS = 0.2  # of the limit: what torchrun's agent may take to end its ranks, within it
-_PICKLED_BY_VALUE = (__name__, "autograder.judging.program_under_test", "autograder.judging.failures")
+_PICKLED_BY_VALUE = ("autograder.judging.inside", "autograder.judging.program_under_test")
 _USED_UP = "The time for this submission was used up by the checks before this one."
 
 
 class Student:
-    """One submission in a sandbox of its own. Only data comes out of it, all of which may be forged."""
+    """One submission in a sandbox of its own. Only data comes out of it, all of which may be forged.
+
+    Keywords of every run: `student_ranks` names the ranks that run the student's cells, by default all; on others
+    `on_rank` gets None for the student, and no student code runs in their processes. `forbid` maps names of torch's
+    classes and modules, such as "torch.distributed.Reducer", to a sentence for a student who uses them; see
+    `inside.put_out_of_reach` for what that holds off and what not. `sentences` are the forms of messages that checks
+    raise on ranks. What is `made` is made on every rank before the
+    student's cells run, and handed to `on_rank` as its last argument. `num_returned` counts the runs that came back.
+    """
 
     def __init__(
         self,
@@ -44,11 +53,18 @@ class Student:
         programs: Mapping[str, str] | None = None,
         references: Mapping[str, str] | None = None,
         devices: Sequence[str] = (),
+        sentences: Sequence[str] = (),
+        limits: Mapping[str, int] | None = None,
+        hidden: Sequence[str] = (),
     ) -> None:
-        self._devices = devices
+        self._devices, self._hidden, self._sentences = devices, hidden, sentences
+        self._limits = limits_with(limits or {}, bool(devices))
         self._cells, self._preload = list(cells), preload
         self._call_s, self._left_s = call_s, total_s
         self._programs, self._references = programs or {}, references or {}
+        self._sources = {f"<cell {name}>": source for name, source in self._cells}
+        self._sources |= {os.path.join(PROGRAMS, name): source for name, source in self._programs.items()}
+        self.num_returned = 0
         self._shown = tempfile.mkdtemp(prefix="shown-", dir=zygote.shared(preload).scratch) if programs else ""
         if self._shown:
             os.chmod(self._shown, 0o711)  # a jail has a user of its own
@@ -62,17 +78,36 @@ class Student:
             )
 
     def run(
-        self, on_rank: Callable[..., Any], *args: Any, world_size: int, each: Sequence[Sequence[Any]] | None = None
+        self,
+        on_rank: Callable[..., Any],
+        *args: Any,
+        world_size: int,
+        each: Sequence[Sequence[Any]] | None = None,
+        forbid: Mapping[str, str] | None = None,
+        student_ranks: Collection[int] | None = None,
+        made: Made | None = None,
+        allow: Collection[str] | None = None,
     ) -> list[Any]:
         """What `on_rank(student, *args, *each[rank])` returned on every rank; `student` there is the student's module.
 
+        The ranks are real, on Gloo, whose groups carry out only operations in `allow`.
+
         Raises:
-            StudentFailed: a rank raised, died or hung, or time is used up.
+            StudentFailed: a rank raised, died or hung, used another operation, or time is used up.
         """
-        return self._on_ranks(on_rank, *args, world_size=world_size, each=each, backend="gloo").values
+        setting = _setting(forbid, student_ranks, made)
+        options = {"world_size": world_size, "each": each, "backend": "gloo", "allow": allow}
+        return self._on_ranks(on_rank, setting, args, **options).values
 
     def torchrun(
-        self, on_rank: Callable[..., Any], *args: Any, world_size: int, each: Sequence[Sequence[Any]] | None = None
+        self,
+        on_rank: Callable[..., Any],
+        *args: Any,
+        world_size: int,
+        each: Sequence[Sequence[Any]] | None = None,
+        forbid: Mapping[str, str] | None = None,
+        student_ranks: Collection[int] | None = None,
+        made: Made | None = None,
     ) -> list[Any]:
         """The same under torch's own elastic agent, also in the sandbox; some seconds slower.
 
@@ -81,14 +116,16 @@ class Student:
         """
         limit_s = self._limit_s() * (1 - _AGENT_ENDS)
         _pickle_by_value(on_rank)
-        (returned,) = self._launch(
-            _under_agent, self._cells, on_rank, args, each, world_size, limit_s, world_size=1
-        ).values
-        returned = returned if isinstance(returned, dict) else {}  # all of it may be forged
-        if "hang" in returned:
-            self._call_s = min(self._call_s, _AFTER_A_HANG_S)
-        failures.raise_described(returned)
-        return list(returned["values"])
+        setting = _setting(forbid, student_ranks, made)
+        in_agent = (self._cells, setting, on_rank, args, each, world_size, limit_s)
+        (returned,) = self._launch(call_under_agent, *in_agent, world_size=1).values
+        try:
+            failures.raise_described(returned, self._sources)
+        except StudentFailed as failed:
+            if failed.outcome in (Outcome.HUNG, Outcome.TIME_LIMIT):
+                self._call_s = min(self._call_s, _AFTER_A_HANG_S)
+            raise
+        return failures.values_of(returned, world_size)
 
     def emulated(
         self,
@@ -100,6 +137,9 @@ class Student:
         allow: Collection[str] | None = None,
         compute: str = "none",
         faults: Sequence[Fault] = (),
+        forbid: Mapping[str, str] | None = None,
+        student_ranks: Collection[int] | None = None,
+        made: Made | None = None,
     ) -> Run:
         """The same on an emulated cluster: the `values`, and the `timeline` of what went over the wire.
 
@@ -112,7 +152,8 @@ class Student:
             StudentFailed: a rank raised, died or hung, used another operation, or time is used up.
         """
         options = {"cluster": cluster, "allow": allow, "compute": compute, "faults": faults}
-        return self._on_ranks(on_rank, *args, world_size=world_size, each=each, **options)
+        setting = _setting(forbid, student_ranks, made)
+        return self._on_ranks(on_rank, setting, args, world_size=world_size, each=each, **options)
 
     @property
     def num_gpus(self) -> int:
@@ -122,15 +163,16 @@ class Student:
 
     def program(self, name: str) -> SubmittedProgram:
         """The submitted program of that name."""
-        return SubmittedProgram(self._programs[name], self._shown, self._launch, self._limit_s)
+        return SubmittedProgram(self._programs[name], self._shown, self._launch, self._limit_s, self._sources)
 
     def reference(self, name: str) -> SubmittedProgram:
         """Our own solution to it, which runs in the same sandbox: what it takes there is what the task takes."""
-        return SubmittedProgram(self._references[name], self._shown, self._launch, self._limit_s)
+        return SubmittedProgram(self._references[name], self._shown, self._launch, self._limit_s, self._sources)
 
-    def _on_ranks(self, on_rank: Callable[..., Any], *args: Any, **options: Any) -> Run:
+    def _on_ranks(self, on_rank: Callable[..., Any], setting: Setting, args: Sequence[Any], **options: Any) -> Run:
         _pickle_by_value(on_rank)
-        return self._launch(_call_on_rank, self._cells, on_rank, *args, **options)
+        forms = [*self._sentences, *setting.forbid.values()]
+        return self._launch(call_on_rank, self._cells, setting, on_rank, *args, sentences=forms, **options)
 
     def _limit_s(self, taken_s: float = 0.0) -> float:
         left_s = self._left_s - taken_s
@@ -138,22 +180,24 @@ class Student:
             raise StudentFailed(Outcome.TIME_LIMIT, _USED_UP)
         return min(self._call_s, left_s)
 
-    def _launch(self, function: Callable[..., Any], *args: Any, **options: Any) -> Run:
+    def _launch(
+        self, function: Callable[..., Any], *args: Any, world_size: int, sentences: Collection[str] = (), **options: Any
+    ) -> Run:
         limit_s, start_s = self._limit_s(), time.monotonic()
         _pickle_by_value(function)
         try:
             self._reopen_if_dead()  # in the time of the student, whose code has ended the last one
             limit_s = self._limit_s(time.monotonic() - start_s)
-            server = self._sandbox.forkserver
-            return launch(
-                Spec(function, args, timeout_s=limit_s, echo=False, forkserver=server, quota=_QUOTA, **options)
-            )
+            options |= {"forkserver": self._sandbox.forkserver, "quota": _quota(world_size)}
+            run = launch(Spec(function, args, world_size=world_size, timeout_s=limit_s, echo=False, **options))
+            self.num_returned += 1
+            return run
         except RankFailed as error:
-            raise failures.of_failure(error) from None
+            raise failures.of_failure(error, self._sources, sentences) from None
         except RunTimeout as error:
             self._call_s = min(self._call_s, _AFTER_A_HANG_S)
             self._sandbox.close()  # code that hangs may also survive a sweep
-            raise failures.of_timeout(error) from None
+            raise failures.of_timeout(error, self._sources) from None
         finally:
             self._left_s -= time.monotonic() - start_s
             self._sandbox.sweep()
@@ -165,7 +209,8 @@ class Student:
             shutil.rmtree(self._shown, ignore_errors=True)
 
     def _open(self) -> Sandbox:
-        return Sandbox(preload=self._preload, shown=[self._shown] if self._shown else (), devices=self._devices)
+        shown = [self._shown] if self._shown else ()
+        return Sandbox(self._limits, self._preload, shown, self._devices, self._hidden)
 
     def _reopen_if_dead(self) -> None:
         if not self._sandbox.forkserver.is_alive:
@@ -174,60 +219,15 @@ class Student:
         self._sandbox.forkserver.wait_until_warm()
 
 
+def _setting(forbid: Mapping[str, str] | None, student_ranks: Collection[int] | None, made: Made | None) -> Setting:
+    return Setting(dict(forbid or {}), None if student_ranks is None else frozenset(student_ranks), made)
+
+
+def _quota(world_size: int) -> Quota:
+    return Quota(min(_VALUE_BYTES, _VALUES_BYTES // world_size), _PRINTED_BYTES) if world_size else Quota()
+
+
 def _pickle_by_value(function: Callable[..., Any]) -> None:
     """Have functions of a lab's checks, and of these files, pickled by value: the sandbox has none of the files."""
     for name in (function.__module__, *_PICKLED_BY_VALUE):
         cloudpickle.register_pickle_by_value(sys.modules[name])
-
-
-class _StudentModule(ModuleType):
-    """The names that the student's cells define; that of a cell that failed raises the cell's error."""
-
-    def __init__(self) -> None:
-        super().__init__("student")
-        self.__dict__["broken_cells"] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        broken = self.__dict__["broken_cells"]
-        if name in broken:
-            raise broken[name]
-        first = next(iter(broken.values()), None)
-        raise AttributeError(f"the notebook defines no {name}") from first
-
-
-def _call_on_rank(cells: list[tuple[str, str]], on_rank: Callable[..., Any], *args: Any) -> Any:
-    """Run the student's cells and then `on_rank`, on a rank inside the sandbox."""
-    import sys
-
-    from worldsize.launch.protocol.source import remember_sources
-
-    module = _StudentModule()
-    sys.modules["student"] = module
-    for name, source in cells:
-        filename = f"<cell {name}>"
-        remember_sources({filename: source})
-        try:
-            exec(compile(source, filename, "exec"), module.__dict__)
-        except Exception as error:
-            module.__dict__["broken_cells"][name] = error
-    return on_rank(module, *args)
-
-
-def _under_agent(
-    cells: list[tuple[str, str]],
-    on_rank: Callable[..., Any],
-    args: tuple[Any, ...],
-    each: Sequence[Sequence[Any]] | None,
-    world_size: int,
-    limit_s: float,
-) -> dict[str, Any]:
-    """Call torchrun inside the sandbox, and return the ranks' values, or why there are none."""
-    from worldsize.launch import RunError
-    from worldsize.launch.launcher.spec import Spec
-    from worldsize.launch.runner import launch
-
-    options = {"world_size": world_size, "each": each, "launcher": "torchrun", "echo": False, "timeout_s": limit_s}
-    try:
-        return {"values": launch(Spec(_call_on_rank, (cells, on_rank, *args), **options)).values}
-    except RunError as error:
-        return describe(error)

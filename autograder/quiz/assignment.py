@@ -18,7 +18,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.course import QUIZ_KEY
 from autograder.judging.report import NO_CODE, CheckResult, Outcome, Report
-from autograder.quiz.atomic_folder import in_place_of
+from autograder.quiz.atomic_folder import in_place_of, write_private
 from autograder.quiz.formats import notebook as forms_notebook
 from autograder.quiz.formats.platform_text import rubric_text
 from autograder.quiz.forms import Form
@@ -26,6 +26,7 @@ from autograder.quiz.key import Key, parse_key, read_key
 from autograder.quiz.marked_forms import mark_forms
 from autograder.quiz.notebook_responses import read_cells
 from autograder.quiz.page_html import solution
+from autograder.quiz.quiz_folder import place_of
 from autograder.quiz.responses import Responses
 from autograder.quiz.results import AnswerFeedback, feedback_on
 from autograder.quiz.whole_bank import read_bank
@@ -48,7 +49,7 @@ def assign(key: Path, root: Path, name: str) -> list[Path]:
     """The folders of an assignment's source and of each student's notebook, after writing both.
 
     Raises:
-        ValueError: the key cannot be read, there are no notebooks beside it, or the name is taken or odd.
+        ValueError: the key cannot be read, the quiz has no notebooks, or the name is taken or odd.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be the name of an assignment: use letters, digits and . _ -.")
@@ -63,8 +64,7 @@ def assign(key: Path, root: Path, name: str) -> list[Path]:
             (folder / student).mkdir()
             shutil.copyfile(notebook, folder / student / f"{name}.ipynb")
     with in_place_of(source) as folder:
-        (folder / QUIZ_KEY).touch(0o600)
-        shutil.copyfile(key, folder / QUIZ_KEY)
+        write_private(folder / QUIZ_KEY, key.read_bytes())
         (folder / f"{name}.ipynb").write_text(nbformat.writes(_source(given, name, worth)) + "\n", encoding="utf-8")
     return [source, handouts]
 
@@ -89,7 +89,8 @@ def report(key: Path, bank: Path, student: str, submission: NotebookNode) -> Rep
 
 
 def _notebook_of(key: Path, student: str) -> Path:
-    notebook = key.parent / forms_notebook.FORMAT.name / f"{student}{forms_notebook.FORMAT.suffix}"
+    # the key lies in the quiz's folder of answers
+    notebook = key.absolute().parents[1] / place_of(forms_notebook.FORMAT) / f"{student}{forms_notebook.FORMAT.suffix}"
     if not notebook.is_file():
         raise ValueError(f"{notebook} is missing: make the quiz with `--format {forms_notebook.FORMAT.name}`.")
     return notebook

@@ -1,4 +1,4 @@
-"""A folder that appears when it is complete."""
+"""A folder that appears when it is complete, and in it files that only their owner can read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 
 
 @contextmanager
@@ -26,3 +28,9 @@ def in_place_of(out: Path) -> Iterator[Path]:
             if before.exists():
                 before.rename(out)
             raise
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a new file that nobody but its owner can read, at any time."""
+    path.touch(PRIVATE_FILE, exist_ok=False)
+    path.write_bytes(content)

@@ -65,7 +65,7 @@ def make(
 ) -> None:
     """Write a form for each student in every format, the key, and a summary; all of it or nothing."""
     from autograder.quiz import command_options
-    from autograder.quiz.quiz_folder import refuse_to_destroy, write_quiz
+    from autograder.quiz.quiz_folder import HANDOUTS, refuse_to_destroy, write_quiz
     from worldsize.quiz.bank import find_folder
 
     changes = {
@@ -89,7 +89,7 @@ def make(
     for warning in (command_options.font_warning(quiz), command_options.essay_warning(quiz)):
         if warning:
             errors.print(warning, markup=False, soft_wrap=True)
-    console.print(f"Written: {out}", markup=False, soft_wrap=True)
+    console.print(f"Written: {out}. Hand out only what is in {out / HANDOUTS}.", markup=False, soft_wrap=True)
 
 
 def _bar() -> Progress:
@@ -99,7 +99,7 @@ def _bar() -> Progress:
 
 @app.command()
 def mark(
-    key: Annotated[Path, typer.Argument(help="The key.json that `make` wrote.")],
+    key: Annotated[Path, typer.Argument(help="The answers/key.json that `make` wrote.")],
     responses: Annotated[
         Path, typer.Argument(help="A CSV file, a report from Moodle or Canvas, or a folder of notebooks.")
     ],
@@ -176,7 +176,9 @@ def _points_table(marked_forms: Sequence[MarkedForm]) -> Table:
 
 @app.command()
 def assign(
-    key: Annotated[Path, typer.Argument(help="The key.json that `make` wrote, with the notebooks beside it.")],
+    key: Annotated[
+        Path, typer.Argument(help="The answers/key.json that `make` wrote, with the notebooks in handouts/ipynb.")
+    ],
     name: Annotated[str, typer.Argument(help="The assignment's name, such as quiz_week02.")],
 ) -> None:
     """Turn a quiz into an nbgrader assignment; autograde then marks each student's own notebook by the key."""

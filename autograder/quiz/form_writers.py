@@ -8,17 +8,30 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType
 
+from autograder.quiz.atomic_folder import write_private
 from autograder.quiz.formats.format import Format
 from autograder.quiz.forms import Form
 
 # loaded once, in memory that all processes share
 _PRELOADED = [__name__, "autograder.quiz.formats", "worldsize.draw", "nbconvert.filters.markdown_mistune"]
 Done = Callable[[int], object]
-Write = Callable[[Sequence[Form], Sequence[Format], Path, Done], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folder of a format; nobody but the owner can read files in one that is private."""
+
+    format: Format
+    folder: Path
+    is_private: bool
+
+
+Write = Callable[[Sequence[Form], Sequence[Place], Done], None]
 
 
 @contextmanager
@@ -34,9 +47,9 @@ def writers(num_processes: int) -> Iterator[Write]:
     pool = ProcessPoolExecutor(num_processes, context, initializer=gc.freeze)
     pending: list[Future[None]] = []
 
-    def write_there(forms: Sequence[Form], formats: Sequence[Format], folder: Path, done: Done) -> None:
+    def write_there(forms: Sequence[Form], places: Sequence[Place], done: Done) -> None:
         with interrupts_held():  # a process started here never gets one: this process ends it
-            future = pool.submit(_write, forms, formats, folder)
+            future = pool.submit(_write, forms, places)
         future.add_done_callback(lambda _: done(len(forms)))
         pending.append(future)
 
@@ -67,19 +80,21 @@ def interrupts_held() -> Iterator[None]:
             handler(*held[0])
 
 
-def _write_here(forms: Sequence[Form], formats: Sequence[Format], folder: Path, done: Done) -> None:
-    _write(forms, formats, folder)
+def _write_here(forms: Sequence[Form], places: Sequence[Place], done: Done) -> None:
+    _write(forms, places)
     done(len(forms))
 
 
-def _write(forms: Sequence[Form], formats: Sequence[Format], folder: Path) -> None:
+def _write(forms: Sequence[Form], places: Sequence[Place]) -> None:
     for form in forms:
-        for format in formats:
+        for place in places:
+            format = place.format
             try:
                 rendered = format.render(form)
             except ValueError as error:
                 raise ValueError(f"{_culprit(form, format)} cannot be written as {format.name}: {error}") from error
-            (folder / format.name / f"{form.student.id}{format.suffix}").write_bytes(rendered)
+            write = write_private if place.is_private else Path.write_bytes
+            write(place.folder / f"{form.student.id}{format.suffix}", rendered)
 
 
 def _culprit(form: Form, format: Format) -> str:

@@ -19,6 +19,7 @@ from autograder.submissions.submitted_notebook import MAX_SOURCE_CHARS
 from worldsize.quiz.variant import Prose
 
 _CHECKPOINTS = ".ipynb_checkpoints"
+_MAX_PARSED_CHARS = 20_000  # of one answer
 
 
 def read_notebooks(folder: Path, responses: Responses) -> None:
@@ -126,6 +127,8 @@ def value(source: str, number: int) -> Any:
 
 
 def _assigned(source: str, number: int) -> ast.expr:
+    if len(source) > _MAX_PARSED_CHARS:  # the parser may take ten thousand times as much memory
+        raise ValueError(f"the cell holds {len(source)} characters, and at most {_MAX_PARSED_CHARS} are read")
     try:
         statements = python_parser.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -1,4 +1,7 @@
-"""A quiz written to a folder: every form in every format, the key, and a summary; all of it or nothing."""
+"""A quiz written to a folder: every form in every format, the key, and a summary; all of it or nothing.
+
+What students get and what holds answers lie apart: `handouts/` and `answers/`. Only the owner can open the latter.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from autograder.files import neutral
-from autograder.quiz.atomic_folder import in_place_of
+from autograder.quiz.atomic_folder import PRIVATE_FOLDER, in_place_of, write_private
 from autograder.quiz.blueprint import Blueprint
-from autograder.quiz.form_writers import Done, writers
+from autograder.quiz.form_writers import Done, Place, writers
 from autograder.quiz.formats import FORMATS
 from autograder.quiz.formats.format import Format
 from autograder.quiz.forms import Form, deal
@@ -24,7 +27,10 @@ from autograder.quiz.key import Key, key_of, printed
 from autograder.quiz.roster import Student
 from worldsize.quiz import Question
 
-KEY, ANSWERS, SUMMARY = "key.json", "key.csv", "summary.txt"
+HANDOUTS, ANSWERS = "handouts", "answers"
+KEY, KEY_TABLE, SUMMARY = "key.json", "key.csv", "summary.txt"
+# any other format is taken to hold answers, as those for learning platforms do, which mark by them
+HANDED_OUT = {"html", "ipynb", "md", "pdf"}
 _BATCH = 10  # forms that a process renders at a time
 _FEW = 20  # forms for which another process is not worth starting
 
@@ -53,19 +59,29 @@ def write_quiz(
     refuse_to_destroy(out, force)
     num_processes = min(jobs or os.cpu_count() or 1, 1 + len(quiz.roster) // _FEW)
     with in_place_of(out) as folder:
-        for format in quiz.formats:
-            (folder / format.name).mkdir()
+        (folder / ANSWERS).mkdir(mode=PRIVATE_FOLDER)
+        places = [
+            Place(format, folder / place_of(format), is_private=format.name not in HANDED_OUT)
+            for format in quiz.formats
+        ]
+        for place in places:
+            place.folder.mkdir(mode=PRIVATE_FOLDER if place.is_private else 0o777, parents=True)
         forms: list[Form] = []
         with writers(num_processes) as write:
             dealt = deal(quiz.blueprint, quiz.questions, quiz.roster, quiz.key)
             while batch := list(islice(dealt, _BATCH)):
                 forms += batch
-                write(batch, quiz.formats, folder, done)
+                write(batch, places, done)
         # only now that the processes are gone: it takes as much memory as one of them
-        _write_keys(forms, quiz.formats, folder)
+        _write_keys(forms, quiz.formats, folder / ANSWERS)
         summary = summary_text(forms, [format.name for format in quiz.formats])
         (folder / SUMMARY).write_text(summary, encoding="utf-8")
     return summary
+
+
+def place_of(format: Format) -> str:
+    """Where the forms in a format lie, below the folder of a quiz."""
+    return f"{HANDOUTS if format.name in HANDED_OUT else ANSWERS}/{format.name}"
 
 
 def refuse_to_destroy(out: Path, force: bool) -> None:
@@ -75,7 +91,7 @@ def refuse_to_destroy(out: Path, force: bool) -> None:
     if not out.is_dir():
         raise ValueError(f"{out} is not a folder: name another one.")
     files = {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
-    if others := sorted(files - _files_of_a_quiz(out / KEY)):
+    if others := sorted(files - _files_of_a_quiz(out / ANSWERS / KEY)):
         raise ValueError(f"{out} holds {others[0]}, which is not part of a quiz: name a new or an empty folder.")
     if files and not force:
         raise ValueError(f"{out} holds a quiz already: name another folder, or replace it with --force.")
@@ -87,17 +103,17 @@ def _files_of_a_quiz(key: Path) -> set[str]:
         students = [form.student for form in Key.model_validate_json(key.read_bytes()).forms]
     except (OSError, ValidationError):
         return set()
-    files = {f"{format.name}/{student}{format.suffix}" for format in FORMATS.values() for student in students}
-    return files | {KEY, ANSWERS, SUMMARY} | {f"key{format.suffix}" for format in FORMATS.values() if format.key}
+    files = {f"{place_of(format)}/{student}{format.suffix}" for format in FORMATS.values() for student in students}
+    keys = {KEY, KEY_TABLE} | {f"key{format.suffix}" for format in FORMATS.values() if format.key}
+    return files | {SUMMARY} | {f"{ANSWERS}/{key}" for key in keys}
 
 
 def _write_keys(forms: Sequence[Form], formats: Sequence[Format], folder: Path) -> None:
-    """Write the key for machines, as a table, and in every format that has one; only its owner can read them."""
-    keys = {KEY: (key_of(forms).model_dump_json(indent=1) + "\n").encode(), ANSWERS: _table(forms)}
+    """Write the key for machines, as a table, and in every format that has one."""
+    keys = {KEY: (key_of(forms).model_dump_json(indent=1) + "\n").encode(), KEY_TABLE: _table(forms)}
     keys |= {f"key{format.suffix}": format.key(forms) for format in formats if format.key}
     for name, content in keys.items():
-        (folder / name).touch(0o600)
-        (folder / name).write_bytes(content)
+        write_private(folder / name, content)
 
 
 def _table(forms: Sequence[Form]) -> bytes:

@@ -10,23 +10,19 @@ import json
 import os
 import secrets
 import shutil
-import site
 import subprocess
 import sys
-import sysconfig
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import worldsize
-from autograder.sandbox import gpus, jail, zygote
+import autograder
+from autograder.sandbox import gpus, jail, seccomp, zygote
+from autograder.sandbox.visible import courses_around, visible_paths
 from worldsize.launch.launcher.forkserver import Forkserver
 
 _USERS = range(61184, 65520)  # user ids that systemd reserves for dynamic users
-# what any program needs to start; none of it is the course's
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 
 
 @dataclass(frozen=True)
@@ -67,9 +63,31 @@ class Limits:
     is_address_space_limited: bool = True
 
 
+_ADDRESS_SPACE = "is_address_space_limited"
 # CUDA reserves terabytes of address space, and each process on a GPU has a hundred threads or more. The memory that a
 # process fills is still bounded; a GPU's own memory is not
 WITH_GPUS = Limits(memory_bytes=32 << 30, num_processes=8192, is_address_space_limited=False)
+
+
+def limits_with(changes: Mapping[str, int], has_gpus: bool = False) -> Limits:
+    """The usual limits, those of a sandbox with GPUs where it has some, with these changes."""
+    return replace(WITH_GPUS if has_gpus else Limits(), **changes)
+
+
+def refuse_unknown_limits(changes: Mapping[str, Any], where: str) -> None:
+    """Raise ValueError unless these are changes that `limits_with` can make; `where` they were written.
+
+    Raises:
+        ValueError: a name is not known, or a value is no whole number from 1 up.
+    """
+    known = [one.name for one in fields(Limits)]
+    for name, value in changes.items():
+        if name not in known:
+            raise ValueError(f"{where} names {name!r}; a sandbox's limits are {', '.join(known)}")
+        if name == _ADDRESS_SPACE and not isinstance(value, bool):
+            raise ValueError(f"{where} sets {name} to {value!r}; it is True or False")
+        if name != _ADDRESS_SPACE and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"{where} sets {name} to {value!r}; it is a whole number from 1 up")
 
 
 def probe() -> Tier:
@@ -97,7 +115,11 @@ def _probe() -> tuple[Tier, str]:
 def _try(tier: Tier) -> str:
     """Why this machine cannot build such a jail; empty when it can."""
     with tempfile.TemporaryDirectory(prefix="worldsize-jail-") as root:
-        command = [sys.executable, "-I", "-S", jail.__file__, json.dumps(plan(tier, root, Limits()))]
+        try:
+            jail_plan = plan(tier, root, Limits())
+        except OSError as error:  # a machine whose system calls are not listed
+            return str(error)
+        command = [sys.executable, "-I", "-S", jail.__file__, json.dumps(jail_plan)]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
     if not done.returncode:
         return ""
@@ -109,6 +131,7 @@ class Sandbox:
 
     Modules in `preload`, all of them trusted, are imported once instead of by every rank. Folders in `shown` can be
     read inside at the same path, and sockets in them connected to; `devices`, from `gpus.devices_of`, can be used.
+    Nothing can be read of `hidden` folders, nor of the course that this process works in, wherever they lie.
     Where no wall can be built, the ranks run unprotected; the caller decides by `tier` whether that will do.
     """
 
@@ -118,6 +141,7 @@ class Sandbox:
         preload: Sequence[str] = (),
         shown: Sequence[str] = (),
         devices: Sequence[str] = (),
+        hidden: Sequence[str] = (),
     ) -> None:
         self.tier = probe()
         if not self.tier.is_jail:
@@ -125,7 +149,8 @@ class Sandbox:
             return
         self._root = tempfile.mkdtemp(prefix="jail-", dir=zygote.shared(preload).scratch)
         limits = limits or (WITH_GPUS if devices else Limits())
-        jail_plan = plan(self.tier, self._root, limits, shown, devices)
+        courses = courses_around([os.getcwd(), autograder.__file__, *hidden])
+        jail_plan = plan(self.tier, self._root, limits, shown, devices, [*courses, *hidden])
         scratch = "/tmp" if self.tier.namespaces else self._root
         self.forkserver = Forkserver(lambda fd: zygote.shared(preload).jail(jail_plan, fd), scratch=scratch)
 
@@ -157,14 +182,19 @@ class Sandbox:
 
 
 def plan(
-    tier: Tier, root: str, limits: Limits, shown: Sequence[str] = (), devices: Sequence[str] = ()
+    tier: Tier,
+    root: str,
+    limits: Limits,
+    shown: Sequence[str] = (),
+    devices: Sequence[str] = (),
+    hidden: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What `jail.isolate` builds: below the empty folder `root`, with the walls of the tier."""
     return {
         "root": root,
         "namespaces": tier.namespaces,
         "landlock": tier.landlock,
-        "visible": [*_visible(gpus.folders() if devices else ()), *shown],
+        "visible": [*visible_paths(hidden, gpus.folders() if devices else ()), *shown],
         "devices": list(devices),
         # a user id of its own, so that no submission can use up the processes of another
         "user": secrets.choice(_USERS) if tier.user else None,
@@ -173,17 +203,6 @@ def plan(
         "disk_bytes": limits.disk_bytes,
         "cpu_s": limits.cpu_s,
         "num_processes": limits.num_processes,
+        # without a network of its own, a UNIX socket could reach a service of this machine by its path
+        "filter": seccomp.program(has_unix_sockets=tier.namespaces, has_gpus=bool(devices)),
     }
-
-
-def _visible(more: Sequence[str] = ()) -> list[str]:
-    """The paths that a rank may read: the system's programs, this Python, and the library; never the course."""
-    python = [sys.prefix, sys.base_prefix, sysconfig.get_paths()["stdlib"], *site.getsitepackages()]
-    wanted = [*_SYSTEM, *python, str(Path(worldsize.__file__).parent), *more]
-    kept: list[str] = []
-    there = [path for path in wanted if os.path.lexists(path)]
-    # a link is shown as a link, so its target has to be shown too
-    for path in sorted({*map(os.path.abspath, there), *map(os.path.realpath, there)}):
-        if not any(path.startswith(parent + os.sep) for parent in kept):
-            kept.append(path)
-    return kept

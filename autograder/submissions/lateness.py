@@ -25,7 +25,7 @@ from nbgrader.plugins import FileNameCollectorPlugin, LateSubmissionPlugin
 from nbgrader.utils import parse_utc
 from traitlets import Bool, Dict, Float
 
-from autograder.course import beside
+from autograder.course import beside, settings_of
 from autograder.submissions.exchange import copy_plain
 
 COLLECTED = "collected.csv"
@@ -38,7 +38,8 @@ class Policy(LateSubmissionPlugin):
     """How many points a late submission loses: by default none.
 
     A submission is late after the due date and the grace period; then every day begun since the due date counts.
-    nbgrader computes a penalty while autograding: points given by hand later are penalised from the next one on.
+    nbgrader computes a penalty while autograding. `autograder late` computes it again, as is needed after points were
+    given by hand or a date has changed.
     """
 
     grace_minutes = Float(0, min=0, help="Minutes after the due date that cost nothing.").tag(config=True)
@@ -205,7 +206,7 @@ def submitted_at(coursedir: CourseDirectory, folder: str) -> datetime | None:
     time = collected(Path(coursedir.root)).get((found["assignment"], found["student"]))
     if time or not written.exists():
         return time
-    if Policy(parent=coursedir).trust_timestamps:
+    if Policy(config=settings_of(coursedir)).trust_timestamps:
         return _read_timestamp(written)
     coursedir.log.warning(
         "%s was written by the student and is ignored; no collector noted a time in %s, so nothing is late.",

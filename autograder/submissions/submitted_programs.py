@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from autograder.submissions.submitted_notebook import Malformed
+from autograder.submissions.malformed import Malformed
 
 MAX_PROGRAM_BYTES = 1 << 20
 

@@ -388,6 +388,7 @@ def train(
     - The loss is `F.cross_entropy(model(images[part]), labels[part])` and the update is plain SGD
       (`torch.optim.SGD(model.parameters(), lr=lr)`), one update for every global batch.
     - A step's loss is taken before the update, as in the usual loop.
+    - Every step begins with the buffers of rank 0 on all ranks.
     - On the wire: the parameters and buffers of rank 0 once, then in each step the gradients as
       `average_gradients` sends them, the buffers of rank 0, and at most 256 bytes a rank for the
       loss. Samples stay where they are.

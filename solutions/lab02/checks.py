@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
 from PIL import Image
 
-from autograder.checks import PartlyHeld, points
+from autograder.checks import PartlyHeld, integer, points
 from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event
 from worldsize.faults import SilentError
@@ -24,6 +25,7 @@ TOLERANCE = 1.01  # of a time: emulated ones come out to all digits
 TWICE = 2.05  # one direction after the other
 # to see whether the numbers came over the wire; one is enough if everything that is sent is used
 TRIES = 6
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 Tensors = list[torch.Tensor]
 
 
@@ -86,6 +88,13 @@ def hierarchical_on_rank(student: Any, nodes: list[list[int]], tensors: Tensors)
     for tensor in tensors:
         student.hierarchical_all_reduce(tensor, nodes)
     return tensors
+
+
+def hierarchical_views_on_rank(student: Any, nodes: list[list[int]], matrices: Tensors) -> Any:
+    transposed, strided = matrices
+    student.hierarchical_all_reduce(transposed.t(), nodes)
+    student.hierarchical_all_reduce(strided[:, ::2], nodes)
+    return matrices
 
 
 # What the judge draws, computes and compares.
@@ -363,7 +372,7 @@ def expect_over_the_wire(
     for _ in range(TRIES):
         errors = [SilentError(rank, 0, seed=whole(rng, 0, 10**6)) for rank in spoilt_ranks]
         spoilt = student.emulated(on_rank, *args, allow=MESSAGES, faults=errors, **options)
-        if numbers_of(spoilt.values) != numbers_of(clean.values):
+        if not all(map(is_same, spoilt.values, clean.values)):
             return
     raise CheckFailed(
         "one number that was changed on its way, in each of many messages, to show in the result",
@@ -372,20 +381,23 @@ def expect_over_the_wire(
     )
 
 
-def numbers_of(values: Sequence[Any]) -> list[list[Any]]:
-    """The numbers that each rank returned, to compare; None for anything but a tensor."""
+def is_same(value: Any, other: Any) -> bool:
+    """True where two ranks returned the same tensors."""
+    pairs = zip_longest(tensors_in(value), tensors_in(other))
+    return all(
+        one is not None and two is not None and one.dtype == two.dtype and torch.equal(one, two)
+        for one, two in pairs
+    )
 
-    def listed(value: Any) -> list[Any]:
-        values = (
-            value.values()
-            if isinstance(value, dict)
-            else value
-            if isinstance(value, list | tuple)
-            else [value]
-        )
-        return [one.double().tolist() if isinstance(one, torch.Tensor) else None for one in values]
 
-    return [listed(value) for value in values]
+def tensors_in(value: Any) -> Tensors:
+    """The tensors of float numbers that a rank returned, by themselves, in a list or by name."""
+    parts = value.values() if isinstance(value, dict) else value
+    return [
+        one
+        for one in (parts if isinstance(value, dict | list | tuple) else [value])
+        if isinstance(one, torch.Tensor) and one.dtype in FLOATS
+    ]
 
 
 def drawn_ring(rng: torch.Generator, world_size: int, size: int | None = None) -> list[int]:
@@ -395,7 +407,8 @@ def drawn_ring(rng: torch.Generator, world_size: int, size: int | None = None) -
         num_falls = sum(
             after < rank for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True)
         )
-        if num_falls > 1 and any(rank % len(ring) != place for place, rank in enumerate(ring)):
+        is_up_and_down = 1 < num_falls < len(ring) - 1
+        if is_up_and_down and any(rank % len(ring) != place for place, rank in enumerate(ring)):
             return ring
 
 
@@ -407,13 +420,13 @@ def check_exchange_hands_tensors_on(student, rng):
     """Each rank of the ring receives what the one before it in the list has sent, whatever its
     size; outgoing does not change.
     """
-    world_size = whole(rng, 3, 5)
+    world_size = 4
     ring = drawn_ring(rng, world_size)
     before = {rank: ring[place - 1] for place, rank in enumerate(ring)}
-    of_one_size = [
-        whole(rng, 1, 40)
-    ] * world_size  # first, because a wrong neighbour's tensor may not fit otherwise
-    for sizes in (of_one_size, shuffled(rng, range(1, 41))[:world_size]):
+    # of one size first, because a wrong neighbour's tensor may not fit otherwise
+    of_one_size = [whole(rng, 1, 40)] * world_size
+    of_all_sizes = shuffled(rng, [0, 1, *shuffled(rng, range(2, 41))[: world_size - 2]])
+    for sizes in (of_one_size, of_all_sizes):
         sent = [positive(rng, size, dtype=torch.float64) for size in sizes]
         each = [
             (sent[rank], torch.full_like(sent[before[rank]], -1.0)) for rank in range(world_size)
@@ -496,7 +509,7 @@ def check_reduce_scatter_leaves_each_place_its_sum(student, rng):
     """The rank at place p of the ring ends with the sum of all chunks p; other chunks do not
     matter.
     """
-    world_size = whole(rng, 3, 5)
+    world_size = 5
     chunks = drawn_chunks(rng, world_size, [whole(rng, 3, 9)] * world_size)
     ring = list(range(world_size))
     each = list(enumerate(chunks))
@@ -530,9 +543,9 @@ def check_reduce_scatter_works_on_any_ring(student, rng):
     """The ring may be some of the ranks in any order, or a single one; chunks differ in length, and
     some are empty.
     """
-    world_size, size = 5, whole(rng, 3, 4)
+    world_size, size = 5, 4
     ring = drawn_ring(rng, world_size, size)
-    lengths = shuffled(rng, [0, 1, *(whole(rng, 2, 9) for _ in range(size - 2))])
+    lengths = shuffled(rng, [0, 1, whole(rng, 2, 5), whole(rng, 6, 9)])
     chunks = drawn_chunks(rng, world_size, lengths)
     for of_ring in (ring, ring[:1]):
         each = [(rank, of_rank[: len(of_ring)]) for rank, of_rank in enumerate(chunks)]
@@ -556,7 +569,7 @@ def check_reduce_scatter_works_on_any_ring(student, rng):
 )
 def check_reduce_scatter_sends_each_chunk_once(student, rng):
     """Each rank sends N - 1 messages, one chunk each, and only to the rank after it."""
-    world_size = whole(rng, 4, 5)
+    world_size = 4
     lengths = [whole(rng, 100, 900) for _ in range(world_size)]
     each = list(enumerate(drawn_chunks(rng, world_size, lengths)))
     ring = list(range(world_size))
@@ -574,7 +587,7 @@ def check_reduce_scatter_sends_each_chunk_once(student, rng):
 @points(1, cell="check_ring_all_gather")
 def check_all_gather_gives_everybody_all_chunks(student, rng):
     """Every rank ends with every chunk, in place: what the rank at the chunk's place had."""
-    world_size = whole(rng, 3, 5)
+    world_size = 5
     chunks = drawn_chunks(rng, world_size, [whole(rng, 3, 9)] * world_size)
     ring = list(range(world_size))
     each = list(enumerate(chunks))
@@ -600,9 +613,9 @@ def check_all_gather_keeps_to_any_ring(student, rng):
     """On any ring and any lengths, each rank sends N - 1 messages, one chunk each, and only to the
     rank after it.
     """
-    world_size, size = 5, whole(rng, 3, 4)
+    world_size, size = 5, 4
     ring = drawn_ring(rng, world_size, size)
-    lengths = [whole(rng, 1, 9) for _ in ring]
+    lengths = shuffled(rng, range(1, 10))[:size]
     chunks = drawn_chunks(rng, world_size, lengths)
     each = list(enumerate(chunks))
     run = student.emulated(
@@ -623,7 +636,7 @@ def check_all_gather_keeps_to_any_ring(student, rng):
 @points(1.5, cell="check_ring_all_reduce")
 def check_all_reduce_gives_everybody_the_sum(student, rng):
     """Every rank ends with the sum, in place and to the same bit, from what came over the wire."""
-    world_size = whole(rng, 3, 5)
+    world_size = 5
     num = world_size * whole(rng, 20, 30)
     tensors = [[positive(rng, num)] for _ in range(world_size)]
     ring = list(range(world_size))
@@ -640,7 +653,7 @@ def check_all_reduce_gives_everybody_the_sum(student, rng):
 @points(0.5, cell="check_ring_all_reduce", needs=["check_all_reduce_gives_everybody_the_sum"])
 def check_all_reduce_takes_any_size(student, rng):
     """Any number of elements, in any shape: not divisible by the ranks, fewer than ranks, 1, 0."""
-    world_size = whole(rng, 3, 5)
+    world_size = 4
     shapes = [(world_size + 1,), (5 * world_size - 2,), (world_size - 1,), (3, 7), (1,), (), (0,)]
     tensors = [[positive(rng, *shape) for shape in shapes] for _ in range(world_size)]
     ring = list(range(world_size))
@@ -661,7 +674,7 @@ def check_all_reduce_takes_any_size(student, rng):
 @points(0.5, cell="check_ring_all_reduce", needs=["check_all_reduce_gives_everybody_the_sum"])
 def check_all_reduce_takes_any_float_type(student, rng):
     """float64, float16 and bfloat16 tensors are summed in their own type."""
-    world_size = whole(rng, 2, 4)
+    world_size = 3
     dtypes = [torch.float64, torch.float16, torch.bfloat16]
     tensors = [
         [
@@ -687,35 +700,43 @@ def check_all_reduce_takes_views(student, rng):
     """Transposes and every second column of a matrix are summed in place; the memory between does
     not change.
     """
-    world_size = whole(rng, 2, 4)
+    world_size = 3
     matrices = [[positive(rng, 4, 6), positive(rng, 6, 8)] for _ in range(world_size)]
     ring = list(range(world_size))
     each = [(own,) for own in matrices]
     run = student.emulated(
         all_reduce_views_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
     )
-    hint = (
-        "A copy that reshape or contiguous made is summed, and the tensor is not: copy the result"
-        " back."
-    )
-    for rank, value in enumerate(run.values):
-        expect_close(
-            item(value, 0), total([own[0] for own in matrices]), f"a transpose on rank {rank}", hint
+    expect_summed_views(run.values, matrices)
+
+
+def expect_summed_views(values: Sequence[Any], matrices: list[Tensors], **close: float) -> None:
+    """Raise CheckFailed unless each rank's transpose and columns 0, 2, ... are summed in place."""
+    transposed, strided = (total([own[place] for own in matrices]) for place in (0, 1))
+    for rank, value in enumerate(values):
+        beside = matrices[rank][1].clone()
+        beside[:, ::2] = strided[:, ::2]
+        hint = (
+            "A copy that reshape or contiguous made is summed, and the tensor is not: copy the"
+            " result back."
         )
-        wanted = matrices[rank][1].clone()
-        wanted[:, ::2] = total([own[1] for own in matrices])[:, ::2]
-        expect_close(
-            item(value, 1),
-            wanted,
-            f"a matrix whose columns 0, 2, ... are summed, on rank {rank}",
-            hint,
-        )
+        if is_nearly(item(value, 0), transposed) and is_nearly(item(value, 1), beside):
+            hint = "That is right to seven digits: numbers went through float32."
+        what = f"a matrix whose columns 0, 2, ... are summed, on rank {rank}"
+        expect_close(item(value, 0), transposed, f"a transpose on rank {rank}", hint, **close)
+        expect_close(item(value, 1), beside, what, hint, **close)
+
+
+def is_nearly(value: Any, wanted: torch.Tensor) -> bool:
+    """True for these numbers to a few digits."""
+    is_fit = isinstance(value, torch.Tensor) and value.dtype == wanted.dtype
+    return is_fit and value.shape == wanted.shape and torch.allclose(value, wanted, rtol=1e-4)
 
 
 @points(0.5, cell="check_ring_all_reduce", needs=["check_all_reduce_gives_everybody_the_sum"])
 def check_all_reduce_takes_any_ring(student, rng):
     """The ring may be some of the ranks in any order, or a single one; other ranks take no part."""
-    world_size, size = 5, whole(rng, 3, 4)
+    world_size, size = 5, 4
     ring = drawn_ring(rng, world_size, size)
     tensors = [[positive(rng, 4 * size)] for _ in range(world_size)]
     each = list(enumerate(tensors))
@@ -738,8 +759,8 @@ def check_all_reduce_sends_as_little_as_it_can(student, rng):
     """Each rank sends 2(N - 1) messages of one chunk, to the next rank alone: 2(N - 1)/N of the
     tensor, plus padding.
     """
-    world_size = whole(rng, 4, 5)
-    num = world_size * whole(rng, 200, 400) + whole(rng, 1, world_size - 1)
+    world_size = 4
+    num = world_size * whole(rng, 200, 400) + whole(rng, 2, world_size - 1)
     tensors = [[small_wholes(rng, num, torch.bfloat16)] for _ in range(world_size)]
     ring = list(range(world_size))
     each = list(enumerate(tensors))
@@ -783,18 +804,18 @@ def check_all_reduce_holds_few_copies(student, rng):
     """However many ranks there are, at most twice the tensor's bytes plus two chunks are held
     besides it.
     """
-    world_size = whole(rng, 5, 6)
+    world_size = 5
     chunk_bytes = 4 * whole(rng, 800, 1500)
     size_bytes, ring = world_size * chunk_bytes, list(range(world_size))
     run = student.emulated(
         memory_on_rank, ring, size_bytes // 4, world_size=world_size, allow=MESSAGES
     )
     limit_bytes = 3 * size_bytes + 2 * chunk_bytes
-    for rank, most_bytes in enumerate(run.values):
-        if not isinstance(most_bytes, int) or most_bytes > limit_bytes:
+    for rank, most_bytes in enumerate(map(integer, run.values)):
+        if most_bytes is None or most_bytes > limit_bytes:
             actual = (
                 f"{most_bytes:,} bytes, {most_bytes / size_bytes:.1f} times"
-                if isinstance(most_bytes, int)
+                if most_bytes is not None
                 else "none"
             )
             raise CheckFailed(
@@ -827,7 +848,9 @@ def check_all_reduce_comes_to_an_end_on_real_sockets(student, rng):
     places = torch.randint(num_divided, (200,), generator=rng)
     ring = list(range(world_size))
     each = [(seed, num, places) for seed in seeds]
-    values = student.run(all_reduce_large_on_rank, ring, world_size=world_size, each=each)
+    values = student.run(
+        all_reduce_large_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
+    )
     wanted = total(
         [torch.rand(num, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
     )[places]
@@ -854,7 +877,7 @@ def drawn_nodes(rng: torch.Generator, num_nodes: int, num_local: int) -> list[li
             return [ranks[start : start + num_local] for start in range(0, len(ranks), num_local)]
 
 
-@points(1.5, cell="check_hierarchical_all_reduce")
+@points(1, cell="check_hierarchical_all_reduce")
 def check_hierarchical_gives_everybody_the_sum(student, rng):
     """Every rank of every node ends with the sum over all of them, in place and to the same bit."""
     nodes, world_size = drawn_nodes(rng, 3, 2), 6
@@ -902,17 +925,53 @@ def check_hierarchical_takes_any_nodes_and_sizes(student, rng):
 
 
 @points(
+    0.5, cell="check_hierarchical_all_reduce", needs=["check_hierarchical_gives_everybody_the_sum"]
+)
+def check_hierarchical_takes_views_and_any_float_type(student, rng):
+    """Views are summed in place, and float64, float16 and bfloat16 numbers are summed and sent in
+    their own type.
+    """
+    num_nodes, num_local = 2, 2
+    nodes, world_size = drawn_nodes(rng, num_nodes, num_local), num_nodes * num_local
+    matrices = [
+        [positive(rng, *shape, dtype=torch.float64) for shape in ((4, 6), (6, 8))]
+        for _ in range(world_size)
+    ]
+    each = [(own,) for own in matrices]
+    run = student.emulated(
+        hierarchical_views_on_rank, nodes, world_size=world_size, each=each, allow=MESSAGES
+    )
+    expect_summed_views(run.values, matrices, rtol=1e-12, atol=0.0)
+    num, sent = world_size * whole(rng, 10, 20), {}
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        tensors = [[small_wholes(rng, num, dtype)] for _ in range(world_size)]
+        each = [(own,) for own in tensors]
+        run = student.emulated(
+            hierarchical_on_rank, nodes, world_size=world_size, each=each, allow=MESSAGES
+        )
+        wanted = total([own[0] for own in tensors])
+        expect_sums(run.values, [0] * world_size, wanted, f"the {dtype} sum", rtol=0.0, atol=0.0)
+        sent[dtype] = sum(map(run.timeline.bytes_sent, range(world_size)))
+        # how many numbers are sent is another check's business
+        if dtype.itemsize == 2 and 2 * sent[dtype] > sent[torch.float32]:
+            raise CheckFailed(
+                f"a {dtype} tensor to take half the bytes of a float32 tensor of its size, which"
+                f" took {sent[torch.float32]:,.0f}",
+                f"{sent[dtype]:,.0f} bytes",
+                "Numbers travel in the tensor's own dtype.",
+            )
+
+
+@points(
     2, cell="check_hierarchical_all_reduce", needs=["check_hierarchical_gives_everybody_the_sum"]
 )
 def check_hierarchical_crosses_nodes_as_little_as_it_can(student, rng):
     """Each node sends 2(M - 1)/M of the tensor, plus padding, to other nodes; each of its ranks
     sends an equal part of that.
     """
-    num_nodes, num_local = 3, whole(rng, 2, 3)
+    num_nodes, num_local = 3, 2
     world_size = num_nodes * num_local
-    num = world_size * whole(rng, 90, 150) - whole(
-        rng, 1, num_local - 1
-    )  # parts differ, and the longest needs no more
+    num = world_size * whole(rng, 90, 150) - 1  # parts differ, and the longest needs no more
     nodes = [list(range(start, start + num_local)) for start in range(0, world_size, num_local)]
     each = [([positive(rng, num)],) for _ in range(world_size)]
     cluster = drawn_cluster(rng, num_local, num_nodes)

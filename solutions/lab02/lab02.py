@@ -89,6 +89,8 @@ def exchange(outgoing: torch.Tensor, incoming: torch.Tensor, ring: list[int]) ->
       the previous rank's `outgoing`. Both are contiguous and may have no elements.
     - It sends one message and receives one, both at the same time. When it returns, both are
       complete: the caller may change the tensors.
+    - It uses no threads of its own: emulated time has one clock for each rank, and two threads of a
+      rank would race for it.
     """
     ### BEGIN SOLUTION
     place = ring.index(dist.get_rank())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,11 +10,20 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from PIL import Image
 from torch import nn
 
-from autograder.checks import Outcome, PartlyHeld, StudentFailed, points
+from autograder.checks import (
+    Made,
+    Outcome,
+    PartlyHeld,
+    StudentFailed,
+    entry,
+    is_same,
+    points,
+    shown,
+    tensor_like,
+)
 from worldsize import pricing
 from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event
@@ -23,6 +33,13 @@ from worldsize.launch import Run
 from worldsize.timeline import Timeline
 
 COLLECTIVES = {"all_reduce", "broadcast"}
+NO_DDP = {
+    "torch.distributed.Reducer": (
+        "torch's DistributedDataParallel and its Reducer are not allowed here: this is what you"
+        " write"
+    )
+}
+RULES = {"allow": COLLECTIVES, "forbid": NO_DDP}
 TOLERANCE = 1.01  # of a time: emulated ones come out to all digits
 Gradients = list[torch.Tensor | None]
 Spec = list[
@@ -144,19 +161,6 @@ def stateful(seed: int) -> nn.Module:
     return module
 
 
-def refuse_wrappers() -> None:
-    """Make torch's own gradient bucketing unusable on this rank, under DDP and by itself."""
-    from worldsize.emulate.conductor import Forbidden
-
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise Forbidden(
-            "torch's DistributedDataParallel and its Reducer are not allowed here: this is what you"
-            " write"
-        )
-
-    dist.Reducer.__init__ = refuse  # pyright: ignore[reportPrivateImportUsage]
-
-
 def state_of(module: nn.Module) -> dict[str, torch.Tensor]:
     return {
         name: tensor.detach().clone()
@@ -194,7 +198,6 @@ def buckets_on_rank(student: Any, specs: list[Spec], sizes_bytes: list[int]) -> 
 
 
 def start_on_rank(student: Any, seed: int) -> Any:
-    refuse_wrappers()
     module = stateful(seed)
     student.DataParallel(module, 100)
     return state_of(module)
@@ -208,7 +211,6 @@ def steps_on_rank(
     batches: list[list[Any]],
 ) -> Any:
     """The gradients after each step; a batch is inputs and whatever else the module takes."""
-    refuse_wrappers()
     module = make(seed)
     parallel = student.DataParallel(module, bucket_bytes)
     found = []
@@ -221,7 +223,6 @@ def steps_on_rank(
 
 
 def timed_on_rank(student: Any, width: int, times_s: list[float], bucket_bytes: int) -> Any:
-    refuse_wrappers()
     module = nn.Sequential(*[TimedLayer(width, time_s) for time_s in times_s])
     parallel = student.DataParallel(module, bucket_bytes)
     parallel(torch.ones(2, width)).sum().backward()
@@ -230,7 +231,6 @@ def timed_on_rank(student: Any, width: int, times_s: list[float], bucket_bytes: 
 
 def accumulate_on_rank(student: Any, bucket_bytes: int, seed: int, batches: list[list[Any]]) -> Any:
     """The gradients inside no_sync and after finish, in two rounds."""
-    refuse_wrappers()
     module = branching(seed)
     parallel = student.DataParallel(module, bucket_bytes)
     found = []
@@ -248,7 +248,6 @@ def accumulate_on_rank(student: Any, bucket_bytes: int, seed: int, batches: list
 
 def memory_on_rank(student: Any, width: int, num_layers: int, bucket_bytes: int) -> Any:
     """The bytes of tensors on this rank after four steps, without the model and the gradients."""
-    refuse_wrappers()
     module = nn.Sequential(*[nn.Linear(width, width) for _ in range(num_layers)])
     before_bytes = tensor_bytes()
     parallel = student.DataParallel(module, bucket_bytes)
@@ -271,7 +270,6 @@ def tensor_bytes() -> int:
 
 def large_on_rank(student: Any, width: int, seed: int, places: torch.Tensor) -> Any:
     """Elements of the gradient after two steps with megabytes of gradients."""
-    refuse_wrappers()
     torch.set_num_threads(1)
     module = nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(4)])
     parallel = student.DataParallel(module, 3 * width * width)
@@ -284,12 +282,17 @@ def large_on_rank(student: Any, width: int, seed: int, places: torch.Tensor) -> 
     return None if gradient is None else gradient.flatten()[places]
 
 
-def test_on_rank(student: Any, source: str) -> Any:
-    """True if the student's test let this class pass; nothing else comes back from the test."""
+def class_of(source: str) -> type:
+    """The class DataParallel of this source, of which nothing is kept."""
     names: dict[str, Any] = {}
-    exec(source, names)
+    exec(compile(source, "a class under test", "exec"), names)
+    return names["DataParallel"]
+
+
+def test_on_rank(student: Any, made: type) -> Any:
+    """True if the student's test let this class pass; nothing else comes back from the test."""
     try:
-        student.test_data_parallel(names["DataParallel"])
+        student.test_data_parallel(made)
     except BaseException:
         raise RuntimeError from None  # ends the other rank too, which may wait for this one
     return True
@@ -322,11 +325,6 @@ def drawn_cluster(rng: torch.Generator, num_gpus: int) -> Cluster:
     bytes_per_s = 1e9 * whole(rng, 50, 200)
     link = Link("drawn", 3e-6, bytes_per_s, "drawn for one check, 2026", kind="nvlink")
     return Cluster(name="drawn", gpu=H100, gpus_per_node=num_gpus, intra=link)
-
-
-def item(value: Any, place: int) -> Any:
-    """What a rank returned at this place; None when it returned something else altogether."""
-    return value[place] if isinstance(value, list | tuple) and place < len(value) else None
 
 
 def mean_of(gradients: Sequence[Gradients]) -> Gradients:
@@ -369,7 +367,7 @@ def expect_means(
         return
     for rank, value in enumerate(values):
         for place, mean in enumerate(wanted):
-            given = item(value, place)
+            given = entry(value, place)
             label = (
                 f"the gradient of {names[place] if names else f'parameter {place}'} on rank {rank},"
                 f" {what}"
@@ -396,7 +394,7 @@ def are_sums(values: Sequence[Any], means: Gradients, num_ranks: int) -> bool:
     """True when every rank has the sums where the means should be."""
     for value in values:
         for place, mean in enumerate(means):
-            given = item(value, place)
+            given = entry(value, place)
             if mean is None:
                 continue
             if not isinstance(given, torch.Tensor) or given.shape != mean.shape:
@@ -440,7 +438,7 @@ def draw_right(values: Sequence[Any], wanted: Gradients, names: Sequence[str]) -
     for rank, value in enumerate(values):
         row = []
         for place, mean in means.items():
-            given = item(value, place)
+            given = entry(value, place)
             is_fit = isinstance(given, torch.Tensor) and given.shape == mean.shape
             row.append(
                 "mean" if is_fit and torch.allclose(given, mean, rtol=1e-3, atol=1e-6) else "wrong"
@@ -495,26 +493,21 @@ def expect_over_the_wire(
     """Raise CheckFailed unless one number changed in an all-reduce changes this run's result."""
     rank = whole(rng, 0, len(clean.values) - 1)
     calls = [one for one in clean.timeline.of(rank) if one.kind == COMMUNICATION]
-    places = [place for place, one in enumerate(calls) if one.name == "all_reduce"] or [0]
+    places = [place for place, one in enumerate(calls) if one.name == "all_reduce"]
+    if not places:
+        raise CheckFailed(
+            "gradients that travel by all-reduces",
+            f"no all-reduce of rank {rank}",
+            "What ranks know of each other comes from what they receive.",
+        )
     error = SilentError(rank, places[whole(rng, 0, len(places) - 1)], seed=whole(rng, 0, 10**6))
-    spoilt = student.emulated(on_rank, *args, allow=COLLECTIVES, faults=[error], **options)
-    if flat_numbers(clean.values) == flat_numbers(spoilt.values):
+    spoilt = student.emulated(on_rank, *args, **RULES, faults=[error], **options)
+    if is_same(clean.values, spoilt.values):
         raise CheckFailed(
             "one number that was changed on its way to show in the result",
             "the same result as without it",
             "What ranks know of each other comes from what they receive.",
         )
-
-
-def flat_numbers(value: Any) -> list[Any]:
-    """All numbers in nested lists, tensors and dicts, in order."""
-    if isinstance(value, torch.Tensor):
-        return value.double().flatten().tolist()
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return [number for one in value for number in flat_numbers(one)]
-    return [None]
 
 
 # broadcast_state
@@ -526,7 +519,7 @@ def expect_state_of_rank_0(values: Sequence[Any], seed: int) -> None:
     kinds = {name: "buffer" for name, _ in module.named_buffers()}
     for rank, value in enumerate(values):
         for name, wanted in state_of(module).items():
-            given = value.get(name) if isinstance(value, dict) else None
+            given = entry(value, name)
             hint = (
                 "Buffers count too, of any dtype."
                 if name in kinds
@@ -548,7 +541,7 @@ def check_broadcast_gives_everybody_the_state_of_rank_0(student, rng):
     """
     world_size = whole(rng, 2, 4)
     seeds = seeds_of_ranks(rng, world_size)
-    run = student.emulated(broadcast_on_rank, world_size=world_size, each=seeds, allow=COLLECTIVES)
+    run = student.emulated(broadcast_on_rank, world_size=world_size, each=seeds, **RULES)
     expect_state_of_rank_0(run.values, *seeds[0])
 
 
@@ -558,7 +551,7 @@ def check_broadcast_gives_everybody_the_state_of_rank_0(student, rng):
 def check_broadcast_sends_each_tensor_once(student, rng):
     """Rank 0 sends each tensor once, even a shared parameter, and no gradients or copies."""
     seeds = [(whole(rng, 0, 10**6),) for _ in range(2)]
-    run = student.emulated(broadcast_on_rank, world_size=2, each=seeds, allow=COLLECTIVES)
+    run = student.emulated(broadcast_on_rank, world_size=2, each=seeds, **RULES)
     size_bytes = sum(tensor.nbytes for tensor in state_of(stateful(0)).values())
     sent_bytes = sum(
         one.size_bytes for name in COLLECTIVES for one in calls_of(run.timeline, 0, name)
@@ -638,7 +631,7 @@ def run_average(
         ]
     each = [(of_rank,) for of_rank in gradients]
     options = {"world_size": world_size, "each": each}
-    run = student.emulated(average_on_rank, name, spec, allow=COLLECTIVES, **options)
+    run = student.emulated(average_on_rank, name, spec, **RULES, **options)
     expect_means(run.values, gradients, f"with {world_size} ranks", frozen)
     if not lacks:
         expect_over_the_wire(student, rng, run, average_on_rank, name, spec, **options)
@@ -723,11 +716,9 @@ def buckets_of(spec: Spec, bucket_bytes: int) -> list[list[int]]:
 def expect_buckets(student: Any, cases: list[tuple[Spec, int]], hint: str) -> None:
     """Raise CheckFailed unless the student's buckets of these specs are as promised."""
     specs, sizes = [spec for spec, _ in cases], [size for _, size in cases]
-    (found,) = student.emulated(
-        buckets_on_rank, specs, sizes, world_size=1, allow=COLLECTIVES
-    ).values
+    (found,) = student.emulated(buckets_on_rank, specs, sizes, world_size=1, **RULES).values
     for place, (spec, bucket_bytes) in enumerate(cases):
-        wanted, given = buckets_of(spec, bucket_bytes), item(found, place)
+        wanted, given = buckets_of(spec, bucket_bytes), entry(found, place)
         if given == wanted:
             continue
         sizes = [
@@ -735,15 +726,10 @@ def expect_buckets(student: Any, cases: list[tuple[Spec, int]], hint: str) -> No
             for one in range(len(spec))
         ]
         of = f"bucket_bytes={bucket_bytes} and parameters of {sizes}"
-        is_reversed = (
-            isinstance(given, list)
-            and given[:1]
-            and wanted
-            and given[0][:1] == [min(map(min, wanted))]
-        )
+        is_reversed = wanted and entry(given, 0, 0) == min(map(min, wanted))
         found_hint = "Start at the last parameter." if is_reversed else hint
         raise CheckFailed(
-            f"buckets {wanted} (places of parameters) for {of}", f"{given}", found_hint
+            f"buckets {wanted} (places of parameters) for {of}", shown(given), found_hint
         )
 
 
@@ -816,7 +802,7 @@ def expect_steps(
     frozen, names = frozen_of(make(0)), names_of(make(0))
     for step in range(len(batches[0])):
         own = [own_gradients(make, seed, [of_rank[step]]) for of_rank in batches]
-        values = [item(value, step) for value in run.values]
+        values = [entry(value, step) for value in run.values]
         expect_means(values, own, f"after step {step + 1}", frozen, names, may_be_sum)
 
 
@@ -832,7 +818,7 @@ def frozen_of(module: nn.Module) -> list[int]:
 def check_parallel_starts_like_rank_0(student, rng):
     """After the constructor all ranks have the parameters and buffers of rank 0."""
     seeds = seeds_of_ranks(rng, 3)
-    run = student.emulated(start_on_rank, world_size=3, each=seeds, allow=COLLECTIVES)
+    run = student.emulated(start_on_rank, world_size=3, each=seeds, **RULES)
     expect_state_of_rank_0(run.values, *seeds[0])
 
 
@@ -845,9 +831,7 @@ def check_parallel_gives_the_gradients_of_one_process(student, rng):
     batches = drawn_batches(rng, world_size, 3)
     each = [(seed, of_rank) for of_rank in batches]
     args = (plain, 4 * whole(rng, 40, 60))
-    run = student.emulated(
-        steps_on_rank, *args, world_size=world_size, each=each, allow=COLLECTIVES
-    )
+    run = student.emulated(steps_on_rank, *args, world_size=world_size, each=each, **RULES)
     expect_steps(run, plain, seed, batches)
     expect_over_the_wire(student, rng, run, steps_on_rank, *args, world_size=world_size, each=each)
     try:
@@ -869,9 +853,7 @@ def check_parallel_takes_tied_and_frozen_parameters(student, rng):
     world_size = whole(rng, 2, 3)
     batches, seed = drawn_batches(rng, world_size, 2), whole(rng, 0, 10**6)
     each = [(seed, of_rank) for of_rank in batches]
-    run = student.emulated(
-        steps_on_rank, tangled, 90, world_size=world_size, each=each, allow=COLLECTIVES
-    )
+    run = student.emulated(steps_on_rank, tangled, 90, world_size=world_size, each=each, **RULES)
     expect_steps(run, tangled, seed, batches)
     trained = [one.nbytes for one in tangled(0).parameters() if one.requires_grad]
     sent_bytes = sum(one.size_bytes for one in calls_of(run.timeline, 0, "all_reduce"))
@@ -895,7 +877,7 @@ def check_parallel_takes_unused_parameters(student, rng):
         for batch, one in zip(of_rank, branches, strict=True):
             batch.append(one)
     each = [(seed, of_rank) for of_rank in batches]
-    run = student.emulated(steps_on_rank, branching, 60, world_size=2, each=each, allow=COLLECTIVES)
+    run = student.emulated(steps_on_rank, branching, 60, world_size=2, each=each, **RULES)
     expect_steps(run, branching, seed, batches)
 
 
@@ -910,9 +892,7 @@ def check_parallel_sends_its_buckets(student, rng):
     spec = [(list(one.shape), "float32", True) for one in plain(0).parameters()]
     sizes = [bytes_of(spec, place) for place in range(len(spec))]
     bucket_bytes = sum(sizes[-4:]) + whole(rng, 0, 20)
-    run = student.emulated(
-        steps_on_rank, plain, bucket_bytes, world_size=2, each=each, allow=COLLECTIVES
-    )
+    run = student.emulated(steps_on_rank, plain, bucket_bytes, world_size=2, each=each, **RULES)
     wanted = [sum(sizes[place] for place in bucket) for bucket in buckets_of(spec, bucket_bytes)]
     hint = (
         "A bucket is one flat tensor, sent once, in the dtype of its gradients, after the bucket"
@@ -946,7 +926,7 @@ def timed_run(student: Any, rng: torch.Generator) -> tuple[Run, float, float]:
         bucket_bytes,
         world_size=world_size,
         cluster=cluster,
-        allow=COLLECTIVES,
+        **RULES,
     )
     ready_s = [
         sum(times_s) + passed_s for passed_s in accumulate(2 * one for one in reversed(times_s))
@@ -1018,21 +998,21 @@ def check_parallel_no_sync_accumulates(student, rng):
             batch.append(branches)
         of_rank[-1][1] = [1]
     each = [(seed, of_rank) for of_rank in batches]
-    run = student.emulated(accumulate_on_rank, 120, world_size=2, each=each, allow=COLLECTIVES)
+    run = student.emulated(accumulate_on_rank, 120, world_size=2, each=each, **RULES)
     names = names_of(branching(0))
     for round_ in range(2):
         for rank, of_rank in enumerate(batches):
             own, given = (
                 own_gradients(branching, seed, of_rank[:-1]),
-                item(run.values[rank], 2 * round_),
+                entry(run.values[rank], 2 * round_),
             )
             for place, wanted in enumerate(own):
                 if wanted is not None:
                     what = f"the gradient of {names[place]} on rank {rank} inside no_sync"
                     hint = "Inside no_sync gradients only add up, each rank its own."
-                    expect_close(item(given, place), wanted, what, hint, atol=1e-7)
+                    expect_close(entry(given, place), wanted, what, hint, atol=1e-7)
         sums = [own_gradients(branching, seed, of_rank) for of_rank in batches]
-        values = [item(value, 2 * round_ + 1) for value in run.values]
+        values = [entry(value, 2 * round_ + 1) for value in run.values]
         try:
             expect_means(values, sums, "after no_sync and finish", [], names, may_be_sum=True)
         except CheckFailed as error:
@@ -1056,13 +1036,13 @@ def check_parallel_keeps_no_second_copy(student, rng):
     width, num_layers = whole(rng, 60, 90), whole(rng, 3, 5)
     size_bytes = 4 * num_layers * (width * width + width)
     run = student.emulated(
-        memory_on_rank, width, num_layers, size_bytes // 3, world_size=2, allow=COLLECTIVES
+        memory_on_rank, width, num_layers, size_bytes // 3, world_size=2, **RULES
     )
     for rank, held_bytes in enumerate(run.values):
         if not isinstance(held_bytes, int) or held_bytes > 1.02 * size_bytes:
             hint = "Drop the flat tensors and handles of a step when it is finished, or reuse them."
             expected = f"at most {size_bytes:,} bytes kept by rank {rank} after four steps"
-            raise CheckFailed(expected, f"{held_bytes!s:.20}", hint)
+            raise CheckFailed(expected, shown(held_bytes), hint)
 
 
 @points(0.5, cell="check_DataParallel", needs=[GRADIENTS])
@@ -1071,10 +1051,10 @@ def check_parallel_works_on_real_sockets(student, rng):
     width = 512
     places = torch.randint(width * width, (200,), generator=rng)
     each = [(width, whole(rng, 0, 10**9), places) for _ in range(2)]
-    values = student.run(large_on_rank, world_size=2, each=each)
-    first = values[0]
-    if not isinstance(first, torch.Tensor):
-        raise CheckFailed("a gradient of the first layer", f"{first!r:.80}")
+    values = student.run(large_on_rank, world_size=2, each=each, forbid=NO_DDP)
+    first = tensor_like(values[0], torch.zeros(len(places)))
+    if first is None:
+        raise CheckFailed("a gradient of the first layer", shown(values[0]))
     for rank, value in enumerate(values):
         hint = "Wait for each handle before you read its data."
         expect_close(value, first, f"200 elements of a gradient on rank {rank}", hint, atol=1e-9)
@@ -1257,13 +1237,92 @@ WRONG = {
 }
 
 
-def lets_pass(student: Any, source: str) -> bool:
+class Respelt(ast.NodeTransformer):
+    """The same code with its own names replaced, its methods in another order and lines added."""
+
+    def __init__(self, rng: torch.Generator, tree: ast.Module) -> None:
+        self._rng = rng
+        nodes = list(ast.walk(tree))
+        stored = [one for one in nodes if isinstance(one, ast.Attribute | ast.Name)]
+        stored = [one for one in stored if isinstance(one.ctx, ast.Store)]
+        methods = {one.name for one in nodes if isinstance(one, ast.FunctionDef)} - PROMISED
+        on_self = {one.attr for one in stored if isinstance(one, ast.Attribute) and is_self(one)}
+        names = {one.id for one in stored if isinstance(one, ast.Name)}
+        names |= {one.arg for one in nodes if isinstance(one, ast.arg)} - PROMISED
+        self._attributes, self._names = self._drawn(methods | on_self), self._drawn(names)
+
+    def _drawn(self, names: set[str]) -> dict[str, str]:
+        numbers = torch.randperm(900, generator=self._rng)[: len(names)].add(100).tolist()
+        words = [WORDS[whole(self._rng, 0, len(WORDS) - 1)] for _ in names]
+        pairs = zip(words, numbers, strict=True)
+        return dict(zip(sorted(names), (f"{word}_{number}" for word, number in pairs), strict=True))
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Name(self._names.get(node.id, node.id), node.ctx)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        return ast.arg(self._names.get(node.arg, node.arg))
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        name = self._attributes.get(node.attr, node.attr) if is_self(node) else node.attr
+        return ast.Attribute(self.visit(node.value), name, node.ctx)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self.generic_visit(node)
+        node.name = self._attributes.get(node.name, node.name)
+        added = f"{WORDS[whole(self._rng, 0, len(WORDS) - 1)]} = {whole(self._rng, 0, 99)}"
+        node.body[:0] = ast.parse(added).body * whole(self._rng, 0, 1)
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        self.generic_visit(node)
+        node.body = shuffled(self._rng, node.body)
+        return node
+
+
+PROMISED = {
+    "__init__",
+    "__call__",
+    "forward",
+    "finish",
+    "no_sync",
+    "self",
+    "module",
+    "bucket_bytes",
+}
+WORDS = (
+    "batch",
+    "bundle",
+    "count",
+    "found",
+    "held",
+    "item",
+    "kept",
+    "left",
+    "mark",
+    "note",
+    "part",
+)
+
+
+def is_self(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def respelt(rng: torch.Generator, source: str) -> str:
+    """The same class, spelt as no other submission gets it: its text gives no mistake away."""
+    tree = ast.parse(source)
+    return ast.unparse(ast.fix_missing_locations(Respelt(rng, tree).visit(tree)))
+
+
+def lets_pass(student: Any, rng: torch.Generator, source: str) -> bool:
     """True when the student's test raises on no rank."""
+    made = Made(class_of, respelt(rng, source))
     try:
-        run = student.emulated(test_on_rank, source, world_size=2)
+        run = student.emulated(test_on_rank, world_size=2, made=made)
     except StudentFailed as error:
-        if error.outcome is Outcome.TIME_LIMIT:
-            raise
+        if error.outcome is Outcome.TIME_LIMIT:  # without its text, in which the class may stand
+            raise StudentFailed(Outcome.TIME_LIMIT, "A run of the test took too long.") from None
         return False
     return all(value is True for value in run.values)
 
@@ -1274,7 +1333,7 @@ def check_test_tells_right_from_wrong(student, rng):
     at all.
     """
     for style in shuffled(rng, list(RIGHT)):
-        if not lets_pass(student, RIGHT[style]):
+        if not lets_pass(student, rng, RIGHT[style]):
             hint = (
                 "It keeps every promise about state and gradients. Test promises, not one way to"
                 " keep them."
@@ -1282,7 +1341,7 @@ def check_test_tells_right_from_wrong(student, rng):
             raise CheckFailed(
                 f"a right class to pass, one that {style}", "the test raised an error", hint
             )
-    if lets_pass(student, SILENT):
+    if lets_pass(student, rng, SILENT):
         hint = "Compare the gradients with those that one process has for all batches."
         raise CheckFailed(
             "a class whose gradients never leave their rank to be caught", "it passed", hint
@@ -1295,7 +1354,7 @@ def check_test_catches_wrong_classes(student, rng):
     the points.
     """
     missed = [
-        mistake for mistake in shuffled(rng, list(WRONG)) if lets_pass(student, WRONG[mistake])
+        mistake for mistake in shuffled(rng, list(WRONG)) if lets_pass(student, rng, WRONG[mistake])
     ]
     if not missed:
         return

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from PIL import Image
 
-from autograder.checks import points
+from autograder.checks import entries, entry, integer, points, shown, tensor_like
 from worldsize import emulate
 from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event
@@ -22,6 +22,7 @@ from worldsize.peak_memory import Alive
 from worldsize.timeline import Timeline
 
 MESSAGES = {"send", "recv"}
+SERVER, WORKER = (0,), (1,)  # the ranks of student code; the others play a script, without it
 TOLERANCE = 1.03  # of a time: messages take microseconds beside steps of milliseconds
 Tensors = list[torch.Tensor]
 
@@ -140,11 +141,6 @@ def drawn(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.float64)
     return torch.randn(shape, generator=rng, dtype=torch.float64).to(dtype)
 
 
-def field(value: Any, name: str) -> Any:
-    """What a rank returned under this name; None when it returned something else altogether."""
-    return value.get(name) if isinstance(value, dict) else None
-
-
 class InFewColours:
     """A picture in a quarter of its bytes: a page may hold many."""
 
@@ -243,8 +239,9 @@ class Training:
         return [(*shared, [], nothing, nothing), *((*shared, *of_worker) for of_worker in workers)]
 
     def emulated(self, student: Any) -> Run:
+        each, world_size = self.each(), self.num_workers + 1
         return student.emulated(
-            serve_on_rank, world_size=self.num_workers + 1, each=self.each(), allow=MESSAGES
+            serve_on_rank, world_size=world_size, each=each, allow=MESSAGES, student_ranks=SERVER
         )
 
     def gradient(self, worker: int, at: torch.Tensor) -> torch.Tensor:
@@ -316,13 +313,13 @@ def expect_replay(training: Training, run: Run, **close: float) -> None:
     )
     num_pushed = dict.fromkeys(pulled, 0)
     num_updates, num_pushes = (
-        field(run.values[0], "num_updates"),
+        integer(entry(run.values, 0, "num_updates")),
         len(messages_of(run.timeline, 0, "recv")),
     )
     if num_updates != num_pushes:
         hint = "Every push is applied once, however old its gradient is, including the last one."
         raise CheckFailed(
-            f"{num_pushes} calls of update for {num_pushes} pushes", f"{num_updates}", hint
+            f"{num_pushes} calls of update for {num_pushes} pushes", shown(num_updates), hint
         )
     hint = (
         "Each push is applied once, unchanged, in the order of arrival, and a pull sends the"
@@ -331,8 +328,7 @@ def expect_replay(training: Training, run: Run, **close: float) -> None:
     for name, worker in pulls_and_pushes(run.timeline):
         if name == "pull":
             number = len(pulled[worker])
-            given = run.values[worker]
-            given = given[number] if isinstance(given, list) and number < len(given) else None
+            given = entry(run.values, worker, number)
             expect_close(given, now, f"pull {number + 1} of worker {worker}", hint, **close)
             pulled[worker].append(now.clone())
         else:
@@ -342,7 +338,7 @@ def expect_replay(training: Training, run: Run, **close: float) -> None:
     hint = "The last pushes are applied too."
     picture = partial(draw_messages, run.timeline)
     expect_close(
-        field(run.values[0], "parameters"),
+        entry(run.values[0], "parameters"),
         now,
         "the final parameters",
         hint,
@@ -403,19 +399,24 @@ def check_work_pulls_computes_and_pushes(student, rng):
         script = [call for one in sent for call in (("send", 1, one, 0.0), ("recv", 1, empty, 0.0))]
         each = [(script, empty), ([], torch.full(shape, 7.0, dtype=dtype))]
         each = [(*of_rank, num_steps, slope) for of_rank in each]
-        run = student.emulated(work_on_rank, world_size=2, each=each, allow=MESSAGES)
+        run = student.emulated(
+            work_on_rank, world_size=2, each=each, allow=MESSAGES, student_ranks=WORKER
+        )
         expect_messages(run.timeline, 1, num_steps, sent[0].nbytes)
-        pulled, pushed = field(run.values[1], "pulled") or [], run.values[0]
-        if len(pulled) != num_steps:
-            hint = "One gradient a step."
+        pulled, pushed = entry(run.values, 1, "pulled"), run.values[0]
+        if not isinstance(pulled, list) or len(pulled) != num_steps:
+            hint, num = "One gradient a step.", len(pulled) if isinstance(pulled, list) else 0
             raise CheckFailed(
-                f"{num_steps} calls of gradient_of in {num_steps} steps", f"{len(pulled)}", hint
+                f"{num_steps} calls of gradient_of in {num_steps} steps", f"{num}", hint
             )
         for step, one in enumerate(sent):
             what = f"the parameters at which gradient {step + 1} is computed"
             expect_close(pulled[step], one, what, "Receive first, then compute, in every step.")
             expect_close(
-                pushed[step], slope * one + 1, f"push {step + 1}", "Send what gradient_of returned."
+                entry(pushed, step),
+                slope * one + 1,
+                f"push {step + 1}",
+                "Send what gradient_of returned.",
             )
 
 
@@ -425,9 +426,11 @@ def check_work_receives_in_place(student, rng):
     sent = drawn(rng, 4)
     script = [("send", 1, sent, 0.0), ("recv", 1, torch.zeros(4, dtype=torch.float64), 0.0)]
     each = [(script, sent, 1, 1.0), ([], torch.zeros(4, dtype=torch.float64), 1, 1.0)]
-    run = student.emulated(work_on_rank, world_size=2, each=each, allow=MESSAGES)
+    run = student.emulated(
+        work_on_rank, world_size=2, each=each, allow=MESSAGES, student_ranks=WORKER
+    )
     hint = "Receive into the tensor that you were given."
-    expect_close(field(run.values[1], "parameters"), sent, "parameters after one step", hint)
+    expect_close(entry(run.values[1], "parameters"), sent, "parameters after one step", hint)
 
 
 # may_start
@@ -454,13 +457,14 @@ def check_may_start_keeps_the_bound(student, rng):
         asked.append((list(steps_done.items()), worker, bound))
         wanted.append(ahead <= bound)
     (given,) = student.run(ask_on_rank, asked, world_size=1)
+    given = entries(given, len(asked))
     for (steps_done, worker, bound), right, answer in zip(asked, wanted, given, strict=True):
         if answer is not right:
             counts = dict(steps_done)
             ahead = counts[worker] - min(counts.values())
             raise CheckFailed(
                 f"{right} for worker {worker} with steps done {counts} and a bound of {bound}",
-                f"{answer}",
+                shown(answer),
                 f"It is {ahead} ahead of the slowest; {bound} is the most that is allowed.",
             )
 
@@ -498,15 +502,14 @@ def check_serve_with_bound_0_is_synchronous(student, rng):
     workers = range(1, training.num_workers + 1)
     for step in range(training.num_steps):
         for worker in workers:
-            pulled = run.values[worker]
-            pulled = pulled[step] if isinstance(pulled, list) and step < len(pulled) else None
+            pulled = entry(run.values, worker, step)
             hint = "With a bound of 0, answer no worker until all have pushed, then answer all."
             picture = partial(draw_work, run.timeline)
             expect_close(pulled, now, f"pull {step + 1} of worker {worker}", hint, picture=picture)
         gradients = [training.gradient(worker, now) for worker in workers]
         now -= training.rate * torch.stack(gradients).sum(dim=0)
     hint = "The sum of all gradients of a step, taken at the same parameters."
-    expect_close(field(run.values[0], "parameters"), now, "the final parameters", hint)
+    expect_close(entry(run.values[0], "parameters"), now, "the final parameters", hint)
 
 
 @points(1.5, cell="check_run_server")
@@ -549,14 +552,14 @@ def check_serve_holds_no_history(student, rng):
     training = drawn_training(
         rng, num_workers, num_steps, whole(rng, 2, 4), shape=(whole(rng, 40, 60),)
     )
-    most_bytes = field(training.emulated(student).values[0], "most_bytes")
+    most_bytes = integer(entry(training.emulated(student).values, 0, "most_bytes"))
     size_bytes = training.parameters.nbytes
     limit_bytes = (num_workers + 3) * size_bytes
-    if not isinstance(most_bytes, int) or most_bytes > limit_bytes:
+    if most_bytes is None or most_bytes > limit_bytes:
         actual = (
-            f"{most_bytes:,} bytes, {most_bytes / size_bytes:.0f} times"
-            if isinstance(most_bytes, int)
-            else "none"
+            "none"
+            if most_bytes is None
+            else f"{most_bytes:,} bytes, {most_bytes / size_bytes:.0f} times"
         )
         raise CheckFailed(
             f"at most {limit_bytes:,} bytes of tensors at once on the server, {num_workers + 3}"
@@ -569,11 +572,11 @@ def check_serve_holds_no_history(student, rng):
         )
 
 
-def draw_held(limit_bytes: int, most_bytes: Any) -> Drawn:
+def draw_held(limit_bytes: int, most_bytes: int | None) -> Drawn:
     """The bytes that the server may hold at once and those that it held."""
     from worldsize.draw.contrast import bars
 
-    actual = {"server": most_bytes / 1e3} if isinstance(most_bytes, int) else {}
+    actual = {} if most_bytes is None else {"server": most_bytes / 1e3}
     return bars({"server": limit_bytes / 1e3}, actual, "Most bytes of tensors at once", "kB")
 
 
@@ -606,11 +609,14 @@ def check_serve_learns_over_real_sockets(student, rng):
     training = Training(
         torch.zeros_like(solution), num_steps, 3, 1.0, 0.1, step_s, matrices, targets
     )
-    values = student.run(serve_on_rank, world_size=num_workers + 1, each=training.each())
-    end = field(values[0], "parameters")
-    if not isinstance(end, torch.Tensor) or end.shape != solution.shape:
+    values = student.run(
+        serve_on_rank, world_size=num_workers + 1, each=training.each(), student_ranks=SERVER
+    )
+    given = entry(values, 0, "parameters")
+    end = tensor_like(given, solution)
+    if end is None:
         raise CheckFailed(
-            "the final parameters", f"{end!r:.80}", "`run_server` changes its argument in place."
+            "the final parameters", shown(given), "`run_server` changes its argument in place."
         )
     losses = [
         sum(float((x @ (at.double() - solution)).square().mean()) for x in rows)
@@ -742,10 +748,10 @@ def lamb_reference(
 
 def differs(given: Any, wanted: Any, has_states: bool = True) -> str:
     """A sentence on where a result is wrong; empty if it is right."""
-    ratios = field(given, "ratios")
+    ratios = entry(given, "ratios")
     try:
-        ratios = torch.tensor(ratios, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError):
+        ratios = torch.tensor(ratios if isinstance(ratios, list) else None, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         return "ratios that are not a list with one float per tensor"
     right = torch.tensor(wanted["ratios"], dtype=torch.float64)
     if ratios.shape != right.shape:
@@ -761,11 +767,13 @@ def differs(given: Any, wanted: Any, has_states: bool = True) -> str:
         ["parameters"],
         ["velocities"] if len(wanted["states"]) == 1 else ["first moments", "second moments"],
     )
-    parts = [*zip(names[0], [field(given, "layers")], [wanted["layers"]], strict=True)]
+    parts = [(names[0][0], entry(given, "layers"), wanted["layers"])]
     if has_states:
-        parts += zip(names[1], field(given, "states") or [], wanted["states"], strict=False)
+        states = entries(entry(given, "states"), len(wanted["states"]))
+        parts += zip(names[1], states, wanted["states"], strict=True)
     for name, found, expected in parts:
-        for place, (one, other) in enumerate(zip(found or [], expected, strict=False)):
+        for place, other in enumerate(expected):
+            one = entry(found, place)
             if not isinstance(one, torch.Tensor) or one.shape != other.shape:
                 return f"{name}[{place}] of another shape"
             # of the norm: a ratio rounded to float32 is right, and elements at which subtraction
@@ -843,30 +851,30 @@ def expect_in_place(
     before: list[Tensors],
 ) -> None:
     """Raise CheckFailed unless parameters changed in place, and gradients did not change."""
-    if field(given, "is_recorded"):
+    if entry(given, "is_recorded") is not False:
         raise CheckFailed(
             "nothing recorded by autograd",
             "a parameter with a history",
             "Work under torch.no_grad().",
         )
     hint = "Change the tensors in place; those in the lists are the caller's."
-    for place, (found, old) in enumerate(
-        zip(field(given, "layers") or [], before[0], strict=False)
-    ):
-        if isinstance(found, torch.Tensor) and torch.equal(found, old):
+    for place, old in enumerate(before[0]):
+        found = tensor_like(entry(given, "layers", place), old)
+        if found is not None and torch.equal(found, old):
             raise CheckFailed(f"parameters[{place}] to change", "the same numbers as before", hint)
-    for (wanted, _), found in zip(steps, field(given, "gradients") or [], strict=False):
-        for place, (one, other) in enumerate(zip(found, wanted, strict=False)):
+    for step, (wanted, _) in enumerate(steps):
+        for place, other in enumerate(wanted):
             expect_close(
-                one,
+                entry(given, "gradients", step, place),
                 other,
                 f"gradients[{place}]",
                 "The gradients are the caller's: leave them as they are.",
             )
-    if differs({**given, "ratios": reference()["ratios"]}, reference()):
+    rest = {name: entry(given, name) for name in ("layers", "states")}
+    if differs({**rest, "ratios": reference()["ratios"]}, reference()):
         for slip in slips:
             if not differs(
-                {**given, "ratios": reference(slip=slip)["ratios"]}, reference(slip=slip)
+                {**rest, "ratios": reference(slip=slip)["ratios"]}, reference(slip=slip)
             ):
                 return  # in place as it should be; the formulas are for other checks
         raise CheckFailed("parameters and states one step further, in place", "other numbers", hint)
@@ -939,24 +947,19 @@ def check_lars_changes_tensors_in_place(student, rng):
 
 def expect_zero_norms(given: Any, reference: Callable[..., Any], slips: dict[str, str]) -> None:
     """Raise CheckFailed unless the ratios of the first two tensors, with norm 0, are 1."""
-    ratios = field(given, "ratios")
-    first = (
-        ratios[0][:2]
-        if isinstance(ratios, list) and ratios and isinstance(ratios[0], list)
-        else ratios
-    )
+    first = entries(entry(given, "ratios", 0), 2)
     if first != [1.0, 1.0]:
         hint = (
             "Check for a norm of 0 before you divide: a layer that starts at zero, or that the loss"
             " does not reach, has one."
         )
-        raise CheckFailed("ratios of 1 where a norm is 0", f"{first}", hint)
-    for found in field(given, "layers") or []:
+        raise CheckFailed("ratios of 1 where a norm is 0", shown(first), hint)
+    layers = entries(entry(given, "layers"), len(SHAPES))
+    for found in layers:
         if not isinstance(found, torch.Tensor) or not found.isfinite().all():
             raise CheckFailed(
                 "finite parameters", "nan or infinity", "0 / 0 is nan, and it spreads."
             )
-    layers = field(given, "layers") or [None]
     hint = "With a ratio of 1 the step is that of the formula without the ratio."
     if not any(not differs(given, reference(slip=slip)) for slip in slips):
         expect_close(layers[0], reference()["layers"][0], "a tensor of zeros after one step", hint)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from autograder.checks import StudentFailed, points
+from autograder.checks import StudentFailed, entries, entry, is_same, points, shown, tensor_like
 from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event
 from worldsize.faults import SilentError
@@ -21,6 +21,11 @@ TOP_K, POWER = ("top_k_hook", "TopKState"), ("power_hook", "PowerState")
 ALLOWED = {
     TOP_K: {"all_gather", "broadcast", "barrier"},
     POWER: {"all_reduce", "all_gather", "broadcast", "barrier"},  # DDP's constructor gathers
+}
+NO_HOOKS = {
+    "torch.distributed.algorithms.ddp_comm_hooks": (
+        "torch's own hooks are not allowed here: write a hook of your own"
+    )
 }
 OF_DDP = ("broadcast", "barrier")  # operations that DDP itself uses once it is built
 ONE_BUCKET_MB, SMALL_BUCKETS_MB = 25.0, 0.001
@@ -54,8 +59,6 @@ def step_on_rank(
     is_timed: bool,
     steps: list[Tensors],
 ) -> Any:
-    import sys
-
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
@@ -67,11 +70,8 @@ def step_on_rank(
         make_state(setting),
         [],
     )
-    numbers = {parameter: number for number, parameter in enumerate(model.tensors)}
-    buckets: list[list[int]] = []
 
     def noted(state, bucket):  # annotated, they would have to be what DDP expects
-        buckets.append([numbers[parameter] for parameter in bucket.parameters()])
         start_s = emulate.elapsed() if is_timed else 0.0  # all ranks meet in that call
         future = hook(state, bucket)
         if is_timed:
@@ -84,19 +84,39 @@ def step_on_rank(
     dist.barrier()
     random_state = torch.get_rng_state()
     for gradients in steps:
-        buckets.clear()
         model.zero_grad()
         ddp(gradients).backward()
         kept = [state.memory.get(parameter) for parameter in model.tensors]
         kept = [one.detach().clone() if isinstance(one, torch.Tensor) else None for one in kept]
         results = [parameter.grad.clone() for parameter in model.tensors]
-        by_step.append({"results": results, "kept": kept, "buckets": list(buckets)})
+        by_step.append({"results": results, "kept": kept})
     return {
         "steps": by_step,
         "taken_s": taken_s,
         "is_random_state_left": torch.equal(random_state, torch.get_rng_state()),
-        "is_hook_of_torch": any("ddp_comm_hooks" in name for name in sys.modules),
     }
+
+
+def buckets_on_rank(_: None, bucket_cap_mb: float, steps: list[Tensors]) -> list[list[list[int]]]:
+    """The parameters in each of DDP's buckets, by step; runs where there is no student code."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    model, found = GivenGradients([given.shape for given in steps[0]]), []
+    numbers = {parameter: number for number, parameter in enumerate(model.tensors)}
+
+    def noted(_, bucket):  # annotated, they would have to be what DDP expects
+        found[-1].append([numbers[parameter] for parameter in bucket.parameters()])
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_cap_mb)
+    ddp.register_comm_hook(None, noted)
+    for gradients in steps:
+        found.append([])
+        model.zero_grad()
+        ddp(gradients).backward()
+    return found
 
 
 def learn_on_rank(
@@ -188,14 +208,46 @@ def emulated(
         world_size=len(gradients),
         each=each,
         allow=ALLOWED[names],
+        forbid=NO_HOOKS,
         cluster="a100-10gbe",
         faults=faults,
     )
 
 
-def of_step(run: Run, step: int, what: str) -> list[list[Any]]:
-    """The hook's results for each parameter in one step, or what it kept, by rank."""
-    return [value["steps"][step][what] for value in run.values]
+def buckets_of(
+    student: Any, gradients: list[list[Tensors]], cap_mb: float
+) -> list[list[list[int]]]:
+    """The parameters in each of DDP's buckets, by step, from ranks without student code."""
+    each = [(steps,) for steps in gradients]
+    options = {"world_size": len(gradients), "each": each, "student_ranks": ()}
+    return student.emulated(buckets_on_rank, cap_mb, **options).values[0]
+
+
+def results_of(run: Run, step: int, like: Tensors) -> list[Tensors]:
+    """The result for each parameter in one step, by rank.
+
+    Raises:
+        CheckFailed: there is something else than a tensor of its parameter's shape and type.
+    """
+    found = []
+    for rank, value in enumerate(run.values):
+        given = entries(entry(value, "steps", step, "results"), len(like))
+        found.append([tensor_like(one, wanted) for one, wanted in zip(given, like, strict=True)])
+        for number, one in enumerate(found[-1]):
+            if one is None:
+                raise CheckFailed(
+                    f"a result of parameter {number}'s shape on rank {rank}", shown(given[number])
+                )
+    return found
+
+
+def kept_of(run: Run, step: int, like: Tensors) -> list[list[Any]]:
+    """What each rank kept for each parameter; None where that is not of the parameter's shape."""
+    kept = [entries(entry(value, "steps", step, "kept"), len(like)) for value in run.values]
+    return [
+        [tensor_like(one, wanted) for one, wanted in zip(of_rank, like, strict=True)]
+        for of_rank in kept
+    ]
 
 
 def mean(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -237,9 +289,9 @@ def sent_of(sums: Tensors, buckets: list[list[int]], fraction: float) -> Tensors
 
 def expect_same_bits(run: Run, step: int) -> None:
     """Raise CheckFailed unless all ranks got the same result."""
-    first, *others = of_step(run, step, "results")
+    first, *others = [entry(value, "steps", step, "results") for value in run.values]
     for rank, other in enumerate(others, 1):
-        if not all(torch.equal(a, b) for a, b in zip(first, other, strict=True)):
+        if not is_same(first, other):
             hint = "All ranks must make the same sum of the same numbers in the same order."
             raise CheckFailed(
                 "the same bits on all ranks",
@@ -248,20 +300,11 @@ def expect_same_bits(run: Run, step: int) -> None:
             )
 
 
-def expect_own_work(run: Run) -> None:
-    """Raise CheckFailed where torch's own hooks were imported."""
-    if any(value["is_hook_of_torch"] for value in run.values):
-        raise CheckFailed(
-            "a hook of your own",
-            "torch.distributed.algorithms.ddp_comm_hooks was imported",
-            "Write the hook yourself; torch's own are the reference in the week.",
-        )
-
-
 def events_of_hook(timeline: Timeline, rank: int) -> list[Event]:
     """The operations after the barrier that are not DDP's own."""
     events = [event for event in timeline.of(rank) if event.kind == COMMUNICATION]
-    start = next(place for place, event in enumerate(events) if event.name == "barrier")
+    barriers = (place for place, event in enumerate(events) if event.name == "barrier")
+    start = next(barriers, 0)  # it is always there, unless code of the student's takes it away
     return [event for event in events[start:] if event.name not in OF_DDP]
 
 
@@ -276,14 +319,19 @@ def expect_over_the_wire(
     clean = emulated(student, names, setting, gradients, ONE_BUCKET_MB)
     rank = whole(rng, 0, len(gradients) - 1)
     posted = [event for event in clean.timeline.of(rank) if event.kind == COMMUNICATION]
-    after_calls = 1 + next(place for place, event in enumerate(posted) if event.name == "barrier")
+    of_hook = [event for event in events_of_hook(clean.timeline, rank) if event.size_bytes]
+    if not of_hook:
+        raise CheckFailed("a hook that sends", f"no operation of rank {rank} with data in it", "")
+    after_calls = posted.index(of_hook[0])
     error = SilentError(rank, after_calls, seed=whole(rng, 0, 10**6))
     try:
         spoilt = emulated(student, names, setting, gradients, ONE_BUCKET_MB, faults=[error])
     except StudentFailed:
         return  # a place that was changed need not be one: the hook reads what comes
-    pairs = zip(of_step(clean, 0, "results"), of_step(spoilt, 0, "results"), strict=True)
-    if all(torch.equal(a, b) for one, other in pairs for a, b in zip(one, other, strict=True)):
+    results = [
+        [entry(value, "steps", 0, "results") for value in run.values] for run in (clean, spoilt)
+    ]
+    if is_same(*results):
         raise CheckFailed(
             "one number that was changed on its way to show in the result",
             "the same result as without it",
@@ -316,7 +364,7 @@ def expect_result(
     run: Run, step: int, wanted: Tensors, what: str, hint: Callable[[torch.Tensor], str]
 ) -> None:
     """Raise CheckFailed unless every rank got this result; `hint` reads the flat result."""
-    for rank, results in enumerate(of_step(run, step, "results")):
+    for rank, results in enumerate(results_of(run, step, wanted)):
         given = flat(results)
         picture = partial(draw_entries, flat(wanted), given)
         expect_close(given, flat(wanted), f"{what} on rank {rank}", hint(given), picture=picture)
@@ -355,9 +403,11 @@ def check_top_k_takes_the_largest(student, rng):
     vectors = [torch.randn(whole(rng, 50, 99), generator=rng) - 0.5 for _ in range(2)]
     counts = [whole(rng, 5, 25) for _ in vectors]
     (results,) = student.run(top_k_on_rank, vectors, counts, world_size=1)
-    for vector, k, (values, places, after) in zip(vectors, counts, results, strict=True):
-        expect_entries(vector, k, values, places)
-        expect_close(after, vector, "the vector afterwards", "`top_k` must not change it.")
+    for vector, k, result in zip(vectors, counts, entries(results, len(counts)), strict=True):
+        expect_entries(vector, k, *entries(result, 2))
+        expect_close(
+            entry(result, 2), vector, "the vector afterwards", "`top_k` must not change it."
+        )
 
 
 @points(1, cell="check_top_k", needs=["check_top_k_takes_the_largest"])
@@ -371,8 +421,8 @@ def check_top_k_takes_any_k_and_type(student, rng):
     vectors = [wide, wide, wide.bfloat16(), equal, torch.zeros(4), torch.ones(1)]
     counts = [1, num, num // 2, 3, 2, 1]
     (results,) = student.run(top_k_on_rank, vectors, counts, world_size=1)
-    for vector, k, (values, places, _) in zip(vectors, counts, results, strict=True):
-        expect_entries(vector, k, values, places)
+    for vector, k, result in zip(vectors, counts, entries(results, len(counts)), strict=True):
+        expect_entries(vector, k, *entries(result, 2))
 
 
 def expect_entries(vector: torch.Tensor, k: int, values: Any, places: Any) -> None:
@@ -466,10 +516,11 @@ def check_hook_keeps_what_it_does_not_send(student, rng):
     """state.memory holds, for every parameter, what this rank did not send of its gradient."""
     gradients = drawn(rng, 2, 1, [(whole(rng, 8, 12), 10), (whole(rng, 30, 50),)])
     run = emulated(student, TOP_K, 0.2, gradients, ONE_BUCKET_MB)
-    for rank, kept in enumerate(of_step(run, 0, "kept")):
+    results = results_of(run, 0, gradients[0][0])
+    for rank, kept in enumerate(kept_of(run, 0, gradients[0][0])):
         given = gradients[rank][0]
         sent = sent_of(given, [[0, 1]], 0.2)
-        result = of_step(run, 0, "results")[rank]
+        result = results[rank]
         for number, one in enumerate(kept):
             if one is None:
                 raise CheckFailed(
@@ -537,8 +588,7 @@ def check_memory_follows_its_parameter(student, rng):
     gradients = drawn(rng, 2, 3, shapes)
     run = emulated(student, TOP_K, 0.1, gradients, SMALL_BUCKETS_MB)
     kept = [[torch.zeros_like(one) for one in steps[0]] for steps in gradients]
-    for step in range(3):
-        buckets = run.values[0]["steps"][step]["buckets"]
+    for step, buckets in enumerate(buckets_of(student, gradients, SMALL_BUCKETS_MB)):
         what = f"the result of step {step + 1}, with the parameters in {len(buckets)} buckets,"
         rows = zip(gradients, kept, strict=True)
         sums = [
@@ -554,7 +604,7 @@ def check_memory_follows_its_parameter(student, rng):
         expect_result(run, step, wanted, what, lambda _, hint=hint: hint)
         pairs = zip(sums, sent, strict=True)
         kept = [[one - gone for one, gone in zip(ours, left, strict=True)] for ours, left in pairs]
-        for rank, memory in enumerate(of_step(run, step, "kept")):
+        for rank, memory in enumerate(kept_of(run, step, gradients[0][0])):
             for number, one in enumerate(memory):
                 expect_close(
                     one, kept[rank][number], f"what rank {rank} keeps of parameter {number}", hint
@@ -569,7 +619,8 @@ def check_hook_sends_k_values_and_places(student, rng):
     gradients = drawn(rng, 3, 2, [(whole(rng, 300, 400),), (whole(rng, 500, 600),)])
     run = emulated(student, TOP_K, 0.05, gradients, SMALL_BUCKETS_MB)
     sizes = [one.numel() for one in gradients[0][0]]
-    buckets = [numbers for step in run.values[0]["steps"] for numbers in step["buckets"]]
+    by_step = buckets_of(student, gradients, SMALL_BUCKETS_MB)
+    buckets = [numbers for step in by_step for numbers in step]
     limit = sum(8 * num_sent(0.05, sum(sizes[number] for number in numbers)) for numbers in buckets)
     given = {
         rank: sum(event.size_bytes for event in events_of_hook(run.timeline, rank)) / 3
@@ -619,7 +670,11 @@ def check_hook_does_not_wait(student, rng):
     gradients = drawn(rng, 2, 2, [(whole(rng, 3000, 4000),)] * 2)
     run = emulated(student, TOP_K, 0.5, gradients, SMALL_BUCKETS_MB, is_timed=True)
     for rank, value in enumerate(run.values):
-        if (waited_s := max(value["taken_s"])) > 0:
+        taken_s = entry(value, "taken_s")
+        taken_s = (
+            [one for one in taken_s if isinstance(one, float)] if isinstance(taken_s, list) else []
+        )
+        if (waited_s := max(taken_s, default=float("inf"))) > 0:
             raise CheckFailed(
                 "a hook that returns at once",
                 f"{waited_s * 1e6:.0f} µs of emulated time in it on rank {rank}",
@@ -648,13 +703,14 @@ def expect_learning(
     args = (names, setting, start, NUM_STEPS)
     run = student.emulated(learn_on_rank, *args, world_size=2, each=data, allow=ALLOWED[names])
     x, y = (torch.cat([one[place] for one in data]) for place in (0, 1))
-    plain = network(start)
+    plain, trained = network(start), run.values[0]
+    trained = [tensor_like(entry(trained, place), one) for place, one in enumerate(start)]
+    if any(one is None for one in trained):
+        raise CheckFailed("a trained model", "something else than its parameters")
     first = cross_entropy(plain(x), y).item()
     descend(plain, x, y, NUM_STEPS)
     with torch.no_grad():
-        wanted, given = (
-            cross_entropy(model(x), y).item() for model in (plain, network(run.values[0]))
-        )
+        wanted, given = (cross_entropy(model(x), y).item() for model in (plain, network(trained)))
     if not given <= most * wanted:
         raise CheckFailed(
             f"a loss of at most {most * wanted:.3f} after {NUM_STEPS} steps (from {first:.2f};"
@@ -686,13 +742,10 @@ def check_columns_are_orthonormal(student, rng):
     shapes = [(whole(rng, 20, 40), 4), (9, 9), (whole(rng, 5, 9), 1)]
     matrices = [well_conditioned(rng, *shape) for shape in shapes]
     (results,) = student.run(orthogonalise_on_rank, matrices, world_size=1)
-    for matrix, given in zip(matrices, results, strict=True):
+    for matrix, given in zip(matrices, entries(results, len(matrices)), strict=True):
         shape = tuple(matrix.shape)
         if not is_of_shape(given, matrix):
-            raise CheckFailed(
-                f"a float32 matrix of shape {shape}",
-                f"{getattr(given, 'shape', type(given).__name__)}",
-            )
+            raise CheckFailed(f"a float32 matrix of shape {shape}", shown(given))
         products, hint = (
             given.t() @ given,
             "Subtract from each column its part along those before it, then divide by its length.",
@@ -741,7 +794,7 @@ def check_dependent_columns_stay_finite(student, rng):
     column = torch.randn(whole(rng, 5, 9), 1, generator=rng)
     matrices = [torch.zeros(6, 3), torch.cat([column, 2 * column, -column], dim=1)]
     (results,) = student.run(orthogonalise_on_rank, [one.clone() for one in matrices], world_size=1)
-    for matrix, given in zip(matrices, results, strict=True):
+    for matrix, given in zip(matrices, entries(results, len(matrices)), strict=True):
         if not is_of_shape(given, matrix) or not given.isfinite().all():
             raise CheckFailed(
                 "finite numbers", "nan or inf", "Do not divide a column by a length of 0."
@@ -780,6 +833,8 @@ def expect_projection(
     result: torch.Tensor, matrix: torch.Tensor, rank: int, what: str, hint: str
 ) -> None:
     """Raise CheckFailed unless the result is the matrix's part in `rank` directions."""
+    if not result.isfinite().all():
+        raise CheckFailed(f"{what} of finite numbers", "nan or infinity", hint)
     strengths = torch.linalg.svdvals(result.double())
     if len(strengths) > rank and strengths[rank] > 1e-3 * strengths[0]:
         actual = f"{int((strengths > 1e-3 * strengths[0]).sum())}"
@@ -807,8 +862,7 @@ def expect_exact_at_its_rank(student: Any, rng: torch.Generator) -> None:
     by_rank = zip(spread(rng, 3, matrix), spread(rng, 3, vector), strict=True)
     gradients = [[list(pair)] for pair in by_rank]
     run = emulated(student, POWER, 3, gradients, ONE_BUCKET_MB)
-    expect_own_work(run)
-    for rank, (result, of_vector) in enumerate(of_step(run, 0, "results")):
+    for rank, (result, of_vector) in enumerate(results_of(run, 0, gradients[0][0])):
         hint = "A vector is not compressed: its result is the mean over the ranks."
         expect_close(of_vector, vector, f"the vector's result on rank {rank}", hint, atol=1e-4)
         hint = (
@@ -832,12 +886,12 @@ def check_power_keeps_what_the_result_lacks(student, rng):
     gradients = drawn(rng, 2, 1, [(whole(rng, 12, 16), whole(rng, 18, 24)), (7,)])
     run = emulated(student, POWER, 2, gradients, ONE_BUCKET_MB)
     matrix = mean([steps[0][0] for steps in gradients])
-    result = of_step(run, 0, "results")[0][0]
+    result = results_of(run, 0, gradients[0][0])[0][0]
     expect_projection(
         result, matrix, 2, "the result", "Q is the mean of Mᵀ P, and the result P Qᵀ."
     )
-    kept = [one[0] for one in of_step(run, 0, "kept")]
-    if any(one is None or one.shape != matrix.shape for one in kept):
+    kept = [one[0] for one in kept_of(run, 0, gradients[0][0])]
+    if any(one is None for one in kept):
         raise CheckFailed(
             "state.memory[parameter] of the parameter's shape for the compressed one",
             "nothing, or another shape",
@@ -853,12 +907,12 @@ def follow(
     gradients: list[list[Tensors]], run: Run, number: int, step: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A parameter's result in this step, and the mean of its gradient + kept before."""
-    result = of_step(run, step, "results")[0][number]
+    result = results_of(run, step, gradients[0][0])[0][number]
     total = torch.zeros_like(result)
     for one in range(step + 1):
         total += mean([steps[one][number] for steps in gradients])
     for one in range(step):
-        total -= of_step(run, one, "results")[0][number]
+        total -= results_of(run, one, gradients[0][0])[0][number]
     return result.flatten(1), total.flatten(1)
 
 
@@ -885,8 +939,10 @@ def check_power_starts_warm(student, rng):
     run = emulated(student, POWER, 2, gradients, ONE_BUCKET_MB)
     for step in (1, 2):
         result, matrix = follow(gradients, run, 0, step)
-        before = of_step(run, step - 1, "results")[0][0]
+        before = results_of(run, step - 1, gradients[0][0])[0][0]
         # P Qᵀ of the step before has the directions of its Q
+        if not (before.isfinite().all() and result.isfinite().all()):
+            raise CheckFailed("results of finite numbers", "nan or infinity")
         q = torch.linalg.svd(before.double()).Vh[:2].t()
         fresh = mean([steps[step][0] for steps in gradients])
         wanted = [
@@ -909,7 +965,8 @@ def check_power_sends_thin_factors(student, rng):
     shapes = [(whole(rng, 20, 25), 30), (11,), (whole(rng, 16, 20), 40), (3, 4)]
     gradients = drawn(rng, 2, 2, shapes)
     run = emulated(student, POWER, 2, gradients, SMALL_BUCKETS_MB)
-    buckets = [numbers for step in run.values[0]["steps"] for numbers in step["buckets"]]
+    by_step = buckets_of(student, gradients, SMALL_BUCKETS_MB)
+    buckets = [numbers for step in by_step for numbers in step]
     of_step = sum(2 * sum(shapes[number]) for number in (0, 2)) + 11 + 12
     limit = 2 * 4 * of_step
     events = {rank: events_of_hook(run.timeline, rank) for rank in (0, 1)}
@@ -949,7 +1006,7 @@ def check_power_takes_any_shape_in_any_bucket(student, rng):
     )
     for step in range(3):
         for number, shape in enumerate(shapes):
-            result = of_step(run, step, "results")[0][number]
+            result = results_of(run, step, gradients[0][0])[0][number]
             if number in (0, 3):
                 what, of_kernels = (
                     f"the result of shape {shape} in step {step + 1}",
@@ -986,10 +1043,11 @@ def expect_to_survive_zeros(student: Any, rng: torch.Generator) -> None:
     gradients = [[[torch.zeros_like(matrix)], [one]] for one in spread(rng, 2, matrix)]
     run = emulated(student, POWER, 2, gradients, ONE_BUCKET_MB)
     hint = "M = 0 gives Q = 0, and then M Q = 0 forever; if Q is all zeros, draw a new one."
+    like = gradients[0][0]
     expect_close(
-        of_step(run, 0, "results")[0][0], torch.zeros_like(matrix), "the result of zeros", hint
+        results_of(run, 0, like)[0][0], torch.zeros_like(matrix), "the result of zeros", hint
     )
-    given = of_step(run, 1, "results")[0][0]
+    given = results_of(run, 1, like)[0][0]
     expect_close(
         given, matrix, "a mean of matrix rank 2 in the step after zeros", hint, rtol=5e-3, atol=5e-3
     )
@@ -1000,7 +1058,7 @@ def check_power_leaves_the_random_state(student, rng):
     """The first Q comes from the hook's own generator: the global random state does not change."""
     gradients = drawn(rng, 2, 1, [(12, 18)])
     run = emulated(student, POWER, 2, gradients, ONE_BUCKET_MB)
-    if not all(value["is_random_state_left"] for value in run.values):
+    if not all(entry(value, "is_random_state_left") is True for value in run.values):
         hint = (
             "`torch.manual_seed` on all ranks makes their dropout the same, too: use a"
             " torch.Generator."

@@ -1,5 +1,5 @@
-# outcome: wrong or crashed
-# Makes a second process group on Gloo, past the wire that is watched.
+# outcome: forbidden call
+# Calls the forbidden operation in a second process group, for which it names Gloo.
 
 # %% ring
 import torch.distributed as dist

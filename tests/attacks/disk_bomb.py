@@ -1,4 +1,4 @@
-# outcome: output limit
+# outcome: crashed
 # Writes until the disk is full.
 
 # %% total

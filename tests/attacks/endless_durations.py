@@ -7,7 +7,8 @@ import torch.distributed as dist
 
 def ring(tensor):
     from worldsize.emulate import backend
+    from worldsize.emulate.record import Step
 
-    backend.client()._steps.append(("compute", 0, float("inf"), "", ""))
+    backend.client()._steps.append(Step("compute", 0, float("inf")))
     dist.isend(tensor, (dist.get_rank() + 1) % 4)
     return tensor

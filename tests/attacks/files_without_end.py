@@ -1,4 +1,4 @@
-# outcome: output limit
+# outcome: crashed
 # Makes files until no more can be made.
 
 # %% total

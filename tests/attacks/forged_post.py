@@ -13,7 +13,7 @@ def ring(tensor):
     fields = {"number": 1, "op": "all_reduce", "group": "0", "ranks": [0, 1, 2, 3], "dtype": "float32"}
     fields |= {"num_items": tensor.numel(), "reduction": "SUM", "steps": []}
     body = tensor.numpy().tobytes()
-    header = json.dumps({"kind": "post", "size": len(body), **fields}).encode()
+    header = json.dumps({"kind": "posted", "size": len(body), **fields}).encode()
     data = len(header).to_bytes(8, "little") + header + body
     ctypes.CDLL(None).send(client._sock.fileno(), data, len(data), 0)
     answer = ctypes.create_string_buffer(4096)

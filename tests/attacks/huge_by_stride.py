@@ -1,4 +1,4 @@
-# outcome: memory limit
+# outcome: crashed
 # Returns a tensor of terabytes that takes four bytes to make.
 
 # %% total

@@ -1,4 +1,4 @@
-# outcome: memory limit
+# outcome: crashed
 # Takes memory until there is none.
 
 # %% total

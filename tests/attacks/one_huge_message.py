@@ -11,7 +11,7 @@ def ring(tensor):
     from worldsize.emulate import backend
 
     sock = backend.client()._sock
-    header = json.dumps({"kind": "post", "size": 1 << 33, "steps": []}).encode()
+    header = json.dumps({"kind": "posted", "size": 1 << 33, "steps": []}).encode()
     sock.sendall(len(header).to_bytes(8, "little") + header)
     while dist.get_rank() == 0:
         sock.sendall(bytes(1 << 20))

@@ -1,4 +1,4 @@
-# outcome: crashed
+# outcome: malformed submission
 # Holds cells of source on which parsers overflow, explode and never end.
 
 # %% submission

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from nbgrader import preprocessors
+from nbgrader.converters.base import BaseConverter
 from nbgrader.exchange.default import ExchangeCollect
 
 
@@ -37,7 +38,10 @@ def test_the_formgrader_keeps_the_exporter_that_it_was_started_with():
     ("owner", "method"),
     [
         (preprocessors.GetGrades, "_get_score"),
+        (preprocessors.SaveAutoGrades, "_add_score"),
         (preprocessors.SaveCells, "_create_notebook"),
+        (BaseConverter, "init_notebooks"),
+        (BaseConverter, "convert_notebooks"),
         (ExchangeCollect, "_path_to_record"),
     ],
 )

@@ -19,7 +19,7 @@ from nbgrader.api import Gradebook
 from repository import ROOT
 
 from autograder.authoring.known_answers import compose, solution_cells
-from autograder.submissions.submitted_notebook import definitions
+from autograder.submissions.cell_facts import facts
 
 LAB = "lab01"
 NUM_STUDENTS, NUM_WARM, NUM_SPAWNED = 24, 6, 2  # stock nbgrader takes one after the other, so a few stand for all
@@ -163,7 +163,7 @@ def _with_checks(notebook: NotebookNode, root: Path, num_cells: int) -> Notebook
             cell.source = f"{setup}\nrun_checks({marks.grade_id!r})\n" if left else "pass"
             setup, left = "", max(0, left - 1)
         else:
-            cell.source = definitions(cell.source)
+            cell.source = next(facts([cell.source])).definitions
     return notebook
 
 

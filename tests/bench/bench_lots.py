@@ -22,6 +22,6 @@ def drawing_lots(scale: float) -> Iterator[Figure]:
     asked = (NUM_DRAWS * right)[: scaled(NUM_DRAWS * len(right), scale)]
     lost = [finding for finding in verify(ROOT, asked) if finding.problems]
     for finding in lost:
-        print(finding.told(), file=sys.stderr)
+        print(finding.describe(), file=sys.stderr)
     how = f"{len(right)} right answers to {len(labs)} labs, {NUM_DRAWS} draws each"
     yield Figure("right answers that a draw cost points", len(lost), "", f"0 of {len(asked)}", not lost, how)

@@ -106,7 +106,7 @@ def answer_the_quiz(course: Path) -> None:
     with open(course / "responses.csv", "w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["student", "question", "response"])
-        for form in read_key(course / "module/key.json", read_bank(course / "quizzes")):
+        for form in read_key(course / "module/answers/key.json", read_bank(course / "quizzes")):
             for number, variant in enumerate(form.variants, start=1):
                 rows.writerow([form.student.id, number, right(variant.answer)])
 
@@ -189,22 +189,23 @@ def _a_result() -> Result:
 
 
 def lateness_was_charged(course: Path) -> None:
-    """A day begun costs ada 10% of her 22 points; zoe, whom the archive brought, was in time."""
+    """A day begun costs ada 10% of her 22 points; zoe, whom the archive brought, waits to be graded."""
     with open(course / "grades.csv", newline="") as file:
         rows = {row["student_id"]: row for row in csv.DictReader(file)}
     assert (float(rows["ada"]["raw_score"]), rows["ada"]["late_submission_penalty"]) == (22, "2.2")
     assert rows["ada"]["email"] == "ada@example.org" and rows["noor"]["score"] == "0.0"
-    assert (course / "submitted/zoe/lab01/lab01.ipynb").exists() and rows["zoe"]["late_submission_penalty"] == "0.0"
+    assert (course / "submitted/zoe/lab01/lab01.ipynb").exists() and rows["zoe"]["score"] == ""
+    assert rows["zoe"]["status"] == "waiting to be graded"
 
 
 def everybody_knew_everything(course: Path) -> None:
     """Marking gave full marks, and only the formats said to hold answers hold them."""
     with open(course / "marks/scores.csv", newline="") as file:
         assert {row["percent"] for row in csv.DictReader(file)} <= {"100", "100.0"}
-    assert {path.name for path in (course / "module").iterdir()} == {
-        *("html", "pdf", "md", "ipynb", "moodle", "canvas", "qti21", "gift", "jupyterquiz"),
-        *("key.pdf", "key.html", "key.csv", "key.json", "summary.txt"),
-    }
+    found = {path.relative_to(course / "module").as_posix() for path in (course / "module").glob("*/*")}
+    answers = ("moodle", "canvas", "qti21", "gift", "jupyterquiz", "key.pdf", "key.html", "key.csv", "key.json")
+    handouts = {f"handouts/{name}" for name in ("html", "pdf", "md", "ipynb")}
+    assert found == handouts | {f"answers/{name}" for name in answers}
 
 
 def the_page_shows_who_was_measured(course: Path) -> None:
@@ -339,9 +340,18 @@ def headings(file: Path) -> set[str]:
     [
         "downloaded/lab01/archive/lab01.zip",
         "module.key",
-        "module/key.json",
-        "week2/key.pdf",
+        "module/answers/key.json",
+        "module/handouts/pdf/ada.pdf",
+        "module/summary.txt",
+        "week2/answers/moodle/ada.moodle.xml",
+        "exam/answers/gift/ada.gift.txt",
+        "elsewhere/key.pdf",
         "solutions/quiz_module/x.ipynb",
+        "marks/scores.csv",
+        "responses.csv",
+        "roster.csv",
+        "students.csv",
+        "student.zip",
     ],
 )
 def test_git_ignores_students_work_and_keys(left_behind: str):

@@ -105,7 +105,7 @@ def test_a_class_gets_from_the_cluster_what_it_gets_here(tmp_path, folder):
     with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
         assert {one.student.id: one.score for one in gradebook.assignment_submissions(NAME)} == SCORES
     coursedir = open_course(course)
-    ours = Lab(coursedir, NAME, Grade(config=coursedir.config).limits_of(NAME))
+    ours = Lab(coursedir, NAME, Grade(config=coursedir.config).limits(NAME))
     for student in SCORES:
         there = ours.kept(student)
         assert there, "the fingerprint is another one"

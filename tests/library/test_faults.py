@@ -142,12 +142,17 @@ def test_a_fault_that_cannot_be_is_refused(fault, words):
 
 
 def test_what_is_no_fault_is_refused():
-    with pytest.raises(TypeError, match=r"'slow' is not a fault; give one of SlowRank, SlowLink"):
+    with pytest.raises(ValueError, match=r"'slow' is not a fault; give one of SlowRank, SlowLink"):
         emulated(work_and_meet, faults=["slow"])
+    for faults in (3, "slow"):
+        with pytest.raises(ValueError, match="is not a fault; give one of"):
+            emulated(work_and_meet, faults=faults)
+    with pytest.raises(ValueError, match=r"faults is a list; write faults=\[SlowRank\(rank=0"):
+        emulated(work_and_meet, faults=SlowRank(0))
 
 
 def test_faults_without_a_cluster_are_refused():
-    with pytest.raises(ValueError, match="allow and faults are for an emulated cluster"):
+    with pytest.raises(ValueError, match="faults are for an emulated cluster"):
         ws.run(work_and_meet, world_size=2, faults=[SlowRank(0)])
 
 

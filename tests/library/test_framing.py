@@ -110,3 +110,12 @@ def test_an_inbox_refuses_a_long_message_before_it_has_come():
     inbox = Inbox(LIMIT)
     with pytest.raises(ValueError, match="at most"):
         inbox.feed((1 << 30).to_bytes(8, "little"))
+
+
+def test_a_header_is_read_once_however_slowly_its_body_comes(monkeypatch):
+    read, loads = [], framing.json.loads
+    monkeypatch.setattr(framing.json, "loads", lambda text: read.append(1) or loads(text))
+    inbox = framing.Inbox(max_bytes=100)
+    data = framing.pack("done", b"x" * 50) + framing.pack("done", b"y")
+    messages = [message for byte in data for message in inbox.feed(bytes([byte]))]
+    assert ([body for _, body in messages], len(read)) == ([b"x" * 50, b"y"], 2)

@@ -23,7 +23,8 @@ from autograder.quiz.key import read_key
 from autograder.quiz.quiz_folder import Quiz, write_quiz
 from autograder.quiz.roster import Student
 from autograder.quiz.whole_bank import read_bank
-from autograder.submissions.submitted_notebook import Malformed, read_submission
+from autograder.submissions.malformed import Malformed
+from autograder.submissions.submitted_notebook import read_submission
 
 NAME = "quiz_week02"
 COUNT = 7  # of which the last is an essay
@@ -47,7 +48,7 @@ def answer(root, student, answers, of=None):
 
 
 def forms_of(root):
-    return {form.student.id: form for form in read_key(root / "quiz" / "key.json", read_bank(root / "quizzes"))}
+    return {form.student.id: form for form in read_key(root / "quiz/answers/key.json", read_bank(root / "quizzes"))}
 
 
 def grade_quiz(root):
@@ -55,7 +56,7 @@ def grade_quiz(root):
     questions = read_bank(write_bank(root / "quizzes", [*KINDS, ESSAY]))
     plan = Blueprint(title="Week 2", count=COUNT, essays=1, pass_fraction=0.5)
     write_quiz(Quiz(plan, questions, CLASS, b"secret", [FORMATS["ipynb"]]), root / "quiz", jobs=1)
-    log = [run(root, "autograder", "quiz", "assign", "quiz/key.json", NAME)]
+    log = [run(root, "autograder", "quiz", "assign", "quiz/answers/key.json", NAME)]
     log.append(run(root, "nbgrader", "generate_assignment", NAME))
     forms = forms_of(root)
     full = {
@@ -186,7 +187,7 @@ def test_the_audit_log_reproduces_a_mark(course):
         again = run(course, "autograder", "audit", "--replay", "2")
     finally:
         key.write_text(before)
-    assert again.returncode == 0 and "The checks has changed since" in again.stdout, again.stdout
+    assert again.returncode == 0 and "The checks have changed since" in again.stdout, again.stdout
 
 
 def test_who_is_not_on_the_roster_gets_no_score(course, tmp_path):
@@ -206,12 +207,13 @@ def test_building_the_course_leaves_a_quiz_alone(course):
 
 def test_a_quiz_is_not_assigned_over_something_else(course, tmp_path):
     with pytest.raises(ValueError, match="exists already"):
-        assign(course / "quiz" / "key.json", course, NAME)
+        assign(course / "quiz/answers/key.json", course, NAME)
     with pytest.raises(ValueError, match="cannot be the name"):
-        assign(course / "quiz" / "key.json", course, "../quiz")
-    shutil.copy(course / "quiz" / "key.json", tmp_path)
+        assign(course / "quiz/answers/key.json", course, "../quiz")
+    (tmp_path / "answers").mkdir()
+    shutil.copy(course / "quiz/answers/key.json", tmp_path / "answers")
     with pytest.raises(ValueError, match="make the quiz with `--format ipynb`"):
-        assign(tmp_path / "key.json", course, "other")
+        assign(tmp_path / "answers/key.json", course, "other")
     assert not (course / "solutions" / "other").exists()
 
 

@@ -58,17 +58,33 @@ def test_every_student_gets_a_form_in_every_format_and_the_instructor_a_key(plac
     result = make()
     assert result.exit_code == 0, result.output
     files = contents(place / "quiz")
-    forms = {f"{name}/s000{n}{FORMATS[name].suffix}" for name in PAPER for n in range(3)}
-    assert forms | {"key.json", "key.csv", "key.html", "key.pdf", "summary.txt"} <= set(files)
+    handouts = {f"handouts/{name}/s000{n}{FORMATS[name].suffix}" for name in PAPER for n in range(3)}
+    others = {f"answers/{name}/s000{n}{FORMATS[name].suffix}" for name in set(FORMATS) - set(PAPER) for n in range(3)}
+    keys = {f"answers/key.{suffix}" for suffix in ("json", "csv", "html", "pdf")}
+    assert set(files) == handouts | others | keys | {"summary.txt"}
     assert (place / "quiz/summary.txt").read_text() in result.output and "3 forms of 8 questions" in result.output
-    for name in ("key.json", "key.csv", "key.html", "key.pdf"):
-        assert stat.S_IMODE((place / "quiz" / name).stat().st_mode) == 0o600, name
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_only_its_owner_can_read_what_holds_answers(place, make, monkeypatch, jobs):
+    monkeypatch.setattr(quiz_folder, "_FEW", 2)
+    make("--format", "md", format="gift", jobs=jobs)
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (place / "quiz").rglob("*")}
+    answers = place / "quiz/answers"
+    private = [path for path in modes if path == answers or answers in path.parents]
+    assert {path.name for path in private} >= {"gift", "s0000.gift.txt", "key.json", "key.csv"}
+    assert {path: modes[path] for path in private} == {path: 0o700 if path.is_dir() else 0o600 for path in private}
+    assert modes[place / "quiz/handouts/md/s0000.md"] & 0o044 == 0o044
+
+
+def test_a_format_that_nobody_says_to_hand_out_is_taken_to_hold_answers():
+    assert quiz_folder.place_of(dataclasses.replace(FORMATS["md"], name="new")) == "answers/new"
 
 
 def test_key_draws_the_forms_again_and_its_table_has_every_answer(place, make):
     make(format="md")
-    forms = read_key(place / "quiz/key.json", read_bank(place / "bank"))
-    rows = list(csv.DictReader((place / "quiz/key.csv").read_text("utf-8-sig").splitlines()))
+    forms = read_key(place / "quiz/answers/key.json", read_bank(place / "bank"))
+    rows = list(csv.DictReader((place / "quiz/answers/key.csv").read_text("utf-8-sig").splitlines()))
     wanted = [
         (form.student.id, str(number), variant.question.id, variant.id, printed(variant.answer))
         for form in forms
@@ -76,7 +92,7 @@ def test_key_draws_the_forms_again_and_its_table_has_every_answer(place, make):
     ]
     assert len(wanted) == 24
     assert [tuple(row.values()) for row in rows] == wanted
-    assert forms[0].variants[0].text.split("**")[1] in (place / "quiz/md/s0000.md").read_text()
+    assert forms[0].variants[0].text.split("**")[1] in (place / "quiz/handouts/md/s0000.md").read_text()
 
 
 def test_an_answer_is_no_formula_in_the_keys_table():
@@ -98,7 +114,7 @@ def test_same_secret_gives_the_same_bytes_in_one_process_or_two_and_another_one_
     assert one == contents(place / "two")
     assert not any(key.strip().encode() in content for content in one.values())
     make(seed=None, key_file=place / "other", out=place / "three", format="md")
-    assert not {one[name] for name in one if name.startswith("md/")} & set(contents(place / "three").values())
+    assert not {one[name] for name in one if name.startswith("handouts/md/")} & set(contents(place / "three").values())
 
 
 @pytest.mark.parametrize(
@@ -168,7 +184,7 @@ def test_options_change_a_blueprint(place, make):
     result = make(blueprint="weekly", count=None, week=2, title="Quiz of week 2", format="md")
     assert "Quiz of week 2: 3 forms of 4 questions" in result.output
     assert "week 2" in result.output and "week 1" not in result.output
-    assert "4 questions, 30 minutes" in (place / "quiz/md/s0001.md").read_text()
+    assert "4 questions, 30 minutes" in (place / "quiz/handouts/md/s0001.md").read_text()
 
 
 def test_an_earlier_quiz_is_replaced_by_force_alone_and_other_things_never(place, make):
@@ -177,10 +193,10 @@ def test_an_earlier_quiz_is_replaced_by_force_alone_and_other_things_never(place
     assert "holds a quiz already" in make(seed=2, format="md").output and contents(place / "quiz") == before
     assert make("--force", seed=2, format="html").exit_code == 0
     after = contents(place / "quiz")
-    assert "html/s0000.html" in after and not (place / "quiz/md").exists()
-    (place / "quiz/html/marks.txt").write_text("mine")
-    assert "holds html/marks.txt, which is not part of a quiz" in make("--force").output
-    assert contents(place / "quiz") == {**after, "html/marks.txt": b"mine"}
+    assert "handouts/html/s0000.html" in after and not (place / "quiz/handouts/md").exists()
+    (place / "quiz/handouts/html/marks.txt").write_text("mine")
+    assert "holds handouts/html/marks.txt, which is not part of a quiz" in make("--force").output
+    assert contents(place / "quiz") == {**after, "handouts/html/marks.txt": b"mine"}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError("no such formula")])
@@ -209,7 +225,7 @@ def test_an_interrupt_ends_all_processes_and_leaves_nothing(place):
     piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
     process = subprocess.Popen(list(map(str, command)), **piped)
     try:
-        assert wait_until(lambda: process.poll() is not None or list(place.glob(".quiz-*/new/md/*.md")), 120)
+        assert wait_until(lambda: process.poll() is not None or list(place.glob(".quiz-*/new/handouts/md/*.md")), 120)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of them
         output = process.communicate(timeout=120)[0].decode()  # until the last process has closed it
     finally:

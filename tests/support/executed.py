@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
+from nbformat import NotebookNode
 from repository import ROOT
 
 from autograder.authoring.known_answers import compose
@@ -18,8 +18,7 @@ def week_outputs(script: Path, folder: Path, parameters: str) -> dict[str, list]
     week = notebook(read_week(script), graded=False)
     place = next(index for index, cell in enumerate(week.cells) if cell.id == "parameters")
     week.cells.insert(place + 1, nbformat.v4.new_code_cell(parameters, id="injected"))
-    NotebookClient(week, timeout=240, resources={"metadata": {"path": str(folder)}}).execute()
-    return _outputs(week)
+    return executed(week, folder)
 
 
 def lab_outputs(
@@ -30,12 +29,14 @@ def lab_outputs(
     ids = [cell.id for cell in filled.cells]
     end = len(ids) if last is None else ids.index(last) + 1
     filled.cells = [cell for cell in filled.cells[:end] if cell.id not in without]
-    NotebookClient(filled, timeout=120, allow_errors=True, resources={"metadata": {"path": str(folder)}}).execute()
-    return _outputs(filled)
+    return executed(filled, folder, allow_errors=True)
 
 
-def _outputs(executed: Any) -> dict[str, list]:
-    return {cell.id: cell.outputs for cell in executed.cells if cell.cell_type == "code"}
+def executed(notebook: NotebookNode, folder: Path, allow_errors: bool = False) -> dict[str, list]:
+    """The outputs of every code cell of a notebook by id, after one run of it in this folder."""
+    resources = {"metadata": {"path": str(folder)}}
+    NotebookClient(notebook, timeout=240, allow_errors=allow_errors, resources=resources).execute()
+    return {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
 
 
 def errors(outputs: list) -> list:

@@ -15,7 +15,7 @@ CONFIG = """
 c.Grade.call_s = 20
 c.Policy.percent_per_day = 10
 """
-DUE = "2026-11-20 12:00:00 UTC"
+DUE = "2020-11-20 12:00:00 UTC"
 EVIL = """\
 # My thoughts <script>alert("from ada")</script>
 
@@ -43,7 +43,7 @@ def grade_course(root: Path) -> None:
     hand_in(root, "ada", nbformat.writes(evil), "garbage \x01")
     hand_in(root, "bob", nbformat.writes(right), "2020-01-01 00:00:00 UTC")
     hand_in(root, "cy", nbformat.writes(right)[:-300], "2099-01-01 00:00:00 UTC")
-    (root / "collected.csv").write_text(f"assignment,student,submitted\n{NAME},bob,2026-11-21 18:00:00 UTC\n")
+    (root / "collected.csv").write_text(f"assignment,student,submitted\n{NAME},bob,2020-11-21 18:00:00 UTC\n")
     log = [
         run_afresh(root, "nbgrader", "generate_assignment", NAME, "--force"),
         run_afresh(root, "nbgrader", "db", "assignment", "add", NAME, f"--duedate={DUE}"),

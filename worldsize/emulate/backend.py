@@ -13,9 +13,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
+from worldsize.emulate import torch_internals
 from worldsize.emulate.client import Client, Observer, Work
 from worldsize.emulate.compute import meter_of
+from worldsize.emulate.conductor import Forbidden
+from worldsize.emulate.messages import Compute
 
 BACKEND = "emulated"
 _OF_BITS = ("BAND", "BOR", "BXOR")
@@ -26,10 +30,11 @@ _client: Client | None = None
 class Group(dist.ProcessGroup):
     """A process group of ranks on the emulated cluster."""
 
-    def __init__(self, client: Client, name: str, ranks: Sequence[int]) -> None:
+    def __init__(self, client: Client, name: str, ranks: Sequence[int], wire_name: str = "") -> None:
         self.ranks = tuple(map(operator.index, ranks))
         super().__init__(self.ranks.index(client.rank), len(ranks))  # pyright: ignore[reportCallIssue]
         self._client, self._name = client, name
+        self._wire_name = wire_name or name  # the conductor's: torch's names come again after the groups are destroyed
 
     def getBackendName(self) -> str:
         """The backend's name, as torch shows it."""
@@ -39,6 +44,15 @@ class Group(dist.ProcessGroup):
     def group_name(self) -> str:
         """The name under which torch knows the group."""
         return self._name
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The devices whose tensors the group takes, as torch asks for them before it saves a checkpoint."""
+        return [torch.device("cpu")]
+
+    def _get_backend(self, _device: torch.device) -> Group:
+        """What carries out the calls on a device: the group itself."""
+        return self
 
     def _post(
         self,
@@ -52,7 +66,7 @@ class Group(dist.ProcessGroup):
         mark = self._client.observer.posting(op, tensors, self, reduction, fields.get("peer"))
         work = self._client.post(
             op,
-            self._name,
+            self._wire_name,
             self.ranks,
             b"".join(map(_bytes_of, inputs)),
             lambda body: _fill(outputs, body, may_be_less=op == "recv"),
@@ -195,21 +209,60 @@ def join(
     world_size: int,
     store: Any,
     allow: Iterable[str] | None,
-    compute: Any,
+    compute: Compute,
     observer: Observer,
 ) -> Client:
     """The client of this rank, which has joined a default process group on the emulated cluster."""
     global _client
     _client = Client(sock, rank, world_size, allow, meter_of(compute), observer)
-    dist.Backend.register_backend(BACKEND, _make, extended_api=True, devices=["cpu", "cuda"])
+    make = _Groups(_client, world_size).make
+    dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
+    torch_internals.lead_every_group_to(BACKEND)
+    torch_internals.refuse_native_groups(_not_emulated)
+    dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier
     dist.init_process_group(BACKEND, store=store, rank=rank, world_size=world_size)
     _client.meter.start()
     return _client
 
 
-def _make(options: Any, _backend_options: Any) -> Group:
-    assert _client is not None
-    return Group(_client, options.group_id, options.global_ranks_in_group or range(options.group_size))
+class _Groups:
+    """The maker of this rank's groups; `num_worlds` counts how often a program has joined."""
+
+    def __init__(self, client: Client, world_size: int) -> None:
+        self._client, self._world_size, self._num_worlds = client, world_size, 0
+
+    def make(self, options: Any, _backend_options: Any) -> Group:
+        """A group, as torch describes it; the default group has no list of ranks.
+
+        Raises:
+            ValueError: the program joins as another rank, or in a world of another size.
+        """
+        if not options.global_ranks_in_group:
+            self._refuse_another_world(options.group_rank, options.group_size)
+            self._num_worlds += 1
+        wire_name = f"{options.group_id}, world {self._num_worlds}" if self._num_worlds > 1 else ""
+        ranks = options.global_ranks_in_group or range(self._world_size)
+        return Group(self._client, options.group_id, ranks, wire_name)
+
+    def _refuse_another_world(self, rank: int, world_size: int) -> None:
+        if (rank, world_size) != (self._client.rank, self._world_size):
+            raise ValueError(
+                f"this is rank {self._client.rank} of {self._world_size} on its emulated cluster, and cannot join as "
+                f"rank {rank} of {world_size}; for fewer ranks, make a group of them by dist.new_group(ranks)"
+            )
+
+
+def _not_emulated(name: str) -> Forbidden:
+    """The error of a rank that makes a group of torch's own, past the cluster."""
+    return Forbidden(
+        f"{name} would send past the emulated cluster, where nothing is priced: make the group by dist.new_group(), "
+        "which gives an emulated one whatever backend you name, or run this without a cluster"
+    )
+
+
+def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+    """Wait for all ranks of the group; the run itself reports a rank that never comes."""
+    dist.barrier(group)
 
 
 def _last_of(call: Callable[..., Work], outputs: Sequence[Any], inputs: Sequence[Any], opts: Any) -> Work:

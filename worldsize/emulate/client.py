@@ -14,11 +14,12 @@ from typing import Any, Protocol
 
 import torch
 
-from worldsize import framing
+from worldsize import framing, message
 from worldsize.emulate import torch_internals
 from worldsize.emulate.compute import Meter
 from worldsize.emulate.conductor import ASK, Forbidden, refusal
-from worldsize.emulate.record import COMPUTE, WAIT
+from worldsize.emulate.messages import Answer, Blocked, Hurry, Left, Posted, Refused, read_from_conductor
+from worldsize.emulate.record import COMPUTE, WAIT, Step
 
 WAITING, DONE = "waiting", "done"
 _PATIENCE_S = 0.1  # how long a rank waits for an answer before it reports that it is blocked,
@@ -71,7 +72,7 @@ class Client:
         self._num_posts = 0
         self._groups: set[str] = set()
         self._works: dict[int, Work] = {}
-        self._steps: list[tuple[str, int, float, str, str]] = []
+        self._steps: list[Step] = []
         self._labels = [("", COMPUTE)]  # name and kind of the work now under way
         self._is_hurried = False
         self._asked_s: dict[int, tuple[float, float]] = {}  # thread -> when it last asked, CPU time until then
@@ -79,12 +80,12 @@ class Client:
     def step(self, kind: str, number: int) -> None:
         """Record a step of this rank, after its own work until then; both go out with the next message."""
         self.spend(self.meter.take_s())
-        self._steps.append((kind, number, 0.0, "", ""))
+        self._steps.append(Step(kind, number))
 
     def spend(self, duration_s: float) -> None:
         """Let this rank work for this long in virtual time."""
         if duration_s:
-            self._steps.append((COMPUTE, 0, duration_s, *self._labels[-1]))
+            self._steps.append(Step(COMPUTE, 0, duration_s, *self._labels[-1]))
 
     @contextmanager
     def span(self, name: str, kind: str) -> Iterator[None]:
@@ -111,7 +112,13 @@ class Client:
         body: bytes,
         fill: Callable[[bytes], Any],
         result: Any,
-        **fields: Any,
+        *,
+        dtype: str,
+        num_items: int,
+        peer: int | None = None,
+        tag: int = 0,
+        reduction: str = "",
+        splits: Sequence[int] = (),
     ) -> Work:
         """The work of a call; when its answer comes, `fill` copies the answer into place.
 
@@ -119,17 +126,35 @@ class Client:
             Forbidden: the run does not allow this operation.
         """
         if self._allow is not None and op not in (*self._allow, ASK):
+            self.note_refusal()
             raise Forbidden(refusal(op, self._allow))
         with self._lock:
             self._num_posts += 1
             number = self._num_posts
             work = self._works[number] = Work(self, number, fill, result)
             self.spend(self.meter.take_s())  # the launcher itself records the post
-            if group not in self._groups:  # a group's members go out only once: 256 ranks take a kilobyte
-                self._groups.add(group)
-                fields["ranks"] = ranks
-            self._send("post", body, number=number, op=op, group=group, **fields)
+            is_known = group in self._groups  # a group's members go out only once: 256 ranks take a kilobyte
+            self._groups.add(group)
+            posted = Posted(
+                number=number,
+                op=op,
+                group=group,
+                dtype=dtype,
+                num_items=num_items,
+                ranks=None if is_known else tuple(ranks),
+                peer=peer,
+                tag=tag,
+                reduction=reduction,
+                splits=tuple(splits),
+                steps=self._take_steps(),
+            )
+            message.pack_and_send(self._sock, posted, body)
         return work
+
+    def note_refusal(self) -> None:
+        """Report to the conductor that a call of this rank was refused."""
+        with self._lock:
+            message.pack_and_send(self._sock, Refused(self._take_steps()))
 
     def _report_wait(self, work: Work) -> None:
         """Report to the conductor, once, that this rank is blocked until the work has its answer, if it is blocked."""
@@ -137,7 +162,7 @@ class Client:
             return
         work.report(WAITING)
         with self._lock:
-            self._send("wait", number=work.number)
+            message.pack_and_send(self._sock, Blocked(work.number, self._take_steps()))
 
     def _is_main_asleep(self) -> bool:
         """True if the main thread has been idle for the whole patience, in C++'s backward or its wait for a future."""
@@ -152,11 +177,11 @@ class Client:
         """Report the last steps of this rank, and that it posts no more."""
         with self._lock:
             self.spend(self.meter.take_s())
-            self._send("leave")
+            message.pack_and_send(self._sock, Left(self._take_steps()))
 
-    def _send(self, kind: str, body: bytes = b"", **fields: Any) -> None:
+    def _take_steps(self) -> list[Step]:
         steps, self._steps = self._steps, []
-        framing.send(self._sock, kind, body, steps=steps, **fields)
+        return steps
 
     def await_answer(self, work: Work) -> None:
         """Wait until the answer of a work has come and is in place."""
@@ -187,7 +212,7 @@ class Client:
             if not data:
                 signal.pause()  # the launcher has hung up, and ends this process
             for header, body in self._inbox.feed(data):
-                self._take(header, body)
+                self._take(read_from_conductor(header), body)
         except BlockingIOError:  # after the socket's own time-out
             return False
         finally:
@@ -196,11 +221,12 @@ class Client:
             self._arrival.notify_all()
         return True
 
-    def _take(self, header: dict[str, Any], body: bytes) -> None:
-        if header["kind"] == "hurry":
-            self._is_hurried = True
-        else:
-            self._works.pop(header["number"]).take(body, header.get("src", -1))
+    def _take(self, received: Hurry | Answer, body: bytes) -> None:
+        match received:
+            case Hurry():
+                self._is_hurried = True
+            case Answer(number, src):
+                self._works.pop(number).take(body, -1 if src is None else src)
 
 
 class Work(torch_internals.Work):

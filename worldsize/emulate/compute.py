@@ -10,7 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from worldsize.emulate.record import MEASURED
+from worldsize.emulate.messages import Compute
+from worldsize.emulate.record import FLOPS, MEASURED
 
 _MOVE_NOTHING = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
 
@@ -79,11 +80,11 @@ class FlopsMeter(Meter, TorchDispatchMode):
         return max(flops / self._flops_per_s.get(dtype, self._slowest), num_bytes / self._bytes_per_s)
 
 
-def meter_of(fields: Mapping[str, Any]) -> Meter:
-    """The meter that a job's fields describe."""
-    if fields["kind"] == "flops":
-        return FlopsMeter(fields["flops_per_s"], fields["bytes_per_s"])
-    return MeasuredMeter(fields["scale"]) if fields["kind"] == MEASURED else Meter()
+def meter_of(compute: Compute) -> Meter:
+    """The meter of a rank whose work is priced like this."""
+    if compute.kind == FLOPS:
+        return FlopsMeter(compute.flops_per_s, compute.bytes_per_s)
+    return MeasuredMeter(compute.scale) if compute.kind == MEASURED else Meter()
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

@@ -61,9 +61,7 @@ class Conductor:
     """The data of one run. `steps[rank]` and `operations` are its record."""
 
     def __init__(self, world_size: int, allow: Iterable[str] | None = None) -> None:
-        unknown = sorted(set(allow or ()) - OPERATIONS)
-        if unknown:
-            raise ValueError(f"there is no operation {', '.join(unknown)}; known are {', '.join(sorted(OPERATIONS))}")
+        refuse_unknown(allow or ())
         self.world_size = world_size
         self.allow = None if allow is None else frozenset(allow)
         self.steps: list[list[Step]] = [[] for _ in range(world_size)]
@@ -214,6 +212,16 @@ class Conductor:
                     del self._waiting[post.rank]
 
 
+def refuse_unknown(allow: Iterable[str]) -> None:
+    """Raise ValueError unless there are such operations.
+
+    Raises:
+        ValueError: one of the names is no operation.
+    """
+    if unknown := sorted(set(allow) - OPERATIONS):
+        raise ValueError(f"there is no operation {', '.join(unknown)}; known are {', '.join(sorted(OPERATIONS))}")
+
+
 def refusal(op: str, allow: Iterable[str]) -> str:
     """The message for a call that is not allowed."""
     return f"{op} is not allowed here: this run is to be built from {', '.join(sorted(allow))} alone"
@@ -224,8 +232,8 @@ def _parts(posts: Sequence[Post]) -> dict[int, int]:
 
 
 def _signature(post: Post) -> tuple[Any, ...]:
-    size = post.num_items if post.op in _SAME_SIZE else None
-    splits = post.splits if post.op == "reduce_scatter" else ()
+    size = (post.num_items, len(post.body)) if post.op in _SAME_SIZE else None
+    splits = (*post.splits, len(post.body)) if post.op == "reduce_scatter" else ()
     return post.op, post.dtype, post.peer, size, splits, post.reduction
 
 
@@ -325,3 +333,4 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "BOR": lambda total, other: total.bitwise_or_(other),
     "BXOR": lambda total, other: total.bitwise_xor_(other),
 }
+REDUCTIONS = frozenset(_COMBINE)

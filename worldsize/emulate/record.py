@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-MEASURED = "measured"
-KINDS = ("flops", MEASURED, "none")  # ways to price a rank's own work
+FLOPS, MEASURED = "flops", "measured"
+KINDS = (FLOPS, MEASURED, "none")  # ways to price a rank's own work
 EFFICIENCY = 0.5  # the fraction of the peak that matrix products reach: our assumption, not a measurement
 COMPUTE, POST, WAIT = "compute", "post", "wait"
 

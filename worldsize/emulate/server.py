@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import math
+import select
 import selectors
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
-from worldsize import framing, hardware, pricing
-from worldsize.emulate.conductor import ASK, Conductor, Post, Reply
-from worldsize.emulate.record import COMPUTE, EFFICIENCY, KINDS, MEASURED, POST, WAIT, Step
+from worldsize import framing, hardware, message, pricing
+from worldsize.emulate.conductor import ASK, OPERATIONS, REDUCTIONS, Conductor, Post, Reply
+from worldsize.emulate.messages import (
+    Answer,
+    Blocked,
+    Compute,
+    Emulated,
+    FromRank,
+    Hurry,
+    Left,
+    Posted,
+    Refused,
+    read_from_rank,
+)
+from worldsize.emulate.record import EFFICIENCY, KINDS, MEASURED, POST, WAIT, Step
 from worldsize.emulate.simulator import Prices, clocks, replay
 from worldsize.faults import Fault, Faults
 from worldsize.hardware import Cluster
@@ -22,8 +34,8 @@ from worldsize.timeline import Timeline
 
 _CHUNK = 1 << 16
 _MOST_HELD = 8  # messages of the largest size that may be under way at a time, to limit memory
-_MAX_STEPS = 200_000  # of a rank, which might otherwise send any number,
-_MAX_STEP_S = 1e9  # and of any length
+_MOST_READS = 100  # of what a rank has sent before its end, which may be endless
+_MAX_STEPS = 200_000  # of a rank, which might otherwise send any number
 
 
 class Lost(Exception):
@@ -42,7 +54,7 @@ class _Connection:
         self.groups: dict[str, tuple[int, ...]] = {}
         self.open_bytes: dict[int, int] = {}  # posts without an answer
         self.num_posts = self.num_calls = self.num_steps = 0  # asking for the time is a post but not a call
-        self.is_full = False
+        self.is_full = self.was_refused = False
 
 
 class Emulation:
@@ -65,7 +77,7 @@ class Emulation:
         is_number = isinstance(compute, int | float) and math.isfinite(compute) and compute >= 0
         if compute not in KINDS and not is_number:
             raise ValueError(f"compute must be one of {', '.join(KINDS)}, or a number, 0 or more; got {compute!r}")
-        self._compute, self._scale = (MEASURED, float(compute)) if is_number else (compute, 1.0)
+        self._compute, self._scale = (MEASURED, float(compute)) if is_number else (str(compute), 1.0)
         self._cluster = hardware.cluster(cluster) if isinstance(cluster, str) else cluster
         if world_size > self._cluster.world_size:
             raise ValueError(f"{self.name} has {self._cluster.world_size} GPUs; {world_size} ranks do not fit on it")
@@ -89,17 +101,20 @@ class Emulation:
         return self._cluster.name
 
     @property
-    def fields(self) -> dict[str, Any]:
-        """The fields that describe the emulation in every rank's job."""
-        gpu = self._cluster.gpu
-        compute = {
-            "kind": self._compute,
-            "scale": self._scale,
-            "flops_per_s": {dtype: peak * EFFICIENCY for dtype, peak in gpu.peak_flops_per_s.items()},
-            "bytes_per_s": gpu.memory_bandwidth_bytes_per_s,
-        }
-        ours = {"local_world_size": self._cluster.gpus_per_node, "compute": compute}
-        return ours | {"allow": None if self._conductor.allow is None else sorted(self._conductor.allow)}
+    def for_ranks(self) -> Emulated:
+        """What every rank's job says of the emulation."""
+        gpu, allow = self._cluster.gpu, self._conductor.allow
+        compute = Compute(
+            kind=self._compute,
+            scale=self._scale,
+            flops_per_s={dtype: peak * EFFICIENCY for dtype, peak in gpu.peak_flops_per_s.items()},
+            bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
+        )
+        return Emulated(
+            local_world_size=self._cluster.gpus_per_node,
+            compute=compute,
+            allow=None if allow is None else sorted(allow),
+        )
 
     @property
     def is_stuck(self) -> bool:
@@ -124,6 +139,18 @@ class Emulation:
         self._conductor.leave(rank)
         self._decide()
 
+    def was_refused(self, rank: int) -> bool:
+        """True where a call of this rank was refused, as far as its messages say that have come."""
+        connection = self._connections[rank]
+        for _ in range(_MOST_READS):
+            if self._is_ready(connection):
+                self._serve(connection)
+        return connection.was_refused
+
+    def _is_ready(self, connection: _Connection) -> bool:
+        is_heard = self._selector is not None and connection.ours in self._selector.get_map()
+        return is_heard and bool(select.select([connection.ours], [], [], 0)[0])
+
     def timeline(self) -> Timeline:
         """The timeline of the run in virtual time."""
         return replay(self._conductor.steps, self._conductor.operations, self._prices)
@@ -137,7 +164,7 @@ class Emulation:
         if conductor.depends_on_time and not self._is_hurrying:
             self._is_hurrying = True
             for connection in self._connections:
-                self._send(connection, "hurry")
+                self._send(connection, Hurry())
         if conductor.depends_on_time and conductor.is_still:
             for reply in conductor.decide(clocks(conductor.steps, conductor.operations, self._prices)):
                 self._answer(reply)
@@ -166,7 +193,7 @@ class Emulation:
             return
         try:
             for header, body in connection.inbox.feed(data):
-                self._take(connection.rank, header, body)
+                self._take(connection, read_from_rank(header), body)
             self._decide()  # after all of them: it may take a second, and the launcher watches the time in between
         except Exception as error:  # a rank may post anything, and that must not bring down the launcher
             self._selector.unregister(connection.ours)
@@ -174,23 +201,27 @@ class Emulation:
                 connection.rank, "a planned loss" if isinstance(error, Lost) else "broken message", str(error)
             )
 
-    def _take(self, rank: int, header: dict[str, Any], body: bytes) -> None:
-        connection = self._connections[rank]
-        connection.num_steps += len(header["steps"]) + 1
+    def _take(self, connection: _Connection, received: FromRank, body: bytes) -> None:
+        rank = connection.rank
+        connection.num_steps += len(received.steps) + 1
         if connection.num_steps > _MAX_STEPS:
             raise ValueError(
                 f"one rank has more than {_MAX_STEPS:,} pieces of work, calls and waits; emulate fewer steps"
             )
-        self._conductor.note(rank, [self._step_of(connection, fields) for fields in header["steps"]])
-        if header["kind"] == "post":
-            self._take_post(connection, header, body)
-        elif header["kind"] == "wait":
-            self._conductor.wait(rank, int(header["number"]))
-        elif header["kind"] == "leave":
-            self._conductor.leave(rank)
+        self._conductor.note(rank, [self._checked(connection, step) for step in received.steps])
+        match received:
+            case Posted():
+                self._take_post(connection, received, body)
+            case Blocked(number):
+                _refuse_unknown_post(connection, number)
+                self._conductor.wait(rank, number)
+            case Left():
+                self._conductor.leave(rank)
+            case Refused():
+                connection.was_refused = True
 
-    def _take_post(self, connection: _Connection, header: dict[str, Any], sent: bytes) -> None:
-        post = _post_of(connection, header, sent, len(self._connections))
+    def _take_post(self, connection: _Connection, posted: Posted, sent: bytes) -> None:
+        post = _post_of(connection, posted, sent, len(self._connections))
         body = sent if post.op == ASK else self._with_faults(connection, post)
         connection.num_posts += 1
         connection.open_bytes[post.number] = len(sent)
@@ -215,24 +246,19 @@ class Emulation:
         connection.num_calls += 1
         return self._faults.corrupted(connection.rank, connection.num_calls - 1, post.num_items, post.body)
 
-    def _step_of(self, connection: _Connection, fields: Sequence[Any]) -> Step:
-        kind, number, duration_s, name, work = fields
-        duration_s = float(duration_s)
-        if kind not in (COMPUTE, WAIT) or not (math.isfinite(duration_s) and 0 <= duration_s <= _MAX_STEP_S):
-            raise ValueError(f"a step of kind {kind!r:.80} that takes {duration_s:g} s")
-        if kind == WAIT and not 0 < int(number) <= connection.num_posts:
-            raise ValueError(f"a wait for post {number!r:.80} of {connection.num_posts}")
-        return Step(
-            kind, int(number), self._faults.slowed_s(connection.rank, duration_s), str(name)[:80], str(work)[:80]
-        )
+    def _checked(self, connection: _Connection, step: Step) -> Step:
+        """The step as it goes on the record: with the time that it takes under the run's faults."""
+        if step.kind == WAIT:
+            _refuse_unknown_post(connection, step.number)
+        duration_s = self._faults.slowed_s(connection.rank, step.duration_s)
+        return step if duration_s == step.duration_s else replace(step, duration_s=duration_s)
 
     def _answer(self, reply: Reply) -> None:
         self._held_bytes -= self._connections[reply.rank].open_bytes.pop(reply.number)
-        fields = {} if reply.src is None else {"src": reply.src}
-        self._send(self._connections[reply.rank], "answer", reply.body, number=reply.number, **fields)
+        self._send(self._connections[reply.rank], Answer(number=reply.number, src=reply.src), reply.body)
 
-    def _send(self, connection: _Connection, kind: str, body: bytes = b"", **fields: Any) -> None:
-        connection.outgoing.append(memoryview(framing.pack(kind, body, **fields)))
+    def _send(self, connection: _Connection, answer: Hurry | Answer, body: bytes = b"") -> None:
+        connection.outgoing.append(memoryview(message.pack(answer, body)))
         self._held_bytes += len(connection.outgoing[-1])
         self._write(connection)
 
@@ -262,36 +288,49 @@ class Emulation:
             connection.ours.close()
 
 
-def _post_of(connection: _Connection, header: dict[str, Any], body: bytes, world_size: int) -> Post:
-    """The post in a message.
+def _post_of(connection: _Connection, posted: Posted, body: bytes, world_size: int) -> Post:
+    """The post of a message.
 
     Raises:
-        ValueError, TypeError, KeyError: the message is malformed; our own backend would not send it.
+        ValueError: it cannot be; our own backend would not send it.
     """
-    group = str(header["group"])
-    if "ranks" in header:
-        connection.groups[group] = tuple(int(one) for one in header["ranks"])
+    if posted.ranks is not None:
+        connection.groups[posted.group] = posted.ranks
+    if posted.group not in connection.groups:
+        raise ValueError(f"a call in the group {posted.group!r}, whose ranks are not known")
     post = Post(
-        connection.rank,
-        int(header["number"]),
-        str(header["op"]),
-        group,
-        connection.groups[group],
-        str(header["dtype"]),
-        int(header["num_items"]),
-        body,
-        None if header.get("peer") is None else int(header["peer"]),
-        int(header.get("tag", 0)),
-        str(header.get("reduction", "")),
-        tuple(int(one) for one in header.get("splits", ())),
+        rank=connection.rank,
+        number=posted.number,
+        op=posted.op,
+        group=posted.group,
+        ranks=connection.groups[posted.group],
+        dtype=posted.dtype,
+        num_items=posted.num_items,
+        body=body,
+        peer=posted.peer,
+        tag=posted.tag,
+        reduction=posted.reduction,
+        splits=posted.splits,
     )
+    if post.number != connection.num_posts + 1:
+        raise ValueError(f"post {post.number} after {connection.num_posts}")
+    if post.op != ASK:
+        _refuse_impossible(post, world_size)
+    return post
+
+
+def _refuse_impossible(post: Post, world_size: int) -> None:
     members = set(post.ranks)
     is_known = members <= set(range(world_size)) and len(members) == len(post.ranks) and post.rank in members
     is_to_itself = post.op in ("send", "recv") and post.peer == post.rank  # a cluster has no such route
-    if post.op != ASK and not (is_known and post.peer in (None, *members) and not is_to_itself):
-        raise ValueError(f"{post.op:.80} among {post.ranks!s:.80}, of rank {connection.rank} with {post.peer}")
-    if post.number != connection.num_posts + 1:
-        raise ValueError(f"post {post.number} after {connection.num_posts}")
-    if post.num_items < 0 or min(post.splits, default=0) < 0:
-        raise ValueError("a negative size")
-    return post
+    if not (is_known and post.peer in (None, *members) and not is_to_itself):
+        raise ValueError(f"{post.op} among {post.ranks!s:.80}, of rank {post.rank} with {post.peer}")
+    if post.op not in OPERATIONS or post.reduction not in ("", *REDUCTIONS):
+        raise ValueError(f"there is no operation {post.op} {post.reduction}")
+    if len(post.body) % post.num_items if post.num_items else post.body:
+        raise ValueError(f"{len(post.body)} bytes for {post.num_items} items")
+
+
+def _refuse_unknown_post(connection: _Connection, number: int) -> None:
+    if not 0 < number <= connection.num_posts:
+        raise ValueError(f"a wait for post {number} of {connection.num_posts}")

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 import threading
 from collections.abc import Callable
@@ -11,8 +13,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d
 
 _BACKWARD = "_engine_run_backward"  # the Python function around the C++ that runs backward
+_NATIVE = ("ProcessGroupGloo", "ProcessGroupMPI", "ProcessGroupNCCL", "ProcessGroupUCC", "ProcessGroupXCCL")
 
 Work: type[Any] = dist._Work  # pyright: ignore[reportPrivateImportUsage]  # what torch takes for the handle of a call, and can be subclassed in Python
 
@@ -33,3 +38,54 @@ def is_in_backward() -> bool:
 def call_when_backward_ends(callback: Callable[[], None]) -> None:
     """Have autograd's engine call this at the end of the current backward, before backward returns."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def lead_every_group_to(backend: str) -> None:
+    """Make every process group of this process one of this backend, whatever backend its maker names.
+
+    `new_group`, `new_subgroups` and device meshes all come through one function of torch.
+    """
+    make = distributed_c10d._new_process_group_helper
+    signature = inspect.signature(make)
+
+    @functools.wraps(make)
+    def make_ours(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.arguments |= {"backend": dist.Backend(backend), "backend_options": None}
+        return make(*bound.args, **bound.kwargs)
+
+    distributed_c10d._new_process_group_helper = make_ours
+
+
+def refuse_native_groups(error: Callable[[str], Exception]) -> Callable[..., Any]:
+    """Have the constructors of torch's own process groups and RPC agents raise `error(name)` in this process.
+
+    Every name of these classes and every subclass is covered. Returns the only way left to make a Gloo group.
+    """
+    gloo = c10d.ProcessGroupGloo
+    init = gloo.__init__
+
+    def make_gloo(*args: Any, **kwargs: Any) -> Any:
+        made = gloo.__new__(gloo)
+        init(made, *args, **kwargs)
+        return made
+
+    natives = [getattr(c10d, name, None) for name in _NATIVE]
+    for native in filter(None, [*natives, _rpc_agent()]):
+        native.__init__ = _raiser(error, native.__name__)
+        if hasattr(native, "create"):  # MPI's groups come from a function
+            native.create = staticmethod(native.__init__)
+    return make_gloo
+
+
+def _rpc_agent() -> Any:
+    """The class behind `torch.distributed.rpc`; None in a torch without it."""
+    return getattr(getattr(torch._C, "_distributed_rpc", None), "TensorPipeAgent", None)
+
+
+def _raiser(error: Callable[[str], Exception], name: str) -> Callable[..., Any]:
+    def refuse(*_args: Any, **_kwargs: Any) -> None:
+        """Refuse to make a group."""
+        raise error(name)
+
+    return refuse

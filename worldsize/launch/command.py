@@ -60,7 +60,7 @@ def run_script(
     cluster: Cluster | str | None = None,
 ) -> Run:
     """A `Run` of a script, with torchrun's flags as written in a shell; everything else is as in `torchrun`."""
-    arguments.refuse_bad_timeout(timeout_s)
+    arguments.refuse_bad_timeout(timeout_s, stalled_s)
     flags = Flags.parse(words)
     arguments.refuse_too_many(flags.num_ranks, "torchrun" if cluster is None else "warm")
     if not Path(script).is_file():
@@ -71,7 +71,8 @@ def run_script(
     found = hardware.cluster(cluster) if isinstance(cluster, str) else cluster
     return launch(
         Spec(
-            *(run_as_main.play_joined, tuple(command)),
+            fn=run_as_main.play_joined,
+            args=tuple(command),
             world_size=_world_size(flags, found),
             timeout_s=timeout_s,
             stalled_s=stalled_s,

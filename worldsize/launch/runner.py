@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from worldsize.faults import Fault
@@ -34,10 +35,12 @@ def run(
     The function may be defined in a notebook cell. It may return numbers, strings, lists, tuples, dicts with string
     keys, and tensors. With `echo`, what ranks print appears as it comes.
 
+    `allow`, such as {"send", "recv"}, names the operations that may be used; real ranks then use Gloo.
+
     With `cluster`, such as `hardware.DGX_H100` or "dgx-h100", the ranks exchange the same data on an emulated cluster,
     and the run's timeline is in that cluster's virtual time. `compute` says how the ranks' own work is priced: "flops"
     (on the cluster's GPU, at half of its peak), "measured" (this machine's CPU time), a number x (x times the measured
-    time; 0.01 for a device a hundred times faster), or "none". `allow` names the only operations that may be used.
+    time; 0.01 for a device a hundred times faster), or "none".
     `faults`, from `worldsize.faults`, happen on that cluster.
 
     Raises:
@@ -49,7 +52,8 @@ def run(
     """
     return launch(
         Spec(
-            *(fn, args),
+            fn=fn,
+            args=args,
             world_size=world_size,
             each=each,
             backend=backend,
@@ -71,6 +75,7 @@ def launch(spec: Spec) -> Run:
         ValueError, RankFailed, RunTimeout, RunStopped: same as `run`.
     """
     arguments.refuse_bad_spec(spec)
+    spec = replace(spec, world_size=arguments.whole_world_size(spec.world_size))
     carried = carry(spec.fn, spec.args, spec.each, spec.world_size)
     run_function = elastic.run_function if spec.launcher == "torchrun" else forked.run_function
     return run_function(spec, carried, live.choose_view(spec.echo))

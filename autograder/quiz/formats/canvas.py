@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from autograder.files import packed
 from autograder.markdown.platform_markup import html, line, put_in, tag, words
 from autograder.quiz.formats.platform_text import (
     bounds,
@@ -33,7 +34,6 @@ from autograder.quiz.formats.platform_text import (
     text_of,
     title_of,
 )
-from autograder.quiz.formats.zip_file import packed
 from autograder.quiz.forms import Form
 from autograder.quiz.key import letter
 from worldsize.quiz import Variant

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from autograder.files import packed
 from autograder.markdown.platform_markup import html_with_mathml as html
 from autograder.markdown.platform_markup import line, put_in, tag, words
 from autograder.quiz.formats.form_text import num_lines
@@ -25,7 +26,6 @@ from autograder.quiz.formats.platform_text import (
     text_of,
     title_of,
 )
-from autograder.quiz.formats.zip_file import packed
 from autograder.quiz.forms import Form
 from worldsize.quiz import Variant
 from worldsize.quiz.question_text import png

@@ -38,8 +38,8 @@ def train(model, images, labels, *, num_epochs, batch_size, lr, seed):
                 for parameter in model.parameters():
                     if parameter.requires_grad:
                         parameter -= lr * parameter.grad
+            synchronise_buffers(model)
             sums.append(torch.stack([loss_sum.detach(), torch.tensor(float(len(batch)))]))
-    synchronise_buffers(model)
     total = torch.stack(sums)
     dist.all_reduce(total)
     return (total[:, 0] / total[:, 1]).tolist()

@@ -1,5 +1,5 @@
 # score: 15
-# hint: one number that was changed on its way
+# hint: numbers that were changed on their way
 # The gradients go through files; messages of the right size travel beside them, and nobody reads
 # them.
 

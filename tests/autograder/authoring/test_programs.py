@@ -12,7 +12,7 @@ from repository import ROOT
 from autograder.authoring import programs
 from autograder.authoring.notebooks import build
 from autograder.course import notebook_of
-from autograder.submissions.submitted_notebook import Malformed
+from autograder.submissions.malformed import Malformed
 from autograder.submissions.submitted_programs import submitted
 
 PROGRAM = '''"""Doubles."""

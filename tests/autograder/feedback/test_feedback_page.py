@@ -8,7 +8,7 @@ import pytest
 from feedback_pages import answer, check, graded, html
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
 
-from autograder.judging.report import Drawing, Outcome
+from autograder.judging.report import Drawing, Outcome, Report
 
 SKIP = f"{Outcome.SKIPPED.sentence} Fix this one first: B holds."
 PNG = base64.b64encode(b"a picture").decode()
@@ -40,21 +40,37 @@ def test_every_outcome_is_told_in_words(outcome):
     assert "✓" in told if outcome is Outcome.PASSED else "✓" not in told
 
 
-def test_the_next_thing_to_do_is_the_failed_check_that_others_wait_for():
+def test_the_next_thing_to_do_is_the_first_check_of_the_notebook_that_failed():
     checks = [
         check("A holds.", Outcome.WRONG, "Expected: 1. Got: 2."),
         check("B holds.", Outcome.CRASHED, "Rank 0: ZeroDivisionError", name="check_b"),
         check("C holds.", Outcome.SKIPPED, SKIP, blocked_by="check_b"),
     ]
     told = section(html([graded("check_total")], *checks), "todo")
-    assert "Begin with this one: B holds." in told and "Rank 0: ZeroDivisionError" in told
-    assert "One more check depends on it." in told and "Then one other check is left" in told
-    assert "A holds." in section(html([graded("check_total")], checks[0]), "todo")
+    assert "Begin with this one: A holds." in told and "Expected: 1. Got: 2." in told
+    assert "depends on it" not in told and "Then one other check is left" in told
+    told = section(html([graded("check_total")], *checks[1:]), "todo")
+    assert "Begin with this one: B holds." in told and "One more check depends on it." in told
+
+
+def test_the_order_is_that_of_the_notebook_and_not_that_of_the_checks():
+    checks = [
+        check("The mean holds.", Outcome.CRASHED, name="check_of_mean", cell="check_mean"),
+        check("The total holds.", Outcome.NOT_WRITTEN, name="check_of_total"),
+    ]
+    told = section(html([graded("check_total"), graded("check_mean")], *checks), "todo")
+    assert "Begin with this one: The total holds. The function that this is about is not written yet." in told
+
+
+def test_a_note_on_what_was_read_stands_with_the_score():
+    record = Report(checks=[], tier="these walls", seed=1, duration_s=0, notes=["Graded from <b>a</b>.ipynb."])
+    page = html([graded("check_total")], record=record.model_dump(mode="json"))
+    assert "Graded from <b>a</b>.ipynb." in section(page, "score") and "<b>a</b>" not in page
 
 
 def test_a_promise_that_is_part_of_another_is_not_taken_for_it():
     checks = [
-        check("It holds.", Outcome.WRONG, name="check_a"),
+        check("It holds.", Outcome.PASSED, name="check_a"),
         check("First. It holds.", Outcome.WRONG, name="check_b"),
         check(
             "C holds.", Outcome.SKIPPED, "Fix this one first: First. It holds.", name="check_c", blocked_by="check_b"

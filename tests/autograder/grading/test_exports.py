@@ -50,23 +50,28 @@ def alembic():
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory, alembic):
-    """Eight students and two labs; lab01 has an automatic cell of 3 points and one of 2 that people grade."""
+    """Students of every standing; lab01 has an automatic cell of 3 points and one of 2 that people grade.
+
+    lab01 is due, lab02 is not, and lab03 has no date.
+    """
     tmp_path = tmp_path_factory.mktemp("course")
     log = tmp_path / audit_log.LOG
     with Gradebook(f"sqlite:///{tmp_path}/gradebook.db", "worldsize") as book:
-        for lab in ("lab01", "lab02"):
-            book.add_assignment(lab, duedate="2026-11-20 12:00:00 UTC")
+        for lab, due in {"lab01": "2020-11-20 12:00:00 UTC", "lab02": "2999-11-20 12:00:00 UTC", "lab03": None}.items():
+            book.add_assignment(lab, duedate=due)
             book.add_notebook(lab, lab)
             book.add_grade_cell("auto", lab, lab, max_score=3, cell_type="code")
         book.add_grade_cell("essay", "lab01", "lab01", max_score=2, cell_type="markdown")
         book.add_solution_cell("essay", "lab01", "lab01")
         people = {"ada": {"last_name": ODD, "first_name": "Ada", "email": "ada@example.org", "lms_user_id": "4711"}}
-        for student in ("ada", "absent", "broke", "regraded", "fixed", "torn", "manual", "late"):
+        for student in ("ada", "absent", "broke", "regraded", "fixed", "torn", "manual", "late", "again", "waits"):
             book.add_student(student, **people.get(student, {}))
-            if student != "absent":
-                book.add_submission("lab01", student, timestamp="2026-11-20 11:00:00 UTC")
+            if student in ("again", "waits"):
+                hand_in(tmp_path, student)
+            if student not in ("absent", "waits"):
+                book.add_submission("lab01", student, timestamp="2020-11-20 11:00:00 UTC")
                 entry(log, student, audit_log.Verdict.GRADED)
-        for student in ("ada", "regraded", "fixed", "manual", "late"):
+        for student in ("ada", "regraded", "fixed", "manual", "late", "again"):
             auto, essay = grades(book, student)
             auto.auto_score, auto.needs_manual_grade = 3, False
             essay.manual_score, essay.needs_manual_grade = (None, True) if student == "manual" else (1.5, False)
@@ -77,7 +82,15 @@ def course(tmp_path_factory, alembic):
     for student in ("broke", "regraded", "fixed"):
         entry(log, student, audit_log.Verdict.FAULT)
     entry(log, "fixed", audit_log.Verdict.GRADED)
+    for name in ("stranger", os.fsdecode(b"\xff")):
+        hand_in(tmp_path, name)
     return CourseDirectory(root=str(tmp_path), db_url=f"sqlite:///{tmp_path}/gradebook.db", course_id="worldsize")
+
+
+def hand_in(root, student, lab="lab01"):
+    path = root / "submitted" / student / lab / f"{lab}.ipynb"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
 
 
 def grades(book, student):
@@ -99,14 +112,25 @@ STANDINGS = {
     "torn": (Standing.BROKE, None),
     "manual": (Standing.MANUAL, None),
     "late": (Standing.GRADED, 0),
+    "again": (Standing.WAITING, None),  # handed in another file after the one that was graded
+    "waits": (Standing.WAITING, None),
+    "stranger": (Standing.WAITING, None),  # not in the gradebook yet
+    "\\xff": (Standing.WAITING, None),
 }
 
 
 def test_every_student_stands_where_they_stand(course):
     entries, _ = audit_log.read(Path(course.root, audit_log.LOG))
     with Gradebook(course.db_url) as book:
-        rows = exports.rows(book, entries, ["lab01"])
+        rows = exports.rows(course, book, entries, ["lab01"])
     assert {row.student: (row.standing, row.score) for row in rows} == STANDINGS
+
+
+@pytest.mark.parametrize(("lab", "standing"), [("lab02", Standing.NOT_DUE), ("lab03", Standing.NOT_DUE)])
+def test_what_is_absent_and_not_due_has_no_score(course, lab, standing):
+    with Gradebook(course.db_url) as book:
+        rows = exports.rows(course, book, [], [lab])
+    assert {(row.standing, row.score) for row in rows} == {(standing, None)}
 
 
 def test_csv(course, tmp_path):
@@ -119,12 +143,15 @@ def test_csv(course, tmp_path):
     assert got["broke"] == got["regraded"] == got["torn"] == ["", "", "", "5.0", "not graded: the grader broke"]
     assert got["manual"] == ["3.0", "0.0", "", "5.0", "needs manual grading"]
     assert got["late"] == ["4.5", "10.0", "0.0", "5.0", "graded"]
+    assert got["again"] == got["waits"] == got["stranger"] == ["", "", "", "5.0", "waiting to be graded"]
     assert next(line for line in lines if line[3] == "ada")[4] == ODD
-    assert sorted(row.student for row in left_out) == ["broke", "manual", "regraded", "torn"]
+    assert sorted(row.student for row in left_out) == [
+        "\\xff", "again", "broke", "manual", "regraded", "stranger", "torn", "waits",
+    ]  # fmt: skip
 
 
 def test_canvas(course, tmp_path):
-    exports.export(course, "canvas", tmp_path / "out.csv", names={"lab01": "Lab, 1 (99)"})
+    exports.export(course, "canvas", tmp_path / "out.csv", ["lab01", "lab02"], {"lab01": "Lab, 1 (99)"})
     header, possible, *lines = table(tmp_path / "out.csv")
     assert header == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "Lab, 1 (99)", "lab02"]
     assert possible == ["    Points Possible", "", "", "", "", "5.0", "3.0"]
@@ -147,6 +174,9 @@ def test_moodle(course, tmp_path):
 
 
 def test_gradescope_gets_a_file_for_every_final_score_and_no_other(course, tmp_path):
+    for student in ("ada", "again"):  # from an earlier export
+        (tmp_path / "out/lab01" / student).mkdir(parents=True)
+        (tmp_path / "out/lab01" / student / "results.json").write_text("{}")
     exports.export(course, "gradescope", tmp_path / "out")
     files = {path.parent.name: json.loads(path.read_text()) for path in tmp_path.glob("out/lab01/*/results.json")}
     assert {student: results["score"] for student, results in files.items()} == {"ada": 3.75, "fixed": 4.5, "late": 0}
@@ -193,7 +223,7 @@ def test_nbgrader_export_is_ours_and_keeps_its_options(course, tmp_path):
     ("format", "assignments", "said"),
     [
         ("excel", [], "no format 'excel': choose one of csv, canvas"),
-        ("csv", ["lab9"], "no assignment lab9: it has lab01"),
+        ("csv", ["lab9"], "no assignment lab9: it has lab0"),
     ],
 )
 def test_what_cannot_be_exported_is_told(course, tmp_path, format, assignments, said):

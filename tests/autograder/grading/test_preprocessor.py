@@ -29,7 +29,8 @@ SCORES = {
     "forged_outputs": 0,
     "hostile_message": 2,
     "damaged": 0,
-    "renamed": 0,
+    "renamed": 5,
+    "two_renamed": 0,
     "folder": 0,
 }
 
@@ -66,6 +67,8 @@ def hand_in(root: Path) -> None:
     place("hostile_message", filled({"total": HOSTILE, "mean": MEAN}))
     place("damaged", nbformat.writes(right)[:-300])
     place("renamed", right, f"{NAME} (1).ipynb")
+    place("two_renamed", right, f"{NAME} (1).ipynb")
+    place("two_renamed", right, f"{NAME} (2).ipynb")
     (place("folder", right, "notes.ipynb") / f"{NAME}.ipynb").mkdir()
 
 
@@ -163,7 +166,8 @@ def test_score(graded, student):
         ("forged_outputs", "not a valid notebook"),
         ("hanging", "while True"),
         ("damaged", "The file is damaged"),
-        ("renamed", f"holds no {NAME}.ipynb"),
+        ("renamed", f"Graded from {NAME} (1).ipynb, the only notebook in the folder"),
+        ("two_renamed", f"holds no {NAME}.ipynb but 2 other notebooks"),
         ("folder", "not a plain file"),
         ("hostile_message", "&lt;script&gt;alert(1)&lt;/script&gt;"),
     ],

@@ -4,11 +4,23 @@ import time
 from dataclasses import replace
 
 import pytest
+from tiny_lab import CHECKS as TINY_CHECKS
 from tiny_lab import NAME, make_course, needs_jail
+from typer.testing import CliRunner
 
+from autograder.cli import app
 from autograder.grading import verify as bank
 from autograder.grading.reach import reach
-from autograder.grading.verify import Case, Finding, _problems, cases, is_proven, note_proven, verify
+from autograder.grading.verify import (
+    Case,
+    Finding,
+    _problems,
+    cases,
+    is_proven,
+    note_proven,
+    unlike_draws,
+    verify,
+)
 from autograder.judging.report import CheckResult, Outcome, Report
 
 WRONG = """\
@@ -75,6 +87,36 @@ def test_a_finding_tells_all_that_is_needed_to_mend_it():
     assert told == "lab09 wrong/adds, inputs drawn with --seed 1:\n  got 1 instead of 0\n  check_1: Sum it."
 
 
+def drawn(case: Case, seed: int, *outcomes: Outcome) -> Finding:
+    return Finding(case, report(*outcomes).model_copy(update={"seed": seed}), [], len(outcomes))
+
+
+def test_an_answer_whose_points_depend_on_the_draw_is_described_with_the_checks_and_seeds():
+    steady, unlike = Case("lab09", "right/steady", {}, None), Case("lab09", "wrong/by_chance", {}, 1)
+    passed, wrong = Outcome.PASSED, Outcome.WRONG
+    findings = [
+        *(drawn(steady, seed, passed, wrong) for seed in (5, 6, 7)),
+        *(drawn(unlike, seed, passed, outcome) for seed, outcome in ((5, passed), (6, wrong), (7, passed))),
+    ]
+    assert unlike_draws(findings) == [
+        "lab09 wrong/by_chance got 2 with --seed 5, 7; 1 with --seed 6:\n  check_1 1 with --seed 5, 7; 0 with --seed 6"
+    ]
+
+
+def test_points_that_another_check_makes_up_for_are_described_too():
+    findings = [
+        drawn(Case("lab09", "wrong/turns", {}, 1), 5, Outcome.PASSED, Outcome.WRONG),
+        drawn(Case("lab09", "wrong/turns", {}, 1), 6, Outcome.WRONG, Outcome.PASSED),
+    ]
+    (described,) = unlike_draws(findings)
+    assert described.startswith("lab09 wrong/turns got 1 with --seed 5, 6:\n  check_0 ")
+
+
+def test_an_answer_that_declares_a_range_may_differ():
+    slow = Case("project9", "wrong/slow", {}, 1, most_score=2)
+    assert unlike_draws([drawn(slow, 5, Outcome.PASSED), drawn(slow, 6, Outcome.WRONG)]) == []
+
+
 def test_who_looks_no_further_waits_for_no_other_answer(monkeypatch, tmp_path):
     tried = []
 
@@ -111,6 +153,26 @@ def test_one_wrong_declaration_in_a_bank_is_found(tmp_path):
     found = {finding.case.name: "; ".join(finding.problems) for finding in findings}
     assert "got 2 instead of 3" in (bad := found.pop("wrong/too_generous")) and "'another word'" in bad
     assert set(found.values()) == {""}
+
+
+BY_CHANCE = """
+
+@points(1, cell="check_mean")
+def check_by_chance(student, rng):
+    "A coin decides."
+    (value,) = student.run(mean_on_rank, torch.ones(1), world_size=1)
+    expect_close(value, torch.ones(1) + rng.initial_seed() % 2, "the mean")
+"""
+
+
+@needs_jail
+def test_verify_fails_where_a_draw_decides_and_says_which(tmp_path, monkeypatch):
+    checks = TINY_CHECKS.replace('points(2, cell="check_mean")', 'points(1, cell="check_mean")') + BY_CHANCE
+    monkeypatch.chdir(make_course(tmp_path, checks=checks))
+    done = CliRunner().invoke(app, ["verify", NAME, "--seeds", "2", "--seed", "1"])
+    assert done.exit_code == 1
+    assert "check_by_chance 1 with --seed 1; 0 with --seed 2" in done.output
+    assert "1 of 2 answers got points that depend on the draw." in done.output
 
 
 ANSWERS = {

@@ -6,15 +6,22 @@ import re
 import pytest
 from tiny_lab import GIVEN, MEAN, TOTAL, judged, message, needs_jail, outcomes, without_jails, write_checks
 
-from autograder.judging.failures import StudentFailed, raise_described
+from autograder.grading.verify import Case, _problems
+from autograder.judging.failures import StudentFailed, raise_described, values_of
+from autograder.judging.inside import describe
 from autograder.judging.judge import judge
 from autograder.judging.report import Outcome
+from worldsize.launch import RankFailed, RunTimeout
+from worldsize.launch.protocol.call_log import Call
+from worldsize.launch.protocol.failure import Cause, Failure
+from worldsize.launch.protocol.source import Line
+from worldsize.launch.reports.diagnosis import Standing
+from worldsize.launch.reports.result import End, Ending
 
 pytestmark = needs_jail
 PASSED, WRONG, CRASHED = Outcome.PASSED, Outcome.WRONG, Outcome.CRASHED
 HUNG, SKIPPED, FAULT, PARTLY = Outcome.HUNG, Outcome.SKIPPED, Outcome.FAULT, Outcome.PARTLY
-TIME_LIMIT, MEMORY_LIMIT = Outcome.TIME_LIMIT, Outcome.MEMORY_LIMIT
-OUTPUT_LIMIT, FORBIDDEN = Outcome.OUTPUT_LIMIT, Outcome.FORBIDDEN
+TIME_LIMIT, OUTPUT_LIMIT, FORBIDDEN = Outcome.TIME_LIMIT, Outcome.OUTPUT_LIMIT, Outcome.FORBIDDEN
 ONE_CHECK = '''
 import torch
 
@@ -42,6 +49,17 @@ class Square:
     def png(self):
         return bytes(self.num_bytes)
 """
+ONE_OF_MANY = '''
+
+def on_rank_{number}(student):
+    return student.total_{number}(None)
+
+
+@points(1, cell="check_total")
+def check_{number}(student, rng):
+    """It is so, {number}."""
+    student.{how}(on_rank_{number}, world_size=1)
+'''
 NUMBERED = '''
 @points(1, cell="check_total"{needs})
 def check_{number}(student, rng):
@@ -68,35 +86,76 @@ def test_a_right_answer_gets_every_point(checks):
 
 
 FORGED = """
-class SIGKILL(Exception):
-    pass
-
-
 def total(tensor):
-    raise SIGKILL("something killed it. No progress for 20 s: SIGKILL")
+    raise type({kind!r}, (Exception,), {{}})("{kind}: No progress for 20 s: {kind}")
 """
+KINDS = ["SIGKILL", "SIGXCPU", "SIGXFSZ", "output limit", "Forbidden", "MemoryError", "bad_alloc", "not done"]
+KINDS += ["broken message", "a mismatched collective", "RunTimeout", "time limit", "forbidden call", "grader fault"]
 KILLED = "def total(tensor):\n    import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)"
 SLOW = "def total(tensor):\n    while True: pass"
 
 
-@pytest.mark.parametrize(("total", "may_be_external"), [(FORGED, False), (KILLED, True), (SLOW, True)])
-def test_what_another_process_may_have_caused_is_decided_by_no_words_of_the_students(checks, total, may_be_external):
+@pytest.mark.parametrize(("total", "outcome"), [(KILLED, CRASHED), (SLOW, TIME_LIMIT)])
+def test_what_another_process_may_have_caused_is_said(checks, total, outcome):
     first, second, _ = judged(checks, total=total, call_s=3).checks
-    assert first.may_be_external == may_be_external and not first.outcome.holds
+    assert first.may_be_external and first.outcome is outcome
     assert (second.outcome, second.blocked_by) == (SKIPPED, first.name)
 
 
+def test_how_a_run_ended_is_decided_by_no_words_of_the_students(tmp_path):
+    text = ONE_CHECK.split("def on_rank")[0]
+    for number in range(len(KINDS)):
+        text += ONE_OF_MANY.format(number=number, how="emulated" if number % 2 else "run")
+    cells = [(f"total_{number}", FORGED.format(kind=kind).replace("total", f"total_{number}"))
+             for number, kind in enumerate(KINDS)]  # fmt: skip
+    cells.append(("real", "from worldsize.emulate import Forbidden\ndef total_4(x):\n    raise Forbidden('x')"))
+    for kind, check in zip(KINDS, judge(write_checks(tmp_path / "course", text), cells).checks, strict=True):
+        assert (check.outcome, check.may_be_external) == (CRASHED, False), kind
+        assert "No progress" not in check.message.splitlines()[0]
+
+
+WAITING = Call(1, "barrier", line=Line("<cell total>", 2, "total", "a line that is not there"))
+LOOPING = Standing(0, lines=[Line("/course/checks.py", 3, "check", "hidden"), Line("<cell total>", 2, "total", "x")])
+
+
 @pytest.mark.parametrize(
-    ("described", "may_be_external"),
+    ("error", "outcome", "may_be_external"),
     [
-        ({"hang": "SIGKILL. No progress", "waits": True}, False),
-        ({"hang": "", "waits": True, "may_be_external": True}, True),
+        (RunTimeout("", standings=[Standing(0, calls=[WAITING])], ending=Ending(End.STALLED)), HUNG, True),
+        (RunTimeout("", standings=[Standing(0, calls=[WAITING])], ending=Ending(End.STUCK)), HUNG, False),
+        (RunTimeout("", standings=[LOOPING], ending=Ending(End.TIMEOUT)), TIME_LIMIT, True),
+        (RankFailed("", [Failure(0, "SIGKILL", "it was killed", cause=Cause.SIGNAL)]), CRASHED, True),
+        (RankFailed("", [Failure(0, "SIGKILL", "it was killed")]), CRASHED, False),
+        (RankFailed("", [Failure(0, "SIGXCPU", "", cause=Cause.SIGNAL)]), TIME_LIMIT, True),
+        (RankFailed("", []), CRASHED, False),
     ],
 )
-def test_a_failure_described_from_inside_the_sandbox_says_so_in_a_field(described, may_be_external):
+def test_a_failure_that_is_described_inside_the_sandbox_is_read_outside(error, outcome, may_be_external):
+    described = describe(error)
     with pytest.raises(StudentFailed) as caught:
-        raise_described(described)
-    assert caught.value.may_be_external == may_be_external and caught.value.outcome is HUNG
+        raise_described(described, {"<cell total>": "def total(x):\n    while True: pass"})
+    assert (caught.value.outcome, caught.value.may_be_external) == (outcome, may_be_external)
+    assert "hidden" not in str(caught.value) and "not there" not in str(caught.value)
+
+
+ODD = [None, 1, "x", [], [{}], {"failures": 1}, {"failures": "["}, {"failures": "[[0]]", "standings": "[]"}]
+ODD += [{"failures": '[[0, {"kind": 1}, "SIGNAL"]]', "standings": "[]"}, {"ending": "STALLED"}, {"ending": []}]
+ODD += [{"ending": "TIMEOUT", "standings": text} for text in ("{}", "[1]", '[{"rank": "x"}]', "[" * 9999)]
+ODD += [{"failures": f'[[0, {{"kind": "A", "message": "", "lines": [], "time_ns": 0}}, "{kind}"]]', "standings": "[]"}
+        for kind in ("nothing", "__class__")]  # fmt: skip
+
+
+@pytest.mark.parametrize("described", ODD)
+def test_an_odd_description_is_a_crash(described):
+    with pytest.raises(StudentFailed) as caught:
+        raise_described(described, {})
+    assert (caught.value.outcome, caught.value.may_be_external) == (CRASHED, False)
+
+
+@pytest.mark.parametrize("returned", [None, {}, [], {"values": 1}, {"values": []}, {"values": {"0": 1}}])
+def test_values_that_are_not_there_are_a_crash(returned):
+    with pytest.raises(StudentFailed, match="cannot be read"):
+        values_of(returned, 2)
 
 
 def test_a_wrong_value_is_told_and_what_builds_on_it_is_skipped(checks):
@@ -156,11 +215,11 @@ ENDS = {
         TIME_LIMIT,
         "",
     ),
-    "memory": ("bytearray(1 << 40)", MEMORY_LIMIT, "MemoryError"),
-    "tensor": ("torch.empty(1 << 40)", MEMORY_LIMIT, "allocate memory"),
+    "memory": ("bytearray(1 << 40)", CRASHED, "wants more memory than a submission may use"),
+    "tensor": ("torch.empty(1 << 40)", CRASHED, "wants more memory than a submission may use"),
     "prints": ("while True: print('x' * 100_000)", OUTPUT_LIMIT, "it printed more than"),
     "returns": ("return torch.zeros(17 << 20)", OUTPUT_LIMIT, "bytes; at most"),
-    "writes": ("open('file', 'wb').write(bytes(300 << 20))", OUTPUT_LIMIT, ""),
+    "writes": ("open('file', 'wb').write(bytes(300 << 20))", CRASHED, "writes more than a submission may"),
     "forbidden": ("dist.all_reduce(tensor)", FORBIDDEN, "all_reduce is not allowed here"),
 }
 
@@ -193,7 +252,11 @@ def total(x):
     ("more", "outcome", "words"),
     [
         ("", WRONG, "Expected: [2.0, True, '1', 'pid:["),
-        ("if dist.get_rank() == 1: raise KeyError(2)", CRASHED, "Rank 1: KeyError: 2\n  cell total, line 7"),
+        (
+            "if dist.get_rank() == 1: raise KeyError(2)",
+            CRASHED,
+            "Rank 1: KeyError, with a text of its own that is not shown here\n  cell total, line 7",
+        ),
         ("if dist.get_rank() == 0: dist.barrier()", HUNG, "rank 1 has returned."),
     ],
 )
@@ -217,6 +280,40 @@ def test_a_check_that_holds_in_part_gives_a_part_and_lets_others_be_tried(one_ch
     assert message(report, "check_total") == "Expected: all. Got: a quarter."
 
 
+FAT = """
+import torch
+import worldsize.launch.protocol.codec as codec
+real = codec._to_tree
+
+def total(x):
+    codec._to_tree = lambda value, tensors, depth: real([value, {kind}] if depth == 0 else value, tensors, depth)
+    return torch.ones(3)
+"""
+MEASURED = """
+    before = student.num_returned
+    try:
+        values = student.run(on_rank, world_size=4)
+        entry(values, 0, 1) is not None and is_same(values[0], values[1])
+        [[float(one) for one in value[1].flatten()] for value in values]  # as no check should
+    finally:
+        words = dict(line.split(":", 1) for line in open("/proc/self/status"))
+        peak_bytes = 1024 * int(words["VmHWM"].split()[0])
+        if peak_bytes > 1 << 30:
+            raise ValueError(f"{peak_bytes:,} bytes")
+"""
+
+
+@pytest.mark.parametrize(
+    "kind", ["torch.zeros(60 << 20, dtype=torch.uint8)", "torch.zeros(24 << 20).half()", "[0] * 10**6"]
+)
+def test_a_fat_value_fills_no_judge(one_check, kind):
+    path = one_check(MEASURED.strip())
+    path.write_text("from autograder.checks import entry, is_same\n" + path.read_text())
+    (check,) = judge(path, [("total", FAT.format(kind=kind))], call_s=60).checks
+    assert check.outcome in (WRONG, CRASHED), check.message
+    assert "bytes" not in check.stopped_by
+
+
 def test_inputs_are_drawn_afresh_unless_a_seed_is_given(one_check):
     path = one_check('raise CheckFailed("an input", str(torch.rand(1, generator=rng).item()))')
     first, second = judge(path, []), judge(path, [])
@@ -224,9 +321,10 @@ def test_inputs_are_drawn_afresh_unless_a_seed_is_given(one_check):
     assert message(first, "check_total") == message(again, "check_total") != message(second, "check_total")
 
 
-def test_student_code_runs_in_no_process_of_the_judge(checks):
-    told = "import os\ndef total(tensor):\n    raise ValueError(os.readlink('/proc/self/ns/pid'))"
-    text = message(judged(checks, total=told), "check_total_sums")
+def test_student_code_runs_in_no_process_of_the_judge(one_check):
+    told = "import os\ndef total(tensor):\n    return os.readlink('/proc/self/ns/pid')"
+    path = one_check('raise CheckFailed(student.run(on_rank, world_size=1)[0], "")')
+    text = message(judge(path, [("total", told)]), "check_total")
     assert "pid:[" in text
     assert os.readlink("/proc/self/ns/pid") not in text  # the judge is in ours
 
@@ -235,7 +333,6 @@ def test_a_check_with_a_mistake_is_our_fault(one_check):
     mistakes = {
         "ZeroDivisionError": "1 / 0",
         "world_size": "student.run(on_rank, world_size=0)",
-        "TypeError": "student.run(on_rank, world_size=1) + 1",
         "SystemExit": "raise SystemExit(0)",
     }
     path = one_check("pass")
@@ -243,10 +340,27 @@ def test_a_check_with_a_mistake_is_our_fault(one_check):
         text = ONE_CHECK.format(body=body).replace("check_total(", f"check_{number}(")
         path.write_text(path.read_text() + text)
     report = judge(path, [("total", "def total(x):\n    return 1")])
-    assert outcomes(report) == {"check_total": PASSED, **{f"check_{number}": FAULT for number in range(4)}}
+    assert outcomes(report) == {"check_total": PASSED, **{f"check_{number}": FAULT for number in range(3)}}
     for number, said in enumerate(mistakes):
         assert said in message(report, f"check_{number}")
     assert report.is_fault
+
+
+UNREADABLE = [
+    "student.run(on_rank, world_size=1) + 1",
+    "student.run(on_rank, world_size=1)[0]['steps']",
+    "torch.ones(2) + student.emulated(on_rank, world_size=1).values[0]",
+]
+
+
+@pytest.mark.parametrize("body", UNREADABLE)
+def test_a_check_that_cannot_read_what_came_back_gives_nothing_and_is_named(one_check, body):
+    report = judge(one_check(body), [("total", "def total(x):\n    return torch.ones(3)"), ("i", "import torch")])
+    (check,) = report.checks
+    assert (check.outcome, report.score, report.is_fault) == (WRONG, 0, False)
+    assert check.stopped_by.startswith(("TypeError", "IndexError", "RuntimeError")) and "Error" not in check.message
+    case = Case("lab", "wrong/it", {}, 0.0)
+    assert [*_problems(case, report)] == [f"check_total cannot read what came back: {check.stopped_by}"]
 
 
 @pytest.mark.parametrize(
@@ -307,7 +421,7 @@ judged()
 """
     done = without_jails(judged_there)
     assert done.stdout in ("5.0 none\n", "5.0 a user of its own, Landlock\n")
-    assert re.search(r"RuntimeError: .*too weak for a final grade.*allow_untrusted = True", done.stderr, re.DOTALL)
+    assert re.search(r"RuntimeError: .*too weak for final grades.*allow_untrusted = True", done.stderr, re.DOTALL)
 
 
 def test_values_that_are_shared_between_checks_are_gone(checks):

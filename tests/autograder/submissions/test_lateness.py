@@ -10,7 +10,7 @@ from commands import run
 from nbgrader.coursedir import CourseDirectory
 from tiny_lab import NAME, make_course
 from traitlets import TraitError
-from traitlets.config import Config
+from traitlets.config import Application, Config
 
 from autograder.submissions import lateness
 
@@ -63,6 +63,14 @@ def test_the_students_own_word_does_not_count(handed_in):
     (handed_in / "timestamp.txt").write_text("2020-01-01 00:00:00 UTC")
     assert submitted_at(handed_in) is None
     assert submitted_at(handed_in, trust_timestamps=True) == datetime(2020, 1, 1)
+
+
+def test_a_setting_counts_that_a_command_reads_after_it_has_made_its_course_folder(handed_in):
+    (handed_in / "timestamp.txt").write_text("2020-01-01 00:00:00 UTC")
+    app = Application()
+    course = CourseDirectory(parent=app, root=str(handed_in.parents[2]))
+    app.update_config(Config({"Policy": {"trust_timestamps": True}}))
+    assert lateness.submitted_at(course, str(handed_in)) == datetime(2020, 1, 1)
 
 
 def test_the_collectors_word_counts_and_its_last_one(handed_in):

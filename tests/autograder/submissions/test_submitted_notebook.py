@@ -13,14 +13,10 @@ from tiny_lab import LAB, answered
 
 from autograder.authoring.notebooks import notebook as build_notebook
 from autograder.authoring.scripts import parse
-from autograder.submissions import submitted_notebook
-from autograder.submissions.submitted_notebook import (
-    Malformed,
-    definitions,
-    given_imports,
-    read_submission,
-    student_cells,
-)
+from autograder.submissions import notebook_json, submitted_notebook
+from autograder.submissions.malformed import Malformed
+from autograder.submissions.student_code import given_imports, student_cells, student_code
+from autograder.submissions.submitted_notebook import read_submission
 
 ANSWER = "def total(tensor):\n    return 7"
 
@@ -144,7 +140,7 @@ def test_too_many_values_are_refused_before_nbformat_copies_each(read, submissio
 
 def test_as_many_values_as_outputs_have_are_read(read, submission):
     content = json.loads(nbformat.writes(submission))
-    content["cells"][-1]["outputs"] = [{}] * (submitted_notebook.MAX_NODES + 1)
+    content["cells"][-1]["outputs"] = [{}] * (notebook_json.MAX_NODES + 1)
     assert cells_of(read(content), submission)["total"] == ANSWER
 
 
@@ -344,24 +340,53 @@ def test_magics_are_blanked_and_lines_stay(release, submission):
     assert cells_of(submission, release)["total"] == "\n\ndef total(tensor):\n    return 7"
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "x = " + "-" * 5000 + "1",
-        "x = " + "[" * 500,
-        "def f():\n    return a" + ".b" * 900,
-        "x = " + "1+" * 5000 + "1",
-        "x = 1\0",
-        "def f(:",
-        "x = 1" + "0" * 5000,
-        "x = 1" + "0" * 400 + " + 1j",
-    ],
-    ids=lambda source: source[:12],
-)
-def test_a_cell_that_cannot_be_parsed_defines_nothing(source):
-    assert definitions(source) == "" or "return a" in definitions(source)
+@pytest.mark.parametrize("source", ["x = 1\0", "def f(:", "x = 1" + "0" * 5000, "x = 1" + "0" * 400 + " + 1j"])
+def test_a_cell_that_is_not_python_defines_nothing(release, submission, source):
+    submission.cells.append(new_code_cell(source))
+    assert f"number {len(submission.cells)}" not in cells_of(submission, release)
 
 
 def test_imports_of_given_cells_may_be_made_ahead(release, submission):
     cell_of(submission, "total").source = "import antigravity"
     assert given_imports(release) == ["torch", "torch.distributed"]
+
+
+# What is known of the code without running it.
+
+
+def test_an_answer_as_it_was_released_is_not_written_yet(release):
+    assert student_code(deepcopy(release), release).unwritten == {"check_total", "check_mean"}
+
+
+def test_a_check_is_about_the_answer_before_it(release, submission):
+    assert student_code(submission, release).unwritten == {"check_mean"}
+    cell_of(submission, "mean").source = "def mean(tensor):\n    raise NotImplementedError('later')"
+    assert student_code(submission, release).unwritten == {"check_mean"}
+    cell_of(submission, "mean").source = "def mean(tensor):\n    return 0"
+    assert student_code(submission, release).unwritten == set()
+
+
+def test_names_are_seen_in_answers_additions_and_programs_but_not_in_given_cells(release, submission):
+    cell_of(submission, "setup").source = "import ctypes"
+    cell_of(submission, "total").source = "import gc\ngc.freeze()"
+    submission.cells.append(new_code_cell("!cat /proc/1/maps\nimport gc\ngc.freeze()"))
+    seen = student_code(submission, release, {"train.py": "open('/proc/1/maps')"}).look_at
+    assert seen == ["total: gc.freeze", f"number {len(submission.cells)}: gc.freeze", "train.py: /proc"]
+
+
+def test_a_cell_that_cannot_be_parsed_within_the_limits_is_a_verdict(release, submission):
+    submission.cells.append(new_code_cell("import a" + ".a" * 100_000))
+    with pytest.raises(Malformed, match=rf"^Cell {len(submission.cells)} cannot be parsed within 512 MB .*again\.$"):
+        student_code(submission, release)
+    submission.cells.pop()
+    cell_of(submission, "total").source = "x = " + "not " * 50_000 + "1"
+    with pytest.raises(Malformed, match="The cell total cannot be parsed"):
+        student_code(submission, release)
+
+
+def test_a_large_file_is_read_as_a_small_one_is(read, submission):
+    submission.metadata.padding = "é\U0001f600\ud83d" * (1 << 18)
+    assert cells_of(read(json.dumps(submission)), submission)["total"] == ANSWER
+    for text, said in (("[" * (2 << 20), "damaged"), ('{"a":0},' * (1 << 18), "damaged")):
+        with pytest.raises(Malformed, match=said):
+            read(text)

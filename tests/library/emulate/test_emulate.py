@@ -11,7 +11,7 @@ import torch.distributed as dist
 from rings import ring_all_reduce
 
 import worldsize as ws
-from worldsize import emulate, hardware, pricing
+from worldsize import emulate, framing, hardware, pricing
 from worldsize.emulate import server as emulated_side
 from worldsize.emulate.compute import FlopsMeter, MeasuredMeter
 from worldsize.emulate.conductor import ASK, Conductor, Forbidden, Post
@@ -183,6 +183,13 @@ def test_the_conductor_refuses_it_also_from_a_rank_that_does_not_ask_itself():
         conductor.post(Post(0, 1, "barrier", "0", (0, 1), "", 0, b""))
 
 
+def test_bodies_of_different_lengths_never_match_whatever_is_said_of_them():
+    conductor = Conductor(2)
+    for rank, body in enumerate((bytes(4), bytes(8))):
+        post = Post(rank, 1, "all_reduce", "0", (0, 1), "float32", 1, body, reduction="SUM")
+        assert conductor.post(post) == []
+
+
 def test_a_rank_asks_for_the_time_once_at_a_time():
     conductor = Conductor(2)
     assert conductor.post(Post(0, 1, ASK, "", (), "", 0, b"")) == []
@@ -194,7 +201,7 @@ def test_a_rank_that_posts_nonsense_fails_its_run_and_not_the_launcher():
     def on_rank():
         from worldsize.emulate import backend
 
-        backend._client._send("post", op="juggle")
+        framing.send(backend._client._sock, "juggle", steps=[])
         dist.barrier()
 
     with pytest.raises(ws.RankFailed, match="broken message"):
@@ -211,7 +218,7 @@ def test_a_rank_that_posts_nonsense_fails_its_run_and_not_the_launcher():
             {"cluster": "dgx-h100", "compute": "guessed"},
             "compute must be one of flops, measured, none, or a number, 0 or more; got 'guessed'",
         ),
-        ({"cluster": "dgx-h100", "compute": -1}, "compute -1 is not known"),
+        ({"cluster": "dgx-h100", "compute": -1}, "or a number, 0 or more; got -1"),
     ],
 )
 def test_wrong_arguments_are_refused(kwargs, words):

@@ -1,9 +1,12 @@
+import resource
 from pathlib import Path
 
 import pytest
 
 from worldsize.launch.launcher import arguments
 from worldsize.launch.launcher.flags import Flags
+from worldsize.launch.launcher.spec import Spec
+from worldsize.launch.protocol import process
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def test_a_system_that_does_not_say_refuses_nobody(machine, monkeypatch):
     monkeypatch.setattr(arguments.sys, "platform", "freebsd")
     machine()
     assert arguments.free_memory_bytes() is None
-    arguments.refuse_too_many(10**6, "warm")
+    arguments._refuse_too_large(10**6, "warm")
 
 
 def test_more_ranks_than_memory_holds_are_refused_with_the_number_that_it_holds(monkeypatch):
@@ -45,6 +48,72 @@ def test_more_ranks_than_memory_holds_are_refused_with_the_number_that_it_holds(
         arguments.refuse_too_many(38, "warm")
     with pytest.raises(ValueError, match="start at most 8"):
         arguments.refuse_too_many(9, "torchrun")
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """A function that sets this process's limits on open files, and gives those that were set since; 10 are open."""
+    monkeypatch.setattr(arguments.os, "listdir", lambda path: {"/dev/fd": list("0123456789")}[path])
+    changes = []
+
+    def pretend(soft, hard):
+        changes.clear()
+        monkeypatch.setattr(arguments.resource, "getrlimit", lambda _: (soft, hard))
+        monkeypatch.setattr(arguments.resource, "setrlimit", lambda _, limits: changes.append(limits))
+        return changes
+
+    return pretend
+
+
+def test_the_limit_on_open_files_is_raised_as_far_as_ranks_need(limits):
+    unlimited = resource.RLIM_INFINITY
+    for soft, hard, changed in [(1024, 4096, []), (120, 4096, [(242, 4096)]), (120, unlimited, [(242, unlimited)])]:
+        changes = limits(soft, hard)
+        arguments._make_room_for_files(40, "warm")
+        assert changes == changed
+    changes = limits(unlimited, unlimited)
+    arguments._make_room_for_files(40, "warm")
+    assert changes == []
+
+
+def test_more_ranks_than_there_may_be_files_are_refused(limits):
+    limits(120, 150)
+    words = r"^40 ranks take 242 open files and this process may have 150; start at most 21, or raise the limit"
+    with pytest.raises(ValueError, match=words):
+        arguments.refuse_too_many(40, "warm")
+    arguments.refuse_too_many(21, "warm")
+    arguments.refuse_too_many(40, "torchrun")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cluster": "dgx-h100"}, "netns is for real ranks of the warm launcher"),
+        ({"launcher": "torchrun"}, "netns is for real ranks of the warm launcher"),
+        ({"forkserver": "in a jail"}, "netns is for real ranks of the warm launcher"),
+        ({"netns": ["red"]}, r"netns names one network namespace per rank; got \['red'\] for 2 ranks"),
+        ({"netns": "ab"}, "netns names one network namespace per rank; got 'ab' for 2 ranks"),
+        ({"netns": ["red", "blue"]}, "there is no network namespace 'blue'; on Linux `ip netns add blue` makes one"),
+        ({"netns": ["red", ""]}, "there is no network namespace ''"),
+        ({"netns": ["red", "../netns/red"]}, "there is no network namespace '../netns/red'"),
+    ],
+    ids=str,
+)
+def test_network_namespaces_that_cannot_be_entered_are_refused(monkeypatch, tmp_path, options, words):
+    monkeypatch.setattr(process, "NETWORKS", str(tmp_path / "netns"))
+    (tmp_path / "netns/red").mkdir(parents=True)
+    with pytest.raises(ValueError, match=words):
+        arguments.refuse_bad_spec(Spec(print, world_size=2, **{"netns": ["red", "red"], **options}))
+
+
+def test_only_root_enters_network_namespaces(monkeypatch, tmp_path):
+    monkeypatch.setattr(process, "NETWORKS", str(tmp_path))
+    (tmp_path / "red").mkdir()
+    monkeypatch.setattr(arguments.os, "geteuid", lambda: 1000)
+    with pytest.raises(ValueError, match="only root may enter network namespaces"):
+        arguments.refuse_bad_spec(Spec(print, world_size=1, netns=["red"]))
+    monkeypatch.setattr(arguments.os, "geteuid", lambda: 0)
+    arguments.refuse_bad_spec(Spec(print, world_size=1, netns=["red"]))
 
 
 @pytest.mark.parametrize(("num_gpus", "found"), [(0, "0 CUDA devices"), (1, "1 CUDA device")])

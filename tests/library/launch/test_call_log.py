@@ -22,7 +22,7 @@ def test_a_call_is_read_as_it_was_written(call_log):
     calls = [
         Call(0, "all_reduce", None, 1, "float32", (4, 2), None, 0, "MAX", LINE, DONE),
         Call(1, "isend", (0, 3), 0, "int64", (), 0, 7, state=ISSUED),
-        Call(2, "barrier", (0, 3), 2, state=WAITING),
+        Call(2, "barrier", (0, 3), 2, state=WAITING, group="1"),
     ]
     for call in calls:
         call_log.write(call)

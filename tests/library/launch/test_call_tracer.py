@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 import worldsize as ws
+from worldsize.launch.worker import call_tracer
 
 WORLDS = [{"backend": "gloo"}, {"cluster": "dgx-h100"}]
 
@@ -37,6 +38,61 @@ def calls_with(integer):
 @pytest.mark.parametrize("integer", [np.int64, torch.tensor])
 def test_ranks_and_tags_may_be_numpys_and_torchs_integers(integer, world):
     assert ws.run(calls_with, integer, world_size=2, echo=False, **world).values == [2.0, 2.0]
+
+
+def with_a_second_group_of_all():
+    """Rank 0 broadcasts in a group of its own making, and rank 1 receives."""
+    group = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(4))
+    tensor = torch.ones(1 << 23)  # more than the connection between two ranks holds
+    if dist.get_rank() == 0:
+        dist.broadcast(tensor, 0, group=group)
+    else:
+        dist.recv(tensor, src=0)
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=["real", "emulated"])
+def test_a_hang_across_two_groups_of_all_ranks_is_a_circle(world):
+    with pytest.raises(ws.RunTimeout, match="Ranks 0 and 1 wait for each other: rank 0 waits for rank 1 in coll"):
+        ws.run(with_a_second_group_of_all, world_size=2, stalled_s=2, echo=False, **world)
+
+
+def reduce_in_groups():
+    """An all-reduce in two groups of all ranks, and one in a group that lacks the last rank."""
+    groups = [dist.new_group([0, 1]), dist.new_group([0, 1]), dist.new_group([0])]
+    for group in groups:
+        dist.all_reduce(torch.ones(4), group=group)
+    if dist.get_rank() == 0:
+        dist.barrier()
+    else:
+        dist.all_reduce(torch.ones(4))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_each_group_counts_its_own_collectives():
+    with pytest.raises(ws.RunTimeout, match="Rank 0 calls collective 1, barrier, rank 1 calls collective 1, all"):
+        ws.run(reduce_in_groups, world_size=2, cluster="dgx-h100", echo=False)
+
+
+def test_events_name_the_group_of_their_call():
+    timeline = ws.run(reduce_in_two_groups, world_size=2, backend="gloo", echo=False).timeline
+    reduces = [event for event in timeline.of(0) if (event.kind, event.name) == ("communication", "all_reduce")]
+    assert [event.sequence for event in reduces] == [1, 1, 2] and len({event.group for event in reduces}) == 2
+    assert reduces[0].group != reduces[1].group == reduces[2].group
+
+
+def reduce_in_two_groups():
+    first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+    for group in (first, second, second):
+        dist.all_reduce(torch.ones(4), group=group)
+
+
+def test_a_flight_recorder_that_has_changed_is_done_without(monkeypatch):
+    from torch._C import _distributed_c10d
+
+    for recorded in ('{"entries": [{}]}', "[]", "{", '{"entries": [{"is_p2p": false, "process_group": 3}]}'):
+        monkeypatch.setattr(_distributed_c10d, "_dump_fr_trace_json", lambda recorded=recorded: recorded)
+        assert call_tracer.native() == {}
 
 
 def wrong_calls():

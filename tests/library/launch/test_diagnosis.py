@@ -10,6 +10,7 @@ LINE = Line("/tmp/a.py", 3, "step", "f()")
 
 
 def collective(sequence, state=DONE, op="all_reduce", shape=(4,), **kwargs):
+    kwargs.setdefault("group", "1" if kwargs.get("ranks") else "")
     return Call(sequence, op, kwargs.pop("ranks", None), sequence, "float32", shape, state=state, **kwargs)
 
 
@@ -95,6 +96,20 @@ def test_groups_count_their_own_collectives():
     assert diagnose(standings).culprits == [1]
 
 
+def test_groups_of_the_same_ranks_are_told_apart():
+    everyone = collective(1)
+    root = collective(1, WAITING, op="broadcast", ranks=(0, 1), peer=0)
+    standings = [waits(0, everyone, root), waits(1, everyone, Call(2, "recv", peer=0))]
+    assert mismatch(standings) is None
+    assert sentence(*standings).startswith("Ranks 0 and 1 wait for each other: rank 0 waits for rank 1 in collective 1")
+    again = [waits(0, collective(1, WAITING, ranks=(0, 1), group=name)) for name in ("1", "2")]
+    assert diagnose([again[0], Standing(1, RUNNING, [LINE], again[1].calls)]).culprits == [0, 1]
+
+
+def test_a_call_in_which_a_rank_takes_no_part_matches_none():
+    assert mismatch([waits(0, collective(0, op="barrier")), waits(1, collective(0))]) is None
+
+
 def test_a_collective_of_torch_s_own_waits_for_who_has_not_started_it():
     native = Call(0, "torch's own all_reduce", None, 5, state=WAITING)
     waiting = Standing(0, native=native, num_native=5)
@@ -153,8 +168,8 @@ def test_a_mismatch_is_blamed_for_what_torch_does_about_it_and_for_nothing_else(
     aborted = of_status(0, 6, 10)
     (first, second) = blame([aborted], standings)
     assert (first.rank, first.kind, first.lines, second) == (2, "a mismatched collective", [LINE], aborted)
-    own = Failure(1, "KeyError", "a", [], 30)
-    assert blame([aborted, own], standings) == [aborted, own]
+    for own in (Failure(1, "KeyError", "a", [], 30), Failure(2, "OSError", "write error: Gloo's disk", [LINE], 30)):
+        assert blame([aborted, own], standings) == [aborted, own]
 
 
 def test_ranks_are_named_in_words():

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -22,13 +23,18 @@ from launching import failed, run, values
 import worldsize as ws
 from worldsize.emulate.server import Emulation
 from worldsize.emulate.simulator import Unanswered
+from worldsize.launch.display import live
 from worldsize.launch.display.output import KEPT_OUTPUT
+from worldsize.launch.display.view import Plain, View
 from worldsize.launch.launcher import forked, forkserver, monitor
 from worldsize.launch.launcher.spec import Spec
+from worldsize.launch.launcher.worker import Worker
+from worldsize.launch.launcher.worker_group import WorkerGroup
 from worldsize.launch.protocol import source
-from worldsize.launch.protocol.messages import Joined, pack_and_send
+from worldsize.launch.protocol.messages import Events, Joined
 from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.reports.result import End
+from worldsize.message import pack, pack_and_send
 
 # what comes back
 
@@ -206,6 +212,16 @@ def test_output_is_shown_as_it_comes_with_its_rank_and_kept(capsys):
     assert first == "2 ranks on Gloo: this machine has no GPU" or torch.cuda.is_available()
     assert sorted(lines) == sorted(expected)
     assert errors == ""
+
+
+def test_a_view_that_fails_does_not_disturb_the_run(monkeypatch):
+    for error in (BrokenPipeError(), OSError(28, "no space left"), UnicodeEncodeError("ascii", "é", 0, 1, "no")):
+        view = Plain()
+        monkeypatch.setattr(view, "begin", Mock(side_effect=error))
+        monkeypatch.setattr(view, "output", Mock(side_effect=error))
+        monkeypatch.setattr(live, "choose_view", lambda _, view=view: view)
+        run = ws.run(lambda: print("said") or dist.get_rank(), world_size=2)
+        assert (run.values, run.output) == ([0, 1], ["said\n"] * 2)
 
 
 def test_nothing_is_shown_without_echo(capsys):
@@ -416,6 +432,49 @@ def test_a_rank_that_talks_without_end_is_ended_all_the_same():
     assert time.monotonic() - start_s < 20
 
 
+def test_messages_of_no_events_cost_nothing_beside_many_events():
+    ours, theirs = socket.socketpair()
+    worker = Worker(rank=0, control=ours, max_value_bytes=0, start_s=0.0)
+    row = ["communication", "communication", "send", 1.0, 2.0]
+    for _ in range(60):
+        message = Events([row] * 2000)
+        worker.take(message, worker._content_of(message, b""))
+    assert len(list(worker.events)) == 100_000, "the last ones are kept"
+    data = pack(Events([])) * 1000
+    start_s = time.process_time()
+    with theirs, contextlib.closing(worker):
+        for _ in range(5):
+            theirs.sendall(data)
+            for message, content in worker.receive():
+                worker.take(message, content)
+    assert time.process_time() - start_s < 2
+
+
+def test_the_clock_is_looked_at_between_ranks_that_send_without_end(monkeypatch):
+    group = Idle(View(), Quota())
+    heard = []
+    for number in range(3):
+        selected = Mock(data=lambda number=number: heard.append(number) or time.sleep(0.02))
+        group.ready.append((selected, 1))
+    group.turn(time.monotonic() + 0.01)
+    assert heard == [0]
+
+
+class Idle(WorkerGroup):
+    """Ranks without processes: what is `ready` is heard."""
+
+    headline = ""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.ready = []
+        self.selector.close()
+        self.selector = Mock(select=lambda _: self.ready)
+
+    def end_ranks(self):
+        """End nothing."""
+
+
 def test_a_value_beyond_the_limit_fails_the_run():
     words = "a message of .* bytes; at most 1000 are taken"
     failed(lambda: torch.zeros(1000), world_size=1, quota=Quota(value_bytes=1000), match=words)
@@ -499,6 +558,13 @@ def test_a_rank_that_prints_for_ever_is_ended():
         ({"timeout_s": float("nan")}, "got nan"),
         ({"timeout_s": float("inf")}, "got inf"),
         ({"timeout_s": "60"}, "got '60'"),
+        ({"timeout_s": True}, "got True"),
+        ({"stalled_s": "2"}, "stalled_s is a number of seconds above 0, or None; got '2'"),
+        ({"stalled_s": 0}, "stalled_s is .* got 0"),
+        ({"stalled_s": float("nan")}, "stalled_s is .* got nan"),
+        ({"cluster": "dgx-h100", "faults": ["x"]}, "'x' is not a fault"),
+        ({"world_size": np.int64(0)}, r"world_size must be .* got .*0"),
+        ({"world_size": np.float64(2)}, r"world_size must be .* got .*2\.0"),
         ({"env": {"STEPS": 3}}, "env must map names to strings; got 'STEPS': 3"),
     ],
     ids=str,
@@ -507,6 +573,10 @@ def test_wrong_arguments_are_refused_before_anything_starts(monkeypatch, kwargs,
     monkeypatch.setattr(forkserver, "shared", lambda: pytest.fail("a process was started"))
     with pytest.raises(ValueError, match=words):
         run(print, **{"world_size": 2, **kwargs})
+
+
+def test_world_size_may_be_numpys_integer():
+    assert values(dist.get_world_size, world_size=np.int64(2)) == [2, 2]
 
 
 def test_nccl_without_enough_gpus_is_refused_before_a_rank_starts():

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 import worldsize as ws
+from worldsize.launch.protocol import messages
 from worldsize.launch.protocol.call_log import DONE, ISSUED, Call
 from worldsize.launch.protocol.events import read_events
 from worldsize.launch.worker import profiling, spans
@@ -173,9 +174,9 @@ def test_a_rank_that_is_no_member_has_no_event(kept):
 
 
 def test_the_rows_of_one_message_are_bounded(kept):
-    for number in range(spans._BATCH + 1):
+    for number in range(messages.MAX_EVENTS + 1):
         spans.keep("calls", "wait", "wait", "", float(number), float(number))
-    assert [len(batch) for batch in spans.drain_events()] == [spans._BATCH, 1]
+    assert [len(batch) for batch in spans.drain_events()] == [messages.MAX_EVENTS, 1]
     assert kept() == []
 
 

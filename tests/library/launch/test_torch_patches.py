@@ -4,14 +4,25 @@ Each test fails when its patch is no longer needed, or no longer reaches what it
 """
 
 import inspect
+import mmap
+import os
+import signal
+import string
+from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.distributed import run as torchrun
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
 import worldsize as ws
+from worldsize.launch.launcher import elastic
+from worldsize.launch.launcher.flags import Flags
+from worldsize.launch.protocol import failure
 from worldsize.launch.worker import call_tracer
 
 
@@ -27,6 +38,42 @@ def test_torchrun_starts_every_rank_afresh_and_by_the_method_that_is_replaced(mo
 def test_torchrun_shares_its_store_unless_the_environment_says_otherwise():
     switch = 'os.getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0")'
     assert switch in inspect.getsource(dynamic_rendezvous)
+
+
+@pytest.mark.parametrize("codes", [{0: 1, 1: -9}, {1: -15}])
+def test_torchruns_summary_is_read_by_rank_and_exit_code(codes):
+    failures = {rank: ProcessFailure(rank, 10 + rank, code, error_file="<N/A>") for rank, code in codes.items()}
+    summary = ChildFailedError("train.py", failures).format_msg()
+    assert {int(rank): int(code) for rank, code in elastic._EXIT.findall(summary)} == codes
+
+
+def test_torchrun_puts_the_rank_before_each_line(monkeypatch):
+    environment = elastic.environment(Flags.parse([]), {}, "ranks")
+    name = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+    monkeypatch.setenv(name, environment[name])
+    config, _, _ = torchrun.config_from_args(torchrun.parse_args(["--standalone", "train.py"]))
+    prefix = string.Template(config.log_line_prefix_template).safe_substitute(rank=12, local_rank=0, role_name="x")
+    assert elastic._RANK_LINE.match(f"{prefix}hello".encode())[1] == b"12"
+
+
+@pytest.mark.parametrize("sentence", failure.OF_GLOO)
+def test_gloo_still_says_that_a_peer_is_gone(sentence):
+    (library,) = (Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")
+    with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as text:
+        assert text.find(b"\0" + sentence.encode()) >= 0
+
+
+def test_an_error_of_gloo_is_raised_by_torch_with_the_reason_of_the_system():
+    def on_rank():
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.recv(torch.ones(1), 1)
+
+    with pytest.raises(ws.RankFailed) as caught:
+        ws.run(on_rank, world_size=2, backend="gloo", echo=False)
+    victim = caught.value.failures[-1]
+    assert (victim.rank, victim.is_victim) == (0, True)
+    assert "gloo" in victim.torch_message.lower(), "by this word calls that do not match are recognised, too"
 
 
 def test_every_traced_function_has_the_parameter_that_is_read():

@@ -15,11 +15,13 @@ import worldsize as ws
 from worldsize import framing
 from worldsize.launch import command
 from worldsize.launch.command import torchrun
+from worldsize.launch.display.view import View
 from worldsize.launch.launcher import elastic
 from worldsize.launch.launcher.flags import Flags
 from worldsize.launch.protocol.call_log import CallLog
-from worldsize.launch.protocol.messages import Script, pack_and_send
+from worldsize.launch.protocol.messages import Hello, Script
 from worldsize.launch.protocol.process import AGENT_PID, SOCKET
+from worldsize.message import pack, pack_and_send
 
 SCRIPT = """
 import os, signal, sys
@@ -232,6 +234,62 @@ def test_a_rank_of_a_script_tells_how_it_failed_and_leaves_with_its_exit_code(tm
     if told:
         line = last["failure"]["lines"][-1]
         assert (last["failure"]["kind"], line["number"], line["text"]) == told
+
+
+@pytest.fixture
+def group():
+    """A group of ranks under torchrun, of which none has been started."""
+    with elastic.ElasticWorkerGroup(Flags.parse(["--nproc-per-node=2"]), {}, View()) as group:
+        yield group
+
+
+@pytest.fixture
+def caller(group):
+    """A process of the user that has connected where ranks do."""
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(group._path)
+        caller.settimeout(20)
+        yield caller
+
+
+def test_a_script_that_connects_and_says_nothing_holds_up_nobody(group, caller):
+    hello = pack(Hello(pid=os.getpid(), rank=1, local_rank=1, world_size=2, restarts=0))
+    for part in (b"", hello[:3], hello[3:20]):
+        caller.sendall(part)
+        group.turn(time.monotonic() + 1)
+    assert group.workers == []
+    caller.sendall(hello[20:])
+    group.turn(time.monotonic() + 1)
+    assert [worker.rank for worker in group.workers] == [1]
+    assert framing.receive(caller)[0]["kind"] == "script"
+    group.workers[0].pid = 0  # it is the test's own process
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\xff" * 100,
+        pack(Script()),
+        pack(Hello(pid=5, rank=2, local_rank=0, world_size=2, restarts=0)),
+        pack(Hello(pid=1, rank=0, local_rank=0, world_size=2, restarts=0)),
+        pack(Hello(pid=5, rank=0, local_rank=0, world_size=2, restarts=0)) * 2,
+    ],
+    ids=["noise", "another message", "no such rank", "no rank's process", "twice"],
+)
+def test_what_says_no_hello_is_hung_up_on(group, caller, sent):
+    caller.sendall(sent)
+    for _ in range(2):
+        group.turn(time.monotonic() + 1)
+    assert (caller.recv(1), group.workers, group._callers) == (b"", [], [])
+
+
+def test_of_many_that_connect_the_first_are_hung_up_on(group, caller, monkeypatch):
+    monkeypatch.setattr(elastic, "_MAX_CALLERS", 1)
+    with socket.socket(socket.AF_UNIX) as second:
+        second.connect(group._path)
+        for _ in range(2):
+            group.turn(time.monotonic() + 1)
+        assert caller.recv(1) == b"" and len(group._callers) == 1
 
 
 def test_a_script_that_takes_too_long_is_ended(tmp_path):

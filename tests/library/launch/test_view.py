@@ -1,3 +1,4 @@
+import io
 import sys
 from types import SimpleNamespace
 
@@ -5,7 +6,7 @@ import pytest
 
 from worldsize.launch.display import live
 from worldsize.launch.display.output import KEPT_OUTPUT, LONGEST_LINE, Tail
-from worldsize.launch.display.view import Plain, View
+from worldsize.launch.display.view import Plain, Shielded, View
 
 
 def ranks(**texts):
@@ -71,6 +72,38 @@ def test_a_line_without_end_is_shown_in_pieces_and_not_kept(make, capsys):
         view.output(0, "x" * 10_000)
     assert len(view._lines[0]._rest) <= LONGEST_LINE
     assert len(capsys.readouterr().out) < 300_000
+
+
+class Broken(View):
+    """A view that fails at everything, and counts that."""
+
+    def __init__(self):
+        self.num_calls = 0
+
+    def _fail(self, *_):
+        self.num_calls += 1
+        raise BrokenPipeError
+
+    begin = output = glance = end = _fail
+
+
+@pytest.mark.parametrize("name", ["begin", "output", "glance", "end"])
+def test_a_view_that_fails_is_asked_no_more(name):
+    broken = Broken()
+    view = Shielded(broken)
+    arguments = {"begin": ["2 ranks"], "output": [0, "text"], "glance": [ranks()], "end": [ranks()]}
+    for _ in range(2):
+        getattr(view, name)(*arguments[name])
+    assert broken.num_calls == 1 and not view.is_stop_asked
+    broken.is_stop_asked = True
+    assert view.is_stop_asked, "its button may still be there"
+
+
+def test_letters_that_a_terminal_lacks_are_replaced(monkeypatch):
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    Plain().output(0, "aé∑\n")
+    assert shown.getvalue() == b"[rank 0] a??\n"
 
 
 def test_a_run_is_shown_as_it_is_asked_for_and_as_where_it_runs_allows(monkeypatch):

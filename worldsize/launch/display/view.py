@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from worldsize.launch.display.output import Lines, Tail
@@ -38,6 +38,40 @@ class View:
 
     def end(self, ranks: Ranks) -> None:
         """Finish; called when no rank runs any more, and may be called again."""
+
+
+class Shielded(View):
+    """A view whose errors never reach the run: once it has failed, nothing more is shown."""
+
+    def __init__(self, view: View) -> None:
+        self._asked = self._view = view
+
+    @property
+    def is_stop_asked(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """True once the view's stop button has been pressed, which works also when nothing more is shown."""
+        return self._asked.is_stop_asked
+
+    def begin(self, headline: str) -> None:
+        """Pass on the headline."""
+        self._try(lambda view: view.begin(headline))
+
+    def output(self, rank: int, text: str) -> None:
+        """Pass on what a rank printed."""
+        self._try(lambda view: view.output(rank, text))
+
+    def glance(self, ranks: Ranks) -> None:
+        """Let the view look at the ranks."""
+        self._try(lambda view: view.glance(ranks))
+
+    def end(self, ranks: Ranks) -> None:
+        """Let the view finish."""
+        self._try(lambda view: view.end(ranks))
+
+    def _try(self, show: Callable[[View], None]) -> None:
+        try:
+            show(self._view)
+        except Exception:  # such as a pipe that nobody reads any more
+            self._view = View()
 
 
 class Plain(View):
@@ -85,5 +119,6 @@ class Plain(View):
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text)
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))  # a terminal may know fewer letters than ranks
     sys.stdout.flush()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import os
 import re
+import resource
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from worldsize.emulate.conductor import refuse_unknown
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.protocol import process
 
@@ -17,36 +21,58 @@ _LAUNCHERS = ("warm", "torchrun")
 _MAX_TIMEOUT_S = 1_000_000  # 11 days; the kernel's own limits on waiting are not much higher
 # the memory of one rank before it does anything, measured with torch 2.13 on Linux
 RANK_BYTES = {"warm": 54 << 20, "torchrun": 230 << 20}
+# the launcher's open files for one rank: of a warm one its socket, its pipe, its call log, and both ends of an
+# emulated cluster's socket
+_RANK_FILES = {"warm": 5, "torchrun": 2}
+_SPARE_FILES = 32  # for a rank's start, and for what else this process opens meanwhile
 
 
 def refuse_bad_spec(spec: Spec) -> None:
     """Raise ValueError unless a run can start from this specification.
 
     Raises:
-        ValueError: an argument is wrong, or there is too little free memory for the ranks.
+        ValueError: an argument is wrong, or this machine cannot hold so many ranks.
     """
-    _refuse_bad_world_size(spec.world_size)
+    whole_world_size(spec.world_size)
     if spec.each is not None:
         _refuse_bad_each(spec.each, spec.world_size)
     if spec.backend not in _BACKENDS:
         raise ValueError(f"backend {spec.backend!r} is not known; use one of {', '.join(_BACKENDS)}")
     _refuse_bad_env(spec.env)
-    refuse_bad_timeout(spec.timeout_s)
+    refuse_bad_timeout(spec.timeout_s, spec.stalled_s)
     if spec.launcher not in _LAUNCHERS:
         raise ValueError(f"launcher {spec.launcher!r} is not known; use one of {', '.join(_LAUNCHERS)}")
     if spec.cluster is not None and (spec.launcher != "warm" or spec.backend != "auto"):
         raise ValueError("an emulated cluster has a backend and a launcher of its own; leave out backend and launcher")
-    if spec.cluster is None and (spec.allow is not None or spec.faults):
-        raise ValueError("allow and faults are for an emulated cluster; name one, such as cluster='dgx-h100'")
+    if spec.cluster is None and spec.faults:
+        raise ValueError("faults are for an emulated cluster; name one, such as cluster='dgx-h100'")
+    if spec.allow is not None:
+        _refuse_bad_allow(spec)
     if spec.netns is not None:
         is_plain = spec.launcher == "warm" and spec.cluster is None and spec.forkserver is None
         refuse_bad_networks(spec.netns, spec.world_size, is_plain)
     refuse_too_many(spec.world_size, spec.launcher)
 
 
-def _refuse_bad_world_size(world_size: int) -> None:
-    if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
+def whole_world_size(world_size: Any) -> int:
+    """The number of ranks as Python's integer, also if it is one of NumPy's.
+
+    Raises:
+        ValueError: it is not a number of ranks.
+    """
+    try:
+        number = 0 if isinstance(world_size, bool) else operator.index(world_size)
+    except TypeError:
+        number = 0
+    if number < 1:
         raise ValueError(f"world_size must be a whole number, 1 or more; got {world_size!r}")
+    return number
+
+
+def _refuse_bad_allow(spec: Spec) -> None:
+    refuse_unknown(spec.allow or ())
+    if spec.cluster is None and spec.backend == "nccl":
+        raise ValueError("allow holds on Gloo and on an emulated cluster; leave out backend, or name a cluster")
 
 
 def _refuse_bad_env(env: Mapping[str, str]) -> None:
@@ -64,10 +90,16 @@ def _refuse_bad_each(each: Sequence[Sequence[Any]], world_size: int) -> None:
         raise ValueError(f"each holds one tuple of arguments per rank; got {len(each)} for {world_size} ranks")
 
 
-def refuse_bad_timeout(timeout_s: float) -> None:
-    """Raise ValueError unless `timeout_s` is a time to wait."""
-    if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= _MAX_TIMEOUT_S:
+def refuse_bad_timeout(timeout_s: float, stalled_s: float | None) -> None:
+    """Raise ValueError unless these are times to wait; None for `stalled_s` is not to look for a stall."""
+    if not _is_time(timeout_s) or timeout_s > _MAX_TIMEOUT_S:
         raise ValueError(f"timeout_s is a number of seconds above 0, at most {_MAX_TIMEOUT_S}; got {timeout_s!r}")
+    if stalled_s is not None and not _is_time(stalled_s):
+        raise ValueError(f"stalled_s is a number of seconds above 0, or None; got {stalled_s!r}")
+
+
+def _is_time(time_s: Any) -> bool:
+    return isinstance(time_s, int | float) and not isinstance(time_s, bool) and not math.isnan(time_s) and time_s > 0
 
 
 def refuse_bad_networks(netns: Sequence[str], world_size: int, is_plain: bool) -> None:
@@ -87,13 +119,35 @@ def refuse_bad_networks(netns: Sequence[str], world_size: int, is_plain: bool) -
 
 
 def refuse_too_many(world_size: int, launcher: str) -> None:
-    """Raise ValueError unless this machine's free memory holds so many ranks, as far as that can be known."""
+    """Raise ValueError unless this machine holds so many ranks, as far as that can be known."""
+    _refuse_too_large(world_size, launcher)
+    _make_room_for_files(world_size, launcher)
+
+
+def _refuse_too_large(world_size: int, launcher: str) -> None:
     free_bytes, each_bytes = free_memory_bytes(), RANK_BYTES[launcher]
     if free_bytes is not None and world_size * each_bytes > free_bytes:
         raise ValueError(
             f"{world_size} ranks need at least {world_size * each_bytes / 2**30:.1f} GB of memory, but only "
             f"{free_bytes / 2**30:.1f} GB are free; start at most {free_bytes // each_bytes}"
         )
+
+
+def _make_room_for_files(world_size: int, launcher: str) -> None:
+    """Raise the limit on this process's open files as far as its ranks need, or refuse them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    others = len(os.listdir("/dev/fd")) + _SPARE_FILES
+    needed = others + world_size * _RANK_FILES[launcher]
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return
+    if hard == resource.RLIM_INFINITY or needed <= hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        return
+    most = max(0, (hard - others) // _RANK_FILES[launcher])
+    raise ValueError(
+        f"{world_size} ranks take {needed} open files and this process may have {hard}; start at most {most}, or raise "
+        "the limit (ulimit -n)"
+    )
 
 
 def free_memory_bytes() -> int | None:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from worldsize import framing
 from worldsize.launch.display import view
@@ -24,13 +25,16 @@ from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.launcher.worker import Worker
 from worldsize.launch.launcher.worker_group import WorkerGroup
 from worldsize.launch.protocol import failure
-from worldsize.launch.protocol.messages import FromRank, Hello, Job, Leave, Script, read
+from worldsize.launch.protocol.messages import FromRank, Hello, Job, Leave, Script
 from worldsize.launch.protocol.process import SOCKET
 from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.reports.result import Ending, RankFailed, Run
+from worldsize.message import read
 
 _RANK_LINE = re.compile(rb"\[rank (\d+)\] ?")
 _EXIT = re.compile(r"rank +: (\d+) .*\n +exitcode +: (-?\d+)")  # in the agent's closing summary
+_CHUNK = 1 << 12  # bytes that are read of a first message at a time
+_MAX_CALLERS = 256  # a rank says at once which one it is
 _LONGEST_LINE = 1 << 16  # bytes; a longer one comes in pieces
 _KEPT_OUTPUT = 1 << 16  # characters that the agent itself prints
 _CLOSE_S = 3.0  # how long the agent may take to end its ranks before it is killed
@@ -76,7 +80,8 @@ class ElasticWorkerGroup(WorkerGroup):
         self._path = os.path.join(self._folder.name, "ranks")
         self._server.bind(self._path)
         self._server.listen(128)
-        self.selector.register(self._server, selectors.EVENT_READ, self._accept_rank)
+        self.selector.register(self._server, selectors.EVENT_READ, self._accept)
+        self._callers: list[socket.socket] = []  # that have not said which rank they are
         self._process: subprocess.Popen[bytes] | None = None
         self._agent_output = ""
         self._rest = b""
@@ -112,15 +117,37 @@ class ElasticWorkerGroup(WorkerGroup):
         """One line: how many ranks, and who starts them."""
         return f"{self._world_size} rank{'s' * (self._world_size != 1)} under torchrun"
 
-    def _accept_rank(self) -> None:
+    def _accept(self) -> None:
+        """Wait for the first message of whatever has connected, which any process of the user can, without stopping."""
         control, _ = self._server.accept()
+        control.setblocking(False)
+        inbox = framing.Inbox(max_bytes=0)
+        self._callers.append(control)
+        self.selector.register(control, selectors.EVENT_READ, lambda: self._greet(control, inbox))
+        if len(self._callers) > _MAX_CALLERS:
+            self._dismiss(self._callers[0]).close()
+
+    def _greet(self, control: socket.socket, inbox: framing.Inbox) -> None:
+        """Take a rank's `Hello`; hang up on anything else."""
         try:
-            received = framing.receive(control)
-            hello = read(received[0] if received else {}, Hello)
+            data = control.recv(_CHUNK)
+            messages = inbox.feed(data)
+            if data and not messages:
+                return
+            ((header, _),) = messages
+            hello = read(header, Hello)
             task = self._jobs[hello.rank] if self._jobs else Script()
-        except (OSError, ValueError, IndexError):  # any process of the user can connect
-            control.close()
-            return
+        except (OSError, ValueError, IndexError):
+            self._dismiss(control).close()
+        else:
+            self._add_rank(self._dismiss(control), hello, task)
+
+    def _dismiss(self, control: socket.socket) -> socket.socket:
+        self._callers.remove(control)
+        self.selector.unregister(control)
+        return control
+
+    def _add_rank(self, control: socket.socket, hello: Hello, task: Job | Script) -> None:
         self._forget(hello.local_rank)
         self.restarts = max(self.restarts, hello.restarts)
         worker = self.add(hello.rank, control)
@@ -140,9 +167,9 @@ class ElasticWorkerGroup(WorkerGroup):
             _end_group(worker)
             worker.close()
 
-    def take(self, worker: Worker, message: FromRank, body: bytes) -> None:
+    def take(self, worker: Worker, message: FromRank, content: Any) -> None:
         """Take one message; let the ranks leave once all of them have sent their values."""
-        super().take(worker, message, body)
+        super().take(worker, message, content)
         if self._payloads and self.went_well and len(self.workers) == len(self._payloads):
             for one in self.workers:
                 with contextlib.suppress(OSError):
@@ -184,7 +211,7 @@ class ElasticWorkerGroup(WorkerGroup):
         """
         assert self._process
         for worker in self.workers:
-            self.receive(worker)
+            self.receive_last(worker)
         if self._has_ended and self._process.returncode == 0:
             for worker in self.workers:  # a script may leave by os._exit, without a report
                 worker.has_value, worker.failure = True, None
@@ -230,7 +257,8 @@ class ElasticWorkerGroup(WorkerGroup):
     def close(self) -> None:
         """End what is left and close everything."""
         super().close()
-        self._server.close()
+        for sock in (self._server, *self._callers):
+            sock.close()
         if self._process:
             for pipe in (self._process.stdin, self._process.stdout):
                 assert pipe

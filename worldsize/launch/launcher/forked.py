@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 import uuid
+from typing import Any
 
 from worldsize.emulate.server import Emulation
 from worldsize.launch.display.output import KEPT_OUTPUT
@@ -24,7 +25,7 @@ from worldsize.launch.launcher.worker import Worker
 from worldsize.launch.launcher.worker_group import WorkerGroup
 from worldsize.launch.protocol import failure
 from worldsize.launch.protocol.failure import Cause
-from worldsize.launch.protocol.messages import Done, Emulated, Exited, Failed, Forked, FromRank
+from worldsize.launch.protocol.messages import Done, Exited, Failed, Forked, FromRank
 from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.reports.result import Run
 
@@ -45,8 +46,14 @@ def run_function(spec: Spec, carried: Carried, view: View) -> Run:
     """
     emulation = None
     if spec.cluster is not None:
-        options = spec.cluster, spec.allow, spec.compute, spec.faults, spec.quota.value_bytes
-        emulation = Emulation(spec.world_size, *options)
+        emulation = Emulation(
+            world_size=spec.world_size,
+            cluster=spec.cluster,
+            allow=spec.allow,
+            compute=spec.compute,
+            faults=spec.faults,
+            max_post_bytes=spec.quota.value_bytes,
+        )
     with _one_at_a_time:
         server = spec.forkserver or forkserver.shared()
         arguments.refuse_missing_gpus(spec.world_size, spec.backend, server.num_gpus)
@@ -73,7 +80,7 @@ class ForkedWorkerGroup(WorkerGroup):
     def start(self, spec: Spec, carried: Carried) -> None:
         """Fork all ranks and hand each its job."""
         self._requested_backend = spec.backend
-        emulated = Emulated.parse(self.emulation.fields) if self.emulation else None
+        emulated = self.emulation.for_ranks if self.emulation else None
         jobs = jobs_of(spec, carried, self._forkserver.is_local, self._store, emulated)
         for job in jobs:
             self._fork(job.rank)
@@ -123,8 +130,7 @@ class ForkedWorkerGroup(WorkerGroup):
             case Forked(job, pid) if worker := self._by_job.get(job):
                 worker.pid = pid
             case Exited(job, status) if worker := self._by_job.get(job):
-                for _ in range(4):  # read its last messages first; four reads take more than a socket holds
-                    self.receive(worker)
+                self.receive_last(worker)
                 self._note_exit(worker, status)
             case _:  # of a rank of an earlier run
                 pass
@@ -148,11 +154,11 @@ class ForkedWorkerGroup(WorkerGroup):
         if not worker.is_settled:
             worker.failure = failure.of_status(worker.rank, status, time.monotonic_ns())
 
-    def take(self, worker: Worker, message: FromRank, body: bytes) -> None:
+    def take(self, worker: Worker, message: FromRank, content: Any) -> None:
         """Take one message; before the last one, take what the rank printed."""
         if isinstance(message, Done | Failed):
             self._drain(worker.rank)
-        super().take(worker, message, body)
+        super().take(worker, message, content)
 
     def _read_output(self, rank: int) -> bool:
         if rank not in self._pipes:  # it has been read to its end since the selector reported it ready

@@ -16,19 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from worldsize import framing
-from worldsize.launch.protocol.messages import (
-    AnyMessage,
-    Exited,
-    Fork,
-    Forked,
-    Kill,
-    Message,
-    Sweep,
-    Swept,
-    Warm,
-    pack_and_send,
-    read,
-)
+from worldsize.launch.protocol.messages import Exited, Fork, Forked, Kill, Sweep, Swept, Warm
+from worldsize.message import AnyMessage, Message, pack_and_send, read
 
 _CHUNK = 1 << 16
 FromForkserver = Warm | Forked | Exited | Swept

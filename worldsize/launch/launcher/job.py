@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
+from worldsize.emulate.messages import Emulated
 from worldsize.launch.launcher.pickling import Carried
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.protocol import source
-from worldsize.launch.protocol.messages import Emulated, Job, Place
+from worldsize.launch.protocol.messages import Job, Place
 
 
 def jobs_of(
@@ -21,10 +22,18 @@ def jobs_of(
     num_threads = max(1, (os.cpu_count() or 1) // spec.world_size)
     return [
         Job(
-            *(rank, spec.world_size, spec.backend, spec.timeout_s, num_threads, env, sources, store),
+            rank=rank,
+            world_size=spec.world_size,
+            backend=spec.backend,
+            timeout_s=spec.timeout_s,
+            num_threads=num_threads,
+            env=env,
+            sources=sources,
+            store=store,
             network=spec.netns[rank] if spec.netns else "",
             place=Place(os.getcwd(), list(sys.path)) if is_local else None,
             emulated=emulated,
+            allow=None if emulated or spec.allow is None else sorted(spec.allow),
         )
         for rank in range(spec.world_size)
     ]

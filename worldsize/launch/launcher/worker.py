@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,23 +15,13 @@ from worldsize.launch.protocol import codec
 from worldsize.launch.protocol.call_log import WAITING, CallLog
 from worldsize.launch.protocol.events import read_events
 from worldsize.launch.protocol.failure import Cause, Failure
-from worldsize.launch.protocol.messages import (
-    Done,
-    Events,
-    Failed,
-    FromRank,
-    Joined,
-    Message,
-    Position,
-    Span,
-    pack_and_send,
-    read_from_rank,
-)
+from worldsize.launch.protocol.messages import Done, Events, Failed, FromRank, Joined, Position, Span, read_from_rank
 from worldsize.launch.protocol.quota import EXCEEDED
 from worldsize.launch.reports import diagnosis
 from worldsize.launch.reports.diagnosis import Standing
+from worldsize.message import Message, pack_and_send
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16  # bytes that are read at a time: no more messages than that holds until the clock is looked at
 _MAX_EVENTS = 100_000  # of a rank, which may send any number
 
 
@@ -50,7 +41,7 @@ class Worker:
         self._inbox = framing.Inbox(max_value_bytes)
         self._start_s = start_s  # of the run
         self._spans: Sequence[Span] = ()
-        self._events: list[Event] = []
+        self._events: deque[Event] = deque(maxlen=_MAX_EVENTS)
         control.setblocking(False)
 
     # the channel
@@ -67,8 +58,8 @@ class Worker:
         finally:
             self.control.setblocking(False)
 
-    def receive(self) -> Iterator[tuple[FromRank, bytes]]:
-        """The messages that have come, with their bodies.
+    def receive(self) -> Iterator[tuple[FromRank, Any]]:
+        """The messages that have come, each with what `take` keeps of it: all that a rank sends is read here.
 
         Raises:
             BlockingIOError: no message has come.
@@ -79,7 +70,18 @@ class Worker:
         if not data:
             raise ConnectionError("the rank has hung up")
         for header, body in self._inbox.feed(data):
-            yield read_from_rank(header), body
+            message = read_from_rank(header)
+            yield message, self._content_of(message, body)
+
+    def _content_of(self, message: FromRank, body: bytes) -> Any:
+        """The events of `Events`, the value of `Done`; None of others, and once it is known how the rank ends."""
+        match message:
+            case Events(rows) if not self.is_settled:
+                return read_events(self.rank, rows, self._start_s)
+            case Done() if body and not self.is_settled:
+                return codec.decode(body)
+            case _:
+                return None
 
     def close(self) -> None:
         """Close what is open for the rank."""
@@ -88,8 +90,8 @@ class Worker:
 
     # the rank's state
 
-    def take(self, message: FromRank, body: bytes) -> None:
-        """Keep what the rank has reported; after its end, only its position."""
+    def take(self, message: FromRank, content: Any) -> None:
+        """Keep what the rank has reported, as `receive` gives it; after the rank's end, only its position."""
         match message:
             case Position():
                 self.position = message
@@ -97,10 +99,10 @@ class Worker:
                 pass
             case Joined():
                 self.has_joined = True
-            case Events(rows):
-                self._events = [*self._events, *read_events(self.rank, rows, self._start_s)][-_MAX_EVENTS:]
+            case Events():
+                self._events.extend(content)
             case Done(spans, duration_s):
-                self.value = codec.decode(body) if body else None
+                self.value = content
                 self._spans, self.duration_s, self.has_value = spans, duration_s, True
             case Failed(failure, spans):
                 self.failure, self._spans = replace(failure, rank=self.rank), spans

@@ -7,12 +7,15 @@ import selectors
 import socket
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from worldsize import framing
 from worldsize.emulate.server import Emulation
 from worldsize.emulate.simulator import Unanswered
 from worldsize.launch.display.output import Tail
-from worldsize.launch.display.view import View
+from worldsize.launch.display.view import Shielded, View
 from worldsize.launch.launcher.monitor import GLANCE_S, Monitor, progress
 from worldsize.launch.launcher.worker import Worker
 from worldsize.launch.protocol.failure import Cause, Failure
@@ -23,6 +26,8 @@ from worldsize.launch.reports.result import End, Ending, RankFailed, Run
 from worldsize.launch.reports.verdict import error_of
 from worldsize.timeline import Timeline
 
+_LAST_READS = 8  # they take more than a socket holds
+
 
 class WorkerGroup(ABC):
     """The ranks of one run; a subclass starts them, notices how they end, and ends them."""
@@ -31,7 +36,7 @@ class WorkerGroup(ABC):
     answer_s = 1.0  # how long ranks may take to report where they are
 
     def __init__(self, view: View, quota: Quota, emulation: Emulation | None = None) -> None:
-        self.view, self.emulation = view, emulation
+        self.view, self.emulation = Shielded(view), emulation
         self.workers: list[Worker] = []
         self.tails: dict[int, Tail] = {}
         self.selector = selectors.DefaultSelector()
@@ -98,14 +103,24 @@ class WorkerGroup(ABC):
         """Handle what is ready, waiting no longer than until the next glance."""
         for key, _ in self.selector.select(max(0.0, min(deadline_s - time.monotonic(), GLANCE_S))):
             key.data()
+            if time.monotonic() > deadline_s:  # many ranks that send without end are not all heard
+                break
 
     def receive(self, worker: Worker) -> None:
         """Take what a rank has sent."""
-        if worker.is_hung_up:
-            return
+        if not worker.is_hung_up:
+            for message, content in self._received(worker):
+                self.take(worker, message, content)
+
+    def receive_last(self, worker: Worker) -> None:
+        """Take what a rank that has ended has sent."""
+        for _ in range(_LAST_READS):
+            self.receive(worker)
+
+    def _received(self, worker: Worker) -> Iterator[tuple[FromRank, Any]]:
+        """The messages that a rank has sent; a rank that cannot be understood is hung up on."""
         try:
-            for message, body in worker.receive():
-                self.take(worker, message, body)
+            yield from worker.receive()
         except BlockingIOError:
             return
         except ConnectionError:
@@ -123,11 +138,11 @@ class WorkerGroup(ABC):
         worker.is_hung_up = True
         self.selector.unregister(worker.control)
 
-    def take(self, worker: Worker, message: FromRank, body: bytes) -> None:
-        """Take one message of a rank."""
+    def take(self, worker: Worker, message: FromRank, content: Any) -> None:
+        """Take one message of a rank, with what it holds."""
         if self.emulation and isinstance(message, Done | Failed):
             self.emulation.leave(worker.rank)
-        worker.take(message, body)
+        worker.take(message, content)
         if isinstance(message, Joined):
             self.backend = message.backend
             self.view.begin(self.headline)
@@ -152,6 +167,7 @@ class WorkerGroup(ABC):
         """
         if not self.went_well or any(worker.failure for worker in self.workers):
             self._locate_all()
+        self._note_refusals()
         failures = [worker.failure for worker in self.workers if worker.failure]  # some of them came meanwhile
         standings = [worker.standing for worker in self.workers]
         for worker in self.workers:
@@ -168,6 +184,13 @@ class WorkerGroup(ABC):
         """True when every rank has returned."""
         return bool(self.workers) and all(worker.has_value for worker in self.workers)
 
+    def _note_refusals(self) -> None:
+        """Note the conductor's word where a rank that reports its failure had been refused a call."""
+        for worker in self.workers:
+            is_reported = worker.failure is not None and worker.failure.cause is Cause.REPORTED
+            if self.emulation and worker.failure and is_reported and self.emulation.was_refused(worker.rank):
+                worker.failure = replace(worker.failure, cause=Cause.FORBIDDEN)
+
     def _output(self) -> list[str]:
         num_ranks = max([*(worker.rank for worker in self.workers), *self.tails], default=-1) + 1
         return [self.tails[rank].text if rank in self.tails else "" for rank in range(num_ranks)]
@@ -175,14 +198,14 @@ class WorkerGroup(ABC):
     def _run(self, output: list[str]) -> Run:
         workers = sorted(self.workers, key=lambda worker: worker.rank)
         return Run(
-            [worker.value for worker in workers],
-            output,
-            self._end_s - self._start_s,
-            self.backend,
-            self._timeline(output),
-            [worker.state for worker in workers],
-            [worker.duration_s for worker in workers],
-            self.restarts,
+            values=[worker.value for worker in workers],
+            output=output,
+            duration_s=self._end_s - self._start_s,
+            backend=self.backend,
+            timeline=self._timeline(output),
+            states=[worker.state for worker in workers],
+            durations_s=[worker.duration_s for worker in workers],
+            restarts=self.restarts,
         )
 
     def _timeline(self, output: list[str]) -> Timeline:

@@ -23,10 +23,13 @@ _HEAD_BYTES = 19  # a letter, and nine digits each for number and sequence
 
 @dataclass(frozen=True)
 class Call:
-    """One call: the `number`-th of its rank, and the `sequence`-th collective of its group (0 for a send or receive).
+    """One call: the `number`-th of its rank, and the `sequence`-th collective of its group.
 
-    `ranks` are the group's members, None for the default group. `state` is issued (not waited for yet), waiting, done,
-    or broken off by an exception.
+    `sequence` is 0 for a send or receive, and for a call in which this rank takes no part.
+
+    `ranks` are the group's members, None for the default group, and `group` is the name under which torch knows the
+    group: two groups may have the same members, and each counts its own collectives. `state` is issued (not waited for
+    yet), waiting, done, or broken off by an exception.
     """
 
     number: int
@@ -40,6 +43,7 @@ class Call:
     reduction: str = ""
     line: Line | None = None
     state: str = WAITING
+    group: str = ""  # empty for the default group
 
     @staticmethod
     def from_fields(fields: dict[str, Any], state: str, number: int) -> Call:
@@ -60,6 +64,7 @@ class Call:
             reduction=str(fields.get("reduction", ""))[:80],
             line=Line.from_fields(fields["line"]) if "line" in fields else None,
             state=state,
+            group=str(fields.get("group", ""))[:80],
         )
 
     def to_fields(self) -> dict[str, Any]:
@@ -107,14 +112,15 @@ class CallLog:
     def make() -> CallLog:
         """An empty log, in memory where the system allows that; there an untrusted rank cannot change its size."""
         size = _SLOT_BYTES * _NUM_SLOTS
-        if not hasattr(os, "memfd_create"):
+        try:
+            fd = os.memfd_create("calls", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except (AttributeError, OSError):  # another system than Linux, or a jail
             fd, path = tempfile.mkstemp(prefix="worldsize-")
             os.unlink(path)
             os.ftruncate(fd, size)
             return CallLog(fd)
         import fcntl
 
-        fd = os.memfd_create("calls", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, size)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         return CallLog(fd)

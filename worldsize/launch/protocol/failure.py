@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from worldsize.launch.protocol.fields import Fields, integer, items, text
-from worldsize.launch.protocol.source import MAX_LINES, Line, own_lines
+from worldsize.fields import Fields, integer, items, text
+from worldsize.launch.protocol.source import MAX_LINES, Line, is_ours, own_lines
 
-# torch's messages on a rank whose peer died: such a rank is a victim, never the culprit
-_VICTIM_SIGNS = (
-    "connection closed by peer",
-    "connection reset by peer",
-    "connection refused",
-    "broken pipe",
-    "socket closed",
-    "remote process exited",
-    "read error",
-    "write error",
-    "nccl communicator was aborted",
-)
+# torch's messages on a rank whose peer died: such a rank is a victim, never the culprit; docs/patches.md has the tests
+OF_GLOO = ("Connection closed by peer", "Read error", "Socket closed")
+OF_SYSTEM = {errno.ECONNRESET, errno.ECONNREFUSED, errno.EPIPE}  # their texts stand in what Gloo and the store report
+OF_NCCL = ("remote process exited", "NCCL communicator was aborted")
+_VICTIM_SIGNS = [sign.lower() for sign in (*OF_GLOO, *map(os.strerror, OF_SYSTEM), *OF_NCCL)]
 _MAX_KIND, _MAX_MESSAGE = 200, 4000  # a tensor's text would bury the rest
 
 
 class Cause(Enum):
-    """How a failure was noticed. All but the first were seen from outside the rank, which cannot forge them."""
+    """How a failure was noticed. All but the first were seen from outside the rank: it can cause, not forge them."""
 
     REPORTED = "the rank reported it"
     EXIT = "the process exited"
@@ -37,12 +32,18 @@ class Cause(Enum):
     LIMIT = "it exceeded its quota"
     MESSAGE = "it sent something other than a message"
     CONDUCTOR = "an emulated cluster ended it: a planned fault, or an impossible message"
+    FORBIDDEN = "an emulated cluster had refused one of its calls"
+    MISMATCH = "its call of a collective differs from those of other ranks"
     UNFINISHED = "it was not done when the run was stopped"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """How one rank failed."""
+    """How one rank failed.
+
+    `torch_message` is what torch itself said, where the failure is an error of torch's or was raised because of one: a
+    program's own words never decide who is a victim.
+    """
 
     rank: int
     kind: str
@@ -50,16 +51,18 @@ class Failure:
     lines: list[Line] = field(default_factory=list[Line])
     time_ns: int = 0
     cause: Cause = Cause.REPORTED
+    torch_message: str = ""
 
     @property
     def is_victim(self) -> bool:
         """True when the rank only noticed that another one was gone."""
-        return any(sign in self.message.lower() for sign in _VICTIM_SIGNS)
+        return any(sign in self.torch_message.lower() for sign in _VICTIM_SIGNS)
 
     @property
     def is_symptom(self) -> bool:
         """True for torch's error when ranks call different things, which is not an error of any one rank."""
-        return self.is_victim or self.kind == "SIGABRT" or "gloo" in self.message.lower()
+        is_aborted = self.cause is Cause.SIGNAL and self.kind == "SIGABRT"
+        return self.is_victim or is_aborted or "gloo" in self.torch_message.lower()
 
     @property
     def headline(self) -> str:
@@ -69,7 +72,8 @@ class Failure:
     def to_fields(self) -> dict[str, Any]:
         """The failure as JSON fields, without its rank and its cause, which the rank does not decide."""
         lines = [vars(line) for line in self.lines]
-        return {"kind": self.kind, "message": self.message, "lines": lines, "time_ns": self.time_ns}
+        words = {"kind": self.kind, "message": self.message, "torch_message": self.torch_message}
+        return words | {"lines": lines, "time_ns": self.time_ns}
 
     @staticmethod
     def from_fields(rank: int, fields: Fields) -> Failure:
@@ -79,8 +83,14 @@ class Failure:
             ValueError: the fields are not a failure's.
         """
         lines = [Line.from_fields(line) for line in items(fields, "lines")[-MAX_LINES:]]
-        kind, message = text(fields, "kind", _MAX_KIND), text(fields, "message", _MAX_MESSAGE)
-        return Failure(rank, kind, message, lines, integer(fields, "time_ns"))
+        return Failure(
+            rank=rank,
+            kind=text(fields, "kind", _MAX_KIND),
+            message=text(fields, "message", _MAX_MESSAGE),
+            lines=lines,
+            time_ns=integer(fields, "time_ns"),
+            torch_message=text(fields, "torch_message", _MAX_MESSAGE, ""),
+        )
 
 
 def of_exception(rank: int, error: BaseException, time_ns: int) -> Failure:
@@ -92,7 +102,29 @@ def of_exception(rank: int, error: BaseException, time_ns: int) -> Failure:
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         at = Line(error.filename, error.lineno, "", (error.text or "").strip())
         return Failure(rank, kind, error.msg, [at], time_ns)
-    return Failure(rank, kind, message, own_lines(traceback.extract_tb(error.__traceback__)), time_ns)
+    lines = own_lines(traceback.extract_tb(error.__traceback__))
+    return Failure(rank, kind, message, lines, time_ns, torch_message=_torch_message(error))
+
+
+def _torch_message(error: BaseException) -> str:
+    """What torch said in the error from which this one stems; empty when it stems from another."""
+    seen: set[int] = set()
+    while (before := error.__cause__ or error.__context__) is not None and id(error) not in seen:
+        seen.add(id(error))
+        error = before
+    return _text_of(error)[:_MAX_MESSAGE] if _is_torchs(error) else ""
+
+
+def _is_torchs(error: BaseException) -> bool:
+    """True for an error of a type of torch's own, or raised by torch rather than by the program that called it."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(error, RuntimeError):
+        return False
+    if type(error).__module__.partition(".")[0] == "torch":
+        return True
+    innermost = traceback.extract_tb(error.__traceback__)[-1:]  # C++ has no frames: that of its caller is the last
+    folder = os.path.dirname(str(torch.__file__)) + os.sep
+    return any(frame.filename.startswith(folder) or is_ours(frame.filename) for frame in innermost)
 
 
 def _text_of(error: BaseException) -> str:

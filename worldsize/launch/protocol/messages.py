@@ -5,60 +5,20 @@ On the wire a message is a header of JSON with the class's name as its kind; ope
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from worldsize import framing
+from worldsize.emulate.messages import Emulated
+from worldsize.fields import Fields, fields_of, finite, integer, items, number, text, texts
 from worldsize.launch.protocol.call_log import WAITING, Call
 from worldsize.launch.protocol.failure import Failure
-from worldsize.launch.protocol.fields import Fields, fields_of, finite, integer, items, number, text, texts
 from worldsize.launch.protocol.source import MAX_LINES, Line
+from worldsize.message import Message, read
 
-_MAX_WORD = 80
+_MAX_WORD, _MAX_PATH = 80, 1 << 15
+MAX_EVENTS = 2_000  # that travel in one message
 Span = tuple[str, str, float, float]  # name, kind, start and end in seconds of the monotonic clock
-
-
-class Message:
-    """A message without fields."""
-
-    def to_fields(self) -> dict[str, Any]:
-        """The message as JSON fields."""
-        return dict(vars(self))
-
-    @classmethod
-    def parse(cls, fields: Fields) -> Self:
-        """The message whose `to_fields` these are.
-
-        Raises:
-            ValueError: the fields are not such a message's.
-        """
-        return cls()
-
-
-AnyMessage = TypeVar("AnyMessage", bound=Message)
-
-
-def pack_and_send(sock: socket.socket, message: Message, body: bytes = b"", fds: Sequence[int] = ()) -> None:
-    """Send a message, with a body and open files if there are any."""
-    framing.send(sock, _kind(type(message)), body, list(fds), **message.to_fields())
-
-
-def read(header: Fields, *expected: type[AnyMessage]) -> AnyMessage:
-    """The message of a header, which is one of the `expected` classes.
-
-    Raises:
-        ValueError: the message is another one, or malformed.
-    """
-    for one in expected:
-        if header.get("kind") == _kind(one):
-            return one.parse(header)
-    raise ValueError(f"a message of the kind {str(header.get('kind'))[:_MAX_WORD]!r} was not expected")
-
-
-def _kind(message: type[Message]) -> str:
-    return message.__name__.lower()
 
 
 # launcher to forkserver
@@ -118,7 +78,7 @@ class Forked(Message):
     @classmethod
     def parse(cls, fields: Fields) -> Self:
         """The message of these fields."""
-        return cls(integer(fields, "job"), integer(fields, "pid"))
+        return cls(job=integer(fields, "job"), pid=integer(fields, "pid"))
 
 
 @dataclass(frozen=True)
@@ -131,7 +91,7 @@ class Exited(Message):
     @classmethod
     def parse(cls, fields: Fields) -> Self:
         """The message of these fields."""
-        return cls(integer(fields, "job"), integer(fields, "status"))
+        return cls(job=integer(fields, "job"), status=integer(fields, "status"))
 
 
 @dataclass(frozen=True)
@@ -152,22 +112,7 @@ class Place(Message):
     @classmethod
     def parse(cls, fields: Fields) -> Self:
         """The place of these fields."""
-        return cls(str(fields["cwd"]), [str(one) for one in items(fields, "path")])
-
-
-@dataclass(frozen=True)
-class Emulated(Message):
-    """What a rank knows of its emulated cluster."""
-
-    local_world_size: int
-    compute: Mapping[str, Any]  # for `worldsize.emulate.compute.meter_of`
-    allow: list[str] | None
-
-    @classmethod
-    def parse(cls, fields: Fields) -> Self:
-        """The emulated cluster of these fields."""
-        allow = None if fields.get("allow") is None else [str(op) for op in items(fields, "allow")]
-        return cls(integer(fields, "local_world_size"), fields_of(fields.get("compute")), allow)
+        return cls(cwd=text(fields, "cwd", _MAX_PATH), path=[str(one) for one in items(fields, "path")])
 
 
 @dataclass(frozen=True)
@@ -185,6 +130,7 @@ class Job(Message):
     network: str = ""  # the network namespace from which the rank joins
     place: Place | None = None
     emulated: Emulated | None = None
+    allow: list[str] | None = None  # the operations of a real run; None for all
 
     def to_fields(self) -> dict[str, Any]:
         """The message as JSON fields."""
@@ -195,17 +141,18 @@ class Job(Message):
     def parse(cls, fields: Fields) -> Self:
         """The message of these fields."""
         return cls(
-            integer(fields, "rank"),
-            integer(fields, "world_size"),
-            str(fields.get("backend")),
-            number(fields, "timeout_s"),
-            integer(fields, "num_threads"),
-            texts(fields, "env"),
-            texts(fields, "sources"),
-            str(fields.get("store")),
-            str(fields.get("network")),
-            None if fields.get("place") is None else Place.parse(fields_of(fields["place"])),
-            None if fields.get("emulated") is None else Emulated.parse(fields_of(fields["emulated"])),
+            rank=integer(fields, "rank"),
+            world_size=integer(fields, "world_size"),
+            backend=text(fields, "backend", _MAX_WORD),
+            timeout_s=number(fields, "timeout_s"),
+            num_threads=integer(fields, "num_threads"),
+            env=texts(fields, "env"),
+            sources=texts(fields, "sources"),
+            store=text(fields, "store", _MAX_PATH),
+            network=text(fields, "network", _MAX_PATH),
+            place=None if fields.get("place") is None else Place.parse(fields_of(fields["place"])),
+            emulated=None if fields.get("emulated") is None else Emulated.parse(fields_of(fields["emulated"])),
+            allow=None if fields.get("allow") is None else [str(op) for op in items(fields, "allow")],
         )
 
     @property
@@ -249,9 +196,12 @@ class Hello(Message):
         Raises:
             ValueError: they are not such a message's.
         """
-        hello = cls(*(integer(fields, name) for name in ("pid", "rank", "local_rank", "world_size", "restarts")))
+        names = ("pid", "rank", "local_rank", "world_size", "restarts")
+        hello = cls(**{name: integer(fields, name) for name in names})
         if not 0 <= hello.rank < hello.world_size:
-            raise ValueError(f"rank {hello.rank} of {hello.world_size}")
+            raise ValueError(f"there is no rank {hello.rank} of {hello.world_size}")
+        if hello.pid <= 1:  # the launcher ends a rank's group by it
+            raise ValueError(f"a rank is not process {hello.pid}")
         return hello
 
 
@@ -321,7 +271,10 @@ class Events(Message):
         Raises:
             ValueError: they are not such a message's.
         """
-        return cls(items(fields, "events"))
+        events = items(fields, "events")
+        if len(events) > MAX_EVENTS:
+            raise ValueError(f"a message of {len(events)} events; at most {MAX_EVENTS} travel in one")
+        return cls(events)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from worldsize.launch.protocol.fields import fields_of, integer, text
+from worldsize.fields import fields_of, integer, text
 
 CELL_FILE = "torchrun_cell.py"  # the file name of a saved %%torchrun cell
 MAX_LINES, _MAX_TEXT, _MAX_NAME = 20, 200, 1000  # a recursion would bury the rest of a report
@@ -47,7 +47,7 @@ class Line:
 
 def own_lines(frames: Iterable[traceback.FrameSummary]) -> list[Line]:
     """The last frames outside the launcher and libraries; a library's innermost frame if there are no others."""
-    lines = [Line(f.filename, f.lineno or 0, f.name, f.line or "") for f in frames if not _is_ours(f.filename)]
+    lines = [Line(f.filename, f.lineno or 0, f.name, f.line or "") for f in frames if not is_ours(f.filename)]
     return [line for line in lines if _is_own(line.filename)][-MAX_LINES:] or lines[-1:]
 
 
@@ -106,10 +106,11 @@ def quote(lines: Sequence[Line]) -> list[str]:
 
 @functools.cache
 def _is_students(filename: str) -> bool:
-    return not _is_ours(filename) and _is_own(filename)
+    return not is_ours(filename) and _is_own(filename)
 
 
-def _is_ours(filename: str) -> bool:
+def is_ours(filename: str) -> bool:
+    """True for a file of this package, and for the interpreter's own."""
     return filename.startswith((_PACKAGE, "<frozen"))
 
 

@@ -71,13 +71,13 @@ def diagnose(standings: Sequence[Standing]) -> Diagnosis | None:
 
 def mismatch(standings: Sequence[Standing]) -> Diagnosis | None:
     """The first collective of a group that is not the same on all ranks; None when all that are known agree."""
-    by_place: dict[tuple[tuple[int, ...], int], dict[int, Call]] = {}
+    by_place: dict[tuple[str, tuple[int, ...], int], dict[int, Call]] = {}
     for standing in standings:
         for call in standing.calls:
-            if not call.is_point_to_point:
-                place = (_members(call, standings), call.sequence)
+            if not call.is_point_to_point and call.sequence:
+                place = (call.group, call.ranks or (), call.sequence)
                 by_place.setdefault(place, {})[standing.rank] = call
-    for place in sorted(by_place, key=lambda place: place[1]):
+    for place in sorted(by_place, key=lambda place: place[2]):
         calls = by_place[place]
         if len({_signature(call) for call in calls.values()}) > 1:
             return _describe_mismatch(calls)
@@ -156,8 +156,13 @@ def _has_reached(other: Standing, call: Call, standing: Standing) -> bool:
     if call is standing.native:
         return other.num_native >= call.sequence
     return any(
-        one.sequence >= call.sequence and one.ranks == call.ranks and not one.is_point_to_point for one in other.calls
+        one.sequence >= call.sequence and _is_of_same_group(one, call) and not one.is_point_to_point
+        for one in other.calls
     )
+
+
+def _is_of_same_group(one: Call, other: Call) -> bool:
+    return (one.group, one.ranks) == (other.group, other.ranks)
 
 
 def _members(call: Call, standings: Sequence[Standing]) -> tuple[int, ...]:

@@ -17,7 +17,8 @@ def blame(failures: Sequence[Failure], standings: Sequence[Standing]) -> list[Fa
     if found is None:
         return ordered
     lines = {rank: [line] if (line := found.calls[rank].line) else [] for rank in found.culprits}
-    first = [Failure(rank, "a mismatched collective", found.sentence, lines[rank]) for rank in found.culprits]
+    kind, cause = "a mismatched collective", Cause.MISMATCH
+    first = [Failure(rank, kind, found.sentence, lines[rank], cause=cause) for rank in found.culprits]
     return [*first, *(failure for failure in ordered if failure.rank not in found.culprits)]
 
 

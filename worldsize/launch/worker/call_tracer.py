@@ -59,7 +59,7 @@ class _Tracer:
     def __init__(self, call_log: CallLog, work_type: type) -> None:
         self._call_log, self._work_type = call_log, work_type
         self._num_calls = 0
-        self._num_collectives: dict[tuple[int, ...] | None, int] = {}
+        self._num_collectives: dict[str, int] = {}  # by the group's name
         self._issued: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._of_torch: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._inside = threading.local()
@@ -103,10 +103,10 @@ class _Tracer:
         self._call_log.mark(number, ISSUED)
         return number
 
-    def posted(self, number: int | None, work: Any) -> None:
+    def posted(self, mark: int | None, work: Any) -> None:
         """Remember the work of a call that torch itself has made."""
-        if number is not None:
-            self._issued[work] = self._of_torch[work] = number
+        if mark is not None:
+            self._issued[work] = self._of_torch[work] = mark
 
     def waiting(self, work: Any) -> AbstractContextManager[Any]:
         """The context in which a wait runs, so that its start and its end are noted."""
@@ -157,10 +157,10 @@ class _Tracer:
 
     def _call(self, number: int, op: str, arguments: dict[str, Any], payload: str | None, line: Line | None) -> Call:
         group = arguments.get("group")
-        ranks = _ranks_of(group)
+        name, ranks = _group_of(group)
         sequence = 0
-        if op not in POINT_TO_POINT:
-            sequence = self._num_collectives[ranks] = self._num_collectives.get(ranks, 0) + 1
+        if op not in POINT_TO_POINT and _is_group(group):
+            sequence = self._num_collectives[name] = self._num_collectives.get(name, 0) + 1
         tensor = arguments.get(payload) if payload else None
         if isinstance(tensor, list | tuple):
             tensor = tensor[0] if tensor else None
@@ -175,6 +175,7 @@ class _Tracer:
             tag=operator.index(arguments.get("tag", 0)),
             reduction=str(arguments.get("op", "")).rpartition(".")[2].removeprefix("SUM"),
             line=line,
+            group=name,
         )
 
 
@@ -218,12 +219,16 @@ def native() -> dict[str, Any]:
     Both by torch's own count, which includes the noted calls. Source: torch's flight recorder, which on Gloo records
     collectives and not sends.
     """
+    try:
+        return _recorded()
+    except Exception:  # a torch without the recorder, or with another: then only the rank's lines are known
+        return {}
+
+
+def _recorded() -> dict[str, Any]:
     from torch._C import _distributed_c10d as c10d
 
-    try:
-        recorded = json.loads(c10d._dump_fr_trace_json())  # pyright: ignore[reportAttributeAccessIssue]
-    except (AttributeError, RuntimeError, ValueError):  # a torch without the recorder
-        return {}
+    recorded = json.loads(c10d._dump_fr_trace_json())  # pyright: ignore[reportAttributeAccessIssue]
     entries = [entry for entry in recorded.get("entries", ()) if not entry["is_p2p"]]
     started = max((entry["collective_seq_id"] for entry in entries if _is_of_all(entry)), default=0)
     pending = next((entry for entry in entries if not entry["retired"] and not _is_noted(entry)), None)
@@ -250,14 +255,26 @@ def _call_of(entry: dict[str, Any]) -> Call:
     )
 
 
-def _ranks_of(group: Any) -> tuple[int, ...] | None:
+def _is_group(group: Any) -> bool:
+    """False where no collective takes place: this rank is no member, or torch will refuse the argument."""
     import torch.distributed as dist
 
-    if group is None or group is dist.group.WORLD or not isinstance(group, dist.ProcessGroup):
-        return None
-    if hasattr(group, "ranks"):  # an emulated group, in a call by torch itself
-        return None if group.size() == dist.get_world_size() else getattr(group, "ranks", None)
-    return tuple(dist.get_process_group_ranks(group))
+    return group is None or isinstance(group, dist.ProcessGroup)
+
+
+def _group_of(group: Any) -> tuple[str, tuple[int, ...] | None]:
+    """The group's name and its members: an empty name and None for the default group."""
+    import torch.distributed as dist
+
+    world = dist.group.WORLD
+    if group is None or group is world or not _is_group(group):
+        return "", None
+    name = group.group_name
+    if world is not None and name == world.group_name:  # in a call by torch itself
+        return "", None
+    if hasattr(group, "ranks"):  # an emulated group
+        return name, getattr(group, "ranks", None)
+    return name, tuple(dist.get_process_group_ranks(group))
 
 
 def _peer_of(op: str, arguments: dict[str, Any], group: Any, ranks: tuple[int, ...] | None) -> int | None:

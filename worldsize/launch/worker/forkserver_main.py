@@ -18,19 +18,10 @@ import sys
 import traceback
 
 from worldsize import framing
-from worldsize.launch.protocol.messages import (
-    Exited,
-    Fork,
-    Forked,
-    Kill,
-    Sweep,
-    Swept,
-    Warm,
-    pack_and_send,
-    read,
-)
+from worldsize.launch.protocol.messages import Exited, Fork, Forked, Kill, Sweep, Swept, Warm
 from worldsize.launch.protocol.process import die_with_parent, hide_memory
 from worldsize.launch.worker import main as worker
+from worldsize.message import pack_and_send, read
 
 # torch._dynamo is what the first optimizer constructor imports, 1.3 s on its own
 PRELOAD = (

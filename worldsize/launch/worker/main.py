@@ -14,28 +14,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from worldsize import framing
+from worldsize.emulate.messages import Emulated
 from worldsize.launch.protocol import codec, failure, source
 from worldsize.launch.protocol.call_log import CallLog
-from worldsize.launch.protocol.messages import (
-    Done,
-    Emulated,
-    Events,
-    Failed,
-    Job,
-    Joined,
-    Leave,
-    Locate,
-    Message,
-    Position,
-    Script,
-    pack_and_send,
-    read,
-)
+from worldsize.launch.protocol.messages import Done, Events, Failed, Job, Joined, Leave, Locate, Position, Script
 from worldsize.launch.protocol.process import die_with_parent, draw_afresh, end_own_group, enter_network
 from worldsize.launch.worker import call_tracer, spans
+from worldsize.message import Message, pack_and_send, read
+
+if TYPE_CHECKING:
+    from worldsize.emulate.client import Observer  # it needs torch
 
 
 def main(sock: socket.socket, output_fd: int) -> None:
@@ -59,8 +50,8 @@ class Assignment:
 
     link: Link
     task: Job | Script
-    payload: bytes
-    observer: Any  # of the calls that go to a conductor
+    payload: list[bytes]  # one; it is taken when it is unpickled, so that no frame below the function's holds it
+    observer: Observer  # of the calls that go to a conductor
     conductor: socket.socket | None  # of an emulated cluster
 
 
@@ -87,7 +78,7 @@ def take_assignment(sock: socket.socket) -> Assignment:
     observer = call_tracer.install(CallLog(log_fd))
     threading.Thread(target=link.serve, daemon=True, name="control").start()
     conductor = socket.socket(fileno=conductor_fd[0]) if conductor_fd else None
-    return Assignment(link, task, payload, observer, conductor)
+    return Assignment(link=link, task=task, payload=[payload], observer=observer, conductor=conductor)
 
 
 def serve(assignment: Assignment, job: Job, join: Callable[[Assignment, Job], Membership]) -> bool:
@@ -190,10 +181,15 @@ def prepare(job: Job) -> None:
     torch.set_num_threads(job.num_threads)
 
 
-def _work(payload: bytes) -> Any:
+def _work(payload: list[bytes]) -> Any:
+    fn, args = _unpickled(payload.pop())
+    return fn(*args)
+
+
+def _unpickled(payload: bytes) -> tuple[Callable[..., Any], list[Any]]:
     unpickler = pickle.Unpickler(io.BytesIO(payload))
     (fn, args), own = unpickler.load(), unpickler.load()
-    return fn(*args, *own)
+    return fn, [*args, *own]
 
 
 def join(assignment: Assignment, job: Job) -> Membership:
@@ -206,6 +202,7 @@ def join(assignment: Assignment, job: Job) -> Membership:
     import torch
 
     backend = choose_backend(job)
+    keep_to_allowed(job)
     device = None
     if backend == "nccl":
         device = torch.device("cuda", job.rank)
@@ -225,10 +222,25 @@ def _join_emulated(assignment: Assignment, job: Job, cluster: Emulated, store: A
     from worldsize.emulate import backend
 
     assert assignment.conductor
-    here = assignment.conductor, job.rank, job.world_size
-    client = backend.join(*here, store, cluster.allow, cluster.compute, assignment.observer)
+    client = backend.join(
+        sock=assignment.conductor,
+        rank=job.rank,
+        world_size=job.world_size,
+        store=store,
+        allow=cluster.allow,
+        compute=cluster.compute,
+        observer=assignment.observer,
+    )
     spans.stop(client.span)
     return Membership(backend.BACKEND, client.leave)
+
+
+def keep_to_allowed(job: Job) -> None:
+    """Have this rank's real groups refuse all operations but those that the job allows, if it names any."""
+    if job.allow is not None:
+        from worldsize.launch.worker import allowed_gloo
+
+        allowed_gloo.install(job.allow)
 
 
 def choose_backend(job: Job) -> str:
@@ -237,4 +249,6 @@ def choose_backend(job: Job) -> str:
 
     if job.backend != "auto":
         return job.backend
+    if job.allow is not None:
+        return "gloo"
     return "nccl" if torch.cuda.device_count() >= job.world_size else "gloo"

@@ -10,10 +10,10 @@ from typing import Any
 
 from worldsize.event import COMMUNICATION, WAIT
 from worldsize.launch.protocol.call_log import ISSUED, Call
+from worldsize.launch.protocol.messages import MAX_EVENTS
 
 _MAX_SPANS = 50_000  # the last ones are kept; all of them travel in one header
 _MAX_EVENTS = 20_000  # the last ones of each of `_kept`
-_BATCH = 2_000  # events that travel in one header
 _MAX_OPEN = 10_000  # calls that may wait for their `wait`
 _spans: deque[tuple[str, str, float, float]] = deque(maxlen=_MAX_SPANS)
 _kept: dict[str, deque[tuple[Any, ...]]] = {}  # a source of events -> its rows, as in `read_events`
@@ -82,7 +82,7 @@ class Calls:
 
     def __init__(self) -> None:
         self._open: dict[int, list[Any]] = {}  # number of a call -> its row
-        self._members: dict[tuple[int, ...] | None, tuple[str, tuple[int, ...]]] = {}
+        self._members: dict[str, tuple[str, tuple[int, ...]]] = {}  # a group, as the call names it -> name and ranks
 
     def begin(self, call: Call, payload: Any, group: Any) -> None:
         """Note a call that is about to start."""
@@ -94,7 +94,7 @@ class Calls:
         if call.is_point_to_point:
             group_name, peers = "", () if call.peer is None else (call.peer,)
         else:
-            group_name, peers = self._members.get(call.ranks) or self._look_up(call.ranks, group)
+            group_name, peers = self._members.get(call.group) or self._look_up(call)
         tensors = payload if isinstance(payload, list | tuple) else () if payload is None else (payload,)
         size_bytes = sum(one.numel() * one.element_size() for one in tensors if hasattr(one, "numel"))
         size_bytes *= len(peers) if name in _OF_ALL else 1
@@ -119,14 +119,15 @@ class Calls:
     def _close(self, number: int) -> None:
         keep("calls", *self._open.pop(number))
 
-    def _look_up(self, ranks: tuple[int, ...] | None, group: Any) -> tuple[str, tuple[int, ...]]:
+    def _look_up(self, call: Call) -> tuple[str, tuple[int, ...]]:
         import torch.distributed as dist
 
         if not dist.is_initialized():  # which torch will report
             return "", ()
-        name = getattr(dist.group.WORLD if ranks is None else group, "group_name", "")
-        self._members[ranks] = name, tuple(range(dist.get_world_size())) if ranks is None else ranks
-        return self._members[ranks]
+        name = call.group or getattr(dist.group.WORLD, "group_name", "")
+        ranks = tuple(range(dist.get_world_size())) if call.ranks is None else call.ranks
+        self._members[call.group] = name, ranks
+        return name, ranks
 
 
 calls = Calls()
@@ -137,5 +138,5 @@ def drain_events() -> Iterator[list[tuple[Any, ...]]]:
     calls.close()
     rows = [row for source in _kept.values() for row in source]
     _kept.clear()
-    for start in range(0, len(rows), _BATCH):
-        yield rows[start : start + _BATCH]
+    for start in range(0, len(rows), MAX_EVENTS):
+        yield rows[start : start + MAX_EVENTS]

@@ -13,12 +13,13 @@ import socket
 import sys
 import time
 
-from worldsize.launch.protocol.messages import Done, Hello, Job, pack_and_send
+from worldsize.launch.protocol.messages import Done, Hello, Job
 from worldsize.launch.protocol.process import AGENT_PID, SOCKET, die_with_parent
 from worldsize.launch.worker import main as worker
 from worldsize.launch.worker import spans
 from worldsize.launch.worker.main import Assignment, Membership
 from worldsize.launch.worker.run_as_main import exit_code, play
+from worldsize.message import pack_and_send
 
 
 def main() -> None:
@@ -37,9 +38,14 @@ def main() -> None:
 def _call_launcher() -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(os.environ[SOCKET])
-    rank, local_rank, world_size = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
-    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-    pack_and_send(sock, Hello(os.getpid(), rank, local_rank, world_size, restarts))
+    hello = Hello(
+        pid=os.getpid(),
+        rank=int(os.environ["RANK"]),
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        restarts=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)),
+    )
+    pack_and_send(sock, hello)
     return sock
 
 
@@ -49,6 +55,7 @@ def _join(_assignment: Assignment, job: Job) -> Membership:
     import torch.distributed as dist
 
     backend = worker.choose_backend(job)
+    worker.keep_to_allowed(job)
     if backend == "nccl":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(backend)

@@ -1,0 +1,101 @@
+"""The course as students get it: weeks, labs, `worldsize` and the lessons' self-checks in one zip, without any answer.
+
+Only what is named here goes in. The notebooks are built afresh, so that nothing that was written into a lab since is
+handed out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from autograder.authoring.notebooks import build_fresh, find_sources
+from autograder.files import packed, put
+from worldsize import quiz
+from worldsize.quiz.bank import FOLDER
+
+TOP = "worldsize-course"  # the folder that the zip unpacks to
+_README = Path(__file__).parents[1] / "templates" / "student_copy" / "README.md"
+_AS_THEY_ARE = ("LICENSE", "constraints.txt")
+_QUESTION = re.compile(r"^(?=\[\[question\]\]\s*$)", re.MULTILINE)
+
+
+def write_student_copy(root: Path, to: Path, names: Sequence[str] = ()) -> list[str]:
+    """The paths in a zip of the course, after writing it to `to`; of weeks and labs all, or those called `names`.
+
+    Raises:
+        ValueError: there is no such week or lab, or one cannot be built, or a lesson asks what the bank does not have.
+    """
+    files = dict(sorted(student_files(root, names).items()))
+    to.parent.mkdir(parents=True, exist_ok=True)
+    put(to, packed({f"{TOP}/{path}": content for path, content in files.items()}))
+    return list(files)
+
+
+def student_files(root: Path, names: Sequence[str] = ()) -> dict[str, bytes]:
+    """What students get, by path. Raises: ValueError."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    files = {name: (root / name).read_bytes() for name in _AS_THEY_ARE}
+    files["README.md"] = _README.read_bytes()
+    files["pyproject.toml"] = student_project(project).encode()
+    files |= dict(_notebooks(root, names))
+    files |= dict(_library(root, project))
+    files |= {f"{FOLDER}/{bank.name}": self_checks(bank).encode() for bank in banks_of_weeks(root, names)}
+    return files
+
+
+def banks_of_weeks(root: Path, names: Sequence[str] = ()) -> list[Path]:
+    """The files of the bank that belong to these weeks, which their lessons ask from. Raises: ValueError."""
+    banks = [root / FOLDER / f"{script.stem.partition('_')[0]}.toml" for script in find_sources(root, names).weeks]
+    return [bank for bank in banks if bank.is_file()]
+
+
+def self_checks(file: Path) -> str:
+    """A file of the bank with its self-check questions alone, as they are written there. Raises: ValueError."""
+    head, *texts = _QUESTION.split(file.read_text(encoding="utf-8"))
+    questions = quiz.load(file.stem, file.parent).question
+    kept = [question.pool == "self-check" for question in questions]
+    text = head + "".join(text for text, keep in zip(texts, kept, strict=True) if keep)
+    text = re.sub(r"\n(?:#.*\n|\n)*\Z", "\n", text)  # a comment at the end is on the next question
+    whole = tomllib.loads(file.read_text(encoding="utf-8"))
+    wanted = {**whole, "question": [one for one, keep in zip(whole["question"], kept, strict=True) if keep]}
+    if tomllib.loads(text) != wanted:
+        raise ValueError(f"{file.name} cannot be cut into questions: begin each with a line [[question]].")
+    return text
+
+
+def student_project(project: Mapping) -> str:
+    """The pyproject.toml of `worldsize` alone: what students need and no more."""
+    about = {key: value for key, value in project["project"].items() if key != "optional-dependencies"}
+    setuptools = project["tool"]["setuptools"]
+    tables = {
+        "build-system": project["build-system"],
+        "project": about,
+        "tool.setuptools.packages.find": setuptools["packages"]["find"],
+        "tool.setuptools.package-data": setuptools["package-data"],
+    }
+    # strings and lists of strings are the same in JSON and TOML
+    return "\n".join(
+        f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
+        for name, table in tables.items()
+    )
+
+
+def _notebooks(root: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(folder).resolve()
+        for path in build_fresh(root, fresh, names):
+            if path.parts[0] in ("weeks", "labs"):
+                yield path.as_posix(), (fresh / path).read_bytes()
+
+
+def _library(root: Path, project: Mapping) -> Iterator[tuple[str, bytes]]:
+    data = project["tool"]["setuptools"]["package-data"]["worldsize"]
+    for pattern in ("**/*.py", *data):
+        for path in (root / "worldsize").glob(pattern):
+            if path.is_file():
+                yield path.relative_to(root).as_posix(), path.read_bytes()

@@ -1,0 +1,112 @@
+"""Pages of feedback brought up to date: what has changed is written again, and what has no grading behind it goes."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.apps.api import NbGraderAPI
+from nbgrader.coursedir import CourseDirectory
+
+from autograder.course import CONFIG_FILE, notebook_of
+from autograder.files import file_sha256, write_whole
+from autograder.grading import audit_log
+
+RECORDS = Path("build", "feedback")  # below the course's folder
+
+
+class Page(StrEnum):
+    """What became of a student's page."""
+
+    WRITTEN = "written"
+    UNCHANGED = "up to date"
+    REMOVED = "removed: there is no grading behind it"
+    FAILED = "not written; `nbgrader generate_feedback` says why"
+
+
+def renew(coursedir: CourseDirectory, assignment: str, students: Sequence[str] = ()) -> Iterator[tuple[str, Page]]:
+    """Each of these students, or everybody, and what became of the page, once it is up to date.
+
+    Raises:
+        ValueError: nobody, or one of the students, has no graded submission of this assignment.
+    """
+    graded = _students(coursedir, coursedir.autograded_directory, assignment)
+    paged = _students(coursedir, coursedir.feedback_directory, assignment)
+    known = graded | paged
+    if missing := sorted({*students} - known):
+        raise ValueError(f"{', '.join(missing)} has no graded {assignment}: grade it first.")
+    if not graded:  # rather than remove every page, as where autograded/ lies on another machine
+        raise ValueError(f"No submission of {assignment} is graded yet: run `autograder grade {assignment}` first.")
+    return ((one, _renewed(coursedir, assignment, one, one in graded)) for one in sorted({*students} or known))
+
+
+def graded_otherwise(coursedir: CourseDirectory, assignment: str) -> dict[str, list[str]]:
+    """The students whose last grading rests on files that are others now, each with the kinds of these files."""
+    entries, _ = audit_log.read(Path(coursedir.root, audit_log.LOG))
+    last = {entry.student: entry for entry in entries if entry.assignment == assignment}
+    changed = {student: audit_log.changed_inputs(coursedir, entry) for student, entry in sorted(last.items())}
+    return {student: kinds for student, kinds in changed.items() if kinds}
+
+
+def _renewed(coursedir: CourseDirectory, assignment: str, student: str, is_graded: bool) -> Page:
+    folder = Path(coursedir.format_path(coursedir.feedback_directory, student, assignment))
+    if not is_graded:
+        shutil.rmtree(folder)
+        return Page.REMOVED
+    page = folder / f"{notebook_of(assignment)}.html"
+    record = _record_of(coursedir, assignment, student)
+    made_of = _fingerprint(coursedir, assignment, student)
+    with suppress(OSError, ValueError):
+        if json.loads(record.read_bytes()) == {"made_of": made_of, "page": file_sha256(page)}:
+            return Page.UNCHANGED
+    shutil.rmtree(folder, ignore_errors=True)  # a page that cannot be written must not stay as it was
+    api = NbGraderAPI(coursedir=coursedir, config=coursedir.config)
+    api.generate_feedback(assignment, glob.escape(student), force=True)
+    if not page.is_file():
+        return Page.FAILED
+    write_whole(record, json.dumps({"made_of": made_of, "page": file_sha256(page)}))
+    return Page.WRITTEN
+
+
+def _students(coursedir: CourseDirectory, directory: str, assignment: str) -> set[str]:
+    """Everybody with a folder of the assignment there."""
+    folders = glob.glob(coursedir.format_path(directory, "*", glob.escape(assignment)))
+    return {Path(folder).parent.name for folder in folders if Path(folder).is_dir()}
+
+
+def _record_of(coursedir: CourseDirectory, assignment: str, student: str) -> Path:
+    name = hashlib.sha256(os.fsencode(student)).hexdigest()[:32]
+    return Path(coursedir.root, RECORDS, assignment, f"{name}.json")
+
+
+def _fingerprint(coursedir: CourseDirectory, assignment: str, student: str) -> str:
+    """A hash of all that a page shows or is made by: the graded files, the gradebook, the settings and the engine."""
+    graded = Path(coursedir.format_path(coursedir.autograded_directory, student, assignment))
+    files = {str(path.relative_to(graded)): file_sha256(path) for path in sorted(graded.rglob("*"))}
+    settings = file_sha256(Path(coursedir.root, CONFIG_FILE))
+    marks = _marks(coursedir, assignment, student)
+    return hashlib.sha256(json.dumps([files, marks, settings, audit_log.engine_sha256()]).encode()).hexdigest()
+
+
+def _marks(coursedir: CourseDirectory, assignment: str, student: str) -> list[list[object]]:
+    """Everything in the gradebook that a page shows."""
+    with Gradebook(coursedir.db_url, coursedir.course_id) as book, suppress(MissingEntry):
+        submission: Any = book.find_submission(assignment, student)
+        found = []
+        for notebook in submission.notebooks:
+            found.append([notebook.name, notebook.late_submission_penalty])
+            for one in notebook.grades:
+                points = [one.auto_score, one.manual_score, one.extra_credit, one.max_score, one.needs_manual_grade]
+                found.append(["grade", one.name, *points])
+            found += [["comment", one.name, one.comment] for one in notebook.comments]
+        return sorted(found, key=repr)
+    return []

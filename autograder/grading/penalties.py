@@ -1,0 +1,117 @@
+"""Late penalties computed from the gradebook as it is, without grading anything again.
+
+nbgrader computes a penalty while it grades. It is out of date once the due date, the policy, the collectors' record, or
+points given by hand have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.preprocessors import AssignLatePenalties
+
+from autograder.course import settings_of
+from autograder.submissions.lateness import submitted_at
+
+_SAME = 1e-9  # points
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """What one submission loses for being late: the points in the gradebook, and those that are due now."""
+
+    assignment: str
+    student: str
+    late: timedelta
+    score: float
+    before: float
+    now: float
+
+    @property
+    def is_outdated(self) -> bool:
+        """True where the gradebook has another penalty than the one that is due."""
+        return abs(self.before - self.now) > _SAME
+
+
+def renew(coursedir: CourseDirectory, assignment: str) -> list[Penalty]:
+    """The penalties of everybody who is late, or was until now, after writing them to the gradebook.
+
+    Raises:
+        ValueError: the gradebook has no such assignment, or the collectors' record cannot be read.
+    """
+    with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
+        found = []
+        for submission, penalty, of_notebooks in _computed(coursedir, gradebook, assignment):
+            submission.timestamp = _time_of(coursedir, submission)
+            for notebook, points in of_notebooks:
+                notebook.late_submission_penalty = points
+            if penalty.late or penalty.is_outdated:
+                found.append(penalty)
+        gradebook.db.commit()
+    return sorted(found, key=lambda one: one.student)
+
+
+def outdated(coursedir: CourseDirectory, gradebook: Gradebook, assignments: Sequence[str] = ()) -> list[Penalty]:
+    """The penalties of these assignments, or of all, that the gradebook has otherwise than they are due. Changes none.
+
+    Raises:
+        ValueError: the gradebook has no such assignment, or the collectors' record cannot be read.
+    """
+    names = assignments or [str(one.name) for one in gradebook.assignments]
+    computed = (penalty for name in names for _, penalty, _ in _computed(coursedir, gradebook, name))
+    return [penalty for penalty in computed if penalty.is_outdated]
+
+
+def warning(penalties: Sequence[Penalty]) -> str:
+    """A sentence on penalties that are out of date, with the commands that renew them."""
+    students = ", ".join(sorted({one.student for one in penalties}))
+    commands = " and ".join(f"`autograder late {name}`" for name in sorted({one.assignment for one in penalties}))
+    return f"Late penalties are out of date for {students}: {commands} computes them again."
+
+
+def _computed(
+    coursedir: CourseDirectory, gradebook: Gradebook, assignment: str
+) -> Iterator[tuple[Any, Penalty, list[tuple[Any, float | None]]]]:
+    """Every submission with what it loses, in all and by notebook."""
+    try:
+        submissions: Any = gradebook.assignment_submissions(assignment)
+    except MissingEntry:
+        raise ValueError(f"The gradebook holds no assignment {assignment}.") from None
+    step: Any = AssignLatePenalties(config=settings_of(coursedir))
+    step.init_plugin()
+    for submission in submissions:
+        late = _lateness(_time_of(coursedir, submission), submission.duedate)
+        of_notebooks = [
+            (notebook, _points(step.plugin_inst, submission.student.id, notebook.score, late))
+            for notebook in submission.notebooks
+        ]
+        penalty = Penalty(
+            assignment=assignment,
+            student=submission.student.id,
+            late=late,
+            score=submission.score,
+            before=submission.late_submission_penalty,
+            now=sum(points or 0 for _, points in of_notebooks),
+        )
+        yield submission, penalty, of_notebooks
+
+
+def _time_of(coursedir: CourseDirectory, submission: Any) -> datetime | None:
+    """When a submission was handed in; without a trusted source, what the gradebook says, as while grading."""
+    folder = coursedir.format_path(coursedir.submitted_directory, submission.student.id, submission.assignment.name)
+    return submitted_at(coursedir, folder) or submission.timestamp
+
+
+def _lateness(submitted: datetime | None, due: datetime | None) -> timedelta:
+    return max(timedelta(0), submitted - due) if submitted and due else timedelta(0)
+
+
+def _points(policy: Any, student: str, score: float, late: timedelta) -> float | None:
+    """The points to subtract, never more than there are; None where the policy names none."""
+    points = policy.late_submission_penalty(student, score, late.total_seconds()) if late else None
+    return points and min(max(points, 0.0), score)

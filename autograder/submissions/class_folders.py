@@ -1,0 +1,57 @@
+"""Whose submissions lie in the course: each student's folder below `submitted/`, and those that cannot be graded."""
+
+from __future__ import annotations
+
+import glob
+import os
+import unicodedata
+from pathlib import Path
+from typing import NamedTuple
+
+from nbgrader.coursedir import CourseDirectory
+
+_GLOB = "*?["
+_RENAME = "rename the folder"
+
+
+class ClassFolders(NamedTuple):
+    """The students who handed in an assignment, and why each of the other folders cannot be graded."""
+
+    students: list[str]
+    refused: dict[str, str]
+
+
+def class_folders(coursedir: CourseDirectory, assignment: str) -> ClassFolders:
+    """Every folder that holds one of this assignment, by its name."""
+    submitted = Path(coursedir.format_path(coursedir.submitted_directory, ".", assignment)).parent
+    names = sorted(os.listdir(submitted)) if submitted.is_dir() else []
+    found = [name for name in names if (submitted / name / assignment).is_dir()]
+    reasons = {name: _refusal(submitted / name, assignment) for name in found}
+    return ClassFolders(
+        [name for name in found if not reasons[name]], {name: reason for name, reason in reasons.items() if reason}
+    )
+
+
+def pattern(student: str) -> str:
+    """What nbgrader takes for this student and no other: it reads an id as a pattern, without blanks at its ends."""
+    return "".join("[ ]" if one == " " else one for one in glob.escape(student))
+
+
+def _refusal(folder: Path, assignment: str) -> str:
+    """Why a student's folder cannot be graded; empty where it can."""
+    if reason := _odd(folder.name):
+        return f"this name cannot be graded: {reason}; {_RENAME}"
+    if folder.is_symlink() or (folder / assignment).is_symlink():
+        return "this folder is a link, perhaps to another student's work; put the student's own files in its place"
+    return ""
+
+
+def _odd(name: str) -> str:
+    """What nbgrader or a gradebook could not take in a student's name; empty where there is nothing."""
+    if any("\ud800" <= one <= "\udfff" for one in name):
+        return "it is not text in UTF-8"
+    if any(unicodedata.category(one) in ("Cc", "Zl", "Zp") for one in name):
+        return "it holds a line break or another control character"
+    if odd := [one for one in _GLOB if one in name]:
+        return f"it holds {odd[0]}, by which nbgrader means other names too"
+    return "it begins with a dot, so that nbgrader does not see it" if name.startswith(".") else ""

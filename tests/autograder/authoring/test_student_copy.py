@@ -1,0 +1,220 @@
+"""The zip that students get: the same bytes every time, and nothing hidden in it."""
+
+import ast
+import json
+import re
+import textwrap
+import tomllib
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+
+import pytest
+from quiz_class import bank_text
+from quiz_samples import NUMERIC, SINGLE
+from repository import ROOT
+
+from autograder.authoring.programs import authored
+from autograder.authoring.scripts import Cell, parse, split_solution
+from autograder.authoring.student_copy import self_checks, student_files
+from autograder.course import notebook_of
+from worldsize import quiz
+
+MAY_HOLD = (
+    *("LICENSE", "README.md", "constraints.txt", "pyproject.toml"),
+    *("labs/lab*/lab*.ipynb", "labs/project*/report.ipynb", "labs/project*/train.py", "weeks/week*.ipynb"),
+    *("quizzes/week*.toml", "worldsize/*.py", "worldsize/data/*", "worldsize/draw/*.css", "worldsize/draw/*.js"),
+)
+LONG = 40  # characters: a shorter line is anybody's
+SHORT = 12  # of a formula
+ANYBODYS = {
+    "folder.mkdir(parents=True, exist_ok=True)",
+    "picture: Callable[[], Drawn] | None = None,",
+    "rank, size = dist.get_rank(), dist.get_world_size()",
+}
+
+
+@pytest.fixture(scope="module")
+def files():
+    """Everything that students get, by path."""
+    return student_files(ROOT)
+
+
+@pytest.fixture(scope="module")
+def texts(files):
+    """All of it as text, with a notebook's strings as its readers see them."""
+    return {path: "\n".join(strings(path, content)) for path, content in files.items()}
+
+
+def strings(path: str, content: bytes) -> Iterator[str]:
+    if path.endswith(".ipynb"):
+        yield from values(json.loads(content))
+    else:
+        yield content.decode(errors="replace")
+
+
+def values(node: object) -> Iterator[str]:
+    """Every string in JSON or TOML; a list of lines is also one text, as in a notebook."""
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, dict):
+        for key, inner in node.items():
+            yield str(key)
+            yield from values(inner)
+    elif isinstance(node, list):
+        if node and all(isinstance(one, str) for one in node):
+            yield "".join(node)
+        for inner in node:
+            yield from values(inner)
+    elif node is not None:
+        yield str(node)
+
+
+def long_lines(text: str) -> set[str]:
+    return {line.strip() for line in text.splitlines() if len(line.strip()) > LONG}
+
+
+def labs() -> list[Path]:
+    return sorted(path for path in (ROOT / "solutions").iterdir() if (path / "checks.py").exists())
+
+
+def scripts() -> list[Path]:
+    """Every script that students get without its solutions."""
+    return [path for lab in labs() for path in (lab / f"{notebook_of(lab.name)}.py", *authored(lab))]
+
+
+def given_and_solved(cell: Cell) -> tuple[str, str]:
+    """What students get of a cell, and what they do not; of an answer in words that is all of it."""
+    if cell.is_solution and "BEGIN SOLUTION" not in cell.source:
+        return "", cell.source
+    parts = split_solution(cell.source)
+    return "\n".join(parts[0]), textwrap.dedent("\n".join(parts[1])).strip()
+
+
+@cache
+def solutions() -> frozenset[str]:
+    """Every solution as a whole, and each of its long strings."""
+    return frozenset(_solutions())
+
+
+def _solutions() -> Iterator[str]:
+    for script in scripts():
+        for cell in parse(script).cells:
+            _, solution = given_and_solved(cell)
+            yield from literals(solution)
+            if len(solution) > LONG:
+                yield solution
+
+
+def literals(source: str) -> Iterator[str]:
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:  # an answer in words, or a part of a function
+        return
+    found = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    yield from (text for text in found if len(text) > LONG)
+
+
+@cache
+def hidden_lines() -> set[str]:
+    """The long lines of hidden checks, of known answers and of solutions that no lab gives away."""
+    cells = [given_and_solved(cell) for script in scripts() for cell in parse(script).cells]
+    open_text = "\n".join(given for given, _ in cells)
+    found = {line for _, solution in cells for line in long_lines(solution)}
+    for lab in labs():
+        for path in (lab / "checks.py", *lab.glob("wrong/**/*.py"), *lab.glob("right/**/*.py")):
+            found |= long_lines(path.read_text(encoding="utf-8"))
+    return {line for line in found - ANYBODYS if line not in open_text and not line.startswith(("from ", "import "))}
+
+
+@cache
+def hidden_of_the_bank() -> set[str]:
+    """Ids, texts, answers and formulas of every question that no lesson asks."""
+    questions = [
+        question
+        for file in sorted((ROOT / "quizzes").glob("*.toml"))
+        for question in tomllib.loads(file.read_text(encoding="utf-8")).get("question", [])
+    ]
+    shown = "\n".join(text for one in questions if one["pool"] == "self-check" for text in values(one))
+    hidden = {one["id"] for one in questions if one["pool"] != "self-check"}
+    for one in questions:
+        if one["pool"] != "self-check":
+            hidden |= {line for text in values(one) for line in long_lines(text) if line not in shown}
+            hidden |= {formula for formula in formulas(one) if len(formula) > SHORT and formula not in shown}
+    return hidden
+
+
+def formulas(node: object, is_answer: bool = False) -> Iterator[str]:
+    """Everything in a question that computes an answer."""
+    if isinstance(node, dict):
+        for key, inner in node.items():
+            yield from formulas(inner, is_answer or key in ("answer", "value", "where", "require"))
+    elif isinstance(node, list):
+        for inner in node:
+            yield from formulas(inner, is_answer)
+    elif is_answer and isinstance(node, str):
+        yield node
+
+
+def found_in(texts: dict[str, str], hidden: Iterable[str]) -> list[str]:
+    return sorted(f"{path} has {line!r}" for line in set(hidden) for path, text in texts.items() if line in text)
+
+
+def test_only_what_is_named_goes_in(files):
+    assert [path for path in files if not any(fnmatch(path, pattern) for pattern in MAY_HOLD)] == []
+    assert {path.split("/")[0] for path in files} == {pattern.split("/")[0] for pattern in MAY_HOLD}
+    assert {path.split("/")[1] for path in files if path.startswith("labs/")} == {lab.name for lab in labs()}
+
+
+def test_no_solution_is_in_it(texts):
+    assert len(solutions()) > 6 * len(labs()) and found_in(texts, solutions()) == []
+
+
+def test_no_line_of_a_hidden_check_or_of_a_known_answer_is_in_it(texts):
+    assert len(hidden_lines()) > 300 * len(labs()) and found_in(texts, hidden_lines()) == []
+
+
+def test_no_question_is_in_it_that_a_lesson_does_not_ask(texts):
+    assert len(hidden_of_the_bank()) > 300 and found_in(texts, hidden_of_the_bank()) == []
+
+
+def test_no_name_of_what_is_hidden_is_in_it(texts):
+    labs_and_weeks = {path: text for path, text in texts.items() if not path.startswith("worldsize/")}
+    assert found_in(labs_and_weeks, ["BEGIN SOLUTION", "BEGIN HIDDEN", "checks.py", "proven.json", "solutions/"]) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "hidden"),
+    [
+        ("labs/lab01/lab01.ipynb", solutions),
+        ("worldsize/units.py", hidden_lines),
+        ("quizzes/week01.toml", hidden_of_the_bank),
+    ],
+)
+def test_what_is_hidden_would_be_found(texts, place, hidden):
+    secret = max(hidden(), key=len)
+    assert f"{place} has {secret!r}" in found_in({place: f"{texts[place]}\n    {secret}"}, hidden())
+
+
+def test_every_question_of_a_lesson_is_in_it_and_no_other(files, tmp_path):
+    banks = [path for path in files if path.startswith("quizzes/")]
+    assert len(banks) == len([path for path in files if path.startswith("weeks/")])
+    for path in banks:
+        name = Path(path).stem
+        (tmp_path / f"{name}.toml").write_bytes(files[path])
+        assert {question.pool for question in quiz.load(name, tmp_path).question} == {"self-check"}
+        ours = quiz.ask(name, folder=ROOT / "quizzes")._repr_mimebundle_()
+        assert quiz.ask(name, folder=tmp_path)._repr_mimebundle_() == ours
+
+
+def test_a_comment_on_a_question_that_stays_behind_stays_behind(tmp_path):
+    for kept, count in (("self-check", "weekly"), 1), (("weekly", "self-check"), 1):
+        both = zip((SINGLE, NUMERIC), kept, strict=True)
+        text = bank_text([re.sub('pool = ".*"', f'pool = "{pool}"', one) for one, pool in both])
+        file = tmp_path / "week02.toml"
+        file.write_text(text.replace("\n[[question]]", "\n# 42, the answer is 42\n[[question]]"))
+        ids = [question.id for question in quiz.load("week02", tmp_path).question]
+        shown, hidden = sorted(ids, key=lambda id: kept[ids.index(id)])
+        assert self_checks(file).count("42, the") == count
+        assert shown in self_checks(file) and hidden not in self_checks(file)

@@ -1,0 +1,61 @@
+"""Limits of the sandbox by lab: from the configuration through the judge to the kernel, and into the audit log."""
+
+import pytest
+from tiny_lab import CHECKS, judged, message, needs_jail, write_checks
+from traitlets.config import Config
+
+from autograder.grading import audit_log
+from autograder.grading.preprocessor import Grade
+from autograder.sandbox import WITH_GPUS, Limits, limits_with
+
+SEES = """
+import resource
+def total(tensor):
+    limits = [resource.getrlimit(one)[0] for one in (resource.RLIMIT_NOFILE, resource.RLIMIT_CPU, resource.RLIMIT_DATA)]
+    raise ValueError(f"limits {limits}")
+"""
+
+
+def grade(**settings):
+    return Grade(config=Config({"Grade": settings}))
+
+
+@needs_jail
+def test_a_labs_own_limits_hold_in_its_sandbox(tmp_path):
+    checks = write_checks(tmp_path / "course", CHECKS)
+    limits = grade(limits_of={"lab12": {"cpu_s": 77, "memory_bytes": 3 << 30}}).limits("lab12")
+    report = judged(checks, total=SEES, sandbox=limits.sandbox)
+    assert f"limits [1024, 77, {3 << 30}]" in message(report, "check_total_sums")
+    assert f"limits [1024, {Limits().cpu_s}, {Limits().memory_bytes}]" in message(
+        judged(checks, total=SEES), "check_total_sums"
+    )
+
+
+def test_what_is_not_changed_is_as_usual():
+    assert limits_with({}) == Limits() and limits_with({}, has_gpus=True) == WITH_GPUS
+    assert limits_with({"num_processes": 4096}).num_processes == 4096
+    assert limits_with({"num_processes": 4096}, has_gpus=True).memory_bytes == WITH_GPUS.memory_bytes
+    assert grade(limits_of={"lab12": {"cpu_s": 77}}).limits("lab01").sandbox == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"processes": 4096}, r"c\.Grade\.limits_of\['lab12'\] names 'processes'; a sandbox's limits are memory_bytes"),
+        ({"num_processes": "4096"}, "sets num_processes to '4096'; it is a whole number from 1 up"),
+        ({"cpu_s": 0}, "sets cpu_s to 0"),
+        ({"memory_bytes": True}, "sets memory_bytes to True"),
+        ({"is_address_space_limited": 2}, "sets is_address_space_limited to 2; it is True or False"),
+    ],
+)
+def test_a_limit_that_cannot_be_set_is_refused(changes, words):
+    with pytest.raises(ValueError, match=words):
+        grade(limits_of={"lab12": changes}).limits("lab12")
+
+
+def test_an_entry_of_the_audit_log_from_before_keeps_its_hash():
+    usual = audit_log.Limits(call_s=15, total_s=120, allow_untrusted=False)
+    assert usual.model_dump() == {"call_s": 15, "total_s": 120, "allow_untrusted": False}
+    changed = usual.model_copy(update={"sandbox": {"num_processes": 4096}})
+    assert audit_log.Limits.model_validate_json(changed.model_dump_json()) == changed
+    assert changed.model_dump()["sandbox"] == {"num_processes": 4096}

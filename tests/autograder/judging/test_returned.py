@@ -1,0 +1,115 @@
+"""What ranks return may be anything: no value breaks a check, and none gets past it."""
+
+import ast
+import importlib.util
+import inspect
+import itertools
+import sys
+
+import pytest
+import torch
+from repository import ROOT
+
+from autograder.authoring.notebooks import find_sources
+from autograder.checks import StudentFailed, entries, entry, is_same, shown, tensor_like
+from autograder.course import is_project
+from worldsize.check import CheckFailed
+from worldsize.event import COMMUNICATION, Event
+from worldsize.launch import Run
+from worldsize.timeline import Timeline
+
+LABS = [path.parent.name for path in find_sources(ROOT).labs if not is_project(path.parent.name)]
+LEAVES = [None, {}, [], "hidden", 10**400, float("nan"), True, torch.zeros(0), torch.full((3,), torch.nan)]
+LEAVES += [torch.tensor(1), torch.ones(2, 3, dtype=torch.bool), torch.ones(4, dtype=torch.complex64)]
+OPERATIONS = ("broadcast", "barrier", "all_gather", "all_reduce", "send", "recv")
+
+
+class Odd:
+    """A student whose ranks return this value, whatever they are asked, and sent something of everything."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def run(self, *_, world_size, **__):
+        return [self.value] * world_size
+
+    torchrun = run
+
+    def emulated(self, *_, world_size, each=None, student_ranks=None, **__):
+        if student_ranks == ():  # lab 5 asks its own code for DDP's buckets
+            return Run([[[[*range(len(step))]] for step in each[0][0]]], [""], 1.0)
+        events = [
+            Event(rank, "comm", COMMUNICATION, name, place, place + 1, 8, peers=((rank + 1) % world_size,))
+            for rank in range(world_size)
+            for place, name in enumerate(OPERATIONS)
+        ]
+        return Run([self.value] * world_size, [""] * world_size, 1.0, timeline=Timeline(events))
+
+
+def checks_of(lab):
+    """The lab's checks by name, and all strings in their source, among them every key that they look up."""
+    path = ROOT / "solutions" / lab / "checks.py"
+    spec = importlib.util.spec_from_file_location(f"checks_of_{lab}", path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = {name: one for name, one in vars(module).items() if name.startswith("check_") and hasattr(one, "check")}
+    constants = (one.value for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.Constant))
+    return found, {one for one in constants if isinstance(one, str) and one.isidentifier()}
+
+
+def odd_values(keys):
+    """Each leaf by itself, in lists, under every key that a check may look up, and deeper."""
+    for leaf in LEAVES:
+        yield from (leaf, [leaf] * 9)
+    for leaf in ("hidden", 10**400, torch.zeros(0)):
+        below = dict.fromkeys(keys, leaf)
+        yield from ([[leaf] * 9] * 9, below, dict.fromkeys(keys, [leaf] * 9), [below] * 9)
+        yield dict.fromkeys(keys, [below] * 9)
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_no_odd_value_breaks_a_check(lab):
+    torch.set_num_threads(1)
+    checks, keys = checks_of(lab)
+    assert len(checks) > 5
+    said = set()
+    for (name, check), (number, value) in itertools.product(checks.items(), enumerate(odd_values(keys))):
+        try:
+            check(Odd(value), torch.Generator().manual_seed(number))
+        except (CheckFailed, StudentFailed) as error:
+            said.add(str(error))
+        except Exception as error:
+            pytest.fail(f"{name} broke on {shown(value)}, the {number}th value: {type(error).__name__}: {error}")
+    assert not [text for text in said if "hidden" in text]
+
+
+def test_an_entry_is_found_or_there_is_none():
+    value = {"steps": [(1, {"a": 2}), []]}
+    assert entry(value, "steps", 0, 1, "a") == 2 and entry(value) is value
+    for places in (("x",), ("steps", 9), ("steps", -1), ("steps", "a"), ("steps", 0, 0, 0), (0,), ("steps", True)):
+        assert entry(value, *places) is None
+    assert entries([1], 3) == [1, None, None] and entries("abc", 2) == [None, None]
+
+
+def test_a_tensor_is_taken_where_its_shape_and_type_are_right():
+    wanted = torch.zeros(2)
+    assert tensor_like(torch.ones(2), wanted) is not None
+    for value in (torch.ones(3), torch.ones(2, dtype=torch.float64), [0.0, 0.0], None):
+        assert tensor_like(value, wanted) is None
+
+
+def test_same_is_to_the_last_bit():
+    value = {"a": [torch.ones(2), (1, 2.0)]}
+    assert is_same(value, {"a": [torch.ones(2), (1, 2.0)]})
+    others = [{"a": [torch.ones(2), (1, 3.0)]}, {"a": [torch.ones(2) + 1e-7, (1, 2.0)]}, {"b": 1}, None]
+    others += [{"a": [torch.ones(2, dtype=torch.float64), (1, 2.0)]}, {"a": [torch.ones(2), [1, 2.0]]}]
+    assert not any(is_same(value, other) for other in others)
+    assert not is_same(torch.tensor(torch.nan), torch.tensor(torch.nan))
+
+
+def test_no_text_of_a_rank_is_shown():
+    assert shown([1, [2.5, None], (True,)]) == "[1, [2.5, None], [True]]"
+    assert shown(["secret", {"secret": 1}, 10**5000]) == "[a str, a dict, a huge number]"
+    assert shown(torch.ones(2, 3)) == "a tensor of shape (2, 3) and type torch.float32"
+    assert len(shown([[123456789] * 99] * 99)) < 200
+    assert "secret" not in inspect.getsource(shown)

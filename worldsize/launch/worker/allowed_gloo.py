@@ -1,0 +1,122 @@
+"""Gloo on real sockets for a run that allows some operations only: every group refuses the others.
+
+It keeps a program to the operations that it was to be built from, whichever group, hook or function of torch they are
+called through. It is no wall against code that opens sockets of its own: that is on no emulated cluster either.
+"""
+
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from worldsize.emulate import torch_internals
+from worldsize.emulate.conductor import Forbidden, refusal
+
+# each method of a group in which torch's functions and torch's own C++ end, and its operation
+_OPERATIONS = {
+    "_allgather_base": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "all_gather_single": "all_gather",
+    "all_gather_single_coalesced": "all_gather",
+    "all_to_all_single": "all_to_all",
+    "allgather": "all_gather",
+    "allgather_coalesced": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather",
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all",
+    "barrier": "barrier",
+    "broadcast": "broadcast",
+    "gather": "gather",
+    "monitored_barrier": "barrier",
+    "recv": "recv",
+    "recv_anysource": "recv",
+    "reduce": "reduce",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter",
+    "reduce_scatter_single_coalesced": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "scatter": "scatter",
+    "send": "send",
+}
+
+
+def install(allow: Collection[str]) -> None:
+    """Make every process group that this process will join one that carries out these operations alone."""
+    allowed = frozenset(allow)
+    make_gloo = torch_internals.refuse_native_groups(lambda name: Forbidden(_not_gloo(name, allowed)))
+
+    class AllowedGloo(_Gloo):
+        def __init__(
+            self, store: Any, rank: int, size: int, timeout: Any = distributed_c10d.default_pg_timeout
+        ) -> None:
+            super().__init__(store, rank, size, make_gloo(store, rank, size, timeout), allowed)
+
+    # from here on torch's own `init_process_group` and `new_group` take it for Gloo
+    dist.ProcessGroupGloo = distributed_c10d.ProcessGroupGloo = AllowedGloo  # type: ignore[misc]
+
+
+class _Gloo(dist.ProcessGroup):
+    """A group in front of one of torch's own, which nothing but the allowed calls can reach."""
+
+    def __init__(self, store: Any, rank: int, size: int, backend: Any, allowed: frozenset[str]) -> None:
+        super().__init__(rank, size)  # pyright: ignore[reportCallIssue]
+        kind = dist.ProcessGroup.BackendType.GLOO
+        native = dist.ProcessGroup(store, rank, size)
+        native._set_default_backend(kind)
+        native._register_backend(torch.device("cpu"), kind, backend)
+        self.options = SimpleNamespace()  # torch puts the group's name and ranks there
+        self.describe = native._set_group_desc, native._set_group_name, native._set_sequence_number_for_group
+
+        def carry_out(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if (operation := _OPERATIONS[method]) not in allowed:
+                raise Forbidden(refusal(operation, allowed))
+            return getattr(native, method)(*args, **kwargs)
+
+        self.carry_out = carry_out
+
+    @property
+    def group_name(self) -> str:
+        """The name under which torch knows the group."""
+        return self.options.group_name
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _set_group_desc(self, desc: str) -> None:
+        self.describe[0](desc)
+
+    def _set_group_name(self, name: Any) -> None:
+        self.describe[1](name)
+
+    def _set_sequence_number_for_group(self) -> None:
+        self.describe[2]()
+
+    def getBackendName(self) -> str:
+        """The backend's name in messages; under torch's own, its C++ would look for a backend behind it."""
+        return "gloo for some operations"
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def call(self: _Gloo, *args: Any, **kwargs: Any) -> Any:
+        """Carry the operation out, or refuse it."""
+        return self.carry_out(name, args, kwargs)
+
+    return call
+
+
+for _name in _OPERATIONS:
+    setattr(_Gloo, _name, _method(_name))
+
+
+def _not_gloo(name: str, allowed: Collection[str]) -> str:
+    return f"{name} is not allowed here: use groups of dist.new_group(), and only {', '.join(sorted(allowed))}"
