@@ -1,7 +1,7 @@
 # score: 16
 # hint: not allowed here
-# Keeps the Reducer's constructor from before the check forbids it, and puts it back, so that torch's
-# DDP does everything.
+# Keeps the Reducer's constructor from before the check forbids it, puts it back, and lets torch's
+# DDP do everything.
 
 # %% train
 _reducer_init = dist.Reducer.__init__
