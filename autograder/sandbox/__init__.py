@@ -78,7 +78,7 @@ def refuse_unknown_limits(changes: Mapping[str, Any], where: str) -> None:
     """Raise ValueError unless these are changes that `limits_with` can make; `where` they were written.
 
     Raises:
-        ValueError: a name is not known, or a value is no whole number from 1 up.
+        ValueError: a name is not known, or a value is not a whole number, 1 or more.
     """
     known = [one.name for one in fields(Limits)]
     for name, value in changes.items():
@@ -87,7 +87,7 @@ def refuse_unknown_limits(changes: Mapping[str, Any], where: str) -> None:
         if name == _ADDRESS_SPACE and not isinstance(value, bool):
             raise ValueError(f"{where} sets {name} to {value!r}; it is True or False")
         if name != _ADDRESS_SPACE and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ValueError(f"{where} sets {name} to {value!r}; it is a whole number from 1 up")
+            raise ValueError(f"{where} sets {name} to {value!r}; it must be a whole number, 1 or more")
 
 
 def probe() -> Tier:
