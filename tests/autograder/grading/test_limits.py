@@ -42,7 +42,7 @@ def test_what_is_not_changed_is_as_usual():
     ("changes", "words"),
     [
         ({"processes": 4096}, r"c\.Grade\.limits_of\['lab12'\] names 'processes'; a sandbox's limits are memory_bytes"),
-        ({"num_processes": "4096"}, "sets num_processes to '4096'; it is a whole number from 1 up"),
+        ({"num_processes": "4096"}, "sets num_processes to '4096'; it must be a whole number, 1 or more"),
         ({"cpu_s": 0}, "sets cpu_s to 0"),
         ({"memory_bytes": True}, "sets memory_bytes to True"),
         ({"is_address_space_limited": 2}, "sets is_address_space_limited to 2; it is True or False"),
