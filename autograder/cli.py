@@ -214,8 +214,8 @@ def grade(
         course = Lab(coursedir, lab, settings.limits(lab))
         refuse_stock_grading(coursedir)
         names, done = course.named(students or ()), course.refused(students or ())
-        refuse_unknown(course)
         place = open_engine(engine.value, jobs, settings.num_gpus.get(lab, 0), is_project(lab))
+        refuse_unknown(course)
     judged = track(judge_class(course, names, place, again), "Grading", len(names), console=console)
     num_refused = len(done)
     for student, one in judged:

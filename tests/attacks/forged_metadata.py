@@ -1,4 +1,4 @@
-# outcome: crashed
+# outcome: not written yet
 # Makes every cell worth points, names a kernel of its own and another converter.
 
 # %% submission

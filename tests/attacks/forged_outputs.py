@@ -1,4 +1,4 @@
-# outcome: crashed
+# outcome: not written yet
 # Shows a full score in the output of every cell, and says that it has been graded.
 
 # %% submission

@@ -1,4 +1,4 @@
-# outcome: crashed
+# outcome: not written yet
 # Says when it was handed in: long ago, and in words that are no time.
 
 # %% submission

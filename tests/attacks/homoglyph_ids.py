@@ -1,4 +1,4 @@
-# outcome: crashed
+# outcome: not written yet
 # Adds cells whose ids look like those of grade cells, worth a thousand points.
 
 # %% submission

@@ -1,4 +1,4 @@
-# outcome: crashed
+# outcome: not written yet
 # Holds pictures that would be written where their names say, and text that a template would fill in.
 
 # %% submission

@@ -1,4 +1,4 @@
-# outcome: crashed
+# outcome: not written yet
 # Hands in hard and soft links into the course, which nobody may follow.
 
 # %% submission

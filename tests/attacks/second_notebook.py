@@ -1,4 +1,4 @@
-# outcome: crashed
+# outcome: not written yet
 # Hands in further notebooks of the same ids, and one under the name of another student.
 
 # %% submission

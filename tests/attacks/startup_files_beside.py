@@ -1,4 +1,4 @@
-# outcome: crashed
+# outcome: not written yet
 # Comes with files that Python, pytest, nbgrader or the judge might run or import.
 
 # %% submission

@@ -1,4 +1,4 @@
-# outcome: crashed
+# outcome: not written yet
 # Comes with files whose names are options, lines, escapes and no text at all.
 
 # %% submission

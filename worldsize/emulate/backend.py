@@ -218,7 +218,7 @@ def join(
     make = _Groups(_client, world_size).make
     dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
     torch_internals.lead_every_group_to(BACKEND)
-    torch_internals.refuse_native_groups(_not_emulated)
+    torch_internals.refuse_native_groups(_not_emulated(_client))
     dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier
     dist.init_process_group(BACKEND, store=store, rank=rank, world_size=world_size)
     _client.meter.start()
@@ -252,12 +252,17 @@ class _Groups:
             )
 
 
-def _not_emulated(name: str) -> Forbidden:
-    """The error of a rank that makes a group of torch's own, past the cluster."""
-    return Forbidden(
-        f"{name} would send past the emulated cluster, where nothing is priced: make the group by dist.new_group(), "
-        "which gives an emulated one whatever backend you name, or run this without a cluster"
-    )
+def _not_emulated(client: Client) -> Callable[[str], Forbidden]:
+    """The error, by the class's name, of a rank that makes a group of torch's own, past the cluster."""
+
+    def error(name: str) -> Forbidden:
+        client.note_refusal()
+        return Forbidden(
+            f"{name} would send past the emulated cluster, where nothing is priced: make the group by "
+            "dist.new_group(), which gives an emulated one whatever backend you name, or run this without a cluster"
+        )
+
+    return error
 
 
 def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:

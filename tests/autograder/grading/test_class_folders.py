@@ -83,7 +83,7 @@ def grade(root: Path, program: str = "autograder") -> tuple[bool, str]:
     if program == "nbgrader":
         done = nbgrader(root).autograde(NAME, "*")
         return done["success"], done["log"]
-    done = CliRunner().invoke(app, ["grade", NAME, "--jobs", "2"])
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["grade", NAME, "--jobs", "2"])
     return done.exit_code == 0, done.output
 
 

@@ -193,7 +193,7 @@ def test_a_lab_is_judged_and_values_do_not_pass_between_checks(tmp_path):
     remembers = (
         "import os\ndef total(tensor):\n    dist.all_reduce(tensor)\n    open('left', 'w').close()\n    return tensor"
     )
-    finds = "import os\ndef mean(tensor):\n    raise ValueError('left' in os.listdir('.'))"
+    finds = "import os\ndef mean(tensor):\n    raise KeyError if 'left' in os.listdir('.') else FileNotFoundError"
     program = f"""
 import sys
 sys.path.insert(0, "tests/support")
@@ -208,7 +208,7 @@ print(report.model_dump_json())
     assert done.returncode == 0, done.stderr
     report = Report.model_validate_json(done.stdout)
     assert report.tier == "a user of its own, Landlock"
-    assert report.score == 3 and "ValueError: False" in report.checks[-1].message
+    assert report.score == 3 and "FileNotFoundError" in report.checks[-1].message
 
 
 def test_a_program_that_landlock_alone_would_keep_from_its_samples_is_not_judged(tmp_path):

@@ -103,10 +103,10 @@ def test_a_lab_of_such_a_course_is_judged_and_its_checks_are_not_to_be_found(cou
 import os
 def total(tensor):
     found = [name for _, _, files in os.walk({str(course_below_python)!r}) for name in files]
-    raise ValueError(f"found {{found}}")
+    raise KeyError if found else FileNotFoundError
 """
     report = judged(checks, total=looks)
-    assert "ValueError: found []" in message(report, "check_total_sums")
+    assert "FileNotFoundError" in message(report, "check_total_sums")
     assert report.score == 2
 
 

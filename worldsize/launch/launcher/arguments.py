@@ -136,7 +136,8 @@ def _refuse_too_large(world_size: int, launcher: str) -> None:
 def _make_room_for_files(world_size: int, launcher: str) -> None:
     """Raise the limit on this process's open files as far as its ranks need, or refuse them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    others = len(os.listdir("/dev/fd")) + _SPARE_FILES
+    folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"  # a jail has the first, macOS the other
+    others = len(os.listdir(folder)) + _SPARE_FILES
     needed = others + world_size * _RANK_FILES[launcher]
     if soft == resource.RLIM_INFINITY or needed <= soft:
         return
