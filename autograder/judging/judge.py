@@ -12,6 +12,7 @@ import resource
 import secrets
 import subprocess
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -42,6 +43,7 @@ _OPTIONS = [
 ]
 _NAMES = ["-o", "python_files=checks.py", "-o", "python_functions=check_*"]
 _MEMORY_BYTES = 768 << 20  # that a judge may fill beyond what it begins with: submissions decide what comes to it
+_STACK_BYTES = 1 << 20  # of a thread, eight times less than usual: programs may open hundreds of connections
 _UNREADABLE = "Expected a result that this check can read; got something else."
 _SPARE_S = 60  # for the judge's own work beside the student's
 _MAX_MESSAGE_CHARS = 8000
@@ -209,6 +211,7 @@ def _limit_memory() -> None:
         lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
         limit_bytes = int(lines["VmData"].split()[0]) * 1024 + _MEMORY_BYTES
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+        threading.stack_size(_STACK_BYTES)
 
 
 def _rooted(checks: Path) -> list[str]:

@@ -129,11 +129,16 @@ class SampleServer:
                 if self._is_closed or len(self._connections) >= _MAX_CONNECTIONS or not self._add_process(connection):
                     connection.close()
                     continue
-                self._connections.add(connection)
-                connection.thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._serve, args=[connection], daemon=True, name="sample server connection"
                 )
-                connection.thread.start()  # before `close` can see the connection
+                try:
+                    thread.start()
+                except RuntimeError:  # no memory for another one, as when too many connect
+                    connection.close()
+                    continue
+                connection.thread = thread
+                self._connections.add(connection)  # so `close` finds only what has started
 
     def _add_process(self, connection: _Connection) -> bool:
         """Keep a handle of a connection's process; False when there are more processes than an honest program has."""

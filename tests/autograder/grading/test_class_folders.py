@@ -11,10 +11,12 @@ import pytest
 import stand_in_judge
 from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
+from rich.console import Console
 from tiny_class import RIGHT, hand_in, lab, place
 from tiny_lab import NAME, answered, make_course, release
 from typer.testing import CliRunner
 
+from autograder import cli
 from autograder.cli import app
 from autograder.course import open_course
 from autograder.grading import audit_log
@@ -68,7 +70,7 @@ def place_in(folder: bytes, text: str) -> None:
 @pytest.fixture
 def course(tmp_path, monkeypatch):
     monkeypatch.setattr("autograder.grading.engines.judge", stand_in_judge.judge)
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr(cli, "console", Console(highlight=False, width=300))
     monkeypatch.chdir(tmp_path)
     return make_course(tmp_path)
 
@@ -83,7 +85,7 @@ def grade(root: Path, program: str = "autograder") -> tuple[bool, str]:
     if program == "nbgrader":
         done = nbgrader(root).autograde(NAME, "*")
         return done["success"], done["log"]
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["grade", NAME, "--jobs", "2"])
+    done = CliRunner().invoke(app, ["grade", NAME, "--jobs", "2"])
     return done.exit_code == 0, done.output
 
 
