@@ -152,15 +152,15 @@ def test_forms_whose_essays_differ_in_their_place_are_not_assigned(course, tmp_p
     root = tmp_path / "course"
     shutil.copytree(course / "quizzes", root / "quizzes")
     shutil.copytree(course / "quiz", root / "quiz")
-    key = json.loads((root / "quiz/key.json").read_text())
+    key = json.loads((root / "quiz/answers/key.json").read_text())
     key["forms"][1]["asked"].reverse()
-    (root / "quiz/key.json").write_text(json.dumps(key))
+    (root / "quiz/answers/key.json").write_text(json.dumps(key))
     with pytest.raises(ValueError, match="The forms differ in which questions are essays"):
-        assign(root / "quiz/key.json", root, "other")
+        assign(root / "quiz/answers/key.json", root, "other")
     key["blueprint"] |= {"count": 1}
-    (root / "quiz/key.json").write_text(json.dumps(key))
+    (root / "quiz/answers/key.json").write_text(json.dumps(key))
     with pytest.raises(ValueError, match="A quiz of essays alone cannot be an assignment"):
-        assign(root / "quiz/key.json", root, "other")
+        assign(root / "quiz/answers/key.json", root, "other")
 
 
 def test_a_file_that_cannot_be_marked_says_why(pages):
