@@ -1,5 +1,6 @@
 """How tests are spread over workers: what shares a prepared fixture stays together, and the longest starts first."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,13 @@ def test_durations_of_a_part_replace_only_those_of_its_files(conftest) -> None:
     before = {"a.py::gone": 5.0, "b.py": 0.2, "b.py::slow": 7.0}
     measured_s = {"a.py::slow": 1.26, "a.py::quick": 0.1, "a.py::quicker": 0.1}
     assert conftest.merged(before, measured_s) == {"a.py": 0.2, "a.py::slow": 1.3, "b.py": 0.2, "b.py::slow": 7.0}
+
+
+def test_nearly_all_files_have_been_measured(conftest) -> None:
+    known = {conftest.file_of(name) for name in json.loads(conftest.DURATIONS.read_text())}
+    files = [path for path in CONFTEST.parent.rglob("test_*.py") if "bench" not in path.parts]
+    unknown = [path.name for path in files if str(path.relative_to(ROOT)) not in known]
+    assert len(unknown) < len(files) / 10, f"make session ARGS=--write-durations: {unknown}"
 
 
 def item(name: str, group: str = "") -> SimpleNamespace:
