@@ -2,12 +2,14 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from worldsize.emulate.conductor import Conductor, Forbidden
 from worldsize.emulate.simulator import replay
 
-__all__ = ["Conductor", "Forbidden", "elapsed", "replay", "spend"]
+__all__ = ["Conductor", "Forbidden", "Lane", "elapsed", "lane", "replay", "spend"]
 
 _START_S = time.monotonic()
 
@@ -34,6 +36,39 @@ def spend(duration_s: float) -> None:
         time.sleep(duration_s)
     else:
         client.spend(duration_s)
+
+
+class Lane:
+    """Work that a rank does beside its other work."""
+
+    _mark = 0
+
+    def join(self) -> None:
+        """Wait in virtual time until this work is done; call it where its result is used."""
+        client = _client()
+        if client is not None and self._mark:
+            client.join(self._mark)
+
+
+@contextmanager
+def lane(name: str) -> Iterator[Lane]:
+    """Let the block's work go on beside the rank's other work in virtual time, as in a thread or on a copy engine.
+
+    The block starts when the rank comes to it and the lane's earlier blocks are done. What follows it does not wait for
+    it until `join` of what this gives is called. Off an emulated cluster the block runs like any other.
+
+    Raises:
+        ValueError: the name is empty.
+    """
+    client, work = _client(), Lane()
+    if client is None:
+        yield work
+        return
+    if not name:
+        raise ValueError("a lane needs a name, which its work has on the timeline")
+    with client.on_lane(name, client.mark()):
+        yield work
+        work._mark = client.mark()
 
 
 def _client() -> Any:

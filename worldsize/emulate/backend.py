@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from worldsize.emulate import torch_internals
+from worldsize.emulate import streams, threads, torch_internals
 from worldsize.emulate.client import Client, Observer, Work
 from worldsize.emulate.compute import meter_of
 from worldsize.emulate.conductor import Forbidden
@@ -221,6 +221,8 @@ def join(
     torch_internals.refuse_native_groups(_not_emulated(_client))
     dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier
     dist.init_process_group(BACKEND, store=store, rank=rank, world_size=world_size)
+    streams.install(_client)
+    threads.install(_client)
     _client.meter.start()
     return _client
 

@@ -19,7 +19,7 @@ from worldsize.emulate import torch_internals
 from worldsize.emulate.compute import Meter
 from worldsize.emulate.conductor import ASK, Forbidden, refusal
 from worldsize.emulate.messages import Answer, Blocked, Hurry, Left, Posted, Refused, read_from_conductor
-from worldsize.emulate.record import COMPUTE, WAIT, Step
+from worldsize.emulate.record import COMPUTE, JOIN, MAIN, MARK, WAIT, Step
 
 WAITING, DONE = "waiting", "done"
 _PATIENCE_S = 0.1  # how long a rank waits for an answer before it reports that it is blocked,
@@ -49,6 +49,18 @@ class Observer(Protocol):
         ...
 
 
+_start = threading.Thread.start  # a thread that fulfils a future is part of the lane that waits for it
+
+
+class _Here(threading.local):
+    """Where the work of a thread goes: its lane, its meter, and the name and kind of the work now under way."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+        self.lane = MAIN
+        self.labels = [("", COMPUTE)]
+
+
 class Client:
     """The socket to the conductor. Any thread may post; of those that wait for an answer, one reads for all."""
 
@@ -61,47 +73,110 @@ class Client:
         meter: Meter,
         observer: Observer,
     ) -> None:
-        self.rank, self.meter, self.observer = rank, meter, observer
+        self.rank, self.observer = rank, observer
         self._sock, self._patience_s = sock, _PATIENCE_S + _RANK_S * world_size
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._patience_s))
         self._inbox = framing.Inbox(_MAX_ANSWER_BYTES)
         self._allow = None if allow is None else frozenset(allow)
         self._lock = threading.Lock()
+        self._recording = threading.RLock()  # of `_steps` and the marks in them
         self._arrival = threading.Condition()
         self._is_read = False  # a thread is reading
         self._num_posts = 0
         self._groups: set[str] = set()
         self._works: dict[int, Work] = {}
         self._steps: list[Step] = []
-        self._labels = [("", COMPUTE)]  # name and kind of the work now under way
+        self._here = _Here(meter)
+        self._last_marks: dict[str, int] = {}  # lane -> the mark that it set last
+        self._num_marks = self.host_mark = 0  # the latter is where the program itself last waited, once it has streams
         self._is_hurried = False
         self._asked_s: dict[int, tuple[float, float]] = {}  # thread -> when it last asked, CPU time until then
+
+    @property
+    def lane(self) -> str:
+        """The lane to which this thread's work goes."""
+        return self._here.lane
+
+    @property
+    def meter(self) -> Meter:
+        """The meter of this thread's work."""
+        return self._here.meter
 
     def step(self, kind: str, number: int) -> None:
         """Record a step of this rank, after its own work until then; both go out with the next message."""
         self.spend(self.meter.take_s())
-        self._steps.append(Step(kind, number))
+        self._record(Step(kind, number, lane=self._here.lane))
 
     def spend(self, duration_s: float) -> None:
         """Let this rank work for this long in virtual time."""
         if duration_s:
-            self._steps.append(Step(COMPUTE, 0, duration_s, *self._labels[-1]))
+            self._record(Step(COMPUTE, 0, duration_s, *self._here.labels[-1], self._here.lane))
+
+    def _record(self, step: Step) -> None:
+        with self._recording:
+            self._steps.append(step)
 
     @contextmanager
     def span(self, name: str, kind: str) -> Iterator[None]:
         """Give the work inside this name and kind."""
         self.spend(self.meter.take_s())
-        self._labels.append((name, kind))
+        self._here.labels.append((name, kind))
         try:
             yield
         finally:
             self.spend(self.meter.take_s())
-            self._labels.pop()
+            self._here.labels.pop()
+
+    @contextmanager
+    def on_lane(self, lane: str, after: int = 0) -> Iterator[None]:
+        """Let the work inside go to this lane, there no earlier than the mark `after`."""
+        self.spend(self.meter.take_s())
+        before, self._here.lane = self._here.lane, lane
+        try:
+            if after:
+                self.join(after)
+            yield
+        finally:
+            self.spend(self.meter.take_s())
+            self._here.lane = before
+
+    @contextmanager
+    def in_thread(self, lane: str, after: int) -> Iterator[None]:
+        """Let the work of this new thread go to a lane, there no earlier than the mark `after`."""
+        self._here.meter = self._here.meter.for_thread()
+        self._here.meter.start()
+        with self.on_lane(lane, after):
+            yield
+
+    def mark(self) -> int:
+        """The number of a mark that is set here, on the current lane."""
+        with self._recording:
+            self._num_marks += 1
+            number = self._last_marks[self._here.lane] = self._num_marks
+            self.step(MARK, number)
+        return number
+
+    def join(self, mark: int) -> None:
+        """Let the current lane go on no earlier than a mark."""
+        self.step(JOIN, mark)
+
+    def join_all(self) -> None:
+        """Let the current lane go on no earlier than every other lane has come."""
+        for lane in [lane for lane in self._last_marks if lane != self._here.lane]:
+            with self.on_lane(lane):
+                mark = self.mark()
+            self.join(mark)
+
+    def note_host(self) -> None:
+        """Note that the program itself has waited here; what it issues on streams starts no earlier."""
+        if self.host_mark:
+            self.host_mark = self.mark()
 
     def elapsed_s(self) -> float:
         """The virtual time of this rank in seconds."""
         answer: list[bytes] = []
         self.await_answer(self.post(ASK, "", (), b"", answer.append, None, dtype="", num_items=0))
+        self.note_host()
         return struct.unpack("d", answer[0])[0]
 
     def post(
@@ -146,6 +221,7 @@ class Client:
                 tag=tag,
                 reduction=reduction,
                 splits=tuple(splits),
+                lane=self._here.lane,
                 steps=self._take_steps(),
             )
             message.pack_and_send(self._sock, posted, body)
@@ -180,7 +256,8 @@ class Client:
             message.pack_and_send(self._sock, Left(self._take_steps()))
 
     def _take_steps(self) -> list[Step]:
-        steps, self._steps = self._steps, []
+        with self._recording:
+            steps, self._steps = self._steps, []
         return steps
 
     def await_answer(self, work: Work) -> None:
@@ -295,7 +372,7 @@ class Work(torch_internals.Work):
             torch_internals.call_when_backward_ends(lambda: self._client.step(WAIT, self.number))
         future = Future(self)
         # a thread of its own, because C++ may wait for the future, and a callback may itself wait
-        threading.Thread(target=self._fulfil, args=(future,), daemon=True).start()
+        _start(threading.Thread(target=self._fulfil, args=(future,), daemon=True))
         return future
 
     def _fulfil(self, future: torch.futures.Future[Any]) -> None:

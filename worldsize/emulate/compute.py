@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils.flop_counter import flop_registry
 
 from worldsize.emulate.messages import Compute
 from worldsize.emulate.record import FLOPS, MEASURED
 
+_PRICED = ("aten", "fsdp")  # the latter are FSDP2's copies into and out of what it sends
 _MOVE_NOTHING = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
 
 
@@ -25,6 +27,10 @@ class Meter:
     def take_s(self) -> float:
         """The virtual seconds since the last call."""
         return 0.0
+
+    def for_thread(self) -> Meter:
+        """The meter of another thread: one for which work costs nothing, where this one sees the work of all."""
+        return Meter()
 
 
 class MeasuredMeter(Meter):
@@ -48,6 +54,7 @@ class FlopsMeter(Meter, TorchDispatchMode):
 
     Sources: flops as torch.utils.flop_counter counts them; the roofline model of Williams, Waterman and Patterson,
     Communications of the ACM 52(4), 2009. Operations that move no data (views) and those of torch.distributed are free.
+    An operation on tensors that wrap others, such as DTensors, is counted by what it does with those on this rank.
     """
 
     def __init__(self, flops_per_s: Mapping[str, float], bytes_per_s: float) -> None:
@@ -65,18 +72,27 @@ class FlopsMeter(Meter, TorchDispatchMode):
         total_s, self._total_s = self._total_s, 0.0
         return total_s
 
+    def for_thread(self) -> Meter:
+        """The meter of another thread, because torch shows this one nothing of that work."""
+        return FlopsMeter(self._flops_per_s, self._bytes_per_s)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented  # the wrapper's own operations on this rank's tensors come through here next
         out = func(*args, **(kwargs or {}))
-        if func.namespace == "aten" and not func.is_view and func.overloadpacket.__name__ not in _MOVE_NOTHING:
+        is_trial = any(issubclass(one, FakeTensor) for one in types)  # a DTensor tries new operations at full shape
+        is_work = func.namespace in _PRICED and not func.is_view and func.overloadpacket.__name__ not in _MOVE_NOTHING
+        if is_work and not is_trial:
             self._total_s += self._cost_s(func, args, kwargs or {}, out)
         return out
 
     def _cost_s(self, func: Any, args: Any, kwargs: Any, out: Any) -> float:
-        outputs = _tensors(out)
-        num_bytes = sum(one.numel() * one.element_size() for one in (*_tensors(args), *outputs))
+        inputs, outputs = _tensors(args), _tensors(out)
+        num_bytes = sum(one.numel() * one.element_size() for one in (*inputs, *outputs))
         count = flop_registry.get(func.overloadpacket)
         flops = count(*args, **kwargs, out_val=out) if count else 0
-        dtype = str(outputs[0].dtype).removeprefix("torch.") if outputs else ""
+        dtypes = [one.dtype for one in (*inputs, *outputs) if one.dtype.is_floating_point]
+        dtype = _name_of(dtypes[0]) if dtypes else ""
         return max(flops / self._flops_per_s.get(dtype, self._slowest), num_bytes / self._bytes_per_s)
 
 
@@ -85,6 +101,12 @@ def meter_of(compute: Compute) -> Meter:
     if compute.kind == FLOPS:
         return FlopsMeter(compute.flops_per_s, compute.bytes_per_s)
     return MeasuredMeter(compute.scale) if compute.kind == MEASURED else Meter()
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    """The name of a type in `worldsize.hardware.DTYPES`; all types of 8 bits have the same rate."""
+    name = str(dtype).removeprefix("torch.")
+    return "float8" if name.startswith("float8") else name
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import itertools
 import struct
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from worldsize.emulate.record import Operation, Step
-from worldsize.emulate.simulator import Clocks
 
 
 class Forbidden(RuntimeError):
@@ -129,12 +128,14 @@ class Conductor:
         """True while some rank waits for something that only virtual time decides."""
         return bool(self._asks or self._open_recvs)
 
-    def decide(self, clocks: Clocks) -> list[Reply]:
-        """The replies to the earliest post that depends on virtual time; to be called only when all is still."""
-        asks = [(clocks.rank_s[rank], rank, ask, None) for rank, ask in self._asks.items()]
+    def decide(self, posted_s: Mapping[tuple[int, int], float]) -> list[Reply]:
+        """The replies to the earliest post that depends on virtual time; to be called only when all is still.
+
+        `posted_s` has the virtual time of every post, by (rank, number).
+        """
+        asks = [(posted_s[rank, ask.number], rank, ask, None) for rank, ask in self._asks.items()]
         recvs = [
-            (max(clocks.posted_s[one.rank, one.number] for one in pair), pair[0].rank, *pair)
-            for pair in self._candidates()
+            (max(posted_s[one.rank, one.number] for one in pair), pair[0].rank, *pair) for pair in self._candidates()
         ]
         choices = sorted([*asks, *recvs], key=lambda choice: choice[:2])
         if not choices:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
-from worldsize.emulate.record import COMPUTE, KINDS, WAIT, Step
+from worldsize.emulate.record import COMPUTE, JOIN, KINDS, MAIN, MARK, WAIT, Step
 from worldsize.fields import Fields, fields_of, finite, integer, items, number
 from worldsize.message import Message, read
 
@@ -94,6 +94,7 @@ class Posted(Message):
     tag: int = 0
     reduction: str = ""
     splits: tuple[int, ...] = ()
+    lane: str = MAIN
     steps: list[Step] = field(default_factory=list[Step])
 
     def to_fields(self) -> dict[str, Any]:
@@ -101,7 +102,7 @@ class Posted(Message):
         fields = {name: getattr(self, name) for name in ("number", "op", "group", "dtype", "num_items", "peer")}
         if self.ranks is not None:
             fields["ranks"] = self.ranks
-        rarely = {"tag": self.tag, "reduction": self.reduction, "splits": self.splits}
+        rarely = {"tag": self.tag, "reduction": self.reduction, "splits": self.splits, "lane": self.lane}
         return fields | {name: value for name, value in rarely.items() if value} | {"steps": _rows(self.steps)}
 
     @classmethod
@@ -125,6 +126,7 @@ class Posted(Message):
             tag=integer(fields, "tag", 0),
             reduction=_name(fields, "reduction", ""),
             splits=splits,
+            lane=_name(fields, "lane", MAIN),
             steps=_steps(fields),
         )
 
@@ -229,7 +231,9 @@ def read_from_conductor(header: Fields) -> Hurry | Answer:
 
 
 def _rows(steps: Sequence[Step]) -> list[tuple[Any, ...]]:
-    return [(one.kind, one.number, one.duration_s, one.name, one.work) for one in steps]
+    return [
+        (one.kind, one.number, one.duration_s, one.name, one.work, *([one.lane] if one.lane else ())) for one in steps
+    ]
 
 
 def _steps(fields: Fields) -> list[Step]:
@@ -237,17 +241,19 @@ def _steps(fields: Fields) -> list[Step]:
 
 
 def _step(row: Any) -> Step:
-    if not isinstance(row, list) or len(cast("list[Any]", row)) != 5:
-        raise ValueError("a step is a kind, a number, a duration, a name and the kind of the work")
-    kind, of_post, duration_s, name, work = cast("list[Any]", row)
+    if not isinstance(row, list) or len(cast("list[Any]", row)) not in (5, 6):
+        raise ValueError("a step is a kind, a number, a duration, a name, the kind of the work and perhaps a lane")
+    kind, of_post, duration_s, name, work, lane = [*cast("list[Any]", row), MAIN][:6]
     if type(duration_s) is not float:
         duration_s = finite(duration_s, "a duration")
     # what moves data is recorded by the conductor: it is not left to the rank to report
-    if kind not in (COMPUTE, WAIT) or not 0 <= duration_s <= _MAX_STEP_S:
+    if kind not in (COMPUTE, WAIT, MARK, JOIN) or not 0 <= duration_s <= _MAX_STEP_S:
         raise ValueError(f"a step of kind {kind!r:.80} that takes {duration_s:g} s")
     if type(of_post) is not int or type(name) is not str or type(work) is not str:
         raise ValueError("a step has a whole number, and its labels are text")
-    return Step(kind, of_post, duration_s, name[:_MAX_LABEL], work[:_MAX_LABEL])
+    if type(lane) is not str or len(lane) > _MAX_NAME:
+        raise ValueError(f"the name of a lane has more than {_MAX_NAME} characters, or is not text")
+    return Step(kind, of_post, duration_s, name[:_MAX_LABEL], work[:_MAX_LABEL], lane)
 
 
 def _name(fields: Fields, name: str, default: str | None = None) -> str:

@@ -8,14 +8,17 @@ from dataclasses import dataclass, field
 FLOPS, MEASURED = "flops", "measured"
 KINDS = (FLOPS, MEASURED, "none")  # ways to price a rank's own work
 EFFICIENCY = 0.5  # the fraction of the peak that matrix products reach: our assumption, not a measurement
-COMPUTE, POST, WAIT = "compute", "post", "wait"
+COMPUTE, POST, WAIT, MARK, JOIN = "compute", "post", "wait", "mark", "join"
+MAIN = ""  # the lane of a rank's main thread and default stream
 
 
 @dataclass(frozen=True)
 class Step:
     """One step of a rank: it worked for `duration_s`, posted its `number`-th post, or waited for that post.
 
-    `name` and `work` are the name and kind of the work, from the innermost `worldsize.span`.
+    `name` and `work` are the name and kind of the work, from the innermost `worldsize.span`. Steps on one `lane` follow
+    each other, those on different lanes do not wait for each other: a lane sets its `number`-th mark, and another that
+    joins this mark goes on no earlier. A mark comes before those that join it.
     """
 
     kind: str
@@ -23,6 +26,7 @@ class Step:
     duration_s: float = 0.0
     name: str = ""
     work: str = COMPUTE
+    lane: str = MAIN
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from worldsize.emulate.messages import (
     Refused,
     read_from_rank,
 )
-from worldsize.emulate.record import EFFICIENCY, KINDS, MEASURED, POST, WAIT, Step
-from worldsize.emulate.simulator import Prices, clocks, replay
+from worldsize.emulate.record import EFFICIENCY, JOIN, KINDS, MARK, MEASURED, POST, WAIT, Step
+from worldsize.emulate.simulator import Prices, posted_s, replay
 from worldsize.faults import Fault, Faults
 from worldsize.hardware import Cluster
 from worldsize.timeline import Timeline
@@ -53,7 +53,8 @@ class _Connection:
         self.outgoing: deque[memoryview] = deque()
         self.groups: dict[str, tuple[int, ...]] = {}
         self.open_bytes: dict[int, int] = {}  # posts without an answer
-        self.num_posts = self.num_calls = self.num_steps = 0  # asking for the time is a post but not a call
+        self.num_steps = self.num_marks = 0
+        self.num_posts = self.num_calls = 0  # asking for the time is a post but not a call
         self.is_full = self.was_refused = False
 
 
@@ -166,7 +167,7 @@ class Emulation:
             for connection in self._connections:
                 self._send(connection, Hurry())
         if conductor.depends_on_time and conductor.is_still:
-            for reply in conductor.decide(clocks(conductor.steps, conductor.operations, self._prices)):
+            for reply in conductor.decide(posted_s(conductor.steps, conductor.operations, self._prices)):
                 self._answer(reply)
 
     def _watch(self, connection: _Connection, is_full: bool) -> None:
@@ -229,7 +230,7 @@ class Emulation:
         if self._held_bytes > self._max_held_bytes:
             raise ValueError(f"more than {self._max_held_bytes} bytes were sent that no rank has received")
         # what moves data is not left to the rank to report
-        self._conductor.note(connection.rank, [Step(POST, post.number)])
+        self._conductor.note(connection.rank, [Step(POST, post.number, lane=posted.lane)])
         if body is not sent:
             post = replace(post, body=body)
         for reply in self._conductor.post(post):
@@ -250,6 +251,10 @@ class Emulation:
         """The step as it goes on the record: with the time that it takes under the run's faults."""
         if step.kind == WAIT:
             _refuse_unknown_post(connection, step.number)
+        elif step.kind == MARK:
+            connection.num_marks += 1
+        if step.kind in (MARK, JOIN):
+            _refuse_unknown_mark(connection, step)
         duration_s = self._faults.slowed_s(connection.rank, step.duration_s)
         return step if duration_s == step.duration_s else replace(step, duration_s=duration_s)
 
@@ -334,3 +339,9 @@ def _refuse_impossible(post: Post, world_size: int) -> None:
 def _refuse_unknown_post(connection: _Connection, number: int) -> None:
     if not 0 < number <= connection.num_posts:
         raise ValueError(f"a wait for post {number} of {connection.num_posts}")
+
+
+def _refuse_unknown_mark(connection: _Connection, step: Step) -> None:
+    is_next = step.kind != MARK or step.number == connection.num_marks
+    if not (is_next and 0 < step.number <= connection.num_marks):
+        raise ValueError(f"{step.kind} {step.number} of {connection.num_marks}")

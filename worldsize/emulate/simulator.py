@@ -1,10 +1,13 @@
 """Virtual time: when everything in a record would have happened on a cluster. No threads, no randomness, no real clock.
 
-A rank's own work takes the time that it was given. A message starts when both ends have posted it and the one before it
-from the same sender to the same receiver has arrived; it takes the latency of its route, and then its bytes flow at the
-rate that others leave them on the route's shared hops (max-min fair). A collective starts when its last member has
-posted it and the group's previous one is done, or has only delays left and the library lets the two overlap; it takes
-the time of its price.
+A rank's own work takes the time that it was given. Each of its lanes has a clock of its own and goes through its steps
+in order; one that joins another's mark goes on no earlier than the mark was reached.
+
+A message starts when both ends have posted it and the one before it from the same sender to the same receiver has
+arrived; it takes the latency of its route, and then its bytes flow at the rate that others leave them on the route's
+shared hops (max-min fair). A group's collectives start in the order in which its ranks call them, each when its last
+member has posted it and the one before it is done, or has only delays left and the library lets the two overlap; it
+takes the time of its price.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
-from worldsize.emulate.record import COMPUTE, POST, Operation, Step
+from worldsize.emulate.record import COMPUTE, JOIN, MAIN, MARK, POST, Operation, Step
 from worldsize.event import COMMUNICATION, WAIT
 from worldsize.hardware import Hop
 from worldsize.timeline import Event, Timeline
@@ -75,7 +78,7 @@ class _Running:
     start_s: float = 0.0
     end_s: float | None = None
     cost: Cost | None = None  # of a collective, once it has started
-    blocked: list[int] = field(default_factory=list)  # ranks that wait for it
+    blocked: list[_Lane] = field(default_factory=list)  # what waits for it
     hops: Sequence[Hop] = ()  # of a message whose bytes are flowing
     left_bytes: float = 0.0
     bytes_per_s: float = 0.0
@@ -83,6 +86,11 @@ class _Running:
     @property
     def is_message(self) -> bool:
         return self.operation.op == "send"
+
+    @property
+    def is_posted(self) -> bool:
+        """True when all who take part have posted it."""
+        return len(self.ready_s) == len(self.operation.parts)
 
     def sent_bytes(self, rank: int) -> float:
         """The bytes that a rank puts on the wire for it."""
@@ -98,17 +106,30 @@ class _Running:
 class _Stream:
     """Operations that run one after the other: the collectives of a group, the messages of one rank to another."""
 
-    queue: deque[_Running] = field(default_factory=deque)  # posted by all, not yet started
+    queue: deque[_Running] = field(default_factory=deque)  # not yet started: collectives as called, messages as posted
     busy: _Running | None = None  # the one that the next must wait for
     num_under_way: int = 0
 
 
 @dataclass
-class _Rank:
-    steps: Sequence[Step]
+class _Lane:
+    """One lane of a rank, and how far it has come."""
+
+    rank: int
+    name: str
+    steps: list[Step] = field(default_factory=list[Step])
     clock_s: float = 0.0
     place: int = 0
-    events: list[Event] = field(default_factory=list)
+    reason: _Running | None = None  # the operation whose end set the clock
+
+
+@dataclass
+class _Mark:
+    """A mark of a rank: when it was reached and why then, or what waits for it."""
+
+    time_s: float | None = None
+    reason: _Running | None = None
+    blocked: list[_Lane] = field(default_factory=list[_Lane])
 
 
 def replay(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> Timeline:
@@ -119,25 +140,19 @@ def replay(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], pri
     """
     replayed = _Replay(steps, operations, prices)
     replayed.run()
-    stuck = [rank for rank, one in enumerate(replayed.ranks) if one.place < len(one.steps)]
+    stuck = {lane.rank for lane in replayed.lanes if lane.place < len(lane.steps)}
     if stuck:
-        raise Unanswered(stuck)
-    return Timeline.of_events(event for rank in replayed.ranks for event in rank.events)
+        raise Unanswered(sorted(stuck))
+    return Timeline.of_events(replayed.events)
 
 
-@dataclass(frozen=True)
-class Clocks:
-    """Virtual times in seconds: of each rank now, and of each post, by (rank, number)."""
-
-    rank_s: Sequence[float]
-    posted_s: Mapping[tuple[int, int], float]
-
-
-def clocks(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> Clocks:
-    """The clocks at the end of a record, which may end anywhere."""
+def posted_s(
+    steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: Prices
+) -> Mapping[tuple[int, int], float]:
+    """The virtual time of each post of a record, which may end anywhere, by (rank, number); in seconds."""
     replayed = _Replay(steps, operations, prices)
     replayed.run()
-    return Clocks([one.clock_s for one in replayed.ranks], replayed.posted_s)
+    return replayed.posted_s
 
 
 class _Replay:
@@ -145,10 +160,15 @@ class _Replay:
         self._price = prices.collective
         self._capacity = lru_cache(maxsize=None)(prices.capacity_bytes_per_s)
         self._route = lru_cache(maxsize=None)(prices.route)
-        self.ranks = [_Rank(of_rank) for of_rank in steps]
+        self.lanes = [lane for rank, of_rank in enumerate(steps) for lane in _lanes(rank, of_rank)]
+        self.events: list[Event] = []
         self.posted_s: dict[tuple[int, int], float] = {}
+        self._marks: dict[tuple[int, int], _Mark] = defaultdict(_Mark)
         streams: dict[object, _Stream] = defaultdict(_Stream)
         running = [_Running(one, streams[_stream_of(one)]) for one in operations]
+        for one in sorted(running, key=lambda one: one.operation.sequence):
+            if not one.is_message:
+                one.stream.queue.append(one)
         self._of_post = {place: one for one in running for place in one.operation.parts.items()}
         self._due: list[tuple[float, int, str, _Running]] = []  # starts and ends to come
         self._flowing: dict[_Running, None] = {}  # in the order in which they began
@@ -156,55 +176,81 @@ class _Replay:
         self._count = 0
 
     def run(self) -> None:
-        for rank in range(len(self.ranks)):
-            self._advance(rank)
+        for lane in self.lanes:
+            self._advance(lane)
         while self._due or self._flowing:
             self._next()
 
-    # a rank
+    # a lane
 
-    def _advance(self, rank: int) -> None:
-        """Take a rank through its steps until it must wait for an operation whose end is not known yet."""
-        one = self.ranks[rank]
-        while one.place < len(one.steps):
-            step = one.steps[one.place]
+    def _advance(self, lane: _Lane) -> None:
+        """Take a lane through its steps until it must wait for something whose time is not known yet."""
+        while lane.place < len(lane.steps):
+            step = lane.steps[lane.place]
             if step.kind == COMPUTE:
-                one.events.append(_work(rank, step, one.clock_s))
-                one.clock_s += step.duration_s
+                self.events.append(_work(lane, step))
+                lane.clock_s += step.duration_s
+                lane.reason = None
             elif step.kind == POST:
-                self._post(rank, step.number)
-            elif not self._wait(rank, step.number):
+                self._post(lane, step.number)
+            elif step.kind == MARK:
+                self._reach(lane, step.number)
+            elif not (self._join if step.kind == JOIN else self._wait)(lane, step.number):
                 return
-            one.place += 1
+            lane.place += 1
 
-    def _post(self, rank: int, number: int) -> None:
-        self.posted_s[rank, number] = self.ranks[rank].clock_s
+    def _post(self, lane: _Lane, number: int) -> None:
+        rank = lane.rank
+        self.posted_s[rank, number] = lane.clock_s
         one = self._of_post.get((rank, number))
         if one is None:
             return  # posted, and never matched: the launcher explains the hang
-        one.ready_s[rank] = self.ranks[rank].clock_s
-        if len(one.ready_s) == len(one.operation.parts):
-            one.stream.queue.append(one)
+        one.ready_s[rank] = lane.clock_s
+        if one.is_posted:
+            if one.is_message:
+                one.stream.queue.append(one)
             self._admit(one.stream)
 
-    def _wait(self, rank: int, number: int) -> bool:
-        """True when the rank goes on: the end of what it waits for is known."""
-        one, of_rank = self._of_post.get((rank, number)), self.ranks[rank]
+    def _wait(self, lane: _Lane, number: int) -> bool:
+        """True when the lane goes on: the end of what it waits for is known."""
+        one = self._of_post.get((lane.rank, number))
         if one is None:
             return False
         if one.end_s is None:
-            one.blocked.append(rank)
+            one.blocked.append(lane)
             return False
-        if one.end_s > of_rank.clock_s:
-            self._note(rank, WAIT, of_rank.clock_s, one.end_s, one)
-            of_rank.clock_s = one.end_s
+        self._hold(lane, one.end_s, one)
         return True
+
+    def _reach(self, lane: _Lane, number: int) -> None:
+        mark = self._marks[lane.rank, number]
+        mark.time_s, mark.reason = lane.clock_s, lane.reason
+        for other in mark.blocked:
+            self._advance(other)
+
+    def _join(self, lane: _Lane, number: int) -> bool:
+        """True when the lane goes on: the time of the mark is known."""
+        mark = self._marks[lane.rank, number]
+        if mark.time_s is None:
+            mark.blocked.append(lane)
+            return False
+        self._hold(lane, mark.time_s, mark.reason)
+        return True
+
+    def _hold(self, lane: _Lane, until_s: float, reason: _Running | None) -> None:
+        """Let a lane go on no earlier than this; what the main lane waits for is on the timeline."""
+        if until_s <= lane.clock_s:
+            return
+        if lane.name == MAIN:
+            self.events.append(_waited(lane.rank, lane.clock_s, until_s, reason))
+        lane.clock_s, lane.reason = until_s, reason
 
     # an operation
 
     def _admit(self, stream: _Stream) -> None:
-        """Start the next operation of a stream, if the one before it has made room."""
-        if stream.queue and stream.busy is None and stream.num_under_way < _MOST_AT_ONCE:
+        """Start the next operation of a stream, if it is posted and the one before it has made room."""
+        is_next = stream.queue and stream.queue[0].is_posted
+        if is_next and stream.busy is None and stream.num_under_way < _MOST_AT_ONCE:
             stream.busy = one = stream.queue.popleft()
             stream.num_under_way += 1
             self._push(max(*one.ready_s.values(), self._now_s), "start", one)
@@ -250,12 +296,11 @@ class _Replay:
 
     def _end(self, one: _Running) -> None:
         one.end_s = self._now_s
-        for rank in one.operation.parts:
-            self._note(rank, COMMUNICATION, one.start_s, one.end_s, one)
+        self.events.extend(_event(rank, COMMUNICATION, one.start_s, one.end_s, one) for rank in one.operation.parts)
         one.stream.num_under_way -= 1
         self._make_room(one)
-        for rank in one.blocked:
-            self._advance(rank)
+        for lane in one.blocked:
+            self._advance(lane)
 
     def _make_room(self, one: _Running) -> None:
         if one.stream.busy is one:
@@ -298,18 +343,33 @@ class _Replay:
                         left[other] -= rate
             users = {hop: of_hop for hop, of_hop in users.items() if of_hop}
 
-    def _note(self, rank: int, kind: str, start_s: float, end_s: float, one: _Running) -> None:
-        operation = one.operation
-        name = "recv" if one.is_message and rank == operation.ranks[1] else operation.op
-        sent_bytes = one.sent_bytes(rank) if kind == COMMUNICATION else 0.0
-        peers = tuple(other for other in operation.ranks if other != rank) if one.is_message else operation.ranks
-        place = operation.group, operation.sequence
-        event = Event(rank, kind, kind, name, start_s, end_s, operation.size_bytes, sent_bytes, peers, *place)
-        self.ranks[rank].events.append(event)
+
+def _lanes(rank: int, steps: Sequence[Step]) -> list[_Lane]:
+    """The lanes of a rank, the main one first."""
+    lanes = {MAIN: _Lane(rank, MAIN)}
+    for step in steps:
+        if step.lane not in lanes:
+            lanes[step.lane] = _Lane(rank, step.lane)
+        lanes[step.lane].steps.append(step)
+    return list(lanes.values())
 
 
-def _work(rank: int, step: Step, start_s: float) -> Event:
-    return Event(rank, "compute", step.work, step.name, start_s, start_s + step.duration_s)
+def _work(lane: _Lane, step: Step) -> Event:
+    return Event(lane.rank, lane.name or "compute", step.work, step.name, lane.clock_s, lane.clock_s + step.duration_s)
+
+
+def _event(rank: int, kind: str, start_s: float, end_s: float, one: _Running) -> Event:
+    """A rank's part in an operation, or its wait for one."""
+    operation = one.operation
+    name = "recv" if one.is_message and rank == operation.ranks[1] else operation.op
+    sent_bytes = one.sent_bytes(rank) if kind == COMMUNICATION else 0.0
+    peers = tuple(other for other in operation.ranks if other != rank) if one.is_message else operation.ranks
+    place = operation.group, operation.sequence
+    return Event(rank, kind, kind, name, start_s, end_s, operation.size_bytes, sent_bytes, peers, *place)
+
+
+def _waited(rank: int, start_s: float, end_s: float, reason: _Running | None) -> Event:
+    return _event(rank, WAIT, start_s, end_s, reason) if reason else Event(rank, WAIT, WAIT, "", start_s, end_s)
 
 
 def _stream_of(operation: Operation) -> object:

@@ -1,0 +1,255 @@
+"""Streams, lanes and threads of emulated ranks: what goes on at the same time, and what waits for what."""
+
+import queue
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import worldsize as ws
+from worldsize import emulate, hardware, pricing
+
+NUM_LAYERS, WIDTH = 5, 256
+
+
+def emulated(fn, *args, world_size=1, **options):
+    return ws.run(
+        fn, *args, world_size=world_size, cluster="dgx-h100", echo=False, timeout_s=120, **{"compute": "none"} | options
+    )
+
+
+def value(fn, *args, **options):
+    return emulated(fn, *args, **options).values[0]
+
+
+class Timed(torch.autograd.Function):
+    """The identity, which takes this long forward and backward."""
+
+    @staticmethod
+    def forward(ctx, tensor, forward_s, backward_s):
+        ctx.backward_s = backward_s
+        emulate.spend(forward_s)
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        emulate.spend(ctx.backward_s)
+        return gradient, None, None
+
+
+def fully_sharded_s(forward_s, backward_s):
+    """Seconds of a second forward and of its backward with FSDP2, layers taking these times each."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    class Layer(torch.nn.Linear):
+        def forward(self, tensor):
+            return super().forward(Timed.apply(tensor, forward_s, backward_s))
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = torch.nn.Sequential(*[Layer(WIDTH, WIDTH, bias=False) for _ in range(NUM_LAYERS)])
+    for layer in [*model, model]:
+        fully_shard(layer, mesh=mesh)
+    inputs = torch.ones(1, WIDTH, requires_grad=True)
+    for _ in range(2):
+        times_s = [emulate.elapsed()]
+        loss = model(inputs).sum()
+        times_s.append(emulate.elapsed())
+        loss.backward()
+        times_s.append(emulate.elapsed())
+    return times_s[1] - times_s[0], times_s[2] - times_s[1]
+
+
+def price_s(op, cluster="dgx-h100"):
+    return pricing.price(op, WIDTH * WIDTH * 4, range(4), hardware.cluster(cluster)).time_s
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 3.0])
+def test_fsdp2_overlaps_as_its_formula_says(share):
+    gather_s, scatter_s = price_s("all_gather"), price_s("reduce_scatter")
+    forward_s, backward_s = share * gather_s, share * (gather_s + scatter_s) / 2
+    run = emulated(fully_sharded_s, forward_s, backward_s, world_size=4)
+    took_forward_s, took_backward_s = run.values[0]
+    hidden_s = max(forward_s, gather_s)
+    assert took_forward_s == pytest.approx(gather_s + (NUM_LAYERS - 1) * hidden_s + forward_s, rel=1e-9)
+    compute_bound_s = gather_s + NUM_LAYERS * backward_s + scatter_s  # all but the first gather and last scatter hide
+    network_bound_s = NUM_LAYERS * (gather_s + scatter_s)  # the network never pauses
+    assert took_backward_s == pytest.approx(max(compute_bound_s, network_bound_s), rel=1e-2)
+
+
+def two_streams():
+    """Times at which two streams and the default one are done, with 3 s of work each and one event between them."""
+    first, second = torch.cpu.Stream(), torch.cpu.Stream()
+    with torch.cpu.stream(first):
+        emulate.spend(3.0)
+        half = first.record_event()
+        emulate.spend(1.0)
+    with torch.cpu.stream(second):
+        second.wait_event(half)
+        emulate.spend(3.0)
+    emulate.spend(2.0)
+    times_s = [emulate.elapsed()]
+    for stream in (first, second):
+        torch.cpu.current_stream().wait_stream(stream)
+        times_s.append(emulate.elapsed())
+    return times_s
+
+
+def test_streams_go_on_beside_each_other_and_wait_for_events():
+    assert value(two_streams) == [2.0, 4.0, 6.0]
+
+
+def after_the_program_waited():
+    stream = torch.cpu.Stream()
+    with torch.cpu.stream(stream):
+        emulate.spend(1.0)
+    emulate.spend(5.0)
+    with torch.cpu.stream(stream):  # the program is ahead: this starts at 1
+        emulate.spend(1.0)
+    torch.cpu.current_stream().wait_stream(stream)
+    first_s = emulate.elapsed()  # here the program waits, until 5
+    with torch.cpu.stream(stream):
+        emulate.spend(1.0)
+    torch.cpu.synchronize()
+    return first_s, emulate.elapsed()
+
+
+def test_what_is_issued_starts_no_earlier_than_the_program_last_waited():
+    assert value(after_the_program_waited) == (5.0, 6.0)
+
+
+def loading(load_s, step_s, num_steps):
+    """Seconds of steps whose data a lane loads one step ahead."""
+
+    def load():
+        with emulate.lane("loader") as batch:
+            emulate.spend(load_s)
+        return batch
+
+    batch = load()
+    for _ in range(num_steps):
+        batch.join()
+        batch = load()
+        emulate.spend(step_s)
+    return emulate.elapsed()
+
+
+@pytest.mark.parametrize(("load_s", "step_s"), [(1.0, 3.0), (3.0, 1.0)])
+def test_a_loader_hides_behind_the_steps(load_s, step_s):
+    run = emulated(loading, load_s, step_s, 4)
+    assert run.values[0] == load_s + 3 * max(load_s, step_s) + step_s
+    assert {event.stream for event in run.timeline.of(0)} == {"compute", "loader"} | (
+        {"wait"} if run.timeline.time_s(0, "wait") else set()
+    )
+
+
+def test_a_lane_needs_a_name():
+    with pytest.raises(ws.RankFailed, match="a lane needs a name"):
+        emulated(lane_without_name)
+
+
+def lane_without_name():
+    with emulate.lane(""):
+        pass
+
+
+def test_off_the_emulated_cluster_a_lane_is_only_a_block():
+    with emulate.lane("loader") as batch:
+        found = 1
+    batch.join()
+    assert found == 1
+
+
+def in_threads():
+    threads = [threading.Thread(target=emulate.spend, args=(time_s,)) for time_s in (1.0, 4.0)]
+    for thread in threads:
+        thread.start()
+        emulate.spend(0.5)  # the second starts half a second later
+    for thread in threads:
+        thread.join()
+    return emulate.elapsed()
+
+
+def test_threads_have_clocks_of_their_own():
+    assert value(in_threads) == 4.5
+
+
+def in_a_pool():
+    with ThreadPoolExecutor(1) as pool:
+        early = pool.submit(emulate.spend, 1.0)
+        emulate.spend(3.0)
+        late = pool.submit(emulate.spend, 1.0)  # the pool's thread is idle since 1
+        early.result()
+        between_s = emulate.elapsed()
+        late.result()
+    return between_s, emulate.elapsed()
+
+
+def test_a_result_is_there_when_its_thread_has_come_to_it():
+    assert value(in_a_pool) == (3.0, 4.0)
+
+
+def through_a_queue(load_s, step_s, num_items, places):
+    """When the last of several items has been used, and when its producer had put it."""
+    items: queue.Queue[int] = queue.Queue(places)
+
+    def produce():
+        for item in range(num_items):
+            emulate.spend(load_s)
+            items.put(item)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    for _ in range(num_items):
+        items.get()
+        emulate.spend(step_s)
+    producer.join()
+    return emulate.elapsed()
+
+
+@pytest.mark.parametrize("places", [0, 1])
+def test_a_queue_passes_on_the_time(places):
+    assert value(through_a_queue, 1.0, 3.0, 4, places) == 1 + 4 * 3
+    assert value(through_a_queue, 3.0, 1.0, 4, places) == 4 * 3 + 1
+
+
+def put_into_a_full_queue():
+    """When a producer is done whose items take 1 s each, where one has room and a use takes 10 s."""
+    items: queue.Queue[int] = queue.Queue(1)
+    done_s = []
+
+    def produce():
+        for item in range(3):
+            emulate.spend(1.0)
+            items.put(item)
+        done_s.append(emulate.elapsed())
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    for _ in range(3):
+        items.get()
+        emulate.spend(10.0)
+    producer.join()
+    return done_s[0]
+
+
+def test_a_full_queue_holds_up_who_puts():
+    assert value(put_into_a_full_queue) == 11.0
+
+
+def work_in_a_thread():
+    left, right = torch.ones(512, 512), torch.ones(512, 512)
+    thread = threading.Thread(target=torch.mm, args=(left, right))
+    thread.start()
+    torch.mm(left, right)
+    thread.join()
+    both_s = emulate.elapsed()
+    torch.mm(left, right)
+    return both_s, emulate.elapsed() - both_s
+
+
+def test_work_in_a_thread_is_priced_there():
+    both_s, one_s = value(work_in_a_thread, compute="flops")
+    assert both_s < 1.5 * one_s + 3e-6  # filling the two matrices, and one product beside the other

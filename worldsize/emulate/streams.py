@@ -1,0 +1,123 @@
+"""Streams of an emulated rank: `torch.cpu`'s, which do nothing in torch, as lanes with clocks of their own.
+
+As on a GPU, the program is ahead of the work that it issues: what is issued on a stream starts when the stream has done
+what was issued on it before and what it was made to wait for, however far other streams have come. It starts no earlier
+than the last moment at which the program itself waited: `synchronize`, or `worldsize.emulate.elapsed`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+
+from worldsize.emulate.client import Client
+from worldsize.emulate.record import MAIN
+
+
+class Stream:
+    """What `torch.cpu.Stream` is on an emulated rank."""
+
+    _client: Client
+    _numbers = itertools.count(1)
+
+    def __init__(self, priority: int = -1, *, lane: str | None = None) -> None:
+        self.lane = f"stream {next(self._numbers)}" if lane is None else lane
+        self._seen_mark = 0  # the last moment of the program at which this stream can start
+        if lane is None:
+            self._client.host_mark = self._client.host_mark or self._client.mark()
+
+    def issue(self) -> AbstractContextManager[None]:
+        """The context in which this rank's work goes to this stream."""
+        mark = self._client.host_mark
+        is_late = self.lane != MAIN and self._seen_mark != mark
+        self._seen_mark = mark
+        return self._client.on_lane(self.lane, mark if is_late else 0)
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Let what is issued here from now on wait for all that was issued on another stream."""
+        stream.record_event().wait(self)
+
+    def wait_event(self, event: Event) -> None:
+        """Let what is issued here from now on wait for an event."""
+        event.wait(self)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """An event that happens when all that was issued here is done."""
+        recorded = Event() if event is None else event
+        recorded.record(self)
+        return recorded
+
+    def synchronize(self) -> None:
+        """Wait in the program for all that was issued here."""
+        self.record_event().synchronize()
+
+    def query(self) -> bool:
+        """True: the program sees no time pass but where it waits."""
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.lane == self.lane
+
+    def __hash__(self) -> int:
+        return hash(self.lane)
+
+
+class Event:
+    """What `torch.cpu.Event` is on an emulated rank: a point of a stream."""
+
+    def __init__(self, *_args: Any, **_options: Any) -> None:
+        self._mark = 0
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Let the event happen when all that was issued on this stream, or on the current one, is done."""
+        stream = stream or current_stream()
+        with stream.issue():
+            self._mark = stream._client.mark()
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Let what is issued from now on, on this stream or the current one, wait for the event."""
+        stream = stream or current_stream()
+        if self._mark:
+            with stream.issue():
+                stream._client.join(self._mark)
+
+    def synchronize(self) -> None:
+        """Wait in the program for the event."""
+        self.wait(Stream(lane=MAIN))
+        Stream._client.note_host()
+
+    def query(self) -> bool:
+        """True: the program sees no time pass but where it waits."""
+        return True
+
+
+@contextmanager
+def stream(stream: Stream | None) -> Iterator[None]:
+    """Issue the block's work on this stream; None changes nothing."""
+    if stream is None:
+        yield
+        return
+    with stream.issue():
+        yield
+
+
+def current_stream(device: Any = None) -> Stream:
+    """The stream on which this thread's work is issued."""
+    return Stream(lane=Stream._client.lane)
+
+
+def synchronize(device: Any = None) -> None:
+    """Wait in the program for all streams of this rank."""
+    Stream._client.join_all()
+    Stream._client.note_host()
+
+
+def install(client: Client) -> None:
+    """Give `torch.cpu` these streams in this process."""
+    Stream._client = client
+    for made in (Stream, Event, stream, current_stream, synchronize):
+        setattr(torch.cpu, made.__name__, made)

@@ -1,0 +1,128 @@
+"""Threads of an emulated rank: each a lane with a clock of its own, and what passes between threads passes on the time.
+
+A thread begins when it is started, whatever its starter does next; `join`, the result of a `concurrent.futures.Future`
+and an item from a `queue.Queue` are there no earlier than the other thread has come to them. A queue that is full holds
+up who puts. Other means (locks, events, shared variables) pass on no time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import wraps
+from typing import Any
+
+from worldsize.emulate.client import Client
+
+
+def install(client: Client) -> None:
+    """Give threads of this process lanes of their own from now on."""
+    _give_lanes(client)
+    _pass_on_results(client)
+    _pass_on_items(client)
+
+
+def _give_lanes(client: Client) -> None:
+    numbers = itertools.count(1)
+
+    def start(before: Callable[..., Any], thread: Any) -> Any:
+        after, run = client.mark(), thread.run
+        lane = f"thread {next(numbers)}"
+
+        def run_on_lane() -> None:
+            with client.in_thread(lane, after):
+                try:
+                    run()
+                finally:
+                    thread._last_mark = client.mark()
+
+        thread.run = run_on_lane
+        return before(thread)
+
+    def join(before: Callable[..., Any], thread: Any, *args: Any, **kwargs: Any) -> None:
+        before(thread, *args, **kwargs)
+        if not thread.is_alive():
+            _join(client, thread, "_last_mark")
+
+    _around(threading.Thread, "start", start)
+    _around(threading.Thread, "join", join)
+
+
+def _pass_on_results(client: Client) -> None:
+    def init(before: Callable[..., Any], future: Any) -> None:
+        before(future)
+        future._made_mark = client.mark()
+
+    def run(before: Callable[..., Any], future: Any) -> Any:
+        _join(client, future, "_made_mark")  # a thread of a pool is older than what it is given
+        return before(future)
+
+    def settle(before: Callable[..., Any], future: Any, outcome: Any) -> None:
+        future._done_mark = client.mark()
+        before(future, outcome)
+
+    def result(before: Callable[..., Any], future: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return before(future, *args, **kwargs)
+        finally:
+            _join(client, future, "_done_mark")
+
+    for name, call in (
+        ("__init__", init),
+        ("set_running_or_notify_cancel", run),
+        ("set_result", settle),
+        ("set_exception", settle),
+        ("result", result),
+        ("exception", result),
+    ):
+        _around(Future, name, call)
+
+
+def _pass_on_items(client: Client) -> None:
+    """Pass on time through queues; `_put` and `_get` run with the queue's lock held, and so in the items' order."""
+
+    def init(before: Callable[..., Any], made: Any, maxsize: int) -> None:
+        before(made, maxsize)
+        made._put_marks, made._got_marks, made._num_put = deque(), deque(), 0
+
+    def put(before: Callable[..., Any], made: Any, item: Any) -> None:
+        marks = made.__dict__.get("_put_marks")  # none in a queue that was made before
+        if marks is not None:
+            if 0 < made.maxsize <= made._num_put:  # into the place of the item that was taken first
+                client.join(made._got_marks.popleft())
+            made._num_put += 1
+            marks.append(client.mark())
+        before(made, item)
+
+    def get(before: Callable[..., Any], made: Any) -> Any:
+        marks = made.__dict__.get("_put_marks")
+        if marks is not None:
+            client.join(marks.popleft())
+            if made.maxsize > 0:
+                made._got_marks.append(client.mark())
+        return before(made)
+
+    _around(queue.Queue, "_init", init)
+    _around(queue.Queue, "_put", put)
+    _around(queue.Queue, "_get", get)
+
+
+def _join(client: Client, holder: Any, name: str) -> None:
+    mark = getattr(holder, name, 0)  # 0 on what was made before
+    if mark:
+        client.join(mark)
+
+
+def _around(owner: type[Any], name: str, call: Callable[..., Any]) -> None:
+    """Have `call(before, self, ...)` stand in for a method, `before` being what it was."""
+    before = getattr(owner, name)
+
+    @wraps(before)
+    def around(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return call(before, self, *args, **kwargs)
+
+    setattr(owner, name, around)
