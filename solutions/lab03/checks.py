@@ -539,7 +539,7 @@ def check_broadcast_gives_everybody_the_state_of_rank_0(student, rng):
     """All parameters and buffers become those of rank 0, in place: frozen ones, integers and
     booleans too.
     """
-    world_size = whole(rng, 2, 4)
+    world_size = whole(rng, 3, 4)  # of 2 ranks, a message to rank 1 would do
     seeds = seeds_of_ranks(rng, world_size)
     run = student.emulated(broadcast_on_rank, world_size=world_size, each=seeds, **RULES)
     expect_state_of_rank_0(run.values, *seeds[0])
@@ -850,7 +850,7 @@ def check_parallel_takes_tied_and_frozen_parameters(student, rng):
     """A parameter that two layers share has the sum of both uses, averaged; a frozen one has no
     gradient.
     """
-    world_size = whole(rng, 2, 3)
+    world_size = whole(rng, 3, 4)  # of 2 ranks, halves would be means
     batches, seed = drawn_batches(rng, world_size, 2), whole(rng, 0, 10**6)
     each = [(seed, of_rank) for of_rank in batches]
     run = student.emulated(steps_on_rank, tangled, 90, world_size=world_size, each=each, **RULES)
