@@ -519,8 +519,8 @@ def ask_often(num_rounds):
 
 def test_ranks_that_ask_at_the_same_moment_cost_one_replay(monkeypatch):
     replays = []
-    clocks = emulated_side.clocks
-    monkeypatch.setattr(emulated_side, "clocks", lambda *args: replays.append(1) or clocks(*args))
+    posted_s = emulated_side.posted_s
+    monkeypatch.setattr(emulated_side, "posted_s", lambda *args: replays.append(1) or posted_s(*args))
     emulated(ask_often, 5, compute="none")
     assert len(replays) == 5
 
