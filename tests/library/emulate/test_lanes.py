@@ -145,6 +145,18 @@ def test_a_loader_hides_behind_the_steps(load_s, step_s):
     )
 
 
+def after_own_work():
+    emulate.spend(5.0)
+    with emulate.lane("copy") as copied:
+        emulate.spend(1.0)
+    copied.join()
+    return emulate.elapsed()
+
+
+def test_a_block_starts_no_earlier_than_the_rank_comes_to_it():
+    assert value(after_own_work) == 6.0
+
+
 def test_a_lane_needs_a_name():
     with pytest.raises(ws.RankFailed, match="a lane needs a name"):
         emulated(lane_without_name)
@@ -184,7 +196,7 @@ def in_a_pool():
         early.result()
         between_s = emulate.elapsed()
         late.result()
-    return between_s, emulate.elapsed()
+        return between_s, emulate.elapsed()
 
 
 def test_a_result_is_there_when_its_thread_has_come_to_it():
@@ -251,5 +263,8 @@ def work_in_a_thread():
 
 
 def test_work_in_a_thread_is_priced_there():
-    both_s, one_s = value(work_in_a_thread, compute="flops")
+    run = emulated(work_in_a_thread, compute="flops")
+    both_s, one_s = run.values[0]
     assert both_s < 1.5 * one_s + 3e-6  # filling the two matrices, and one product beside the other
+    (in_thread,) = [event for event in run.timeline.of(0) if event.stream == "thread 1"]
+    assert in_thread.duration_s == pytest.approx(one_s)
