@@ -17,8 +17,13 @@ class TooLong(ValueError):
 
 def pack(kind: str, body: bytes = b"", **fields: Any) -> bytes:
     """The bytes of one message: a kind, JSON fields, raw bytes."""
-    header = json.dumps({"kind": kind, "size": len(body), **fields}).encode()
-    return b"".join((len(header).to_bytes(_PREFIX, "little"), header, body))
+    return pack_header(kind, len(body), **fields) + body
+
+
+def pack_header(kind: str, body_bytes: int, **fields: Any) -> bytes:
+    """The bytes of one message before its body, which has this many."""
+    header = json.dumps({"kind": kind, "size": body_bytes, **fields}).encode()
+    return len(header).to_bytes(_PREFIX, "little") + header
 
 
 def send(sock: socket.socket, kind: str, body: bytes = b"", fds: list[int] | None = None, **fields: Any) -> None:

@@ -44,6 +44,11 @@ def pack(message: Message, body: bytes = b"") -> bytes:
     return framing.pack(kind_of(type(message)), body, **message.to_fields())
 
 
+def pack_header(message: Message, body_bytes: int) -> bytes:
+    """The bytes of a message before its body, which has this many."""
+    return framing.pack_header(kind_of(type(message)), body_bytes, **message.to_fields())
+
+
 def pack_and_send(sock: socket.socket, message: Message, body: bytes = b"", fds: Sequence[int] = ()) -> None:
     """Send a message, with a body and open files if there are any."""
     framing.send(sock, kind_of(type(message)), body, list(fds), **message.to_fields())

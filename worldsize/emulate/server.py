@@ -263,8 +263,10 @@ class Emulation:
         self._send(self._connections[reply.rank], Answer(number=reply.number, src=reply.src), reply.body)
 
     def _send(self, connection: _Connection, answer: Hurry | Answer, body: bytes = b"") -> None:
-        connection.outgoing.append(memoryview(message.pack(answer, body)))
-        self._held_bytes += len(connection.outgoing[-1])
+        parts = (message.pack_header(answer, len(body)), body) if len(body) > _CHUNK else (message.pack(answer, body),)
+        for part in parts:  # a long body goes to all ranks of a collective as it is, without a copy for each
+            connection.outgoing.append(memoryview(part))
+            self._held_bytes += len(part)
         self._write(connection)
 
     def _write(self, connection: _Connection) -> None:
