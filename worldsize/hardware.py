@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -203,6 +204,31 @@ class Cluster:
                 *self._bridge(dst_node),
             ),
         )
+
+    def busiest_of_all_pairs(self, ranks: Sequence[int]) -> list[tuple[Hop, int]]:
+        """Of each kind the hop that carries most when every rank sends to every other, and the messages on it.
+
+        The same as counting the hops of every `route`, in a time that grows with the ranks and not with their square.
+        """
+        places = [(rank, self.node_of(rank)) for rank in ranks]
+        on_node = Counter(node for _, node in places)
+        loads: Counter[Hop] = Counter()
+        for rank, node in places:
+            within, beyond = on_node[node] - 1, len(places) - on_node[node]
+            loads[_gpu(rank, "out")] += within
+            for bridge in self._bridge(node):
+                loads[bridge] += within + 2 * beyond
+            loads[self._nic(rank, "out")] += beyond
+        if self.inter is not None and self._leaf_links(0, 1):
+            leaves = [(node, self.leaf_of(rank)) for rank, node in places]
+            on_leaf, on_both = Counter(leaf for _, leaf in leaves), Counter(leaves)
+            for node, leaf in leaves:
+                loads[_leaf(leaf, "up")] += len(places) - on_node[node] - on_leaf[leaf] + on_both[node, leaf]
+        most: dict[str, tuple[Hop, int]] = {}
+        for hop, load in loads.items():
+            if load > most.get(hop.kind, (hop, 0))[1]:
+                most[hop.kind] = hop, load
+        return list(most.values())
 
     def hop(self, name: str) -> Hop:
         """The hop of this name.

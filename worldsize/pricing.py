@@ -402,6 +402,9 @@ def _routed(op: str, ranks: tuple[int, ...], cluster: Cluster, group: _Group) ->
 @lru_cache(maxsize=1024)
 def _busiest_s_per_byte(pattern: str, ranks: tuple[int, ...], cluster: Cluster) -> float:
     """Seconds per byte that every pair of a pattern sends, on the hop that takes longest to carry its load."""
+    if pattern == "all_to_all":
+        busiest = cluster.busiest_of_all_pairs(ranks)
+        return max(load / cluster.capacity_bytes_per_s(hop) for hop, load in busiest)
     loads = Counter(hop for src, dst in _pairs(pattern, ranks) for hop in cluster.route(src, dst).hops)
     return max(load / cluster.capacity_bytes_per_s(hop) for hop, load in loads.items())
 
@@ -410,8 +413,6 @@ def _pairs(pattern: str, ranks: tuple[int, ...]) -> list[tuple[int, int]]:
     """The senders and receivers of the messages that are under way at once."""
     if pattern == "ring":
         return list(zip(ranks, ranks[1:] + ranks[:1], strict=True))
-    if pattern == "all_to_all":
-        return [(src, dst) for src in ranks for dst in ranks if src != dst]
     if pattern == "gather":
         return [(rank, ranks[0]) for rank in ranks[1:]]
     return [(ranks[0], rank) for rank in ranks[1:]]

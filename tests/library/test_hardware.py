@@ -1,10 +1,12 @@
 import pickle
+import random
 import re
-from dataclasses import replace
+from collections import Counter
+from dataclasses import fields, replace
 
 import pytest
 
-from worldsize import hardware
+from worldsize import hardware, pricing
 from worldsize.hardware import Cluster, Gpu, Hop, Link, Route, cluster, clusters
 from worldsize.units import GB, US
 
@@ -183,3 +185,41 @@ def test_a_cluster_can_be_a_key_and_be_sent_to_a_process():
     found = cluster("h100-ndr-x4")
     assert pickle.loads(pickle.dumps(found)) == found
     assert {found: 1}[cluster("h100-ndr-x4")] == 1
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "h100-ndr", "a100-10gbe", "pcie-box-10gbe"])
+@pytest.mark.parametrize(
+    ("nodes_per_leaf", "oversubscription", "is_rail"), [(None, 1.0, True), (2, 4.0, True), (2, 4.0, False)]
+)
+@pytest.mark.parametrize("num_ranks", [2, 5, 24])
+def test_the_busiest_hops_of_all_pairs_are_those_of_their_routes(
+    name, nodes_per_leaf, oversubscription, is_rail, num_ranks
+):
+    one = cluster(name)
+    several = replace(
+        one,
+        num_nodes=6 if one.inter else 1,
+        nodes_per_leaf=nodes_per_leaf,
+        oversubscription=oversubscription,
+        is_rail=is_rail,
+    )
+    ranks = random.Random(num_ranks).sample(range(several.world_size), min(num_ranks, several.world_size))
+    routes = [several.route(src, dst) for src in ranks for dst in ranks if src != dst]
+    loads = Counter(hop for route in routes for hop in route.hops)
+    most = {kind: max(load for hop, load in loads.items() if hop.kind == kind) for kind in {hop.kind for hop in loads}}
+    found = several.busiest_of_all_pairs(ranks)
+    assert {hop.kind: load for hop, load in found} == most
+    assert all(loads[hop] == load for hop, load in found)
+
+
+class Counting(Cluster):
+    """A cluster that must not be asked for the route of every pair."""
+
+    def route(self, src_rank, dst_rank):
+        raise AssertionError("a pair was looked at")
+
+
+def test_an_all_to_all_of_ten_thousand_ranks_looks_at_no_pairs():
+    found = cluster("h100-ndr-x1250")
+    counting = Counting(**{one.name: getattr(found, one.name) for one in fields(found)})
+    assert pricing.price("all_to_all", 1 << 30, range(10_000), counting).time_s > 0
