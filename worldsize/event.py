@@ -16,7 +16,8 @@ class Event:
 
     Communication also has `size_bytes`, the size of the message or of the collective's tensor as nccl-tests counts it;
     `sent_bytes`, what this rank put on the wire for it; `peers`, the other rank of a message or all ranks of a
-    collective; `group` and `sequence`, a collective's group and its number within the group.
+    collective; `group` and `sequence`, a collective's group and its number within the group. The name of a group along
+    a mesh begins with the axis: "tp 5".
     """
 
     rank: int

@@ -9,6 +9,7 @@ import ctypes
 import operator
 import socket
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from worldsize.emulate.conductor import Forbidden
 from worldsize.emulate.messages import Compute
 
 BACKEND = "emulated"
+_OF_MESH = "mesh_"  # how torch begins its description of the groups along a mesh
 _OF_BITS = ("BAND", "BOR", "BXOR")
 _REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", *_OF_BITS)
 _client: Client | None = None
@@ -34,7 +36,7 @@ class Group(dist.ProcessGroup):
         self.ranks = tuple(map(operator.index, ranks))
         super().__init__(self.ranks.index(client.rank), len(ranks))  # pyright: ignore[reportCallIssue]
         self._client, self._name = client, name
-        self._wire_name = wire_name or name  # the conductor's: torch's names come again after the groups are destroyed
+        self._unique_name = wire_name or name  # torch's names come again after the groups are destroyed
 
     def getBackendName(self) -> str:
         """The backend's name, as torch shows it."""
@@ -44,6 +46,12 @@ class Group(dist.ProcessGroup):
     def group_name(self) -> str:
         """The name under which torch knows the group."""
         return self._name
+
+    @cached_property
+    def _wire_name(self) -> str:
+        """The conductor's name for the group, and the timeline's: of a group along a mesh, the axis comes first."""
+        axis = self.group_desc.removeprefix(_OF_MESH)
+        return f"{axis} {self._unique_name}" if self.group_desc.startswith(_OF_MESH) else self._unique_name
 
     @property
     def _device_types(self) -> list[torch.device]:

@@ -45,6 +45,20 @@ def tensor_parallel():
     return output.detach(), model[0].weight.grad.to_local()  # type: ignore[operator]
 
 
+def along_the_axes():
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    for axis, num_items in (("dp", 10), ("tp", 30)):
+        dist.all_reduce(torch.ones(num_items), group=mesh.get_group(axis))
+
+
+def test_the_timeline_names_the_axis_of_a_mesh():
+    timeline = ws.run(along_the_axes, world_size=4, cluster="dgx-h100", echo=False).timeline
+    sizes = {event.group.split()[0]: event.size_bytes for event in timeline.of(1) if event.name == "all_reduce"}
+    assert sizes == {"dp": 40, "tp": 120}
+
+
 def sharded_optimizer():
     """Weights after two steps with ZeroRedundancyOptimizer."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
