@@ -226,6 +226,7 @@ def join(
     make = _Groups(_client, world_size).make
     dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
     torch_internals.lead_every_group_to(BACKEND)
+    torch_internals.register_hooks_in_python()
     torch_internals.refuse_native_groups(_not_emulated(_client))
     dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier
     dist.init_process_group(BACKEND, store=store, rank=rank, world_size=world_size)
@@ -305,6 +306,10 @@ def _dtype_of(tensors: Sequence[torch.Tensor], reduction: str) -> str:
     if reduction == "AVG" and not (dtype.is_floating_point or dtype.is_complex):
         raise ValueError(
             f"AVG needs a floating-point or complex type, not {dtype}: reduce by SUM and divide, or convert first"
+        )
+    if reduction and "float8" in str(dtype):
+        raise ValueError(
+            f"torch cannot reduce {dtype}: convert to a wider type such as bfloat16 first, or gather and add yourself"
         )
     if reduction in _OF_BITS and (dtype.is_floating_point or dtype.is_complex):
         raise ValueError(f"{reduction} is for integers, and these tensors are {dtype}")

@@ -57,6 +57,26 @@ def lead_every_group_to(backend: str) -> None:
     distributed_c10d._new_process_group_helper = make_ours
 
 
+def register_hooks_in_python() -> None:
+    """Make DDP's built-in hooks of this process those of Python, which compute the same.
+
+    In C++ they take a future's value for a list of tensors, and that of a Python process group is a Python object.
+    """
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    from torch.nn.parallel import DistributedDataParallel
+
+    hooks = {
+        dist.BuiltinCommHookType.ALLREDUCE: default_hooks.allreduce_hook,
+        dist.BuiltinCommHookType.FP16_COMPRESS: default_hooks.fp16_compress_hook,
+    }
+
+    def register(module: Any, kind: dist.BuiltinCommHookType) -> None:
+        """Register the hook of this kind."""
+        module.register_comm_hook(None, hooks[kind])
+
+    DistributedDataParallel._register_builtin_comm_hook = register
+
+
 def refuse_native_groups(error: Callable[[str], Exception]) -> Callable[..., Any]:
     """Have the constructors of torch's own process groups and RPC agents raise `error(name)` in this process.
 

@@ -63,3 +63,13 @@ def copies_s():
 def test_the_copies_of_fsdp2_take_time():
     run = ws.run(copies_s, world_size=2, cluster="dgx-h100", echo=False)
     assert "stream 1" in {event.stream for event in run.timeline.of(0)}
+
+
+def sum_of_float8():
+    dist.all_reduce(torch.ones(4).to(torch.float8_e4m3fn))
+
+
+def test_a_sum_of_float8_is_refused_where_it_is_called():
+    with pytest.raises(ws.RankFailed, match=r"torch cannot reduce torch\.float8_e4m3fn: convert") as caught:
+        ws.run(sum_of_float8, world_size=2, cluster="dgx-h100", echo=False)
+    assert "in sum_of_float8" in str(caught.value)

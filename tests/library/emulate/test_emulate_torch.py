@@ -45,6 +45,24 @@ def tensor_parallel():
     return output.detach(), model[0].weight.grad.to_local()  # type: ignore[operator]
 
 
+def with_a_built_in_hook(kind):
+    """A gradient that DDP's own hook has averaged."""
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+    model._register_builtin_comm_hook(getattr(dist.BuiltinCommHookType, kind))
+    model(torch.full((2, 8), 1.0 + dist.get_rank())).sum().backward()
+    return model.module.weight.grad
+
+
+@pytest.mark.parametrize("kind", ["ALLREDUCE", "FP16_COMPRESS"])
+def test_built_in_hooks_of_ddp_give_what_they_give_on_gloo(kind):
+    emulated = ws.run(with_a_built_in_hook, kind, world_size=2, cluster="dgx-h100", echo=False)
+    real = ws.run(with_a_built_in_hook, kind, world_size=2, echo=False)
+    assert all(torch.equal(*pair) for pair in zip(emulated.values, real.values, strict=True))
+    sizes = {event.size_bytes for event in emulated.timeline.of(0) if event.name == "all_reduce"}
+    assert sizes == {72 * (2 if kind == "FP16_COMPRESS" else 4)}
+
+
 def along_the_axes():
     from torch.distributed.device_mesh import init_device_mesh
 

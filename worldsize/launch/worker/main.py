@@ -196,10 +196,20 @@ def join(assignment: Assignment, job: Job) -> Membership:
     """This rank's membership in the default process group, once it has joined."""
     import torch.distributed as dist
 
+    from worldsize.launch.worker import joining_again
+
     store = dist.FileStore(job.store, job.world_size)  # pyright: ignore[reportPrivateImportUsage]
     if job.emulated is not None:
-        return _join_emulated(assignment, job, job.emulated, store)
+        membership = _join_emulated(assignment, job, job.emulated, store)
+    else:
+        membership = _join_real(job, store)
+    joining_again.install(store, job.rank, job.world_size)
+    return membership
+
+
+def _join_real(job: Job, store: Any) -> Membership:
     import torch
+    import torch.distributed as dist
 
     backend = choose_backend(job)
     keep_to_allowed(job)
