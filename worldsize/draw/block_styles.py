@@ -14,6 +14,7 @@ from worldsize.draw.palette import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMIL
 _HEAD, _FOOT = (0.0, 0.2), (0.8, 1.0)
 _CLOSED = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
 _WAITING = "#8A8A8A"
+_PALE_SKY, _PALE_PURPLE, _OLIVE = "#A6D8F4", "#E6BDD5", "#C6BC3A"  # for what resembles another kind
 
 
 class Style(NamedTuple):
@@ -31,9 +32,12 @@ STYLES = {  # in the order of a legend
     "compute": Style(SKY),
     "forward": Style(SKY),
     "backward": Style(GREEN, stripes=(_FOOT,), ink="white"),
+    "recompute": Style(_PALE_SKY, top=0.16, stripes=((0.16, 0.3),)),
     "weight": Style(ORANGE, stripes=(_HEAD,)),
     "communication": Style(VERMILLION, top=0.1, bottom=0.82, ink="white"),
     "update": Style(PURPLE, stripes=(_HEAD, _FOOT), ink="white"),
+    "offload": Style(_OLIVE, top=0.42, stripes=((0.42, 0.52),)),
+    "checkpoint": Style(_PALE_PURPLE, top=0.42, stripes=((0.9, 1.0),)),
     "wait": Style(_WAITING, top=0.44, bottom=0.56),
 }
 OTHER = Style(BLUE, bottom=0.58, ink="white")

@@ -37,9 +37,9 @@ _OF_ALL = ("all_gather", "gather", "reduce_scatter", "scatter")  # whose tensor 
 def span(name: str, kind: str = "compute") -> Iterator[None]:
     """Record the time that its block takes as an event of the run's timeline.
 
-    Kinds that drawings distinguish: data, forward, backward, compute, communication, update. A GPU works on after the
-    call that launches it: call `torch.cuda.synchronize()` at the end of the block if the span should cover the GPU's
-    work.
+    Kinds that drawings distinguish: data, compute, forward, backward, recompute, weight (a backward that computes only
+    gradients of weights), communication, update, offload, checkpoint. A GPU works on after the call that launches it:
+    call `torch.cuda.synchronize()` at the end of the block if the span should cover the GPU's work.
     """
     start_s = time.monotonic()
     try:
