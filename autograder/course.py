@@ -11,11 +11,20 @@ from traitlets.config import Config, Configurable
 
 
 def open_course(root: Path) -> CourseDirectory:
-    """The folders and the gradebook that nbgrader_config.py in `root` names."""
+    """The folders and the gradebook that nbgrader_config.py in `root` names.
+
+    Raises:
+        ValueError: that file fails; nbgrader itself would report it and go on with settings of its own.
+    """
     app, here = NbGrader(), os.getcwd()
+    app.raise_config_file_errors = True
     try:
         os.chdir(root)  # nbgrader reads its configuration from the working directory
         app.initialize([])
+    except Exception as error:
+        raise ValueError(
+            f"nbgrader_config.py cannot be read, so nothing was done: {type(error).__name__}: {error}"
+        ) from error
     finally:
         os.chdir(here)
     return CourseDirectory(parent=app, root=str(root))  # nbgrader makes its own before it has read the configuration

@@ -122,12 +122,17 @@ class Faults:
                 self._slow[hop] = self._slow.get(hop, 1.0) * fault.factor
         self._lost = [fault for fault in drawn if isinstance(fault, LostRank)]
         self._errors = [fault for fault in drawn if isinstance(fault, SilentError)]
-        self._paces = [(fault, random.Random(fault.seed)) for fault in drawn if isinstance(fault, SlowRank)]
+        self._slow_ranks = [fault for fault in drawn if isinstance(fault, SlowRank)]
+        self._draws: dict[tuple[int, str], random.Random] = {}  # by fault and lane: lanes report in any order
 
-    def slowed_s(self, rank: int, duration_s: float) -> float:
-        """The seconds that a piece of a rank's work takes, which would take `duration_s` without faults."""
-        for fault, rng in self._paces:
-            if fault.rank == rank and duration_s and rng.random() < fault.share:
+    def slowed_s(self, rank: int, duration_s: float, lane: str = "") -> float:
+        """The seconds that a piece of work on a lane of a rank takes, which would take `duration_s` without faults."""
+        for place, fault in enumerate(self._slow_ranks):
+            if fault.rank != rank or not duration_s:
+                continue
+            if (place, lane) not in self._draws:
+                self._draws[place, lane] = random.Random(f"{fault.seed} {lane}" if lane else fault.seed)
+            if self._draws[place, lane].random() < fault.share:
                 duration_s *= fault.factor
         return duration_s
 

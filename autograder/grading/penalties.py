@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from nbgrader.api import Gradebook, MissingEntry
@@ -16,7 +17,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import AssignLatePenalties
 
 from autograder.course import settings_of
-from autograder.submissions.lateness import submitted_at
+from autograder.submissions.lateness import COLLECTED, submitted_at
 
 _SAME = 1e-9  # points
 
@@ -102,9 +103,10 @@ def _computed(
 
 
 def _time_of(coursedir: CourseDirectory, submission: Any) -> datetime | None:
-    """When a submission was handed in; without a trusted source, what the gradebook says, as while grading."""
+    """When a submission was handed in; what the gradebook says counts only in a course without a record of times."""
     folder = coursedir.format_path(coursedir.submitted_directory, submission.student.id, submission.assignment.name)
-    return submitted_at(coursedir, folder) or submission.timestamp
+    has_record = Path(coursedir.root, COLLECTED).exists()  # a row that was taken out of it counts no more
+    return submitted_at(coursedir, folder) or (None if has_record else submission.timestamp)
 
 
 def _lateness(submitted: datetime | None, due: datetime | None) -> timedelta:

@@ -6,7 +6,8 @@ Nothing that comes out of it can be trusted where student code has run in the sa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -73,14 +74,34 @@ def run_cells(cells: list[tuple[str, str]]) -> StudentModule:
 
     module = StudentModule()
     sys.modules["student"] = module
-    for name, source in cells:
-        filename = f"<cell {name}>"
-        remember_sources({filename: source})
-        try:
-            exec(compile(source, filename, "exec"), module.__dict__)
-        except Exception as error:
-            module.__dict__["broken_cells"][name] = error
+    with no_runs():
+        for name, source in cells:
+            filename = f"<cell {name}>"
+            remember_sources({filename: source})
+            try:
+                exec(compile(source, filename, "exec"), module.__dict__)
+            except Exception as error:
+                module.__dict__["broken_cells"][name] = error
     return module
+
+
+@contextmanager
+def no_runs() -> Iterator[None]:
+    """Refuse to start ranks: a call left below a function would otherwise start them on every rank of every check."""
+    from worldsize.launch.launcher import elastic, forked
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a cell of this notebook starts ranks by itself; while it is graded, only functions may")
+
+    starters = [(forked, "run_function"), (elastic, "run_function"), (elastic, "run_script")]
+    before = [getattr(module, name) for module, name in starters]
+    for module, name in starters:
+        setattr(module, name, refuse)
+    try:
+        yield
+    finally:
+        for (module, name), start in zip(starters, before, strict=True):
+            setattr(module, name, start)
 
 
 def put_out_of_reach(name: str, sentence: str) -> None:

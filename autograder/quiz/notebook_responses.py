@@ -6,16 +6,14 @@ import ast
 from pathlib import Path
 from typing import Any
 
-import nbformat
 from nbformat import NotebookNode
 
 from autograder.authoring import python_parser
-from autograder.files import MAX_BYTES
 from autograder.quiz.formats.notebook import TO_REPLACE
 from autograder.quiz.forms import Form
 from autograder.quiz.responses import Problem, Responses
 from autograder.quiz.written_answers import parse_value
-from autograder.submissions.submitted_notebook import MAX_SOURCE_CHARS
+from autograder.submissions.submitted_notebook import read_notebook
 from worldsize.quiz.variant import Prose
 
 _CHECKPOINTS = ".ipynb_checkpoints"
@@ -45,10 +43,10 @@ def read_notebooks(folder: Path, responses: Responses) -> None:
         if form is None or not responses.once(form, where):
             continue
         try:
-            notebook = _read(file)
+            notebook = read_notebook(file)
             _refuse_another(notebook, form)
         except (OSError, ValueError) as error:
-            responses.problems.append(Problem(where, form.student.id, None, str(error)))
+            responses.problems.append(Problem(where, form.student.id, None, str(error).removesuffix(".")))
             continue
         read_cells(notebook, form, where, responses)
 
@@ -56,29 +54,6 @@ def read_notebooks(folder: Path, responses: Responses) -> None:
 def _shown(path: object) -> str:
     """A name that a stranger gave to a file, as text that can be printed and written."""
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(path))
-
-
-def _read(file: Path) -> NotebookNode:
-    """A stranger's notebook, without its outputs.
-
-    Raises:
-        OSError, ValueError: it is not a plain file, is too large, or is not a notebook in Unicode; says why.
-    """
-    if file.is_symlink() or not file.is_file() or file.stat().st_size > MAX_BYTES:
-        raise ValueError(f"it is not a plain file of at most {MAX_BYTES >> 20} MB")
-    try:
-        notebook = nbformat.read(file, as_version=4)
-        for cell in notebook.cells:
-            if "outputs" in cell:
-                cell.outputs = []
-        nbformat.validate(notebook, relax_add_props=True)  # reading only logs what is wrong
-        nbformat.writes(notebook).encode()  # half a surrogate cannot be written to any page
-    except Exception as error:  # nbformat raises anything that a stranger's file provokes
-        said = f"the notebook cannot be read ({type(error).__name__}: {error})"
-        raise ValueError(" ".join(said.split())[:300]) from error
-    if (size := sum(len(cell.source) for cell in notebook.cells)) > MAX_SOURCE_CHARS:
-        raise ValueError(f"its cells hold {size} characters, and at most {MAX_SOURCE_CHARS} are read")
-    return notebook
 
 
 def _refuse_another(notebook: NotebookNode, form: Form) -> None:

@@ -45,9 +45,9 @@ getresgid 120 150   getresuid 118 148   getrlimit 97 163   getrusage 98 165   ge
 getuid 102 174   ioprio_get 252 31   kill 62 129   pidfd_open 434 434   pidfd_send_signal 424 424
 prctl 157 167   restart_syscall 219 128   rseq 334 293   sched_get_priority_max 146 125
 sched_get_priority_min 147 126   sched_getaffinity 204 123   sched_getattr 315 275   sched_getparam 143 121
-sched_getscheduler 145 120   sched_rr_get_interval 148 127   sched_setaffinity 203 122   sched_yield 24 124
-set_robust_list 273 99   set_tid_address 218 96   setpgid 109 154   setrlimit 160 164   setsid 112 157
-tgkill 234 131   tkill 200 130   vfork 58 -   wait4 61 260   waitid 247 95
+sched_getscheduler 145 120   sched_rr_get_interval 148 127   sched_yield 24 124   set_tid_address 218 96
+setpgid 109 154   setrlimit 160 164   setsid 112 157   tgkill 234 131   tkill 200 130   vfork 58 -
+wait4 61 260   waitid 247 95
 # signals, clocks and timers
 alarm 37 -   clock_getres 229 114   clock_gettime 228 113   clock_nanosleep 230 115   getitimer 36 102
 gettimeofday 96 169   nanosleep 35 101   pause 34 -   rt_sigaction 13 134   rt_sigpending 127 136
@@ -67,8 +67,8 @@ getrandom 318 278   sysinfo 99 179   uname 63 160
 """
 # allowed with some arguments only
 _CONDITIONAL = """
-clone 56 220   prlimit64 302 261   sched_setattr 314 274   sched_setparam 142 118   sched_setscheduler 144 119
-setpriority 141 140   socket 41 198   socketpair 53 199
+clone 56 220   prlimit64 302 261   sched_setaffinity 203 122   sched_setattr 314 274   sched_setparam 142 118
+sched_setscheduler 144 119   setpriority 141 140   socket 41 198   socketpair 53 199
 """
 # libraries try these first, and do without them only if the kernel seems to be older. The flags of clone3 lie in
 # memory, where no filter can read them; what a memfd holds is in nobody's limits
@@ -132,6 +132,7 @@ def _conditions(has_unix_sockets: bool) -> dict[str, list[Instruction]]:
     return {
         "clone": [*_require(0, [0], _NAMESPACES), _ALLOW],
         "prlimit64": not_the_first,
+        "sched_setaffinity": not_the_first,
         "sched_setattr": not_the_first,
         "sched_setparam": not_the_first,
         "sched_setscheduler": not_the_first,

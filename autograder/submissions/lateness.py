@@ -30,6 +30,7 @@ from autograder.submissions.exchange import copy_plain
 
 COLLECTED = "collected.csv"
 _COLUMNS = ["assignment", "student", "submitted", "from"]
+_ARCHIVES = (".zip", ".gz", ".tar.gz")
 _DAY_S = 86400
 _SLACK = timedelta(minutes=10)  # between the name that a submission gets in the exchange and its last file
 
@@ -136,24 +137,49 @@ class FileNames(FileNameCollectorPlugin):
             if f"{os.path.splitext(found['file_id'])[0]}.py" not in beside(Path(released)):
                 return None
         unpacked = Path(app._format_collect_path(app.extracted_directory))
-        if found and not _may_be_of(found["student_id"], Path(submitted_file), unpacked):
-            self.log.warning("%s is left out: it lies in an archive that somebody else handed in", submitted_file)
-            return None
+        if found and (archive := _outermost_archive(Path(submitted_file), unpacked)):
+            # what a student wrote on a file in an archive of their own says neither whose it is nor of when
+            handed_in = super().collect(f"{archive}{Path(submitted_file).suffix}")
+            if not handed_in or handed_in["student_id"] != found["student_id"]:
+                self.log.warning("%s is left out: it lies in an archive that somebody else handed in", submitted_file)
+                return None
+            found = {**found, "timestamp": handed_in.get("timestamp")}
         if found and found.get("timestamp"):
-            student, time = found["student_id"], parse_utc(found["timestamp"])
-            if time >= self._latest.get(student, time):  # of several attempts nbgrader takes the last one
-                self._latest[student] = time
-                note(Path(coursedir.root), coursedir.assignment_id, student, time, Path(submitted_file).name)
+            self._note_time(found, Path(submitted_file).name, coursedir)
         return found
 
+    def _note_time(self, found: dict, name: str, coursedir: CourseDirectory) -> None:
+        """Record the time in a file's name; nbgrader itself gets it in a form that it cannot misread."""
+        student, time = found["student_id"], _time_in_name(found["timestamp"])
+        if time is None:
+            self.log.warning("%s: %r is no time, so nothing is late there", name, found["timestamp"])
+            found["timestamp"] = None
+            return
+        found["timestamp"] = f"{time.isoformat(' ')} UTC"
+        if time >= self._latest.get(student, time):  # of several attempts nbgrader takes the last one
+            self._latest[student] = time
+            note(Path(coursedir.root), coursedir.assignment_id, student, time, name)
 
-def _may_be_of(student: str, file: Path, unpacked: Path) -> bool:
-    """False for a file out of an archive whose own path below `unpacked`, given by the LMS, names another student."""
+
+def _time_in_name(text: str) -> datetime | None:
+    """The time in UTC of `2026-11-29-18-30-59`, which dateutil takes for an offset, and of all that it can read."""
+    if found := re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)[-_T ](\d\d)-(\d\d)(?:-(\d\d))?", text):
+        text = "{}-{}-{} {}:{}:{}".format(*found.groups("00"))
+    try:
+        return parse_utc(text)
+    except (ValueError, OverflowError, TypeError):
+        return None
+
+
+def _outermost_archive(file: Path, unpacked: Path) -> Path | None:
+    """The path, without its ending, of the archive below `unpacked` that a file came in; the LMS named that archive."""
     folders = [folder for folder in file.parents if unpacked in folder.parents]
-    packed = [
-        one for one in folders if any(one.with_name(one.name + end).is_file() for end in (".zip", ".gz", ".tar.gz"))
-    ]
-    return not packed or student in os.fspath(packed[-1].relative_to(unpacked))
+    packed = (one for one in reversed(folders) if any(_beside(one, end).is_file() for end in _ARCHIVES))
+    return next(packed, None)
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
 
 
 def note(root: Path, assignment: str, student: str, submitted: datetime, source: str) -> None:

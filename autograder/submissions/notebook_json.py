@@ -6,11 +6,14 @@ Imports only the standard library: large files are read in a process of their ow
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from autograder.submissions.malformed import Malformed
 
+_ID = re.compile(r"(?!cell-)[A-Za-z0-9_-]{1,64}")  # nbformat's own form, but for our own names
+_WITH_IDS = 5  # the first minor version of nbformat 4 in which cells have ids
 MAX_DEPTH = 40
 MAX_NODES = 200_000  # values besides outputs; each may cost a hundred times its bytes. An honest file has 1000
 
@@ -39,12 +42,25 @@ def first_line(error: Exception) -> str:
 
 
 def _forget(content: Any) -> None:
-    """Remove from a file what is not read of it: outputs, and ids, about which nbformat would print a line each."""
-    cells = content.get("cells") if isinstance(content, dict) else None
+    """Remove outputs, which are not read, and give each cell a plain id: nbformat would print a line for each other."""
+    if not isinstance(content, dict):
+        return
+    if content.get("nbformat_minor") in range(_WITH_IDS):
+        content["nbformat_minor"] = _WITH_IDS
+    cells = content.get("cells")
+    ids: set[str] = set()
     for number, cell in enumerate(cells if isinstance(cells, list) else []):
         if isinstance(cell, dict):
             cell |= {"outputs": []} if "outputs" in cell else {}
-            cell |= {"id": f"cell-{number}"} if "id" in cell else {}
+            cell["id"] = _plain_id(cell.get("id"), number, ids)
+
+
+def _plain_id(given: Any, number: int, taken: set[str]) -> str:
+    """The id of a cell, or one of our own in place of an id that is not valid or not its alone."""
+    if not isinstance(given, str) or not _ID.fullmatch(given) or given in taken:
+        return f"cell-{number}"
+    taken.add(given)
+    return given
 
 
 def _refuse_shape(content: Any, max_depth: int, max_nodes: int) -> None:

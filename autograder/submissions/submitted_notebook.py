@@ -21,6 +21,7 @@ from autograder.submissions.notebook_json import first_line
 
 MAX_SOURCE_CHARS = 1 << 20  # of all cells together; parsing costs hundreds of bytes for each
 MAX_CELLS = 2000
+_VERSION = 4  # of a notebook's form, since 2015; nbformat reads older ones without bounds
 _SMALL_BYTES = 1 << 20  # JSON of this size never takes more than some forty megabytes
 _NEW_CELL = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
 
@@ -29,26 +30,25 @@ def read_submission(path: Path, release: NotebookNode, student: str | None = Non
     """The text of a submitted file in a fresh notebook, whose metadata and grade cells are the release's.
 
     Raises:
-        Malformed: it is not a plain file, is too large, not JSON, nested too deep, of too many values, with unknown
-            cells, or not a notebook of this assignment; or it is another student's form of a quiz.
+        Malformed: like `read_notebook`; it is not a notebook of this assignment, or another student's form of a quiz.
     """
-    submitted = _read(path)
+    submitted = read_notebook(path)
     quiz = submitted.metadata.get("quiz")
     made_for = quiz.get("student") if isinstance(quiz, dict) else None
     if student and made_for and str(made_for).casefold() != student.casefold():
         raise Malformed(
             f"This form was made for {str(made_for)[:100]!r}. Answer in your own notebook, and hand that in."
         )
-    notebook = _rebuilt(submitted, release)
-    try:
-        nbformat.writes(notebook).encode()
-    except UnicodeEncodeError:
-        raise Malformed("The file holds text that is not valid Unicode.") from None
-    return notebook
+    return _rebuilt(submitted, release)
 
 
-def _read(path: Path) -> NotebookNode:
-    """The file as a valid notebook, without its outputs and ids."""
+def read_notebook(path: Path) -> NotebookNode:
+    """A stranger's file as a valid notebook, without its outputs and ids.
+
+    Raises:
+        Malformed: it is not a plain file, is too large, not JSON, nested too deep, of too many values, with unknown
+            cells, or not in Unicode.
+    """
     if not os.path.lexists(path):
         raise Malformed(_absent(path))
     if path.is_symlink() or not path.is_file():
@@ -58,14 +58,21 @@ def _read(path: Path) -> NotebookNode:
             f"The file has {size >> 20} MB; at most {MAX_BYTES >> 20} are read. Clear its outputs and submit again."
         )
     content = _content(path, size)
+    if (version := content.get("nbformat") if isinstance(content, dict) else None) != _VERSION:
+        said = f"of version {version} of its form" if version in (1, 2, 3) else "not a valid notebook"
+        raise Malformed(f"The file is {said}. Open it in JupyterLab, save it and submit it again.")
     try:
-        notebook = nbformat.reads(json.dumps(content), as_version=4)
-        nbformat.validate(notebook)
-    except Exception as error:
+        notebook = nbformat.reads(json.dumps(content), as_version=_VERSION)
+        nbformat.validate(notebook)  # reading only logs what is wrong
+    except Exception as error:  # nbformat raises anything that a stranger's file provokes
         raise Malformed(f"The file is not a valid notebook: {first_line(error)}.") from None
     # nbformat allows any type in a minor version that it does not know yet
     if unknown := [cell.cell_type for cell in notebook.cells if cell.cell_type not in [*_NEW_CELL]]:
         raise Malformed(f"The notebook has a cell of a type that is none of Jupyter's: {repr(unknown[0])[:40]}.")
+    try:
+        "".join(cell.source for cell in notebook.cells).encode()
+    except UnicodeEncodeError:
+        raise Malformed("The file holds text that is not valid Unicode.") from None
     if len(notebook.cells) > MAX_CELLS:
         raise Malformed(f"The notebook has {len(notebook.cells)} cells; at most {MAX_CELLS} are read.")
     if (size := sum(len(cell.source) for cell in notebook.cells)) > MAX_SOURCE_CHARS:

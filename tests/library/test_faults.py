@@ -40,6 +40,17 @@ def test_a_rank_that_is_slow_now_and_then_is_so_by_its_seed():
     assert len({took_s(seed) for seed in range(4)}) > 1
 
 
+def test_each_lane_of_a_slow_rank_has_draws_of_its_own():
+    def slowed(*lanes):
+        faults = Faults([SlowRank(0, factor=2.0, share=0.5, seed=1)], hardware.DGX_H100, 2)
+        return [(lane, faults.slowed_s(0, 1.0, lane)) for lane in lanes]
+
+    main, other = slowed(*[""] * 9), slowed(*["loader"] * 9)
+    mixed = slowed(*["", "loader"] * 9)  # lanes report in any order
+    assert mixed[::2] == main and mixed[1::2] == other
+    assert [took_s for _, took_s in main] != [took_s for _, took_s in other]
+
+
 def send_a_megabyte():
     if dist.get_rank() == 0:
         dist.send(torch.ones(1 << 18), 1)

@@ -1,5 +1,6 @@
 """The emulated cluster: real ranks and real data, with every message priced in virtual time."""
 
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -27,10 +28,11 @@ def spend(duration_s: float) -> None:
     """Let this rank work for `duration_s` seconds of virtual time; off an emulated cluster, sleep as long.
 
     Raises:
-        ValueError: the duration is negative.
+        ValueError: the duration is negative or not finite.
     """
-    if duration_s < 0:
-        raise ValueError(f"duration_s is {duration_s}; it must be 0 or more")
+    duration_s = float(duration_s)  # numpy's and torch's numbers too
+    if not 0 <= duration_s < math.inf:
+        raise ValueError(f"duration_s is {duration_s}; it must be a number of seconds, 0 or more")
     client = _client()
     if client is None:
         time.sleep(duration_s)
@@ -67,8 +69,10 @@ def lane(name: str) -> Iterator[Lane]:
     if not name:
         raise ValueError("a lane needs a name, which its work has on the timeline")
     with client.on_lane(name, client.mark()):
-        yield work
-        work._mark = client.mark()
+        try:
+            yield work
+        finally:
+            work._mark = client.mark()
 
 
 def _client() -> Any:

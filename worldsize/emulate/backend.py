@@ -268,6 +268,11 @@ def _not_emulated(client: Client) -> Callable[[str], Forbidden]:
 
     def error(name: str) -> Forbidden:
         client.note_refusal()
+        if "Agent" in name:
+            return Forbidden(
+                "torch's rpc would send past the emulated cluster, where nothing is priced: use messages and "
+                "collectives of torch.distributed, or run this without a cluster"
+            )
         return Forbidden(
             f"{name} would send past the emulated cluster, where nothing is priced: make the group by "
             "dist.new_group(), which gives an emulated one whatever backend you name, or run this without a cluster"

@@ -42,6 +42,13 @@ class Lost(Exception):
     """A rank lost to one of the run's faults."""
 
 
+class TooManySteps(Exception):
+    """A rank that did more than is kept of it."""
+
+
+_KINDS = {Lost: "a planned loss", TooManySteps: "too many steps"}  # of faults, by their errors
+
+
 class _Connection:
     """The connection to one rank: its socket, and what has not gone out yet."""
 
@@ -150,7 +157,11 @@ class Emulation:
 
     def _is_ready(self, connection: _Connection) -> bool:
         is_heard = self._selector is not None and connection.ours in self._selector.get_map()
-        return is_heard and bool(select.select([connection.ours], [], [], 0)[0])
+        if not is_heard:
+            return False
+        waiting = select.poll()  # select itself refuses files numbered above 1023, of which a notebook may have many
+        waiting.register(connection.ours, select.POLLIN)
+        return bool(waiting.poll(0))
 
     def timeline(self) -> Timeline:
         """The timeline of the run in virtual time."""
@@ -198,15 +209,13 @@ class Emulation:
             self._decide()  # after all of them: it may take a second, and the launcher watches the time in between
         except Exception as error:  # a rank may post anything, and that must not bring down the launcher
             self._selector.unregister(connection.ours)
-            self._on_fault(
-                connection.rank, "a planned loss" if isinstance(error, Lost) else "broken message", str(error)
-            )
+            self._on_fault(connection.rank, _KINDS.get(type(error), "broken message"), str(error))
 
     def _take(self, connection: _Connection, received: FromRank, body: bytes) -> None:
         rank = connection.rank
         connection.num_steps += len(received.steps) + 1
         if connection.num_steps > _MAX_STEPS:
-            raise ValueError(
+            raise TooManySteps(
                 f"one rank has more than {_MAX_STEPS:,} pieces of work, calls and waits; emulate fewer steps"
             )
         self._conductor.note(rank, [self._checked(connection, step) for step in received.steps])
@@ -255,7 +264,7 @@ class Emulation:
             connection.num_marks += 1
         if step.kind in (MARK, JOIN):
             _refuse_unknown_mark(connection, step)
-        duration_s = self._faults.slowed_s(connection.rank, step.duration_s)
+        duration_s = self._faults.slowed_s(connection.rank, step.duration_s, step.lane)
         return step if duration_s == step.duration_s else replace(step, duration_s=duration_s)
 
     def _answer(self, reply: Reply) -> None:

@@ -184,7 +184,14 @@ class _Replay:
     # a lane
 
     def _advance(self, lane: _Lane) -> None:
-        """Take a lane through its steps until it must wait for something whose time is not known yet."""
+        """Take a lane, and those that waited for its marks, as far as they come."""
+        ready = [lane]
+        while ready:  # no recursion: a rank may report any number of lanes
+            ready += self._go_on(ready.pop())
+
+    def _go_on(self, lane: _Lane) -> list[_Lane]:
+        """The lanes that waited for this one, after it has come as far as the times are known that it must wait for."""
+        let_go: list[_Lane] = []
         while lane.place < len(lane.steps):
             step = lane.steps[lane.place]
             if step.kind == COMPUTE:
@@ -194,10 +201,11 @@ class _Replay:
             elif step.kind == POST:
                 self._post(lane, step.number)
             elif step.kind == MARK:
-                self._reach(lane, step.number)
+                let_go += self._reach(lane, step.number)
             elif not (self._join if step.kind == JOIN else self._wait)(lane, step.number):
-                return
+                break
             lane.place += 1
+        return let_go
 
     def _post(self, lane: _Lane, number: int) -> None:
         rank = lane.rank
@@ -222,11 +230,11 @@ class _Replay:
         self._hold(lane, one.end_s, one)
         return True
 
-    def _reach(self, lane: _Lane, number: int) -> None:
+    def _reach(self, lane: _Lane, number: int) -> list[_Lane]:
+        """The lanes that waited for this mark."""
         mark = self._marks[lane.rank, number]
         mark.time_s, mark.reason = lane.clock_s, lane.reason
-        for other in mark.blocked:
-            self._advance(other)
+        return mark.blocked
 
     def _join(self, lane: _Lane, number: int) -> bool:
         """True when the lane goes on: the time of the mark is known."""

@@ -107,5 +107,11 @@ def _world_size(flags: Flags, cluster: Cluster) -> int:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
         raise ValueError(f"on an emulated cluster only --nnodes and --nproc-per-node may be given; remove {names}")
     if "nproc_per_node" in flags.names:
+        if flags.num_nodes > 1 and flags.num_ranks != cluster.gpus_per_node:
+            raise ValueError(
+                f"{cluster.name} has {cluster.gpus_per_node} GPUs a node, and ranks fill one node after the other: "
+                f"with --nnodes={flags.num_nodes} give --nproc-per-node={cluster.gpus_per_node}, or describe a "
+                f"cluster with gpus_per_node={flags.num_ranks}"
+            )
         return flags.num_nodes * flags.num_ranks
     return cluster.gpus_per_node * flags.num_nodes if "nnodes" in flags.names else cluster.world_size

@@ -93,6 +93,9 @@ def course(tmp_path_factory):
     course.look("moved")
     course.do("autograder", "late", NAME, stage="late")
     course.look("late")
+    (root / "collected.csv").write_text("assignment,student,submitted\n")
+    course.do("autograder", "late", NAME, stage="not late after all")
+    course.look("not late after all")
 
     course.read(bob=1.5)
     course.look("read again")
@@ -164,6 +167,11 @@ def test_penalties_follow_points_by_hand_and_the_due_date_without_grading(course
     assert "Penalties changed: 1." in course.said["late"]
     assert "Pages written: 1. Up to date: 1." in course.said["late, feedback"]
     assert "−0.6 because it came late" in course.pages["late"]["ada"]
+
+
+def test_a_time_that_is_taken_out_of_the_record_counts_no_more(course):
+    row = course.rows["not late after all"]["ada"]
+    assert (float(row["late_submission_penalty"]), row["timestamp"]) == (0, "")
 
 
 def test_a_page_with_no_grading_behind_it_goes(course):

@@ -106,6 +106,34 @@ def test_without_a_ban_torch_s_own_solutions_run(tmp_path):
     assert outcomes(report) == {"check_it": Outcome.PASSED}
 
 
+LEFT_BELOW = """
+def total(tensor):
+    dist.all_reduce(tensor)
+    return tensor
+
+import worldsize as ws
+open("a.py", "w").close()
+{call}
+"""
+ADDS_UP = 'expect([float(one) for one in student.run(on_rank, "total", torch.ones(()), world_size=2)], [2.0, 2.0])'
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "ws.run(dist.get_rank, world_size=2)",
+        "ws.run(dist.get_rank, world_size=2, cluster='dgx-h100')",
+        "ws.torchrun('a.py')",
+    ],
+)
+def test_a_run_that_is_left_below_a_function_starts_no_ranks_and_costs_no_points(tmp_path, call):
+    cells = [("setup", SETUP), ("total", LEFT_BELOW.format(call=call))]
+    report = judge(
+        write_checks(tmp_path / "course", HEAD + CHECK.format(name="it", body=ADDS_UP)), cells, call_s=60, total_s=60
+    )
+    assert outcomes(report) == {"check_it": Outcome.PASSED}
+
+
 WHO = """
 import builtins
 builtins.print = None

@@ -240,9 +240,11 @@ def test_ids_of_a_stranger_are_not_read(read, submission, ids, recwarn):
     assert not recwarn.list, "a line for every cell would bury what an instructor must read"
 
 
-def test_a_notebook_in_format_3_is_read(read, release, submission):
+def test_a_notebook_in_an_old_form_is_refused_before_nbformat_reads_it(read, release, submission):
     old = nbformat.convert(submission, 3)
-    assert cells_of(read(old), release)["total"] == ANSWER
+    old.worksheets[0].cells[0] = {"cell_type": "heading", "level": 10**12, "source": "of 1 TB", "metadata": {}}
+    with pytest.raises(Malformed, match=r"^The file is of version 3 of its form. Open it in JupyterLab, save it and"):
+        cells_of(read(old), release)
 
 
 # What of a file is taken.

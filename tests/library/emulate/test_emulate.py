@@ -597,6 +597,7 @@ def test_a_cell_names_its_cluster(tmp_path, capsys):
         ("--cluster", "--cluster needs a name, one of dgx-a100, dgx-h100"),
         ("--cluster --nproc-per-node=2", "--cluster needs a name"),
         ("--cluster=dgx-h1000", "no cluster is called 'dgx-h1000'; did you mean 'dgx-h100'"),
+        ("--cluster=h100-ndr --nnodes=2 --nproc-per-node=4", "h100-ndr has 8 GPUs a node"),
         ("--cluster=dgx-h100 --rdzv-backend=c10d", "and --nproc-per-node may be given; remove --rdzv-backend"),
         ("--cluster=dgx-h100 --nnodes=2 --nproc-per-node=8", "dgx-h100 has 8 GPUs; 16 ranks do not fit on it"),
         ("--cluster=dgx-h100 --nnodes=none", "--nnodes must be a whole number, 1 or more; got none"),

@@ -4,6 +4,7 @@ import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -155,6 +156,36 @@ def after_own_work():
 
 def test_a_block_starts_no_earlier_than_the_rank_comes_to_it():
     assert value(after_own_work) == 6.0
+
+
+def broken_off():
+    try:
+        with emulate.lane("copy") as copied:
+            emulate.spend(1.0)
+            raise OSError
+    except OSError:
+        copied.join()
+    return emulate.elapsed()
+
+
+def test_a_block_that_fails_took_its_time_too():
+    assert value(broken_off) == 1.0
+
+
+@pytest.mark.parametrize("duration_s", [float("nan"), float("inf"), -1.0])
+def test_only_a_length_of_time_can_be_spent(duration_s):
+    with pytest.raises(ValueError, match="must be a number of seconds, 0 or more"):
+        emulate.spend(duration_s)
+
+
+def spend_numbers_of_all_kinds():
+    for duration_s in (1, np.float32(2), torch.tensor(4.0)):
+        emulate.spend(duration_s)
+    return emulate.elapsed()
+
+
+def test_numbers_of_numpy_and_torch_can_be_spent():
+    assert value(spend_numbers_of_all_kinds) == 7.0
 
 
 def test_a_lane_needs_a_name():

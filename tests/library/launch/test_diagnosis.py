@@ -54,6 +54,12 @@ def test_a_circle_is_told_step_by_step():
     assert sentence(waits(0, Call(0, "send", peer=0))) == "Rank 0 waits for itself in send to rank 0."
 
 
+def test_tensors_of_one_size_match_whatever_their_shapes():
+    both = [waits(0, collective(1, shape=(2, 2)), collective(2, WAITING)), waits(1, collective(1))]
+    assert mismatch(both) is None
+    assert sentence(*both).startswith("Rank 0 waits for rank 1 in collective 2")
+
+
 def test_a_circle_is_found_from_a_rank_outside_it():
     outside = waits(0, Call(0, "recv", peer=1))
     found = diagnose([outside, waits(1, Call(0, "send", peer=2)), waits(2, Call(0, "send", peer=1))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,8 +11,8 @@ from worldsize.launch.protocol.call_log import WAITING, Call
 from worldsize.launch.protocol.source import Line, is_cell
 
 RETURNED, FAILED, RUNNING = "has returned", "has failed", "is still working"
-# collectives in which every rank's tensor must have the same shape
-_SAME_SHAPE = frozenset(
+# collectives in which every rank's tensor must have the same number of items, whatever its shape
+_SAME_SIZE = frozenset(
     {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter"}
     | {"all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single"}
 )
@@ -85,8 +86,8 @@ def mismatch(standings: Sequence[Standing]) -> Diagnosis | None:
 
 
 def _signature(call: Call) -> tuple[object, ...]:
-    shape = call.shape if call.op in _SAME_SHAPE else None
-    return call.op, call.dtype, shape, call.peer, call.reduction
+    num_items = math.prod(call.shape) if call.op in _SAME_SIZE and call.shape is not None else None
+    return call.op, call.dtype, num_items, call.peer, call.reduction
 
 
 def _describe_mismatch(calls: dict[int, Call]) -> Diagnosis:

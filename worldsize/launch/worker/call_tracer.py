@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -173,10 +173,16 @@ class _Tracer:
             shape=None if tensor is None else tuple(tensor.shape),
             peer=_peer_of(op, arguments, group, ranks),
             tag=operator.index(arguments.get("tag", 0)),
-            reduction=str(arguments.get("op", "")).rpartition(".")[2].removeprefix("SUM"),
+            reduction=_reduction_of(arguments),
             line=line,
             group=name,
         )
+
+
+def _reduction_of(arguments: Mapping[str, Any]) -> str:
+    """The name of a call's reduction, empty for a sum; one without a name has its class's, not its address."""
+    text = str(arguments.get("op", ""))
+    return "another ReduceOp" if " object at " in text else text.rpartition(".")[2].removeprefix("SUM")
 
 
 def install(call_log: CallLog) -> _Tracer:
