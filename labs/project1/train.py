@@ -122,7 +122,8 @@ def main() -> None:
     - After every `--checkpoint-every` steps, save a checkpoint in `--checkpoints`. With `--resume`,
       training goes on from the newest whole one, so that the final weights are those of an
       undisturbed run.
-    - At the end rank 0 calls `samples.hand_in(model)`.
+    - At the end rank 0 calls `samples.hand_in(model)`, and every rank leaves the group: Gloo may
+      abort a program that ends inside it.
     """
     flags = read_flags()
     raise NotImplementedError("Replace this line with your own code.")
