@@ -188,6 +188,26 @@ def test_numbers_of_numpy_and_torch_can_be_spent():
     assert value(spend_numbers_of_all_kinds) == 7.0
 
 
+def a_long_chain():
+    lanes = [f"lane {number}" for number in range(1500)]
+    for name in reversed(lanes):  # so that each comes before the one that it waits for
+        with emulate.lane(name):
+            pass
+    before = None
+    for name in lanes:
+        with emulate.lane(name) as here:
+            if before:
+                before.join()
+            emulate.spend(1.0)
+        before = here
+    before.join()
+    return emulate.elapsed()
+
+
+def test_any_number_of_lanes_can_wait_for_one_another():
+    assert value(a_long_chain) == 1500.0
+
+
 def test_a_lane_needs_a_name():
     with pytest.raises(ws.RankFailed, match="a lane needs a name"):
         emulated(lane_without_name)

@@ -185,9 +185,16 @@ def test_run_shows_ten_options():
     assert {one.name for one in options} < {one.name for one in dataclasses.fields(Spec)}
 
 
-def test_impossible_waits_are_reported_with_the_number_of_ranks(monkeypatch):
-    monkeypatch.setattr(Emulation, "timeline", lambda _: (_ for _ in ()).throw(Unanswered([1])))
-    failed(lambda: None, world_size=2, cluster="dgx-h100", match="^Rank 1 of 2 failed with broken message")
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Unanswered([1]), "^Rank 1 of 2 failed with broken message"),
+        (MemoryError(), "what the ranks did does not fit in memory"),
+    ],
+)
+def test_a_record_without_a_timeline_is_a_failure_of_the_ranks(monkeypatch, error, said):
+    monkeypatch.setattr(Emulation, "timeline", lambda _: (_ for _ in ()).throw(error))
+    failed(lambda: None, world_size=2, cluster="dgx-h100", match=said)
 
 
 # output and timeline

@@ -214,10 +214,15 @@ class WorkerGroup(ABC):
         try:
             return self.emulation.timeline()
         except Unanswered as error:  # a rank may report impossible waits
-            now_ns, cause = time.monotonic_ns(), Cause.MESSAGE
-            failures = [Failure(rank, "broken message", str(error), [], now_ns, cause) for rank in error.ranks]
-            report = text.describe_failure(failures, [], len(self.workers))
-            raise RankFailed(report, failures, output) from None
+            ranks, said = error.ranks, str(error)
+        except MemoryError:  # or more than this process may hold
+            ranks, said = (
+                list(range(len(self.workers))),
+                "what the ranks did does not fit in memory",
+            )
+        now_ns, cause = time.monotonic_ns(), Cause.MESSAGE
+        failures = [Failure(rank, "broken message", said, [], now_ns, cause) for rank in ranks]
+        raise RankFailed(text.describe_failure(failures, [], len(self.workers)), failures, output)
 
     def _locate_all(self) -> None:
         """Ask every rank where it is; the end of one that has hung up is reported by the process that started it."""
