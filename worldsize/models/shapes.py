@@ -89,7 +89,8 @@ class Shape:
         """Forward operations of one layer for one token of a sequence of `length` tokens.
 
         Counted as is usual: the matrix products, two operations for each weight; and attention with all `length`
-        scores of a token, although a causal mask discards half of them.
+        scores of a token, although a causal mask discards half of them. Left out: norms, rotation, activation
+        functions, softmax and sums.
 
         Source: Narayanan et al. 2021, arXiv 2104.04473, appendix; Chowdhery et al. 2022 (PaLM), appendix B.
         """
@@ -116,26 +117,29 @@ class Shape:
         """
         num_tokens, width, kv_width, num_heads = num_sequences * length, self.width, self.kv_width, self.num_heads
         if self.family == "llama":
-            return num_tokens * (
-                2 * width + 4  # the layer's input, and its norm in float32
-                + 2 * width  # normalised: what query, key and value multiply
-                + 2 * width + 2 * kv_width + 2 * kv_width  # query and key after rotation; value
-                + 2 * width + 4 * num_heads  # attention's output, and each row's sum of exponentials in float32
-                + 2 * width + 4  # the MLP's input, and its norm in float32
-                + 2 * width  # normalised: what gate and up multiply
-                + 2 * 4 * self.hidden_width  # gate, SiLU of gate, up, and their product
-            ) + length * 4 * self.head_dim  # cosines and sines of the rotation in float32, for all sequences  # fmt: skip
-        return num_tokens * (
-            2 * width  # the layer's input
-            + 2 * width  # normalised: what query, key and value multiply
-            + 2 * width + 2 * kv_width + 2 * kv_width  # query, key and value
-            + (2 + 1 + 2) * num_heads * length  # softmax's output, the dropout's mask, what it leaves
-            + 2 * width + width  # attention's output; the mask of the dropout after its projection
-            + 2 * width  # the MLP's input
-            + 2 * width  # normalised: what the first matrix multiplies
-            + 2 * 2 * self.hidden_width  # GELU's input and output
-            + width  # the mask of the last dropout
-        )  # fmt: skip
+            of_a_token = [
+                2 * width + 4,  # the layer's input, and its norm in float32
+                2 * width,  # normalised: what query, key and value multiply
+                2 * width + 2 * kv_width + 2 * kv_width,  # query and key after rotation; value
+                2 * width + 4 * num_heads,  # attention's output, and each row's sum of exponentials in float32
+                2 * width + 4,  # the MLP's input, and its norm in float32
+                2 * width,  # normalised: what gate and up multiply
+                4 * 2 * self.hidden_width,  # gate, SiLU of gate, up, and their product
+            ]
+            rotation = 4 * length * self.head_dim  # its cosines and sines in float32, the same for all sequences
+            return num_tokens * sum(of_a_token) + rotation
+        of_a_token = [
+            2 * width,  # the layer's input
+            2 * width,  # normalised: what query, key and value multiply
+            2 * width + 2 * kv_width + 2 * kv_width,  # query, key and value
+            (2 + 1 + 2) * num_heads * length,  # softmax's output, a dropout's mask, what it leaves
+            2 * width + width,  # attention's output; the mask of the dropout after its projection
+            2 * width,  # the MLP's input
+            2 * width,  # normalised: what the first matrix multiplies
+            2 * 2 * self.hidden_width,  # GELU's input and output
+            width,  # the mask of the last dropout
+        ]
+        return num_tokens * sum(of_a_token)
 
 
 def shape(name: str) -> Shape:
@@ -180,10 +184,10 @@ SHAPES: Mapping[str, Shape] = {
         Shape(
             name="small",
             num_layers=4,
-            width=256,
+            width=128,
             num_heads=8,
             num_kv_heads=4,
-            hidden_width=896,
+            hidden_width=448,
             vocab_size=256,
             context_length=256,
             source=_OURS,

@@ -55,7 +55,7 @@ class Transformer(nn.Module):
             for name, weight in self.named_parameters():
                 torch.manual_seed(zlib.crc32(f"{seed} {name}".encode()))
                 if weight.dim() > 1:
-                    nn.init.normal_(weight, std=0.02)
+                    nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)  # products keep the size of what goes in
                 else:
                     nn.init.ones_(weight)
 
@@ -113,13 +113,13 @@ class Mlp(nn.Module):
 
 def rotary_angles(length: int, head_dim: int, base: float, device: torch.device) -> Tensor:
     """The angle of each position and pair: the first pair turns by 1 a token, the last by nearly 1 / base."""
-    frequencies = base ** (-torch.arange(0, head_dim, 2, device=device) / head_dim)  # (D / 2)
+    frequencies = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)  # (D / 2)
     return torch.outer(torch.arange(length, device=device), frequencies).unsqueeze(1)  # (T, 1, D / 2)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # (B, T, H, D)
     """`x` with the numbers i and i + D / 2 of each head turned by their angle; so q . k depends on distance alone."""
-    a, b = x.float().chunk(2, dim=-1)  # (B, T, H, D / 2)
+    a, b = x.chunk(2, dim=-1)  # (B, T, H, D / 2), in float32 once it is multiplied
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).type_as(x)
 
 
@@ -135,18 +135,22 @@ class RMSNorm(nn.Module):
 
 
 class _RMSNorm(torch.autograd.Function):
-    """As the fused kernel on a GPU, this keeps `x` and a number a token; `nn.RMSNorm` on a CPU keeps four times that."""
+    """RMSNorm that keeps what the fused kernel of GPUs does: `x` and a number a token.
+
+    On a CPU, `nn.RMSNorm` is several operators, which keep four times as much in bfloat16.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        scale = (x.float().square().mean(-1, keepdim=True) + eps).rsqrt()  # (B, T, 1)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # a sum of squares in 16 bits would be too coarse
+        scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()  # (B, T, 1)
         ctx.save_for_backward(x, weight, scale)
-        return (x * scale).type_as(x) * weight
+        return (wide * scale * weight).type_as(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
         x, weight, scale = ctx.saved_tensors
-        unit, grad_unit = x * scale, grad * weight
+        unit, grad_unit = x * scale, grad.to(scale.dtype) * weight
         grad_x = scale * (grad_unit - unit * (grad_unit * unit).mean(-1, keepdim=True))
         grad_weight = (grad * unit).sum(dim=list(range(x.dim() - 1)))
         return grad_x.type_as(x), grad_weight.type_as(weight), None
@@ -160,8 +164,8 @@ def _ends(shape: Shape, layers: range) -> tuple[bool, bool]:
     """
     if shape.family != "llama":
         raise ValueError(f"Transformer has Llama's layers, and {shape.name} is of the family {shape.family!r}")
-    if layers.step != 1 or not 0 <= layers.start <= layers.stop <= shape.num_layers:
-        raise ValueError(f"layers is {layers}; it must be a range within range(0, {shape.num_layers})")
+    if layers.step != 1 or not 0 <= layers.start < layers.stop <= shape.num_layers:
+        raise ValueError(f"layers is {layers}; it must be a part of range(0, {shape.num_layers}), and not empty")
     is_first, is_last = layers.start == 0, layers.stop == shape.num_layers
     if shape.is_tied and not (is_first and is_last):
         raise ValueError(f"{shape.name}: a tied head needs the embedding in its stage; give is_tied=False to cut it")
