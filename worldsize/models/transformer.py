@@ -112,7 +112,7 @@ class Mlp(nn.Module):
 
 
 def rotary_angles(length: int, head_dim: int, base: float, device: torch.device) -> Tensor:
-    """The angle of each position and pair: the first pair turns by 1 a token, the last by nearly 1 / base."""
+    """The angle of each position and pair: the first pair turns by a radian a token, the last by nearly 1 / `base`."""
     frequencies = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)  # (D / 2)
     return torch.outer(torch.arange(length, device=device), frequencies).unsqueeze(1)  # (T, 1, D / 2)
 
