@@ -1,4 +1,4 @@
-"""Small models in plain torch that train fast enough for several runs in one lesson."""
+"""Small networks for images."""
 
 from __future__ import annotations
 

@@ -1,0 +1,256 @@
+"""The sizes of decoders as data, and what follows from them: parameters, floating-point operations, activations."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The sizes of a decoder; every layer has the same.
+
+    `family` is the kind of layer. "llama": RMSNorm, rotary positions, SwiGLU, no biases, no dropout. "gpt": LayerNorm,
+    learned positions, GELU, biases, three dropouts.
+    """
+
+    name: str
+    family: Literal["llama", "gpt"] = "llama"
+    num_layers: int
+    width: int
+    num_heads: int
+    num_kv_heads: int
+    hidden_width: int
+    vocab_size: int
+    context_length: int
+    is_tied: bool = False
+    rotary_base: float = 10_000.0
+    source: str
+
+    def __post_init__(self) -> None:
+        sizes = ("num_layers", "width", "num_heads", "num_kv_heads", "hidden_width", "vocab_size", "context_length")
+        for field in sizes:
+            if getattr(self, field) < 1:
+                raise ValueError(f"{self.name}: {field} is {getattr(self, field)}; it must be 1 or more")
+        if self.family not in ("llama", "gpt"):
+            raise ValueError(f"{self.name}: family is {self.family!r}; it must be 'llama' or 'gpt'")
+        if self.width % (2 * self.num_heads):
+            raise ValueError(f"{self.name}: a width of {self.width} cannot be cut into {self.num_heads} even heads")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"{self.name}: {self.num_heads} heads cannot share {self.num_kv_heads} key/value heads evenly"
+            )
+        if not re.search(r"\b(19|20)\d\d\b", self.source):
+            raise ValueError(f"{self.name}: the source {self.source!r} names no year; say where the sizes come from")
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.num_heads
+
+    @property
+    def kv_width(self) -> int:
+        """Numbers in the keys of one token; as many in its values."""
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def num_layer_weights(self) -> int:
+        """Parameters of a layer's matrices: each is multiplied and added once for every token."""
+        attention = 2 * self.width * self.width + 2 * self.width * self.kv_width  # query and output; key and value
+        num_mlp_matrices = 3 if self.family == "llama" else 2  # a gate beside up and down
+        return attention + num_mlp_matrices * self.width * self.hidden_width
+
+    @property
+    def num_layer_parameters(self) -> int:
+        if self.family == "llama":
+            return self.num_layer_weights + 2 * self.width  # two norms
+        biases = 2 * self.width + 2 * self.kv_width + self.hidden_width + self.width
+        return self.num_layer_weights + biases + 2 * 2 * self.width  # two norms, with biases of their own
+
+    @property
+    def num_embedding_parameters(self) -> int:
+        """Parameters before the first layer: of tokens and, where they are learned, of positions."""
+        num_positions = self.context_length if self.family == "gpt" else 0
+        return (self.vocab_size + num_positions) * self.width
+
+    @property
+    def num_head_parameters(self) -> int:
+        """Parameters after the last layer: the norm and, unless it is the embedding's, the head."""
+        norm = self.width if self.family == "llama" else 2 * self.width
+        return norm + (0 if self.is_tied else self.vocab_size * self.width)
+
+    @property
+    def num_parameters(self) -> int:
+        return self.num_embedding_parameters + self.num_layers * self.num_layer_parameters + self.num_head_parameters
+
+    def layer_flops(self, length: int) -> int:
+        """Forward operations of one layer for one token of a sequence of `length` tokens.
+
+        Counted as is usual: the matrix products, two operations for each weight; and attention with all `length`
+        scores of a token, although a causal mask discards half of them. Left out: norms, rotation, activation
+        functions, softmax and sums.
+
+        Source: Narayanan et al. 2021, arXiv 2104.04473, appendix; Chowdhery et al. 2022 (PaLM), appendix B.
+        """
+        return 2 * self.num_layer_weights + 4 * length * self.width  # scores, and their sum of values
+
+    @property
+    def head_flops(self) -> int:
+        """Forward operations of the head for one token."""
+        return 2 * self.vocab_size * self.width
+
+    def flops(self, num_tokens: int, length: int) -> int:
+        """Operations of forward and backward for `num_tokens` tokens in sequences of `length`, counted as by layer.
+
+        Backward takes twice a forward: the gradient of each product's two factors. Nothing is computed again.
+        """
+        return 3 * num_tokens * (self.num_layers * self.layer_flops(length) + self.head_flops)
+
+    def layer_activation_bytes(self, num_sequences: int, length: int) -> int:
+        """Bytes that one layer keeps for backward in 16-bit training, without recomputation.
+
+        "gpt" writes its attention scores to memory; "llama" has a fused attention, which does not.
+
+        Source: Korthikanti et al. 2022, arXiv 2205.05198, equation 1, for "gpt"; counted on `Transformer` for "llama".
+        """
+        num_tokens, width, kv_width, num_heads = num_sequences * length, self.width, self.kv_width, self.num_heads
+        if self.family == "llama":
+            of_a_token = [
+                2 * width + 4,  # the layer's input, and its norm in float32
+                2 * width,  # normalised: what query, key and value multiply
+                2 * width + 2 * kv_width + 2 * kv_width,  # query and key after rotation; value
+                2 * width + 4 * num_heads,  # attention's output, and each row's sum of exponentials in float32
+                2 * width + 4,  # the MLP's input, and its norm in float32
+                2 * width,  # normalised: what gate and up multiply
+                4 * 2 * self.hidden_width,  # gate, SiLU of gate, up, and their product
+            ]
+            rotation = 4 * length * self.head_dim  # its cosines and sines in float32, the same for all sequences
+            return num_tokens * sum(of_a_token) + rotation
+        of_a_token = [
+            2 * width,  # the layer's input
+            2 * width,  # normalised: what query, key and value multiply
+            2 * width + 2 * kv_width + 2 * kv_width,  # query, key and value
+            (2 + 1 + 2) * num_heads * length,  # softmax's output, a dropout's mask, what it leaves
+            2 * width + width,  # attention's output; the mask of the dropout after its projection
+            2 * width,  # the MLP's input
+            2 * width,  # normalised: what the first matrix multiplies
+            2 * 2 * self.hidden_width,  # GELU's input and output
+            width,  # the mask of the last dropout
+        ]
+        return num_tokens * sum(of_a_token)
+
+
+def shape(name: str) -> Shape:
+    """The catalogue's shape of this name.
+
+    Raises:
+        ValueError: there is no such shape; the message names the nearest one and all others.
+    """
+    if name not in SHAPES:
+        nearest = difflib.get_close_matches(name, SHAPES, n=1, cutoff=0.0)[0]
+        raise ValueError(f"no shape is called {name!r}; did you mean {nearest!r}? Known: {', '.join(SHAPES)}")
+    return SHAPES[name]
+
+
+_OURS = "our example for two cores, 2026: the proportions of Llama 3, and bytes for tokens"
+_LLAMA_2 = (
+    "layers, width, heads: Touvron et al. 2023, arXiv 2302.13971, table 2; context: Touvron et al. 2023, "
+    "arXiv 2307.09288, table 1; hidden width and vocabulary: config.json of meta-llama/Llama-2-7b-hf (2023)"
+)
+_LLAMA_3 = (
+    "Llama Team 2024, arXiv 2407.21783, table 3; context before it was lengthened: section 3.4.1; vocabulary with its "
+    "256 special tokens: config.json of meta-llama/Llama-3.1-8B (2024)"
+)
+_GPT_3 = (
+    "Brown et al. 2020, arXiv 2005.14165, table 2.1, with all layers dense; vocabulary, tied head: Radford et al. 2019"
+)
+
+SHAPES: Mapping[str, Shape] = {
+    found.name: found
+    for found in (
+        Shape(
+            name="tiny",
+            num_layers=2,
+            width=64,
+            num_heads=4,
+            num_kv_heads=2,
+            hidden_width=192,
+            vocab_size=256,
+            context_length=128,
+            source=_OURS,
+        ),
+        Shape(
+            name="small",
+            num_layers=4,
+            width=128,
+            num_heads=8,
+            num_kv_heads=4,
+            hidden_width=448,
+            vocab_size=256,
+            context_length=256,
+            source=_OURS,
+        ),
+        Shape(
+            name="llama-2-7b",
+            num_layers=32,
+            width=4096,
+            num_heads=32,
+            num_kv_heads=32,
+            hidden_width=11008,
+            vocab_size=32_000,
+            context_length=4096,
+            source=_LLAMA_2,
+        ),
+        Shape(
+            name="llama-3-8b",
+            num_layers=32,
+            width=4096,
+            num_heads=32,
+            num_kv_heads=8,
+            hidden_width=14336,
+            vocab_size=128_256,
+            context_length=8192,
+            rotary_base=500_000.0,
+            source=_LLAMA_3,
+        ),
+        Shape(
+            name="llama-3-70b",
+            num_layers=80,
+            width=8192,
+            num_heads=64,
+            num_kv_heads=8,
+            hidden_width=28672,
+            vocab_size=128_256,
+            context_length=8192,
+            rotary_base=500_000.0,
+            source=_LLAMA_3,
+        ),
+        Shape(
+            name="llama-3-405b",
+            num_layers=126,
+            width=16384,
+            num_heads=128,
+            num_kv_heads=8,
+            hidden_width=53248,
+            vocab_size=128_256,
+            context_length=8192,
+            rotary_base=500_000.0,
+            source=_LLAMA_3,
+        ),
+        Shape(
+            name="gpt-3-175b",
+            family="gpt",
+            num_layers=96,
+            width=12288,
+            num_heads=96,
+            num_kv_heads=96,
+            hidden_width=4 * 12288,
+            vocab_size=50_257,
+            context_length=2048,
+            is_tied=True,
+            source=_GPT_3,
+        ),
+    )
+}
