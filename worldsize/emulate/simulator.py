@@ -5,9 +5,11 @@ in order; one that joins another's mark goes on no earlier than the mark was rea
 
 A message starts when both ends have posted it and the one before it from the same sender to the same receiver has
 arrived; it takes the latency of its route, and then its bytes flow at the rate that others leave them on the route's
-shared hops (max-min fair). A group's collectives start in the order in which its ranks call them, each when its last
-member has posted it and the one before it is done, or has only delays left and the library lets the two overlap; it
-takes the time of its price.
+shared hops (max-min fair). With Gloo the receiver's word that it is ready goes out behind the bytes that it was sending
+to the same peer by then (pair.cc), so that a receive posted after a send waits for it.
+
+A group's collectives start in the order in which its ranks call them, each when its last member has posted it and the
+one before it is done, or has only delays left and the library lets the two overlap; it takes the time of its price.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from worldsize.emulate.record import COMPUTE, JOIN, MAIN, MARK, POST, Operation, Step
 from worldsize.event import COMMUNICATION, WAIT
@@ -66,6 +68,7 @@ class Prices:
     route: Callable[[int, int], Route]
     capacity_bytes_per_s: Callable[[Hop], float]
     collective: Callable[[Operation], Cost]
+    is_ready_in_line: bool = False  # a receiver's word waits behind its own bytes, and crosses before the data
 
 
 @dataclass(eq=False)  # compared by identity, as a key of dicts
@@ -82,6 +85,7 @@ class _Running:
     hops: Sequence[Hop] = ()  # of a message whose bytes are flowing
     left_bytes: float = 0.0
     bytes_per_s: float = 0.0
+    place: int = 0  # of a message's sending among all posts
 
     @property
     def is_message(self) -> bool:
@@ -109,6 +113,16 @@ class _Stream:
     queue: deque[_Running] = field(default_factory=deque)  # not yet started: collectives as called, messages as posted
     busy: _Running | None = None  # the one that the next must wait for
     num_under_way: int = 0
+    free_s: float = 0.0  # when the last one ended
+    words: list[_Word] = field(default_factory=list["_Word"])  # behind the bytes of `busy`
+
+
+class _Word(NamedTuple):
+    """A receiver's word that it is ready for a message: when it was given, and its place among all posts."""
+
+    message: _Running
+    given_s: float
+    place: int
 
 
 @dataclass
@@ -158,14 +172,15 @@ def posted_s(
 class _Replay:
     def __init__(self, steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> None:
         self._price = prices.collective
+        self._is_ready_in_line = prices.is_ready_in_line
         self._capacity = lru_cache(maxsize=None)(prices.capacity_bytes_per_s)
         self._route = lru_cache(maxsize=None)(prices.route)
         self.lanes = [lane for rank, of_rank in enumerate(steps) for lane in _lanes(rank, of_rank)]
         self.events: list[Event] = []
         self.posted_s: dict[tuple[int, int], float] = {}
         self._marks: dict[tuple[int, int], _Mark] = defaultdict(_Mark)
-        streams: dict[object, _Stream] = defaultdict(_Stream)
-        running = [_Running(one, streams[_stream_of(one)]) for one in operations]
+        self._streams: dict[object, _Stream] = defaultdict(_Stream)
+        running = [_Running(one, self._streams[_stream_of(one)]) for one in operations]
         for one in sorted(running, key=lambda one: one.operation.sequence):
             if not one.is_message:
                 one.stream.queue.append(one)
@@ -213,7 +228,15 @@ class _Replay:
         one = self._of_post.get((rank, number))
         if one is None:
             return  # posted, and never matched: the launcher explains the hang
-        one.ready_s[rank] = lane.clock_s
+        if self._is_ready_in_line and one.is_message and rank == one.operation.ranks[1]:
+            self._push(lane.clock_s, "word", one)  # what goes out before it is not known earlier
+            return
+        self._count += 1
+        one.place = self._count
+        self._make_ready(one, rank, lane.clock_s)
+
+    def _make_ready(self, one: _Running, rank: int, time_s: float) -> None:
+        one.ready_s[rank] = time_s
         if one.is_posted:
             if one.is_message:
                 one.stream.queue.append(one)
@@ -276,11 +299,13 @@ class _Replay:
         for one in ended:
             del self._flowing[one]
         while self._due and self._due[0][0] <= time_s:
-            _, _, what, one = heapq.heappop(self._due)
+            at_s, place, what, one = heapq.heappop(self._due)
             if what == "start":
                 self._start(one)
             elif what == "room":
                 self._make_room(one)
+            elif what == "word":
+                self._send_word(_Word(one, at_s, place))
             elif what == "flow":
                 one.hops = self._route(*one.operation.ranks).hops
                 one.left_bytes = float(one.operation.size_bytes)
@@ -294,6 +319,7 @@ class _Replay:
     def _start(self, one: _Running) -> None:
         one.start_s = self._now_s
         if one.is_message:
+            one.start_s = max(*one.ready_s.values(), one.stream.free_s)  # a word that waited went out before now
             latency_s = self._route(*one.operation.ranks).latency_s
             self._push(one.start_s + latency_s, "flow" if one.operation.size_bytes else "end", one)
             return
@@ -306,9 +332,24 @@ class _Replay:
         one.end_s = self._now_s
         self.events.extend(_event(rank, COMMUNICATION, one.start_s, one.end_s, one) for rank in one.operation.parts)
         one.stream.num_under_way -= 1
+        one.stream.free_s = one.end_s
         self._make_room(one)
+        words, one.stream.words = one.stream.words, []
+        for word in words:
+            self._send_word(word, behind=one)
         for lane in one.blocked:
             self._advance(lane)
+
+    def _send_word(self, word: _Word, behind: _Running | None = None) -> None:
+        """Report to a sender that its receiver is ready, once the bytes are out that were in line before this word."""
+        src, dst = word.message.operation.ranks
+        way_s = self._route(src, dst).latency_s / 2
+        opposite = self._streams[dst, src]
+        if (ahead := opposite.busy) and (_in_line_s(ahead, way_s), ahead.place) < (word.given_s, word.place):
+            opposite.words.append(word)
+            return
+        out_s = behind.end_s - way_s if behind and behind.end_s else 0.0
+        self._make_ready(word.message, dst, max(word.given_s, out_s))
 
     def _make_room(self, one: _Running) -> None:
         if one.stream.busy is one:
@@ -350,6 +391,12 @@ class _Replay:
                         del users[other][one]
                         left[other] -= rate
             users = {hop: of_hop for hop, of_hop in users.items() if of_hop}
+
+
+def _in_line_s(message: _Running, way_s: float) -> float:
+    """When a message's bytes are handed to the connection: it is sent by then, and its receiver's word is there."""
+    src, dst = message.operation.ranks
+    return max(message.ready_s[src], message.ready_s[dst] + way_s)
 
 
 def _lanes(rank: int, steps: Sequence[Step]) -> list[_Lane]:
