@@ -5,8 +5,11 @@ in order; one that joins another's mark goes on no earlier than the mark was rea
 
 A message starts when both ends have posted it and the one before it from the same sender to the same receiver has
 arrived; it takes the latency of its route, and then its bytes flow at the rate that others leave them on the route's
-shared hops (max-min fair). With Gloo the receiver's word that it is ready goes out behind the bytes that it was sending
-to the same peer by then (pair.cc), so that a receive posted after a send waits for it.
+shared hops (max-min fair).
+
+With Gloo a message is a rendezvous (pair.cc): the receiver's word that it is ready takes half of the latency, goes out
+behind the bytes that were in line to the same peer before it, and lets the sender's bytes go, behind those before them.
+The sender is done when they have left, the receiver half a latency later.
 
 A group's collectives start in the order in which its ranks call them, each when its last member has posted it and the
 one before it is done, or has only delays left and the library lets the two overlap; it takes the time of its price.
@@ -68,7 +71,7 @@ class Prices:
     route: Callable[[int, int], Route]
     capacity_bytes_per_s: Callable[[Hop], float]
     collective: Callable[[Operation], Cost]
-    is_ready_in_line: bool = False  # a receiver's word waits behind its own bytes, and crosses before the data
+    is_rendezvous: bool = False  # a message waits for its receiver's word, as Gloo's do
 
 
 @dataclass(eq=False)  # compared by identity, as a key of dicts
@@ -79,6 +82,7 @@ class _Running:
     stream: _Stream
     ready_s: dict[int, float] = field(default_factory=dict)  # rank -> when it posted
     start_s: float = 0.0
+    left_s: float | None = None  # when the last byte of a message had left its sender
     end_s: float | None = None
     cost: Cost | None = None  # of a collective, once it has started
     blocked: list[_Lane] = field(default_factory=list)  # what waits for it
@@ -90,6 +94,10 @@ class _Running:
     @property
     def is_message(self) -> bool:
         return self.operation.op == "send"
+
+    def done_s(self, rank: int) -> float | None:
+        """When a rank's part is done, as far as that is known."""
+        return self.left_s if self.is_message and rank == self.operation.ranks[0] else self.end_s
 
     @property
     def is_posted(self) -> bool:
@@ -113,7 +121,6 @@ class _Stream:
     queue: deque[_Running] = field(default_factory=deque)  # not yet started: collectives as called, messages as posted
     busy: _Running | None = None  # the one that the next must wait for
     num_under_way: int = 0
-    free_s: float = 0.0  # when the last one ended
     words: list[_Word] = field(default_factory=list["_Word"])  # behind the bytes of `busy`
 
 
@@ -172,7 +179,7 @@ def posted_s(
 class _Replay:
     def __init__(self, steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> None:
         self._price = prices.collective
-        self._is_ready_in_line = prices.is_ready_in_line
+        self._is_rendezvous = prices.is_rendezvous
         self._capacity = lru_cache(maxsize=None)(prices.capacity_bytes_per_s)
         self._route = lru_cache(maxsize=None)(prices.route)
         self.lanes = [lane for rank, of_rank in enumerate(steps) for lane in _lanes(rank, of_rank)]
@@ -228,7 +235,7 @@ class _Replay:
         one = self._of_post.get((rank, number))
         if one is None:
             return  # posted, and never matched: the launcher explains the hang
-        if self._is_ready_in_line and one.is_message and rank == one.operation.ranks[1]:
+        if self._is_rendezvous and one.is_message and rank == one.operation.ranks[1]:
             self._push(lane.clock_s, "word", one)  # what goes out before it is not known earlier
             return
         self._count += 1
@@ -247,10 +254,11 @@ class _Replay:
         one = self._of_post.get((lane.rank, number))
         if one is None:
             return False
-        if one.end_s is None:
+        done_s = one.done_s(lane.rank)
+        if done_s is None:
             one.blocked.append(lane)
             return False
-        self._hold(lane, one.end_s, one)
+        self._hold(lane, done_s, one)
         return True
 
     def _reach(self, lane: _Lane, number: int) -> list[_Lane]:
@@ -298,6 +306,8 @@ class _Replay:
         ended = through if through_s == time_s else []
         for one in ended:
             del self._flowing[one]
+        if self._is_rendezvous:
+            ended = [one for one in ended if not self._let_go(one)]
         while self._due and self._due[0][0] <= time_s:
             at_s, place, what, one = heapq.heappop(self._due)
             if what == "start":
@@ -307,9 +317,7 @@ class _Replay:
             elif what == "word":
                 self._send_word(_Word(one, at_s, place))
             elif what == "flow":
-                one.hops = self._route(*one.operation.ranks).hops
-                one.left_bytes = float(one.operation.size_bytes)
-                self._flowing[one] = None
+                self._begin_to_flow(one)
             else:
                 ended.append(one)
         for one in ended:
@@ -319,37 +327,66 @@ class _Replay:
     def _start(self, one: _Running) -> None:
         one.start_s = self._now_s
         if one.is_message:
-            one.start_s = max(*one.ready_s.values(), one.stream.free_s)  # a word that waited went out before now
             latency_s = self._route(*one.operation.ranks).latency_s
-            self._push(one.start_s + latency_s, "flow" if one.operation.size_bytes else "end", one)
+            if self._is_rendezvous:
+                self._push(max(self._now_s, one.ready_s[one.operation.ranks[1]] + latency_s / 2), "flow", one)
+            else:
+                self._push(one.start_s + latency_s, "flow" if one.operation.size_bytes else "end", one)
             return
         one.cost = self._price(one.operation)
         self._push(one.start_s + one.cost.time_s, "end", one)
         if one.cost.delay_s:
             self._push(one.start_s + one.cost.time_s - one.cost.delay_s, "room", one)
 
-    def _end(self, one: _Running) -> None:
-        one.end_s = self._now_s
-        self.events.extend(_event(rank, COMMUNICATION, one.start_s, one.end_s, one) for rank in one.operation.parts)
+    def _begin_to_flow(self, one: _Running) -> None:
+        one.left_bytes = float(one.operation.size_bytes)
+        if one.left_bytes:
+            one.hops = self._route(*one.operation.ranks).hops
+            self._flowing[one] = None
+        else:
+            self._let_go(one)
+
+    def _let_go(self, one: _Running) -> bool:
+        """Make room for what waits behind the bytes of a message of a rendezvous, all of which have left; True."""
+        one.left_s = self._now_s
+        self._push(one.left_s + self._route(*one.operation.ranks).latency_s / 2, "end", one)
         one.stream.num_under_way -= 1
-        one.stream.free_s = one.end_s
         self._make_room(one)
         words, one.stream.words = one.stream.words, []
         for word in words:
-            self._send_word(word, behind=one)
-        for lane in one.blocked:
+            self._send_word(word)
+        self._go_on_after(one)
+        return True
+
+    def _end(self, one: _Running) -> None:
+        one.end_s = self._now_s
+        if one.left_s is None:
+            one.left_s = one.end_s
+            one.stream.num_under_way -= 1
+            self._make_room(one)
+        self.events.extend(
+            _event(rank, COMMUNICATION, one.start_s, done_s, one)
+            for rank in one.operation.parts
+            if (done_s := one.done_s(rank)) is not None
+        )
+        self._go_on_after(one)
+
+    def _go_on_after(self, one: _Running) -> None:
+        """Let the lanes go on whose ranks are done with an operation."""
+        done = [lane for lane in one.blocked if one.done_s(lane.rank) is not None]
+        one.blocked = [lane for lane in one.blocked if one.done_s(lane.rank) is None]
+        for lane in done:
             self._advance(lane)
 
-    def _send_word(self, word: _Word, behind: _Running | None = None) -> None:
-        """Report to a sender that its receiver is ready, once the bytes are out that were in line before this word."""
+    def _send_word(self, word: _Word) -> None:
+        """Report to a sender that its receiver is ready, behind the bytes that were in line to it before."""
         src, dst = word.message.operation.ranks
-        way_s = self._route(src, dst).latency_s / 2
         opposite = self._streams[dst, src]
+        way_s = self._route(src, dst).latency_s / 2
         if (ahead := opposite.busy) and (_in_line_s(ahead, way_s), ahead.place) < (word.given_s, word.place):
             opposite.words.append(word)
-            return
-        out_s = behind.end_s - way_s if behind and behind.end_s else 0.0
-        self._make_ready(word.message, dst, max(word.given_s, out_s))
+        else:
+            self._make_ready(word.message, dst, self._now_s)
 
     def _make_room(self, one: _Running) -> None:
         if one.stream.busy is one:
