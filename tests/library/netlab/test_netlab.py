@@ -119,11 +119,11 @@ def test_the_lesson_says_why_it_cannot_be_given(monkeypatch, capsys, require, co
     assert capsys.readouterr().out == "No network lab here: only root may make network namespaces.\n"
 
 
-@pytest.mark.parametrize(("reals_s", "code"), [([1.0, 1.04, 1.1], 0), ([1.0, 1.0, 1.2], 1), ([1.06, 1.06, 1.06], 1)])
+@pytest.mark.parametrize(("reals_s", "code"), [([1.0, 1.04, 1.1], 0), ([1.0, 1.0, 1.3], 1), ([1.06, 1.06, 1.06], 1)])
 def test_the_lesson_fails_when_a_goal_is_missed(capsys, reals_s, code):
     results = [Result("send", MB, (100, 100), 0.005, 1.0, 1.0, real_s) for real_s in reals_s]
     assert __main__._judge(results, __main__.Console()) == code
-    assert ("misses the goal of 5% in the median and 15% at worst" in " ".join(capsys.readouterr().out.split())) == code
+    assert ("misses the goal of 5% in the median and 20% at worst" in " ".join(capsys.readouterr().out.split())) == code
 
 
 def test_a_case_that_misses_its_goal_is_measured_once_more_and_that_is_said(monkeypatch, capsys):
