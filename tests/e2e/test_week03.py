@@ -139,7 +139,7 @@ def test_ledger_holds_all_results(outputs, folder):
     entries = json.loads((folder / "ledger.json").read_text())
     assert entries["rows below which two GPUs always lose"]["prediction"] == 100
     assert len(entries) == 4 and all(entry["result"] is not None for entry in entries.values())
-    assert "1,056 rows" in words(outputs["predictions_beside_results"])
+    assert "1,060 rows" in words(outputs["predictions_beside_results"])
 
 
 def test_self_check_asks_five_of_ten_questions(outputs):
