@@ -49,7 +49,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 import worldsize as ws
-from worldsize import draw, hardware, images, ledger, models, quiz, units
+from worldsize import draw, hardware, images, ledger, models, operators, quiz, units
 from worldsize.explore import explore
 
 folder = Path("build/week01")
@@ -800,9 +800,9 @@ print(f"error of the formula {amdahl(most, serial) / speedups[most] - 1:+.0%}")
 #     + \underbrace{L \Big( 2 (N - 1) \, \alpha +
 #     \frac{2 (N - 1)}{N} \frac{S}{\beta} \Big)}_{\text{communication}}$$
 #
-# The first term is the count of section 3. The second is week 2's: a ring over links with a latency
-# of α seconds and a bandwidth of β bytes per second. They add up, because this week's step first
-# computes and then talks.
+# The first term is the count of section 3, over the rate that products of this size reach, not the
+# GPU's peak. The second is week 2's: a ring over links with a latency of α seconds and a bandwidth
+# of β bytes per second. They add up, because this week's step first computes and then talks.
 
 
 # %% wide_step
@@ -835,8 +835,8 @@ def wide_network(device):
 # %% [markdown]
 # First on a cluster that this machine need not have. The run below is **emulated**: eight real
 # ranks exchange real gradients, but every operation is given the time that it would take on the
-# described cluster. A matrix product takes its operations over half of the GPU's peak; an
-# all-reduce is priced by a model of NCCL on those links.
+# described cluster. A matrix product takes as long as products of its size were measured to take on
+# such a GPU (`worldsize.operators`); an all-reduce is priced by a model of NCCL on those links.
 
 
 # %% emulated_step
@@ -910,11 +910,18 @@ def formula_s(num_ranks, link, flops_per_s):
     return (6 * LAYERS - 2) * WIDTH**2 * SAMPLES / flops_per_s, LAYERS * ring_s
 
 
+def flops_per_s_of(gpu):
+    """The flops a second that one of the step's matrix products reaches."""
+    size_bytes = 4 * (2 * SAMPLES * WIDTH + WIDTH**2)  # what it reads and writes
+    product = operators.Operator("matmul", "float32", 2 * SAMPLES * WIDTH**2, size_bytes)
+    return product.flops / operators.time_s(product, gpu)
+
+
 ethernet = replace(hardware.cluster("a100-10gbe"), name="8 x 10 Gb/s", gpus_per_node=1, num_nodes=8)
 rows = []
 for where in (hardware.cluster("dgx-h100"), hardware.cluster("pcie-box"), ethernet):
     link = where.intra if where.num_nodes == 1 else where.inter
-    parts_s = formula_s(8, link, where.gpu.peak_flops_per_s["float32"] / 2)
+    parts_s = formula_s(8, link, flops_per_s_of(where.gpu))
     step = steps.get(where.name) or emulated(where, 8)
     rows.append((f"{where.name}, emulated", 8, *parts_s, step.end_s))
 rows.append(("this machine, measured", world_size, compute_s, talk_s, step_s))

@@ -29,7 +29,7 @@ seed = 0
 predicted_efficiency_percent = None
 # the same 10 ms and 8 ms, cut into 8 layers and overlapped as well as can be
 predicted_overlapped_percent = None
-# what a second GPU adds to the step over PCIe 4: 1,024 rows, a model of 1M weights
+# what a second GPU adds to the step over PCIe 4: 2,048 rows, a model of 1M weights
 predicted_pcie_percent = None
 # rows a step below which two GPUs over PCIe lose to one, however large the model
 predicted_rows = None
@@ -49,7 +49,7 @@ import torch.distributed as dist
 from torch import nn
 
 import worldsize as ws
-from worldsize import draw, emulate, hardware, ledger, pricing, quiz, units
+from worldsize import draw, emulate, hardware, ledger, operators, pricing, quiz, units
 from worldsize.explore import explore
 
 Path("build/week03").mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 # %% predict
 ledger.predict("efficiency, 10 ms and then 8 ms", predicted_efficiency_percent, "%")
 ledger.predict("efficiency, the same in 8 layers, overlapped", predicted_overlapped_percent, "%")
-ledger.predict("PCIe adds to a step of 1,024 rows", predicted_pcie_percent, "%")
+ledger.predict("PCIe adds to a step of 2,048 rows", predicted_pcie_percent, "%")
 ledger.predict("rows below which two GPUs always lose", predicted_rows, "rows")
 
 # %% [markdown]
@@ -555,32 +555,40 @@ for name, is_silent, options in (
 # flops that the GPU does while the link moves a byte.
 #
 # A rule of thumb says: a second GPU over PCIe adds 20 to 40% to the step of a small model, over
-# NVLink 5 to 10%. When does that hold? Emulate it: 1,024 rows, float32, the flops priced at half of
-# the GPU's peak.
+# NVLink 5 to 10%. When does that hold? Emulate it: 2,048 rows, float32, and R as it was measured on
+# large products (`worldsize.operators`). Small ones do not fill the GPU: on an A100 each takes
+# 10 µs besides, on an H100 5. The table's formula adds that to the compute, for the twelve products
+# of our four layers.
 
 
 # %% machine
 class Machine(NamedTuple):
-    """A machine in the formulas' terms: R, the latency of an all-reduce, beta."""
+    """In the formulas' terms: R, the latency of an all-reduce, beta, a product's start."""
 
     flops_per_s: float
     latency_s: float
     bytes_per_s: float
+    start_s: float = 0.0
 
 
 def described(where):
-    """The machine of a described cluster: half of its peak, and a priced all-reduce."""
+    """The machine of a described cluster: what its GPU reaches, and a priced all-reduce."""
     link = where.intra if where.num_nodes == 1 else where.inter
     latency_s = pricing.price("all_reduce", 4, range(2), where).time_s
-    return Machine(
-        0.5 * where.gpu.peak_flops_per_s["float32"], latency_s, link.bandwidth_bytes_per_s
-    )
+    rate = operators.flops_per_s("matmul", "float32", where.gpu)
+    start_s = operators.time_s(operators.Operator("matmul", "float32", 0, 0), where.gpu)
+    return Machine(rate, latency_s, link.bandwidth_bytes_per_s, start_s)
+
+
+def compute_s(num_weights, num_rows, machine):
+    """Seconds of forward and backward through four layers: three products in each."""
+    return 3 * 4 * machine.start_s + 6 * num_weights * num_rows / machine.flops_per_s
 
 
 def added_fraction(num_weights, num_rows, machine):
     """The time that a second GPU adds without overlap, as a fraction of a step on one GPU."""
     communication_s = machine.latency_s + 4 * num_weights / machine.bytes_per_s
-    return communication_s / (6 * num_weights * num_rows / machine.flops_per_s)
+    return communication_s / compute_s(num_weights, num_rows, machine)
 
 
 # %% rule_of_thumb
@@ -593,29 +601,29 @@ def alone_and_together(width, num_rows):
 
 
 added = {}
-print("1,024 rows   weights    added, formula   emulated")
+print("2,048 rows   weights    added, formula   emulated")
 for name in ("pcie-box", "dgx-a100", "dgx-h100"):
     for width in (256, 512, 1024):
         num_weights, where = 4 * width * (width + 1), hardware.cluster(name)
         alone_s, together_s = ws.run(
-            alone_and_together, width, 1024, world_size=2, cluster=where, echo=False
+            alone_and_together, width, 2048, world_size=2, cluster=where, echo=False
         ).values[0]
         added[name, width] = together_s / alone_s - 1
-        formula = added_fraction(num_weights, 1024, described(where))
+        formula = added_fraction(num_weights, 2048, described(where))
         print(
             f"{name:<12} {units.format_count(num_weights):>7} {formula:14.1%}"
             f" {added[name, width]:12.1%}"
         )
-ledger.result("PCIe adds to a step of 1,024 rows", 100 * added["pcie-box", 512])
+ledger.result("PCIe adds to a step of 2,048 rows", 100 * added["pcie-box", 512])
 
 # %% [markdown]
-# Look at the second row of PCIe and of the A100's NVLink: a model of one million weights, at 1,024
+# Look at the second row of PCIe and of the A100's NVLink: a model of one million weights, at 2,048
 # rows. There the rule of thumb holds for both at once.
 #
-# Now the third rows. The model is four times larger. PCIe still adds more than a quarter: bytes
-# decide there, and P has gone. Over NVLink much less is left: most of it was *latency*, which a
-# larger model pays only once. And the H100, whose link is faster, pays a larger percentage than the
-# A100, because its flops have grown by more than its link has. So the rule of thumb is right for
+# Now the third rows. The model is four times larger. PCIe still adds a quarter: bytes decide there,
+# and P has gone. Over NVLink a third less is left: that was *latency*, which a larger model pays
+# only once. And the H100, whose link is faster, pays a larger percentage than the A100, because its
+# flops have grown by more than its link has. So the rule of thumb is right for
 # one size of model, one size of batch and one GPU. Where bytes decide, PCIe 4 and NVLink 3 differ
 # by the ratio of their links, ten, and not by four. The rows for which each half of the rule holds,
 # by the second term alone:
@@ -680,11 +688,11 @@ ETHERNET = replace(hardware.cluster("a100-10gbe"), name="2 x 10 Gb/s", gpus_per_
 CLUSTERS = [hardware.cluster("dgx-a100"), hardware.cluster("pcie-box"), ETHERNET]
 print("emulated        rows     B*   P*, formula   emulated")
 for where, num_rows, widths in (
-    (CLUSTERS[0], 1024, (128, 192)),
-    (CLUSTERS[1], 1024, (192, 256)),
-    (CLUSTERS[1], 256, (128, 512)),
-    (CLUSTERS[2], 1024, (128, 512)),
-    (CLUSTERS[2], 16384, (64, 112)),
+    (CLUSTERS[0], 1024, (192, 256)),
+    (CLUSTERS[1], 2048, (160, 224)),
+    (CLUSTERS[1], 512, (128, 512)),
+    (CLUSTERS[2], 2048, (128, 512)),
+    (CLUSTERS[2], 32768, (48, 64)),
 ):
     machine = described(where)
     found = ws.run(
@@ -702,8 +710,10 @@ ledger.result("rows below which two GPUs always lose", 4 / 3 * pcie.flops_per_s 
 # %% [markdown]
 # "Never" means: at no size that was tried. The formula knows the flops of matrix products, one
 # latency and one rate. The emulator also prices the activations that are read and written between
-# the layers, and NCCL's choice of a protocol for each size, so that the two differ by some percent,
-# either way.
+# the layers, of which two GPUs have half each, and NCCL's choice of a protocol for each size. So
+# two are faster a little earlier than the formula says. On Ethernet, where the gradients take
+# nearly all that the products save, it is the activations that decide, and the formula is off by a
+# factor of two.
 #
 # The same on this machine. First what the formula needs to know of it: R from a step of one rank, L
 # and β from two all-reduces.
@@ -760,7 +770,7 @@ draw.cost(
 #
 # ### Side by side
 #
-# One table: the model with a million weights, 1,024 rows on each of two ranks, once with one
+# One table: the model with a million weights, 2,048 rows on each of two ranks, once with one
 # all-reduce after backward and once with torch's DDP and its buckets of one layer. The formula for
 # the first is compute plus communication, for the second `overlapped_s` from section 4 with four
 # parts.
@@ -769,18 +779,18 @@ draw.cost(
 # %% side_by_side
 def formulas_s(machine, num_rows, num_weights=4 * 512 * 513):
     """Seconds of a step with one all-reduce at the end, and with four that overlap."""
-    flops_s = 2 * num_weights * num_rows / machine.flops_per_s
+    forward_s = compute_s(num_weights, num_rows, machine) / 3
     sizes_bytes = (4 * num_weights, num_weights)
     one_s, part_s = (machine.latency_s + size / machine.bytes_per_s for size in sizes_bytes)
-    return 3 * flops_s + one_s, overlapped_s(flops_s, 2 * flops_s, 4, part_s)
+    return 3 * forward_s + one_s, overlapped_s(forward_s, 2 * forward_s, 4, part_s)
 
 
 table = []
 for where in CLUSTERS:
     options = {"world_size": 2, "cluster": where, "echo": False}
-    one_s = ws.run(timed_steps, one_call, 512, 1024, 1, **options).values[0][-1]
-    overlapping_s = ws.run(ddp_steps, 3, 1024, **options).values[0][-1]
-    formulas = formulas_s(described(where), 1024)
+    one_s = ws.run(timed_steps, one_call, 512, 2048, 1, **options).values[0][-1]
+    overlapping_s = ws.run(ddp_steps, 3, 2048, **options).values[0][-1]
+    formulas = formulas_s(described(where), 2048)
     table.append((f"{where.name}, emulated", formulas, (one_s, overlapping_s)))
 real = {"world_size": 2, "backend": backend, "echo": False}
 one_s = statistics.median(ws.run(timed_steps, one_call, 512, 256, 7, **real).values[0])
@@ -793,8 +803,8 @@ for where, formulas, found in table:
         print(f"{where:<25} {name:<10} {times} {formula_s / run_s - 1:+6.0%}")
 
 # %% [markdown]
-# The formulas are a few percent low, because they leave out the activations between the layers. On
-# PCIe DDP hides more than half of the all-reduce. On NVLink there is little to hide, and four
+# The formulas are 3 to 12% low, because they leave out the activations between the layers. On PCIe
+# DDP hides about half of the all-reduce. On NVLink there is little to hide, and four
 # latencies instead of one. On Ethernet there is hardly any compute to hide behind, and the
 # latencies eat what overlap saves: there the gradients must become smaller, or be sent less often
 # (`no_sync`; week 5).

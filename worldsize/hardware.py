@@ -20,7 +20,10 @@ LINK_KINDS = ("nvlink", "pcie", "rdma", "tcp")
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; `peak_flops_per_s` holds dense rates by dtype, on tensor cores where they take that dtype."""
+    """One GPU; `peak_flops_per_s` holds dense rates by dtype, on tensor cores where they take that dtype.
+
+    `launch_s` is added to every kernel. The catalogue has none: its programs launch ahead of the GPU.
+    """
 
     name: str
     architecture: str
@@ -28,6 +31,7 @@ class Gpu:
     memory_bandwidth_bytes_per_s: float
     peak_flops_per_s: Mapping[str, float] = field(hash=False)
     source: str
+    launch_s: float = 0.0
 
     def __post_init__(self) -> None:
         _need_one_of(f"{self.name}: architecture", self.architecture, ARCHITECTURES)
@@ -36,6 +40,10 @@ class Gpu:
         for dtype, flops_per_s in self.peak_flops_per_s.items():
             _need_one_of(f"{self.name}: a key of peak_flops_per_s", dtype, DTYPES)
             _need_positive(f"{self.name}: peak_flops_per_s of {dtype}", flops_per_s)
+        if not self.peak_flops_per_s:
+            raise ValueError(f"{self.name}: peak_flops_per_s is empty; give the rate of at least one dtype")
+        if self.launch_s < 0:
+            raise ValueError(f"{self.name}: launch_s is {self.launch_s}; it must be 0 or more seconds")
         _need_source(self.name, self.source)
 
 

@@ -10,11 +10,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from autograder.checks import PartlyHeld, StudentFailed, points
-from worldsize import bench
+from worldsize import bench, operators
 from worldsize.bench import CLASSROOM, Disturbance, RestartPolicy, Task, TrainingSpec, Trial
 from worldsize.bench.machine import matrix_flops_per_s
 from worldsize.check import CheckFailed
-from worldsize.emulate.record import EFFICIENCY
 from worldsize.faults import SilentError
 
 NAME = "train.py"
@@ -288,7 +287,7 @@ def virtual_step_s(program, rng, world_size: int, is_theirs: bool) -> float:
     short, long = (bench.attempt(program, TrainingSpec(task, world_size, CLASSROOM), seed_of(rng)) for task in tasks)
     if is_theirs:
         expect_timed(long, tasks[1], world_size, "emulated")
-        rate = CLASSROOM.gpu.peak_flops_per_s["float32"] * EFFICIENCY
+        rate = operators.flops_per_s("matmul", "float32", CLASSROOM.gpu)
         least_s = LOST_S_SHARE * flops_of_a_step(TASK) / world_size / rate
         for rank in range(world_size):
             worked_s = (work_s(long, rank) - work_s(short, rank)) / NUM_EMULATED

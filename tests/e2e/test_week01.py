@@ -72,9 +72,9 @@ def test_table_holds_the_formula_against_three_clusters_and_this_machine(outputs
         "8 x 10 Gb/s, emulated",
         "this machine, measured",
     ]
-    assert by_name["dgx-h100, emulated"][2:] == ["160 µs", "135 µs", "295 µs", "266 µs", "+11%", "60%"]
-    assert by_name["pcie-box, emulated"][2:] == ["551 µs", "771 µs", "1.32 ms", "1.86 ms", "-29%", "30%"]
-    assert by_name["8 x 10 Gb/s, emulated"][2:] == ["551 µs", "13.4 ms", "13.9 ms", "14.4 ms", "-3%", "4%"]
+    assert by_name["dgx-h100, emulated"][2:] == ["129 µs", "135 µs", "263 µs", "238 µs", "+11%", "54%"]
+    assert by_name["pcie-box, emulated"][2:] == ["333 µs", "771 µs", "1.10 ms", "1.65 ms", "-33%", "20%"]
+    assert by_name["8 x 10 Gb/s, emulated"][2:] == ["333 µs", "13.4 ms", "13.7 ms", "14.2 ms", "-3%", "2%"]
     assert by_name["this machine, measured"][1] == "2" and len(by_name["this machine, measured"]) == 8
 
 

@@ -109,8 +109,8 @@ def test_two_gpus_lose_below_the_break_even_size_and_below_the_batch(outputs):
     assert [row[-2:] for row in rows if "never" in row] == [["never", "never"]] * 2
     sizes = [[float(text.removesuffix("K")) for text in row[-2:]] for row in rows if "never" not in row]
     assert len(sizes) == 3
-    for formula, emulated in sizes:
-        assert 0.75 < formula / emulated < 1.3
+    assert all(1 < formula / emulated < 1.3 for formula, emulated in sizes[:2])
+    assert 1.8 < sizes[2][0] / sizes[2][1] < 2.6  # on Ethernet
     assert "this machine, 256 rows: two ranks are faster, formula: " in stream(outputs["break_even_here"])
 
 
@@ -118,7 +118,7 @@ def test_table_has_formula_and_run_of_four_machines(outputs):
     rows = [line for line in stream(outputs["side_by_side"]).splitlines() if line.endswith("%")]
     emulated = [percentages(line)[-1] for line in rows if "emulated" in line]
     assert len(rows) == 8 and len(emulated) == 6
-    assert all(-12 < error <= 0 for error in emulated)
+    assert all(-14 < error <= 0 for error in emulated)
     assert sum("here, measured" in line for line in rows) == 2
 
 
@@ -139,7 +139,7 @@ def test_ledger_holds_all_results(outputs, folder):
     entries = json.loads((folder / "ledger.json").read_text())
     assert entries["rows below which two GPUs always lose"]["prediction"] == 100
     assert len(entries) == 4 and all(entry["result"] is not None for entry in entries.values())
-    assert "542 rows" in words(outputs["predictions_beside_results"])
+    assert "1,060 rows" in words(outputs["predictions_beside_results"])
 
 
 def test_self_check_asks_five_of_ten_questions(outputs):

@@ -11,7 +11,7 @@ LAYERS = [
     {"units", "event", "intervals", "critical_path", "chrome_trace", "timeline"},
     {"peak_memory", "images", "models", "framing", "fields", "message"},
     {"hardware"},
-    {"emulate", "faults", "gloo", "pricing"},
+    {"emulate", "faults", "gloo", "operators", "pricing"},
     {"launch"},
     {"check", "draw", "netlab"},
     {"explore", "bench", "quiz", "ledger"},

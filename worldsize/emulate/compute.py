@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
-from torch.utils.flop_counter import flop_registry
 
 from worldsize.emulate.messages import Compute
 from worldsize.emulate.record import FLOPS, MEASURED
+from worldsize.emulate.torch_operators import operator_of
+from worldsize.hardware import Gpu
+from worldsize.operators import time_s
 
 _PRICED = ("aten", "fsdp")  # the latter are FSDP2's copies into and out of what it sends
-_MOVE_NOTHING = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
+_MOVE_NOTHING = frozenset(
+    {"_unsafe_view", "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+)
 
 
 class Meter:
@@ -50,18 +52,15 @@ class MeasuredMeter(Meter):
 
 
 class FlopsMeter(Meter, TorchDispatchMode):
-    """A roofline: each operation takes the longer of its flops at the GPU's rate and its bytes at the memory's.
+    """A meter of torch's operations, each priced by `worldsize.operators` on a GPU.
 
-    Sources: flops as torch.utils.flop_counter counts them; the roofline model of Williams, Waterman and Patterson,
-    Communications of the ACM 52(4), 2009. Operations that move no data (views) and those of torch.distributed are free.
-    An operation on tensors that wrap others, such as DTensors, is counted by what it does with those on this rank.
+    Operations that move no data (views) and those of torch.distributed are free. An operation on tensors that wrap
+    others, such as DTensors, is counted by what it does with those on this rank.
     """
 
-    def __init__(self, flops_per_s: Mapping[str, float], bytes_per_s: float) -> None:
+    def __init__(self, gpu: Gpu) -> None:
         TorchDispatchMode.__init__(self)
-        self._flops_per_s, self._bytes_per_s = flops_per_s, bytes_per_s
-        self._slowest = min(flops_per_s.values())
-        self._total_s = 0.0
+        self._gpu, self._total_s = gpu, 0.0
 
     def start(self) -> None:
         """Begin to count in this thread."""
@@ -74,7 +73,7 @@ class FlopsMeter(Meter, TorchDispatchMode):
 
     def for_thread(self) -> Meter:
         """The meter of another thread, because torch shows this one nothing of that work."""
-        return FlopsMeter(self._flops_per_s, self._bytes_per_s)
+        return FlopsMeter(self._gpu)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(map(is_traceable_wrapper_subclass_type, types)):
@@ -83,35 +82,12 @@ class FlopsMeter(Meter, TorchDispatchMode):
         is_trial = any(issubclass(one, FakeTensor) for one in types)  # a DTensor tries new operations at full shape
         is_work = func.namespace in _PRICED and not func.is_view and func.overloadpacket.__name__ not in _MOVE_NOTHING
         if is_work and not is_trial:
-            self._total_s += self._cost_s(func, args, kwargs or {}, out)
+            self._total_s += time_s(operator_of(func, args, kwargs or {}, out), self._gpu)
         return out
-
-    def _cost_s(self, func: Any, args: Any, kwargs: Any, out: Any) -> float:
-        inputs, outputs = _tensors(args), _tensors(out)
-        num_bytes = sum(one.numel() * one.element_size() for one in (*inputs, *outputs))
-        count = flop_registry.get(func.overloadpacket)
-        flops = count(*args, **kwargs, out_val=out) if count else 0
-        dtypes = [one.dtype for one in (*inputs, *outputs) if one.dtype.is_floating_point]
-        dtype = _name_of(dtypes[0]) if dtypes else ""
-        return max(flops / self._flops_per_s.get(dtype, self._slowest), num_bytes / self._bytes_per_s)
 
 
 def meter_of(compute: Compute) -> Meter:
     """The meter of a rank whose work is priced like this."""
     if compute.kind == FLOPS:
-        return FlopsMeter(compute.flops_per_s, compute.bytes_per_s)
+        return FlopsMeter(compute.gpu)
     return MeasuredMeter(compute.scale) if compute.kind == MEASURED else Meter()
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    """The name of a type in `worldsize.hardware.DTYPES`; all types of 8 bits have the same rate."""
-    name = str(dtype).removeprefix("torch.")
-    return "float8" if name.startswith("float8") else name
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        return [values]
-    if isinstance(values, list | tuple):
-        return [tensor for value in values for tensor in _tensors(value)]
-    return []

@@ -5,12 +5,13 @@ What comes from a rank may be forged or malformed: it is read in full here, or r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
 from worldsize.emulate.record import COMPUTE, JOIN, KINDS, MAIN, MARK, WAIT, Step
 from worldsize.fields import Fields, fields_of, finite, integer, items, number
+from worldsize.hardware import Gpu
 from worldsize.message import Message, read
 
 _MAX_STEP_S = 1e9  # a rank might otherwise report work of any length
@@ -22,12 +23,15 @@ _MAX_LABEL, _MAX_NAME = 80, 200  # a label is cut, a name is refused: two that a
 
 @dataclass(frozen=True)
 class Compute:
-    """How a rank's own work is priced: the rates are those of its GPU, `scale` multiplies measured time."""
+    """How a rank's own work is priced: on its GPU, or by measured time, which `scale` multiplies."""
 
     kind: str
     scale: float
-    flops_per_s: Mapping[str, float]
-    bytes_per_s: float
+    gpu: Gpu
+
+    def to_fields(self) -> dict[str, Any]:
+        """The prices as JSON fields."""
+        return {"kind": self.kind, "scale": self.scale, "gpu": vars(self.gpu)}
 
     @classmethod
     def parse(cls, fields: Fields) -> Self:
@@ -36,16 +40,10 @@ class Compute:
         Raises:
             ValueError: they are not such prices.
         """
-        rates = fields_of(fields.get("flops_per_s"))
         kind = _name(fields, "kind")
         if kind not in KINDS:
             raise ValueError(f"work cannot be priced by {kind!r}")
-        return cls(
-            kind=kind,
-            scale=number(fields, "scale"),
-            flops_per_s={dtype: finite(rate, dtype) for dtype, rate in rates.items()},
-            bytes_per_s=number(fields, "bytes_per_s"),
-        )
+        return cls(kind=kind, scale=number(fields, "scale"), gpu=_gpu(fields_of(fields.get("gpu"))))
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Emulated(Message):
 
     def to_fields(self) -> dict[str, Any]:
         """The message as JSON fields."""
-        return vars(self) | {"compute": vars(self.compute)}
+        return vars(self) | {"compute": self.compute.to_fields()}
 
     @classmethod
     def parse(cls, fields: Fields) -> Self:
@@ -228,6 +226,19 @@ def read_from_conductor(header: Fields) -> Hurry | Answer:
 
 
 # parts of messages
+
+
+def _gpu(fields: Fields) -> Gpu:
+    peaks = fields_of(fields.get("peak_flops_per_s"))
+    return Gpu(
+        name=str(fields.get("name")),
+        architecture=str(fields.get("architecture")),
+        memory_bytes=integer(fields, "memory_bytes"),
+        memory_bandwidth_bytes_per_s=number(fields, "memory_bandwidth_bytes_per_s"),
+        peak_flops_per_s={dtype: finite(peak, dtype) for dtype, peak in peaks.items()},
+        source=str(fields.get("source")),
+        launch_s=number(fields, "launch_s"),
+    )
 
 
 def _rows(steps: Sequence[Step]) -> list[tuple[Any, ...]]:

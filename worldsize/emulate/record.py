@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 FLOPS, MEASURED = "flops", "measured"
 KINDS = (FLOPS, MEASURED, "none")  # ways to price a rank's own work
-EFFICIENCY = 0.5  # the fraction of the peak that matrix products reach: our assumption, not a measurement
 COMPUTE, POST, WAIT, MARK, JOIN = "compute", "post", "wait", "mark", "join"
 MAIN = ""  # the lane of a rank's main thread and default stream
 

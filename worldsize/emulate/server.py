@@ -26,7 +26,7 @@ from worldsize.emulate.messages import (
     Refused,
     read_from_rank,
 )
-from worldsize.emulate.record import EFFICIENCY, JOIN, KINDS, MARK, MEASURED, POST, WAIT, Step
+from worldsize.emulate.record import JOIN, KINDS, MARK, MEASURED, POST, WAIT, Step
 from worldsize.emulate.simulator import Prices, posted_s, replay
 from worldsize.faults import Fault, Faults
 from worldsize.hardware import Cluster
@@ -112,16 +112,10 @@ class Emulation:
     @property
     def for_ranks(self) -> Emulated:
         """What every rank's job says of the emulation."""
-        gpu, allow = self._cluster.gpu, self._conductor.allow
-        compute = Compute(
-            kind=self._compute,
-            scale=self._scale,
-            flops_per_s={dtype: peak * EFFICIENCY for dtype, peak in gpu.peak_flops_per_s.items()},
-            bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
-        )
+        allow = self._conductor.allow
         return Emulated(
             local_world_size=self._cluster.gpus_per_node,
-            compute=compute,
+            compute=Compute(self._compute, self._scale, self._cluster.gpu),
             allow=None if allow is None else sorted(allow),
         )
 

@@ -3,9 +3,13 @@
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn import functional as F
 
 import worldsize as ws
+from worldsize.emulate import compute
 from worldsize.emulate.compute import FlopsMeter
+from worldsize.hardware import H100
+from worldsize.operators import Operator, time_s
 
 WIDTH, NUM_TOKENS = 256, 512
 
@@ -42,13 +46,28 @@ def test_a_block_of_dtensors_takes_what_its_shards_take():
     assert sum(by_torch_s) == pytest.approx(sum(by_hand_s), rel=1e-12)
 
 
+def operators_of(work):
+    """The operators of some work, by name; the last of each name."""
+    found = {}
+
+    def recorded(func, *call):
+        return found.setdefault(func.overloadpacket.__name__, operator_of(func, *call))
+
+    operator_of, meter = compute.operator_of, FlopsMeter(H100)
+    with pytest.MonkeyPatch.context() as patch, meter:
+        patch.setattr(compute, "operator_of", recorded)
+        work()
+    assert meter.take_s() == pytest.approx(sum(time_s(one, H100) for one in found.values()))
+    return found
+
+
 def test_a_product_is_priced_by_the_type_of_what_goes_in():
     left = torch.ones(64, 64).to(torch.float8_e4m3fn)
     one = torch.tensor(1.0)
-    meter = FlopsMeter({"float8": 1e9, "bfloat16": 5e8}, 1e15)
-    with meter:
-        torch._scaled_mm(left, left.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
-        assert meter.take_s() == pytest.approx(2 * 64**3 / 1e9)
+    operators = operators_of(
+        lambda: torch._scaled_mm(left, left.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    )
+    assert operators["_scaled_mm"][:3] == ("matmul", "float8", 2 * 64**3)
 
 
 def copies_s():
@@ -73,3 +92,50 @@ def test_a_sum_of_float8_is_refused_where_it_is_called():
     with pytest.raises(ws.RankFailed, match=r"torch cannot reduce torch\.float8_e4m3fn: convert") as caught:
         ws.run(sum_of_float8, world_size=2, cluster="dgx-h100", echo=False)
     assert "in sum_of_float8" in str(caught.value)
+
+
+@pytest.mark.parametrize(("is_causal", "share"), [(False, 1.0), (True, 0.5)])
+def test_an_attention_computes_what_its_mask_leaves(is_causal, share):
+    batch, heads, tokens, dim = 2, 4, 32, 16
+    query = torch.randn(batch, heads, tokens, dim, requires_grad=True)
+    key = torch.randn(batch, heads // 2, tokens, dim)
+
+    def attend():
+        out = F.scaled_dot_product_attention(query, key, key, is_causal=is_causal, enable_gqa=True)
+        out.backward(torch.ones_like(out))
+
+    found = operators_of(attend)
+    forward = found["_scaled_dot_product_flash_attention_for_cpu"]
+    backward = found["_scaled_dot_product_flash_attention_for_cpu_backward"]
+    product = 2 * batch * heads * tokens**2 * dim
+    assert forward[:3] == ("attention", "float32", 2 * product * share)
+    assert backward[:3] == ("attention", "float32", 5 * product * share)
+
+
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        (lambda x: torch.embedding(x, torch.tensor([1, 2])), Operator("copy", "float32", 0, 2 * 8 + 2 * 2 * 400)),
+        (lambda x: x[torch.tensor([1, 2])], Operator("copy", "float32", 0, 2 * 8 + 2 * 2 * 400)),
+        (lambda x: x.copy_(torch.ones(())), Operator("copy", "float32", 0, 4 + 40_000)),
+        (lambda x: torch.zeros_like(x), Operator("copy", "float32", 0, 40_000)),
+        (lambda x: x.to(torch.float64), Operator("copy", "float32", 0, 40_000 + 80_000)),
+        (lambda x: x.relu(), Operator("elementwise", "float32", 0, 80_000)),
+        (lambda x: x.sum(), Operator("elementwise", "float32", 0, 40_004)),
+        (lambda x: torch._foreach_mul_([x], 2.0), Operator("elementwise", "float32", 0, 80_000)),
+        (lambda x: x @ x, Operator("matmul", "float32", 2 * 100**3, 120_000)),
+        (
+            lambda x: F.conv2d(x.view(1, 1, 100, 100), x[:1, :9].reshape(1, 1, 3, 3)),
+            Operator("matmul", "float32", 2 * 9 * 98**2, 40_000 + 36 + 4 * 98**2),
+        ),
+    ],
+    ids=["embedding", "index", "copy_", "zeros_like", "to", "relu", "sum", "foreach_mul_", "product", "convolution"],
+)
+def test_an_operator_is_priced_by_its_kind_its_flops_and_what_it_moves(work, expected):
+    x = torch.randn(100, 100)
+    assert list(operators_of(lambda: work(x)).values())[-1] == expected
+
+
+def test_a_product_of_three_dimensions_is_one_product_and_no_copy():
+    x, weight = torch.randn(2, 3, 4), torch.randn(4, 5)
+    assert set(operators_of(lambda: x @ weight)) == {"mm"}

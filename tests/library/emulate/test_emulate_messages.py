@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from worldsize import framing
+from worldsize import framing, hardware
 from worldsize.emulate.messages import (
     Answer,
     Blocked,
@@ -25,7 +25,7 @@ from worldsize.message import kind_of, pack_and_send, read
 STEPS = [Step(COMPUTE, 0, 0.5, "matmul", "forward"), Step(WAIT, 1)]
 SEND = Posted(2, "send", "0", "float32", 4, peer=1, tag=3)
 REDUCE = Posted(1, "all_reduce", "0", "float32", 4, ranks=(0, 1), reduction="SUM", splits=(2, 2), steps=STEPS)
-COMPUTES = Compute("flops", 1.0, {"float32": 1e12}, 1e9)
+COMPUTES = Compute("flops", 1.0, hardware.H100)
 
 
 @pytest.mark.parametrize(
@@ -106,13 +106,16 @@ def test_a_rank_takes_no_message_of_another_rank():
     [
         ({"kind": "guessed"}, "work cannot be priced by 'guessed'"),
         ({"scale": "1"}, "scale is a str; it must be a number"),
-        ({"flops_per_s": {"float32": None}}, "float32 is a NoneType; it must be a number"),
+        ({"gpu": {"peak_flops_per_s": {"float32": None}}}, "float32 is a NoneType; it must be a number"),
+        ({"gpu": {"launch_s": -1}}, "launch_s is -1.0; it must be 0 or more seconds"),
     ],
     ids=ascii,
 )
 def test_prices_of_a_job_that_cannot_be_are_refused(changes, words):
+    fields = COMPUTES.to_fields()
+    fields |= {name: fields[name] | value if name == "gpu" else value for name, value in changes.items()}
     with pytest.raises(ValueError, match=words):
-        Emulated.parse({"local_world_size": 8, "compute": vars(COMPUTES) | changes, "allow": None})
+        Emulated.parse({"local_world_size": 8, "compute": fields, "allow": None})
 
 
 # what the launcher refuses because of what the rank has sent before

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from worldsize import framing
+from worldsize import framing, hardware
 from worldsize.emulate.messages import Compute, Emulated
 from worldsize.launch.protocol.call_log import Call
 from worldsize.launch.protocol.failure import Cause, Failure
@@ -28,7 +28,7 @@ from worldsize.message import Message, kind_of, pack_and_send, read
 LINE = Line("/tmp/a.py", 3, "step", "f()")
 FAILURE = Failure(0, "KeyError", "'weights'", [LINE], 10)
 HELLO = Hello(pid=7, rank=1, local_rank=0, world_size=2, restarts=0)
-COMPUTE = Compute(kind="none", scale=1.0, flops_per_s={"float32": 1e12}, bytes_per_s=1e9)
+COMPUTE = Compute(kind="none", scale=1.0, gpu=hardware.H100)
 JOB = Job(
     rank=1,
     world_size=2,

@@ -1,0 +1,75 @@
+"""What a call of one of torch's operators computes and moves, for its price."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from worldsize.operators import Kind, Operator
+
+_ATEN = torch.ops.aten
+_COUNTED_AS = {  # torch counts the flops of the GPU's kernels only
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: _ATEN._scaled_dot_product_flash_attention,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _ATEN._scaled_dot_product_flash_attention_backward,
+}
+_TAKE_PARTS = {"embedding", "gather", "index", "index_select"}  # of their first argument
+_OVERWRITE = {"copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_"}  # their first argument, unread
+_FILL = {"arange", "full", "full_like", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "zeros", "zeros_like"}
+_MOVE = {"_to_copy", "cat", "clone", "embedding_dense_backward", "index_put", "index_put_", "roll", "scatter", "stack"}
+_COPIES = _TAKE_PARTS | _OVERWRITE | _FILL | _MOVE
+
+
+def operator_of(func: Any, args: Any, kwargs: Any, out: Any) -> Operator:
+    """The work of a call that returned `out`.
+
+    Flops are counted as torch.utils.flop_counter does, but half of them in a causal attention, whose kernels leave out
+    what the mask hides.
+    """
+    count = flop_registry.get(_COUNTED_AS.get(func.overloadpacket, func.overloadpacket))
+    flops = count(*args, **kwargs, out_val=out) if count else 0
+    kind = _kind(func, is_counted=count is not None)
+    if kind == "attention" and _argument(func, args, kwargs, "is_causal"):
+        flops /= 2
+    outputs = _tensors(out) if func._schema.returns else _tensors(args[:1])  # _foreach_add_ and the like
+    dtypes = [one.dtype for one in (*_tensors(args), *outputs) if one.dtype.is_floating_point]
+    moved = [*_read(func.overloadpacket.__name__, args, outputs), *outputs]
+    size_bytes = sum(one.numel() * one.element_size() for one in moved)
+    return Operator(kind, _name_of(dtypes[0]) if dtypes else "", flops, size_bytes)
+
+
+def _kind(func: Any, is_counted: bool) -> Kind:
+    name = func.overloadpacket.__name__
+    if is_counted:
+        return "attention" if "attention" in name else "matmul"
+    return "copy" if name in _COPIES or func.namespace == "fsdp" else "elementwise"
+
+
+def _read(name: str, args: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors as large as what is read."""
+    if name in _TAKE_PARTS:
+        return [*_tensors(args[1:]), *outputs]
+    return _tensors(args[1:] if name in _OVERWRITE else () if name in _FILL else args)
+
+
+def _argument(func: Any, args: Any, kwargs: Any, name: str) -> Any:
+    """The value of an argument; None where the operator has none of this name, or where it was left out."""
+    if name in kwargs:
+        return kwargs[name]
+    names = [one.name for one in func._schema.arguments]
+    return args[names.index(name)] if name in names[: len(args)] else None
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    """The name of a type in `worldsize.hardware.DTYPES`; all types of 8 bits have the same rate."""
+    name = str(dtype).removeprefix("torch.")
+    return "float8" if name.startswith("float8") else name
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        return [values]
+    if isinstance(values, list | tuple):
+        return [tensor for value in values for tensor in _tensors(value)]
+    return []
