@@ -206,6 +206,7 @@ class WorkerGroup(ABC):
             states=[worker.state for worker in workers],
             durations_s=[worker.duration_s for worker in workers],
             restarts=self.restarts,
+            memory=[worker.memory for worker in workers if worker.memory],
         )
 
     def _timeline(self, output: list[str]) -> Timeline:
