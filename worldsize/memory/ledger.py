@@ -38,9 +38,13 @@ class Storage:
 
     @property
     def line(self) -> str:
-        """The line and its text; empty when there is none."""
+        """The line, its file unless that is a notebook's cell, and its text; empty when there is none."""
+        if not self.line_number:
+            return ""
+        is_file = self.filename.endswith(".py") and "ipykernel" not in self.filename
+        file = f"{os.path.basename(self.filename)} " if is_file else ""
         text = linecache.getline(self.filename, self.line_number).strip()
-        return f"line {self.line_number}" + (f": {text}" if text else "") if self.line_number else ""
+        return f"{file}line {self.line_number}" + (f": {text}" if text else "")
 
 
 class Ledger:

@@ -30,8 +30,8 @@ class Holding:
 
     def __str__(self) -> str:
         where = ", ".join(filter(None, [self.module, self.line])) or "before the measurement"
-        many = f" in {self.num_storages}" if self.num_storages > 1 else ""
-        return f"{units.format_bytes(self.size_bytes)}{many} of {self.kind} ({where})"
+        many = f" in {self.num_storages} storages" if self.num_storages > 1 else ""
+        return f"{self.kind} {units.format_bytes(self.size_bytes)}{many} ({where})"
 
     @classmethod
     def parse(cls, fields: Fields) -> Self:
