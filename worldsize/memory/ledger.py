@@ -9,8 +9,9 @@ import sys
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Self
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -24,17 +25,23 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _MODELS = os.path.join(_PACKAGE, "models") + os.sep
 
 
-@dataclass(eq=False, slots=True)
-class Storage:
+class Storage(weakref.ref[torch.UntypedStorage]):
     """A storage, live or gone; the line is that of the program which made it."""
 
-    module: str
-    filename: str
-    line_number: int
-    weak: weakref.ref[torch.UntypedStorage] | None = None
-    size_bytes: int = 0
-    kind: str = TEMPORARIES
-    is_settled: bool = False  # its kind has gone into the curve, and stays
+    __slots__ = ("address", "filename", "is_settled", "kind", "line_number", "module", "size_bytes")
+
+    def __new__(cls, storage: torch.UntypedStorage, when_gone: Callable[[Any], None], module: str) -> Self:
+        made = super().__new__(cls, storage, when_gone)
+        made.address, made.module = storage._cdata, module
+        made.filename, made.line_number = _line_of_program()
+        made.size_bytes, made.kind = 0, TEMPORARIES
+        made.is_settled = False  # true once its kind has gone into the curve, and stays
+        return made
+
+    def __init__(self, storage: torch.UntypedStorage, when_gone: Callable[[Any], None], module: str) -> None:
+        super().__init__(storage, when_gone)
+
+    __eq__, __hash__ = object.__eq__, object.__hash__  # not those of the tensor's storage, which may be gone
 
     @property
     def line(self) -> str:
@@ -58,9 +65,9 @@ class Ledger:
         self.held_bytes = self.most_bytes = self.num_operations = 0
         self._lock = threading.RLock()
         self._storages: dict[int, Storage] = {}  # the live ones, by the address of torch's own object
-        self._ended: deque[tuple[int, Storage]] = deque()  # a storage may end in any thread, at any time
+        self._gone: deque[Storage] = deque()  # a storage may go in any thread, at any time
         self._start: list[tuple[Storage, int]] = []  # the storages and sizes from which the changes lead on
-        self._changes: list[tuple[int, Storage, int]] = []  # operation, storage, change in bytes
+        self._changes = _Changes()
         self._curve: list[tuple[int, list[int]]] = []  # operation, bytes by kind
         self._peak_bytes, self._peak = 0, list[tuple[Storage, int]]()  # of the curve
 
@@ -82,8 +89,8 @@ class Ledger:
             self._take_ends()
             for storage in storages:
                 known = self._storages.get(storage._cdata)
-                if known is None or known.weak is None or known.weak() is not storage:
-                    known = self._begin(storage, module)
+                if known is None or known() is not storage:
+                    known = self._storages[storage._cdata] = Storage(storage, self._gone.append, module)
                 if _ORDER[kind] < _ORDER[known.kind] and not known.is_settled:
                     known.kind = kind
                 self._resize(known, storage.nbytes())
@@ -93,9 +100,8 @@ class Ledger:
         """Forget the past: the curve and its peak begin with what is held now."""
         with self._lock:
             self._take_ends()
-            self._changes.clear()
             self._curve.clear()
-            self._set_start()
+            self._begin_changes()
             self.most_bytes, self._peak_bytes, self._peak = self.held_bytes, self.held_bytes, self._start
 
     def held(self) -> dict[str, int]:
@@ -114,18 +120,11 @@ class Ledger:
             sizes = {kind: [row[place] for _, row in curve] for kind, place in _ORDER.items()}
             return MemoryUse([operation for operation, _ in curve], sizes, _holdings(self._peak), capacity_bytes)
 
-    def _begin(self, storage: torch.UntypedStorage, module: str) -> Storage:
-        key, begun = storage._cdata, Storage(module, *_line_of_program())
-        ended = self._ended
-        begun.weak = weakref.ref(storage, lambda _: ended.append((key, begun)))
-        self._storages[key] = begun
-        return begun
-
     def _take_ends(self) -> None:
-        while self._ended:
-            key, storage = self._ended.popleft()
-            if self._storages.get(key) is storage:  # the address may be another's already
-                del self._storages[key]
+        while self._gone:
+            storage = self._gone.popleft()
+            if self._storages.get(storage.address) is storage:  # the address may be another's already
+                del self._storages[storage.address]
             self._resize(storage, 0)
 
     def _resize(self, storage: Storage, size_bytes: int) -> None:
@@ -134,8 +133,8 @@ class Ledger:
             return
         storage.size_bytes = size_bytes
         self.held_bytes += change
-        self._changes.append((self.num_operations, storage, change))
-        if len(self._changes) > _MAX_CHANGES:
+        self._changes.append(self.num_operations, storage, change)
+        if len(self._changes.sizes_bytes) > _MAX_CHANGES:
             self._write_curve()
             self._curve = _thinned(self._curve, MAX_POINTS)
 
@@ -143,7 +142,7 @@ class Ledger:
         """Write the changes into the curve, of each operation the moment when most was held, and forget them."""
         sizes, peak_at = _by_kind(self._start), None
         total = sum(sizes)
-        for number, (operation, storage, change) in enumerate(self._changes, 1):
+        for number, (operation, storage, change) in enumerate(self._changes.rows(), 1):
             sizes[_ORDER[storage.kind]] += change
             total += change
             storage.is_settled = True
@@ -154,12 +153,31 @@ class Ledger:
             if total > self._peak_bytes:
                 self._peak_bytes, peak_at = total, number
         if peak_at is not None:
-            self._peak = _sizes_after(self._start, self._changes[:peak_at])
-        self._changes.clear()
-        self._set_start()
+            self._peak = _sizes_after(self._start, islice(self._changes.rows(), peak_at))
+        self._begin_changes()
 
-    def _set_start(self) -> None:
+    def _begin_changes(self) -> None:
+        self._changes = _Changes()
         self._start = [(storage, storage.size_bytes) for storage in self._storages.values()]
+
+
+class _Changes:
+    """Changes of storages' sizes, as lists: tuples by the hundred thousand would keep Python's collector busy."""
+
+    def __init__(self) -> None:
+        self.operations: list[int] = []
+        self.storages: list[Storage] = []
+        self.sizes_bytes: list[int] = []
+
+    def append(self, operation: int, storage: Storage, size_bytes: int) -> None:
+        """Add a change of so many bytes after an operation."""
+        self.operations.append(operation)
+        self.storages.append(storage)
+        self.sizes_bytes.append(size_bytes)
+
+    def rows(self) -> Iterator[tuple[int, Storage, int]]:
+        """Operation, storage and change in bytes, in the order in which they came."""
+        return zip(self.operations, self.storages, self.sizes_bytes, strict=True)
 
 
 def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
