@@ -38,8 +38,8 @@ class Storage(weakref.ref[torch.UntypedStorage]):
         made.is_settled = False  # true once its kind has gone into the curve, and stays
         return made
 
-    def __init__(self, storage: torch.UntypedStorage, when_gone: Callable[[Any], None], module: str) -> None:
-        super().__init__(storage, when_gone)
+    def __init__(self, *_: object) -> None:
+        pass  # a weak reference is made by `__new__`
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # not those of the tensor's storage, which may be gone
 
