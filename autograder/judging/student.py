@@ -140,6 +140,7 @@ class Student:
         forbid: Mapping[str, str] | None = None,
         student_ranks: Collection[int] | None = None,
         made: Made | None = None,
+        memory: bool = False,
     ) -> Run:
         """The same on an emulated cluster: the `values`, and the `timeline` of what went over the wire.
 
@@ -147,11 +148,12 @@ class Student:
         When a rank worked, and what it waited for, is what the rank itself reports. What ranks pass to each other off
         the wire is not on the timeline: compare `timeline.bytes_sent(rank)` with what the algorithm must send, and add
         a run with a `SilentError` of `worldsize.faults`, which shows in the result where the data went over the wire.
+        With `memory`, the run's `grown_bytes` are the kernel's word; its `memory` is what the ranks themselves count.
 
         Raises:
             StudentFailed: a rank raised, died or hung, used another operation, or time is used up.
         """
-        options = {"cluster": cluster, "allow": allow, "compute": compute, "faults": faults}
+        options = {"cluster": cluster, "allow": allow, "compute": compute, "faults": faults, "memory": memory}
         setting = _setting(forbid, student_ranks, made)
         return self._on_ranks(on_rank, setting, args, world_size=world_size, each=each, **options)
 

@@ -25,7 +25,7 @@ _DOTTED = (
     "os.popen", "os.dup2", "os.open", "os.getppid", "resource", "builtins.exec", "builtins.eval", "builtins.compile",
     "inspect.stack", "inspect.getsource", "linecache", "atexit", "signal", "subprocess", "multiprocessing", "socket",
     "marshal", "autograder", "worldsize.emulate", "worldsize.launch", "worldsize.timeline", "worldsize.check",
-    "worldsize.pricing", "worldsize.peak_memory", "worldsize.framing",
+    "worldsize.pricing", "worldsize.memory", "worldsize.framing",
 )
 # fmt: on
 _CALLED = ("exec", "eval", "compile", "globals")  # plain names, which are methods of other things too

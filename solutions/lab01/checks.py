@@ -20,7 +20,7 @@ from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event, operations
 from worldsize.faults import SilentError
 from worldsize.hardware import H100, Cluster, Link
-from worldsize.peak_memory import Alive
+from worldsize.memory.meter import MemoryMeter
 from worldsize.timeline import Timeline
 
 NEEDS_TALK = ["check_result_is_made_of_what_travels"]
@@ -152,11 +152,11 @@ def memory_of_average_on_rank(student: Any, shapes: list[list[int]], num_local_s
     for parameter in model.parameters() if num_local_samples else ():
         parameter.grad = torch.ones_like(parameter)
     given = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    alive = Alive(given)
+    meter = MemoryMeter(given)
     del given  # a gradient that is replaced is free
-    with alive:
+    with meter:
         student.average_gradients(model, num_local_samples)
-    return alive.most_bytes
+    return meter.most_bytes
 
 
 def synchronise_on_rank(student: Any, tensors: Tensors) -> Tensors:
@@ -240,14 +240,15 @@ def memory_of_training_on_rank(
     import gc
 
     model, num_rows = counting_classifier(state)
-    alive = Alive([*model.parameters()])
+    meter = MemoryMeter([*model.parameters()])
     found = []
     for epochs in trainings:
         gc.collect()
-        alive.most_bytes, seen = 0, sum(num_rows)
-        with alive:
+        seen = sum(num_rows)
+        meter.restart()
+        with meter:
             train_with_given_batches(student, model, data, epochs, settings)
-        found += [alive.most_bytes, sum(num_rows) - seen]
+        found += [meter.most_bytes, sum(num_rows) - seen]
     return found
 
 

@@ -17,7 +17,7 @@ from worldsize.event import COMMUNICATION, Event
 from worldsize.faults import SilentError
 from worldsize.hardware import H100, Cluster, Link
 from worldsize.launch import Run
-from worldsize.peak_memory import Alive
+from worldsize.memory.meter import MemoryMeter
 from worldsize.timeline import Timeline
 
 MESSAGES = {"send", "recv"}
@@ -79,9 +79,9 @@ def all_reduce_large_on_rank(
 def memory_on_rank(student: Any, ring: list[int], num_elements: int) -> Any:
     """The most bytes of tensors at once while `num` float32 are summed, these included."""
     tensor = torch.ones(num_elements)
-    with Alive([tensor]) as alive:
+    with MemoryMeter([tensor]) as meter:
         student.ring_all_reduce(tensor, ring)
-    return alive.most_bytes
+    return meter.most_bytes
 
 
 def hierarchical_on_rank(student: Any, nodes: list[list[int]], tensors: Tensors) -> Any:

@@ -18,7 +18,7 @@ from worldsize import emulate
 from worldsize.check import CheckFailed, Drawn, expect_close
 from worldsize.event import COMMUNICATION, Event
 from worldsize.launch import Run
-from worldsize.peak_memory import Alive
+from worldsize.memory.meter import MemoryMeter
 from worldsize.timeline import Timeline
 
 MESSAGES = {"send", "recv"}
@@ -65,9 +65,9 @@ def serve_on_rank(
         weights.mul_(keep).sub_(gradient, alpha=rate)  # makes no tensor
         num_updates[0] += 1
 
-    with Alive([parameters]) as alive:
+    with MemoryMeter([parameters]) as meter:
         student.run_server(parameters, update, num_steps, bound)
-    return {"parameters": parameters, "num_updates": num_updates[0], "most_bytes": alive.most_bytes}
+    return {"parameters": parameters, "num_updates": num_updates[0], "most_bytes": meter.most_bytes}
 
 
 def play(script: list[Any], react: Callable[[torch.Tensor], torch.Tensor]) -> Tensors:

@@ -9,7 +9,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
     {"units", "event", "intervals", "critical_path", "chrome_trace", "timeline"},
-    {"peak_memory", "images", "models", "framing", "fields", "message"},
+    {"memory", "images", "models", "framing", "fields", "message"},
     {"hardware"},
     {"emulate", "faults", "gloo", "operators", "pricing"},
     {"launch"},

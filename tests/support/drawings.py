@@ -8,6 +8,7 @@ from nbformat import NotebookNode, v4
 from worldsize import draw, units
 from worldsize.draw import Picture
 from worldsize.ledger import Entry, Table
+from worldsize.memory import Holding, MemoryUse
 from worldsize.timeline import Event, Timeline
 
 
@@ -26,6 +27,22 @@ def memory_over_time() -> Picture:
         changes = [change for start, end in lives for change in ((start, 6e9), (end, -6e9))]
         parts[stage] = {"weights": [(0, 14e9)], "activations": draw.live_bytes(changes)}
     return draw.memory_over_time(parts, 30e9, "A pipeline's activations", "one device")
+
+
+def memory_use() -> Picture:
+    """A training step near the limit of its GPU."""
+    sizes = {
+        "weights": [4, 4, 4, 4, 4, 4],
+        "gradients": [0, 0, 0, 2, 4, 0],
+        "optimizer state": [8, 8, 8, 8, 8, 8],
+        "activations": [0, 6, 12, 6, 0, 0],
+    }
+    held = {kind: [10**9 * size for size in row] for kind, row in sizes.items()}
+    holdings = [
+        Holding("optimizer state", "", "line 8: optimizer.step()", 8 * 10**9, 24),
+        Holding("activations", "Mlp layers.0.mlp", "model.py line 5: return self.down(F.silu(self.up(x)))", 6 * 10**9),
+    ]
+    return draw.memory_use({"rank 0": MemoryUse([1, 20, 40, 60, 80, 100], held, holdings, 30 * 10**9)}, "One step")
 
 
 def scaling() -> Picture:
@@ -131,6 +148,7 @@ DRAWINGS: dict[str, Callable[[], Picture]] = {
         messages,
         memory,
         memory_over_time,
+        memory_use,
         scaling,
         scaling_of_several,
         cost,

@@ -5,6 +5,7 @@ from worldsize.draw._curves import curves
 from worldsize.draw._ledger import ledger
 from worldsize.draw._memory import memory
 from worldsize.draw._memory_over_time import live_bytes, memory_over_time
+from worldsize.draw._memory_use import memory_use
 from worldsize.draw._mesh import mesh
 from worldsize.draw._messages import messages
 from worldsize.draw._scaling import scaling
@@ -20,6 +21,7 @@ __all__ = [
     "live_bytes",
     "memory",
     "memory_over_time",
+    "memory_use",
     "mesh",
     "messages",
     "scaling",

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from typing import Literal, get_args
 
 from matplotlib.axes import Axes
 
@@ -15,6 +16,7 @@ from worldsize.draw.palette import INK, PART_STYLES
 from worldsize.draw.picture import Picture, finish
 
 Levels = Sequence[tuple[float, float]]
+Axis = Literal["seconds", "operations"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,24 @@ class _Memory:
 
     stacks: dict[str, _Stack]
     capacity_bytes: float | None
+    axis: Axis
+
+    def axis_scale(self) -> tuple[float, str]:
+        """The factor and the label of the horizontal axis."""
+        if self.axis == "operations":
+            return 1, "operations"
+        factor, unit = units.time_scale(max(map(abs, self.span_s)))
+        return factor, f"time ({unit})"
+
+    def moment(self, at: float) -> str:
+        """A place on the horizontal axis in words."""
+        return f"operation {at:g}" if self.axis == "operations" else units.format_time_s(at)
+
+    @property
+    def span(self) -> str:
+        """The length of the horizontal axis in words."""
+        start, end = self.span_s
+        return f"{end - start:g} operations" if self.axis == "operations" else units.format_time_s(end - start)
 
     @property
     def largest(self) -> float:
@@ -61,17 +81,20 @@ def memory_over_time(
     capacity_bytes: float | None = None,
     title: str = "Memory over time",
     capacity_label: str = "capacity",
+    axis: Axis = "seconds",
 ) -> Picture:
     """Stacked areas for each label (a rank, a stage): live bytes by part over time, with the peak and the capacity.
 
     Each part is a list of `(time_s, size_bytes)`: that many bytes are live from that time until the next entry or the
     end of the picture, and none before the first. A single entry is a part that stays. `live_bytes` makes such a list
-    from what is allocated and freed.
+    from what is allocated and freed. With `axis="operations"` the entries count operations instead of seconds.
 
     Raises:
-        ValueError: no label, a label without an entry, or no bytes at all.
+        ValueError: no label, a label without an entry, no bytes at all, or another axis.
     """
-    memory = _Memory({label: _stack(label, levels) for label, levels in parts.items()}, capacity_bytes)
+    if axis not in get_args(Axis):
+        raise ValueError(f"axis is {axis!r}; it must be one of {', '.join(get_args(Axis))}")
+    memory = _Memory({label: _stack(label, levels) for label, levels in parts.items()}, capacity_bytes, axis)
     if memory.largest <= 0 or not all(stack.times_s for stack in memory.stacks.values()):
         raise ValueError("There is no memory to draw: give {label: {part: [(time_s, bytes), ...]}}, no label empty.")
     num_panels = len(memory.stacks)
@@ -116,7 +139,7 @@ def _stack(label: str, levels: Mapping[str, Levels]) -> _Stack:
 def _draw(picture: Picture, memory: _Memory, title: str, capacity_label: str) -> None:
     start_s, end_s = memory.span_s
     byte_factor, byte_unit = units.byte_scale(memory.largest)
-    time_factor, time_unit = units.time_scale(max(abs(start_s), abs(end_s)))
+    time_factor, time_label = memory.axis_scale()
     styles = dict(zip(memory.part_names, cycle(PART_STYLES), strict=False))
     panels = picture.subplots(len(memory.stacks), sharex=True, squeeze=False)[:, 0]
     for axes, (label, stack) in zip(panels, memory.stacks.items(), strict=True):
@@ -129,7 +152,7 @@ def _draw(picture: Picture, memory: _Memory, title: str, capacity_label: str) ->
         finish(axes, title if axes is panels[0] else "")
     if end_s > start_s:
         panels[-1].set_xlim(start_s / time_factor, end_s / time_factor)
-    panels[-1].set_xlabel(f"time ({time_unit})")
+    panels[-1].set_xlabel(time_label)
     shown = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     picture.legend_below(shown.values(), shown, ncols=min(5, len(shown)), handleheight=1.2)
 
@@ -158,18 +181,17 @@ def _mark_peak(axes: Axes, stack: _Stack, times: Sequence[float], byte_factor: f
 
 
 def _alt(memory: _Memory, title: str, capacity_label: str) -> str:
-    start_s, end_s = memory.span_s
-    listed = "; ".join(_describe(label, stack, memory.capacity_bytes) for label, stack in memory.stacks.items())
-    alt = f"Stacked areas over {units.format_time_s(end_s - start_s)}, {title}: {listed}."
+    listed = "; ".join(_describe(label, stack, memory) for label, stack in memory.stacks.items())
+    alt = f"Stacked areas over {memory.span}, {title}: {listed}."
     if memory.capacity_bytes:
         alt += f" A line marks {units.format_bytes(memory.capacity_bytes)}, {capacity_label}."
     return alt
 
 
-def _describe(label: str, stack: _Stack, capacity_bytes: float | None) -> str:
+def _describe(label: str, stack: _Stack, memory: _Memory) -> str:
     peak, size = stack.peak, stack.totals[stack.peak]
     held = ", ".join(f"{name} {units.format_bytes(sizes[peak])}" for name, sizes in stack.sizes.items() if sizes[peak])
-    too_much = ", which does not fit" if capacity_bytes and size > capacity_bytes else ""
-    when = units.format_time_s(stack.times_s[peak])
+    too_much = ", which does not fit" if memory.capacity_bytes and size > memory.capacity_bytes else ""
+    when = memory.moment(stack.times_s[peak])
     at_the_end = units.format_bytes(stack.totals[-1])
     return f"{label} peaks at {units.format_bytes(size)}{too_much}, at {when} ({held}), and ends with {at_the_end}"

@@ -21,6 +21,7 @@ from worldsize.emulate.client import Client, Observer, Work
 from worldsize.emulate.compute import meter_of
 from worldsize.emulate.conductor import Forbidden
 from worldsize.emulate.messages import Compute
+from worldsize.memory.meter import note_communication
 
 BACKEND = "emulated"
 _OF_MESH = "mesh_"  # how torch begins its description of the groups along a mesh
@@ -71,6 +72,7 @@ class Group(dist.ProcessGroup):
         **fields: Any,
     ) -> Work:
         tensors, reduction = [*inputs, *outputs], fields.get("reduction", "")
+        note_communication(tensors)
         mark = self._client.observer.posting(op, tensors, self, reduction, fields.get("peer"))
         work = self._client.post(
             op,

@@ -17,6 +17,7 @@ from functools import wraps
 from typing import Any
 
 from worldsize.emulate.client import Client
+from worldsize.memory.meter import in_new_thread
 
 
 def install(client: Client) -> None:
@@ -34,7 +35,7 @@ def _give_lanes(client: Client) -> None:
         lane = f"thread {next(numbers)}"
 
         def run_on_lane() -> None:
-            with client.in_thread(lane, after):
+            with client.in_thread(lane, after), in_new_thread():
                 try:
                     run()
                 finally:

@@ -28,6 +28,7 @@ def run(
     allow: Collection[str] | None = None,
     compute: str | float = "flops",
     faults: Sequence[Fault] = (),
+    memory: bool = False,
 ) -> Run:
     """A `Run` of `fn(*args, *each[rank])` on `world_size` ranks, each in a process of its own.
 
@@ -42,6 +43,9 @@ def run(
     (on the cluster's GPU, at half of its peak), "measured" (this machine's CPU time), a number x (x times the measured
     time; 0.01 for a device a hundred times faster), or "none".
     `faults`, from `worldsize.faults`, happen on that cluster.
+
+    With `memory`, the run's `memory` says by rank which bytes its tensors held, and why most were held at the peak. On
+    an emulated cluster, a rank whose tensors hold more than the cluster's GPU has then fails.
 
     Raises:
         ValueError: an argument is wrong, this machine cannot hold so many ranks, or the function cannot be pickled.
@@ -64,6 +68,7 @@ def run(
             allow=allow,
             compute=compute,
             faults=faults,
+            memory=memory,
         )
     )
 

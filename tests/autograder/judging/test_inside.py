@@ -156,6 +156,26 @@ def test_cells_run_on_the_named_ranks_only(tmp_path):
     assert outcomes(report) == {"check_it": Outcome.PASSED}, message(report, "check_it")
 
 
+HIDDEN_COPY = """
+import numpy
+kept = []
+def lean():
+    kept.append(numpy.ones(10_000_000))
+"""
+GROWN = """
+    run = student.emulated(on_rank, "lean", world_size=2, student_ranks=(0,), memory=True)
+    expect([grown > 60_000_000 for grown in run.grown_bytes], [True, False])
+    expect([use.most_bytes < 1_000 for use in run.memory], [True, True])
+"""
+
+
+def test_a_judge_has_the_kernels_word_on_memory(tmp_path):
+    checks = HEAD + CHECK.format(name="it", body=GROWN.strip())
+    cells = [("setup", SETUP), ("lean", HIDDEN_COPY)]
+    report = judge(write_checks(tmp_path / "course", checks), cells, call_s=60)
+    assert outcomes(report) == {"check_it": Outcome.PASSED}, message(report, "check_it")
+
+
 # looks for the source of a class under test: in frames, in what the collector knows, in the cache of lines
 SEARCH = """
 import linecache

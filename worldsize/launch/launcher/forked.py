@@ -19,6 +19,7 @@ from worldsize.launch.display.view import View
 from worldsize.launch.launcher import arguments, forkserver
 from worldsize.launch.launcher.forkserver import Forkserver, FromForkserver
 from worldsize.launch.launcher.job import jobs_of
+from worldsize.launch.launcher.kernel_memory import KernelMemory
 from worldsize.launch.launcher.pickling import Carried
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.launcher.worker import Worker
@@ -80,6 +81,7 @@ class ForkedWorkerGroup(WorkerGroup):
     def start(self, spec: Spec, carried: Carried) -> None:
         """Fork all ranks and hand each its job."""
         self._requested_backend = spec.backend
+        self._kernel_memory = KernelMemory(self._forkserver.process.pid) if spec.memory else None
         emulated = self.emulation.for_ranks if self.emulation else None
         jobs = jobs_of(spec, carried, self._forkserver.is_local, self._store, emulated)
         for job in jobs:

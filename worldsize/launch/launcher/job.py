@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
+from worldsize import hardware
 from worldsize.emulate.messages import Emulated
 from worldsize.launch.launcher.pickling import Carried
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.protocol import source
 from worldsize.launch.protocol.messages import Job, Place
+from worldsize.memory.capacity import Capacity
 
 
 def jobs_of(
@@ -19,6 +21,10 @@ def jobs_of(
     ours = os.environ if is_local else {}  # which may have changed since the forkserver started
     env = {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo", **ours, **spec.env}
     sources = source.cell_sources(carried.filenames) if is_local else {}
+    capacity = None
+    if spec.memory and spec.cluster is not None:
+        cluster = hardware.cluster(spec.cluster) if isinstance(spec.cluster, str) else spec.cluster
+        capacity = Capacity(cluster.gpu.memory_bytes, cluster.gpu.name, spec.world_size)
     num_threads = max(1, (os.cpu_count() or 1) // spec.world_size)
     return [
         Job(
@@ -33,6 +39,8 @@ def jobs_of(
             network=spec.netns[rank] if spec.netns else "",
             place=Place(os.getcwd(), list(sys.path)) if is_local else None,
             emulated=emulated,
+            counts_memory=spec.memory,
+            capacity=capacity,
             allow=None if emulated or spec.allow is None else sorted(spec.allow),
         )
         for rank in range(spec.world_size)

@@ -34,6 +34,7 @@ class Spec:
     allow: Collection[str] | None = None
     compute: str | float = "flops"
     faults: Sequence[Fault] = ()
+    memory: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     launcher: str = "warm"
     forkserver: Forkserver | None = None

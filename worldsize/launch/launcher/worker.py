@@ -15,10 +15,21 @@ from worldsize.launch.protocol import codec
 from worldsize.launch.protocol.call_log import WAITING, CallLog
 from worldsize.launch.protocol.events import read_events
 from worldsize.launch.protocol.failure import Cause, Failure
-from worldsize.launch.protocol.messages import Done, Events, Failed, FromRank, Joined, Position, Span, read_from_rank
+from worldsize.launch.protocol.messages import (
+    Done,
+    Events,
+    Failed,
+    FromRank,
+    Held,
+    Joined,
+    Position,
+    Span,
+    read_from_rank,
+)
 from worldsize.launch.protocol.quota import EXCEEDED
 from worldsize.launch.reports import diagnosis
 from worldsize.launch.reports.diagnosis import Standing
+from worldsize.memory.use import MemoryUse
 from worldsize.message import Message, pack_and_send
 
 _CHUNK = 1 << 16  # bytes that are read at a time: no more messages than that holds until the clock is looked at
@@ -36,6 +47,7 @@ class Worker:
         self.has_value = self.has_joined = self.is_hung_up = self.has_exited = False
         self.failure: Failure | None = None
         self.position: Position | None = None
+        self.memory: MemoryUse | None = None
         self.duration_s = 0.0
         self.last_state = ""  # once the run is over
         self._inbox = framing.Inbox(max_value_bytes)
@@ -101,6 +113,8 @@ class Worker:
                 self.has_joined = True
             case Events():
                 self._events.extend(content)
+            case Held(use):
+                self.memory = use
             case Done(spans, duration_s):
                 self.value = content
                 self._spans, self.duration_s, self.has_value = spans, duration_s, True

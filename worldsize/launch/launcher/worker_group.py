@@ -16,6 +16,7 @@ from worldsize.emulate.server import Emulation
 from worldsize.emulate.simulator import Unanswered
 from worldsize.launch.display.output import Tail
 from worldsize.launch.display.view import Shielded, View
+from worldsize.launch.launcher.kernel_memory import KernelMemory
 from worldsize.launch.launcher.monitor import GLANCE_S, Monitor, progress
 from worldsize.launch.launcher.worker import Worker
 from worldsize.launch.protocol.failure import Cause, Failure
@@ -43,6 +44,7 @@ class WorkerGroup(ABC):
         self.backend = ""
         self.restarts = 0
         self._quota = quota
+        self._kernel_memory: KernelMemory | None = None  # of ranks whose memory is counted
         self._start_s = self._end_s = time.monotonic()
 
     @property
@@ -86,6 +88,8 @@ class WorkerGroup(ABC):
                 if any(worker.failure for worker in self.workers) and not self.may_recover:
                     monitor.shorten()
                 self.view.glance(self)
+                if self._kernel_memory:
+                    self._kernel_memory.look()
                 num_printed_bytes = sum(tail.num_bytes for tail in self.tails.values())
                 ending = ending or monitor.stall(progress(self.workers, num_printed_bytes))
             ending = ending or monitor.timeout()
@@ -142,6 +146,10 @@ class WorkerGroup(ABC):
         """Take one message of a rank, with what it holds."""
         if self.emulation and isinstance(message, Done | Failed):
             self.emulation.leave(worker.rank)
+        if self._kernel_memory and isinstance(message, Joined):
+            self._kernel_memory.watch(worker.rank, worker.pid)
+        if self._kernel_memory and isinstance(message, Done | Failed):
+            self._kernel_memory.look()
         worker.take(message, content)
         if isinstance(message, Joined):
             self.backend = message.backend
@@ -206,7 +214,12 @@ class WorkerGroup(ABC):
             states=[worker.state for worker in workers],
             durations_s=[worker.duration_s for worker in workers],
             restarts=self.restarts,
+            grown_bytes=[grown for worker in workers if (grown := self._grown_bytes(worker)) is not None],
+            memory=[worker.memory for worker in workers if worker.memory],
         )
+
+    def _grown_bytes(self, worker: Worker) -> int | None:
+        return self._kernel_memory.grown_bytes(worker.rank) if self._kernel_memory else None
 
     def _timeline(self, output: list[str]) -> Timeline:
         if not self.emulation:

@@ -14,6 +14,8 @@ from worldsize.fields import Fields, fields_of, finite, integer, items, number, 
 from worldsize.launch.protocol.call_log import WAITING, Call
 from worldsize.launch.protocol.failure import Failure
 from worldsize.launch.protocol.source import MAX_LINES, Line
+from worldsize.memory.capacity import Capacity
+from worldsize.memory.use import MemoryUse
 from worldsize.message import Message, read
 
 _MAX_WORD, _MAX_PATH = 80, 1 << 15
@@ -131,10 +133,12 @@ class Job(Message):
     place: Place | None = None
     emulated: Emulated | None = None
     allow: list[str] | None = None  # the operations of a real run; None for all
+    counts_memory: bool = False
+    capacity: Capacity | None = None  # of the rank's described GPU, where its memory is counted
 
     def to_fields(self) -> dict[str, Any]:
         """The message as JSON fields."""
-        nested = {"place": self.place and self.place.to_fields()}
+        nested = {"place": self.place and self.place.to_fields(), "capacity": self.capacity and vars(self.capacity)}
         return vars(self) | nested | {"emulated": self.emulated and self.emulated.to_fields()}
 
     @classmethod
@@ -153,6 +157,8 @@ class Job(Message):
             place=None if fields.get("place") is None else Place.parse(fields_of(fields["place"])),
             emulated=None if fields.get("emulated") is None else Emulated.parse(fields_of(fields["emulated"])),
             allow=None if fields.get("allow") is None else [str(op) for op in items(fields, "allow")],
+            counts_memory=fields.get("counts_memory") is True,
+            capacity=None if fields.get("capacity") is None else Capacity.parse(fields_of(fields["capacity"])),
         )
 
     @property
@@ -278,6 +284,26 @@ class Events(Message):
 
 
 @dataclass(frozen=True)
+class Held(Message):
+    """What the rank's tensors held."""
+
+    use: MemoryUse
+
+    def to_fields(self) -> dict[str, Any]:
+        """The message as JSON fields."""
+        return self.use.to_fields()
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The message of these fields.
+
+        Raises:
+            ValueError: they are not such a message's.
+        """
+        return cls(MemoryUse.parse(fields))
+
+
+@dataclass(frozen=True)
 class Done(Message):
     """The function returned; the body is its value, as `codec.encode` wrote it."""
 
@@ -326,7 +352,7 @@ def _span(row: Any) -> Span:
     return str(name)[:_MAX_WORD], str(kind)[:_MAX_WORD], finite(start_s, "a start"), finite(end_s, "an end")  # pyright: ignore
 
 
-FromRank = Joined | Position | Events | Done | Failed
+FromRank = Joined | Position | Events | Held | Done | Failed
 
 
 def read_from_rank(header: Fields) -> FromRank:
@@ -335,4 +361,4 @@ def read_from_rank(header: Fields) -> FromRank:
     Raises:
         ValueError: it is another message, or malformed.
     """
-    return read(header, Joined, Position, Events, Done, Failed)
+    return read(header, Joined, Position, Events, Held, Done, Failed)

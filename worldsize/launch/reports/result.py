@@ -9,6 +9,7 @@ from typing import Any
 
 from worldsize.launch.protocol.failure import Failure
 from worldsize.launch.reports.diagnosis import Standing
+from worldsize.memory.use import MemoryUse
 from worldsize.timeline import Timeline
 
 
@@ -16,7 +17,9 @@ from worldsize.timeline import Timeline
 class Run:
     """The result of a run: by rank its `values`, `output`, `states` at the end, and `durations_s` in the function.
 
-    `duration_s` is the whole run in seconds; `restarts` counts how often torchrun started its ranks again.
+    `duration_s` is the whole run in seconds; `restarts` counts how often torchrun started its ranks again. `memory` is
+    by rank what its tensors held, of a run that was asked for it, and `grown_bytes` by how much its processes' memory
+    grew at its most in the function, as Linux says; empty elsewhere.
     """
 
     values: list[Any]
@@ -27,6 +30,8 @@ class Run:
     states: list[str] = field(default_factory=list)
     durations_s: list[float] = field(default_factory=list)
     restarts: int = 0
+    memory: list[MemoryUse] = field(default_factory=list, repr=False)
+    grown_bytes: list[int] = field(default_factory=list, repr=False)
 
     def __repr__(self) -> str:
         again = f", {self.restarts} restart{'s' if self.restarts > 1 else ''}" if self.restarts else ""

@@ -20,13 +20,14 @@ from worldsize import framing
 from worldsize.emulate.messages import Emulated
 from worldsize.launch.protocol import codec, failure, source
 from worldsize.launch.protocol.call_log import CallLog
-from worldsize.launch.protocol.messages import Done, Events, Failed, Job, Joined, Leave, Locate, Position, Script
+from worldsize.launch.protocol.messages import Done, Events, Failed, Held, Job, Joined, Leave, Locate, Position, Script
 from worldsize.launch.protocol.process import die_with_parent, draw_afresh, end_own_group, enter_network
 from worldsize.launch.worker import call_tracer, spans
 from worldsize.message import Message, pack_and_send, read
 
 if TYPE_CHECKING:
-    from worldsize.emulate.client import Observer  # it needs torch
+    from worldsize.emulate.client import Observer  # these need torch
+    from worldsize.memory.meter import MemoryMeter
 
 
 def main(sock: socket.socket, output_fd: int) -> None:
@@ -89,11 +90,14 @@ def serve(assignment: Assignment, job: Job, join: Callable[[Assignment, Job], Me
         membership = join(assignment, job)
         link.send(Joined(membership.backend))
         start_s = time.monotonic()
-        value = _work(assignment.payload)
+        with _counted(job) as meter:
+            value = _work(assignment.payload)
         membership.leave()
         value = codec.encode(value)
         _flush()  # before the launcher learns that this rank is done, and ends it
         link.send_events()
+        if meter:
+            link.send(Held(meter.use()))
         link.send(Done(spans.drain(), time.monotonic() - start_s), value)
         return True
     except BaseException as error:  # a rank reports whatever ends it, also SystemExit
@@ -179,6 +183,15 @@ def prepare(job: Job) -> None:
     import torch
 
     torch.set_num_threads(job.num_threads)
+
+
+def _counted(job: Job) -> contextlib.AbstractContextManager[MemoryMeter | None]:
+    """The context in which the memory that this rank's tensors hold is counted, if the job says so."""
+    if not job.counts_memory:
+        return contextlib.nullcontext()
+    from worldsize.memory.meter import MemoryMeter
+
+    return MemoryMeter(capacity=job.capacity)
 
 
 def _work(payload: list[bytes]) -> Any:

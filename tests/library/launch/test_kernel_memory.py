@@ -1,0 +1,75 @@
+"""The kernel's word on what a rank fills, by whatever means it does so."""
+
+import sys
+
+import pytest
+
+import worldsize as ws
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process fills, in /proc")
+SIZE = 200 * 10**6  # stands out of all that a rank does besides
+
+
+def numpy_array():
+    import numpy
+
+    return float(numpy.ones(SIZE // 8).sum()) * 0
+
+
+def thread():
+    import threading
+
+    import numpy
+
+    one = threading.Thread(target=lambda: numpy.ones(SIZE // 8))
+    one.start()
+    one.join()
+
+
+def child():
+    import subprocess
+    import sys
+
+    program = f"filled = b'x' * {SIZE}; print(len(filled), flush=True); input()"
+    started = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert started.stdout
+    started.stdout.readline()
+    child.kept = started  # type: ignore[attr-defined]
+
+
+def shared_memory():
+    import mmap
+
+    shared = mmap.mmap(-1, SIZE)
+    for _ in range(100):
+        shared.write(b"x" * (SIZE // 100))
+    shared_memory.kept = shared  # type: ignore[attr-defined]
+
+
+def tensors():
+    import torch
+
+    return float(torch.ones(SIZE // 4).sum()) * 0
+
+
+def little():
+    return sum([1] * 1_000) * 0
+
+
+@pytest.mark.parametrize("fill", [numpy_array, thread, child, shared_memory, tensors])
+def test_what_a_rank_fills_is_seen_from_outside(fill):
+    run = ws.run(on_rank_1, fill, world_size=2, echo=False, memory=True)
+    little_bytes, filled_bytes = run.grown_bytes
+    assert SIZE <= filled_bytes < 1.3 * SIZE + little_bytes
+    assert little_bytes < 0.2 * SIZE
+
+
+def on_rank_1(fill):
+    import torch.distributed as dist
+
+    if dist.get_rank() == 1:
+        fill()
+
+
+def test_nothing_is_read_unless_memory_is_asked_for():
+    assert ws.run(little, world_size=1, echo=False).grown_bytes == []

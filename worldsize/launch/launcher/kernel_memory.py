@@ -1,0 +1,139 @@
+"""The kernel's word on the memory that ranks fill, read from outside, so that no rank can make itself look lean.
+
+It sees what no count of tensors does: arrays of numpy, threads, child processes, shared memory and files in memory.
+Source: proc(5), `/proc/PID/status`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class _Status:
+    """A process as the kernel describes it; sizes are in bytes."""
+
+    inner_pid: int  # in the innermost namespace
+    private: int
+    shared: int
+    file: int
+    most: int  # of all three
+
+
+@dataclass
+class _Rank:
+    """A rank's processes at the beginning, and the most that they have held since, in bytes."""
+
+    pid: int
+    file: dict[int, int] = field(default_factory=dict)  # process -> the most of files' pages that it was seen to map
+    base_bytes: int = 0
+    most_bytes: int = 0
+
+
+class KernelMemory:
+    """The memory of ranks that descend from the process `root_pid`, each from when it is watched.
+
+    A rank's are the private and shared pages of its process and of all below it, also those swapped out, and in a jail
+    the files in memory of all ranks and the processes whose parents are gone. Between two looks, a process's own
+    record of its peak counts, less the pages of files that it was seen to map.
+    """
+
+    def __init__(self, root_pid: int) -> None:
+        self._root_pid = root_pid
+        self._ranks: dict[int, _Rank] = {}
+        self._others: set[int] = set()  # processes of the jail that are no rank's
+        self._base_file_bytes = 0
+
+    def watch(self, rank: int, inner_pid: int) -> None:
+        """Watch a rank from now on, whose process has this number in its own namespace."""
+        tree = _descendants(self._root_pid)
+        found = [pid for pid in tree if (status := _status(pid)) and status.inner_pid == inner_pid]
+        if not found:
+            return
+        watched = _Rank(found[0])
+        if not self._ranks:
+            self._base_file_bytes = _bytes_in_files(watched.pid)
+        self._ranks[rank] = watched
+        own = {pid for one in self._ranks.values() for pid in _descendants(one.pid)}
+        self._others = set(tree) - own
+        watched.base_bytes = watched.most_bytes = self._held_bytes(watched, [], 0)
+
+    def look(self) -> None:
+        """Take note of what the ranks hold now."""
+        alive = [rank for rank in self._ranks.values() if _status(rank.pid)]
+        if not alive:
+            return
+        own = {pid for rank in alive for pid in _descendants(rank.pid)}
+        orphans = [pid for pid in _descendants(self._root_pid) if pid not in own and pid not in self._others]
+        in_files = max(0, _bytes_in_files(alive[0].pid) - self._base_file_bytes)
+        for rank in alive:
+            rank.most_bytes = max(rank.most_bytes, self._held_bytes(rank, orphans, in_files))
+
+    def grown_bytes(self, rank: int) -> int | None:
+        """The bytes by which the rank's memory had grown at its most; None where the kernel does not say."""
+        watched = self._ranks.get(rank)
+        return watched and watched.most_bytes - watched.base_bytes
+
+    def _held_bytes(self, rank: _Rank, orphans: list[int], in_files: int) -> int:
+        private = shared = 0
+        for pid in (*_descendants(rank.pid), *orphans):
+            if status := _status(pid):
+                file = rank.file[pid] = max(rank.file.get(pid, 0), status.file)
+                private += max(status.private, status.most - status.shared - file)
+                shared += status.shared
+        return private + max(shared, in_files)  # a file in memory may be mapped, too
+
+
+def _status(pid: int) -> _Status | None:
+    """What the kernel says of a process; None of one that is gone, and where it says nothing."""
+    try:
+        lines = (_PROC / str(pid) / "status").read_text().splitlines()
+        fields = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+        private = _bytes(fields, "RssAnon") + _bytes(fields, "VmSwap")
+        shared, file, most = (_bytes(fields, name) for name in ("RssShmem", "RssFile", "VmHWM"))
+        return _Status(int(fields["NSpid"][-1]), private, shared, file, most)
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def _bytes(fields: Mapping[str, list[str]], name: str) -> int:
+    return 1024 * int(fields[name][0])
+
+
+def _descendants(root_pid: int) -> list[int]:
+    """A process and all below it, parents first."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in _parents():
+        children.setdefault(parent, []).append(pid)
+    found = [root_pid]
+    for pid in found:
+        found += children.get(pid, [])
+    return found
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    """Every process that can be seen, with its parent."""
+    with contextlib.suppress(OSError):
+        for name in filter(str.isdecimal, os.listdir(_PROC)):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                stat = (_PROC / name / "stat").read_text()
+                yield int(name), int(stat.rpartition(")")[2].split()[1])  # its name, in brackets, may hold anything
+
+
+def _bytes_in_files(pid: int) -> int:
+    """The bytes of files in memory that a process sees and this one does not."""
+    sizes: dict[int, int] = {}
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        ours = {line.split()[2] for line in (_PROC / "self/mountinfo").read_text().splitlines()}
+        for line in (_PROC / str(pid) / "mountinfo").read_text().splitlines():
+            fields = line.split()
+            if fields[fields.index("-") + 1] == "tmpfs" and fields[2] not in ours:
+                usage = os.statvfs(f"/proc/{pid}/root{fields[4]}")
+                sizes[usage.f_fsid] = (usage.f_blocks - usage.f_bfree) * usage.f_frsize
+    return sum(sizes.values())

@@ -1,0 +1,43 @@
+"""Bytes that the tensors of a rank hold, by kind: now, at their most, and over a step.
+
+`ws.run(..., memory=True)` records them on every rank; `worldsize.memory.meter.MemoryMeter` does so in any process.
+"""
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from worldsize.memory.use import KINDS, Holding, MemoryUse
+
+__all__ = ["KINDS", "Holding", "MemoryUse", "count_as", "held"]
+
+
+def held() -> dict[str, int]:
+    """The bytes that this rank's tensors hold now, by kind.
+
+    Raises:
+        ValueError: the rank's memory is not counted.
+    """
+    meter = _meter()
+    if meter is None:
+        raise ValueError("memory is not counted here: call ws.run(..., memory=True), or enter a MemoryMeter")
+    return meter.held()
+
+
+def count_as(kind: str, tensors: Iterable[Any]) -> None:
+    """Count these tensors as this kind of memory, such as "optimizer state" of an optimizer written by hand.
+
+    Where memory is not counted, do nothing.
+
+    Raises:
+        ValueError: there is no such kind.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"there is no memory of the kind {kind!r}; it is one of {', '.join(KINDS)}")
+    if meter := _meter():
+        meter.count_as(kind, tensors)
+
+
+def _meter() -> Any:
+    meters = sys.modules.get("worldsize.memory.meter")  # it needs torch, which a process may never import
+    return meters and meters.current()

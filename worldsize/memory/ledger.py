@@ -1,0 +1,240 @@
+"""The storages of this process's tensors: what made each, how large it is, and of what kind it turns out to be."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+import sys
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Self
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from worldsize.memory.use import KINDS, MAX_HOLDINGS, MAX_POINTS, TEMPORARIES, Holding, MemoryUse
+
+_ORDER = {kind: place for place, kind in enumerate(KINDS)}  # a storage is of the first of the kinds that it has had
+_MAX_CHANGES = 200_000  # that are kept one by one
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_MODELS = os.path.join(_PACKAGE, "models") + os.sep
+
+
+class Storage(weakref.ref[torch.UntypedStorage]):
+    """A storage, live or gone; the line is that of the program which made it."""
+
+    __slots__ = ("address", "filename", "is_settled", "kind", "line_number", "module", "size_bytes")
+
+    def __new__(cls, storage: torch.UntypedStorage, when_gone: Callable[[Any], None], module: str) -> Self:
+        made = super().__new__(cls, storage, when_gone)
+        made.address, made.module = storage._cdata, module
+        made.filename, made.line_number = _line_of_program()
+        made.size_bytes, made.kind = 0, TEMPORARIES
+        made.is_settled = False  # true once its kind has gone into the curve, and stays
+        return made
+
+    def __init__(self, *_: object) -> None:
+        pass  # a weak reference is made by `__new__`
+
+    __eq__, __hash__ = object.__eq__, object.__hash__  # not those of the tensor's storage, which may be gone
+
+    @property
+    def line(self) -> str:
+        """The line, its file unless that is a notebook's cell, and its text; empty when there is none."""
+        if not self.line_number:
+            return ""
+        is_file = self.filename.endswith(".py") and "ipykernel" not in self.filename
+        file = f"{os.path.basename(self.filename)} " if is_file else ""
+        text = linecache.getline(self.filename, self.line_number).strip()
+        return f"{file}line {self.line_number}" + (f": {text}" if text else "")
+
+
+class Ledger:
+    """The bytes of all storages that it is shown, now and at their most, each storage counted once.
+
+    A storage holds its present size until nothing refers to it; an autograd graph that has saved it does. Its kind is
+    found in hindsight: what becomes a parameter's gradient has been a gradient since its first byte.
+    """
+
+    def __init__(self) -> None:
+        self.held_bytes = self.most_bytes = self.num_operations = 0
+        self._lock = threading.RLock()
+        self._storages: dict[int, Storage] = {}  # the live ones, by the address of torch's own object
+        self._gone: deque[Storage] = deque()  # a storage may go in any thread, at any time
+        self._start: list[tuple[Storage, int]] = []  # the storages and sizes from which the changes lead on
+        self._changes = _Changes()
+        self._curve: list[tuple[int, list[int]]] = []  # operation, bytes by kind
+        self._peak_bytes, self._peak = 0, list[tuple[Storage, int]]()  # of the curve
+
+    def begin_operation(self) -> None:
+        """Note that an operation has run, whose tensors are about to be noted."""
+        with self._lock:
+            self._take_ends()
+            self.num_operations += 1
+
+    def note(self, tensors: Iterable[torch.Tensor], kind: str = TEMPORARIES, module: str = "") -> None:
+        """Note that these tensors are there, with the sizes that they have now, and of what kind they are."""
+        self.note_storages((one.untyped_storage() for tensor in tensors for one in _plain(tensor)), kind, module)
+
+    def note_storages(
+        self, storages: Iterable[torch.UntypedStorage], kind: str = TEMPORARIES, module: str = ""
+    ) -> None:
+        """Note that these storages are there, with the sizes that they have now, and of what kind they are."""
+        with self._lock:
+            self._take_ends()
+            for storage in storages:
+                known = self._storages.get(storage._cdata)
+                if known is None or known() is not storage:
+                    known = self._storages[storage._cdata] = Storage(storage, self._gone.append, module)
+                if _ORDER[kind] < _ORDER[known.kind] and not known.is_settled:
+                    known.kind = kind
+                self._resize(known, storage.nbytes())
+            self.most_bytes = max(self.most_bytes, self.held_bytes)
+
+    def restart(self) -> None:
+        """Forget the past: the curve and its peak begin with what is held now."""
+        with self._lock:
+            self._take_ends()
+            self._curve.clear()
+            self._begin_changes()
+            self.most_bytes, self._peak_bytes, self._peak = self.held_bytes, self.held_bytes, self._start
+
+    def held(self) -> dict[str, int]:
+        """The bytes held now, by kind."""
+        with self._lock:
+            self._take_ends()
+            return dict(zip(KINDS, _by_kind((one, one.size_bytes) for one in self._storages.values()), strict=True))
+
+    def use(self, capacity_bytes: int | None = None) -> MemoryUse:
+        """The record so far."""
+        with self._lock:
+            self._take_ends()
+            self._write_curve()
+            curve = _thinned(self._curve, MAX_POINTS - 1)
+            curve.append((self.num_operations, list(self.held().values())))
+            sizes = {kind: [row[place] for _, row in curve] for kind, place in _ORDER.items()}
+            return MemoryUse([operation for operation, _ in curve], sizes, _holdings(self._peak), capacity_bytes)
+
+    def _take_ends(self) -> None:
+        while self._gone:
+            storage = self._gone.popleft()
+            if self._storages.get(storage.address) is storage:  # the address may be another's already
+                del self._storages[storage.address]
+            self._resize(storage, 0)
+
+    def _resize(self, storage: Storage, size_bytes: int) -> None:
+        change = size_bytes - storage.size_bytes
+        if not change:
+            return
+        storage.size_bytes = size_bytes
+        self.held_bytes += change
+        self._changes.append(self.num_operations, storage, change)
+        if len(self._changes.sizes_bytes) > _MAX_CHANGES:
+            self._write_curve()
+            self._curve = _thinned(self._curve, MAX_POINTS)
+
+    def _write_curve(self) -> None:
+        """Write the changes into the curve, of each operation the moment when most was held, and forget them."""
+        sizes, peak_at = _by_kind(self._start), None
+        total = sum(sizes)
+        for number, (operation, storage, change) in enumerate(self._changes.rows(), 1):
+            sizes[_ORDER[storage.kind]] += change
+            total += change
+            storage.is_settled = True
+            if not self._curve or self._curve[-1][0] != operation:
+                self._curve.append((operation, list(sizes)))
+            elif total > sum(self._curve[-1][1]):
+                self._curve[-1] = operation, list(sizes)
+            if total > self._peak_bytes:
+                self._peak_bytes, peak_at = total, number
+        if peak_at is not None:
+            self._peak = _sizes_after(self._start, islice(self._changes.rows(), peak_at))
+        self._begin_changes()
+
+    def _begin_changes(self) -> None:
+        self._changes = _Changes()
+        self._start = [(storage, storage.size_bytes) for storage in self._storages.values()]
+
+
+class _Changes:
+    """Changes of storages' sizes, as lists: tuples by the hundred thousand would keep Python's collector busy."""
+
+    def __init__(self) -> None:
+        self.operations: list[int] = []
+        self.storages: list[Storage] = []
+        self.sizes_bytes: list[int] = []
+
+    def append(self, operation: int, storage: Storage, size_bytes: int) -> None:
+        """Add a change of so many bytes after an operation."""
+        self.operations.append(operation)
+        self.storages.append(storage)
+        self.sizes_bytes.append(size_bytes)
+
+    def rows(self) -> Iterator[tuple[int, Storage, int]]:
+        """Operation, storage and change in bytes, in the order in which they came."""
+        return zip(self.operations, self.storages, self.sizes_bytes, strict=True)
+
+
+def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors on this rank of which a tensor consists: a DTensor's shard; nothing of one without memory."""
+    if is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            if isinstance(part := getattr(tensor, name), torch.Tensor):  # it may be a mesh, too
+                yield from _plain(part)
+    elif tensor.layout is torch.strided and tensor.device.type != "meta" and not isinstance(tensor, FakeTensor):
+        yield tensor
+
+
+def _by_kind(sizes: Iterable[tuple[Storage, int]]) -> list[int]:
+    """Bytes in the order of `KINDS`."""
+    total = [0] * len(KINDS)
+    for storage, size_bytes in sizes:
+        total[_ORDER[storage.kind]] += size_bytes
+    return total
+
+
+def _sizes_after(
+    start: Iterable[tuple[Storage, int]], changes: Iterable[tuple[int, Storage, int]]
+) -> list[tuple[Storage, int]]:
+    sizes = Counter(dict(start))
+    for _, storage, change in changes:
+        sizes[storage] += change
+    return [(storage, size_bytes) for storage, size_bytes in sizes.items() if size_bytes]
+
+
+def _holdings(sizes: Iterable[tuple[Storage, int]]) -> list[Holding]:
+    """The largest holdings, the largest first."""
+    alike: dict[tuple[str, str, str], list[int]] = {}
+    for storage, size_bytes in sizes:
+        alike.setdefault((storage.kind, storage.module, storage.line), []).append(size_bytes)
+    found = [Holding(*origin, sum(together), len(together)) for origin, together in alike.items()]
+    return sorted(found, key=lambda one: one.size_bytes, reverse=True)[:MAX_HOLDINGS]
+
+
+def _thinned(curve: list[tuple[int, list[int]]], max_points: int) -> list[tuple[int, list[int]]]:
+    """The curve with at most so many points: of neighbours, the one where most is held."""
+    width = -(-len(curve) // max_points) or 1
+    groups = (curve[start : start + width] for start in range(0, len(curve), width))
+    return [max(group, key=lambda point: sum(point[1])) for group in groups]
+
+
+def _line_of_program() -> tuple[str, int]:
+    """The file and number of the innermost line of the program that runs; empty and 0 when there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if _is_program(frame.f_code.co_filename):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return "", 0
+
+
+@functools.cache
+def _is_program(filename: str) -> bool:
+    if filename.startswith(_PACKAGE + os.sep):
+        return filename.startswith(_MODELS)
+    return not filename.startswith("<frozen") and "site-packages" not in filename and "/lib/python" not in filename

@@ -1,0 +1,122 @@
+"""What held a rank's memory: bytes by kind over its operations, and what made up the peak."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from worldsize import units
+from worldsize.fields import Fields, fields_of, integer, items, text
+
+WEIGHTS, GRADIENTS, OPTIMIZER_STATE = "weights", "gradients", "optimizer state"
+ACTIVATIONS, COMMUNICATION, TEMPORARIES = "activations", "communication", "temporaries"
+KINDS = (WEIGHTS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION, TEMPORARIES)
+MAX_POINTS = 4_000  # of a curve
+MAX_HOLDINGS = 20  # of a peak
+_MAX_CHARS = 200  # of a module's name and of a line
+_NUM_EXPLAINED = 3  # holdings that an explanation names
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Storages of one kind that were made in one module by one line, and were held at the same time."""
+
+    kind: str
+    module: str
+    line: str
+    size_bytes: int
+    num_storages: int = 1
+
+    def __str__(self) -> str:
+        where = ", ".join(filter(None, [self.module, self.line])) or "before the measurement"
+        many = f" in {self.num_storages} storages" if self.num_storages > 1 else ""
+        return f"{self.kind} {units.format_bytes(self.size_bytes)}{many} ({where})"
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The holding of these fields.
+
+        Raises:
+            ValueError: they are not a holding's.
+        """
+        kind = text(fields, "kind", _MAX_CHARS)
+        if kind not in KINDS:
+            raise ValueError(f"memory of the kind {kind!r}")
+        module, line = text(fields, "module", _MAX_CHARS), text(fields, "line", _MAX_CHARS)
+        return cls(kind, module, line, _size(fields.get("size_bytes")), integer(fields, "num_storages"))
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """The bytes that a rank's tensors held: after each of `operations` by kind, and at the peak by what made them.
+
+    `operations` are numbers of torch's operations on the rank, from 1. Where there are very many, only the highest of
+    several neighbours is kept. `holdings` are the largest at the peak, the largest first.
+    """
+
+    operations: Sequence[int]
+    sizes: Mapping[str, Sequence[int]]  # kind -> bytes after each operation
+    holdings: Sequence[Holding] = ()
+    capacity_bytes: int | None = None
+
+    @property
+    def totals(self) -> list[int]:
+        """The bytes held after each operation."""
+        return [sum(column) for column in zip(*self.sizes.values(), strict=True)]
+
+    @property
+    def most_bytes(self) -> int:
+        """The most bytes held at once."""
+        return max(self.totals, default=0)
+
+    @property
+    def peak(self) -> dict[str, int]:
+        """The bytes by kind when most were held."""
+        totals = self.totals
+        place = totals.index(max(totals)) if totals else 0
+        return {kind: sizes[place] for kind, sizes in self.sizes.items() if totals}
+
+    @property
+    def held(self) -> dict[str, int]:
+        """The bytes by kind at the end."""
+        return {kind: sizes[-1] for kind, sizes in self.sizes.items() if sizes}
+
+    def explain(self) -> str:
+        """The peak in a sentence or two: its kinds, and what held most."""
+        kinds = describe_kinds(self.peak)
+        largest = "; ".join(map(str, self.holdings[:_NUM_EXPLAINED]))
+        most = f" Most is held by {largest}." if largest else ""
+        return f"The peak is {units.format_bytes(self.most_bytes)}: {kinds or 'nothing'}.{most}"
+
+    def to_fields(self) -> dict[str, Any]:
+        """The record as JSON fields."""
+        return vars(self) | {"holdings": [vars(holding) for holding in self.holdings]}
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The record of these fields.
+
+        Raises:
+            ValueError: they are not such a record's.
+        """
+        operations = [_size(one) for one in items(fields, "operations")]
+        given = fields_of(fields.get("sizes"))
+        sizes = {kind: [_size(one) for one in items(given, kind)] for kind in KINDS}
+        if len(operations) > MAX_POINTS or any(len(row) != len(operations) for row in sizes.values()):
+            raise ValueError("a memory curve that is too long, or whose kinds differ in length")
+        holdings = [Holding.parse(fields_of(one)) for one in items(fields, "holdings")[:MAX_HOLDINGS]]
+        capacity_bytes = fields.get("capacity_bytes")
+        return cls(operations, sizes, holdings, None if capacity_bytes is None else _size(capacity_bytes))
+
+
+def describe_kinds(sizes: Mapping[str, int]) -> str:
+    """Bytes by kind in words, the largest first."""
+    held = sorted(((size, kind) for kind, size in sizes.items() if size), reverse=True)
+    return ", ".join(f"{kind} {units.format_bytes(size)}" for size, kind in held)
+
+
+def _size(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is not a number of bytes or operations")
+    return value
