@@ -116,7 +116,10 @@ class Conductor:
     @property
     def is_still(self) -> bool:
         """True when some rank waits, and every other waits too or has ended."""
-        return bool(self._waiting) and len(self._waiting.keys() | self._over) == self.world_size
+        waiting, over = self._waiting, self._over
+        if not waiting or len(waiting) + len(over) < self.world_size:  # at once, for it is asked all the time
+            return False
+        return len(waiting.keys() | over) == self.world_size
 
     @property
     def is_stuck(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import select
 import selectors
@@ -12,7 +13,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from worldsize import framing, hardware, message, pricing
+from worldsize import hardware, pricing
+from worldsize.emulate import wire
 from worldsize.emulate.conductor import ASK, OPERATIONS, REDUCTIONS, Conductor, Post, Reply
 from worldsize.emulate.messages import (
     Answer,
@@ -34,6 +36,7 @@ from worldsize.timeline import Timeline
 
 _CHUNK = 1 << 16
 _MOST_HELD = 8  # messages of the largest size that may be under way at a time, to limit memory
+_MOST_PARTS = 64  # that one system call sends
 _MOST_READS = 100  # of what a rank has sent before its end, which may be endless
 _MAX_STEPS = 200_000  # of a rank, which might otherwise send any number
 
@@ -56,7 +59,7 @@ class _Connection:
         self.rank = rank
         self.ours, self.theirs = socket.socketpair()
         self.ours.setblocking(False)
-        self.inbox = framing.Inbox(max_post_bytes)
+        self.inbox = wire.Inbox(max_post_bytes)
         self.outgoing: deque[memoryview] = deque()
         self.groups: dict[str, tuple[int, ...]] = {}
         self.open_bytes: dict[int, int] = {}  # posts without an answer
@@ -99,6 +102,8 @@ class Emulation:
         self._conductor = Conductor(world_size, allow)
         self._connections = [_Connection(rank, max_post_bytes) for rank in range(world_size)]
         self._max_held_bytes = _MOST_HELD * max_post_bytes
+        self.num_posts = 0  # of all ranks
+        self._unsent: dict[int, _Connection] = {}  # the connections, by rank, with answers to be sent
         self._held_bytes = 0  # posts without an answer, and answers that have not gone out
         self._selector: selectors.BaseSelector | None = None
         self._is_hurrying = False
@@ -181,6 +186,12 @@ class Emulation:
             for reply in conductor.decide(posted_s(conductor.steps, conductor.operations, self._prices)):
                 self._answer(reply)
 
+    def send_answers(self) -> None:
+        """Send the answers to what has been read: together, so that a rank is woken once for several."""
+        unsent, self._unsent = self._unsent, {}
+        for connection in unsent.values():
+            self._write(connection)
+
     def _watch(self, connection: _Connection, is_full: bool) -> None:
         """Listen to a rank from now on; while its socket is full, also for when it can take more."""
         assert self._selector
@@ -190,7 +201,8 @@ class Emulation:
             self._selector.modify(connection.ours, events, lambda: self._serve(connection))
 
     def _serve(self, connection: _Connection) -> None:
-        self._write(connection)
+        if connection.is_full:
+            self._write(connection)
         try:
             data = connection.ours.recv(_CHUNK)
         except BlockingIOError:
@@ -234,6 +246,7 @@ class Emulation:
         post = _post_of(connection, posted, sent, len(self._connections))
         body = sent if post.op == ASK else self._with_faults(connection, post)
         connection.num_posts += 1
+        self.num_posts += 1
         connection.open_bytes[post.number] = len(sent)
         self._held_bytes += len(sent)
         if self._held_bytes > self._max_held_bytes:
@@ -272,16 +285,15 @@ class Emulation:
         self._send(self._connections[reply.rank], Answer(number=reply.number, src=reply.src), reply.body)
 
     def _send(self, connection: _Connection, answer: Hurry | Answer, body: bytes = b"") -> None:
-        parts = (message.pack_header(answer, len(body)), body) if len(body) > _CHUNK else (message.pack(answer, body),)
-        for part in parts:  # a long body goes to all ranks of a collective as it is, without a copy for each
-            connection.outgoing.append(memoryview(part))
+        for part in filter(None, (wire.pack(answer.to_bytes(), len(body)), body)):
+            connection.outgoing.append(memoryview(part))  # a body goes to all ranks of a collective without a copy
             self._held_bytes += len(part)
-        self._write(connection)
+        self._unsent[connection.rank] = connection
 
     def _write(self, connection: _Connection) -> None:
         while connection.outgoing:
             try:
-                sent = connection.ours.send(connection.outgoing[0])
+                sent = connection.ours.sendmsg(itertools.islice(connection.outgoing, _MOST_PARTS))
             except BlockingIOError:
                 self._watch(connection, is_full=True)
                 return
@@ -290,9 +302,9 @@ class Emulation:
                 connection.outgoing.clear()
                 return
             self._held_bytes -= sent
-            if sent == len(connection.outgoing[0]):
-                connection.outgoing.popleft()
-            else:
+            while sent and sent >= len(connection.outgoing[0]):
+                sent -= len(connection.outgoing.popleft())
+            if sent:
                 connection.outgoing[0] = connection.outgoing[0][sent:]
         if connection.is_full:
             self._watch(connection, is_full=False)

@@ -133,7 +133,10 @@ class CallLog:
 
     def write(self, call: Call) -> None:
         """Add a call; it replaces the 64th before it."""
-        text = _text_of(replace(call, number=0, sequence=0, state=ISSUED))  # the same call comes again and again
+        line = call.line and (call.line.filename, call.line.number, call.line.function, call.line.text)
+        text = _text_of(
+            call.op, call.ranks, call.dtype, call.shape, call.peer, call.tag, call.reduction, line, call.group
+        )
         if len(text) < _SLOT_BYTES - _HEAD_BYTES:
             head = b"%c%09d%09d" % (_MARKS[call.state], call.number, call.sequence)
             self._put(_place(call.number), head + text + b"\n")
@@ -164,8 +167,20 @@ class CallLog:
         return (data[start : start + _SLOT_BYTES] for start in range(0, len(data), _SLOT_BYTES))
 
 
-@lru_cache(maxsize=256)
-def _text_of(call: Call) -> bytes:
+@lru_cache(maxsize=256)  # the same call comes again and again
+def _text_of(
+    op: str,
+    ranks: tuple[int, ...] | None,
+    dtype: str,
+    shape: tuple[int, ...] | None,
+    peer: int | None,
+    tag: int,
+    reduction: str,
+    line: tuple[str, int, str, str] | None,
+    group: str,
+) -> bytes:
+    """A call as JSON, without what changes from one to the next: its number, its sequence and its state."""
+    call = Call(0, op, ranks, 0, dtype, shape, peer, tag, reduction, Line(*line) if line else None, group=group)
     return json.dumps(call.to_fields()).encode()
 
 
