@@ -324,7 +324,7 @@ def _name_of_type(dtype: torch.dtype, reduction: str) -> str:
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
-    whole = tensor.cpu().contiguous()
+    whole = (tensor if tensor.is_cpu else tensor.cpu()).contiguous()
     return ctypes.string_at(whole.data_ptr(), whole.nbytes)
 
 

@@ -13,7 +13,7 @@ import struct
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from worldsize.emulate.record import Operation, Step
 
@@ -22,8 +22,7 @@ class Forbidden(RuntimeError):
     """A call that this run does not allow."""
 
 
-@dataclass(frozen=True)
-class Post:
+class Post(NamedTuple):
     """One rank's part in an operation."""
 
     rank: int
@@ -40,8 +39,7 @@ class Post:
     splits: tuple[int, ...] = ()
 
 
-@dataclass
-class Reply:
+class Reply(NamedTuple):
     """The answer to a rank's post: the bytes that it receives."""
 
     rank: int

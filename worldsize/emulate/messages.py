@@ -21,8 +21,9 @@ from worldsize.message import Message
 _MAX_STEP_S = 1e9  # a rank might otherwise report work of any length
 _MAX_LABEL, _MAX_NAME = 80, 200  # a label is cut, a name is refused: two that are cut may be one
 _MAX_TEXT_BYTES = 1 << 14  # more than five such names take
-_STEPS: Sequence[str] = (COMPUTE, WAIT, MARK, JOIN)  # what moves data is recorded by the conductor: not left to the rank to report
-_CODES = {kind: code for code, kind in enumerate(_STEPS)}
+# what moves data is recorded by the conductor: it is not left to the rank to report
+_KINDS: Mapping[int, str] = dict(enumerate((COMPUTE, WAIT, MARK, JOIN)))
+_CODES = {kind: code for code, kind in _KINDS.items()}
 _NAMES = ("op", "group", "dtype", "reduction", "lane")  # of a post
 _POSTED = struct.Struct("<BIQQqqqII")
 _BLOCKED = struct.Struct("<BIQ")
@@ -334,11 +335,12 @@ def _steps(header: bytes, start: int, count: int) -> list[Step]:
             raise ValueError("a message ends too early")
         code, number, duration_s, labels_bytes = _STEP.unpack_from(header, start)
         start += _STEP.size
-        if code >= len(_STEPS) or not 0 <= duration_s <= _MAX_STEP_S:
+        kind = _KINDS.get(code)
+        if kind is None or not 0 <= duration_s <= _MAX_STEP_S:
             raise ValueError(f"a step of kind {code} that takes {duration_s:g} s")
         name, work, lane = _labels(_part(header, start, labels_bytes)) if labels_bytes else _UNLABELLED
         start += labels_bytes
-        found.append(Step(_STEPS[code], number, duration_s, name, work, lane))
+        found.append(Step(kind, number, duration_s, name, work, lane))
     if start != len(header):
         raise ValueError("a message is longer than its parts")
     return found

@@ -10,7 +10,6 @@ import selectors
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 from worldsize import hardware, pricing
@@ -61,7 +60,7 @@ class _Connection:
         self.ours.setblocking(False)
         self.inbox = wire.Inbox(max_post_bytes)
         self.outgoing: deque[memoryview] = deque()
-        self.groups: dict[str, tuple[int, ...]] = {}
+        self.groups: dict[str, tuple[tuple[int, ...], frozenset[int]]] = {}  # their ranks, in order and as a set
         self.open_bytes: dict[int, int] = {}  # posts without an answer
         self.num_steps = self.num_marks = 0
         self.num_posts = self.num_calls = 0  # asking for the time is a post but not a call
@@ -254,7 +253,7 @@ class Emulation:
         # what moves data is not left to the rank to report
         self._conductor.note(connection.rank, [Step(POST, post.number, lane=posted.lane)])
         if body is not sent:
-            post = replace(post, body=body)
+            post = post._replace(body=body)
         for reply in self._conductor.post(post):
             self._answer(reply)
 
@@ -278,7 +277,7 @@ class Emulation:
         if step.kind in (MARK, JOIN):
             _refuse_unknown_mark(connection, step)
         duration_s = self._faults.slowed_s(connection.rank, step.duration_s, step.lane)
-        return step if duration_s == step.duration_s else replace(step, duration_s=duration_s)
+        return step if duration_s == step.duration_s else step._replace(duration_s=duration_s)
 
     def _answer(self, reply: Reply) -> None:
         self._held_bytes -= self._connections[reply.rank].open_bytes.pop(reply.number)
@@ -323,15 +322,16 @@ def _post_of(connection: _Connection, posted: Posted, body: bytes, world_size: i
         ValueError: it cannot be; our own backend would not send it.
     """
     if posted.ranks is not None:
-        connection.groups[posted.group] = posted.ranks
+        connection.groups[posted.group] = posted.ranks, _members(posted.ranks, connection.rank, world_size)
     if posted.group not in connection.groups:
         raise ValueError(f"a call in the group {posted.group!r}, whose ranks are not known")
+    ranks, members = connection.groups[posted.group]
     post = Post(
         rank=connection.rank,
         number=posted.number,
         op=posted.op,
         group=posted.group,
-        ranks=connection.groups[posted.group],
+        ranks=ranks,
         dtype=posted.dtype,
         num_items=posted.num_items,
         body=body,
@@ -343,15 +343,20 @@ def _post_of(connection: _Connection, posted: Posted, body: bytes, world_size: i
     if post.number != connection.num_posts + 1:
         raise ValueError(f"post {post.number} after {connection.num_posts}")
     if post.op != ASK:
-        _refuse_impossible(post, world_size)
+        _refuse_impossible(post, members)
     return post
 
 
-def _refuse_impossible(post: Post, world_size: int) -> None:
-    members = set(post.ranks)
-    is_known = members <= set(range(world_size)) and len(members) == len(post.ranks) and post.rank in members
+def _members(ranks: tuple[int, ...], rank: int, world_size: int) -> frozenset[int]:
+    """The ranks of a group as a set; none where no group of this rank can be like that."""
+    members = frozenset(ranks)
+    is_known = members <= set(range(world_size)) and len(members) == len(ranks)
+    return members if is_known and rank in members else frozenset()
+
+
+def _refuse_impossible(post: Post, members: frozenset[int]) -> None:
     is_to_itself = post.op in ("send", "recv") and post.peer == post.rank  # a cluster has no such route
-    if not (is_known and post.peer in (None, *members) and not is_to_itself):
+    if not members or not (post.peer is None or post.peer in members) or is_to_itself:
         raise ValueError(f"{post.op} among {post.ranks!s:.80}, of rank {post.rank} with {post.peer}")
     if post.op not in OPERATIONS or post.reduction not in ("", *REDUCTIONS):
         raise ValueError(f"there is no operation {post.op} {post.reduction}")

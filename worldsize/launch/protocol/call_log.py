@@ -107,6 +107,7 @@ class CallLog:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self._page: mmap.mmap | None = None
+        self._newest = [-1] * _NUM_SLOTS  # the number of the call in each slot, as the writer knows it
 
     @staticmethod
     def make() -> CallLog:
@@ -140,12 +141,12 @@ class CallLog:
         if len(text) < _SLOT_BYTES - _HEAD_BYTES:
             head = b"%c%09d%09d" % (_MARKS[call.state], call.number, call.sequence)
             self._put(_place(call.number), head + text + b"\n")
+            self._newest[call.number % _NUM_SLOTS] = call.number
 
     def mark(self, number: int, state: str) -> None:
         """Change the state of a call, unless a later call has replaced it."""
-        place = _place(number)
-        if self._page is not None and self._page[place + 1 : place + 10] == b"%09d" % number:
-            self._put(place, _MARKS[state])
+        if self._page is not None and self._newest[number % _NUM_SLOTS] == number:
+            self._page[_place(number)] = _MARKS[state][0]
 
     def read(self) -> list[Call]:
         """The calls, oldest first; what cannot be read is left out, because a rank may write anything."""

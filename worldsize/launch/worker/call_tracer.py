@@ -62,19 +62,22 @@ class _During:
 
     def __init__(self, tracer: _Tracer, number: int) -> None:
         self._tracer, self._number, self.state = tracer, number, DONE
+        self._window: list[int] | None = None  # where the call's times are kept
 
     def __enter__(self) -> _During:
         self._tracer._inside.yes = True
-        self._window = [time.time_ns(), _FOREVER_NS]
-        _noted_ns.append(self._window)
-        self._start_s = time.monotonic()
+        if spans.is_on():
+            self._window = [time.time_ns(), _FOREVER_NS]
+            _noted_ns.append(self._window)
+            self._start_s = time.monotonic()
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
             self.state = BROKEN
-        spans.calls.during(self._number, self.state, self._start_s, time.monotonic())
-        self._window[1] = time.time_ns()
+        if self._window is not None:
+            spans.calls.during(self._number, self.state, self._start_s, time.monotonic())
+            self._window[1] = time.time_ns()
         self._tracer._inside.yes = False
         self._tracer._call_log.mark(self._number, self.state)
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from worldsize.emulate.client import Observer  # it needs torch
 
 
-_PERIOD_S = 0.1  # how often a rank of an emulated cluster sends what it has posted, while it works,
-_PERIOD_AT_RANK_S = 0.005  # and how much less often for every rank that shares this machine
+_PERIOD_S = 0.2  # how often a rank of an emulated cluster sends what it has posted, while it works,
+_PERIOD_AT_RANK_S = 0.02  # and how much less often for every rank that shares this machine
 
 
 def main(sock: socket.socket, output_fd: int) -> None:
