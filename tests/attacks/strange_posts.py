@@ -6,11 +6,11 @@ import torch.distributed as dist
 
 
 def ring(tensor):
-    from worldsize import framing
-    from worldsize.emulate import backend
+    from worldsize.emulate import backend, wire
+    from worldsize.emulate.messages import Posted
 
-    strange = {"ranks": [0, 0, 99], "dtype": "load", "num_items": -1, "peer": [1], "splits": [-5]}
-    fields = {"number": 1, "op": "send", "group": "g", "ranks": [0, 1, 2, 3], "dtype": "float32", "num_items": 0}
-    name = list(strange)[dist.get_rank()]
-    framing.send(backend.client()._sock, "posted", b"", **fields | {"peer": 1, "tag": 0} | {name: strange[name]})
+    strange = [{"ranks": (0, 0, 99)}, {"dtype": "load", "num_items": 1 << 63}, {"peer": 1 << 40}, {"splits": (-5,)}]
+    fields = {"number": 1, "op": "send", "group": "g", "ranks": (0, 1, 2, 3), "dtype": "float32", "num_items": 0}
+    posted = Posted(**fields | {"peer": (dist.get_rank() + 1) % 4} | strange[dist.get_rank()])
+    backend.client()._sock.sendall(wire.pack(posted.to_bytes()))
     return tensor

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import operator
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -48,7 +48,7 @@ class Group(dist.ProcessGroup):
         """The name under which torch knows the group."""
         return self._name
 
-    @cached_property
+    @functools.cached_property
     def _wire_name(self) -> str:
         """The conductor's name for the group, and the timeline's: of a group along a mesh, the axis comes first."""
         axis = self.group_desc.removeprefix(_OF_MESH)
@@ -78,11 +78,11 @@ class Group(dist.ProcessGroup):
             op,
             self._wire_name,
             self.ranks,
-            b"".join(map(_bytes_of, inputs)),
-            lambda body: _fill(outputs, body, may_be_less=op == "recv"),
+            _bytes_of(inputs[0]) if len(inputs) == 1 else b"".join(map(_bytes_of, inputs)),
+            functools.partial(_fill, outputs, op == "recv"),
             list(outputs) if result is None else result,
             dtype=_dtype_of(tensors, reduction),
-            num_items=sum(one.numel() for one in inputs),
+            num_items=inputs[0].numel() if len(inputs) == 1 else sum(one.numel() for one in inputs),
             **fields,
         )
         self._client.observer.posted(mark, work)
@@ -304,12 +304,14 @@ def _name_of(reduction: Any) -> str:
 
 
 def _dtype_of(tensors: Sequence[torch.Tensor], reduction: str) -> str:
-    dtypes = list(dict.fromkeys(tensor.dtype for tensor in tensors))
+    dtypes = dict.fromkeys([tensor.dtype for tensor in tensors])
     if len(dtypes) > 1:
         raise ValueError(f"one call has tensors of {' and '.join(map(str, dtypes))}; give tensors of one type")
-    if not dtypes:
-        return ""
-    (dtype,) = dtypes
+    return _name_of_type(next(iter(dtypes)), reduction) if dtypes else ""
+
+
+@functools.lru_cache(maxsize=256)
+def _name_of_type(dtype: torch.dtype, reduction: str) -> str:
     if reduction == "AVG" and not (dtype.is_floating_point or dtype.is_complex):
         raise ValueError(
             f"AVG needs a floating-point or complex type, not {dtype}: reduce by SUM and divide, or convert first"
@@ -324,21 +326,23 @@ def _dtype_of(tensors: Sequence[torch.Tensor], reduction: str) -> str:
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
-    whole = tensor.cpu().contiguous()
+    whole = (tensor if tensor.is_cpu else tensor.cpu()).contiguous()
     return ctypes.string_at(whole.data_ptr(), whole.nbytes)
 
 
-def _fill(outputs: Sequence[torch.Tensor], body: bytes, may_be_less: bool) -> None:
+def _fill(outputs: Sequence[torch.Tensor], may_be_less: bool, body: bytes) -> None:
     """Copy the bytes into the tensors, one after the other; without bytes, leave the tensors as they are.
 
     Raises:
         ValueError: they do not fit; a message may be shorter than its receiver's tensors, as with Gloo.
     """
+    if not body:
+        return
     wanted = sum(output.nbytes for output in outputs)
-    if body and (len(body) > wanted or (len(body) < wanted and not may_be_less)):
+    if len(body) > wanted or (len(body) < wanted and not may_be_less):
         raise ValueError(f"{len(body)} bytes came for tensors of {wanted} bytes; give them the size of what is sent")
     start = 0
-    for output in outputs if body else ():
+    for output in outputs:
         part = body[start : start + output.nbytes] if len(outputs) > 1 else body
         if output.is_cpu and output.is_contiguous():
             ctypes.memmove(output.data_ptr(), part, min(output.nbytes, len(part)))

@@ -14,17 +14,17 @@ from typing import Any, Protocol
 
 import torch
 
-from worldsize import framing, message
-from worldsize.emulate import torch_internals
+from worldsize.emulate import torch_internals, wire
 from worldsize.emulate.compute import Meter
 from worldsize.emulate.conductor import ASK, Forbidden, refusal
-from worldsize.emulate.messages import Answer, Blocked, Hurry, Left, Posted, Refused, read_from_conductor
+from worldsize.emulate.messages import Answer, Blocked, FromRank, Hurry, Left, Posted, Refused, read_from_conductor
 from worldsize.emulate.record import COMPUTE, JOIN, MAIN, MARK, WAIT, Step
 
 WAITING, DONE = "waiting", "done"
 _PATIENCE_S = 0.1  # how long a rank waits for an answer before it reports that it is blocked,
 _RANK_S = 0.005  # and how much longer for every rank that shares this machine
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16
+_MOST_UNSENT_BYTES = 1 << 16
 _MAX_ANSWER_BYTES = 1 << 40  # the launcher is trusted
 _IDLE_S = 0.005  # less CPU time than this within the patience is mere waiting
 
@@ -73,15 +73,18 @@ class Client:
         meter: Meter,
         observer: Observer,
     ) -> None:
+        meter.before_work = self.flush  # work may take long, and other ranks may wait for what was posted
         self.rank, self.observer = rank, observer
         self._sock, self._patience_s = sock, _PATIENCE_S + _RANK_S * world_size
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._patience_s))
-        self._inbox = framing.Inbox(_MAX_ANSWER_BYTES)
+        self._inbox = wire.Inbox(_MAX_ANSWER_BYTES)
         self._allow = None if allow is None else frozenset(allow)
         self._lock = threading.Lock()
         self._recording = threading.RLock()  # of `_steps` and the marks in them
         self._arrival = threading.Condition()
         self._is_read = False  # a thread is reading
+        self._unsent: list[bytes] = []  # posts earn nothing before the rank waits: until then they may go out together
+        self._unsent_bytes = 0
         self._num_posts = 0
         self._groups: set[str] = set()
         self._works: dict[int, Work] = {}
@@ -197,6 +200,8 @@ class Client:
     ) -> Work:
         """The work of a call; when its answer comes, `fill` copies the answer into place.
 
+        The call goes out with the next `flush`.
+
         Raises:
             Forbidden: the run does not allow this operation.
         """
@@ -224,13 +229,30 @@ class Client:
                 lane=self._here.lane,
                 steps=self._take_steps(),
             )
-            message.pack_and_send(self._sock, posted, body)
+            self._append(posted, body)
+            if self._unsent_bytes > _MOST_UNSENT_BYTES:
+                self._send_all()
         return work
+
+    def flush(self) -> None:
+        """Send all that has been posted."""
+        if self._unsent:
+            with self._lock:
+                self._send_all()
+
+    def _append(self, message: FromRank, body: bytes = b"") -> None:
+        self._unsent += wire.pack(message.to_bytes(), len(body)), body
+        self._unsent_bytes += len(body)
+
+    def _send_all(self) -> None:
+        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        self._sock.sendall(b"".join(unsent))
 
     def note_refusal(self) -> None:
         """Report to the conductor that a call of this rank was refused."""
         with self._lock:
-            message.pack_and_send(self._sock, Refused(self._take_steps()))
+            self._append(Refused(self._take_steps()))
+            self._send_all()
 
     def _report_wait(self, work: Work) -> None:
         """Report to the conductor, once, that this rank is blocked until the work has its answer, if it is blocked."""
@@ -238,7 +260,8 @@ class Client:
             return
         work.report(WAITING)
         with self._lock:
-            message.pack_and_send(self._sock, Blocked(work.number, self._take_steps()))
+            self._append(Blocked(work.number, self._take_steps()))
+            self._send_all()
 
     def _is_main_asleep(self) -> bool:
         """True if the main thread has been idle for the whole patience, in C++'s backward or its wait for a future."""
@@ -253,7 +276,8 @@ class Client:
         """Report the last steps of this rank, and that it posts no more."""
         with self._lock:
             self.spend(self.meter.take_s())
-            message.pack_and_send(self._sock, Left(self._take_steps()))
+            self._append(Left(self._take_steps()))
+            self._send_all()
 
     def _take_steps(self) -> list[Step]:
         with self._recording:
@@ -262,6 +286,7 @@ class Client:
 
     def await_answer(self, work: Work) -> None:
         """Wait until the answer of a work has come and is in place."""
+        self.flush()
         with self._arrival:
             for one in (*work.stands_for, work):
                 while not one.is_there:
@@ -273,6 +298,7 @@ class Client:
 
     def poll(self, work: Work) -> bool:
         """True if the work has its answer; takes in first what has arrived."""
+        self.flush()
         with self._arrival:
             if not work.has_all and not self._is_read:
                 self._read(socket.MSG_DONTWAIT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensor
@@ -21,7 +22,9 @@ _MOVE_NOTHING = frozenset(
 
 
 class Meter:
-    """A meter for which work costs nothing."""
+    """A meter for which work costs nothing; one that sees each piece of work calls `before_work` at its start."""
+
+    before_work: Callable[[], None] = staticmethod(lambda: None)
 
     def start(self) -> None:
         """Begin to count in this thread."""
@@ -73,14 +76,18 @@ class FlopsMeter(Meter, TorchDispatchMode):
 
     def for_thread(self) -> Meter:
         """The meter of another thread, because torch shows this one nothing of that work."""
-        return FlopsMeter(self._gpu)
+        meter = FlopsMeter(self._gpu)
+        meter.before_work = self.before_work
+        return meter
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # the wrapper's own operations on this rank's tensors come through here next
+        is_work = func.namespace in _PRICED and not func.is_view and func.overloadpacket.__name__ not in _MOVE_NOTHING
+        if is_work:
+            self.before_work()
         out = func(*args, **(kwargs or {}))
         is_trial = any(issubclass(one, FakeTensor) for one in types)  # a DTensor tries new operations at full shape
-        is_work = func.namespace in _PRICED and not func.is_view and func.overloadpacket.__name__ not in _MOVE_NOTHING
         if is_work and not is_trial:
             self._total_s += time_s(operator_of(func, args, kwargs or {}, out), self._gpu)
         return out

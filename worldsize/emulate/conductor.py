@@ -13,7 +13,7 @@ import struct
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from worldsize.emulate.record import Operation, Step
 
@@ -22,8 +22,7 @@ class Forbidden(RuntimeError):
     """A call that this run does not allow."""
 
 
-@dataclass(frozen=True)
-class Post:
+class Post(NamedTuple):
     """One rank's part in an operation."""
 
     rank: int
@@ -40,8 +39,7 @@ class Post:
     splits: tuple[int, ...] = ()
 
 
-@dataclass
-class Reply:
+class Reply(NamedTuple):
     """The answer to a rank's post: the bytes that it receives."""
 
     rank: int
@@ -116,7 +114,10 @@ class Conductor:
     @property
     def is_still(self) -> bool:
         """True when some rank waits, and every other waits too or has ended."""
-        return bool(self._waiting) and len(self._waiting.keys() | self._over) == self.world_size
+        waiting, over = self._waiting, self._over
+        if not waiting or len(waiting) + len(over) < self.world_size:  # at once, for it is asked all the time
+            return False
+        return len(waiting.keys() | over) == self.world_size
 
     @property
     def is_stuck(self) -> bool:

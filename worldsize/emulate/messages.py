@@ -1,21 +1,38 @@
 """Every message between a rank of an emulated cluster and the conductor, each with the parser that its receiver uses.
 
-What comes from a rank may be forged or malformed: it is read in full here, or refused.
+What comes from a rank may be forged or malformed: it is read in full here, or refused. Between rank and conductor a
+message is a binary header, with little-endian numbers in fixed places; texts are JSON lists, which repeat and are read
+once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self, cast
+from functools import lru_cache
+from typing import Any, Self
 
 from worldsize.emulate.record import COMPUTE, JOIN, KINDS, MAIN, MARK, WAIT, Step
-from worldsize.fields import Fields, fields_of, finite, integer, items, number
+from worldsize.fields import Fields, fields_of, finite, integer, items, number, text
 from worldsize.hardware import Gpu
-from worldsize.message import Message, read
+from worldsize.message import Message
 
 _MAX_STEP_S = 1e9  # a rank might otherwise report work of any length
 _MAX_LABEL, _MAX_NAME = 80, 200  # a label is cut, a name is refused: two that are cut may be one
+_MAX_TEXT_BYTES = 1 << 14  # more than five such names take
+# what moves data is recorded by the conductor: it is not left to the rank to report
+_KINDS: Mapping[int, str] = dict(enumerate((COMPUTE, WAIT, MARK, JOIN)))
+_CODES = {kind: code for code, kind in _KINDS.items()}
+_NAMES = ("op", "group", "dtype", "reduction", "lane")  # of a post
+_POSTED = struct.Struct("<BIQQqqqII")
+_BLOCKED = struct.Struct("<BIQ")
+_BARE = struct.Struct("<BI")
+_ANSWER = struct.Struct("<BQq")
+_STEP = struct.Struct("<BQdI")
+_IS_POSTED, _IS_BLOCKED, _HAS_LEFT, _WAS_REFUSED, _IS_ANSWER, _IS_HURRY = range(6)
+_NONE = -1  # in place of a rank
 
 
 # launcher to rank, with its job
@@ -40,7 +57,7 @@ class Compute:
         Raises:
             ValueError: they are not such prices.
         """
-        kind = _name(fields, "kind")
+        kind = text(fields, "kind", _MAX_NAME)
         if kind not in KINDS:
             raise ValueError(f"work cannot be priced by {kind!r}")
         return cls(kind=kind, scale=number(fields, "scale"), gpu=_gpu(fields_of(fields.get("gpu"))))
@@ -75,8 +92,8 @@ class Emulated(Message):
 # rank to conductor; each brings what the rank did since its last message
 
 
-@dataclass(frozen=True)
-class Posted(Message):
+@dataclass(slots=True)
+class Posted:
     """The rank's part in an operation; the body is its data. `number` counts the rank's parts, from 1.
 
     A group's `ranks` come with the first message that names it.
@@ -95,134 +112,183 @@ class Posted(Message):
     lane: str = MAIN
     steps: list[Step] = field(default_factory=list[Step])
 
-    def to_fields(self) -> dict[str, Any]:
-        """The message as JSON fields, without those that a parser fills in."""
-        fields = {name: getattr(self, name) for name in ("number", "op", "group", "dtype", "num_items", "peer")}
-        if self.ranks is not None:
-            fields["ranks"] = self.ranks
-        rarely = {"tag": self.tag, "reduction": self.reduction, "splits": self.splits, "lane": self.lane}
-        return fields | {name: value for name, value in rarely.items() if value} | {"steps": _rows(self.steps)}
+    def to_bytes(self) -> bytes:
+        """The message as a header."""
+        names = _packed_names(self.op, self.group, self.dtype, self.reduction, self.lane)
+        ranks, splits, steps = self.ranks or (), self.splits, self.steps
+        fixed = _POSTED.pack(
+            _IS_POSTED,
+            len(steps),
+            self.number,
+            self.num_items,
+            _NONE if self.peer is None else self.peer,
+            self.tag,
+            _NONE if self.ranks is None else len(ranks),
+            len(splits),
+            len(names),
+        )
+        if ranks or splits:
+            names += struct.pack(f"<{len(ranks) + len(splits)}q", *ranks, *splits)
+        return fixed + names + _packed_steps(steps)
 
     @classmethod
-    def parse(cls, fields: Fields) -> Self:
-        """The message of these fields.
+    def parse(cls, header: bytes) -> Self:
+        """The message of this header.
 
         Raises:
-            ValueError: they are not such a message's.
+            ValueError: it is not such a message.
         """
-        num_items, splits = integer(fields, "num_items"), _integers(fields, "splits") or ()
-        if num_items < 0 or min(splits, default=0) < 0:
+        _, num_steps, number, num_items, peer, tag, num_ranks, num_splits, names_bytes = _fixed(_POSTED, header)
+        start = _POSTED.size
+        op, group, dtype, reduction, lane = _names(_part(header, start, names_bytes))
+        start += names_bytes
+        ranks = None if num_ranks < 0 else _integers(header, start, num_ranks)
+        start += 8 * max(0, num_ranks)
+        splits = _integers(header, start, num_splits) if num_splits else ()
+        if min(splits, default=0) < 0:
             raise ValueError("a negative size")
         return cls(
-            number=integer(fields, "number"),
-            op=_name(fields, "op"),
-            group=_name(fields, "group"),
-            dtype=_name(fields, "dtype"),
+            number=number,
+            op=op,
+            group=group,
+            dtype=dtype,
             num_items=num_items,
-            ranks=_integers(fields, "ranks"),
-            peer=None if fields.get("peer") is None else integer(fields, "peer"),
-            tag=integer(fields, "tag", 0),
-            reduction=_name(fields, "reduction", ""),
+            ranks=ranks,
+            peer=None if peer < 0 else peer,
+            tag=tag,
+            reduction=reduction,
             splits=splits,
-            lane=_name(fields, "lane", MAIN),
-            steps=_steps(fields),
+            lane=lane,
+            steps=_steps(header, start + 8 * num_splits, num_steps),
         )
 
 
-@dataclass(frozen=True)
-class Blocked(Message):
+@dataclass(slots=True)
+class Blocked:
     """The rank can do nothing until this part of its has an answer."""
 
     number: int
     steps: list[Step] = field(default_factory=list[Step])
 
-    def to_fields(self) -> dict[str, Any]:
-        """The message as JSON fields."""
-        return {"number": self.number, "steps": _rows(self.steps)}
+    def to_bytes(self) -> bytes:
+        """The message as a header."""
+        return _BLOCKED.pack(_IS_BLOCKED, len(self.steps), self.number) + _packed_steps(self.steps)
 
     @classmethod
-    def parse(cls, fields: Fields) -> Self:
-        """The message of these fields.
+    def parse(cls, header: bytes) -> Self:
+        """The message of this header.
 
         Raises:
-            ValueError: they are not such a message's.
+            ValueError: it is not such a message.
         """
-        return cls(number=integer(fields, "number"), steps=_steps(fields))
+        _, num_steps, number = _fixed(_BLOCKED, header)
+        return cls(number, _steps(header, _BLOCKED.size, num_steps))
 
 
-@dataclass(frozen=True)
-class _Bare(Message):
-    """A message with no more than what the rank did."""
+@dataclass(slots=True)
+class Left:
+    """The rank posts no more."""
 
     steps: list[Step] = field(default_factory=list[Step])
 
-    def to_fields(self) -> dict[str, Any]:
-        """The message as JSON fields."""
-        return {"steps": _rows(self.steps)}
+    def to_bytes(self) -> bytes:
+        """The message as a header."""
+        return _BARE.pack(_HAS_LEFT, len(self.steps)) + _packed_steps(self.steps)
 
     @classmethod
-    def parse(cls, fields: Fields) -> Self:
-        """The message of these fields.
+    def parse(cls, header: bytes) -> Self:
+        """The message of this header.
 
         Raises:
-            ValueError: they are not such a message's.
+            ValueError: it is not such a message.
         """
-        return cls(steps=_steps(fields))
+        _, num_steps = _fixed(_BARE, header)
+        return cls(_steps(header, _BARE.size, num_steps))
 
 
-class Left(_Bare):
-    """The rank posts no more."""
-
-
-class Refused(_Bare):
+@dataclass(slots=True)
+class Refused:
     """The rank called an operation that may not be used, and the call was refused there."""
+
+    steps: list[Step] = field(default_factory=list[Step])
+
+    def to_bytes(self) -> bytes:
+        """The message as a header."""
+        return _BARE.pack(_WAS_REFUSED, len(self.steps)) + _packed_steps(self.steps)
+
+    @classmethod
+    def parse(cls, header: bytes) -> Self:
+        """The message of this header.
+
+        Raises:
+            ValueError: it is not such a message.
+        """
+        _, num_steps = _fixed(_BARE, header)
+        return cls(_steps(header, _BARE.size, num_steps))
 
 
 FromRank = Posted | Blocked | Left | Refused
+_FROM_RANK: Mapping[int, Any] = {_IS_POSTED: Posted, _IS_BLOCKED: Blocked, _HAS_LEFT: Left, _WAS_REFUSED: Refused}
 
 
-def read_from_rank(header: Fields) -> FromRank:
+def read_from_rank(header: bytes) -> FromRank:
     """The message of a rank.
 
     Raises:
         ValueError: it is another message, or malformed.
     """
-    return read(header, Posted, Blocked, Left, Refused)
+    return _class_of(header, _FROM_RANK).parse(header)
 
 
 # conductor to rank
 
 
-@dataclass(frozen=True)
-class Hurry(Message):
+@dataclass(slots=True)
+class Hurry:
     """Something depends on virtual time: report at once what the rank is blocked by."""
 
+    def to_bytes(self) -> bytes:
+        """The message as a header."""
+        return bytes([_IS_HURRY])
 
-@dataclass(frozen=True)
-class Answer(Message):
+    @classmethod
+    def parse(cls, header: bytes) -> Self:
+        """The message of this header."""
+        return cls()
+
+
+@dataclass(slots=True)
+class Answer:
     """The answer to a rank's part; the body is the data that it receives, from `src` if that was left open."""
 
     number: int
     src: int | None = None
 
+    def to_bytes(self) -> bytes:
+        """The message as a header."""
+        return _ANSWER.pack(_IS_ANSWER, self.number, _NONE if self.src is None else self.src)
+
     @classmethod
-    def parse(cls, fields: Fields) -> Self:
-        """The message of these fields.
+    def parse(cls, header: bytes) -> Self:
+        """The message of this header.
 
         Raises:
-            ValueError: they are not such a message's.
+            ValueError: it is not such a message.
         """
-        src = None if fields.get("src") is None else integer(fields, "src")
-        return cls(number=integer(fields, "number"), src=src)
+        _, number, src = _fixed(_ANSWER, header)
+        return cls(number, None if src < 0 else src)
 
 
-def read_from_conductor(header: Fields) -> Hurry | Answer:
+_FROM_CONDUCTOR: Mapping[int, Any] = {_IS_ANSWER: Answer, _IS_HURRY: Hurry}
+
+
+def read_from_conductor(header: bytes) -> Hurry | Answer:
     """The message of the conductor.
 
     Raises:
         ValueError: it is another message, or malformed.
     """
-    return read(header, Answer, Hurry)
+    return _class_of(header, _FROM_CONDUCTOR).parse(header)
 
 
 # parts of messages
@@ -241,43 +307,106 @@ def _gpu(fields: Fields) -> Gpu:
     )
 
 
-def _rows(steps: Sequence[Step]) -> list[tuple[Any, ...]]:
-    return [
-        (one.kind, one.number, one.duration_s, one.name, one.work, *([one.lane] if one.lane else ())) for one in steps
-    ]
+def _class_of(header: bytes, expected: Mapping[int, Any]) -> Any:
+    found = expected.get(header[0]) if header else None
+    if found is None:
+        raise ValueError(f"a message that begins with {header[:1]!r} was not expected")
+    return found
 
 
-def _steps(fields: Fields) -> list[Step]:
-    return [_step(row) for row in items(fields, "steps")]
+def _fixed(layout: struct.Struct, header: bytes) -> tuple[Any, ...]:
+    if len(header) < layout.size:
+        raise ValueError("a message ends too early")
+    return layout.unpack_from(header)
 
 
-def _step(row: Any) -> Step:
-    if not isinstance(row, list) or len(cast("list[Any]", row)) not in (5, 6):
-        raise ValueError("a step is a kind, a number, a duration, a name, the kind of the work and perhaps a lane")
-    kind, of_post, duration_s, name, work, lane = [*cast("list[Any]", row), MAIN][:6]
-    if type(duration_s) is not float:
-        duration_s = finite(duration_s, "a duration")
-    # what moves data is recorded by the conductor: it is not left to the rank to report
-    if kind not in (COMPUTE, WAIT, MARK, JOIN) or not 0 <= duration_s <= _MAX_STEP_S:
-        raise ValueError(f"a step of kind {kind!r:.80} that takes {duration_s:g} s")
-    if type(of_post) is not int or type(name) is not str or type(work) is not str:
-        raise ValueError("a step has a whole number, and its labels are text")
-    if type(lane) is not str or len(lane) > _MAX_NAME:
+def _part(header: bytes, start: int, num_bytes: int) -> bytes:
+    if start + num_bytes > len(header):
+        raise ValueError("a message ends too early")
+    return header[start : start + num_bytes]
+
+
+def _integers(header: bytes, start: int, count: int) -> tuple[int, ...]:
+    return struct.unpack(f"<{count}q", _part(header, start, 8 * count))
+
+
+def _packed_steps(steps: Sequence[Step]) -> bytes:
+    parts: list[bytes] = []
+    for one in steps:
+        labels = _packed_labels(one.name, one.work, one.lane)
+        parts += _STEP.pack(_CODES[one.kind], one.number, one.duration_s, len(labels)), labels
+    return b"".join(parts)
+
+
+def _steps(header: bytes, start: int, count: int) -> list[Step]:
+    """The steps that fill the rest of a header."""
+    found: list[Step] = []
+    for _ in range(count):
+        if start + _STEP.size > len(header):
+            raise ValueError("a message ends too early")
+        code, number, duration_s, labels_bytes = _STEP.unpack_from(header, start)
+        start += _STEP.size
+        kind = _KINDS.get(code)
+        if kind is None or not 0 <= duration_s <= _MAX_STEP_S:
+            raise ValueError(f"a step of kind {code} that takes {duration_s:g} s")
+        name, work, lane = _labels(_part(header, start, labels_bytes)) if labels_bytes else _UNLABELLED
+        start += labels_bytes
+        found.append(Step(kind, number, duration_s, name, work, lane))
+    if start != len(header):
+        raise ValueError("a message is longer than its parts")
+    return found
+
+
+_UNLABELLED = ("", COMPUTE, MAIN)
+
+
+@lru_cache(maxsize=1024)
+def _packed_labels(name: str, work: str, lane: str) -> bytes:
+    labels = name[:_MAX_LABEL], work[:_MAX_LABEL], lane
+    return b"" if labels == _UNLABELLED else json.dumps(labels).encode()
+
+
+def _labels(packed: bytes) -> tuple[str, str, str]:
+    """The name of a step, the kind of its work, and its lane."""
+    if len(packed) > _MAX_TEXT_BYTES:
         raise ValueError(f"the name of a lane has more than {_MAX_NAME} characters, or is not text")
-    return Step(kind, of_post, duration_s, name[:_MAX_LABEL], work[:_MAX_LABEL], lane)
+    return _read_labels(packed)
 
 
-def _name(fields: Fields, name: str, default: str | None = None) -> str:
-    value = fields.get(name, default)
-    if type(value) is str and len(value) <= _MAX_NAME:  # first what nearly always is so: a post has five of them
-        return value
-    raise ValueError(f"{name} has more than {_MAX_NAME} characters, or is not text")
+@lru_cache(maxsize=1024)
+def _read_labels(packed: bytes) -> tuple[str, str, str]:
+    name, work, lane = _texts(packed, 3)
+    if len(lane) > _MAX_NAME:
+        raise ValueError(f"the name of a lane has more than {_MAX_NAME} characters, or is not text")
+    return name[:_MAX_LABEL], work[:_MAX_LABEL], lane
 
 
-def _integers(fields: Fields, name: str) -> tuple[int, ...] | None:
-    if name not in fields:
-        return None
-    values = tuple(items(fields, name))
-    if any(type(value) is not int for value in values):
-        raise ValueError(f"{name} has something other than whole numbers")
-    return values
+@lru_cache(maxsize=1024)
+def _packed_names(*names: str) -> bytes:
+    return json.dumps(names).encode()
+
+
+def _names(packed: bytes) -> Sequence[str]:
+    """The names of a post."""
+    if len(packed) > _MAX_TEXT_BYTES:
+        raise ValueError(f"a name has more than {_MAX_NAME} characters")
+    return _read_names(packed)
+
+
+@lru_cache(maxsize=1024)
+def _read_names(packed: bytes) -> Sequence[str]:
+    names = _texts(packed, len(_NAMES))
+    for what, name in zip(_NAMES, names, strict=True):
+        if len(name) > _MAX_NAME:
+            raise ValueError(f"{what} has more than {_MAX_NAME} characters")
+    return names
+
+
+def _texts(packed: bytes, count: int) -> list[str]:
+    try:
+        found = json.loads(packed)
+    except RecursionError:
+        raise ValueError("names nested too deeply") from None
+    if not isinstance(found, list) or len(found) != count or any(type(one) is not str for one in found):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        raise ValueError(f"names are a list of {count} texts")
+    return found  # pyright: ignore[reportUnknownVariableType]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 FLOPS, MEASURED = "flops", "measured"
 KINDS = (FLOPS, MEASURED, "none")  # ways to price a rank's own work
@@ -11,8 +12,7 @@ COMPUTE, POST, WAIT, MARK, JOIN = "compute", "post", "wait", "mark", "join"
 MAIN = ""  # the lane of a rank's main thread and default stream
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One step of a rank: it worked for `duration_s`, posted its `number`-th post, or waited for that post.
 
     `name` and `work` are the name and kind of the work, from the innermost `worldsize.span`. Steps on one `lane` follow
@@ -28,8 +28,7 @@ class Step:
     lane: str = MAIN
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(NamedTuple):
     """One message (`ranks` are sender and receiver) or one collective of a group, with the posts that make it up."""
 
     op: str
@@ -37,5 +36,5 @@ class Operation:
     size_bytes: int
     group: str = ""
     sequence: int = 0
-    parts: Mapping[int, int] = field(default_factory=dict)  # rank -> number of its post
+    parts: Mapping[int, int] = MappingProxyType({})  # rank -> number of its post
     root: int | None = None

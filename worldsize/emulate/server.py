@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import select
 import selectors
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
-from worldsize import framing, hardware, message, pricing
+from worldsize import hardware, pricing
+from worldsize.emulate import wire
 from worldsize.emulate.conductor import ASK, OPERATIONS, REDUCTIONS, Conductor, Post, Reply
 from worldsize.emulate.messages import (
     Answer,
@@ -34,6 +35,7 @@ from worldsize.timeline import Timeline
 
 _CHUNK = 1 << 16
 _MOST_HELD = 8  # messages of the largest size that may be under way at a time, to limit memory
+_MOST_PARTS = 64  # that one system call sends
 _MOST_READS = 100  # of what a rank has sent before its end, which may be endless
 _MAX_STEPS = 200_000  # of a rank, which might otherwise send any number
 
@@ -56,9 +58,9 @@ class _Connection:
         self.rank = rank
         self.ours, self.theirs = socket.socketpair()
         self.ours.setblocking(False)
-        self.inbox = framing.Inbox(max_post_bytes)
+        self.inbox = wire.Inbox(max_post_bytes)
         self.outgoing: deque[memoryview] = deque()
-        self.groups: dict[str, tuple[int, ...]] = {}
+        self.groups: dict[str, tuple[tuple[int, ...], frozenset[int]]] = {}  # their ranks, in order and as a set
         self.open_bytes: dict[int, int] = {}  # posts without an answer
         self.num_steps = self.num_marks = 0
         self.num_posts = self.num_calls = 0  # asking for the time is a post but not a call
@@ -100,6 +102,8 @@ class Emulation:
         self._conductor = Conductor(world_size, allow)
         self._connections = [_Connection(rank, max_post_bytes) for rank in range(world_size)]
         self._max_held_bytes = _MOST_HELD * max_post_bytes
+        self.num_posts = 0  # of all ranks
+        self._unsent: dict[int, _Connection] = {}  # the connections, by rank, with answers to be sent
         self._held_bytes = 0  # posts without an answer, and answers that have not gone out
         self._selector: selectors.BaseSelector | None = None
         self._is_hurrying = False
@@ -176,6 +180,12 @@ class Emulation:
             for reply in conductor.decide(posted_s(conductor.steps, conductor.operations, self._prices)):
                 self._answer(reply)
 
+    def send_answers(self) -> None:
+        """Send the answers to what has been read: together, so that a rank is woken once for several."""
+        unsent, self._unsent = self._unsent, {}
+        for connection in unsent.values():
+            self._write(connection)
+
     def _watch(self, connection: _Connection, is_full: bool) -> None:
         """Listen to a rank from now on; while its socket is full, also for when it can take more."""
         assert self._selector
@@ -185,7 +195,8 @@ class Emulation:
             self._selector.modify(connection.ours, events, lambda: self._serve(connection))
 
     def _serve(self, connection: _Connection) -> None:
-        self._write(connection)
+        if connection.is_full:
+            self._write(connection)
         try:
             data = connection.ours.recv(_CHUNK)
         except BlockingIOError:
@@ -229,6 +240,7 @@ class Emulation:
         post = _post_of(connection, posted, sent, len(self._connections))
         body = sent if post.op == ASK else self._with_faults(connection, post)
         connection.num_posts += 1
+        self.num_posts += 1
         connection.open_bytes[post.number] = len(sent)
         self._held_bytes += len(sent)
         if self._held_bytes > self._max_held_bytes:
@@ -236,7 +248,7 @@ class Emulation:
         # what moves data is not left to the rank to report
         self._conductor.note(connection.rank, [Step(POST, post.number, lane=posted.lane)])
         if body is not sent:
-            post = replace(post, body=body)
+            post = post._replace(body=body)
         for reply in self._conductor.post(post):
             self._answer(reply)
 
@@ -260,23 +272,22 @@ class Emulation:
         if step.kind in (MARK, JOIN):
             _refuse_unknown_mark(connection, step)
         duration_s = self._faults.slowed_s(connection.rank, step.duration_s, step.lane)
-        return step if duration_s == step.duration_s else replace(step, duration_s=duration_s)
+        return step if duration_s == step.duration_s else step._replace(duration_s=duration_s)
 
     def _answer(self, reply: Reply) -> None:
         self._held_bytes -= self._connections[reply.rank].open_bytes.pop(reply.number)
         self._send(self._connections[reply.rank], Answer(number=reply.number, src=reply.src), reply.body)
 
     def _send(self, connection: _Connection, answer: Hurry | Answer, body: bytes = b"") -> None:
-        parts = (message.pack_header(answer, len(body)), body) if len(body) > _CHUNK else (message.pack(answer, body),)
-        for part in parts:  # a long body goes to all ranks of a collective as it is, without a copy for each
-            connection.outgoing.append(memoryview(part))
+        for part in filter(None, (wire.pack(answer.to_bytes(), len(body)), body)):
+            connection.outgoing.append(memoryview(part))  # a body goes to all ranks of a collective without a copy
             self._held_bytes += len(part)
-        self._write(connection)
+        self._unsent[connection.rank] = connection
 
     def _write(self, connection: _Connection) -> None:
         while connection.outgoing:
             try:
-                sent = connection.ours.send(connection.outgoing[0])
+                sent = connection.ours.sendmsg(itertools.islice(connection.outgoing, _MOST_PARTS))
             except BlockingIOError:
                 self._watch(connection, is_full=True)
                 return
@@ -285,9 +296,9 @@ class Emulation:
                 connection.outgoing.clear()
                 return
             self._held_bytes -= sent
-            if sent == len(connection.outgoing[0]):
-                connection.outgoing.popleft()
-            else:
+            while sent and sent >= len(connection.outgoing[0]):
+                sent -= len(connection.outgoing.popleft())
+            if sent:
                 connection.outgoing[0] = connection.outgoing[0][sent:]
         if connection.is_full:
             self._watch(connection, is_full=False)
@@ -306,15 +317,16 @@ def _post_of(connection: _Connection, posted: Posted, body: bytes, world_size: i
         ValueError: it cannot be; our own backend would not send it.
     """
     if posted.ranks is not None:
-        connection.groups[posted.group] = posted.ranks
+        connection.groups[posted.group] = posted.ranks, _members(posted.ranks, connection.rank, world_size)
     if posted.group not in connection.groups:
         raise ValueError(f"a call in the group {posted.group!r}, whose ranks are not known")
+    ranks, members = connection.groups[posted.group]
     post = Post(
         rank=connection.rank,
         number=posted.number,
         op=posted.op,
         group=posted.group,
-        ranks=connection.groups[posted.group],
+        ranks=ranks,
         dtype=posted.dtype,
         num_items=posted.num_items,
         body=body,
@@ -326,15 +338,20 @@ def _post_of(connection: _Connection, posted: Posted, body: bytes, world_size: i
     if post.number != connection.num_posts + 1:
         raise ValueError(f"post {post.number} after {connection.num_posts}")
     if post.op != ASK:
-        _refuse_impossible(post, world_size)
+        _refuse_impossible(post, members)
     return post
 
 
-def _refuse_impossible(post: Post, world_size: int) -> None:
-    members = set(post.ranks)
-    is_known = members <= set(range(world_size)) and len(members) == len(post.ranks) and post.rank in members
+def _members(ranks: tuple[int, ...], rank: int, world_size: int) -> frozenset[int]:
+    """The ranks of a group as a set; none where no group of this rank can be like that."""
+    members = frozenset(ranks)
+    is_known = members <= set(range(world_size)) and len(members) == len(ranks)
+    return members if is_known and rank in members else frozenset()
+
+
+def _refuse_impossible(post: Post, members: frozenset[int]) -> None:
     is_to_itself = post.op in ("send", "recv") and post.peer == post.rank  # a cluster has no such route
-    if not (is_known and post.peer in (None, *members) and not is_to_itself):
+    if not members or not (post.peer is None or post.peer in members) or is_to_itself:
         raise ValueError(f"{post.op} among {post.ranks!s:.80}, of rank {post.rank} with {post.peer}")
     if post.op not in OPERATIONS or post.reduction not in ("", *REDUCTIONS):
         raise ValueError(f"there is no operation {post.op} {post.reduction}")

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from rings import ring_all_reduce
 
 import worldsize as ws
-from worldsize import emulate, framing, hardware, pricing
+from worldsize import emulate, hardware, pricing
 from worldsize.emulate import server as emulated_side
 from worldsize.emulate.compute import FlopsMeter, MeasuredMeter
 from worldsize.emulate.conductor import ASK, Conductor, Forbidden, Post
@@ -199,9 +199,9 @@ def test_a_rank_asks_for_the_time_once_at_a_time():
 
 def test_a_rank_that_posts_nonsense_fails_its_run_and_not_the_launcher():
     def on_rank():
-        from worldsize.emulate import backend
+        from worldsize.emulate import backend, wire
 
-        framing.send(backend._client._sock, "juggle", steps=[])
+        backend._client._sock.sendall(wire.pack(b"juggle"))
         dist.barrier()
 
     with pytest.raises(ws.RankFailed, match="broken message"):

@@ -3,10 +3,13 @@
 import json
 import re
 import socket
+import struct
+from dataclasses import replace
 
 import pytest
 
 from worldsize import framing, hardware
+from worldsize.emulate import wire
 from worldsize.emulate.messages import (
     Answer,
     Blocked,
@@ -15,90 +18,133 @@ from worldsize.emulate.messages import (
     Hurry,
     Left,
     Posted,
+    Refused,
     read_from_conductor,
     read_from_rank,
 )
-from worldsize.emulate.record import COMPUTE, WAIT, Step
+from worldsize.emulate.record import COMPUTE, JOIN, MARK, POST, WAIT, Step
 from worldsize.emulate.server import Emulation
-from worldsize.message import kind_of, pack_and_send, read
+from worldsize.message import pack_and_send, read
 
-STEPS = [Step(COMPUTE, 0, 0.5, "matmul", "forward"), Step(WAIT, 1)]
-SEND = Posted(2, "send", "0", "float32", 4, peer=1, tag=3)
+STEPS = [Step(COMPUTE, 0, 0.5, "mätmul \ud800", "forward"), Step(WAIT, 1), Step(MARK, 1, lane="loader"), Step(JOIN, 1)]
+SEND = Posted(2, "send", "0", "float32", 4, peer=1, tag=-3)
 REDUCE = Posted(1, "all_reduce", "0", "float32", 4, ranks=(0, 1), reduction="SUM", splits=(2, 2), steps=STEPS)
 COMPUTES = Compute("flops", 1.0, hardware.H100)
+FROM_RANK = [SEND, REDUCE, Posted(1, "barrier", "0", "", 0, lane="loader"), Blocked(3, STEPS), Left(STEPS), Refused()]
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        SEND,
-        REDUCE,
-        Blocked(3, STEPS),
-        Left(STEPS),
-        Hurry(),
-        Answer(3),
-        Answer(3, src=0),
-        Emulated(8, COMPUTES, ["send"]),
-    ],
-    ids=lambda message: type(message).__name__,
-)
-def test_a_message_is_read_as_it_was_sent(message):
+def test_a_job_is_read_as_it_was_sent():
     one, other = socket.socketpair()
     with one, other:
-        pack_and_send(one, message, b"body")
+        pack_and_send(one, Emulated(8, COMPUTES, ["send"]), b"body")
         header, body, _ = framing.receive(other)
-    assert (read(header, type(message)), body) == (message, b"body")
+    assert (read(header, Emulated), body) == (Emulated(8, COMPUTES, ["send"]), b"body")
 
 
-def header_of(message, **changes):
-    """The header of a message with other fields, as it comes over the wire."""
-    return json.loads(json.dumps({"kind": kind_of(type(message)), **message.to_fields(), **changes}))
+@pytest.mark.parametrize("message", FROM_RANK, ids=lambda message: type(message).__name__)
+def test_a_message_of_a_rank_is_read_as_it_was_sent(message):
+    ((header, body),) = wire.Inbox(4).feed(wire.pack(message.to_bytes(), 4) + b"body")
+    assert (read_from_rank(header), body) == (message, b"body")
+
+
+@pytest.mark.parametrize("message", [Hurry(), Answer(3), Answer(3, src=0)], ids=ascii)
+def test_a_message_of_the_conductor_is_read_as_it_was_sent(message):
+    assert read_from_conductor(message.to_bytes()) == message
+
+
+def test_frames_come_in_pieces_of_any_length():
+    frames = [(one.to_bytes(), b"x" * place) for place, one in enumerate(FROM_RANK)]
+    sent = b"".join(wire.pack(header, len(body)) + body for header, body in frames)
+    for length in (1, 7, 100, len(sent)):
+        inbox = wire.Inbox(1000)
+        came = [one for start in range(0, len(sent), length) for one in inbox.feed(sent[start : start + length])]
+        assert came == frames
 
 
 @pytest.mark.parametrize(
-    ("message", "changes", "words"),
-    [
-        (Left(), {"kind": "wait"}, "a message of the kind 'wait' was not expected"),
-        (Left(), {"kind": None}, "of the kind 'None' was not expected"),
-        (Left(), {"kind": "answer", "number": 1}, "of the kind 'answer' was not expected"),
-        (SEND, {"number": "2"}, "number is a str; it must be a whole number"),
-        (SEND, {"op": None}, "op has more than 200 characters, or is not text"),
-        (SEND, {"op": "x" * 300}, "op has more than 200 characters"),
-        (SEND, {"group": 0}, "group has .* or is not text"),
-        (SEND, {"dtype": []}, "dtype has .* or is not text"),
-        (SEND, {"num_items": -1}, "a negative size"),
-        (SEND, {"num_items": 1.0}, "num_items is a float; it must be a whole number"),
-        (SEND, {"peer": [1]}, "peer is a list; it must be a whole number"),
-        (SEND, {"tag": True}, "tag is a bool; it must be a whole number"),
-        (SEND, {"splits": [-5]}, "a negative size"),
-        (SEND, {"ranks": [0, "1"]}, "ranks has something other than whole numbers"),
-        (SEND, {"ranks": {"0": 1}}, "ranks is a dict; it must be a list"),
-        (SEND, {"reduction": 3}, "reduction has .* or is not text"),
-        (Blocked(1), {"number": None}, "number is a NoneType; it must be a whole number"),
-        (Left(), {"steps": 3}, "steps is a int; it must be a list"),
-        (Left(), {"steps": [["wait", 1]]}, "a step is a kind, a number, a duration"),
-        (Left(), {"steps": [["post", 1, 0, "", ""]]}, "a step of kind 'post'"),
-        (Left(), {"steps": [["compute", 0, -1, "", ""]]}, "that takes -1 s"),
-        (Left(), {"steps": [["compute", 0, 1e10, "", ""]]}, r"that takes 1e\+10 s"),
-        (Left(), {"steps": [["compute", 0, float("nan"), "", ""]]}, "that takes nan s"),
-        (Left(), {"steps": [["wait", 1.5, 0, "", ""]]}, "a step has a whole number, and its labels are text"),
-        (Left(), {"steps": [["wait", 1, 0, [], ""]]}, "a step has a whole number, and its labels are text"),
-    ],
-    ids=lambda value: ascii(value) if isinstance(value, dict) else "",
+    ("lengths", "error"), [((1 << 31, 0), "a header of 2147483648 bytes"), ((9, 1 << 60), "a message of 11529.* bytes")]
 )
-def test_a_malformed_message_of_a_rank_is_refused(message, changes, words):
+def test_a_frame_longer_than_is_taken_is_refused_before_it_comes(lengths, error):
+    with pytest.raises(ValueError, match=error):
+        wire.Inbox(1 << 20).feed(struct.pack("<IQ", *lengths))
+
+
+@pytest.mark.parametrize("message", FROM_RANK, ids=lambda message: type(message).__name__)
+def test_a_message_that_is_cut_or_goes_on_is_refused(message):
+    header = message.to_bytes()
+    for length in range(len(header)):
+        with pytest.raises(ValueError, match=r"too early|was not expected"):
+            read_from_rank(header[:length])
+    with pytest.raises(ValueError, match="longer than its parts"):
+        read_from_rank(header + b"x")
+
+
+def posted(names, num_ranks=-1, num_splits=0, num_steps=0, rest=b""):
+    """The header of a post with these names and these counts."""
+    return struct.pack("<BIQQqqqII", 0, num_steps, 1, 1, 1, 0, num_ranks, num_splits, len(names)) + names + rest
+
+
+def left(kind=0, number=1, duration_s=0.0, labels=b"", num_steps=1):
+    """The header of a rank's last message with this step."""
+    return struct.pack("<BIBQdI", 2, num_steps, kind, number, duration_s, len(labels)) + labels
+
+
+def names(**changes):
+    known = {"op": "send", "group": "0", "dtype": "float32", "reduction": "", "lane": ""}
+    return json.dumps([*(known | changes).values()]).encode()
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        (b"", "begins with b'' was not expected"),
+        (Answer(1).to_bytes(), "was not expected"),
+        (b"\xff" + bytes(100), r"begins with b'\\xff' was not expected"),
+        (posted(names(op="x" * 300)), "op has more than 200 characters"),
+        (posted(names(group="x" * 201)), "group has more than 200 characters"),
+        (posted(names(lane="x" * 201)), "lane has more than 200 characters"),
+        (posted(names(op="x" * 20_000)), "a name has more than 200 characters"),
+        (posted(names(dtype=3)), "names are a list of 5 texts"),
+        (posted(b'["send"]'), "names are a list of 5 texts"),
+        (posted(b'{"op": "send"}'), "names are a list of 5 texts"),
+        (posted(b"[" * 9000), "names nested too deeply"),
+        (posted(b"send"), "Expecting value"),
+        (posted(b"\xff\xff"), "invalid"),
+        (posted(names(), num_ranks=1 << 60), "ends too early"),
+        (posted(names(), num_splits=1 << 31), "ends too early"),
+        (posted(names(), num_splits=1, rest=struct.pack("<q", -5)), "a negative size"),
+        (posted(names(), num_steps=1 << 31), "ends too early"),
+        (left(kind=4), "a step of kind 4"),
+        (left(duration_s=-1.0), "that takes -1 s"),
+        (left(duration_s=1e10), r"that takes 1e\+10 s"),
+        (left(duration_s=float("nan")), "that takes nan s"),
+        (left(labels=b'["", ""]'), "names are a list of 3 texts"),
+        (left(labels=b'["", [], ""]'), "names are a list of 3 texts"),
+        (left(labels=json.dumps(["", "", "x" * 201]).encode()), "the name of a lane has more than 200 characters"),
+        (left(labels=b" " * 20_000), "the name of a lane has more than 200 characters"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_malformed_message_of_a_rank_is_refused(header, words):
     with pytest.raises(ValueError, match=words):
-        read_from_rank(header_of(message, **changes))
+        read_from_rank(header)
+
+
+def test_a_rank_cannot_report_a_post_as_a_step():
+    with pytest.raises(KeyError):
+        Left([Step(POST, 1)]).to_bytes()
 
 
 def test_long_labels_are_cut():
-    (step,) = read_from_rank(header_of(Left(), steps=[["compute", 0, 1, "x" * 1000, "y" * 1000]])).steps
-    assert (len(step.name), len(step.work)) == (80, 80)
+    long = json.dumps(["x" * 1000, "y" * 1000, ""]).encode()
+    for header in (left(labels=long), Left([Step(COMPUTE, 1, 0.0, "x" * 1000, "y" * 1000)]).to_bytes()):
+        (step,) = read_from_rank(header).steps
+        assert (len(step.name), len(step.work)) == (80, 80)
 
 
 def test_a_rank_takes_no_message_of_another_rank():
-    with pytest.raises(ValueError, match="a message of the kind 'left' was not expected"):
-        read_from_conductor(header_of(Left()))
+    with pytest.raises(ValueError, match="was not expected"):
+        read_from_conductor(Left().to_bytes())
 
 
 @pytest.mark.parametrize(
@@ -137,7 +183,7 @@ def faults():
         connection.ours = ours
         with theirs:
             for message, body in messages:
-                pack_and_send(theirs, message, body)
+                theirs.sendall(wire.pack(message.to_bytes(), len(body)) + body)
             emulation._serve(connection)
         return faults
 
@@ -159,7 +205,7 @@ FIRST = Posted(1, "all_reduce", "0", "float32", 1, ranks=(0, 1), reduction="SUM"
 
 
 def changed(**changes):
-    return Posted(**{**vars(FIRST), **changes})
+    return replace(FIRST, **changes)
 
 
 def test_what_our_backend_sends_has_no_fault(faults):

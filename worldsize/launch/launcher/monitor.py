@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from worldsize.launch.launcher.worker import Worker
@@ -21,7 +21,7 @@ class Monitor:
         self.deadline_s = start_s + timeout_s
         self._timeout_s, self._stalled_s = timeout_s, stalled_s
         self._glance_s = 0.0
-        self._moved_s, self._before = time.monotonic(), None
+        self._moved_s, self._before, self._num_heard = time.monotonic(), None, 0
 
     def is_glance_due(self, num_workers: int) -> bool:
         """True when it is time to look at all ranks again, which costs more with more ranks."""
@@ -35,10 +35,13 @@ class Monitor:
         """Bring the deadline forward after a failure; the others may still report what they saw of it."""
         self.deadline_s = min(self.deadline_s, time.monotonic() + _GRACE_S)
 
-    def stall(self, progress: Any) -> Ending | None:
-        """The end of a run whose `progress` has been the same, and not None, for too long."""
-        if progress is None or progress != self._before:
-            self._before, self._moved_s = progress, time.monotonic()
+    def stall(self, num_heard: int, progress: Callable[[], Any]) -> Ending | None:
+        """The end of a run in which for too long nothing was heard and `progress` was the same, and not None."""
+        if num_heard != self._num_heard:  # to look at every rank's calls costs far more than to hear of one
+            self._num_heard, self._before, self._moved_s = num_heard, None, time.monotonic()
+            return None
+        if (now := progress()) is None or now != self._before:
+            self._before, self._moved_s = now, time.monotonic()
         elif self._stalled_s is not None and time.monotonic() - self._moved_s > self._stalled_s:
             words = f"No progress for {self._stalled_s:g} s: every unfinished rank is waiting in a call."
             return Ending(End.STALLED, words)

@@ -107,6 +107,7 @@ class CallLog:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self._page: mmap.mmap | None = None
+        self._newest = [-1] * _NUM_SLOTS  # the number of the call in each slot, as the writer knows it
 
     @staticmethod
     def make() -> CallLog:
@@ -133,16 +134,19 @@ class CallLog:
 
     def write(self, call: Call) -> None:
         """Add a call; it replaces the 64th before it."""
-        text = _text_of(replace(call, number=0, sequence=0, state=ISSUED))  # the same call comes again and again
+        line = call.line and (call.line.filename, call.line.number, call.line.function, call.line.text)
+        text = _text_of(
+            call.op, call.ranks, call.dtype, call.shape, call.peer, call.tag, call.reduction, line, call.group
+        )
         if len(text) < _SLOT_BYTES - _HEAD_BYTES:
             head = b"%c%09d%09d" % (_MARKS[call.state], call.number, call.sequence)
             self._put(_place(call.number), head + text + b"\n")
+            self._newest[call.number % _NUM_SLOTS] = call.number
 
     def mark(self, number: int, state: str) -> None:
         """Change the state of a call, unless a later call has replaced it."""
-        place = _place(number)
-        if self._page is not None and self._page[place + 1 : place + 10] == b"%09d" % number:
-            self._put(place, _MARKS[state])
+        if self._page is not None and self._newest[number % _NUM_SLOTS] == number:
+            self._page[_place(number)] = _MARKS[state][0]
 
     def read(self) -> list[Call]:
         """The calls, oldest first; what cannot be read is left out, because a rank may write anything."""
@@ -164,8 +168,20 @@ class CallLog:
         return (data[start : start + _SLOT_BYTES] for start in range(0, len(data), _SLOT_BYTES))
 
 
-@lru_cache(maxsize=256)
-def _text_of(call: Call) -> bytes:
+@lru_cache(maxsize=256)  # the same call comes again and again
+def _text_of(
+    op: str,
+    ranks: tuple[int, ...] | None,
+    dtype: str,
+    shape: tuple[int, ...] | None,
+    peer: int | None,
+    tag: int,
+    reduction: str,
+    line: tuple[str, int, str, str] | None,
+    group: str,
+) -> bytes:
+    """A call as JSON, without what changes from one to the next: its number, its sequence and its state."""
+    call = Call(0, op, ranks, 0, dtype, shape, peer, tag, reduction, Line(*line) if line else None, group=group)
     return json.dumps(call.to_fields()).encode()
 
 

@@ -61,10 +61,14 @@ def line_of(frame: FrameType | None) -> Line | None:
     while frame is not None:
         filename, number = frame.f_code.co_filename, frame.f_lineno
         if _is_students(filename):
-            quoted = linecache.getline(filename, number).strip()[:_MAX_TEXT]
-            return Line(filename, number, frame.f_code.co_name, quoted)
+            return _line_at(filename, number, frame.f_code.co_name)
         frame = frame.f_back
     return None
+
+
+@functools.lru_cache(maxsize=256)  # a loop's calls come from the same line
+def _line_at(filename: str, number: int, function: str) -> Line:
+    return Line(filename, number, function, linecache.getline(filename, number).strip()[:_MAX_TEXT])
 
 
 def is_cell(filename: str) -> bool:

@@ -11,8 +11,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from worldsize.launch.protocol.call_log import BROKEN, DONE, ISSUED, POINT_TO_POINT, WAITING, Call, CallLog
@@ -49,8 +49,37 @@ _PAUSE_S = 0.05
 _noted_ns: deque[list[int]] = deque(maxlen=1000)  # when the last noted calls started and ended
 
 
-class _End:
-    state = DONE
+class _Inside(threading.local):
+    """Whether this thread is inside a noted call."""
+
+    yes = False
+
+
+class _During:
+    """The context in which a call or its wait runs; it leaves the call done unless the block sets another state."""
+
+    __slots__ = ("_number", "_start_s", "_tracer", "_window", "state")
+
+    def __init__(self, tracer: _Tracer, number: int) -> None:
+        self._tracer, self._number, self.state = tracer, number, DONE
+        self._window: list[int] | None = None  # where the call's times are kept
+
+    def __enter__(self) -> _During:
+        self._tracer._inside.yes = True
+        if spans.is_on():
+            self._window = [time.time_ns(), _FOREVER_NS]
+            _noted_ns.append(self._window)
+            self._start_s = time.monotonic()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self.state = BROKEN
+        if self._window is not None:
+            spans.calls.during(self._number, self.state, self._start_s, time.monotonic())
+            self._window[1] = time.time_ns()
+        self._tracer._inside.yes = False
+        self._tracer._call_log.mark(self._number, self.state)
 
 
 class _Tracer:
@@ -62,22 +91,22 @@ class _Tracer:
         self._num_collectives: dict[str, int] = {}  # by the group's name
         self._issued: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._of_torch: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._inside = threading.local()
+        self._inside = _Inside()
 
     def wrap(self, fn: Callable[..., Any], payload: str | None) -> Callable[..., Any]:
         """The function, wrapped so that each call is noted before it starts and when it is over."""
-        names = list(inspect.signature(fn).parameters)
+        op, names = fn.__name__, list(inspect.signature(fn).parameters)
 
         @functools.wraps(fn)
         def noted(*args: Any, **kwargs: Any) -> Any:
-            if self._is_inside:  # one of torch's own functions calls another
+            if self._inside.yes:  # one of torch's own functions calls another
                 return fn(*args, **kwargs)
-            number = self._note(fn.__name__, {**dict(zip(names, args, strict=False)), **kwargs}, payload)
-            with self._during(number) as end:
+            number = self._note(op, {**dict(zip(names, args, strict=False)), **kwargs}, payload)
+            with _During(self, number) as call:
                 work = fn(*args, **kwargs)
                 if isinstance(work, self._work_type):
                     self._issued[work] = number
-                    end.state = ISSUED
+                    call.state = ISSUED
             return work
 
         return noted
@@ -96,7 +125,7 @@ class _Tracer:
 
     def posting(self, op: str, tensors: Sequence[Any], group: Any, reduction: str, peer: int | None) -> int | None:
         """The number of a call that torch itself is about to make; None for one that is noted already."""
-        if self._is_inside:
+        if self._inside.yes:
             return None
         arguments = {"tensor": next(iter(tensors), None), "group": group, "op": reduction, "src": peer}
         number = self._note(op, arguments, "tensor")
@@ -110,39 +139,16 @@ class _Tracer:
 
     def waiting(self, work: Any) -> AbstractContextManager[Any]:
         """The context in which a wait runs, so that its start and its end are noted."""
-        number = None if self._is_inside else self._issued.get(work)
+        number = None if self._inside.yes else self._issued.get(work)
         if number is None:
             return nullcontext()
         self._call_log.mark(number, WAITING)
-        return self._during(number)
+        return _During(self, number)
 
     def changed(self, work: Any, state: str) -> None:
         """Note the state of a call that torch itself has made."""
-        if (number := self._of_torch.get(work)) is not None:
+        if self._of_torch and (number := self._of_torch.get(work)) is not None:
             self._call_log.mark(number, state)
-
-    @property
-    def _is_inside(self) -> bool:
-        return getattr(self._inside, "yes", False)
-
-    @contextmanager
-    def _during(self, number: int) -> Iterator[_End]:
-        """Note the call's state after the block: done unless the block sets another."""
-        self._inside.yes = True
-        window = [time.time_ns(), _FOREVER_NS]
-        _noted_ns.append(window)
-        end = _End()
-        start_s = time.monotonic()
-        try:
-            yield end
-        except BaseException:
-            end.state = BROKEN
-            raise
-        finally:
-            spans.calls.during(number, end.state, start_s, time.monotonic())
-            window[1] = time.time_ns()
-            self._inside.yes = False
-            self._call_log.mark(number, end.state)
 
     def _note(self, op: str, arguments: dict[str, Any], payload: str | None) -> int:
         number = self._num_calls
@@ -181,7 +187,9 @@ class _Tracer:
 
 def _reduction_of(arguments: Mapping[str, Any]) -> str:
     """The name of a call's reduction, empty for a sum; one without a name has its class's, not its address."""
-    text = str(arguments.get("op", ""))
+    if "op" not in arguments:
+        return ""
+    text = str(arguments["op"])
     return "another ReduceOp" if " object at " in text else text.rpartition(".")[2].removeprefix("SUM")
 
 
@@ -263,17 +271,21 @@ def _call_of(entry: dict[str, Any]) -> Call:
 
 def _is_group(group: Any) -> bool:
     """False where no collective takes place: this rank is no member, or torch will refuse the argument."""
+    if group is None:
+        return True
     import torch.distributed as dist
 
-    return group is None or isinstance(group, dist.ProcessGroup)
+    return isinstance(group, dist.ProcessGroup)
 
 
 def _group_of(group: Any) -> tuple[str, tuple[int, ...] | None]:
     """The group's name and its members: an empty name and None for the default group."""
+    if group is None:
+        return "", None
     import torch.distributed as dist
 
     world = dist.group.WORLD
-    if group is None or group is world or not _is_group(group):
+    if group is world or not _is_group(group):
         return "", None
     name = group.group_name
     if world is not None and name == world.group_name:  # in a call by torch itself
@@ -286,8 +298,8 @@ def _group_of(group: Any) -> tuple[str, tuple[int, ...] | None]:
 def _peer_of(op: str, arguments: dict[str, Any], group: Any, ranks: tuple[int, ...] | None) -> int | None:
     """The other rank of a send or receive, the root of a collective that has one; among all ranks, not the group's."""
     for name in _PEERS:
-        if arguments.get(name) is not None:
-            peer = operator.index(arguments[name])
+        if (place := arguments.get(name)) is not None:
+            peer = operator.index(place)
             return ranks[peer] if name.startswith("group") and ranks is not None else peer
     if op in _ROOTED:  # torch's own default
         return ranks[0] if ranks is not None else 0

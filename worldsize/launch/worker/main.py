@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import pickle
+import select
 import signal
 import socket
 import sys
@@ -28,6 +29,10 @@ from worldsize.message import Message, pack_and_send, read
 if TYPE_CHECKING:
     from worldsize.emulate.client import Observer  # these need torch
     from worldsize.memory.meter import MemoryMeter
+
+
+_PERIOD_S = 0.2  # how often a rank of an emulated cluster sends what it has posted, while it works,
+_PERIOD_AT_RANK_S = 0.02  # and how much less often for every rank that shares this machine
 
 
 def main(sock: socket.socket, output_fd: int) -> None:
@@ -58,10 +63,14 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Membership:
-    """The process group that this rank has joined; `leave` is called when its function has returned."""
+    """The process group that this rank has joined; `leave` is called when its function has returned.
+
+    `flush` sends what has been posted and has not gone out: when the function ends, and at times while it works.
+    """
 
     backend: str
     leave: Callable[[], None] = lambda: None
+    flush: Callable[[], None] = lambda: None
 
 
 def take_assignment(sock: socket.socket) -> Assignment:
@@ -77,8 +86,9 @@ def take_assignment(sock: socket.socket) -> Assignment:
         link.report(error)
         link.wait_for_end()
     observer = call_tracer.install(CallLog(log_fd))
-    threading.Thread(target=link.serve, daemon=True, name="control").start()
     conductor = socket.socket(fileno=conductor_fd[0]) if conductor_fd else None
+    period_s = _PERIOD_S + _PERIOD_AT_RANK_S * task.world_size if isinstance(task, Job) and conductor else None
+    threading.Thread(target=link.serve, args=(period_s,), daemon=True, name="control").start()
     return Assignment(link=link, task=task, payload=[payload], observer=observer, conductor=conductor)
 
 
@@ -90,8 +100,12 @@ def serve(assignment: Assignment, job: Job, join: Callable[[Assignment, Job], Me
         membership = join(assignment, job)
         link.send(Joined(membership.backend))
         start_s = time.monotonic()
-        with _counted(job) as meter:
-            value = _work(assignment.payload)
+        link.meanwhile = membership.flush
+        try:
+            with _counted(job) as meter:
+                value = _work(assignment.payload)
+        finally:
+            membership.flush()  # others may wait for it, however this rank ends
         membership.leave()
         value = codec.encode(value)
         _flush()  # before the launcher learns that this rank is done, and ends it
@@ -109,6 +123,7 @@ class Link:
     """The socket to the launcher: one thread answers its questions, the other reports."""
 
     def __init__(self, sock: socket.socket) -> None:
+        self.meanwhile: Callable[[], None] = lambda: None  # what the first thread does while there are no questions
         self._sock = sock
         self._lock = threading.Lock()
         self._main_thread = threading.get_ident()
@@ -129,10 +144,18 @@ class Link:
         _flush()
         self.send(Failed(failure.of_exception(0, error, time_ns), spans.drain()))
 
-    def serve(self) -> None:
-        """Answer the launcher's questions; end the process when it hangs up."""
+    def serve(self, period_s: float | None) -> None:
+        """Answer the launcher's questions, and do `meanwhile` once in a period; end the process when it hangs up."""
+        question = select.poll()
+        question.register(self._sock, select.POLLIN)
+        period_ms = None if period_s is None else 1000 * period_s
         try:
-            while (received := framing.receive(self._sock)) is not None:
+            while True:
+                if not question.poll(period_ms):
+                    self.meanwhile()
+                    continue
+                if (received := framing.receive(self._sock)) is None:
+                    break
                 match read(received[0], Locate, Leave):
                     case Locate():
                         lines = source.lines_of(sys._current_frames()[self._main_thread])
@@ -255,7 +278,12 @@ def _join_emulated(assignment: Assignment, job: Job, cluster: Emulated, store: A
         observer=assignment.observer,
     )
     spans.stop(client.span)
-    return Membership(backend.BACKEND, client.leave)
+
+    def flush() -> None:
+        with contextlib.suppress(OSError):  # the conductor has hung up, which the next call will report
+            client.flush()
+
+    return Membership(backend.BACKEND, client.leave, flush)
 
 
 def keep_to_allowed(job: Job) -> None:
