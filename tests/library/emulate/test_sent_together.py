@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import worldsize as ws
+from worldsize import hardware
 from worldsize.emulate import wire
 from worldsize.emulate.client import Client
 from worldsize.emulate.compute import FlopsMeter, Meter
@@ -69,7 +70,7 @@ def test_posts_go_out_together_and_before_what_follows(rank, then, message):
 
 
 def test_posts_go_out_before_work_that_may_take_long(rank):
-    client, sent = rank(FlopsMeter({"float32": 1e12}, 1e9))
+    client, sent = rank(FlopsMeter(hardware.H100))
     client.meter.start()
     try:
         post(client)
