@@ -987,8 +987,8 @@ ledger.result(
 #   about a tenth: the emulator prices the library's own protocols over TCP, whose steps cost more
 #   than the link's α.
 #
-# The emulator prices each operation on the GPU by the bytes that it moves at the memory's full
-# rate. A real kernel has a start-up time, and selecting the largest entries takes many passes:
+# The emulator prices each of these operations by the bytes that it moves, at the rate that a copy
+# reaches. A real kernel has a start-up time, and selecting the largest entries takes many passes:
 # compressing really takes longer, and loses earlier. Agarwal et al. 2022, *On the utility of
 # gradient compression in distributed training systems*, tried more than 200 setups in data centres
 # and found a speed-up over well-tuned SGD in 6 of them (their abstract).

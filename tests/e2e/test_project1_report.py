@@ -118,8 +118,8 @@ def test_flags_change_how_a_step_is_computed_and_only_amp_what_it_gives(measured
 
 
 def test_the_numbers_in_the_text_are_what_the_cells_print(measured):
-    assert "7.15 ms a step, of which 14%" in stream(measured["check_fast"])
-    assert "takes 7.15 ms for this step" in CELLS["check_correct-markdown-1"].source
+    assert "7.20 ms a step, of which 14%" in stream(measured["check_fast"])
+    assert "takes 7.2 ms for this step" in CELLS["check_correct-markdown-1"].source
     two, four = stream(measured["check_accounting"]).splitlines()[1:]
     assert two.split() == ["2", "309,736", "309,740", "309,736"]
     assert four.split() == ["4", "464,604", "464,610", "464,604"]
