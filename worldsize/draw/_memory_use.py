@@ -14,7 +14,7 @@ from worldsize.memory import MemoryUse
 _NUM_HOLDINGS = 3  # that a panel names
 _MAX_CHARS = 100
 _ROOM = 1.75  # the height of a panel over its highest area, for the text above
-_MOST_ROOM = 4  # a capacity further above the peak is not drawn, for it would flatten the areas
+_MOST_ROOM = 4  # a capacity further above the peak is not drawn: it would flatten the areas
 
 
 def memory_use(uses: Mapping[str, MemoryUse], title: str = "What the tensors hold") -> Picture:
