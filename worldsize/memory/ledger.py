@@ -28,14 +28,13 @@ _MODELS = os.path.join(_PACKAGE, "models") + os.sep
 class Storage(weakref.ref[torch.UntypedStorage]):
     """A storage, live or gone; the line is that of the program which made it."""
 
-    __slots__ = ("address", "filename", "is_settled", "kind", "line_number", "module", "size_bytes")
+    __slots__ = ("address", "filename", "kind", "line_number", "module", "size_bytes")
 
     def __new__(cls, storage: torch.UntypedStorage, when_gone: Callable[[Any], None], module: str) -> Self:
         made = super().__new__(cls, storage, when_gone)
         made.address, made.module = storage._cdata, module
         made.filename, made.line_number = _line_of_program()
         made.size_bytes, made.kind = 0, TEMPORARIES
-        made.is_settled = False  # true once its kind has gone into the curve, and stays
         return made
 
     def __init__(self, *_: object) -> None:
@@ -91,7 +90,7 @@ class Ledger:
                 known = self._storages.get(storage._cdata)
                 if known is None or known() is not storage:
                     known = self._storages[storage._cdata] = Storage(storage, self._gone.append, module)
-                if _ORDER[kind] < _ORDER[known.kind] and not known.is_settled:
+                if _ORDER[kind] < _ORDER[known.kind]:
                     known.kind = kind
                 self._resize(known, storage.nbytes())
             self.most_bytes = max(self.most_bytes, self.held_bytes)
@@ -145,7 +144,6 @@ class Ledger:
         for number, (operation, storage, change) in enumerate(self._changes.rows(), 1):
             sizes[_ORDER[storage.kind]] += change
             total += change
-            storage.is_settled = True
             if not self._curve or self._curve[-1][0] != operation:
                 self._curve.append((operation, list(sizes)))
             elif total > sum(self._curve[-1][1]):

@@ -40,7 +40,7 @@ def test_only_kinds_that_held_anything_are_in_the_legend():
 @pytest.mark.parametrize(("capacity_bytes", "is_drawn"), [(6_000_000, True), (80_000_000_000, False), (None, False)])
 def test_a_capacity_is_drawn_where_it_is_near(capacity_bytes, is_drawn):
     picture = draw.memory_use({"rank 0": replace(USE, capacity_bytes=capacity_bytes)})
-    assert ("A line marks 6.00 MB, the GPU's memory." in picture.alt) is is_drawn
+    assert ("A line marks" in picture.alt) is is_drawn
 
 
 def test_nothing_to_draw_is_refused():

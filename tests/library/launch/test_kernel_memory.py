@@ -1,10 +1,13 @@
 """The kernel's word on what a rank fills, by whatever means it does so."""
 
+import os
+import subprocess
 import sys
 
 import pytest
 
 import worldsize as ws
+from worldsize.launch.launcher.kernel_memory import KernelMemory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process fills, in /proc")
 SIZE = 200 * 10**6  # stands out of all that a rank does besides
@@ -69,6 +72,28 @@ def on_rank_1(fill):
 
     if dist.get_rank() == 1:
         fill()
+
+
+FILLS_AND_FREES = f"print('ready', flush=True); input(); bytearray({SIZE}); print('free', flush=True); input()"
+
+
+def test_a_peak_between_two_looks_is_seen():
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-uc", FILLS_AND_FREES], stdin=pipe, stdout=pipe, text=True) as started:
+        assert started.stdin and started.stdout
+        started.stdout.readline()
+        kernel = KernelMemory(os.getpid())
+        kernel.watch(0, started.pid)
+        kernel.look()
+        before = kernel.grown_bytes(0)
+        print(file=started.stdin, flush=True)
+        started.stdout.readline()
+        kernel.look()
+        after = kernel.grown_bytes(0)
+        started.kill()
+    assert before is not None and after is not None
+    assert before < 0.1 * SIZE and 0.9 * SIZE < after < 1.2 * SIZE
+    assert kernel.grown_bytes(1) is None
 
 
 def test_nothing_is_read_unless_memory_is_asked_for():

@@ -179,9 +179,9 @@ def test_a_job_that_cannot_be_read_is_reported(monkeypatch):
     failed(cell["on_rank"], world_size=2, match=r"ValueError: a message of \d+ bytes; at most 8388608 are taken")
 
 
-def test_run_shows_ten_options():
+def test_run_shows_eleven_options():
     fn, args, *options = inspect.signature(ws.run).parameters.values()
-    assert (fn.name, args.kind, len(options)) == ("fn", args.VAR_POSITIONAL, 10)
+    assert (fn.name, args.kind, len(options)) == ("fn", args.VAR_POSITIONAL, 11)
     assert {one.name for one in options} < {one.name for one in dataclasses.fields(Spec)}
 
 
