@@ -115,7 +115,7 @@ class Conductor:
     def is_still(self) -> bool:
         """True when some rank waits, and every other waits too or has ended."""
         waiting, over = self._waiting, self._over
-        if not waiting or len(waiting) + len(over) < self.world_size:  # at once, for it is asked all the time
+        if not waiting or len(waiting) + len(over) < self.world_size:  # at once, because it is asked all the time
             return False
         return len(waiting.keys() | over) == self.world_size
 
