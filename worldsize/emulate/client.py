@@ -245,8 +245,10 @@ class Client:
         self._unsent_bytes += len(body)
 
     def _send_all(self) -> None:
+        is_long = self._unsent_bytes > _MOST_UNSENT_BYTES
         unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
-        self._sock.sendall(b"".join(unsent))
+        for part in unsent if is_long else [b"".join(unsent)]:  # to send them at once takes a copy
+            self._sock.sendall(part)
 
     def note_refusal(self) -> None:
         """Report to the conductor that a call of this rank was refused."""
