@@ -114,7 +114,7 @@ def send_and_fail():
 def test_what_a_rank_posted_before_it_failed_arrives():
     with pytest.raises(ws.RankFailed) as failed:
         ws.run(send_and_fail, world_size=2, cluster="dgx-h100", compute="none", echo=False, timeout_s=60)
-    assert [failure.message for failure in failed.value.failures] == ["after the post", "it came"]
+    assert {failure.message for failure in failed.value.failures} == {"after the post", "it came"}  # in any order
 
 
 class Selector:
