@@ -902,7 +902,7 @@ compute_s, (step_s, talk_s) = alone[0][0], map(max, zip(*several, strict=True))
 # eight nodes of one A100, joined by 10 Gb/s Ethernet.
 
 
-# %% side_by_side
+# %% step_formula
 def formula_s(num_ranks, link, flops_per_s):
     """Seconds of compute and of communication in one step."""
     chunk_s = link.latency_s + 4 * WIDTH**2 / num_ranks / link.bandwidth_bytes_per_s
@@ -917,6 +917,7 @@ def flops_per_s_of(gpu):
     return product.flops / operators.time_s(product, gpu)
 
 
+# %% side_by_side
 ethernet = replace(hardware.cluster("a100-10gbe"), name="8 x 10 Gb/s", gpus_per_node=1, num_nodes=8)
 rows = []
 for where in (hardware.cluster("dgx-h100"), hardware.cluster("pcie-box"), ethernet):

@@ -580,7 +580,8 @@ def described(where):
     return Machine(rate, latency_s, link.bandwidth_bytes_per_s, start_s)
 
 
-def compute_s(num_weights, num_rows, machine):
+# %% added
+def layers_s(num_weights, num_rows, machine):
     """Seconds of forward and backward through four layers: three products in each."""
     return 3 * 4 * machine.start_s + 6 * num_weights * num_rows / machine.flops_per_s
 
@@ -588,7 +589,7 @@ def compute_s(num_weights, num_rows, machine):
 def added_fraction(num_weights, num_rows, machine):
     """The time that a second GPU adds without overlap, as a fraction of a step on one GPU."""
     communication_s = machine.latency_s + 4 * num_weights / machine.bytes_per_s
-    return communication_s / compute_s(num_weights, num_rows, machine)
+    return communication_s / layers_s(num_weights, num_rows, machine)
 
 
 # %% rule_of_thumb
@@ -779,7 +780,7 @@ draw.cost(
 # %% side_by_side
 def formulas_s(machine, num_rows, num_weights=4 * 512 * 513):
     """Seconds of a step with one all-reduce at the end, and with four that overlap."""
-    forward_s = compute_s(num_weights, num_rows, machine) / 3
+    forward_s = layers_s(num_weights, num_rows, machine) / 3
     sizes_bytes = (4 * num_weights, num_weights)
     one_s, part_s = (machine.latency_s + size / machine.bytes_per_s for size in sizes_bytes)
     return 3 * forward_s + one_s, overlapped_s(forward_s, 2 * forward_s, 4, part_s)

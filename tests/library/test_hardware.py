@@ -112,6 +112,8 @@ def test_a_link_says_what_is_wrong_with_it(change, sentence):
 def test_a_gpu_knows_only_torchs_names_of_dtypes():
     with pytest.raises(ValueError, match=r"a key of peak_flops_per_s is 'bf16'; it must be one of float64, "):
         replace(hardware.A100, peak_flops_per_s={"bf16": 1.0})
+    with pytest.raises(ValueError, match=r"peak_flops_per_s is empty; give the rate of at least one dtype"):
+        replace(hardware.A100, peak_flops_per_s={})
 
 
 def test_a_message_within_a_node_takes_the_two_gpus_ports():
