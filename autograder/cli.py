@@ -269,7 +269,8 @@ def late(lab: Annotated[str, typer.Argument(help="Which assignment, such as lab0
     from autograder.grading import penalties
 
     with exit_on_value_error():
-        found = penalties.renew(open_course(find_root(Path.cwd())), lab)
+        coursedir = open_course(find_root(Path.cwd()))
+        found, unmatched = penalties.renew(coursedir, lab), penalties.unmatched(coursedir, lab)
     table = Table("student", "late by", "points", "penalty before", "penalty now", box=SIMPLE)
     for one in found:
         numbers = [f"{points:g}" for points in (one.score, one.before, one.now)]
@@ -277,6 +278,9 @@ def late(lab: Annotated[str, typer.Argument(help="Which assignment, such as lab0
     if found:
         console.print(table)
     console.print(f"Penalties changed: {sum(one.is_outdated for one in found)}.")
+    if unmatched:
+        sentence = f"collected.csv has times of {lab} for students who have no graded work: {', '.join(unmatched)}"
+        console.print(sentence, markup=False, soft_wrap=True)
 
 
 @app.command()

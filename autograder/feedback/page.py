@@ -132,6 +132,11 @@ class Summary:
         return sum(cell.is_waiting for cell in self.cells)
 
     @property
+    def short_by_hand(self) -> list[Graded]:
+        """The cells to which a person gave less than all of their points."""
+        return [one for one in self.cells if one.is_by_hand and not one.is_waiting and one.earned < one.possible]
+
+    @property
     def failed(self) -> list[tuple[str, CheckResult]]:
         """The checks that were tried and earned less than they could, each with its place on the page."""
         return [

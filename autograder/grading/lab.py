@@ -179,7 +179,7 @@ class Lab:
             code = student_code(submission, self.release, sources)
             judged.look_at = code.look_at
             judged.report = self._report(student, submission, code, sources, engine or LocalPool())
-            judged.report.notes = self._notes(path)
+            judged.report.notes += self._notes(path)
             if judged.report.is_fault:
                 judged.fault = judged.report.fault
         except Malformed as reason:

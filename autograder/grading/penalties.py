@@ -17,7 +17,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import AssignLatePenalties
 
 from autograder.course import settings_of
-from autograder.submissions.lateness import COLLECTED, submitted_at
+from autograder.submissions.lateness import COLLECTED, collected, submitted_at
 
 _SAME = 1e-9  # points
 
@@ -55,6 +55,18 @@ def renew(coursedir: CourseDirectory, assignment: str) -> list[Penalty]:
                 found.append(penalty)
         gradebook.db.commit()
     return sorted(found, key=lambda one: one.student)
+
+
+def unmatched(coursedir: CourseDirectory, assignment: str) -> list[str]:
+    """Whom the collectors' record names for this assignment, and the gradebook does not: perhaps a mistyped name.
+
+    Raises:
+        ValueError: the gradebook has no such assignment, or the collectors' record cannot be read.
+    """
+    with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
+        graded = {submission.student.id for submission, *_ in _computed(coursedir, gradebook, assignment)}
+    recorded = {student for name, student in collected(Path(coursedir.root)) if name == assignment}
+    return sorted(recorded - graded)
 
 
 def outdated(coursedir: CourseDirectory, gradebook: Gradebook, assignments: Sequence[str] = ()) -> list[Penalty]:

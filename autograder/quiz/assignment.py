@@ -85,7 +85,8 @@ def report(key: Path, bank: Path, student: str, submission: NotebookNode) -> Rep
     read_cells(submission, form, "the notebook", responses)
     (marked_form,) = mark_forms(forms, responses)
     checks = [_result(one) for one in feedback_on(marked_form, responses.problems)]
-    return Report(checks=checks, tier=NO_CODE, seed=0, duration_s=time.monotonic() - start_s)
+    notes = [f"The answer to question {one.number} cannot be read" for one in responses.problems if one.number]
+    return Report(checks=checks, tier=NO_CODE, seed=0, duration_s=time.monotonic() - start_s, notes=notes)
 
 
 def _notebook_of(key: Path, student: str) -> Path:

@@ -148,14 +148,15 @@ def mark(
     num_waiting = sum(one.num_waiting for one in there)
     num = len(read.problems) + len(read.strangers)
     unreadable = f" {num} entries could not be read or have no form: {results.UNREADABLE}." if num else ""
-    passed = sum(not one.num_waiting and one.is_passed for one in there)
+    of_marked = [one.is_passed for one in there if not one.num_waiting]
+    passed = f"{sum(of_marked)} passed" if of_marked or not there else "none is marked yet"
     waiting = ""
     if num_waiting:
         essays = "1 essay waits" if num_waiting == 1 else f"{num_waiting} essays wait"
         waiting = f" {essays} to be graded: fill in `points` in {out / results.BY_HAND}, and run this "
         waiting += "again with --force."
     console.print(
-        f"{len(there)} of {len(forms)} handed in, {passed} passed.{unreadable}{waiting}\n"
+        f"{len(there)} of {len(forms)} handed in, {passed}.{unreadable}{waiting}\n"
         f"Written: {out / results.SCORES}, {out / results.REPORT}, {out / results.FEEDBACK}/",
         soft_wrap=True,
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import importlib
 import json
 import os
@@ -28,7 +27,7 @@ from typing import Any
 from autograder.sandbox import gpus, jail
 from worldsize import framing
 from worldsize.launch.protocol.process import die_with_parent
-from worldsize.launch.worker import forkserver_main
+from worldsize.launch.worker import fork_source, forkserver_main
 
 PRELOAD = ("autograder.judging.student", "autograder.judging.judge", "worldsize.launch.launcher.forked")
 _PROGRAM = "import sys; from autograder.sandbox import zygote; zygote.main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])"
@@ -206,8 +205,7 @@ def main(fd: int, scratch: str, preload: Sequence[str]) -> None:
         importlib.import_module(name)
     importlib.import_module("pytest").main(["--version", *_QUIET])  # this imports its own plugins
     importlib.import_module("autograder.sandbox").probe()  # its answer is cached, so that no judge has to ask again
-    gc.collect()
-    gc.freeze()
+    fork_source.prepare()
     sock = socket.socket(fileno=fd)
     framing.send(sock, "warm")
     server = _Server(sock, scratch, _raise_priority())

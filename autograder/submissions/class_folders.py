@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from nbgrader.coursedir import CourseDirectory
 
+from autograder.course import notebook_of
+from autograder.files import shown
+
 _GLOB = "*?["
 _RENAME = "rename the folder"
 
@@ -27,6 +30,7 @@ def class_folders(coursedir: CourseDirectory, assignment: str) -> ClassFolders:
     names = sorted(os.listdir(submitted)) if submitted.is_dir() else []
     found = [name for name in names if (submitted / name / assignment).is_dir()]
     reasons = {name: _refusal(submitted / name, assignment) for name in found}
+    reasons |= {name: _misplaced(submitted / name, assignment) for name in names if name not in reasons}
     return ClassFolders(
         [name for name in found if not reasons[name]], {name: reason for name, reason in reasons.items() if reason}
     )
@@ -44,6 +48,17 @@ def _refusal(folder: Path, assignment: str) -> str:
     if folder.is_symlink() or (folder / assignment).is_symlink():
         return "this folder is a link, perhaps to another student's work; put the student's own files in its place"
     return ""
+
+
+def _misplaced(path: Path, assignment: str) -> str:
+    """Where a file lies that may be meant as this assignment's, outside a folder of its name; empty without one."""
+    due = f"{assignment}/{notebook_of(assignment)}.ipynb"
+    if path.suffix == ".ipynb" and path.stem.casefold() == notebook_of(assignment).casefold():
+        return f"this is a file; put it into a student's folder, as {due}"
+    meant = {due.rpartition("/")[2].casefold(), assignment.casefold()}
+    held = sorted(os.listdir(path)) if path.is_dir() and not path.is_symlink() else []
+    near = [name for name in held if name.casefold() in meant]
+    return f"it holds {shown(near[0])} where {due} is looked for; move it there" if near else ""
 
 
 def _odd(name: str) -> str:

@@ -106,6 +106,13 @@ def test_the_gradebook_has_the_points_of_each_students_own_form(course):
     assert points == {"ada": [6, 8], "bob": [1.5, 8], "c3": [0, 8], "dan": [0, 8]}
 
 
+def test_an_answer_that_cannot_be_read_is_named_to_who_grades(course):
+    number = number_of(forms_of(course)["bob"], "numeric")
+    assert f"bob: The answer to question {number} cannot be read" in (course / "commands.log").read_text()
+    judged = Lab(open_course(course), NAME).judge("bob")
+    assert judged.verdict == f"1.5 points. The answer to question {number} cannot be read"
+
+
 def test_no_code_of_a_student_is_run(course):
     assert not list(course.rglob("ran"))
     entries = [json.loads(line) for line in (course / "gradebook-audit.jsonl").read_text().splitlines()]

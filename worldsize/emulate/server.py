@@ -95,6 +95,7 @@ class Emulation:
             self._cluster.route,
             self._faults.capacity_bytes_per_s,
             lambda one: price(one.op, one.size_bytes, one.ranks),
+            is_rendezvous=self._cluster.library == "gloo",
         )
         self._conductor = Conductor(world_size, allow)
         self._connections = [_Connection(rank, max_post_bytes) for rank in range(world_size)]

@@ -5,9 +5,14 @@ in order; one that joins another's mark goes on no earlier than the mark was rea
 
 A message starts when both ends have posted it and the one before it from the same sender to the same receiver has
 arrived; it takes the latency of its route, and then its bytes flow at the rate that others leave them on the route's
-shared hops (max-min fair). A group's collectives start in the order in which its ranks call them, each when its last
-member has posted it and the one before it is done, or has only delays left and the library lets the two overlap; it
-takes the time of its price.
+shared hops (max-min fair).
+
+With Gloo a message is a rendezvous (pair.cc): the receiver's word that it is ready takes half of the latency, goes out
+behind the bytes that were in line to the same peer before it, and lets the sender's bytes go, behind those before them.
+The sender is done when they have left, the receiver half a latency later.
+
+A group's collectives start in the order in which its ranks call them, each when its last member has posted it and the
+one before it is done, or has only delays left and the library lets the two overlap; it takes the time of its price.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from worldsize.emulate.record import COMPUTE, JOIN, MAIN, MARK, POST, Operation, Step
 from worldsize.event import COMMUNICATION, WAIT
@@ -66,6 +71,7 @@ class Prices:
     route: Callable[[int, int], Route]
     capacity_bytes_per_s: Callable[[Hop], float]
     collective: Callable[[Operation], Cost]
+    is_rendezvous: bool = False  # a message waits for its receiver's word, as Gloo's do
 
 
 @dataclass(eq=False)  # compared by identity, as a key of dicts
@@ -76,16 +82,22 @@ class _Running:
     stream: _Stream
     ready_s: dict[int, float] = field(default_factory=dict)  # rank -> when it posted
     start_s: float = 0.0
+    left_s: float | None = None  # when the last byte of a message had left its sender
     end_s: float | None = None
     cost: Cost | None = None  # of a collective, once it has started
     blocked: list[_Lane] = field(default_factory=list)  # what waits for it
     hops: Sequence[Hop] = ()  # of a message whose bytes are flowing
     left_bytes: float = 0.0
     bytes_per_s: float = 0.0
+    place: int = 0  # of a message's sending among all posts
 
     @property
     def is_message(self) -> bool:
         return self.operation.op == "send"
+
+    def done_s(self, rank: int) -> float | None:
+        """When a rank's part is done, as far as that is known."""
+        return self.left_s if self.is_message and rank == self.operation.ranks[0] else self.end_s
 
     @property
     def is_posted(self) -> bool:
@@ -109,6 +121,15 @@ class _Stream:
     queue: deque[_Running] = field(default_factory=deque)  # not yet started: collectives as called, messages as posted
     busy: _Running | None = None  # the one that the next must wait for
     num_under_way: int = 0
+    words: list[_Word] = field(default_factory=list["_Word"])  # behind the bytes of `busy`
+
+
+class _Word(NamedTuple):
+    """A receiver's word that it is ready for a message: when it was given, and its place among all posts."""
+
+    message: _Running
+    given_s: float
+    place: int
 
 
 @dataclass
@@ -158,14 +179,15 @@ def posted_s(
 class _Replay:
     def __init__(self, steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> None:
         self._price = prices.collective
+        self._is_rendezvous = prices.is_rendezvous
         self._capacity = lru_cache(maxsize=None)(prices.capacity_bytes_per_s)
         self._route = lru_cache(maxsize=None)(prices.route)
         self.lanes = [lane for rank, of_rank in enumerate(steps) for lane in _lanes(rank, of_rank)]
         self.events: list[Event] = []
         self.posted_s: dict[tuple[int, int], float] = {}
         self._marks: dict[tuple[int, int], _Mark] = defaultdict(_Mark)
-        streams: dict[object, _Stream] = defaultdict(_Stream)
-        running = [_Running(one, streams[_stream_of(one)]) for one in operations]
+        self._streams: dict[object, _Stream] = defaultdict(_Stream)
+        running = [_Running(one, self._streams[_stream_of(one)]) for one in operations]
         for one in sorted(running, key=lambda one: one.operation.sequence):
             if not one.is_message:
                 one.stream.queue.append(one)
@@ -213,7 +235,15 @@ class _Replay:
         one = self._of_post.get((rank, number))
         if one is None:
             return  # posted, and never matched: the launcher explains the hang
-        one.ready_s[rank] = lane.clock_s
+        if self._is_rendezvous and one.is_message and rank == one.operation.ranks[1]:
+            self._push(lane.clock_s, "word", one)  # what goes out before it is not known earlier
+            return
+        self._count += 1
+        one.place = self._count
+        self._make_ready(one, rank, lane.clock_s)
+
+    def _make_ready(self, one: _Running, rank: int, time_s: float) -> None:
+        one.ready_s[rank] = time_s
         if one.is_posted:
             if one.is_message:
                 one.stream.queue.append(one)
@@ -224,10 +254,11 @@ class _Replay:
         one = self._of_post.get((lane.rank, number))
         if one is None:
             return False
-        if one.end_s is None:
+        done_s = one.done_s(lane.rank)
+        if done_s is None:
             one.blocked.append(lane)
             return False
-        self._hold(lane, one.end_s, one)
+        self._hold(lane, done_s, one)
         return True
 
     def _reach(self, lane: _Lane, number: int) -> list[_Lane]:
@@ -275,16 +306,18 @@ class _Replay:
         ended = through if through_s == time_s else []
         for one in ended:
             del self._flowing[one]
+        if self._is_rendezvous:
+            ended = [one for one in ended if not self._let_go(one)]
         while self._due and self._due[0][0] <= time_s:
-            _, _, what, one = heapq.heappop(self._due)
+            at_s, place, what, one = heapq.heappop(self._due)
             if what == "start":
                 self._start(one)
             elif what == "room":
                 self._make_room(one)
+            elif what == "word":
+                self._send_word(_Word(one, at_s, place))
             elif what == "flow":
-                one.hops = self._route(*one.operation.ranks).hops
-                one.left_bytes = float(one.operation.size_bytes)
-                self._flowing[one] = None
+                self._begin_to_flow(one)
             else:
                 ended.append(one)
         for one in ended:
@@ -295,20 +328,65 @@ class _Replay:
         one.start_s = self._now_s
         if one.is_message:
             latency_s = self._route(*one.operation.ranks).latency_s
-            self._push(one.start_s + latency_s, "flow" if one.operation.size_bytes else "end", one)
+            if self._is_rendezvous:
+                self._push(max(self._now_s, one.ready_s[one.operation.ranks[1]] + latency_s / 2), "flow", one)
+            else:
+                self._push(one.start_s + latency_s, "flow" if one.operation.size_bytes else "end", one)
             return
         one.cost = self._price(one.operation)
         self._push(one.start_s + one.cost.time_s, "end", one)
         if one.cost.delay_s:
             self._push(one.start_s + one.cost.time_s - one.cost.delay_s, "room", one)
 
-    def _end(self, one: _Running) -> None:
-        one.end_s = self._now_s
-        self.events.extend(_event(rank, COMMUNICATION, one.start_s, one.end_s, one) for rank in one.operation.parts)
+    def _begin_to_flow(self, one: _Running) -> None:
+        one.left_bytes = float(one.operation.size_bytes)
+        if one.left_bytes:
+            one.hops = self._route(*one.operation.ranks).hops
+            self._flowing[one] = None
+        else:
+            self._let_go(one)
+
+    def _let_go(self, one: _Running) -> bool:
+        """Make room for what waits behind the bytes of a message of a rendezvous, all of which have left; True."""
+        one.left_s = self._now_s
+        self._push(one.left_s + self._route(*one.operation.ranks).latency_s / 2, "end", one)
         one.stream.num_under_way -= 1
         self._make_room(one)
-        for lane in one.blocked:
+        words, one.stream.words = one.stream.words, []
+        for word in words:
+            self._send_word(word)
+        self._go_on_after(one)
+        return True
+
+    def _end(self, one: _Running) -> None:
+        one.end_s = self._now_s
+        if one.left_s is None:
+            one.left_s = one.end_s
+            one.stream.num_under_way -= 1
+            self._make_room(one)
+        self.events.extend(
+            _event(rank, COMMUNICATION, one.start_s, done_s, one)
+            for rank in one.operation.parts
+            if (done_s := one.done_s(rank)) is not None
+        )
+        self._go_on_after(one)
+
+    def _go_on_after(self, one: _Running) -> None:
+        """Let the lanes go on whose ranks are done with an operation."""
+        done = [lane for lane in one.blocked if one.done_s(lane.rank) is not None]
+        one.blocked = [lane for lane in one.blocked if one.done_s(lane.rank) is None]
+        for lane in done:
             self._advance(lane)
+
+    def _send_word(self, word: _Word) -> None:
+        """Report to a sender that its receiver is ready, behind the bytes that were in line to it before."""
+        src, dst = word.message.operation.ranks
+        opposite = self._streams[dst, src]
+        way_s = self._route(src, dst).latency_s / 2
+        if (ahead := opposite.busy) and (_in_line_s(ahead, way_s), ahead.place) < (word.given_s, word.place):
+            opposite.words.append(word)
+        else:
+            self._make_ready(word.message, dst, self._now_s)
 
     def _make_room(self, one: _Running) -> None:
         if one.stream.busy is one:
@@ -350,6 +428,12 @@ class _Replay:
                         del users[other][one]
                         left[other] -= rate
             users = {hop: of_hop for hop, of_hop in users.items() if of_hop}
+
+
+def _in_line_s(message: _Running, way_s: float) -> float:
+    """When a message's bytes are handed to the connection: it is sent by then, and its receiver's word is there."""
+    src, dst = message.operation.ranks
+    return max(message.ready_s[src], message.ready_s[dst] + way_s)
 
 
 def _lanes(rank: int, steps: Sequence[Step]) -> list[_Lane]:

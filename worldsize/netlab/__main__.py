@@ -41,7 +41,7 @@ def main() -> int:
         console.print(f"No network lab here: {reason}.")
         return 1 if "netlab" in os.environ.get("WORLDSIZE_REQUIRE", "") else 0
     console.print(OPENING)
-    with Lab(2, 100, 0.005, say=lambda command: console.print(f"  # {command}", soft_wrap=True)) as lab:
+    with Lab([100, 100], 0.005, say=lambda command: console.print(f"  # {command}", soft_wrap=True)) as lab:
         repeats = compare.NUM_ROUNDS * compare.NUM_REPEATS
         console.print(BUILT.format(mtu=lab.mtu_bytes, payload=lab.payload_fraction, repeats=repeats))
     results = [retried(result, console) for result in compare.compare_all()]
@@ -68,8 +68,10 @@ def table(results: Sequence[Result]) -> Table:
         drawn.add_column(heading, justify="left" if heading in ("case", "link") else "right")
     for one in results:
         times = [f"{time_s / MS:.1f} ms" for time_s in (one.formula_s, one.emulated_s, one.real_s)]
-        link = f"{one.rate_mbit_s:g} Mbit/s, {one.delay_s / MS:g} ms"
+        rates = "/".join(f"{rate:g}" for rate in one.rates_mbit_s)
+        rates = rates if len({*one.rates_mbit_s}) > 1 else f"{one.rates_mbit_s[0]:g}"
         case = f"{one.kind}, {one.size_bytes / MB:g} MB"
+        link = f"{rates} Mbit/s, {one.delay_s / MS:g} ms"
         drawn.add_row(case, str(one.num_hosts), link, *times, f"{one.error_fraction:+.1%}")
     return drawn
 

@@ -1,4 +1,4 @@
-"""What the ranks do, the same for real and emulated: a message, an all-reduce, a ring by hand, a step of DDP."""
+"""What the ranks do, the same for real and emulated: messages, collectives, a ring by hand, a pipeline, a DDP step."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+NUM_MICROBATCHES = 6
 
 _FLOAT_BYTES = 4
 _WIDTH = 512  # of a square layer: 1 MB of gradients
@@ -72,11 +75,61 @@ def ddp_step(size_bytes: int) -> Callable[[], None]:
     return step
 
 
+def all_gather(size_bytes: int) -> Callable[[], None]:
+    """A step after which every rank has the parts of all, which are so long together."""
+    whole = torch.empty(size_bytes // _FLOAT_BYTES // dist.get_world_size() * dist.get_world_size())
+    part = torch.ones(len(whole) // dist.get_world_size())
+
+    def step() -> None:
+        dist.all_gather_into_tensor(whole, part)
+
+    return step
+
+
+def all_to_all(size_bytes: int) -> Callable[[], None]:
+    """A step in which every rank sends a part of its tensor to each."""
+    sent = torch.ones(size_bytes // _FLOAT_BYTES // dist.get_world_size() * dist.get_world_size())
+    received = torch.empty_like(sent)
+
+    def step() -> None:
+        dist.all_to_all_single(received, sent)
+
+    return step
+
+
+class _Scale(torch.nn.Module):
+    """A stage that takes next to no time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+def one_forward_one_backward(size_bytes: int) -> Callable[[], None]:
+    """A step of torch's 1F1B schedule with a stage a rank and micro-batches of so many bytes."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    stage = PipelineStage(_Scale(), rank, size, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, NUM_MICROBATCHES, loss_fn=lambda output, _: output.sum())
+    batch = torch.ones(NUM_MICROBATCHES, size_bytes // _FLOAT_BYTES)
+
+    def step() -> None:
+        schedule.step(*([batch] if rank == 0 else []), target=batch if rank == size - 1 else None)
+
+    step()  # in the first, stages exchange the shapes of what they will send
+    return step
+
+
 KINDS: dict[str, Callable[[int], Callable[[], None]]] = {
     "send": send,
     "all-reduce": all_reduce,
     "ring by hand": ring,
     "DDP step": ddp_step,
+    "all-gather": all_gather,
+    "all-to-all": all_to_all,
+    "1F1B": one_forward_one_backward,
 }
 
 

@@ -1,8 +1,8 @@
 """A switch in user space that holds every packet for a while, where the kernel cannot delay by `tc netem`.
 
-Run as `python -m worldsize.netlab.relay DELAY_S BYTES_PER_S DEVICE HOST...`: reads each host's packets from a TUN
+Run as `python -m worldsize.netlab.relay DELAY_S BYTES_PER_S,... DEVICE HOST...`: reads each host's packets from a TUN
 device in its network namespace and writes them to the device of the host that they are for, the i-th of which has an
-address that ends in i + 1; to each host no faster than so many bytes a second. Prints "ready" once it is; ends when its
+address that ends in i + 1; to each host no faster than its bytes a second. Prints "ready" once it is; ends when its
 standard input closes.
 """
 
@@ -27,7 +27,7 @@ _NICENESS = -20  # ahead of the ranks, because it stands for a wire
 _SLACK_S = 4e-3  # how far a host's way in may fall behind and still catch up: sixteen packets, the same as in `lab`
 
 
-def main(delay_s: float, bytes_per_s: float, device: str, hosts: Sequence[str]) -> None:
+def main(delay_s: float, bytes_per_s: Sequence[float], device: str, hosts: Sequence[str]) -> None:
     """Relay packets until the standard input closes."""
     tuns = [_open_tun(host, device) for host in hosts]
     os.nice(_NICENESS)
@@ -46,8 +46,9 @@ def main(delay_s: float, bytes_per_s: float, device: str, hosts: Sequence[str]) 
 class _Wire:
     """The packets under way, by the time at which they are due."""
 
-    def __init__(self, tuns: list[int], delay_s: float, bytes_per_s: float) -> None:
-        self._tuns, self._delay_s, self._bytes_per_s = tuns, delay_s, bytes_per_s
+    def __init__(self, tuns: list[int], delay_s: float, bytes_per_s: Sequence[float]) -> None:
+        self._tuns, self._delay_s = tuns, delay_s
+        self._bytes_per_s = dict(zip(tuns, bytes_per_s, strict=True))
         self._held: list[tuple[float, int, int, bytes]] = []
         self._numbers = itertools.count()  # of two packets due at once, the first to come goes first
         self._free_s = dict.fromkeys(tuns, 0.0)  # when a host's way in is free again
@@ -70,7 +71,7 @@ class _Wire:
     def _hold(self, packet: bytes, target: int) -> None:
         arrival_s = time.monotonic() + self._delay_s
         start_s = max(self._free_s[target], arrival_s - _SLACK_S)
-        self._free_s[target] = start_s + len(packet) / self._bytes_per_s
+        self._free_s[target] = start_s + len(packet) / self._bytes_per_s[target]
         heapq.heappush(self._held, (max(arrival_s, start_s), next(self._numbers), target, packet))
 
     def deliver(self) -> None:
@@ -89,4 +90,4 @@ def _open_tun(host: str, device: str) -> int:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4:])
+    main(float(sys.argv[1]), [float(rate) for rate in sys.argv[2].split(",")], sys.argv[3], sys.argv[4:])

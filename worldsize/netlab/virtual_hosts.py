@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from worldsize import hardware
+from worldsize.faults import SlowLink
 from worldsize.hardware import Cluster, Link
 from worldsize.netlab.system_commands import Commands, Refused
 
@@ -46,27 +47,32 @@ def unavailable_because() -> str | None:
 
 
 class Lab:
-    """`num_hosts` hosts on one switch: each sends and receives at `rate_mbit_s`; what is sent arrives `delay_s` later.
+    """Hosts on one switch: each sends and receives at a rate of its own; what is sent arrives `delay_s` later.
 
-    Entering builds it; leaving removes it, also after an exception or Ctrl-C. The rate, in 10^6 bits a second, is that
-    of whole packets, as `tc` counts them. `say` is called with every command before it runs.
+    Entering builds it; leaving removes it, also after an exception or Ctrl-C. A rate, in 10^6 bits a second, is that of
+    whole packets, as `tc` counts them. `say` is called with every command before it runs.
 
     Raises:
         ValueError: an argument is out of range, or (on entering) no lab can be built here.
     """
 
     def __init__(
-        self, num_hosts: int, rate_mbit_s: float, delay_s: float = 0.0, say: Callable[[str], None] | None = None
+        self, rates_mbit_s: Sequence[float], delay_s: float = 0.0, say: Callable[[str], None] | None = None
     ) -> None:
-        if not 2 <= num_hosts <= MAX_HOSTS:
-            raise ValueError(f"num_hosts is {num_hosts}; a lab has 2 to {MAX_HOSTS}")
-        if not 1 <= rate_mbit_s <= 10_000:
-            raise ValueError(f"rate_mbit_s is {rate_mbit_s}; give 1 to 10000 Mbit/s")
+        if not 2 <= len(rates_mbit_s) <= MAX_HOSTS:
+            raise ValueError(f"rates_mbit_s has {len(rates_mbit_s)} rates, one a host; a lab has 2 to {MAX_HOSTS}")
+        if odd := [rate for rate in rates_mbit_s if not 1 <= rate <= 10_000]:
+            raise ValueError(f"rates_mbit_s has {odd[0]}; give 1 to 10000 Mbit/s")
         if not 0 <= delay_s <= 1:
             raise ValueError(f"delay_s is {delay_s}; give 0 to 1 s")
-        self.num_hosts, self.rate_mbit_s, self.delay_s = num_hosts, rate_mbit_s, delay_s
+        self.rates_mbit_s, self.delay_s = tuple(rates_mbit_s), delay_s
         self._name = f"netlab{os.getpid()}n{next(_numbers)}"
         self._commands = Commands(say)
+
+    @property
+    def num_hosts(self) -> int:
+        """How many hosts there are."""
+        return len(self.rates_mbit_s)
 
     @property
     def hosts(self) -> list[str]:
@@ -85,9 +91,9 @@ class Lab:
 
     @property
     def mtu_bytes(self) -> int:
-        """The size of the largest packet: what the link carries in a quarter of a millisecond, but at least 1500."""
+        """The size of the largest packet: what the slowest link carries in 0.25 ms, but at least 1500."""
         least, most = _PACKET_BYTES
-        return round(min(max(self.rate_mbit_s * 1e6 / 8 * _PACKET_S, least), most))
+        return round(min(max(min(self.rates_mbit_s) * 1e6 / 8 * _PACKET_S, least), most))
 
     @property
     def payload_fraction(self) -> float:
@@ -96,15 +102,17 @@ class Lab:
 
     @property
     def cluster(self) -> Cluster:
-        """The same hosts and links for the emulator; nothing in it is measured.
+        """The same hosts and links for the emulator, all at the highest rate; `faults` has the slower ones.
 
-        A small send of Gloo takes two delays: the receiver first signals that it is ready (`worldsize.gloo`).
+        Nothing in it is measured. A small send of Gloo takes two delays: the receiver first signals that it is ready
+        (`worldsize.gloo`).
         """
+        rate_mbit_s = max(self.rates_mbit_s)
         link = Link(
-            f"{self.rate_mbit_s:g} Mbit/s, {self.delay_s * 1e3:g} ms",
+            f"{rate_mbit_s:g} Mbit/s, {self.delay_s * 1e3:g} ms",
             latency_s=2 * self.delay_s,
-            bandwidth_bytes_per_s=self.rate_mbit_s * 1e6 / 8 * self.payload_fraction,
-            peak_bytes_per_s=self.rate_mbit_s * 1e6 / 8,
+            bandwidth_bytes_per_s=rate_mbit_s * 1e6 / 8 * self.payload_fraction,
+            peak_bytes_per_s=rate_mbit_s * 1e6 / 8,
             kind="tcp",
             source="as configured by worldsize.netlab (2026): two delays for Gloo's rendezvous, rate x payload share",
         )
@@ -118,6 +126,13 @@ class Lab:
             library="gloo",
             source="worldsize.netlab (2026)",
         )
+
+    @property
+    def faults(self) -> list[SlowLink]:
+        """What makes the links of `cluster` as slow as those of the slower hosts."""
+        cluster, fastest = self.cluster, max(self.rates_mbit_s)
+        slow = [(host, fastest / rate) for host, rate in enumerate(self.rates_mbit_s) if rate < fastest]
+        return [SlowLink(hop, factor) for host, factor in slow for hop in _hops_of(host, cluster)]
 
     def __enter__(self) -> Lab:
         if reason := unavailable_because():
@@ -140,12 +155,12 @@ class Lab:
             self._join_by_relay()
         else:
             self._join_by_switch()
-        for number, host in enumerate(self.hosts, 1):
+        for number, (host, rate_mbit_s) in enumerate(zip(self.hosts, self.rates_mbit_s, strict=True), 1):
             for name, value in _TCP_SETTINGS.items():
                 run(f"ip netns exec {host} sh -c 'echo {value} > /proc/sys/net/ipv4/{name}'")
             run(f"ip -n {host} addr add 10.77.0.{number}/24 dev {DEVICE}")
             run(f"ip -n {host} link set {DEVICE} mtu {self.mtu_bytes} up")
-            run(f"tc -n {host} {_shape(f'{DEVICE} root', self.rate_mbit_s, self.mtu_bytes)}")
+            run(f"tc -n {host} {_shape(f'{DEVICE} root', rate_mbit_s, self.mtu_bytes)}")
 
     def _add_namespace(self, name: str) -> None:
         self._commands.run(f"ip netns add {name}", undo=f"ip netns delete {name}")
@@ -155,7 +170,7 @@ class Lab:
         self._add_namespace(switch)
         run(f"ip -n {switch} link add switch type bridge")
         run(f"ip -n {switch} link set switch up")
-        for number, host in enumerate(self.hosts):
+        for number, (host, rate_mbit_s) in enumerate(zip(self.hosts, self.rates_mbit_s, strict=True)):
             run(f"ip link add {DEVICE} netns {host} type veth peer name port{number} netns {switch}")
             run(f"ip -n {switch} link set port{number} mtu {self.mtu_bytes} master switch up")
             place = "root"
@@ -163,14 +178,12 @@ class Lab:
                 delay = f"netem delay {self.delay_s * 1e6:.0f}us limit 100000"
                 run(f"tc -n {switch} qdisc add dev port{number} root handle 1: {delay}")
                 place = "parent 1:1"
-            run(
-                f"tc -n {switch} {_shape(f'port{number} {place}', self.rate_mbit_s, self.mtu_bytes, _BURST_PACKETS_IN)}"
-            )
+            run(f"tc -n {switch} {_shape(f'port{number} {place}', rate_mbit_s, self.mtu_bytes, _BURST_PACKETS_IN)}")
 
     def _join_by_relay(self) -> None:
         for host in self.hosts:
             self._commands.run(f"ip -n {host} tuntap add dev {DEVICE} mode tun")
-        relay = _Relay(self.hosts, self.delay_s, self.rate_mbit_s * 1e6 / 8)
+        relay = _Relay(self.hosts, self.delay_s, [rate * 1e6 / 8 for rate in self.rates_mbit_s])
         self._commands.say(f"{relay.command} &")
         self._commands.keep(relay)
 
@@ -178,8 +191,9 @@ class Lab:
 class _Relay:
     """A running relay between the TUN devices of hosts, of which the i-th has an address that ends in i + 1."""
 
-    def __init__(self, hosts: Sequence[str], delay_s: float, bytes_per_s: float) -> None:
-        self._words = ["-m", "worldsize.netlab.relay", f"{delay_s:g}", f"{bytes_per_s:g}", DEVICE, *hosts]
+    def __init__(self, hosts: Sequence[str], delay_s: float, bytes_per_s: Sequence[float]) -> None:
+        rates = ",".join(f"{rate:g}" for rate in bytes_per_s)
+        self._words = ["-m", "worldsize.netlab.relay", f"{delay_s:g}", rates, DEVICE, *hosts]
 
     @property
     def command(self) -> str:
@@ -202,6 +216,12 @@ class _Relay:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
+
+
+def _hops_of(host: int, cluster: Cluster) -> list[str]:
+    """The names of a host's way out and its way in."""
+    other = 0 if host else 1
+    return [cluster.route(host, other).hops[0].name, cluster.route(other, host).hops[-1].name]
 
 
 def _shape(place: str, rate_mbit_s: float, mtu_bytes: int, burst_packets: int = _BURST_PACKETS) -> str:

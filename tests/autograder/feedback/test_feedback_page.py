@@ -91,6 +91,13 @@ def test_a_student_who_has_it_all_is_told_so():
     assert "Nothing is left to do" in section(html([graded("check_total")], check("A.", Outcome.PASSED)), "todo")
 
 
+def test_a_student_who_lost_points_by_hand_is_led_there():
+    cells = [graded("check_total"), graded("why", solution=True, points=2, score=1, by_hand=True)]
+    page = html(cells, check("A.", Outcome.PASSED))
+    assert "Your instructor graded why below its full points: read the comments there." in section(page, "todo")
+    assert 'href="#why"' in page and 'id="why"' in page
+
+
 def test_a_malformed_submission_has_a_page_of_its_own():
     page = html([answer("the release's text"), graded("check_total")], record={"malformed": "It is <b>damaged</b>."})
     assert "Your file could not be read" in section(page, "todo") and "It is <b>damaged</b>." in section(page, "todo")

@@ -33,7 +33,11 @@ REFUSED = {
     b"..a": "begins with a dot",
     b"linked": "a link",
     b"half-linked": "a link",
+    b"capital": "it holds Sums where sums/sums.ipynb is looked for; move it there",
+    b"flat": "it holds sums.ipynb where sums/sums.ipynb is looked for; move it there",
+    b"Sums.ipynb": "this is a file; put it into a student's folder, as sums/sums.ipynb",
 }
+MISPLACED = {b"capital": b"capital/Sums/sums.ipynb", b"flat": b"flat/sums.ipynb", b"Sums.ipynb": b"Sums.ipynb"}
 SCORES = {"ada": 5, "ada ": 2, "zoë": 5, "Ada": 2, "empty": 0, "copy": 5, "copies": 0, "folder": 0, "a,b {c} %s": 5}
 
 
@@ -54,6 +58,10 @@ def fill(root: Path) -> None:
         folder = os.path.join(os.fsencode(root / "submitted"), name)
         if name == b"linked":
             os.symlink("ada", folder)
+        elif name in MISPLACED:
+            file = Path(os.fsdecode(os.path.join(os.fsencode(root / "submitted"), MISPLACED[name])))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(whole)
         else:
             os.makedirs(folder)
             place_in(folder, whole) if name != b"half-linked" else os.symlink(f"../ada/{NAME}", folder + b"/sums")

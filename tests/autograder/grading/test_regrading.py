@@ -93,7 +93,8 @@ def course(tmp_path_factory):
     course.look("moved")
     course.do("autograder", "late", NAME, stage="late")
     course.look("late")
-    (root / "collected.csv").write_text("assignment,student,submitted\n")
+    rows = f"{NAME},adda,2020-11-22 12:00:00 UTC\nother,zoe,2020-11-22 12:00:00 UTC\n"
+    (root / "collected.csv").write_text(f"assignment,student,submitted\n{rows}")
     course.do("autograder", "late", NAME, stage="not late after all")
     course.look("not late after all")
 
@@ -172,6 +173,7 @@ def test_penalties_follow_points_by_hand_and_the_due_date_without_grading(course
 def test_a_time_that_is_taken_out_of_the_record_counts_no_more(course):
     row = course.rows["not late after all"]["ada"]
     assert (float(row["late_submission_penalty"]), row["timestamp"]) == (0, "")
+    assert f"has times of {NAME} for students who have no graded work: adda\n" in course.said["not late after all"]
 
 
 def test_a_page_with_no_grading_behind_it_goes(course):

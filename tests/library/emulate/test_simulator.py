@@ -21,12 +21,13 @@ class Cost:
     delay_s: float = 0.0
 
 
-def prices(latency_s=1.0, capacity=10.0, collective_s=5.0, shared=(), delay_s=0.0):
+def prices(latency_s=1.0, capacity=10.0, collective_s=5.0, shared=(), delay_s=0.0, is_rendezvous=False):
     """Every rank has a way out and one in, at 10 bytes a second; and what all messages share."""
     return Prices(
         lambda src, dst: Way(latency_s, (f"{src} out", f"{dst} in", *shared)),
         lambda hop: capacity,
         lambda operation: Cost(collective_s, delay_s=delay_s),
+        is_rendezvous,
     )
 
 
@@ -66,6 +67,43 @@ def test_a_message_starts_when_both_ends_are_there():
     timeline = replay([[post(), wait()], [compute(7.0), post(), wait()]], [message(0, 1, 30)], prices())
     assert times(timeline, 0, "wait") == [(0.0, 11.0)]
     assert times(timeline, 0, "communication") == [(7.0, 11.0)]
+
+
+# both ways between two ranks, of which rank 1 is ready at once; a word takes half of the latency
+BOTH_WAYS = [message(0, 1, 30, 1, 1), message(1, 0, 30, 2, 2)]
+AT_ONCE = [post(1), post(2), wait(1), wait(2)]
+
+
+@pytest.mark.parametrize(
+    ("of_rank_0", "ends", "otherwise"),
+    [
+        ([compute(2.0), post(1), post(2)], [5.0, 9.0], [6.0, 6.0]),  # the word goes out at 5.0, behind the last byte
+        ([compute(2.0), post(2), post(1)], [5.0, 6.0], [6.0, 6.0]),
+        ([post(2), compute(2.0), post(1)], [5.0, 4.0], [6.0, 4.0]),
+        ([post(1), compute(3.25), post(2)], [3.5, 7.5], [4.0, 7.25]),
+        ([post(1), compute(3.75), post(2)], [3.5, 7.75], [4.0, 7.75]),
+        ([post(1), compute(5.0), post(2)], [3.5, 9.0], [4.0, 9.0]),
+    ],
+)
+def test_with_gloo_a_receivers_word_waits_behind_its_own_bytes(of_rank_0, ends, otherwise):
+    def ended(**options):
+        timeline = replay([[*of_rank_0, wait(1), wait(2)], AT_ONCE], BOTH_WAYS, prices(**options))
+        by_name = {one.name: one.end_s for one in timeline.of(0) if one.kind == "communication"}
+        return [by_name["send"], by_name["recv"]]
+
+    assert ended(is_rendezvous=True) == ends  # when the bytes have left, and when they have come
+    assert ended() == otherwise
+
+
+def test_words_wait_in_line_behind_all_that_was_sent_before():
+    steps = [
+        [compute(1.0), post(1), post(2), post(3), post(4), *map(wait, (1, 2, 3, 4))],
+        [post(1), post(2), post(3), post(4), *map(wait, (1, 2, 3, 4))],
+    ]
+    sent = [message(0, 1, 30, 1, 1), message(0, 1, 30, 2, 2), message(1, 0, 10, 3, 3), message(1, 0, 10, 4, 4)]
+    timeline = replay(steps, sent, prices(is_rendezvous=True))
+    ends = [one.end_s for one in timeline.of(1) if one.kind == "communication"]
+    assert sorted(ends) == [4.5, 7.5, 8.5, 9.5]  # the second follows the first at 4.0, both words go out at 7.0
 
 
 def test_messages_that_share_a_part_of_their_way_share_its_rate():

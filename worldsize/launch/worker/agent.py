@@ -7,7 +7,6 @@ takes a tenth of a second instead of some seconds of imports.
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import signal
@@ -19,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from worldsize.launch.protocol.process import AGENT_PID, die_with_parent, draw_afresh, exit_at_eof
+from worldsize.launch.worker import fork_source
 
 FORK_RANKS = "WORLDSIZE_FORK_RANKS"
 _PRELOAD = (
@@ -48,8 +48,7 @@ def _fork_ranks() -> None:
 
     for name in _PRELOAD:
         importlib.import_module(name)
-    gc.collect()
-    gc.freeze()
+    fork_source.prepare()
     SubprocessHandler._popen = lambda self, args, env: ForkedRank(args, env, self._stdout, self._stderr)  # type: ignore
 
 

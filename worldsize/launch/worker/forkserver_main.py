@@ -7,7 +7,6 @@ of FD closes.
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import os
 import selectors
@@ -20,6 +19,7 @@ import traceback
 from worldsize import framing
 from worldsize.launch.protocol.messages import Exited, Fork, Forked, Kill, Sweep, Swept, Warm
 from worldsize.launch.protocol.process import die_with_parent, hide_memory
+from worldsize.launch.worker import fork_source
 from worldsize.launch.worker import main as worker
 from worldsize.message import pack_and_send, read
 
@@ -44,8 +44,7 @@ def main(fd: int, parent_pid: int | None) -> None:
         die_with_parent(parent_pid, signal.SIGTERM)  # so that it can still end what ranks have started
     for name in (*PRELOAD, *filter(None, os.environ.get("WORLDSIZE_PRELOAD", "").split(","))):
         importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # a collection in a rank would write to every object, and so copy what all ranks share
+    fork_source.prepare()
     serve(fd)
 
 
