@@ -152,7 +152,7 @@ def memory_of_average_on_rank(student: Any, shapes: list[list[int]], num_local_s
     for parameter in model.parameters() if num_local_samples else ():
         parameter.grad = torch.ones_like(parameter)
     given = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    meter = MemoryMeter(given)
+    meter = MemoryMeter(given, counts_read=False)
     del given  # a gradient that is replaced is free
     with meter:
         student.average_gradients(model, num_local_samples)
@@ -240,7 +240,7 @@ def memory_of_training_on_rank(
     import gc
 
     model, num_rows = counting_classifier(state)
-    meter = MemoryMeter([*model.parameters()])
+    meter = MemoryMeter([*model.parameters()], counts_read=False)
     found = []
     for epochs in trainings:
         gc.collect()

@@ -65,7 +65,7 @@ def serve_on_rank(
         weights.mul_(keep).sub_(gradient, alpha=rate)  # makes no tensor
         num_updates[0] += 1
 
-    with MemoryMeter([parameters]) as meter:
+    with MemoryMeter([parameters], counts_read=False) as meter:
         student.run_server(parameters, update, num_steps, bound)
     return {"parameters": parameters, "num_updates": num_updates[0], "most_bytes": meter.most_bytes}
 

@@ -60,7 +60,8 @@ class Ledger:
     found in hindsight: what becomes a parameter's gradient has been a gradient since its first byte.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counts_read: bool = True) -> None:
+        self._counts_read = counts_read  # false: a storage counts only if it was noted as made
         self.held_bytes = self.most_bytes = self.num_operations = 0
         self._lock = threading.RLock()
         self._storages: dict[int, Storage] = {}  # the live ones, by the address of torch's own object
@@ -76,12 +77,20 @@ class Ledger:
             self._take_ends()
             self.num_operations += 1
 
-    def note(self, tensors: Iterable[torch.Tensor], kind: str = TEMPORARIES, module: str = "") -> None:
+    def note(
+        self, tensors: Iterable[torch.Tensor], kind: str = TEMPORARIES, module: str = "", is_made: bool = False
+    ) -> None:
         """Note that these tensors are there, with the sizes that they have now, and of what kind they are."""
-        self.note_storages((one.untyped_storage() for tensor in tensors for one in _plain(tensor)), kind, module)
+        self.note_storages(
+            (one.untyped_storage() for tensor in tensors for one in _plain(tensor)), kind, module, is_made
+        )
 
     def note_storages(
-        self, storages: Iterable[torch.UntypedStorage], kind: str = TEMPORARIES, module: str = ""
+        self,
+        storages: Iterable[torch.UntypedStorage],
+        kind: str = TEMPORARIES,
+        module: str = "",
+        is_made: bool = False,
     ) -> None:
         """Note that these storages are there, with the sizes that they have now, and of what kind they are."""
         with self._lock:
@@ -89,6 +98,8 @@ class Ledger:
             for storage in storages:
                 known = self._storages.get(storage._cdata)
                 if known is None or known() is not storage:
+                    if not (self._counts_read or is_made):
+                        continue
                     known = self._storages[storage._cdata] = Storage(storage, self._gone.append, module)
                 if _ORDER[kind] < _ORDER[known.kind]:
                     known.kind = kind

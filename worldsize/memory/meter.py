@@ -63,20 +63,23 @@ class MemoryMeter:
     place. Gradients are what is in their `grad`, and optimizer state what an optimizer keeps. Activations are other
     tensors that a forward pass reads or makes while gradients are recorded, for as long as anything holds them;
     communication is what is sent and received and of no kind above. Temporaries are all others. Sizes are those of
-    the storages, a DTensor's that of its shard, without the allocator's rounding.
+    the storages, a DTensor's that of its shard, without the allocator's rounding. Without `counts_read`, a tensor that
+    was there before and is not given does not count when it is read.
 
     Raises:
         OutOfMemory: inside `with`, where the tensors first hold more than `capacity` has.
     """
 
-    def __init__(self, tensors: Iterable[torch.Tensor] = (), capacity: Capacity | None = None) -> None:
-        self._ledger, self._capacity = Ledger(), capacity
+    def __init__(
+        self, tensors: Iterable[torch.Tensor] = (), capacity: Capacity | None = None, counts_read: bool = True
+    ) -> None:
+        self._ledger, self._capacity = Ledger(counts_read), capacity
         self._stack = ExitStack()
         self._parameters: Any = WeakIdKeyDictionary()  # those that report their gradients
         self._modules = _Modules()
         self._updating: Callable[[], Any] = lambda: None  # the optimizer whose update came last
         self._has_shards = False
-        self._ledger.note(tensors)
+        self._ledger.note(tensors, is_made=True)
 
     @property
     def held_bytes(self) -> int:
@@ -138,7 +141,9 @@ class MemoryMeter:
         kind = ACTIVATIONS if is_recorded else TEMPORARIES
         if func.namespace in _COMMUNICATING:
             kind = COMMUNICATION
-        self._ledger.note((*inputs, *outputs), kind, self._modules.current)
+        is_made = func.namespace == "aten" and not func.is_view
+        self._ledger.note(outputs, kind, self._modules.current, is_made)
+        self._ledger.note(inputs, kind, self._modules.current)
 
     def _take_weights(self, func: Any, inputs: list[torch.Tensor]) -> None:
         for one in inputs:

@@ -75,6 +75,16 @@ def test_memory_made_outside_operations_counts_when_it_is_read():
     assert listed.numel() == 100
 
 
+def test_what_is_only_read_counts_where_that_is_asked_for():
+    before = torch.ones(100)
+    with MemoryMeter(counts_read=False) as meter:
+        kept = before + 1
+        assert meter.held_bytes == 400
+    with MemoryMeter() as meter:
+        assert kept is not None and (before + 1).numel() == 100
+        assert meter.held_bytes == 400 and meter.most_bytes == 800
+
+
 def test_a_step_of_training_is_counted_to_the_byte():
     with MemoryMeter() as meter:
         model = mlp()
