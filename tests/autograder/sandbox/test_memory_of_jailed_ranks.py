@@ -59,7 +59,7 @@ def test_what_a_jailed_rank_fills_is_seen(jail, fill):
         found = run(fill, world_size=1, echo=False, forkserver=jail.forkserver, memory=True).grown_bytes
     finally:
         jail.forkserver.sweep()
-    assert len(found) == 1 and 0.75 * SIZE < found[0] < 1.5 * SIZE  # what joining took may be free again
+    assert len(found) == 1 and 0.9 * SIZE < found[0] < 1.5 * SIZE  # what joining took may be free again
 
 
 def test_a_jailed_rank_that_fills_nothing_has_not_grown(jail):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -98,3 +99,19 @@ def test_a_peak_between_two_looks_is_seen():
 
 def test_nothing_is_read_unless_memory_is_asked_for():
     assert ws.run(little, world_size=1, echo=False).grown_bytes == []
+
+
+def test_a_rank_fills_nothing_before_it_is_watched(monkeypatch, tmp_path):
+    begun = tmp_path / "begun"
+    watch = KernelMemory.watch
+
+    def watch_slowly(self, rank, inner_pid):
+        end_s = time.monotonic() + 0.5  # in which a rank that did not wait would begin
+        while time.monotonic() < end_s and not begun.exists():
+            os.sched_yield()
+        assert not begun.exists()
+        watch(self, rank, inner_pid)
+
+    monkeypatch.setattr(KernelMemory, "watch", watch_slowly)
+    (grown,) = ws.run(begun.touch, world_size=1, echo=False, memory=True).grown_bytes
+    assert begun.exists() and grown < SIZE / 10

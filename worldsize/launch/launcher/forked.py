@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 import uuid
+from dataclasses import replace
 from typing import Any
 
 from worldsize.emulate.server import Emulation
@@ -84,6 +85,7 @@ class ForkedWorkerGroup(WorkerGroup):
         self._kernel_memory = KernelMemory(self._forkserver.process.pid) if spec.memory else None
         emulated = self.emulation.for_ranks if self.emulation else None
         jobs = jobs_of(spec, carried, self._forkserver.is_local, self._store, emulated)
+        jobs = [replace(job, is_watched=spec.memory) for job in jobs]
         for job in jobs:
             self._fork(job.rank)
         for worker, job, payload in zip(self.workers, jobs, carried.payloads, strict=True):

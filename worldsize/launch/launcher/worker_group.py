@@ -20,7 +20,7 @@ from worldsize.launch.launcher.kernel_memory import KernelMemory
 from worldsize.launch.launcher.monitor import GLANCE_S, Monitor, progress
 from worldsize.launch.launcher.worker import Worker
 from worldsize.launch.protocol.failure import Cause, Failure
-from worldsize.launch.protocol.messages import Done, Failed, FromRank, Joined, Locate
+from worldsize.launch.protocol.messages import Begin, Done, Failed, FromRank, Joined, Locate
 from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.reports import text
 from worldsize.launch.reports.result import End, Ending, RankFailed, Run
@@ -153,6 +153,8 @@ class WorkerGroup(ABC):
             self.emulation.leave(worker.rank)
         if self._kernel_memory and isinstance(message, Joined):
             self._kernel_memory.watch(worker.rank, worker.pid)
+            with contextlib.suppress(OSError):  # the rank's end is about to be reported
+                worker.send(Begin())
         if self._kernel_memory and isinstance(message, Done | Failed):
             self._kernel_memory.look()
         worker.take(message, content)

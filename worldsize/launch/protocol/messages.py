@@ -134,6 +134,7 @@ class Job(Message):
     emulated: Emulated | None = None
     allow: list[str] | None = None  # the operations of a real run; None for all
     counts_memory: bool = False
+    is_watched: bool = False  # then the rank waits for `Begin`
     capacity: Capacity | None = None  # of the rank's described GPU, where its memory is counted
 
     def to_fields(self) -> dict[str, Any]:
@@ -158,6 +159,7 @@ class Job(Message):
             emulated=None if fields.get("emulated") is None else Emulated.parse(fields_of(fields["emulated"])),
             allow=None if fields.get("allow") is None else [str(op) for op in items(fields, "allow")],
             counts_memory=fields.get("counts_memory") is True,
+            is_watched=fields.get("is_watched") is True,
             capacity=None if fields.get("capacity") is None else Capacity.parse(fields_of(fields["capacity"])),
         )
 
@@ -170,6 +172,11 @@ class Job(Message):
 @dataclass(frozen=True)
 class Script(Message):
     """Run the script of the command line; the file of the call log comes along."""
+
+
+@dataclass(frozen=True)
+class Begin(Message):
+    """The rank's memory is watched from now on: call the function."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,19 @@ from worldsize import framing
 from worldsize.emulate.messages import Emulated
 from worldsize.launch.protocol import codec, failure, source
 from worldsize.launch.protocol.call_log import CallLog
-from worldsize.launch.protocol.messages import Done, Events, Failed, Held, Job, Joined, Leave, Locate, Position, Script
+from worldsize.launch.protocol.messages import (
+    Begin,
+    Done,
+    Events,
+    Failed,
+    Held,
+    Job,
+    Joined,
+    Leave,
+    Locate,
+    Position,
+    Script,
+)
 from worldsize.launch.protocol.process import die_with_parent, draw_afresh, end_own_group, enter_network
 from worldsize.launch.worker import call_tracer, spans
 from worldsize.message import Message, pack_and_send, read
@@ -99,6 +111,8 @@ def serve(assignment: Assignment, job: Job, join: Callable[[Assignment, Job], Me
         prepare(job)
         membership = join(assignment, job)
         link.send(Joined(membership.backend))
+        if job.is_watched:
+            link.may_begin.wait()
         start_s = time.monotonic()
         link.meanwhile = membership.flush
         try:
@@ -123,6 +137,7 @@ class Link:
     """The socket to the launcher: one thread answers its questions, the other reports."""
 
     def __init__(self, sock: socket.socket) -> None:
+        self.may_begin = threading.Event()
         self.meanwhile: Callable[[], None] = lambda: None  # what the first thread does while there are no questions
         self._sock = sock
         self._lock = threading.Lock()
@@ -156,7 +171,9 @@ class Link:
                     continue
                 if (received := framing.receive(self._sock)) is None:
                     break
-                match read(received[0], Locate, Leave):
+                match read(received[0], Begin, Locate, Leave):
+                    case Begin():
+                        self.may_begin.set()
                     case Locate():
                         lines = source.lines_of(sys._current_frames()[self._main_thread])
                         self.send(Position(lines, **call_tracer.native()))
