@@ -464,7 +464,7 @@ def recover(student, rng, kind: str, restart_policy: RestartPolicy, allowed_loss
     task = task_with(rng, num_steps=20, batch_size=64)
     spec = TrainingSpec(task, 2, checkpoint_every=EVERY, timeout_s=TIMEOUT_S)
     what = f"rank {struck.rank} was {'killed' if kind == 'kill' else 'stopped'} at step {struck.step}"
-    if elastic.is_begun_anew:
+    if restart_policy.is_begun_anew:
         what += " and the newest file of the checkpoints lost its second half"
     try:
         trial = bench.attempt(student.program(NAME), spec, seed_of(rng), restart_policy, struck)
