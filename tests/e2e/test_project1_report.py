@@ -11,6 +11,8 @@ from nbclient import NotebookClient
 from repository import ROOT
 
 from autograder.authoring import programs
+from autograder.grading import verify
+from autograder.judging.report import Outcome
 from worldsize import bench
 from worldsize.bench import Task
 
@@ -209,3 +211,10 @@ def test_the_contract_in_the_notebook_is_that_of_the_program():
     ]
     contract = next(cell.source for cell in CELLS.values() if "The contract" in cell.source)
     assert set(re.findall(r"`(--[a-z-]+)`", contract)) == set(flags) and len(flags) == 16
+
+
+@pytest.mark.timeout(600)
+def test_no_hidden_check_breaks_on_the_reference():
+    # its points are for `make project`: speed counts there, and other tests run beside this one
+    finding = verify.try_case(ROOT, verify.solution_of(ROOT, "project1"), seed=0)
+    assert [check.message for check in finding.report.checks if check.outcome is Outcome.FAULT] == []
