@@ -12,7 +12,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from worldsize.emulate.record import COMPUTE, JOIN, KINDS, MAIN, MARK, WAIT, Step
 from worldsize.fields import Fields, fields_of, finite, integer, items, number, text
@@ -186,45 +186,39 @@ class Blocked:
 
 
 @dataclass(slots=True)
-class Left:
+class _Bare:
+    """A message with no more than what the rank did."""
+
+    code: ClassVar[int]
+    steps: list[Step] = field(default_factory=list[Step])
+
+    def to_bytes(self) -> bytes:
+        """The message as a header."""
+        return _BARE.pack(self.code, len(self.steps)) + _packed_steps(self.steps)
+
+    @classmethod
+    def parse(cls, header: bytes) -> Self:
+        """The message of this header.
+
+        Raises:
+            ValueError: it is not such a message.
+        """
+        _, num_steps = _fixed(_BARE, header)
+        return cls(_steps(header, _BARE.size, num_steps))
+
+
+class Left(_Bare):
     """The rank posts no more."""
 
-    steps: list[Step] = field(default_factory=list[Step])
-
-    def to_bytes(self) -> bytes:
-        """The message as a header."""
-        return _BARE.pack(_HAS_LEFT, len(self.steps)) + _packed_steps(self.steps)
-
-    @classmethod
-    def parse(cls, header: bytes) -> Self:
-        """The message of this header.
-
-        Raises:
-            ValueError: it is not such a message.
-        """
-        _, num_steps = _fixed(_BARE, header)
-        return cls(_steps(header, _BARE.size, num_steps))
+    __slots__ = ()
+    code = _HAS_LEFT
 
 
-@dataclass(slots=True)
-class Refused:
+class Refused(_Bare):
     """The rank called an operation that may not be used, and the call was refused there."""
 
-    steps: list[Step] = field(default_factory=list[Step])
-
-    def to_bytes(self) -> bytes:
-        """The message as a header."""
-        return _BARE.pack(_WAS_REFUSED, len(self.steps)) + _packed_steps(self.steps)
-
-    @classmethod
-    def parse(cls, header: bytes) -> Self:
-        """The message of this header.
-
-        Raises:
-            ValueError: it is not such a message.
-        """
-        _, num_steps = _fixed(_BARE, header)
-        return cls(_steps(header, _BARE.size, num_steps))
+    __slots__ = ()
+    code = _WAS_REFUSED
 
 
 FromRank = Posted | Blocked | Left | Refused

@@ -307,7 +307,9 @@ class _Replay:
         for one in ended:
             del self._flowing[one]
         if self._is_rendezvous:
-            ended = [one for one in ended if not self._let_go(one)]
+            for one in ended:
+                self._let_go(one)
+            ended = []  # half a latency later
         while self._due and self._due[0][0] <= time_s:
             at_s, place, what, one = heapq.heappop(self._due)
             if what == "start":
@@ -346,8 +348,8 @@ class _Replay:
         else:
             self._let_go(one)
 
-    def _let_go(self, one: _Running) -> bool:
-        """Make room for what waits behind the bytes of a message of a rendezvous, all of which have left; True."""
+    def _let_go(self, one: _Running) -> None:
+        """Make room for what waits behind the bytes of a message of a rendezvous, all of which have left."""
         one.left_s = self._now_s
         self._push(one.left_s + self._route(*one.operation.ranks).latency_s / 2, "end", one)
         one.stream.num_under_way -= 1
@@ -356,7 +358,6 @@ class _Replay:
         for word in words:
             self._send_word(word)
         self._go_on_after(one)
-        return True
 
     def _end(self, one: _Running) -> None:
         one.end_s = self._now_s

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from worldsize.memory.meter import tensors_in
 from worldsize.operators import Kind, Operator
 
 _ATEN = torch.ops.aten
@@ -32,8 +33,8 @@ def operator_of(func: Any, args: Any, kwargs: Any, out: Any) -> Operator:
     kind = _kind(func, is_counted=count is not None)
     if kind == "attention" and _argument(func, args, kwargs, "is_causal"):
         flops /= 2
-    outputs = _tensors(out) if func._schema.returns else _tensors(args[:1])  # _foreach_add_ and the like
-    dtypes = [one.dtype for one in (*_tensors(args), *outputs) if one.dtype.is_floating_point]
+    outputs = tensors_in(out) if func._schema.returns else tensors_in(args[:1])  # _foreach_add_ and the like
+    dtypes = [one.dtype for one in (*tensors_in(args), *outputs) if one.dtype.is_floating_point]
     moved = [*_read(func.overloadpacket.__name__, args, outputs), *outputs]
     size_bytes = sum(one.numel() * one.element_size() for one in moved)
     return Operator(kind, _name_of(dtypes[0]) if dtypes else "", flops, size_bytes)
@@ -49,8 +50,8 @@ def _kind(func: Any, is_counted: bool) -> Kind:
 def _read(name: str, args: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
     """Tensors as large as what is read."""
     if name in _TAKE_PARTS:
-        return [*_tensors(args[1:]), *outputs]
-    return _tensors(args[1:] if name in _OVERWRITE else () if name in _FILL else args)
+        return [*tensors_in(args[1:]), *outputs]
+    return tensors_in(args[1:] if name in _OVERWRITE else () if name in _FILL else args)
 
 
 def _argument(func: Any, args: Any, kwargs: Any, name: str) -> Any:
@@ -65,11 +66,3 @@ def _name_of(dtype: torch.dtype) -> str:
     """The name of a type in `worldsize.hardware.DTYPES`; all types of 8 bits have the same rate."""
     name = str(dtype).removeprefix("torch.")
     return "float8" if name.startswith("float8") else name
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        return [values]
-    if isinstance(values, list | tuple):
-        return [tensor for value in values for tensor in _tensors(value)]
-    return []

@@ -196,7 +196,7 @@ class MemoryMeter:
     @_quietly
     def _after_update(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         for state in optimizer.state.values():
-            self._ledger.note(_tensors(list(state.values())), OPTIMIZER_STATE)
+            self._ledger.note(tensors_in(list(state.values())), OPTIMIZER_STATE)
 
     def check_capacity(self) -> None:
         """Raise `OutOfMemory` if more is held than fits."""
@@ -237,7 +237,7 @@ class _Watch(TorchDispatchMode):
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # the wrapper's own operations on this rank's tensors come through here next
         out = func(*args, **(kwargs or {}))
-        self._meter.take_operation(func, _tensors([args, list((kwargs or {}).values())]), _tensors(out))
+        self._meter.take_operation(func, tensors_in([args, list((kwargs or {}).values())]), tensors_in(out))
         self._meter.check_capacity()
         return out
 
@@ -286,9 +286,10 @@ def _resizes_reported(take: Callable[[torch.UntypedStorage], None]) -> Iterator[
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
 
 
-def _tensors(values: Any) -> list[torch.Tensor]:
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    """The tensors among the arguments or the results of an operator, which may be lists of them."""
     if isinstance(values, torch.Tensor):
         return [values]
     if isinstance(values, list | tuple):
-        return [tensor for value in values for tensor in _tensors(value)]
+        return [tensor for value in values for tensor in tensors_in(value)]
     return []

@@ -22,7 +22,7 @@ from worldsize.units import MB
 
 @pytest.fixture
 def root_only():
-    """Nothing where a lab can be built; else the test is skipped, or fails where WORLDSIZE_REQUIRE names netlab."""
+    """Skip the test unless a lab can be built; fail it where WORLDSIZE_REQUIRE names netlab."""
     if reason := unavailable_because():
         give_up("netlab", f"no network lab here: {reason}")
 

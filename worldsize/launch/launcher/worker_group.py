@@ -237,10 +237,7 @@ class WorkerGroup(ABC):
         except Unanswered as error:  # a rank may report impossible waits
             ranks, said = error.ranks, str(error)
         except MemoryError:  # or more than this process may hold
-            ranks, said = (
-                list(range(len(self.workers))),
-                "what the ranks did does not fit in memory",
-            )
+            ranks, said = range(len(self.workers)), "what the ranks did does not fit in memory"
         now_ns, cause = time.monotonic_ns(), Cause.MESSAGE
         failures = [Failure(rank, "broken message", said, [], now_ns, cause) for rank in ranks]
         raise RankFailed(text.describe_failure(failures, [], len(self.workers)), failures, output)
