@@ -1,0 +1,198 @@
+"""The GPUs, links and clusters that go by a name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import replace
+
+from worldsize.hardware.devices import Gpu, Link
+from worldsize.hardware.topology import Cluster
+from worldsize.units import GB, TB, US
+
+TFLOPS = 1e12
+
+
+def cluster(name: str) -> Cluster:
+    """The catalogue's cluster of this name; `-x4` at its end sets four nodes, as in `h100-ndr-x4`.
+
+    Raises:
+        ValueError: there is no such cluster; the message names the nearest one and all others.
+    """
+    base, count = name, None
+    if match := re.fullmatch(r"(.+)-x(\d+)", name):
+        base, count = match[1], int(match[2])
+    if base not in _CLUSTERS:
+        nearest = difflib.get_close_matches(base, _CLUSTERS, n=1, cutoff=0.0)[0]
+        raise ValueError(f"no cluster is called {name!r}; did you mean {nearest!r}? Known: {', '.join(clusters())}")
+    return _CLUSTERS[base] if count is None else replace(_CLUSTERS[base], name=name, num_nodes=count)
+
+
+def clusters() -> list[str]:
+    """The names that `cluster` knows, one node first."""
+    return list(_CLUSTERS)
+
+
+# The vendors' data sheets are cited by title and date; "recalled" marks what was not checked again for this file.
+_AMPERE_FLOPS = {
+    "float64": 19.5 * TFLOPS,
+    "float32": 19.5 * TFLOPS,
+    "tf32": 156 * TFLOPS,
+    "float16": 312 * TFLOPS,
+    "bfloat16": 312 * TFLOPS,
+}
+_HOPPER_FLOPS = {
+    "float64": 67 * TFLOPS,
+    "float32": 67 * TFLOPS,
+    "tf32": 494.5 * TFLOPS,
+    "float16": 989 * TFLOPS,
+    "bfloat16": 989 * TFLOPS,
+    "float8": 1979 * TFLOPS,
+}
+
+A100 = Gpu(
+    "A100 SXM 80 GB",
+    "ampere",
+    80 * GB,
+    2.039 * TB,
+    _AMPERE_FLOPS,
+    "NVIDIA A100 80GB data sheet (2021), as tabled in glennklockwood.com/garden/processors/A100, read 2026",
+)
+A100_PCIE = Gpu(
+    "A100 PCIe 80 GB",
+    "ampere",
+    80 * GB,
+    1.935 * TB,
+    _AMPERE_FLOPS,
+    "NVIDIA A100 80GB data sheet (2021); memory bandwidth as tabled in thundercompute.com/blog, read 2026",
+)
+H100 = Gpu(
+    "H100 SXM",
+    "hopper",
+    80 * GB,
+    3.35 * TB,
+    _HOPPER_FLOPS,
+    "NVIDIA H100 data sheet (2023), as tabled in stas00/ml-engineering compute/accelerator (2024), read 2026; "
+    "float64 recalled",
+)
+H200 = Gpu(
+    "H200 SXM",
+    "hopper",
+    141 * GB,
+    4.8 * TB,
+    _HOPPER_FLOPS,
+    "NVIDIA H200 data sheet (2023), as tabled in stas00/ml-engineering compute/accelerator (2024), read 2026; "
+    "float64 recalled",
+)
+B200 = Gpu(
+    "B200 SXM",
+    "blackwell",
+    180 * GB,
+    8 * TB,
+    {
+        "float64": 37 * TFLOPS,
+        "float32": 75 * TFLOPS,
+        "tf32": 1100 * TFLOPS,
+        "float16": 2250 * TFLOPS,
+        "bfloat16": 2250 * TFLOPS,
+        "float8": 4500 * TFLOPS,
+    },
+    "NVIDIA HGX B200 specifications (2025), copied in zdszero.github.io, halved where they count sparsity, read 2026; "
+    "memory bandwidth from stas00/ml-engineering (2025): 8 TB/s, later HGX tables say 7.7",
+)
+L40S = Gpu(
+    "L40S",
+    "ada",
+    48 * GB,
+    0.864 * TB,
+    {
+        "float64": 1.431 * TFLOPS,
+        "float32": 91.6 * TFLOPS,
+        "tf32": 183 * TFLOPS,
+        "float16": 362.05 * TFLOPS,
+        "bfloat16": 362.05 * TFLOPS,
+        "float8": 733 * TFLOPS,
+    },
+    "NVIDIA L40S data sheet (2023), as copied by mullet.se and, for float64, itcreations.com, read 2026",
+)
+
+# One step of NCCL's ring with the Simple protocol stands for the time of a small send.
+_ALPHA = "latency: ring step, Simple, NCCL 2.28.3 (2025) src/graph/tuning.cc"
+_NCCL_RATE = "rate: links x GB/s per link in NCCL 2.28.3 (2025) src/graph/topo.h"
+_GTC = "rate: NVIDIA GTC 2024 talk S62129, all-reduce bus bandwidth"
+_PEAK = "peak: stas00/ml-engineering network/README.md (2025)"
+
+NVLINK3 = Link("NVLink 3", 3.4 * US, 12 * 20.0 * GB, f"{_ALPHA}; {_NCCL_RATE}: 12 x 20.0; {_PEAK}", 300 * GB, "nvlink")
+NVLINK4 = Link("NVLink 4", 3.4 * US, 18 * 20.6 * GB, f"{_ALPHA}; {_NCCL_RATE}: 18 x 20.6; {_PEAK}", 450 * GB, "nvlink")
+NVLINK5 = Link("NVLink 5", 3.4 * US, 18 * 40.1 * GB, f"{_ALPHA}; {_NCCL_RATE}: 18 x 40.1; {_PEAK}", 900 * GB, "nvlink")
+PCIE4 = Link("PCIe 4 x16", 5.7 * US, 24 * GB, f"{_ALPHA}; {_GTC}; {_PEAK}", 31 * GB, "pcie")
+PCIE5 = Link("PCIe 5 x16", 5.7 * US, 48 * GB, f"{_ALPHA}; {_GTC}; {_PEAK}", 63 * GB, "pcie")
+IB_HDR = Link("InfiniBand HDR", 14 * US, 24 * GB, f"{_ALPHA}; {_GTC}, 200 Gb/s RDMA; {_PEAK}", 25 * GB)
+IB_NDR = Link("InfiniBand NDR", 14 * US, 48 * GB, f"{_ALPHA}; {_GTC}, 400 Gb/s RDMA; {_PEAK}", 50 * GB)
+ROCE_100G = Link(
+    "RoCE 100 Gb/s", 14 * US, 12 * GB, f"{_ALPHA}; rate: NET_BW in NCCL 2.28.3 (2025) src/graph/topo.h", 12.5 * GB
+)
+ROCE_400G = Link("RoCE 400 Gb/s", 14 * US, 48 * GB, f"{_ALPHA}; {_GTC}, 400 Gb/s RDMA; {_PEAK}", 50 * GB)
+ETHERNET_100G = Link(
+    "Ethernet 100 Gb/s, TCP",
+    30 * US,
+    10 * GB,
+    f"latency: order of magnitude for TCP, recalled in 2026; {_GTC}, 100GbE TCP",
+    12.5 * GB,
+    "tcp",
+)
+ETHERNET_10G = Link(
+    "Ethernet 10 Gb/s, TCP",
+    30 * US,
+    1.17 * GB,
+    "latency: order of magnitude for TCP, recalled in 2026; rate: 1448 of each 1538 bytes on the wire carry data "
+    "(IEEE 802.3-2018 frame with a 1500-byte MTU, IP and TCP headers with time stamps)",
+    1.25 * GB,
+    "tcp",
+)
+
+_DGX = "8 GPUs a node on NVSwitch: NVIDIA DGX data sheets (2020 to 2024), recalled"
+DGX_A100 = Cluster(name="dgx-a100", gpu=A100, gpus_per_node=8, intra=NVLINK3, source=_DGX)
+DGX_H100 = Cluster(name="dgx-h100", gpu=H100, gpus_per_node=8, intra=NVLINK4, source=_DGX)
+DGX_H200 = Cluster(name="dgx-h200", gpu=H200, gpus_per_node=8, intra=NVLINK4, source=_DGX)
+DGX_B200 = Cluster(name="dgx-b200", gpu=B200, gpus_per_node=8, intra=NVLINK5, source=_DGX)
+PCIE_BOX = Cluster(
+    name="pcie-box",
+    gpu=A100_PCIE,
+    gpus_per_node=8,
+    intra=PCIE4,
+    is_switched=False,
+    bridge_bytes_per_s=112 * GB,
+    source="bridge: half of the 8 flows of 28 GB/s that 8 RTX 5090 reach on PCIe 5, NVIDIA/nccl issue 1639 (2025); "
+    "the halving for PCIe 4 is ours",
+)
+
+_EIGHT_NICS = "8 GPUs and 8 NICs a node, rails: NVIDIA DGX SuperPOD reference architecture (2023), recalled"
+_ONE_NIC = "an 8-GPU node with a single ordinary NIC: our example, 2026"
+A100_HDR = replace(DGX_A100, name="a100-hdr", num_nodes=2, inter=IB_HDR, nics_per_node=8, source=_EIGHT_NICS)
+H100_NDR = replace(DGX_H100, name="h100-ndr", num_nodes=2, inter=IB_NDR, nics_per_node=8, source=_EIGHT_NICS)
+H200_NDR = replace(DGX_H200, name="h200-ndr", num_nodes=2, inter=IB_NDR, nics_per_node=8, source=_EIGHT_NICS)
+B200_NDR = replace(DGX_B200, name="b200-ndr", num_nodes=2, inter=IB_NDR, nics_per_node=8, source=_EIGHT_NICS)
+H100_ROCE = replace(H100_NDR, name="h100-roce", inter=ROCE_400G)
+A100_100GBE = replace(DGX_A100, name="a100-100gbe", num_nodes=2, inter=ETHERNET_100G, source=_ONE_NIC)
+A100_10GBE = replace(DGX_A100, name="a100-10gbe", num_nodes=2, inter=ETHERNET_10G, source=_ONE_NIC)
+PCIE_BOX_10GBE = replace(PCIE_BOX, name="pcie-box-10gbe", num_nodes=2, inter=ETHERNET_10G)
+
+_CLUSTERS = {
+    found.name: found
+    for found in (
+        DGX_A100,
+        DGX_H100,
+        DGX_H200,
+        DGX_B200,
+        PCIE_BOX,
+        A100_HDR,
+        H100_NDR,
+        H200_NDR,
+        B200_NDR,
+        H100_ROCE,
+        A100_100GBE,
+        A100_10GBE,
+        PCIE_BOX_10GBE,
+    )
+}

@@ -1,0 +1,241 @@
+"""Clusters: equal nodes of GPUs, the network between them, and the way of a message through both."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from worldsize.hardware.devices import Gpu, Link
+from worldsize.hardware.validation import need_one_of, need_positive
+
+LIBRARIES = ("nccl", "gloo")
+
+
+class Hop(NamedTuple):  # a key of dicts in every replay; a dataclass takes four times as long to hash
+    """A directed part of a cluster that messages share: a GPU's port, a NIC, a leaf switch's links, a host bridge.
+
+    Examples of names: `gpu0 out`, `node1 nic0 in`, `leaf0 up`, `node0 bridge`.
+    """
+
+    kind: Literal["gpu", "nic", "leaf", "bridge"]
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Route:
+    """A message's latency in seconds and the hops that it occupies."""
+
+    latency_s: float
+    hops: tuple[Hop, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Equal nodes of GPUs on `intra` links, joined by NICs on `inter` links.
+
+    `is_rail`: NIC i of every node is on leaf switch i. Without it, all NICs of a node are on one leaf switch. Either
+    way a leaf connects `nodes_per_leaf` nodes (None: all), and `oversubscription` is the ratio of its downlinks to its
+    uplinks. `is_switched=False`: the node's GPUs and NICs share one host bridge of `bridge_bytes_per_s`. `library` is
+    the library of the collectives, "nccl" or "gloo".
+    """
+
+    name: str
+    gpu: Gpu
+    gpus_per_node: int
+    intra: Link
+    num_nodes: int = 1
+    inter: Link | None = None
+    nics_per_node: int = 1
+    is_rail: bool = True
+    oversubscription: float = 1.0
+    nodes_per_leaf: int | None = None
+    is_switched: bool = True
+    bridge_bytes_per_s: float | None = None
+    library: str = "nccl"
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for count in ("gpus_per_node", "num_nodes", "nics_per_node"):
+            need_positive(f"{self.name}: {count}", getattr(self, count))
+        need_one_of(f"{self.name}: library", self.library, LIBRARIES)
+        if self.intra.kind not in ("nvlink", "pcie"):
+            raise ValueError(
+                f"{self.name}: intra is {self.intra.name}, of kind {self.intra.kind!r}; a node's GPUs are joined by a "
+                'Link of kind="nvlink" or kind="pcie"'
+            )
+        if self.num_nodes > 1 and self.inter is None:
+            raise ValueError(f"{self.name}: {self.num_nodes} nodes need a network; give inter=, a Link such as IB_NDR")
+        if self.nics_per_node > self.gpus_per_node:
+            raise ValueError(
+                f"{self.name}: {self.nics_per_node} NICs for {self.gpus_per_node} GPUs; "
+                "nics_per_node must be at most gpus_per_node"
+            )
+        if self.oversubscription < 1:
+            raise ValueError(
+                f"{self.name}: oversubscription is {self.oversubscription}; it is downlinks over uplinks, 1 or more"
+            )
+        if self.nodes_per_leaf is not None:
+            need_positive(f"{self.name}: nodes_per_leaf", self.nodes_per_leaf)
+        if self.is_switched != (self.bridge_bytes_per_s is None):
+            raise ValueError(
+                f"{self.name}: bridge_bytes_per_s is {self.bridge_bytes_per_s} and is_switched is {self.is_switched}; "
+                "give the bridge's capacity with is_switched=False, and only then"
+            )
+        if self.bridge_bytes_per_s is not None:
+            need_positive(f"{self.name}: bridge_bytes_per_s", self.bridge_bytes_per_s)
+
+    @property
+    def world_size(self) -> int:
+        """The number of GPUs, which is the number of ranks."""
+        return self.num_nodes * self.gpus_per_node
+
+    def with_nodes(self, num_nodes: int) -> Cluster:
+        """The same cluster with this many nodes."""
+        return replace(self, num_nodes=num_nodes)
+
+    def without_latency(self) -> Cluster:
+        """The same cluster with links without latency."""
+        inter = self.inter and replace(self.inter, latency_s=0.0)
+        return replace(self, intra=replace(self.intra, latency_s=0.0), inter=inter)
+
+    def node_of(self, rank: int) -> int:
+        """The node that holds this rank.
+
+        Raises:
+            ValueError: the cluster has no such rank.
+        """
+        if not 0 <= rank < self.world_size:
+            raise ValueError(f"rank {rank} is not on {self.name}; its ranks are 0 to {self.world_size - 1}")
+        return rank // self.gpus_per_node
+
+    def nic_of(self, rank: int) -> int:
+        """The NIC, counted within its node, through which this rank leaves its node.
+
+        Raises:
+            ValueError: the cluster has no such rank.
+        """
+        self.node_of(rank)
+        return rank % self.gpus_per_node * self.nics_per_node // self.gpus_per_node
+
+    def leaf_of(self, rank: int) -> int:
+        """The leaf switch to which this rank's NIC is connected.
+
+        Raises:
+            ValueError: the cluster has no such rank.
+        """
+        group = self.node_of(rank) // (self.nodes_per_leaf or self.num_nodes)
+        return group * self.nics_per_node + self.nic_of(rank) if self.is_rail else group
+
+    def route(self, src_rank: int, dst_rank: int) -> Route:
+        """The latency in seconds and the hops of a message; messages that share a hop share its capacity.
+
+        Raises:
+            ValueError: the cluster has no such rank.
+        """
+        src_node, dst_node = self.node_of(src_rank), self.node_of(dst_rank)
+        if src_rank == dst_rank:
+            return Route(0.0, ())
+        if src_node == dst_node:
+            hops = (_gpu(src_rank, "out"), *self._bridge(src_node), _gpu(dst_rank, "in"))
+            return Route(self.intra.latency_s, hops)
+        assert self.inter is not None
+        return Route(
+            self.inter.latency_s,
+            (
+                *self._bridge(src_node),
+                self._nic(src_rank, "out"),
+                *self._leaf_links(self.leaf_of(src_rank), self.leaf_of(dst_rank)),
+                self._nic(dst_rank, "in"),
+                *self._bridge(dst_node),
+            ),
+        )
+
+    def busiest_of_all_pairs(self, ranks: Sequence[int]) -> list[tuple[Hop, int]]:
+        """Of each kind the hop that carries most when every rank sends to every other, and the messages on it.
+
+        The same as counting the hops of every `route`, in a time that grows with the ranks and not with their square.
+        """
+        places = [(rank, self.node_of(rank)) for rank in ranks]
+        on_node = Counter(node for _, node in places)
+        loads: Counter[Hop] = Counter()
+        for rank, node in places:
+            within, beyond = on_node[node] - 1, len(places) - on_node[node]
+            loads[_gpu(rank, "out")] += within
+            for bridge in self._bridge(node):
+                loads[bridge] += within + 2 * beyond
+            loads[self._nic(rank, "out")] += beyond
+        if self.inter is not None and self._leaf_links(0, 1):
+            leaves = [(node, self.leaf_of(rank)) for rank, node in places]
+            on_leaf, on_both = Counter(leaf for _, leaf in leaves), Counter(leaves)
+            for node, leaf in leaves:
+                loads[_leaf(leaf, "up")] += len(places) - on_node[node] - on_leaf[leaf] + on_both[node, leaf]
+        most: dict[str, tuple[Hop, int]] = {}
+        for hop, load in loads.items():
+            if load > most.get(hop.kind, (hop, 0))[1]:
+                most[hop.kind] = hop, load
+        return list(most.values())
+
+    def hop(self, name: str) -> Hop:
+        """The hop of this name.
+
+        Raises:
+            ValueError: the cluster has no such hop.
+        """
+        found = next((hop for rank in range(self.world_size) for hop in self._hops_at(rank) if hop.name == name), None)
+        if found is None:
+            raise ValueError(f"{self.name} has no hop {name!r}; take the names from route(src_rank, dst_rank).hops")
+        return found
+
+    def capacity_bytes_per_s(self, hop: Hop) -> float:
+        """The capacity that the messages on a hop share, in bytes per second.
+
+        Raises:
+            ValueError: the cluster has no hop of this kind.
+        """
+        if hop.kind == "gpu":
+            return self.intra.bandwidth_bytes_per_s
+        if hop.kind == "bridge" and self.bridge_bytes_per_s is not None:
+            return self.bridge_bytes_per_s
+        if hop.kind in ("nic", "leaf") and self.inter is not None:
+            return self.inter.bandwidth_bytes_per_s if hop.kind == "nic" else self.leaf_bytes_per_s
+        raise ValueError(f"{self.name} has no {hop.kind}, and so no hop {hop.name!r}")
+
+    @property
+    def leaf_bytes_per_s(self) -> float:
+        """The capacity of all uplinks of a leaf switch, in bytes per second, and so of its downlinks."""
+        assert self.inter is not None
+        num_nics = (self.nodes_per_leaf or self.num_nodes) * (1 if self.is_rail else self.nics_per_node)
+        return num_nics * self.inter.bandwidth_bytes_per_s / self.oversubscription
+
+    def _hops_at(self, rank: int) -> list[Hop]:
+        """Every hop that a message from or to this rank may take on its side."""
+        hops = [_gpu(rank, "out"), _gpu(rank, "in"), *self._bridge(self.node_of(rank))]
+        if self.inter is not None:
+            leaf = self.leaf_of(rank)
+            hops += [self._nic(rank, "out"), self._nic(rank, "in"), _leaf(leaf, "up"), _leaf(leaf, "down")]
+        return hops
+
+    def _nic(self, rank: int, direction: str) -> Hop:
+        return Hop("nic", f"node{self.node_of(rank)} nic{self.nic_of(rank)} {direction}")
+
+    def _bridge(self, node: int) -> tuple[Hop, ...]:
+        return () if self.is_switched else (Hop("bridge", f"node{node} bridge"),)
+
+    def _leaf_links(self, src_leaf: int, dst_leaf: int) -> tuple[Hop, ...]:
+        # a rail-optimised fabric at 1:1 has an uplink for every downlink, so the NICs are the limit
+        if src_leaf == dst_leaf or (self.is_rail and self.oversubscription == 1):
+            return ()
+        return _leaf(src_leaf, "up"), _leaf(dst_leaf, "down")
+
+
+def _gpu(rank: int, direction: str) -> Hop:
+    return Hop("gpu", f"gpu{rank} {direction}")
+
+
+def _leaf(leaf: int, direction: str) -> Hop:
+    return Hop("leaf", f"leaf{leaf} {direction}")
