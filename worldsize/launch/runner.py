@@ -40,8 +40,8 @@ def run(
 
     With `cluster`, such as `hardware.DGX_H100` or "dgx-h100", the ranks exchange the same data on an emulated cluster,
     and the run's timeline is in that cluster's virtual time. `compute` says how the ranks' own work is priced: "flops"
-    (on the cluster's GPU, at half of its peak), "measured" (this machine's CPU time), a number x (x times the measured
-    time; 0.01 for a device a hundred times faster), or "none".
+    (each operator by `worldsize.operators` on the cluster's GPU), "measured" (this machine's CPU time), a number x (x
+    times the measured time; 0.01 for a device a hundred times faster), or "none".
     `faults`, from `worldsize.faults`, happen on that cluster.
 
     With `memory`, the run's `memory` says by rank which bytes its tensors held, and why most were held at the peak. On

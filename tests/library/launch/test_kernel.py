@@ -1,5 +1,9 @@
 """Runs launched from a real kernel: what appears and when, how much, and what is left when the kernel goes."""
 
+import subprocess
+import sys
+
+import psutil
 import pytest
 from kernels import kernel
 from processes import STAY, are_gone, told_pids
@@ -96,3 +100,25 @@ print([ws.run(on_rank, world_size=2, echo=False).values for _ in range(10)] == [
         for one, cell in cells:
             one.wait(cell, lambda cell=cell: cell.is_done)
         assert [(cell.text, cell.error) for _, cell in cells] == [("True\n", "")] * 2
+
+
+def test_what_starts_ranks_is_started_by_the_import_alone(notebook):
+    told = notebook.run("import psutil, worldsize as ws; print(*[one.pid for one in psutil.Process().children()])")
+    assert told.error == ""
+    (early,) = told.text.split()
+    of_the_run = notebook.run("print(*ws.run(__import__('os').getppid, world_size=2, echo=False).values)")
+    assert of_the_run.text.split() == [early, early]
+
+
+def test_a_script_starts_nothing_before_it_runs_ranks():
+    code = "import psutil, worldsize; print(len(psutil.Process().children()))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0\n"
+
+
+def test_a_kernel_that_ends_right_after_the_import_leaves_nothing(notebook):
+    notebook.run("import worldsize")
+    started = notebook.process.children()
+    assert len(started) == 1
+    notebook.close()
+    psutil.wait_procs(started, timeout=30)
+    assert not [one for one in started if one.is_running()]

@@ -143,6 +143,8 @@ class Forkserver:
         self.socket.close()
         if self.owner_pid != os.getpid():
             return
+        if not self._warm:
+            self.process.terminate()  # it does not listen yet
         try:
             self.process.wait(timeout=2)
         except subprocess.TimeoutExpired:
@@ -157,17 +159,37 @@ _lock = threading.Lock()
 
 
 def shared() -> Forkserver:
-    """The forkserver of this process, started at its first use and ended with the process."""
+    """The forkserver of this process, warm; started if it is not there yet, and ended with the process."""
     global _shared
     with _lock:
-        if _shared is None or not _shared.is_alive:
-            if _shared is not None:
-                atexit.unregister(_shared.close)
-                _shared.close()
-            _shared = Forkserver()
-            atexit.register(_shared.close)
-        _shared.wait_until_warm()
-        return _shared
+        if _shared is not None and not _shared.is_alive:
+            atexit.unregister(_shared.close)
+            _shared.close()
+            _shared = None
+        server = _shared or _start()
+        server.wait_until_warm()
+        return server
+
+
+def start_early() -> None:
+    """Start the forkserver of a notebook's kernel without waiting for it, so that it is warm when the first run comes.
+
+    Elsewhere do nothing, and in a thread too: the kernel would end the forkserver together with that thread.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
+    if not hasattr(shell, "kernel") or threading.current_thread() is not threading.main_thread():
+        return
+    with _lock:
+        if _shared is None:
+            _start()
+
+
+def _start() -> Forkserver:
+    global _shared
+    _shared = Forkserver()
+    atexit.register(_shared.close)
+    return _shared
 
 
 def _start_here(fd: int) -> Process:
