@@ -42,10 +42,10 @@ def test_a_system_that_does_not_say_refuses_nobody(machine, monkeypatch):
 
 def test_more_ranks_than_memory_holds_are_refused_with_the_number_that_it_holds(monkeypatch):
     monkeypatch.setattr(arguments, "free_memory_bytes", lambda: 2 << 30)
-    arguments.refuse_too_many(37, "warm")
-    words = r"^38 ranks need at least 2.0 GB of memory, but only 2.0 GB are free; start at most 37$"
+    arguments.refuse_too_many(128, "warm")
+    words = r"^129 ranks need at least 2.0 GB of memory, but only 2.0 GB are free; start at most 128$"
     with pytest.raises(ValueError, match=words):
-        arguments.refuse_too_many(38, "warm")
+        arguments.refuse_too_many(129, "warm")
     with pytest.raises(ValueError, match="start at most 8"):
         arguments.refuse_too_many(9, "torchrun")
 

@@ -34,6 +34,7 @@ from worldsize.launch.protocol import source
 from worldsize.launch.protocol.messages import Events, Joined
 from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.reports.result import End
+from worldsize.launch.runner import launch
 from worldsize.message import pack, pack_and_send
 
 # what comes back
@@ -557,7 +558,7 @@ def test_a_rank_that_prints_for_ever_is_ended():
         ({"each": torch.ones(2, 2)}, "for one argument per rank, write"),
         ({"each": [torch.ones(3), torch.ones(3)]}, "for one argument per rank, write"),
         ({"each": ["ab", "cd"]}, "for one argument per rank, write"),
-        ({"world_size": 10**6}, r"1000000 ranks need at least 52734.4 GB .* start at most \d+"),
+        ({"world_size": 10**6}, r"1000000 ranks need at least 15625.0 GB .* start at most \d+"),
         ({"launcher": "slurm"}, "launcher 'slurm' is not known; use one of warm, torchrun"),
         ({"backend": "mpi"}, "backend 'mpi' is not known; use one of auto, gloo, nccl"),
         ({"timeout_s": 0}, "timeout_s is a number of seconds above 0.*got 0"),
@@ -629,3 +630,23 @@ def test_a_function_runs_under_torchrun_as_it_does_warm():
     assert (done.states, len(done.durations_s), done.backend) == (["done", "done"], 2, "gloo")
     report = str(failed(on_rank, 0, each=each, launcher="torchrun", env={"LESSON": "3"}))
     assert report.startswith("Rank 1 of 2 failed with ValueError: no offset\n  test_launch.py, line ")
+
+
+def test_more_ranks_than_the_sockets_hold_messages_for(monkeypatch):
+    start = forkserver._start_here
+
+    def start_with_small_buffers(fd):
+        with socket.socket(fileno=os.dup(fd)) as theirs:
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the kernel's least, some four messages
+        return start(fd)
+
+    monkeypatch.setattr(forkserver, "_start_here", start_with_small_buffers)
+    monkeypatch.setattr(forked, "_FORKS_AT_ONCE", 2)
+    server = forkserver.Forkserver()
+    server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    try:
+        server.wait_until_warm()
+        run = launch(Spec(fn=dist.get_rank, world_size=24, forkserver=server, echo=False, timeout_s=120))
+    finally:
+        server.close()
+    assert run.values == list(range(24))

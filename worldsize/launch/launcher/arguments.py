@@ -20,7 +20,7 @@ _BACKENDS = ("auto", "gloo", "nccl")
 _LAUNCHERS = ("warm", "torchrun")
 _MAX_TIMEOUT_S = 1_000_000  # 11 days; the kernel's own limits on waiting are not much higher
 # the memory of one rank before it does anything, measured with torch 2.13 on Linux
-RANK_BYTES = {"warm": 54 << 20, "torchrun": 230 << 20}
+RANK_BYTES = {"warm": 16 << 20, "torchrun": 230 << 20}
 # the launcher's open files for one rank: of a warm one its socket, its pipe, its call log, and both ends of an
 # emulated cluster's socket
 _RANK_FILES = {"warm": 5, "torchrun": 2}

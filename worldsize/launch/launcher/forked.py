@@ -34,6 +34,7 @@ from worldsize.launch.reports.result import Run
 _job_numbers = itertools.count(1)
 _one_at_a_time = threading.RLock()  # runs share the forkserver's socket
 _OUTPUT_CHUNK = 1 << 16
+_FORKS_AT_ONCE = 64  # Linux keeps some 280 short messages that are not read
 _END_S = 10.0  # how long the forkserver may take to end its ranks,
 _END_IN_JAIL_S = 0.15  # and in a jail, which is swept or ended as a whole
 _ANSWER_IN_JAIL_S = 0.3  # grading expects a result within a second of the limit
@@ -88,6 +89,8 @@ class ForkedWorkerGroup(WorkerGroup):
         jobs = [replace(job, is_watched=spec.memory) for job in jobs]
         for job in jobs:
             self._fork(job.rank)
+            if len(self.workers) % _FORKS_AT_ONCE == 0:
+                self._await_forks()
         for worker, job, payload in zip(self.workers, jobs, carried.payloads, strict=True):
             conductor = [self.emulation.fd_of(worker.rank)] if self.emulation else []
             with contextlib.suppress(OSError):  # the rank's end is about to be reported
@@ -121,6 +124,11 @@ class ForkedWorkerGroup(WorkerGroup):
         os.set_blocking(output_r, False)
         self._pipes[rank] = output_r
         self.selector.register(output_r, selectors.EVENT_READ, lambda: self._read_output(worker.rank))
+
+    def _await_forks(self) -> None:
+        """Wait until every rank so far is forked: with more under way, each side would wait for the other to read."""
+        while self._forkserver.is_alive and not all(worker.pid or worker.has_exited for worker in self.workers):
+            self._read_forkserver()
 
     def _read_forkserver(self) -> None:
         try:
