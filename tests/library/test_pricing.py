@@ -40,13 +40,33 @@ def test_figures_that_went_into_no_constant_are_met_too():
 
 
 def test_reports_that_were_held_out_are_met_at_the_ends_of_the_curve():
-    held_out = [one for one in COMPARED if one.role == published.HELD_OUT]
+    held_out = [one for one in COMPARED if one.role == published.HELD_OUT and one.name != "issue_178"]
     latency, middle, ring, tree = [one.error_fraction for one in held_out]
     assert abs(latency) <= 0.10
     assert abs(ring) <= 0.10
     assert abs(tree) <= 0.20
     # a ring over five nodes took twice the tuner's time for 1 MiB: what this model is known not to know
     assert 0.7 < middle < 1.0, published.table(held_out)
+
+
+def test_bridged_pairs_are_met_on_their_links_and_through_the_host():
+    on_links, through_the_host = [one.error_fraction for one in COMPARED if one.name == "issue_178"]
+    assert abs(on_links) <= 0.10
+    assert abs(through_the_host) <= 0.25
+
+
+def test_every_number_of_gpus_of_a_hybrid_cube_mesh_is_met():
+    found = [one for one in COMPARED if one.name.startswith("vtrain_ar_V100") and one.size_bytes == GIB]
+    assert [one.num_ranks for one in found] == [2, 4, 8, 3, 5, 6, 7]
+    assert published.median_error(found) <= 0.03, published.table(found)
+    assert abs(published.worst(found).error_fraction) <= 0.10, published.table(found)
+
+
+def test_the_report_shows_small_sizes_apart_and_what_is_worst():
+    large, small = published.report(COMPARED).split("\n\n")
+    assert re.match(r"More than 16.0 MiB: 65 figures, median error 1\.\d%, worst \+20.0% \(issue_178\)", large)
+    assert re.match(r"At most 16.0 MiB: 20 figures, median error \d\.\d%, worst \+86.2% \(issue_1368\)", small)
+    assert len(large.splitlines()) - 2 == 65 and len(small.splitlines()) - 2 == 20
 
 
 def test_every_measured_row_is_compared_or_left_out_with_a_reason():
