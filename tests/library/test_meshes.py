@@ -11,7 +11,7 @@ from worldsize.faults import Faults, SlowLink
 from worldsize.hardware import Hop, Mesh, cluster
 from worldsize.hardware.meshes import Rings
 from worldsize.pricing import FITTED, price
-from worldsize.units import GB, GIB
+from worldsize.units import GB, GIB, MIB, US
 
 DGX_1V, BRIDGED = hardware.DGX_1V, hardware.PCIE_BOX_BRIDGED
 LINK = replace(hardware.NVLINK2_LINK, name="link")
@@ -107,6 +107,13 @@ def test_collectives_run_on_the_rings_that_their_gpus_have():
         assert bus_bytes_per_s(gpus, DGX_1V) == pytest.approx(rings * STEADY * 20 * GB, rel=1e-3)
     assert bus_bytes_per_s(range(8), hardware.MI300X_NODE) == pytest.approx(7 * 48 * GB, rel=1e-3)
     assert bus_bytes_per_s(range(4), hardware.MI300X_NODE) == pytest.approx(3 * 48 * GB, rel=1e-3)
+
+
+def test_each_ring_is_a_channel_of_the_tuner():
+    # 14 steps of LL128 on six channels of at most 20 GB/s
+    latency_s = (14.0 + 14 * 1.9 + 20) * US
+    expected_s = latency_s + 14 / 8 * 4 * MIB / (6 * 20 * GB)
+    assert price("all_reduce", 4 * MIB, range(8), DGX_1V).time_s == pytest.approx(expected_s, rel=1e-9)
 
 
 def test_gpus_that_no_ring_of_links_joins_go_through_the_host():

@@ -185,6 +185,37 @@ def test_trees_pay_for_the_order_by_what_they_cross():
     assert across > 2 * by_leaf
 
 
+# the first tree over 13 nodes as drawn in NCCL's src/graph/trees.cc; the second is moved on by one
+THIRTEEN = [(0, 8), (8, 4), (8, 12), (4, 2), (4, 6), (2, 1), (2, 3), (6, 5), (6, 7), (12, 10), (10, 9), (10, 11)]
+# over 14, 12 has 13 below it as well, and the second is the mirror image
+FOURTEEN = [*THIRTEEN, (12, 13)]
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "trees"),
+    [
+        (13, [*THIRTEEN, *(((i + 1) % 13, (j + 1) % 13) for i, j in THIRTEEN)]),
+        (14, [*FOURTEEN, *((13 - i, 13 - j) for i, j in FOURTEEN)]),
+    ],
+)
+def test_a_tree_is_slower_by_as_much_more_as_it_crosses(num_nodes, trees):
+    found = replace(NODES, num_nodes=num_nodes, nodes_per_leaf=5, oversubscription=16.0)
+
+    def most_crossing(order):
+        return max(sum((order[i] // 5 == leaf) != (order[j] // 5 == leaf) for i, j in trees) for leaf in range(3))
+
+    def time_s(order):
+        return price("all_reduce", 1000 * GIB, order, found, "nccl-tree").time_s
+
+    usual, ratios = list(range(num_nodes)), set()
+    for seed in range(8):
+        order = Random(seed).sample(usual, num_nodes)
+        ratio = max(1.0, most_crossing(order) / most_crossing(usual))
+        assert time_s(order) / time_s(usual) == pytest.approx(ratio, rel=1e-3)
+        ratios.add(ratio)
+    assert len(ratios) > 2
+
+
 def test_ranks_on_different_rails_share_the_uplinks():
     rails = replace(cluster("h100-ndr-x8"), oversubscription=16.0)
     same, other = ([0, 8, 16, 24], [0, 9, 18, 27])
