@@ -183,7 +183,13 @@ _L40S = Kernels(
 )
 
 _MI300X = Kernels(
-    {"": Reached(668.4 / 1307.4, _MAMF + "MI300X, bfloat16; start as on H100", _START_H100)},
+    {
+        "": Reached(
+            668.4 / 1307.4,
+            "stas00/ml-engineering compute/accelerator (2025), best shape: MI300X, bfloat16; start as on H100",
+            _START_H100,
+        )
+    },
     attention=replace(_H100.attention, source=f"none: as H100, {_H100.attention.source}"),
     elementwise=replace(_H100.elementwise, source=f"none: as H100, {_H100.elementwise.source}"),
     copy=replace(_H100.copy, source=f"none: as H100, {_H100.copy.source}"),

@@ -89,6 +89,10 @@ def test_small_messages_take_the_low_latency_protocol_and_large_ones_the_simple(
     assert {price("all_reduce", size, range(8), hardware.PCIE_BOX).protocol for size in SIZES_BYTES} == {"LL", "Simple"}
 
 
+def test_of_a_library_whose_protocols_are_not_known_the_simple_one_is_priced():
+    assert {price("all_reduce", size, range(8), hardware.MI300X_NODE).protocol for size in SIZES_BYTES} == {"Simple"}
+
+
 def test_a_few_bytes_take_the_latencies_that_stand_in_the_tuner():
     ring_s, tree_s = [price("all_reduce", 1, range(8), hardware.DGX_H100, one).time_s for one in ALGORITHMS[1:3]]
     assert [ring_s, tree_s] == pytest.approx([(6.6 + 14 * 0.6) * US, (6.8 + 14 * 0.6) * US], rel=1e-4)
@@ -105,7 +109,13 @@ def test_many_nodes_take_a_tree_for_little_and_a_ring_for_much():
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("name", ["dgx-a100", "dgx-b200", "pcie-box", "a100-hdr", "h100-ndr-x4", "a100-10gbe-x3"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("dgx-a100", "dgx-b200", "dgx-1v", "mi300x", "pcie-box", "pcie-box-bridged"),
+        *("a100-hdr", "h100-ndr-x4", "a100-slingshot-x3", "a100-10gbe-x3"),
+    ],
+)
 def test_more_bytes_never_take_less_time(op, name):
     sizes_bytes = sorted({round(size * factor) for size in SIZES_BYTES for factor in (0.75, 1, 1.25)})
     times_s = [time_s(op, size, name) for size in sizes_bytes]
@@ -118,7 +128,7 @@ def test_more_bytes_never_take_a_tree_less_time(name):
     assert times_s == sorted(times_s)
 
 
-@pytest.mark.parametrize("name", ["a100-hdr", "h100-ndr", "b200-ndr", "h100-roce", "a100-100gbe", "pcie-box-10gbe"])
+@pytest.mark.parametrize("name", ["a100-hdr", "h100-ndr", "b200-ndr", "h100-pods", "a100-100gbe", "pcie-box-10gbe"])
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
 def test_more_nodes_are_never_faster_for_large_tensors(op, name):
     times_s = [time_s(op, 4 * GIB, f"{name}-x{num_nodes}") for num_nodes in (1, 2, 4, 8)]

@@ -292,9 +292,10 @@ A100_SLINGSHOT = Cluster(
     num_nodes=2,
     inter=SLINGSHOT_11,
     nics_per_node=4,
-    network=Dragonfly(nics_per_router=16, routers_per_group=32, links_between_groups=4),
+    network=Dragonfly(nics_per_router=16, routers_per_group=32, links_between_groups=4, is_rail=True),
     source="Perlmutter's nodes: docs.nersc.gov/systems/perlmutter/architecture, read 2026; groups as Frontier's, whose "
-    "74 have 4 links between each two: glennklockwood.com/garden/systems/frontier, read 2026",
+    "74 have 4 links between each two: glennklockwood.com/garden/systems/frontier, read 2026; that a node has a NIC on "
+    "each of its chassis' four switches is recalled",
 )
 
 _CLUSTERS = {

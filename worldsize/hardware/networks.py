@@ -82,9 +82,6 @@ class FatTree:
                     "each level needs a multiple of the nodes of the one below"
                 )
 
-    def check(self, nics: Nics) -> None:
-        """Accept the NICs: any cluster can be joined by a fat tree."""
-
     def hops(self, src: Nic, dst: Nic, nics: Nics) -> tuple[Hop, ...]:
         """The hops of a message from a NIC to another, without the NICs."""
         up: list[Hop] = []
@@ -154,6 +151,9 @@ class Dragonfly:
     group. A group's global links are dealt out to its routers in turn; of several between two groups, a router always
     takes the same, and the routers take turns.
 
+    NICs are on the routers in turn, node by node. `is_rail`: as many nodes as a router has NICs share as many routers
+    as a node has NICs, and NIC i of each is on router i of these.
+
     Source: Kim, Dally, Scott and Abts, "Technology-Driven, Highly-Scalable Dragonfly Topology", ISCA 2008.
     """
 
@@ -161,6 +161,7 @@ class Dragonfly:
     routers_per_group: int
     links_between_groups: int = 1
     links_between_routers: int = 1
+    is_rail: bool = False
 
     def __post_init__(self) -> None:
         for count in ("nics_per_router", "routers_per_group", "links_between_groups", "links_between_routers"):
@@ -168,11 +169,11 @@ class Dragonfly:
 
     def check(self, nics: Nics) -> None:
         """Raise ValueError where a node would be in two groups."""
-        per_group = self.nics_per_router * self.routers_per_group
+        per_group = self.routers_per_group * (1 if self.is_rail else self.nics_per_router)
         if per_group % nics.per_node:
+            counted = "routers_per_group" if self.is_rail else "nics_per_router x routers_per_group"
             raise ValueError(
-                f"a group of {per_group} NICs does not hold whole nodes of {nics.per_node} NICs; "
-                "nics_per_router x routers_per_group must be a multiple of nics_per_node"
+                f"{counted} is {per_group}; it must be a multiple of nics_per_node, which is {nics.per_node}"
             )
 
     def hops(self, src: Nic, dst: Nic, nics: Nics) -> tuple[Hop, ...]:
@@ -233,7 +234,7 @@ class Dragonfly:
     def _within_nodes(self, places: Sequence[Nic], nics: Nics) -> Counter[tuple[int, int]]:
         """The messages between routers that stay on a node, where its NICs are on several."""
         loads: Counter[tuple[int, int]] = Counter()
-        if self.nics_per_router % nics.per_node == 0:
+        if not self.is_rail and self.nics_per_router % nics.per_node == 0:
             return loads
         on_node: dict[int, Counter[int]] = {}
         for place in places:
@@ -251,6 +252,8 @@ class Dragonfly:
     def router(self, nic: Nic, nics: Nics) -> int:
         """The router of a NIC, counted over all groups."""
         node, index = nic
+        if self.is_rail:
+            return node // self.nics_per_router * nics.per_node + index
         return (node * nics.per_node + index) // self.nics_per_router
 
     def _link(self, router: int, group: int, other: int) -> int:
