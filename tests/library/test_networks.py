@@ -98,6 +98,15 @@ def test_a_ring_of_nodes_with_a_nic_on_each_of_several_routers_has_the_rate_of_i
     assert price("all_gather", size_bytes, range(2048), in_turn).time_s == pytest.approx(4 * took_s, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["group0 to group9", "group1 to group1", "router0 to router4", "router35 to router36", "leaf0 up", "router3"],
+)
+def test_an_unknown_hop_of_a_dragonfly_is_refused(name):
+    with pytest.raises(ValueError, match=f"nodes has no hop '{name}'; take the names from route"):
+        ONE_NIC.hop(name)
+
+
 def test_the_links_between_groups_are_several():
     slingshot = cluster("a100-slingshot-x9472")
     local, between = (
@@ -128,6 +137,7 @@ def test_the_busiest_hops_of_all_pairs_are_those_of_their_routes(network, nics_p
     found = replace(hardware.H100_NDR, gpus_per_node=4, nics_per_node=nics_per_node, num_nodes=32, network=network)
     ranks = Random(nics_per_node).sample(range(found.world_size), 70)
     loads = Counter(hop for src in ranks for dst in ranks if src != dst for hop in found.route(src, dst).hops)
+    assert all(found.hop(hop.name) == hop and found.capacity_bytes_per_s(hop) > 0 for hop in loads)
     kinds = {hop.kind for hop in loads}
     assert {hop.kind: load for hop, load in found.busiest_of_all_pairs(ranks)} == {
         kind: max(load for hop, load in loads.items() if hop.kind == kind) for kind in kinds

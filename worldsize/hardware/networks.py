@@ -7,6 +7,7 @@ uplinks of a switch, or all links from a group to another, are one hop.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -95,10 +96,14 @@ class FatTree:
                 down.append(_vertical(level, dst_switch, "down"))
         return (*up, *reversed(down))
 
-    def hops_at(self, nic: Nic, nics: Nics) -> list[Hop]:
-        """Every hop that a message from or to this NIC may take on its side."""
-        switches = [(level, self.switch(height, nic, nics)) for height, level in enumerate(self.levels)]
-        return [_vertical(level, switch, way) for level, switch in switches for way in ("up", "down")]
+    def hop(self, name: str, nics: Nics) -> Hop | None:
+        """The hop of this name; None where the network has none."""
+        for height, level in enumerate(self.levels):
+            last = self.switch(height, (nics.num_nodes - 1, nics.per_node - 1), nics)
+            found = re.fullmatch(rf"{re.escape(level.name)}(\d+) (up|down)", name)
+            if found and int(found[1]) <= last:
+                return Hop(level.name, name)
+        return None
 
     def busiest_of_all_pairs(self, places: Sequence[Nic], nics: Nics) -> list[tuple[Hop, int]]:
         """On each level the uplinks with most messages when every place sends to all other nodes', and their number."""
@@ -186,13 +191,15 @@ class Dragonfly:
         leaves_at, comes_to = self._gate(src_group, dst_group, link), self._gate(dst_group, src_group, link)
         return (*_local(here, leaves_at), *_global(src_group, dst_group), *_local(comes_to, there))
 
-    def hops_at(self, nic: Nic, nics: Nics) -> list[Hop]:
-        """Every hop that a message from or to this NIC may take on its side."""
-        here, group = self.router(nic, nics), self.router(nic, nics) // self.routers_per_group
-        first = group * self.routers_per_group
-        local = [hop for there in range(first, first + self.routers_per_group) for hop in _local(here, there)]
-        last = self.router((nics.num_nodes - 1, nics.per_node - 1), nics) // self.routers_per_group
-        return local + [hop for other in range(last + 1) for hop in _global(group, other)]
+    def hop(self, name: str, nics: Nics) -> Hop | None:
+        """The hop of this name; None where the network has none."""
+        last_group = self.router((nics.num_nodes - 1, nics.per_node - 1), nics) // self.routers_per_group
+        if found := re.fullmatch(r"(router|group)(\d+) to \1(\d+)", name):
+            src, dst, is_global = int(found[2]), int(found[3]), found[1] == "group"
+            groups = [number // (1 if is_global else self.routers_per_group) for number in (src, dst)]
+            if src != dst and max(groups) <= last_group and (is_global or groups[0] == groups[1]):
+                return Hop("global" if is_global else "local", name)
+        return None
 
     def busiest_of_all_pairs(self, places: Sequence[Nic], nics: Nics) -> list[tuple[Hop, int]]:
         """The hops of each kind with most messages when every place sends to all other nodes', and their number."""

@@ -201,7 +201,9 @@ class Cluster:
         Raises:
             ValueError: the cluster has no such hop.
         """
-        found = next((hop for rank in range(self.world_size) for hop in self._hops_at(rank) if hop.name == name), None)
+        found = self._network.hop(name, self._nics) if self.inter is not None else None
+        at_ranks = (hop for rank in range(self.world_size) for hop in self._hops_at(rank))
+        found = found or next((hop for hop in at_ranks if hop.name == name), None)
         if found is None:
             raise ValueError(f"{self.name} has no hop {name!r}; take the names from route(src_rank, dst_rank).hops")
         return found
@@ -265,14 +267,13 @@ class Cluster:
         return Route(self.intra.latency_s, hops)
 
     def _hops_at(self, rank: int) -> list[Hop]:
-        """Every hop that a message from or to this rank may take on its side."""
+        """Every hop that a message from or to this rank may take on its node."""
         hops = [_gpu(rank, "out"), _gpu(rank, "in"), *self._bridge(self.node_of(rank))]
         if self.mesh is not None:
             first = rank - self._index(rank)
             hops += self.links_among(range(first, first + self.gpus_per_node))
         if self.inter is not None:
             hops += [self._nic(rank, "out"), self._nic(rank, "in")]
-            hops += self._network.hops_at(self._place(rank), self._nics)
         return hops
 
     def _nic(self, rank: int, direction: str) -> Hop:
