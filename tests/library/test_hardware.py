@@ -221,11 +221,20 @@ def test_the_busiest_hops_of_all_pairs_are_those_of_their_routes(
 class Counting(Cluster):
     """A cluster that must not be asked for the route of every pair."""
 
-    def route(self, src_rank, dst_rank):
+    def _route_within_node(self, src_rank, dst_rank):
         raise AssertionError("a pair was looked at")
 
+    route = _route_within_node
 
-def test_an_all_to_all_of_ten_thousand_ranks_looks_at_no_pairs():
-    found = cluster("h100-ndr-x1250")
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        *map(cluster, ("h100-ndr-x1250", "h100-pods-x1250", "a100-slingshot-x2500")),
+        replace(hardware.DGX_H100, name="one node", gpus_per_node=10_000),
+    ],
+    ids=lambda found: found.name,
+)
+def test_an_all_to_all_of_ten_thousand_ranks_looks_at_no_pairs(found):
     counting = Counting(**{one.name: getattr(found, one.name) for one in fields(found)})
     assert pricing.price("all_to_all", 1 << 30, range(10_000), counting).time_s > 0

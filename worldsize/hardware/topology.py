@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import permutations
 
 from worldsize.hardware.devices import Gpu, Link
 from worldsize.hardware.meshes import Mesh
@@ -186,13 +187,18 @@ class Cluster:
     def _all_pairs_of_node(self, node: int, gpus: tuple[int, ...], beyond: int) -> Counter[Hop]:
         """The messages on the hops of a node when each of these GPUs sends to each, and to `beyond` on other nodes."""
         loads: Counter[Hop] = Counter()
-        first = node * self.gpus_per_node
+        first, mesh = node * self.gpus_per_node, self.mesh
+        through_ports = dict.fromkeys(gpus, len(gpus) - 1)
+        if mesh is not None:
+            for src, dst in permutations(gpus, 2):
+                arcs = mesh.path(src, dst)
+                loads.update(_link(first + i, first + j) for i, j in arcs)
+                through_ports[src] -= bool(arcs)
         for src in gpus:
+            loads[_gpu(first + src, "out")] += through_ports[src]
             loads[self._nic(first + src, "out")] += beyond
             for bridge in self._bridge(node):
-                loads[bridge] += 2 * beyond
-            for dst in gpus:
-                loads.update(self._route_within_node(first + src, first + dst).hops if src != dst else ())
+                loads[bridge] += through_ports[src] + 2 * beyond
         return loads
 
     def hop(self, name: str) -> Hop:
