@@ -37,7 +37,7 @@ class SlowLink:
     """A hop with 1 / `factor` of its capacity, by its name in `Cluster.route(src, dst).hops`, such as `gpu0 out`.
 
     Where `hop` is None, `seed` draws one that the ranks' ring crosses. A collective goes at the pace of the slowest
-    link that its ring crosses.
+    link that its ring crosses, and of the slowest that joins two of its ranks directly.
     """
 
     hop: str | None = None
@@ -156,17 +156,18 @@ class Faults:
         """The cluster as a collective of these ranks sees it: each kind of link as slow as its slowest one."""
         if not self._slow:
             return self._cluster
-        hops = _hops_of_ring(ranks, self._cluster) & self._slow.keys()
-
-        def slowest(*kinds: str) -> float:
-            return max([self._slow[hop] for hop in hops if hop.kind in kinds], default=1.0)
-
+        slowest: dict[str, float] = {}
+        for hop in (_hops_of_ring(ranks, self._cluster) | self._cluster.links_among(ranks)) & self._slow.keys():
+            kind = hop.kind if hop.kind in ("gpu", "link", "bridge") else "network"
+            slowest[kind] = max(slowest.get(kind, 1.0), self._slow[hop])
         intra, inter, bridge = self._cluster.intra, self._cluster.inter, self._cluster.bridge_bytes_per_s
+        mesh = self._cluster.mesh
         return replace(
             self._cluster,
-            intra=_slowed(intra, slowest("gpu")),
-            inter=inter and _slowed(inter, slowest("nic", "leaf")),
-            bridge_bytes_per_s=bridge and bridge / slowest("bridge"),
+            intra=_slowed(intra, slowest.get("gpu", 1.0)),
+            inter=inter and _slowed(inter, slowest.get("network", 1.0)),
+            bridge_bytes_per_s=bridge and bridge / slowest.get("bridge", 1.0),
+            mesh=mesh and replace(mesh, link=_slowed(mesh.link, slowest.get("link", 1.0))),
         )
 
 

@@ -182,6 +182,19 @@ _L40S = Kernels(
     copy=_STREAM_4090,
 )
 
+_MI300X = Kernels(
+    {
+        "": Reached(
+            668.4 / 1307.4,
+            "stas00/ml-engineering compute/accelerator (2025), best shape: MI300X, bfloat16; start as on H100",
+            _START_H100,
+        )
+    },
+    attention=replace(_H100.attention, source=f"none: as H100, {_H100.attention.source}"),
+    elementwise=replace(_H100.elementwise, source=f"none: as H100, {_H100.elementwise.source}"),
+    copy=replace(_H100.copy, source=f"none: as H100, {_H100.copy.source}"),
+)
+
 _OF_GPU: Mapping[str, Kernels] = {hardware.H200.name: _H200}
 _OF_ARCHITECTURE: Mapping[str, Kernels] = {
     "volta": _V100,
@@ -189,4 +202,5 @@ _OF_ARCHITECTURE: Mapping[str, Kernels] = {
     "ada": _L40S,
     "hopper": _H100,
     "blackwell": _B200,
+    "cdna3": _MI300X,
 }

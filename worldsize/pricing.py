@@ -13,9 +13,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
 
 from worldsize import gloo
-from worldsize.hardware import Cluster, Link
+from worldsize.hardware import Cluster, Link, Nic
 from worldsize.units import GB, US
 
 ROUTED = ("all_to_all", "gather", "scatter", "send")
@@ -38,27 +40,31 @@ _HOP_S = {
 }
 _NVLS_S, _NVLS_TREE_NETWORK_S = 25 * US, 14 * US
 # the time a host takes to post one network operation, with the CPU that such nodes usually have: AMD, Intel
-_POST_S = {"ampere": 2 * US, "ada": 2 * US, "hopper": 1 * US, "blackwell": 1 * US}
+_POST_S = {"volta": 1 * US, "ampere": 2 * US, "ada": 2 * US, "hopper": 1 * US, "blackwell": 1 * US, "cdna3": 2 * US}
 
 # Ceilings of bus bandwidth: for LL in total, for the others per channel; on one node, on two, on more.
 _LL_MAX = {
+    "volta": (39.0 * GB, 39.0 * GB, 20.4 * GB),
     "ampere": (87.7 * GB, 22.5 * GB, 19.0 * GB),
     "hopper": (141.0 * GB, 39.0 * GB, 20.4 * GB),
     "blackwell": (282.0 * GB, 39.0 * GB, 20.4 * GB),
 }
-_RING_LL128_MAX = {"ampere": 20.0 * GB, "hopper": 36.7 * GB, "blackwell": 73.4 * GB}
+_RING_LL128_MAX = {"volta": 20.0 * GB, "ampere": 20.0 * GB, "hopper": 36.7 * GB, "blackwell": 73.4 * GB}
 _TREE_MAX = {
+    "volta": (26.5 * GB, 18.5 * GB, 10.0 * GB),
     "ampere": (24.0 * GB, 23.6 * GB, 17.8 * GB),
     "hopper": (38.7 * GB, 41.4 * GB, 36.0 * GB),
     "blackwell": (70.0 * GB, 42.8 * GB, 24.0 * GB),
 }
 _TREE_LL128_MAX = {
+    "volta": (20.0 * GB, 20.0 * GB, 20.0 * GB),
     "ampere": (20.0 * GB, 20.0 * GB, 20.0 * GB),
     "hopper": (36.7 * GB, 36.7 * GB, 29.0 * GB),
     "blackwell": (55.6 * GB, 31.67 * GB, 20.0 * GB),
 }
 _NVLS_TREE_MAX = {"hopper": (math.inf, 57.7 * GB, 45.5 * GB), "blackwell": (math.inf, 96.0 * GB, 43.1 * GB)}
 _NVLS_EFFICIENCY = {"hopper": 0.85, "blackwell": 0.74}
+_NO_CEILING = (math.inf, math.inf, math.inf)
 _NODE_CHANNELS = 24
 # the factor on a tree's bandwidth at 64 B, 128 B, ... 512 MiB and beyond
 _TREE_FACTORS = {
@@ -80,15 +86,18 @@ class Fit:
     start_s: float
 
 
-# The only numbers fitted by us, to rows of tests/data/collectives.csv: ampere to the 18 rows `vtrain_ar_A100_*`, hopper
-# and blackwell to the "NVLS off" figures in the notes of `h200_nvls_*` and `b200_nvls_*`. A ring of n steps keeps
-# 1 - idle_steps / (n + 1) of its steady rate, as its first send and last receive have no partner. The 20 us of ampere
-# are in no tuner; two DGX A100 with 93 us for 8 bytes (NVIDIA/nccl issue 812, 2023) show them too.
+# The only numbers fitted by us, to rows of tests/data/collectives.csv: volta to the 18 rows `vtrain_ar_V100_*` of 2, 4
+# and 8 GPUs, ampere to the 18 rows `vtrain_ar_A100_*`, hopper and blackwell to the "NVLS off" figures in the notes of
+# `h200_nvls_*` and `b200_nvls_*`. A ring of n steps keeps 1 - idle_steps / (n + 1) of its steady rate, as its first
+# send and last receive have no partner. The 20 us of ampere, which volta's rows show too, are in no tuner; two DGX A100
+# with 93 us for 8 bytes (NVIDIA/nccl issue 812, 2023) have them as well.
 FITTED = {
+    "volta": Fit(steady_fraction=1.11, idle_steps=0.0, start_s=20 * US),
     "ampere": Fit(steady_fraction=0.975, idle_steps=0.5, start_s=20 * US),
     "ada": Fit(steady_fraction=1.0, idle_steps=0.0, start_s=0.0),
     "hopper": Fit(steady_fraction=0.99, idle_steps=0.1, start_s=0.0),
     "blackwell": Fit(steady_fraction=0.95, idle_steps=0.1, start_s=0.0),
+    "cdna3": Fit(steady_fraction=1.0, idle_steps=0.0, start_s=0.0),
 }
 
 
@@ -171,6 +180,14 @@ def _check(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, a
         cluster.node_of(rank)
 
 
+class _NodeRings(NamedTuple):
+    """The rings within a node: the rate that they have together, what they run over, and NCCL's channels for them."""
+
+    bytes_per_s: float
+    wires: str
+    num_channels: int = _NODE_CHANNELS
+
+
 @dataclass(frozen=True)
 class _Group:
     """What the tuner knows about a set of ranks: where they are, and the bandwidth of their links."""
@@ -180,8 +197,9 @@ class _Group:
     num_nodes: int
     num_local: int
     num_nics: int
-    node_bytes_per_s: float
+    node: _NodeRings
     network_bytes_per_s: float
+    tree_network_bytes_per_s: float
 
     @property
     def generation(self) -> str:
@@ -194,7 +212,11 @@ class _Group:
 
     @property
     def wires(self) -> str:
-        return self.cluster.intra.kind
+        return self.node.wires
+
+    @property
+    def has_nvlink_switch(self) -> bool:
+        return self.cluster.intra.kind == "nvlink"
 
     @property
     def scale(self) -> int:
@@ -204,13 +226,15 @@ class _Group:
     @property
     def num_channels(self) -> int:
         if self.num_nodes == 1:
-            return _NODE_CHANNELS
+            return self.node.num_channels
         # ncclTopoDupChannels (src/graph/search.cc) splits fast channels while there are few
         is_split = self.num_nics <= 4 and _inter(self.cluster).bandwidth_bytes_per_s >= 25 * GB
         return self.num_nics * (2 if is_split else 1)
 
     @property
     def protocols(self) -> tuple[str, ...]:
+        if self.generation not in _LL_MAX:  # of RCCL's own protocols nothing is known here
+            return ("Simple",)
         # LL128 needs 128-byte writes that arrive whole: NVLink, and no bounce through the host
         is_plain = self.wires != "nvlink" or (self.num_nodes > 1 and _inter(self.cluster).kind == "tcp")
         return ("LL", "Simple") if is_plain else PROTOCOLS
@@ -242,29 +266,85 @@ class _Candidate:
 
 @lru_cache(maxsize=1024)
 def _group(ranks: tuple[int, ...], cluster: Cluster) -> _Group:
-    local = Counter(cluster.node_of(rank) for rank in ranks)
-    nics = Counter(node for node, _ in {(cluster.node_of(rank), cluster.nic_of(rank)) for rank in ranks})
-    num_local, num_nodes, num_nics = max(local.values()), len(local), min(nics.values())
-    node_bytes_per_s = cluster.intra.bandwidth_bytes_per_s
-    network_bytes_per_s = math.inf
+    nodes: dict[int, list[int]] = {}  # in the order in which the ranks come to them, as NCCL joins them
+    for rank in ranks:
+        nodes.setdefault(cluster.node_of(rank), []).append(rank)
+    num_local = max(len(local) for local in nodes.values())
+    nics = {node: sorted({cluster.nic_of(rank) for rank in local}) for node, local in nodes.items()}
+    num_nics = min(len(of_node) for of_node in nics.values())
+    ring = tree = math.inf
+    if len(nodes) > 1:
+        ring, tree = _network_bytes_per_s([[(node, nic) for nic in nics[node][:num_nics]] for node in nodes], cluster)
+    local_gpus = {tuple(sorted(rank % cluster.gpus_per_node for rank in local)) for local in nodes.values()}
+    slowest = min(_node_rings(gpus, len(nodes) > 1, cluster) for gpus in local_gpus)
+    return _Group(cluster, len(ranks), len(nodes), num_local, num_nics, slowest, ring, tree)
+
+
+def _node_rings(gpus: tuple[int, ...], is_entered: bool, cluster: Cluster) -> _NodeRings:
+    """The rings of NCCL's search among GPUs of a node, which other nodes enter or not."""
+    mesh, num_hops = cluster.mesh, len(gpus)
+    if mesh is not None and len(gpus) > 1:
+        if rings := mesh.rings(gpus):
+            link_bytes_per_s = rings.number * rings.link_fraction * mesh.link.bandwidth_bytes_per_s
+            return _NodeRings(link_bytes_per_s, "nvlink" if rings.is_direct else "pcie", rings.number)
+        num_hops = mesh.num_unlinked(gpus)
+    bytes_per_s = cluster.intra.bandwidth_bytes_per_s
     if cluster.bridge_bytes_per_s is not None:
         # on one node every rank's send crosses the bridge; with more, what enters the node crosses it too
-        num_flows = num_local + (num_nodes > 1)
-        node_bytes_per_s = min(node_bytes_per_s, cluster.bridge_bytes_per_s / num_flows)
-    if num_nodes > 1:
-        network_bytes_per_s = _network_bytes_per_s(ranks, cluster, num_nics)
-    return _Group(cluster, len(ranks), num_nodes, num_local, num_nics, node_bytes_per_s, network_bytes_per_s)
+        bytes_per_s = min(bytes_per_s, cluster.bridge_bytes_per_s / (num_hops + is_entered))
+    return _NodeRings(bytes_per_s, cluster.intra.kind)
 
 
-def _network_bytes_per_s(ranks: tuple[int, ...], cluster: Cluster, num_nics: int) -> float:
-    """The bandwidth of a node's NICs together; between groups of leaves, a ring also needs a share of the uplinks."""
-    nic_bytes_per_s = _inter(cluster).bandwidth_bytes_per_s
-    groups = {cluster.node_of(rank) // (cluster.nodes_per_leaf or cluster.num_nodes) for rank in ranks}
-    if len(groups) == 1:
-        return num_nics * nic_bytes_per_s
-    if cluster.is_rail:
-        return num_nics * min(nic_bytes_per_s, cluster.leaf_bytes_per_s)
-    return min(num_nics * nic_bytes_per_s, cluster.leaf_bytes_per_s)
+def _network_bytes_per_s(nodes: list[list[Nic]], cluster: Cluster) -> tuple[float, float]:
+    """The bandwidth of a node's NICs together, in rings through the nodes in this order and in NCCL's trees over them.
+
+    Between the NICs, both have a share of what they cross. The tuner's figures are for nodes in the order in which the
+    network joins them; in another order, a tree is slower by as much more as it crosses.
+    """
+    nics_bytes_per_s = len(nodes[0]) * _inter(cluster).bandwidth_bytes_per_s
+    ring = _between_nics_bytes_per_s(_ring_edges(nodes), cluster)
+    tree, in_place = ring, sorted(nodes)
+    if nodes != in_place:
+        slower, usual = (_between_nics_bytes_per_s(_tree_edges(order), cluster) for order in (nodes, in_place))
+        tree = _between_nics_bytes_per_s(_ring_edges(in_place), cluster) * (slower / usual if slower < usual else 1.0)
+    return min(nics_bytes_per_s, ring), min(nics_bytes_per_s, tree)
+
+
+_Edge: TypeAlias = tuple[list[Nic], list[Nic]]  # from a node to the next, over as many NICs each
+
+
+def _between_nics_bytes_per_s(edges: list[_Edge], cluster: Cluster) -> float:
+    """The bandwidth of the ways between two nodes' NICs together, when all these edges carry messages."""
+    pairs = [pair for src, dst in edges for pair in zip(src, dst, strict=True)]
+    loads = Counter(hop for pair in pairs for hop in cluster.network_hops(*pair))
+    num_nics, rates = len(edges[0][0]), []
+    for hop, load in loads.items():
+        shared = math.gcd(num_nics, load)  # so that a load of one a NIC changes no digit
+        rates.append(cluster.capacity_bytes_per_s(hop) * (num_nics // shared) / (load // shared))
+    return min(rates, default=math.inf)
+
+
+def _ring_edges(nodes: list[list[Nic]]) -> list[_Edge]:
+    return list(pairwise([*nodes, nodes[0]]))
+
+
+def _tree_edges(nodes: list[list[Nic]]) -> list[_Edge]:
+    """The edges, both ways, of NCCL's two binary trees, each of which carries half of the data.
+
+    A node's parent is the one with the lowest bit of its number moved up by one, or without it. The second tree is the
+    first for the nodes in reverse, or, if their number is odd, moved on by one.
+
+    Source: NCCL 2.28.3 (2025) src/graph/trees.cc.
+    """
+    edges = []
+    for order in nodes, nodes[::-1] if len(nodes) % 2 == 0 else nodes[1:] + nodes[:1]:
+        for child in range(1, len(order)):
+            lowest = child & -child
+            parent = (child ^ lowest) | (lowest << 1)
+            if parent >= len(order):
+                parent = child ^ lowest
+            edges += [(order[child], order[parent]), (order[parent], order[child])]
+    return edges
 
 
 def _inter(cluster: Cluster) -> Link:
@@ -279,7 +359,7 @@ def _collective(op: str, group: _Group) -> Iterator[_Candidate]:
         return
     for protocol in group.protocols:
         yield _tree(protocol, group)
-    if group.wires == "nvlink" and group.generation in _NVLS_EFFICIENCY and group.num_local > 1:
+    if group.has_nvlink_switch and group.generation in _NVLS_EFFICIENCY and group.num_local > 1:
         yield _nvls(group) if group.num_nodes == 1 else _nvls_tree(group)
 
 
@@ -315,8 +395,8 @@ def _ring_node_bytes_per_s(steps: int, group: _Group) -> float:
     if group.num_local == 1:
         return math.inf
     if group.wires != "nvlink":
-        return group.node_bytes_per_s
-    return group.node_bytes_per_s * group.fit.steady_fraction * (1 - group.fit.idle_steps / (steps + 1))
+        return group.node.bytes_per_s
+    return group.node.bytes_per_s * group.fit.steady_fraction * (1 - group.fit.idle_steps / (steps + 1))
 
 
 def _ring_hop_s(op: str, protocol: str, group: _Group) -> float:
@@ -331,7 +411,7 @@ def _ring_hop_s(op: str, protocol: str, group: _Group) -> float:
 def _tree(protocol: str, group: _Group) -> _Candidate:
     bus_bytes_per_s = min(
         0.92 * min(_tree_node_bytes_per_s(group), _tree_network_bytes_per_s(group)),
-        group.num_channels * _TREE_MAX[group.generation][group.scale],
+        group.num_channels * _TREE_MAX.get(group.generation, _NO_CEILING)[group.scale],
     )
     if protocol == "LL":
         bus_bytes_per_s = min(bus_bytes_per_s / 3.8, _LL_MAX[group.generation][group.scale])
@@ -346,12 +426,12 @@ def _tree(protocol: str, group: _Group) -> _Candidate:
 
 
 def _tree_node_bytes_per_s(group: _Group) -> float:
-    return math.inf if group.num_local == 1 else group.node_bytes_per_s * group.fit.steady_fraction
+    return math.inf if group.num_local == 1 else group.node.bytes_per_s * group.fit.steady_fraction
 
 
 def _tree_network_bytes_per_s(group: _Group) -> float:
     """The network bandwidth of a tree: with two nodes each byte crosses a NIC once per direction, with more twice."""
-    return group.network_bytes_per_s * (2 if group.num_nodes == 2 else 1)
+    return group.tree_network_bytes_per_s * (2 if group.num_nodes == 2 else 1)
 
 
 def _tree_factor(protocol: str, size_bytes: float) -> float:
@@ -368,7 +448,7 @@ def _nvls_bytes_per_s(group: _Group) -> float:
     The switch reads every rank's whole tensor, and each rank adds its share of the result: size x (n + 1) / n.
     """
     efficiency = _NVLS_EFFICIENCY[group.generation]
-    return group.node_bytes_per_s * efficiency * group.num_local / (group.num_local + 1)
+    return group.node.bytes_per_s * efficiency * group.num_local / (group.num_local + 1)
 
 
 def _nvls(group: _Group) -> _Candidate:

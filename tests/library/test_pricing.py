@@ -40,13 +40,33 @@ def test_figures_that_went_into_no_constant_are_met_too():
 
 
 def test_reports_that_were_held_out_are_met_at_the_ends_of_the_curve():
-    held_out = [one for one in COMPARED if one.role == published.HELD_OUT]
+    held_out = [one for one in COMPARED if one.role == published.HELD_OUT and one.name != "issue_178"]
     latency, middle, ring, tree = [one.error_fraction for one in held_out]
     assert abs(latency) <= 0.10
     assert abs(ring) <= 0.10
     assert abs(tree) <= 0.20
     # a ring over five nodes took twice the tuner's time for 1 MiB: what this model is known not to know
     assert 0.7 < middle < 1.0, published.table(held_out)
+
+
+def test_bridged_pairs_are_met_on_their_links_and_through_the_host():
+    on_links, through_the_host = [one.error_fraction for one in COMPARED if one.name == "issue_178"]
+    assert abs(on_links) <= 0.10
+    assert abs(through_the_host) <= 0.25
+
+
+def test_every_number_of_gpus_of_a_hybrid_cube_mesh_is_met():
+    found = [one for one in COMPARED if one.name.startswith("vtrain_ar_V100") and one.size_bytes == GIB]
+    assert [one.num_ranks for one in found] == [2, 4, 8, 3, 5, 6, 7]
+    assert published.median_error(found) <= 0.03, published.table(found)
+    assert abs(published.worst(found).error_fraction) <= 0.10, published.table(found)
+
+
+def test_the_report_shows_small_sizes_apart_and_what_is_worst():
+    large, small = published.report(COMPARED).split("\n\n")
+    assert re.match(r"More than 16.0 MiB: 65 figures, median error 1\.\d%, worst \+20.0% \(issue_178\)", large)
+    assert re.match(r"At most 16.0 MiB: 20 figures, median error \d\.\d%, worst \+86.2% \(issue_1368\)", small)
+    assert len(large.splitlines()) - 2 == 65 and len(small.splitlines()) - 2 == 20
 
 
 def test_every_measured_row_is_compared_or_left_out_with_a_reason():
@@ -69,6 +89,10 @@ def test_small_messages_take_the_low_latency_protocol_and_large_ones_the_simple(
     assert {price("all_reduce", size, range(8), hardware.PCIE_BOX).protocol for size in SIZES_BYTES} == {"LL", "Simple"}
 
 
+def test_of_a_library_whose_protocols_are_not_known_the_simple_one_is_priced():
+    assert {price("all_reduce", size, range(8), hardware.MI300X_NODE).protocol for size in SIZES_BYTES} == {"Simple"}
+
+
 def test_a_few_bytes_take_the_latencies_that_stand_in_the_tuner():
     ring_s, tree_s = [price("all_reduce", 1, range(8), hardware.DGX_H100, one).time_s for one in ALGORITHMS[1:3]]
     assert [ring_s, tree_s] == pytest.approx([(6.6 + 14 * 0.6) * US, (6.8 + 14 * 0.6) * US], rel=1e-4)
@@ -85,7 +109,13 @@ def test_many_nodes_take_a_tree_for_little_and_a_ring_for_much():
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("name", ["dgx-a100", "dgx-b200", "pcie-box", "a100-hdr", "h100-ndr-x4", "a100-10gbe-x3"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("dgx-a100", "dgx-b200", "dgx-1v", "mi300x", "pcie-box", "pcie-box-bridged"),
+        *("a100-hdr", "h100-ndr-x4", "a100-slingshot-x3", "a100-10gbe-x3"),
+    ],
+)
 def test_more_bytes_never_take_less_time(op, name):
     sizes_bytes = sorted({round(size * factor) for size in SIZES_BYTES for factor in (0.75, 1, 1.25)})
     times_s = [time_s(op, size, name) for size in sizes_bytes]
@@ -98,7 +128,7 @@ def test_more_bytes_never_take_a_tree_less_time(name):
     assert times_s == sorted(times_s)
 
 
-@pytest.mark.parametrize("name", ["a100-hdr", "h100-ndr", "b200-ndr", "h100-roce", "a100-100gbe", "pcie-box-10gbe"])
+@pytest.mark.parametrize("name", ["a100-hdr", "h100-ndr", "b200-ndr", "h100-pods", "a100-100gbe", "pcie-box-10gbe"])
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
 def test_more_nodes_are_never_faster_for_large_tensors(op, name):
     times_s = [time_s(op, 4 * GIB, f"{name}-x{num_nodes}") for num_nodes in (1, 2, 4, 8)]

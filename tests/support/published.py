@@ -21,6 +21,7 @@ CSV = ROOT / "tests/data/collectives.csv"
 PICTURE = ROOT / "build" / "collectives.png"
 SERIES = [(SKY, "-", "o"), (ORANGE, "--", "s"), (BLUE, ":", "^"), (VERMILLION, "-.", "D")]
 MEASURED = ("busbw", "busbw_curve", "p2p")
+SMALL_BYTES = 16 * MIB  # at most: latencies count, which the tuner's model has only on the whole
 LARGE_BYTES = 256 * MIB
 # The slide says "large"; nccl-tests runs usually end at 8 or 16 GiB.
 SIZE_BYTES = {"large": 16 * GIB, "": GIB}
@@ -32,11 +33,10 @@ PREDICTED = "predicted"  # the figure is in the csv and went into no constant
 HELD_OUT = "held out"  # the figure was found outside the csv
 
 LEFT_OUT = {
-    "gtc24_NVLink2122": "V100 is not in the catalogue",
     "gtc24_DGX480": "SHARP in the network is not modelled",
-    "mi300x_": "AMD: RCCL and another topology",
     "gen4n_": "the source does not say on which fabric the example ran",
-    "jz_v100_": "V100 and Omni-Path are not in the catalogue; the network's rate fluctuates",
+    "jz_v100_n4": "Omni-Path is not in the catalogue",
+    "jz_v100_n16": "Omni-Path is not in the catalogue; the network's rate fluctuates",
     "jz_a100_": "Omni-Path is not in the catalogue; an early result at a quarter of the link's rate",
 }
 
@@ -84,6 +84,22 @@ def median_error(found: Iterable[Compared]) -> float:
 def worst(found: Iterable[Compared]) -> Compared:
     """The comparison with the largest absolute error."""
     return max(found, key=lambda one: abs(one.error_fraction))
+
+
+def report(found: Iterable[Compared]) -> str:
+    """The tables of large and of small sizes, each with its median error and its worst."""
+    found = list(found)
+    parts = []
+    for title, sizes in [
+        (f"More than {format_bytes(SMALL_BYTES, binary=True)}", [one for one in found if one.size_bytes > SMALL_BYTES]),
+        (f"At most {format_bytes(SMALL_BYTES, binary=True)}", [one for one in found if one.size_bytes <= SMALL_BYTES]),
+    ]:
+        last = worst(sizes)
+        parts.append(
+            f"{title}: {len(sizes)} figures, median error {median_error(sizes):.1%}, "
+            f"worst {last.error_fraction:+.1%} ({last.name})\n{table(sizes)}"
+        )
+    return "\n\n".join(parts)
 
 
 def table(found: Iterable[Compared]) -> str:
@@ -153,6 +169,11 @@ def _case(row: dict[str, str]) -> tuple[Cluster, int, str]:
     name = row["id"]
     if name.startswith("vtrain_ar_A100"):
         return hardware.DGX_A100, int(row["n_gpus"]), FITTED
+    if name.startswith("vtrain_ar_V100"):
+        role = FITTED if row["n_gpus"] in ("2", "4", "8") else PREDICTED
+        return hardware.DGX_1V, int(row["n_gpus"]), role
+    if name.startswith("mi300x"):
+        return hardware.MI300X_NODE, int(row["n_gpus"]), PREDICTED
     if name.startswith("h200"):
         return hardware.DGX_H200, int(row["n_gpus"]), PREDICTED
     if name.startswith("b200"):
@@ -161,6 +182,8 @@ def _case(row: dict[str, str]) -> tuple[Cluster, int, str]:
     return {
         "gtc24_PCIe24": (hardware.PCIE_BOX, 2, GIVEN),
         "gtc24_PCIe48": (replace(hardware.PCIE_BOX, intra=hardware.PCIE5), 2, GIVEN),
+        "gtc24_NVLink2122": (hardware.DGX_1V, 8, PREDICTED),
+        "jz_v100_n1": (hardware.V100_QUAD, 4, PREDICTED),
         "gtc24_NVLink3232": (hardware.DGX_A100, 8, PREDICTED),
         "gtc24_NVLink4370": (hardware.DGX_H100, 8, PREDICTED),
         "gtc24_NVLink4480": (hardware.DGX_H100, 8, PREDICTED),
@@ -173,10 +196,12 @@ def _case(row: dict[str, str]) -> tuple[Cluster, int, str]:
 
 
 def _held_out() -> Iterator[Compared]:
-    """All-reduces over nodes from bug reports, with the algorithm forced, that no constant was fitted to.
+    """All-reduces from bug reports that no constant was fitted to, over nodes with the algorithm forced.
 
     Source: NVIDIA/nccl issue 812 (2023), 2 DGX A100, 93.12 us for 8 bytes; issue 1368 (2024), 5 nodes of 8 H100 and 4
     RoCE NICs of 400 Gb/s, 354.9 us for 1 MiB, 190 GB/s by ring and 150 GB/s by tree at the end of the run, 1 GiB.
+    NVIDIA/nccl-tests issue 178 (2023), 8 A100 PCIe with bridged pairs, 208 GB/s on a pair and 20 GB/s on three GPUs, up
+    to 12 GiB.
     """
     five_nodes = replace(hardware.H100_ROCE, nics_per_node=4, num_nodes=5)
     small = bus_factor("all_reduce", 16) * 8 / (93.12 * US)
@@ -189,6 +214,9 @@ def _held_out() -> Iterator[Compared]:
     ]:
         num_ranks = cluster.world_size
         yield _compare(name, HELD_OUT, "all_reduce", size_bytes, num_ranks, published_bytes_per_s, cluster, algorithm)
+    for num_ranks, published_bytes_per_s in [(2, 208 * GB), (3, 20 * GB)]:
+        box = hardware.PCIE_BOX_BRIDGED
+        yield _compare("issue_178", HELD_OUT, "all_reduce", 12 * GIB, num_ranks, published_bytes_per_s, box, None)
 
 
 def _compare(
@@ -212,12 +240,12 @@ def _compare(
 def _size_bytes(text: str) -> int:
     if text in SIZE_BYTES:
         return SIZE_BYTES[text]
-    match = re.fullmatch(r"(\d+)(MiB|GiB)", text)
+    match = re.fullmatch(r"(\d+)(MiB|GiB|GB)", text)
     assert match, text
-    return int(match[1]) * {"MiB": MIB, "GiB": GIB}[match[2]]
+    return int(match[1]) * {"MiB": MIB, "GiB": GIB, "GB": GB}[match[2]]
 
 
 if __name__ == "__main__":
-    print(table(compared()))
+    print(report(compared()))
     PICTURE.parent.mkdir(exist_ok=True)
     PICTURE.write_bytes(picture(compared()).png())

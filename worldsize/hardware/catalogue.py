@@ -5,8 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import replace
+from itertools import combinations
 
 from worldsize.hardware.devices import Gpu, Link
+from worldsize.hardware.meshes import Mesh
+from worldsize.hardware.networks import Dragonfly, FatTree, Level
 from worldsize.hardware.topology import Cluster
 from worldsize.units import GB, TB, US
 
@@ -50,6 +53,14 @@ _HOPPER_FLOPS = {
     "float8": 1979 * TFLOPS,
 }
 
+V100 = Gpu(
+    "V100 SXM2 32 GB",
+    "volta",
+    32 * GB,
+    0.9 * TB,
+    {"float64": 7.8 * TFLOPS, "float32": 15.7 * TFLOPS, "float16": 125 * TFLOPS},
+    "NVIDIA V100 data sheet (2020), recalled in 2026",
+)
 A100 = Gpu(
     "A100 SXM 80 GB",
     "ampere",
@@ -100,6 +111,22 @@ B200 = Gpu(
     "NVIDIA HGX B200 specifications (2025), copied in zdszero.github.io, halved where they count sparsity, read 2026; "
     "memory bandwidth from stas00/ml-engineering (2025): 8 TB/s, later HGX tables say 7.7",
 )
+MI300X = Gpu(
+    "MI300X",
+    "cdna3",
+    192 * GB,
+    5.3 * TB,
+    {
+        "float64": 81.7 * TFLOPS,
+        "float32": 163.4 * TFLOPS,
+        "tf32": 653.7 * TFLOPS,
+        "float16": 1307.4 * TFLOPS,
+        "bfloat16": 1307.4 * TFLOPS,
+        "float8": 2614.9 * TFLOPS,
+    },
+    "AMD MI300X data sheet (2023), bfloat16 and memory bandwidth as tabled in stas00/ml-engineering (2025), others "
+    "recalled in 2026",
+)
 L40S = Gpu(
     "L40S",
     "ada",
@@ -125,6 +152,26 @@ _PEAK = "peak: stas00/ml-engineering network/README.md (2025)"
 NVLINK3 = Link("NVLink 3", 3.4 * US, 12 * 20.0 * GB, f"{_ALPHA}; {_NCCL_RATE}: 12 x 20.0; {_PEAK}", 300 * GB, "nvlink")
 NVLINK4 = Link("NVLink 4", 3.4 * US, 18 * 20.6 * GB, f"{_ALPHA}; {_NCCL_RATE}: 18 x 20.6; {_PEAK}", 450 * GB, "nvlink")
 NVLINK5 = Link("NVLink 5", 3.4 * US, 18 * 40.1 * GB, f"{_ALPHA}; {_NCCL_RATE}: 18 x 40.1; {_PEAK}", 900 * GB, "nvlink")
+# one link of a mesh
+_NVLINK_SPEC = "peak: 25 GB/s each way, as 150 for 6 and 300 for 12 in stas00/ml-engineering network/README.md (2025)"
+NVLINK2_LINK = Link("one NVLink 2", 3.4 * US, 20.0 * GB, f"{_ALPHA}; {_NCCL_RATE}; {_NVLINK_SPEC}", 25 * GB, "nvlink")
+NVLINK3_LINK = Link("one NVLink 3", 3.4 * US, 20.0 * GB, f"{_ALPHA}; {_NCCL_RATE}; {_NVLINK_SPEC}", 25 * GB, "nvlink")
+XGMI_LINK = Link(
+    "one xGMI of MI300X",
+    3.4 * US,
+    48 * GB,
+    f"{_ALPHA}, as NVLink; rate: ncclTopoXGMISpeed in RCCL src/graph/topo.h, ROCm/rccl issue 1210 (2024); {_PEAK}",
+    64 * GB,
+    "nvlink",
+)
+PCIE3 = Link(
+    "PCIe 3 x16",
+    5.7 * US,
+    12 * GB,
+    f"{_ALPHA}; rate: PCI_BW in NCCL 2.28.3 (2025) src/graph/topo.h; peak: 8 GT/s x 16 x 128/130 bits, PCIe 3.0 (2010)",
+    15.75 * GB,
+    "pcie",
+)
 PCIE4 = Link("PCIe 4 x16", 5.7 * US, 24 * GB, f"{_ALPHA}; {_GTC}; {_PEAK}", 31 * GB, "pcie")
 PCIE5 = Link("PCIe 5 x16", 5.7 * US, 48 * GB, f"{_ALPHA}; {_GTC}; {_PEAK}", 63 * GB, "pcie")
 IB_HDR = Link("InfiniBand HDR", 14 * US, 24 * GB, f"{_ALPHA}; {_GTC}, 200 Gb/s RDMA; {_PEAK}", 25 * GB)
@@ -133,6 +180,13 @@ ROCE_100G = Link(
     "RoCE 100 Gb/s", 14 * US, 12 * GB, f"{_ALPHA}; rate: NET_BW in NCCL 2.28.3 (2025) src/graph/topo.h", 12.5 * GB
 )
 ROCE_400G = Link("RoCE 400 Gb/s", 14 * US, 48 * GB, f"{_ALPHA}; {_GTC}, 400 Gb/s RDMA; {_PEAK}", 50 * GB)
+SLINGSHOT_11 = Link(
+    "Slingshot 11",
+    14 * US,
+    24 * GB,
+    f"{_ALPHA}; {_GTC}, 200 Gb/s RDMA; peak: 200 Gb/s, docs.nersc.gov/systems/perlmutter/architecture, read 2026",
+    25 * GB,
+)
 ETHERNET_100G = Link(
     "Ethernet 100 Gb/s, TCP",
     30 * US,
@@ -167,6 +221,50 @@ PCIE_BOX = Cluster(
     "the halving for PCIe 4 is ours",
 )
 
+DGX_1V = Cluster(
+    name="dgx-1v",
+    gpu=V100,
+    gpus_per_node=8,
+    intra=PCIE3,
+    mesh=Mesh(
+        NVLINK2_LINK,
+        (
+            (0, 1, 1, 2, 2, 0, 0, 0),
+            (1, 0, 2, 1, 0, 2, 0, 0),
+            (1, 2, 0, 2, 0, 0, 1, 0),
+            (2, 1, 2, 0, 0, 0, 0, 1),
+            (2, 0, 0, 0, 0, 1, 1, 2),
+            (0, 2, 0, 0, 1, 0, 2, 1),
+            (0, 0, 1, 0, 1, 2, 0, 2),
+            (0, 0, 0, 1, 2, 1, 2, 0),
+        ),
+    ),
+    source="hybrid cube mesh: topology file in NVIDIA/nccl issue 671 (2022) for GPUs 0 and 1, others recalled in 2026; "
+    "the rings that these links allow 2 to 8 GPUs are those that VIA-Research/vTrain measured, trace/v100 (2024)",
+)
+V100_QUAD = Cluster(
+    name="v100-quad",
+    gpu=V100,
+    gpus_per_node=4,
+    intra=PCIE3,
+    mesh=Mesh.of_pairs(NVLINK2_LINK, 4, dict.fromkeys(combinations(range(4), 2), 2)),
+    source="2 links a pair: nvidia-smi topo of a Dell C4140 in NVIDIA/nccl-tests issue 68 (2021)",
+)
+MI300X_NODE = Cluster(
+    name="mi300x",
+    gpu=MI300X,
+    gpus_per_node=8,
+    intra=PCIE5,
+    mesh=Mesh.of_pairs(XGMI_LINK, 8, dict.fromkeys(combinations(range(8), 2), 1)),
+    source="a link a pair: ROCm/rccl pull request 1270 (2024)",
+)
+PCIE_BOX_BRIDGED = replace(
+    PCIE_BOX,
+    name="pcie-box-bridged",
+    mesh=Mesh.of_pairs(NVLINK3_LINK, 8, {(0, 1): 12, (2, 3): 12, (4, 5): 12, (6, 7): 12}),
+    source=f"{PCIE_BOX.source}; pairs: nvidia-smi topo of 8 A100 PCIe in NVIDIA/nccl-tests issue 178 (2023)",
+)
+
 _EIGHT_NICS = "8 GPUs and 8 NICs a node, rails: NVIDIA DGX SuperPOD reference architecture (2023), recalled"
 _ONE_NIC = "an 8-GPU node with a single ordinary NIC: our example, 2026"
 A100_HDR = replace(DGX_A100, name="a100-hdr", num_nodes=2, inter=IB_HDR, nics_per_node=8, source=_EIGHT_NICS)
@@ -178,6 +276,28 @@ A100_100GBE = replace(DGX_A100, name="a100-100gbe", num_nodes=2, inter=ETHERNET_
 A100_10GBE = replace(DGX_A100, name="a100-10gbe", num_nodes=2, inter=ETHERNET_10G, source=_ONE_NIC)
 PCIE_BOX_10GBE = replace(PCIE_BOX, name="pcie-box-10gbe", num_nodes=2, inter=ETHERNET_10G)
 
+H100_PODS = replace(
+    H100_ROCE,
+    name="h100-pods",
+    network=FatTree((Level("leaf", 2), Level("pod", 384, 7.0)), is_rail=False),
+    source="Llama 3's training cluster, 3,072 nodes: 16 GPUs a rack, pods of 192 racks, 1:7 between pods: "
+    "The Llama 3 Herd of Models (2024), section 3.3.1",
+)
+A100_SLINGSHOT = Cluster(
+    name="a100-slingshot",
+    gpu=A100,
+    gpus_per_node=4,
+    intra=PCIE4,
+    mesh=Mesh.of_pairs(NVLINK3_LINK, 4, dict.fromkeys(combinations(range(4), 2), 4)),
+    num_nodes=2,
+    inter=SLINGSHOT_11,
+    nics_per_node=4,
+    network=Dragonfly(nics_per_router=16, routers_per_group=32, links_between_groups=4, is_rail=True),
+    source="Perlmutter's nodes: docs.nersc.gov/systems/perlmutter/architecture, read 2026; groups as Frontier's, whose "
+    "74 have 4 links between each two: glennklockwood.com/garden/systems/frontier, read 2026; that a node has a NIC on "
+    "each of its chassis' four switches is recalled",
+)
+
 _CLUSTERS = {
     found.name: found
     for found in (
@@ -185,12 +305,18 @@ _CLUSTERS = {
         DGX_H100,
         DGX_H200,
         DGX_B200,
+        DGX_1V,
+        V100_QUAD,
+        MI300X_NODE,
         PCIE_BOX,
+        PCIE_BOX_BRIDGED,
         A100_HDR,
         H100_NDR,
         H200_NDR,
         B200_NDR,
         H100_ROCE,
+        H100_PODS,
+        A100_SLINGSHOT,
         A100_100GBE,
         A100_10GBE,
         PCIE_BOX_10GBE,

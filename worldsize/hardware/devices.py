@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from worldsize.hardware.validation import need_one_of, need_positive, need_source
 
 DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8")
-ARCHITECTURES = ("ampere", "ada", "hopper", "blackwell")
+ARCHITECTURES = ("volta", "ampere", "ada", "hopper", "blackwell", "cdna3")
 LINK_KINDS = ("nvlink", "pcie", "rdma", "tcp")
 
 
@@ -43,7 +43,10 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Link:
-    """A GPU's port or a NIC: the rate that transfers reach, the data sheet's peak, and the time of a small send."""
+    """A GPU's port or a NIC: the rate that transfers reach, the data sheet's peak, and the time of a small send.
+
+    `kind` is "nvlink" for all links from GPU to GPU, AMD's xGMI among them.
+    """
 
     name: str
     latency_s: float

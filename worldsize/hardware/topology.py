@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from functools import cached_property
+from itertools import permutations
 
 from worldsize.hardware.devices import Gpu, Link
+from worldsize.hardware.meshes import Mesh
+from worldsize.hardware.networks import Dragonfly, FatTree, Hop, Level, Network, Nic, Nics
 from worldsize.hardware.validation import need_one_of, need_positive
 
 LIBRARIES = ("nccl", "gloo")
-
-
-class Hop(NamedTuple):  # a key of dicts in every replay; a dataclass takes four times as long to hash
-    """A directed part of a cluster that messages share: a GPU's port, a NIC, a leaf switch's links, a host bridge.
-
-    Examples of names: `gpu0 out`, `node1 nic0 in`, `leaf0 up`, `node0 bridge`.
-    """
-
-    kind: Literal["gpu", "nic", "leaf", "bridge"]
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
 
 
 @dataclass(frozen=True)
@@ -38,10 +29,13 @@ class Route:
 class Cluster:
     """Equal nodes of GPUs on `intra` links, joined by NICs on `inter` links.
 
+    `intra` is a GPU's port, through which it reaches all others of its node. With a `mesh`, those that its links join
+    use these instead. `is_switched=False`: the node's GPUs and NICs share one host bridge of `bridge_bytes_per_s`.
+
     `is_rail`: NIC i of every node is on leaf switch i. Without it, all NICs of a node are on one leaf switch. Either
     way a leaf connects `nodes_per_leaf` nodes (None: all), and `oversubscription` is the ratio of its downlinks to its
-    uplinks. `is_switched=False`: the node's GPUs and NICs share one host bridge of `bridge_bytes_per_s`. `library` is
-    the library of the collectives, "nccl" or "gloo".
+    uplinks. `network` is a larger network in place of these leaves. `library` is the library of the collectives, "nccl"
+    or "gloo".
     """
 
     name: str
@@ -56,6 +50,8 @@ class Cluster:
     nodes_per_leaf: int | None = None
     is_switched: bool = True
     bridge_bytes_per_s: float | None = None
+    mesh: Mesh | None = None
+    network: Network | None = None
     library: str = "nccl"
     source: str = ""
 
@@ -88,6 +84,21 @@ class Cluster:
             )
         if self.bridge_bytes_per_s is not None:
             need_positive(f"{self.name}: bridge_bytes_per_s", self.bridge_bytes_per_s)
+        if self.mesh is not None and self.mesh.num_gpus != self.gpus_per_node:
+            raise ValueError(f"{self.name}: a mesh of {self.mesh.num_gpus} GPUs in nodes of {self.gpus_per_node} GPUs")
+        if self.network is not None:
+            self._check_network(self.network)
+
+    def _check_network(self, network: Network) -> None:
+        if self.inter is None:
+            raise ValueError(f"{self.name}: a network needs inter=, the Link of its NICs")
+        if (self.is_rail, self.oversubscription, self.nodes_per_leaf) != (True, 1.0, None):
+            raise ValueError(
+                f"{self.name}: is_rail, oversubscription and nodes_per_leaf describe leaves alone; "
+                "with network=, say them there"
+            )
+        if isinstance(network, Dragonfly):
+            network.check(self._nics)
 
     @property
     def world_size(self) -> int:
@@ -101,7 +112,8 @@ class Cluster:
     def without_latency(self) -> Cluster:
         """The same cluster with links without latency."""
         inter = self.inter and replace(self.inter, latency_s=0.0)
-        return replace(self, intra=replace(self.intra, latency_s=0.0), inter=inter)
+        mesh = self.mesh and replace(self.mesh, link=replace(self.mesh.link, latency_s=0.0))
+        return replace(self, intra=replace(self.intra, latency_s=0.0), inter=inter, mesh=mesh)
 
     def node_of(self, rank: int) -> int:
         """The node that holds this rank.
@@ -120,16 +132,7 @@ class Cluster:
             ValueError: the cluster has no such rank.
         """
         self.node_of(rank)
-        return rank % self.gpus_per_node * self.nics_per_node // self.gpus_per_node
-
-    def leaf_of(self, rank: int) -> int:
-        """The leaf switch to which this rank's NIC is connected.
-
-        Raises:
-            ValueError: the cluster has no such rank.
-        """
-        group = self.node_of(rank) // (self.nodes_per_leaf or self.num_nodes)
-        return group * self.nics_per_node + self.nic_of(rank) if self.is_rail else group
+        return self._nic_of_gpu(self._index(rank))
 
     def route(self, src_rank: int, dst_rank: int) -> Route:
         """The latency in seconds and the hops of a message; messages that share a hop share its capacity.
@@ -141,44 +144,62 @@ class Cluster:
         if src_rank == dst_rank:
             return Route(0.0, ())
         if src_node == dst_node:
-            hops = (_gpu(src_rank, "out"), *self._bridge(src_node), _gpu(dst_rank, "in"))
-            return Route(self.intra.latency_s, hops)
+            return self._route_within_node(src_rank, dst_rank)
         assert self.inter is not None
         return Route(
             self.inter.latency_s,
             (
                 *self._bridge(src_node),
                 self._nic(src_rank, "out"),
-                *self._leaf_links(self.leaf_of(src_rank), self.leaf_of(dst_rank)),
+                *self.network_hops(self._place(src_rank), self._place(dst_rank)),
                 self._nic(dst_rank, "in"),
                 *self._bridge(dst_node),
             ),
         )
 
+    def network_hops(self, src: Nic, dst: Nic) -> tuple[Hop, ...]:
+        """The hops of a message from a NIC to another node's, without the NICs themselves."""
+        return self._network.hops(src, dst, self._nics)
+
     def busiest_of_all_pairs(self, ranks: Sequence[int]) -> list[tuple[Hop, int]]:
-        """Of each kind the hop that carries most when every rank sends to every other, and the messages on it.
+        """Of each capacity the hop that carries most when every rank sends to every other, and the messages on it.
 
         The same as counting the hops of every `route`, in a time that grows with the ranks and not with their square.
         """
-        places = [(rank, self.node_of(rank)) for rank in ranks]
-        on_node = Counter(node for _, node in places)
+        on_node: dict[int, list[int]] = {}
+        for rank in ranks:
+            on_node.setdefault(self.node_of(rank), []).append(self._index(rank))
         loads: Counter[Hop] = Counter()
-        for rank, node in places:
-            within, beyond = on_node[node] - 1, len(places) - on_node[node]
-            loads[_gpu(rank, "out")] += within
-            for bridge in self._bridge(node):
-                loads[bridge] += within + 2 * beyond
-            loads[self._nic(rank, "out")] += beyond
-        if self.inter is not None and self._leaf_links(0, 1):
-            leaves = [(node, self.leaf_of(rank)) for rank, node in places]
-            on_leaf, on_both = Counter(leaf for _, leaf in leaves), Counter(leaves)
-            for node, leaf in leaves:
-                loads[_leaf(leaf, "up")] += len(places) - on_node[node] - on_leaf[leaf] + on_both[node, leaf]
-        most: dict[str, tuple[Hop, int]] = {}
+        # nodes whose ranks are on the same GPUs have the same loads: one of them will do
+        for gpus, node in {tuple(gpus): node for node, gpus in on_node.items()}.items():
+            loads += self._all_pairs_of_node(node, gpus, len(ranks) - len(gpus))
+        if len(on_node) > 1:
+            places = [(node, self._nic_of_gpu(gpu)) for node, gpus in on_node.items() for gpu in gpus]
+            loads.update(dict(self._network.busiest_of_all_pairs(places, self._nics)))
+        most: dict[tuple[str, float], tuple[Hop, int]] = {}
         for hop, load in loads.items():
-            if load > most.get(hop.kind, (hop, 0))[1]:
-                most[hop.kind] = hop, load
+            # links are several or one; the other hops of a kind are all alike
+            alike = hop.kind, self.capacity_bytes_per_s(hop) if hop.kind == "link" else 0.0
+            if load > most.get(alike, (hop, 0))[1]:
+                most[alike] = hop, load
         return list(most.values())
+
+    def _all_pairs_of_node(self, node: int, gpus: tuple[int, ...], beyond: int) -> Counter[Hop]:
+        """The messages on the hops of a node when each of these GPUs sends to each, and to `beyond` on other nodes."""
+        loads: Counter[Hop] = Counter()
+        first, mesh = node * self.gpus_per_node, self.mesh
+        through_ports = dict.fromkeys(gpus, len(gpus) - 1)
+        if mesh is not None:
+            for src, dst in permutations(gpus, 2):
+                arcs = mesh.path(src, dst)
+                loads.update(_link(first + i, first + j) for i, j in arcs)
+                through_ports[src] -= bool(arcs)
+        for src in gpus:
+            loads[_gpu(first + src, "out")] += through_ports[src]
+            loads[self._nic(first + src, "out")] += beyond
+            for bridge in self._bridge(node):
+                loads[bridge] += through_ports[src] + 2 * beyond
+        return loads
 
     def hop(self, name: str) -> Hop:
         """The hop of this name.
@@ -186,7 +207,9 @@ class Cluster:
         Raises:
             ValueError: the cluster has no such hop.
         """
-        found = next((hop for rank in range(self.world_size) for hop in self._hops_at(rank) if hop.name == name), None)
+        found = self._network.hop(name, self._nics) if self.inter is not None else None
+        at_ranks = (hop for rank in range(self.world_size) for hop in self._hops_at(rank))
+        found = found or next((hop for hop in at_ranks if hop.name == name), None)
         if found is None:
             raise ValueError(f"{self.name} has no hop {name!r}; take the names from route(src_rank, dst_rank).hops")
         return found
@@ -201,23 +224,62 @@ class Cluster:
             return self.intra.bandwidth_bytes_per_s
         if hop.kind == "bridge" and self.bridge_bytes_per_s is not None:
             return self.bridge_bytes_per_s
-        if hop.kind in ("nic", "leaf") and self.inter is not None:
-            return self.inter.bandwidth_bytes_per_s if hop.kind == "nic" else self.leaf_bytes_per_s
+        if hop.kind == "link" and self.mesh is not None:
+            src, dst = (int(gpu) % self.gpus_per_node for gpu in re.findall(r"\d+", hop.name))
+            return self.mesh.num_links[src][dst] * self.mesh.link.bandwidth_bytes_per_s
+        if hop.kind == "nic" and self.inter is not None:
+            return self.inter.bandwidth_bytes_per_s
+        if self.inter is not None and (capacity := self._network.capacity_bytes_per_s(hop, self._nics)):
+            return capacity
         raise ValueError(f"{self.name} has no {hop.kind}, and so no hop {hop.name!r}")
 
-    @property
-    def leaf_bytes_per_s(self) -> float:
-        """The capacity of all uplinks of a leaf switch, in bytes per second, and so of its downlinks."""
+    def links_among(self, ranks: Sequence[int]) -> set[Hop]:
+        """The links of the mesh, both ways, that join two of these ranks."""
+        if self.mesh is None:
+            return set()
+        on_node: dict[int, list[int]] = {}
+        for rank in ranks:
+            on_node.setdefault(self.node_of(rank), []).append(rank)
+        pairs = [(i, j) for local in on_node.values() for i in local for j in local]
+        return {_link(i, j) for i, j in pairs if self.mesh.num_links[self._index(i)][self._index(j)]}
+
+    @cached_property
+    def _network(self) -> Network:
+        leaves = Level("leaf", self.nodes_per_leaf, self.oversubscription)
+        return self.network or FatTree((leaves,), self.is_rail)
+
+    @cached_property
+    def _nics(self) -> Nics:
         assert self.inter is not None
-        num_nics = (self.nodes_per_leaf or self.num_nodes) * (1 if self.is_rail else self.nics_per_node)
-        return num_nics * self.inter.bandwidth_bytes_per_s / self.oversubscription
+        return Nics(self.num_nodes, self.nics_per_node, self.inter.bandwidth_bytes_per_s)
+
+    def _place(self, rank: int) -> Nic:
+        return self.node_of(rank), self.nic_of(rank)
+
+    def _nic_of_gpu(self, gpu: int) -> int:
+        return gpu * self.nics_per_node // self.gpus_per_node
+
+    def _index(self, rank: int) -> int:
+        """The GPU, counted within its node."""
+        return rank % self.gpus_per_node
+
+    def _route_within_node(self, src_rank: int, dst_rank: int) -> Route:
+        arcs = self.mesh.path(self._index(src_rank), self._index(dst_rank)) if self.mesh else ()
+        if self.mesh and arcs:
+            # over a GPU between it is one step still: that GPU holds the buffer (NCCL 2.28.3, 2025, transport/p2p.cc)
+            first = src_rank - self._index(src_rank)
+            return Route(self.mesh.link.latency_s, tuple(_link(first + i, first + j) for i, j in arcs))
+        hops = (_gpu(src_rank, "out"), *self._bridge(self.node_of(src_rank)), _gpu(dst_rank, "in"))
+        return Route(self.intra.latency_s, hops)
 
     def _hops_at(self, rank: int) -> list[Hop]:
-        """Every hop that a message from or to this rank may take on its side."""
+        """Every hop that a message from or to this rank may take on its node."""
         hops = [_gpu(rank, "out"), _gpu(rank, "in"), *self._bridge(self.node_of(rank))]
+        if self.mesh is not None:
+            first = rank - self._index(rank)
+            hops += self.links_among(range(first, first + self.gpus_per_node))
         if self.inter is not None:
-            leaf = self.leaf_of(rank)
-            hops += [self._nic(rank, "out"), self._nic(rank, "in"), _leaf(leaf, "up"), _leaf(leaf, "down")]
+            hops += [self._nic(rank, "out"), self._nic(rank, "in")]
         return hops
 
     def _nic(self, rank: int, direction: str) -> Hop:
@@ -226,16 +288,10 @@ class Cluster:
     def _bridge(self, node: int) -> tuple[Hop, ...]:
         return () if self.is_switched else (Hop("bridge", f"node{node} bridge"),)
 
-    def _leaf_links(self, src_leaf: int, dst_leaf: int) -> tuple[Hop, ...]:
-        # a rail-optimised fabric at 1:1 has an uplink for every downlink, so the NICs are the limit
-        if src_leaf == dst_leaf or (self.is_rail and self.oversubscription == 1):
-            return ()
-        return _leaf(src_leaf, "up"), _leaf(dst_leaf, "down")
-
 
 def _gpu(rank: int, direction: str) -> Hop:
     return Hop("gpu", f"gpu{rank} {direction}")
 
 
-def _leaf(leaf: int, direction: str) -> Hop:
-    return Hop("leaf", f"leaf{leaf} {direction}")
+def _link(src_rank: int, dst_rank: int) -> Hop:
+    return Hop("link", f"gpu{src_rank} to gpu{dst_rank}")
