@@ -24,7 +24,6 @@ from worldsize.launch.launcher.pickling import Carried
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.launcher.worker import Worker
 from worldsize.launch.launcher.worker_group import WorkerGroup
-from worldsize.launch.protocol import failure
 from worldsize.launch.protocol.messages import FromRank, Hello, Job, Leave, Script
 from worldsize.launch.protocol.process import SOCKET
 from worldsize.launch.protocol.quota import Quota
@@ -224,7 +223,7 @@ class ElasticWorkerGroup(WorkerGroup):
         for rank, code in ((int(rank), int(code)) for rank, code in _EXIT.findall(self._agent_output)):
             worker = by_rank.get(rank)
             if worker and not worker.is_settled and code != -signal.SIGTERM:  # the agent sends that to the others
-                worker.failure = failure.of_status(rank, -code if code < 0 else code << 8, 0)
+                worker.note_status(-code if code < 0 else code << 8, 0)
         if not any(worker.failure for worker in self.workers):
             said = self._agent_output.strip()[-2000:]
             if "Traceback (most" in said:  # torchrun's own stack says nothing about the script

@@ -20,6 +20,7 @@ OF_GLOO = ("Connection closed by peer", "Read error", "Socket closed")
 OF_SYSTEM = {errno.ECONNRESET, errno.ECONNREFUSED, errno.EPIPE}  # their texts stand in what Gloo and the store report
 OF_NCCL = ("remote process exited", "NCCL communicator was aborted")
 _VICTIM_SIGNS = [sign.lower() for sign in (*OF_GLOO, *map(os.strerror, OF_SYSTEM), *OF_NCCL)]
+CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")  # in which a rank dumps its stack first
 _MAX_KIND, _MAX_MESSAGE = 200, 4000  # a tensor's text would bury the rest
 
 
