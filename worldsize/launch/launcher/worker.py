@@ -136,7 +136,7 @@ class Worker:
     def note_status(self, status: int, time_ns: int) -> None:
         """Record that the rank's process ended without a report, with this wait status."""
         failed = failure.of_status(self.rank, status, time_ns)
-        self.failure = replace(failed, lines=self._dumped_lines) if failed.kind in failure.CRASHES else failed
+        self.failure = replace(failed, lines=self.dumped_lines) if failed.kind in failure.CRASHES else failed
 
     def exceed(self, reason: str) -> None:
         """Record that the rank has failed by exceeding its quota."""
@@ -177,11 +177,12 @@ class Worker:
     def standing(self) -> Standing:
         """Where the rank is or was, as far as it has reported."""
         state = diagnosis.RETURNED if self.has_value else diagnosis.FAILED if self.failure else diagnosis.RUNNING
-        at = self.position or Position(self._dumped_lines)
+        at = self.position or Position([])
         return Standing(self.rank, state, at.lines, self.call_log.read(), at.native, at.num_native)
 
     @property
-    def _dumped_lines(self) -> list[Line]:
+    def dumped_lines(self) -> list[Line]:
+        """The lines of the stack that the rank has dumped, if it has."""
         return stack_dump.read(self.call_log.fd, quotes_files=self.is_local)
 
     @property

@@ -25,6 +25,7 @@ from worldsize.launch.protocol.failure import Cause, Failure
 from worldsize.launch.protocol.messages import Begin, Done, Failed, FromRank, Joined, Locate
 from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.reports import text
+from worldsize.launch.reports.diagnosis import Standing
 from worldsize.launch.reports.result import End, Ending, RankFailed, Run
 from worldsize.launch.reports.verdict import error_of
 from worldsize.timeline import Timeline
@@ -194,11 +195,9 @@ class WorkerGroup(ABC):
         self._note_refusals()
         failures = [worker.failure for worker in self.workers if worker.failure]  # some of them came meanwhile
         is_good = self.went_well and not failures and ending.end is End.ENDED  # then nobody reads every rank's calls
-        if not is_good and self.is_local:
-            stack_dump.request({worker.call_log.fd: worker.pid for worker in self.workers if worker.is_silent})
-        standings = [] if is_good else [worker.standing for worker in self.workers]
         for worker in self.workers:
             worker.last_state = worker.state
+        standings = [] if is_good else self._standings()
         self.end_ranks()
         self.view.end(self)
         output = self._output()
@@ -263,6 +262,14 @@ class WorkerGroup(ABC):
         deadline_s = time.monotonic() + self.answer_s
         while any(map(_is_awaited, self.workers)) and time.monotonic() < deadline_s:
             self.turn(deadline_s)
+
+    def _standings(self) -> list[Standing]:
+        """Where every rank is; one that cannot run Python is asked for its stack last: the signal may wake it up."""
+        standings = [worker.standing for worker in self.workers]
+        silent = [worker for worker in self.workers if worker.is_silent and self.is_local]
+        stack_dump.request({worker.call_log.fd: worker.pid for worker in silent})
+        pairs = zip(self.workers, standings, strict=True)
+        return [replace(one, lines=worker.dumped_lines) if worker in silent else one for worker, one in pairs]
 
     def close(self) -> None:
         """End what is left and close everything."""
