@@ -15,7 +15,7 @@ import worldsize as ws
 from worldsize.launch.protocol import stack_dump
 from worldsize.launch.protocol.call_log import STACK_BYTES, STACK_START, Call, CallLog
 
-needs_signal = pytest.mark.skipif(stack_dump.SIGNAL is None, reason="only Linux has signals to spare")
+needs_signal = pytest.mark.skipif(not stack_dump.SIGNAL, reason="only Linux has signals to spare")
 
 
 @pytest.fixture

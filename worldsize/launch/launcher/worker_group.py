@@ -30,7 +30,7 @@ from worldsize.launch.reports.result import End, Ending, RankFailed, Run
 from worldsize.launch.reports.verdict import error_of
 from worldsize.timeline import Timeline
 
-_LAST_READS = 8  # they take more than a socket holds
+LAST_READS = 8  # they take more than a socket holds
 
 
 class WorkerGroup(ABC):
@@ -133,7 +133,7 @@ class WorkerGroup(ABC):
 
     def receive_last(self, worker: Worker) -> None:
         """Take what a rank that has ended has sent."""
-        for _ in range(_LAST_READS):
+        for _ in range(LAST_READS):
             self.receive(worker)
 
     def _received(self, worker: Worker) -> Iterator[tuple[FromRank, Any]]:

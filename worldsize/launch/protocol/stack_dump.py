@@ -17,8 +17,8 @@ from traceback import FrameSummary
 from worldsize.launch.protocol.call_log import STACK_BYTES, STACK_START
 from worldsize.launch.protocol.source import Line, own_lines
 
-# one of those that programs may use as they like, signal(7), from the end that they use last; other systems have none
-SIGNAL = signal.SIGRTMAX - 9 if sys.platform == "linux" else None
+# one of those that programs may use as they like, signal(7), from the end that they use last; 0 where there are none
+SIGNAL = signal.SIGRTMAX - 9 if sys.platform == "linux" else 0
 _READY = b"ready\n"  # without which the signal would end the process
 _HEAD = "(most recent call first):\n"
 _FRAME = re.compile(r'^  File "(.*)", line (\d{1,9}) in (.*)$', re.MULTILINE)
@@ -29,7 +29,7 @@ _PATIENCE_S, _PAUSE_S = 0.2, 0.005
 def install(fd: int) -> None:
     """Have this process dump the stack of the thread concerned, which for `SIGNAL` is the main one, into the file."""
     os.lseek(fd, STACK_START, os.SEEK_SET)
-    if SIGNAL is not None:
+    if SIGNAL:
         faulthandler.register(SIGNAL, file=fd, all_threads=False)
     if not faulthandler.is_enabled():  # as a user may have asked for by PYTHONFAULTHANDLER
         faulthandler.enable(file=fd, all_threads=False)
@@ -50,12 +50,12 @@ def read(fd: int, quotes_files: bool) -> list[Line]:
 
     Lines have their text only with `quotes_files`: an untrusted rank may name any file.
     """
-    frames = _FRAME.findall(_text(fd).rpartition(_HEAD)[2])
-    return own_lines([_frame(*frame, quotes_files) for frame in reversed(frames)])
+    found = list(_FRAME.finditer(_text(fd).rpartition(_HEAD)[2]))
+    return own_lines([_frame(one, quotes_files) for one in reversed(found)])
 
 
 def _ask(pid: int, fd: int) -> bool:
-    if SIGNAL is None or not _text(fd):
+    if not SIGNAL or not _text(fd):
         return False
     try:
         os.kill(pid, SIGNAL)
@@ -68,7 +68,8 @@ def _text(fd: int) -> str:
     return os.pread(fd, STACK_BYTES, STACK_START).rstrip(b"\0").decode("ascii", "replace")
 
 
-def _frame(filename: str, number: str, function: str, quotes_files: bool) -> FrameSummary:
+def _frame(found: re.Match[str], quotes_files: bool) -> FrameSummary:
+    filename, number, function = found.groups()
     text = None if quotes_files else ""  # None: it is looked up
     return FrameSummary(_unescaped(filename), int(number), _unescaped(function), lookup_line=False, line=text)
 
