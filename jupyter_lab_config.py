@@ -1,9 +1,11 @@
-"""JupyterLab as the course opens it: at the course's root, week 1 in front, without pop-ups."""
+"""JupyterLab as the course opens it: at the course's root, its first lesson in front, without pop-ups."""
 
+import glob
 import os
 
 c = get_config()  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 
+ROOT = os.path.dirname(os.path.abspath(__file__))
 SWITCHED_OFF = [
     # asks whether to fetch news, and looks for updates; `LabApp.news_url = None` does not stop the question in 4.6
     "@jupyterlab/apputils-extension:announcements",
@@ -20,8 +22,9 @@ def without_them(handler, page_config):
 
 # a URL and not a file to open: so it is also in the URL that is printed where no browser opens,
 # and the folder shown is the course's and not that of the file
-c.LabApp.default_url = "/lab/tree/weeks/week01_why_one_gpu_is_not_enough.ipynb"
-c.ServerApp.root_dir = os.path.dirname(os.path.abspath(__file__))
+first_lesson = min(glob.glob("weeks/*.ipynb", root_dir=ROOT), default="")
+c.LabApp.default_url = f"/lab/tree/{first_lesson}" if first_lesson else "/lab"
+c.ServerApp.root_dir = ROOT
 c.ServerApp.tornado_settings = {"page_config_hook": without_them}
 # a container often has no other user, and `make lab` takes no flags
 c.ServerApp.allow_root = True

@@ -17,7 +17,7 @@ class Event:
     Communication also has `size_bytes`, the size of the message or of the collective's tensor as nccl-tests counts it;
     `sent_bytes`, what this rank put on the wire for it; `peers`, the other rank of a message or all ranks of a
     collective; `group` and `sequence`, a collective's group and its number within the group. The name of a group along
-    a mesh begins with the axis: "tp 5".
+    a mesh begins with the axis: "tp 5". A message has only such a group.
     """
 
     rank: int
@@ -38,9 +38,19 @@ class Event:
         return self.end_s - self.start_s
 
     @property
+    def axis(self) -> str:
+        """The axis of the mesh along which it communicates; empty outside groups along a mesh."""
+        return axis_of(self.group)
+
+    @property
     def is_work(self) -> bool:
         """True for anything but communication and waiting."""
         return self.kind not in (COMMUNICATION, WAIT)
+
+
+def axis_of(group: str) -> str:
+    """The mesh axis in a group's name; empty of a group that is not along a mesh."""
+    return group.rpartition(" ")[0]
 
 
 def operations(events: Iterable[Event]) -> list[list[Event]]:

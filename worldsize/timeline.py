@@ -58,6 +58,17 @@ class Timeline:
         """
         return sum(e.sent_bytes for e in self.events if e.rank == rank and e.kind == COMMUNICATION)
 
+    def bytes_sent_by_axis(self, rank: int) -> dict[str, float]:
+        """Bytes that `rank` put on the wire along each axis of a mesh, by the axis's name; "" is all other groups.
+
+        They are counted as in `bytes_sent`. torch gives an axis as long as the world no group of its own.
+        """
+        sent: dict[str, float] = {}
+        for event in self.events:
+            if event.rank == rank and event.kind == COMMUNICATION and event.sent_bytes:
+                sent[event.axis] = sent.get(event.axis, 0) + event.sent_bytes
+        return sent
+
     def exposed_communication_s(self, rank: int | None = None) -> float:
         """Seconds in which `rank` communicates and does not work; without `rank`, the mean over the ranks.
 

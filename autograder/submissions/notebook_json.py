@@ -14,6 +14,7 @@ from autograder.submissions.malformed import Malformed
 
 _ID = re.compile(r"(?!cell-)[A-Za-z0-9_-]{1,64}")  # nbformat's own form, but for our own names
 _WITH_IDS = 5  # the first minor version of nbformat 4 in which cells have ids
+_MAX_LINE = 200
 MAX_DEPTH = 40
 MAX_NODES = 200_000  # values besides outputs; each may cost a hundred times its bytes. An honest file has 1000
 
@@ -37,8 +38,9 @@ def content_of(file: bytes) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """The beginning of an error's text."""
-    return str(error).strip().split("\n")[0][:200]
+    """The first line of an error's text, cut where it is very long."""
+    line = str(error).strip().split("\n")[0]
+    return line if len(line) <= _MAX_LINE else line[:_MAX_LINE] + " ..."
 
 
 def _forget(content: Any) -> None:

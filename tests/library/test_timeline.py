@@ -110,6 +110,18 @@ def test_bytes_sent_are_those_of_a_rank_s_communication():
     assert [told.bytes_sent(rank) for rank in range(3)] == [42, 17, 0]
 
 
+def test_bytes_sent_are_told_apart_by_the_axis_of_their_group():
+    def sent(rank, group, size_bytes):
+        peers = (0, 1)
+        return Event(rank, "communication", "communication", "all_reduce", 0.0, 1.0, 0, size_bytes, peers, group)
+
+    along = {"tp 5": 3, "tp 7": 4, "data parallel 2": 5, "": 6, "0": 7}
+    told = timeline(*(sent(0, group, size_bytes) for group, size_bytes in along.items()))
+    assert told.bytes_sent_by_axis(0) == {"tp": 7, "data parallel": 5, "": 13}
+    assert sum(told.bytes_sent_by_axis(0).values()) == told.bytes_sent(0)
+    assert told.bytes_sent_by_axis(1) == {}
+
+
 class CountedEvents(list):
     passes = 0
 

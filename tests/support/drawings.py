@@ -12,6 +12,23 @@ from worldsize.memory import Holding, MemoryUse
 from worldsize.timeline import Event, Timeline
 
 
+def bytes_by_axis() -> Picture:
+    """Three ranks of a mesh, the last of which also sends in a group that is not along it."""
+    along = {
+        (0, "tp 3"): 60e6,
+        (0, "dp 5"): 20e6,
+        (1, "tp 3"): 60e6,
+        (2, "tp 4"): 40e6,
+        (2, "dp 5"): 30e6,
+        (2, "0"): 9e6,
+    }
+    events = [
+        Event(rank, "communication", "communication", "all_reduce", 0.0, 1.0, 0, size_bytes, (0, 1, 2), group)
+        for (rank, group), size_bytes in along.items()
+    ]
+    return draw.bytes_by_axis(Timeline.of_events(events), "One step on a mesh")
+
+
 def memory() -> Picture:
     """Four ranks whose stages keep fewer activations the later they are; the first does not fit."""
     stay = {"weights": 14e9, "gradients": 14e9, "optimizer state": 28e9}
@@ -146,6 +163,7 @@ DRAWINGS: dict[str, Callable[[], Picture]] = {
         timeline,
         timelines,
         messages,
+        bytes_by_axis,
         memory,
         memory_over_time,
         memory_use,

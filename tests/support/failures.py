@@ -66,7 +66,11 @@ def exception_with_clean_up():
 
 
 @case(
-    2, "SIGKILL: something killed it; out of memory is the usual reason", "Rank 2, last call: collective 1, all_reduce"
+    2,
+    "SIGKILL: something killed it; out of memory is the usual reason",
+    "Its last call was at",
+    "Rank 2, last call: collective 1, all_reduce",
+    line="dist.all_reduce(torch.ones(4))",
 )
 def killed():
     step()
@@ -75,7 +79,7 @@ def killed():
     step()
 
 
-@case(0, "SIGSEGV: native code accessed invalid memory")
+@case(0, "SIGSEGV: native code accessed invalid memory", line="ctypes.string_at(0)")
 def segmentation_fault():
     import ctypes
 
@@ -93,7 +97,7 @@ def exits():
     step()
 
 
-@case(2, "exit code 7")
+@case(2, "exit code 7", "Its last call was at", line="dist.all_reduce(torch.ones(4))")
 def leaves_without_a_word():
     step()
     if on(2):

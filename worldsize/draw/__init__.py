@@ -1,5 +1,6 @@
 """Pictures: which rank is busy when, who sends what to whom, what fills memory, how speed grows, what messages cost."""
 
+from worldsize.draw._bytes_by_axis import bytes_by_axis
 from worldsize.draw._cost import cost, crossovers
 from worldsize.draw._curves import curves
 from worldsize.draw._ledger import ledger
@@ -14,6 +15,7 @@ from worldsize.draw.picture import Picture
 
 __all__ = [
     "Picture",
+    "bytes_by_axis",
     "cost",
     "crossovers",
     "curves",

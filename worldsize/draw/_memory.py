@@ -55,9 +55,20 @@ def memory(
     Raises:
         ValueError: no part has a size above 0.
     """
-    bars = _Bars(parts, capacity_bytes)
-    if bars.largest <= 0:
+    if _Bars(parts, capacity_bytes).largest <= 0:
         raise ValueError("There is no memory to draw: give {label: {part: bytes}} with a size above 0.")
+    return stacked_bars(parts, "memory", title, capacity_bytes, capacity_label)
+
+
+def stacked_bars(
+    parts: Mapping[str, Mapping[str, float]],
+    x_label: str,
+    title: str,
+    capacity_bytes: float | None = None,
+    capacity_label: str = "",
+) -> Picture:
+    """One stacked bar of bytes for each label, and a line at the capacity; some bytes must be above 0."""
+    bars = _Bars(parts, capacity_bytes)
     factor, unit = units.byte_scale(bars.largest)
     row_in = max(0.2, min(0.48, 5 / len(parts)))  # many bars are thinner, to stay on one screen
     picture = Picture(9, 1.5 + row_in * len(parts))
@@ -65,7 +76,7 @@ def memory(
     _draw_bars(axes, bars, factor)
     if capacity_bytes:
         mark_capacity(axes.axvline, capacity_bytes, factor, capacity_label)
-    axes.set(xlim=(0, 1.25 * bars.largest / factor), ylim=(len(parts) - 0.5, -0.5), xlabel=f"memory ({unit})")
+    axes.set(xlim=(0, 1.25 * bars.largest / factor), ylim=(len(parts) - 0.5, -0.5), xlabel=f"{x_label} ({unit})")
     picture.legend_below(ncols=len(bars.part_names) + 1, handleheight=1.2)
     finish(axes, title)
     picture.alt = _alt(bars, title, capacity_label)

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 from worldsize import units
 from worldsize.draw.annotations import white_box
+from worldsize.draw.outlined_text import width_in
 from worldsize.draw.palette import INK
 from worldsize.draw.picture import SCREEN_DPI, Picture, finish
 from worldsize.draw.timeline_content import TimelineContent
@@ -20,6 +21,7 @@ from worldsize.timeline import Timeline
 
 _WIDTH, _RIGHT = 9.0, 0.15  # inches, as all sizes here
 _TITLE, _SUBTITLE, _AXIS, _BETWEEN, _FOOT = 0.34, 0.2, 0.52, 0.1, 0.18
+_TITLE_PT, _LARGE_PT, _TITLE_LINE = 11, 12, 0.19  # points, and the height of each further line in inches
 _LANE_PX, _MORE_LANE_PX = 30, 20  # a row's height, and what each further lane adds
 _ROWS_PX, _PANELS_PX = 500, 380  # the most height for all rows, in one panel and in several
 _SAME = 0.0005  # a relative difference too small to count
@@ -99,20 +101,42 @@ class _Layout:
         self.names_in = max(lane_names_in(busy, self.row_in) for busy in runs)
         self.left = self.names_in + max(rank_names_in(busy) for busy in runs)
         self.width = _WIDTH - self.left - _RIGHT
+        sizes_pt = [_LARGE_PT if part.subtitle else _TITLE_PT for part in parts]
+        wrapped = [_wrapped(part.title, self.width, size_pt) for part, size_pt in zip(parts, sizes_pt, strict=True)]
+        self.parts = [part._replace(title=lines) for part, lines in zip(parts, wrapped, strict=True)]
+        self.heading = _wrapped(title, self.width, _LARGE_PT)
         self.length_s = max(busy.length_s for busy in runs)
         self.legend = TimelineLegend(runs, self.left, self.width, shows_shares)
         self.foot = _FOOT if len(parts) > 1 else 0.0
-        self.title = _TITLE if title else 0.0
+        self.title = _height(self.heading) if title else 0.0
         below = _BETWEEN * (len(parts) - 1) + _AXIS + self.legend.height
-        self.total = self.title + sum(map(self.head, parts)) + sum(map(self.panel, parts)) + below
+        self.total = self.title + sum(map(self.head, self.parts)) + sum(map(self.panel, self.parts)) + below
 
     def head(self, part: _Part) -> float:
         """The height of what is above a part's rows."""
-        return _TITLE + (_SUBTITLE if part.subtitle else 0)
+        return _height(part.title) + (_SUBTITLE if part.subtitle else 0)
 
     def panel(self, part: _Part) -> float:
         """The height of a part's rows, and of the arrow below them."""
         return self.row_in * len(part.busy.of_rank) + self.foot
+
+
+def _height(title: str) -> float:
+    return _TITLE + _TITLE_LINE * title.count("\n")
+
+
+def _wrapped(text: str, room: float, size_pt: float) -> str:
+    """The bold text in lines that fit into the room, which is in inches."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        lines.append("")
+        for word in line.split(" "):
+            longer = f"{lines[-1]} {word}".lstrip()
+            if lines[-1] and width_in(longer, size_pt, "bold") > room:
+                lines.append(word)
+            else:
+                lines[-1] = longer
+    return "\n".join(lines)
 
 
 def _draw(parts: Sequence[_Part], title: str = "", shows_shares: bool = True) -> tuple[Picture, list[Panel]]:
@@ -123,9 +147,9 @@ def _draw(parts: Sequence[_Part], title: str = "", shows_shares: bool = True) ->
     top = layout.total - layout.title
     if title:
         place = layout.left / _WIDTH, (top + 0.08) / layout.total
-        picture.text(*place, title, fontsize=12, fontweight="bold", color=INK)
+        picture.text(*place, layout.heading, fontsize=_LARGE_PT, fontweight="bold", color=INK)
     panels = []
-    for part in parts:
+    for part in layout.parts:
         top -= layout.head(part) + layout.panel(part)
         panels.append(_add_panel(picture, layout, part, top, factor))
         top -= _BETWEEN
@@ -152,7 +176,7 @@ def _add_panel(picture: Picture, layout: _Layout, part: _Part, bottom: float, fa
 def _head(axes: Axes, part: _Part) -> None:
     finish(axes, part.title, frame=("bottom",))
     if part.subtitle:
-        axes.set_title(part.title, loc="left", pad=20, fontweight="bold")
+        axes.set_title(part.title, loc="left", pad=20, fontsize=_LARGE_PT, fontweight="bold")
         style = {"xytext": (0, 5), "textcoords": "offset points", "fontsize": 9, "color": INK}
         axes.annotate(part.subtitle, (0, 1), xycoords="axes fraction", **style)
 

@@ -47,17 +47,17 @@ class OutlinedText(PathCollection):
 
 
 @lru_cache(maxsize=4096)
-def outline(text: str, size: float) -> Path:
+def outline(text: str, size: float, weight: str = "normal") -> Path:
     """The outline of a text, in points."""
     if not text.strip():  # matplotlib 3.11 returns no path for it
         return Path(np.empty((0, 2)))
-    return TextPath((0, 0), text.replace("$", r"\$"), prop=FontProperties(size=size))
+    return TextPath((0, 0), text.replace("$", r"\$"), prop=FontProperties(size=size, weight=weight))
 
 
 @lru_cache(maxsize=4096)
-def width_in(text: str, size: float = 8) -> float:
+def width_in(text: str, size: float = 8, weight: str = "normal") -> float:
     """The width of a text in inches."""
-    path = outline(text, size)
+    path = outline(text, size, weight)
     return path.get_extents().x1 / POINTS_PER_INCH if text.strip() else 0.0
 
 

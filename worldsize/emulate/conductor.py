@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from worldsize.emulate.record import Operation, Step
+from worldsize.event import axis_of
 
 
 class Forbidden(RuntimeError):
@@ -176,7 +177,8 @@ class Conductor:
         return self._deliver(box.sends.popleft(), box.recvs.popleft())
 
     def _deliver(self, send: Post, recv: Post) -> list[Reply]:
-        operation = Operation("send", (send.rank, recv.rank), len(send.body), parts=_parts([send, recv]))
+        group = send.group if axis_of(send.group) else ""  # a message is known by its ranks; the group says the axis
+        operation = Operation("send", (send.rank, recv.rank), len(send.body), group, parts=_parts([send, recv]))
         self._close(operation, [send, recv])
         return [Reply(send.rank, send.number, b""), Reply(recv.rank, recv.number, send.body, send.rank)]
 

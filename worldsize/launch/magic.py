@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worldsize.launch import command
+from worldsize.launch.launcher.scratch import ScratchFolder
 from worldsize.launch.protocol.source import CELL_FILE
 from worldsize.launch.reports.result import Run
 
@@ -32,7 +32,7 @@ def torchrun(line: str, cell: str) -> Run | None:
     words = shlex.split(line)
     flags, args = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     cluster, flags = command.take_cluster(flags)
-    with tempfile.TemporaryDirectory(prefix="worldsize-") as folder:
+    with ScratchFolder() as folder:
         script = Path(folder) / CELL_FILE
         script.write_text("\n" + cell, encoding="utf-8")  # the notebook counts the magic's own line as well
         try:

@@ -1,15 +1,17 @@
 """Bytes that the tensors of a rank hold, by kind: now, at their most, and over a step.
 
 `ws.run(..., memory=True)` records them on every rank; `worldsize.memory.meter.MemoryMeter` does so in any process.
+`of_snapshot` reads what torch itself has recorded on a GPU.
 """
 
 import sys
 from collections.abc import Iterable
 from typing import Any
 
+from worldsize.memory.snapshot import of_snapshot, read_snapshot
 from worldsize.memory.use import KINDS, Holding, MemoryUse
 
-__all__ = ["KINDS", "Holding", "MemoryUse", "count_as", "held"]
+__all__ = ["KINDS", "Holding", "MemoryUse", "count_as", "held", "of_snapshot", "read_snapshot"]
 
 
 def held() -> dict[str, int]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import linecache
-import os
 import sys
 import threading
 import weakref
@@ -17,12 +14,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from worldsize.memory.use import KINDS, MAX_HOLDINGS, MAX_POINTS, TEMPORARIES, Holding, MemoryUse
+from worldsize.memory.program_lines import is_program, quote_line
+from worldsize.memory.use import KINDS, MAX_HOLDINGS, MAX_POINTS, TEMPORARIES, Holding, MemoryUse, thinned
 
 _ORDER = {kind: place for place, kind in enumerate(KINDS)}  # a storage is of the first of the kinds that it has had
 _MAX_CHANGES = 200_000  # that are kept one by one
-_PACKAGE = os.path.dirname(os.path.dirname(__file__))
-_MODELS = os.path.join(_PACKAGE, "models") + os.sep
 
 
 class Storage(weakref.ref[torch.UntypedStorage]):
@@ -45,12 +41,7 @@ class Storage(weakref.ref[torch.UntypedStorage]):
     @property
     def line(self) -> str:
         """The line, its file unless that is a notebook's cell, and its text; empty when there is none."""
-        if not self.line_number:
-            return ""
-        is_file = self.filename.endswith(".py") and "ipykernel" not in self.filename
-        file = f"{os.path.basename(self.filename)} " if is_file else ""
-        text = linecache.getline(self.filename, self.line_number).strip()
-        return f"{file}line {self.line_number}" + (f": {text}" if text else "")
+        return quote_line(self.filename, self.line_number) if self.line_number else ""
 
 
 class Ledger:
@@ -125,7 +116,7 @@ class Ledger:
         with self._lock:
             self._take_ends()
             self._write_curve()
-            curve = _thinned(self._curve, MAX_POINTS - 1)
+            curve = thinned(self._curve, MAX_POINTS - 1)
             curve.append((self.num_operations, list(self.held().values())))
             sizes = {kind: [row[place] for _, row in curve] for kind, place in _ORDER.items()}
             return MemoryUse([operation for operation, _ in curve], sizes, _holdings(self._peak), capacity_bytes)
@@ -146,7 +137,7 @@ class Ledger:
         self._changes.append(self.num_operations, storage, change)
         if len(self._changes.sizes_bytes) > _MAX_CHANGES:
             self._write_curve()
-            self._curve = _thinned(self._curve, MAX_POINTS)
+            self._curve = thinned(self._curve, MAX_POINTS)
 
     def _write_curve(self) -> None:
         """Write the changes into the curve, of each operation the moment when most was held, and forget them."""
@@ -225,25 +216,11 @@ def _holdings(sizes: Iterable[tuple[Storage, int]]) -> list[Holding]:
     return sorted(found, key=lambda one: one.size_bytes, reverse=True)[:MAX_HOLDINGS]
 
 
-def _thinned(curve: list[tuple[int, list[int]]], max_points: int) -> list[tuple[int, list[int]]]:
-    """The curve with at most so many points: of neighbours, the one where most is held."""
-    width = -(-len(curve) // max_points) or 1
-    groups = (curve[start : start + width] for start in range(0, len(curve), width))
-    return [max(group, key=lambda point: sum(point[1])) for group in groups]
-
-
 def _line_of_program() -> tuple[str, int]:
     """The file and number of the innermost line of the program that runs; empty and 0 when there is none."""
     frame = sys._getframe(1)
     while frame is not None:
-        if _is_program(frame.f_code.co_filename):
+        if is_program(frame.f_code.co_filename):
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
     return "", 0
-
-
-@functools.cache
-def _is_program(filename: str) -> bool:
-    if filename.startswith(_PACKAGE + os.sep):
-        return filename.startswith(_MODELS)
-    return not filename.startswith("<frozen") and "site-packages" not in filename and "/lib/python" not in filename

@@ -20,7 +20,10 @@ _NUM_EXPLAINED = 3  # holdings that an explanation names
 
 @dataclass(frozen=True)
 class Holding:
-    """Storages of one kind that were made in one module by one line, and were held at the same time."""
+    """Storages of one kind that were made in one module by one line, and were held at the same time.
+
+    `kind` is empty where it is not known, as in most snapshots of a GPU.
+    """
 
     kind: str
     module: str
@@ -31,7 +34,8 @@ class Holding:
     def __str__(self) -> str:
         where = ", ".join(filter(None, [self.module, self.line])) or "before the measurement"
         many = f" in {self.num_storages} storages" if self.num_storages > 1 else ""
-        return f"{self.kind} {units.format_bytes(self.size_bytes)}{many} ({where})"
+        size = f"{self.kind} {units.format_bytes(self.size_bytes)}".lstrip()
+        return f"{size}{many} ({where})"
 
     @classmethod
     def parse(cls, fields: Fields) -> Self:
@@ -51,7 +55,8 @@ class Holding:
 class MemoryUse:
     """The bytes that a rank's tensors held: after each of `operations` by kind, and at the peak by what made them.
 
-    `operations` are numbers of torch's operations on the rank, from 1. Where there are very many, only the highest of
+    `operations` are numbers of torch's operations on the rank, from 1, or of its allocator's, if this is of a
+    snapshot; the kinds of a snapshot may be lines of the program. Where there are very many, only the highest of
     several neighbours is kept. `holdings` are the largest at the peak, the largest first.
     """
 
@@ -108,6 +113,13 @@ class MemoryUse:
         holdings = [Holding.parse(fields_of(one)) for one in items(fields, "holdings")[:MAX_HOLDINGS]]
         capacity_bytes = fields.get("capacity_bytes")
         return cls(operations, sizes, holdings, None if capacity_bytes is None else _size(capacity_bytes))
+
+
+def thinned(curve: list[tuple[int, list[int]]], max_points: int) -> list[tuple[int, list[int]]]:
+    """The curve with at most so many points: of neighbours, the one where most is held."""
+    width = -(-len(curve) // max_points) or 1
+    groups = (curve[start : start + width] for start in range(0, len(curve), width))
+    return [max(group, key=lambda point: sum(point[1])) for group in groups]
 
 
 def describe_kinds(sizes: Mapping[str, int]) -> str:

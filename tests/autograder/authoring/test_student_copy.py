@@ -14,6 +14,7 @@ import pytest
 from quiz_class import bank_text
 from quiz_samples import NUMERIC, SINGLE
 from repository import ROOT
+from traitlets.config import Config
 
 from autograder.authoring.programs import authored
 from autograder.authoring.scripts import Cell, parse, split_solution
@@ -22,7 +23,7 @@ from autograder.course import notebook_of
 from worldsize import quiz
 
 MAY_HOLD = (
-    *("LICENSE", "README.md", "constraints.txt", "pyproject.toml"),
+    *("LICENSE", "README.md", "constraints.txt", "jupyter_lab_config.py", "pyproject.toml"),
     *("labs/lab*/lab*.ipynb", "labs/project*/report.ipynb", "labs/project*/train.py", "weeks/week*.ipynb"),
     *("quizzes/week*.toml", "worldsize/*.py", "worldsize/data/*", "worldsize/draw/*.css", "worldsize/draw/*.js"),
 )
@@ -195,6 +196,21 @@ def test_no_name_of_what_is_hidden_is_in_it(texts):
 def test_what_is_hidden_would_be_found(texts, place, hidden):
     secret = max(hidden(), key=len)
     assert f"{place} has {secret!r}" in found_in({place: f"{texts[place]}\n    {secret}"}, hidden())
+
+
+def test_its_jupyterlab_opens_the_first_lesson_that_is_there(files, tmp_path):
+    def opened():
+        config = Config()
+        names = {"get_config": lambda: config, "__file__": str(tmp_path / "jupyter_lab_config.py")}
+        exec(files["jupyter_lab_config.py"], names)
+        assert config.ServerApp.root_dir == str(tmp_path)
+        return config.LabApp.default_url
+
+    (tmp_path / "weeks").mkdir()
+    assert opened() == "/lab"
+    for name in ("week07_late.ipynb", "week05_say_less.ipynb"):
+        (tmp_path / "weeks" / name).touch()
+    assert opened() == "/lab/tree/weeks/week05_say_less.ipynb"
 
 
 def test_every_question_of_a_lesson_is_in_it_and_no_other(files, tmp_path):

@@ -392,3 +392,8 @@ def test_a_large_file_is_read_as_a_small_one_is(read, submission):
     for text, said in (("[" * (2 << 20), "damaged"), ('{"a":0},' * (1 << 18), "damaged")):
         with pytest.raises(Malformed, match=said):
             read(text)
+
+
+def test_an_error_s_text_is_its_first_line_and_says_where_it_is_cut():
+    assert notebook_json.first_line(ValueError(" one\ntwo")) == "one"
+    assert notebook_json.first_line(ValueError("x" * 300)) == "x" * 200 + " ..."

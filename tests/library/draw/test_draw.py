@@ -8,6 +8,7 @@ import pytest
 
 from worldsize import draw
 from worldsize.draw import palette
+from worldsize.timeline import Event, Timeline
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -67,9 +68,22 @@ def test_curves_that_should_agree_get_thinner():
     assert widths == sorted(widths, reverse=True) and len(set(widths)) == 3
 
 
+def test_bytes_by_axis_are_stacked_for_each_rank_and_no_axis_comes_last():
+    def sent(rank, group, size_bytes):
+        return Event(rank, "communication", "communication", "broadcast", 0.0, 1.0, 0, size_bytes, (0, 1), group)
+
+    picture = draw.bytes_by_axis(Timeline([sent(0, "0", 1e6), sent(0, "tp 5", 2e6), sent(1, "dp 2", 4e6)]), "A step")
+    assert picture.alt == (
+        "Stacked bars, A step: rank 0 3.00 MB (dp 0 B, tp 2.00 MB, no axis 1.00 MB); "
+        "rank 1 4.00 MB (dp 4.00 MB, tp 0 B, no axis 0 B)."
+    )
+    assert picture.axes[0].get_xlabel() == "sent (MB)"
+
+
 @pytest.mark.parametrize(
     ("drawing", "sentence"),
     [
+        (lambda: draw.bytes_by_axis(Timeline()), "No rank is known to have sent anything"),
         (lambda: draw.memory({}), "There is no memory to draw"),
         (lambda: draw.memory({"rank 0": {}}), "There is no memory to draw"),
         (lambda: draw.curves({}), "There is no curve to draw"),

@@ -324,3 +324,17 @@ def test_names_on_blocks_can_be_read_in_both_themes(kind):
     style = block_styles.style_of(kind)
     assert contrast(to_rgb(style.ink), to_rgb(style.colour)) >= 3
     assert contrast(in_dark_theme(style.ink), in_dark_theme(style.colour)) >= 2.8
+
+
+def test_long_titles_are_wrapped_and_stay_within_the_picture():
+    words = " ".join(f"{number} microbatches" for number in range(12))
+    one, two = draw.timeline(overlapped(), words), draw.timelines({words: overlapped(), "b": overlapped(2.0)}, words)
+    for picture, others in ((one, []), (two, two.texts)):
+        picture.draw_without_rendering()
+        texts = [axes._left_title for axes in picture.axes] + list(others)
+        extents = [text.get_window_extent() for text in texts if text.get_text()]
+        assert max(extent.x1 for extent in extents) <= picture.bbox.x1
+        assert max(extent.y1 for extent in extents) <= picture.bbox.y1
+    assert title(one).count("\n") >= 1
+    assert title(one).replace("\n", " ").startswith(f"{words}: bubble")
+    assert one.alt.startswith(f"Timeline ({words})")

@@ -69,12 +69,19 @@ def along_the_axes():
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     for axis, num_items in (("dp", 10), ("tp", 30)):
         dist.all_reduce(torch.ones(num_items), group=mesh.get_group(axis))
+    for group in (mesh.get_group("tp"), None):
+        if dist.get_rank() == 0:
+            dist.send(torch.ones(5), dst=1, group=group)
+        elif dist.get_rank() == 1:
+            dist.recv(torch.ones(5), src=0, group=group)
 
 
 def test_the_timeline_names_the_axis_of_a_mesh():
     timeline = ws.run(along_the_axes, world_size=4, cluster="dgx-h100", echo=False).timeline
-    sizes = {event.group.split()[0]: event.size_bytes for event in timeline.of(1) if event.name == "all_reduce"}
+    sizes = {event.axis: event.size_bytes for event in timeline.of(1) if event.name == "all_reduce"}
     assert sizes == {"dp": 40, "tp": 120}
+    assert timeline.bytes_sent_by_axis(0) == {"dp": 40, "tp": 140, "": 20}
+    assert timeline.bytes_sent_by_axis(2) == {"dp": 40, "tp": 120}
 
 
 def sharded_optimizer():

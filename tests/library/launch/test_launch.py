@@ -351,7 +351,7 @@ def returns_a_set():
         (raises_and_cleans_up, "KeyError: 'weights'", 'raise KeyError("weights")'),
         (exits, r"sys.exit\(3\): the function ended the process", "sys.exit(3)"),
         (is_killed, "SIGKILL: something killed it; out of memory", None),
-        (crashes, "SIGSEGV: native code accessed invalid memory", None),
+        (crashes, "SIGSEGV: native code accessed invalid memory", "ctypes.string_at(0)"),
         (leaves, "exit code 4: the process ended without returning", None),
         (returns_a_set, "ValueError: a rank returned a set, which cannot leave it", None),
     ],

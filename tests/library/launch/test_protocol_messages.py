@@ -20,6 +20,7 @@ from worldsize.launch.protocol.messages import (
     Leave,
     Place,
     Position,
+    ThreadFailed,
     read_from_rank,
 )
 from worldsize.launch.protocol.source import Line
@@ -53,6 +54,7 @@ JOB = Job(
         Joined("gloo"),
         Position([LINE], Call(0, "all_reduce", sequence=3), 3),
         Position([]),
+        ThreadFailed("Thread-1 (load)", FAILURE),
         Events([["calls", "x"]]),
         Done([("step", "forward", 0.5, 1.0)], 2.0),
         Failed(FAILURE, [("step", "forward", 0.5, 1.0)]),

@@ -378,3 +378,25 @@ def test_keyword_flags_become_torchrun_s_own(monkeypatch):
     monkeypatch.setattr(command, "run_script", lambda flags, *_: taken.append(flags))
     torchrun("train.py", nproc_per_node=2, rdzv_backend="c10d", no_python=True)
     assert taken == [["--nproc-per-node=2", "--rdzv-backend=c10d", "--no-python"]]
+
+
+ENDS_EARLY = """
+import os
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+dist.barrier()
+if dist.get_rank() == 0:
+    dist.all_reduce(torch.ones(4))
+elif dist.get_rank() == 1:
+    os._exit(0)
+"""
+
+
+def test_of_ranks_that_end_well_and_too_early_the_one_that_others_needed_is_named(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(ENDS_EARLY)
+    with pytest.raises(ws.RankFailed, match=r"^Rank 1 of 3 failed with an early end: its process ended") as caught:
+        torchrun(script, nproc_per_node=3, max_restarts=0, echo=False, timeout_s=120)
+    assert "Its last call was at\n  train.py, line 6" in str(caught.value)
+    assert "Rank 2 failed in the same way.\nRank 0 lost the connection because of it." in str(caught.value)

@@ -86,3 +86,9 @@ def test_a_rank_whose_disk_is_full_is_named_beside_calls_that_do_not_match():
 
     report = str(failed(on_rank, cluster="dgx-h100"))
     assert report.startswith("Rank 1 of 2 failed with RuntimeError: write error: disk full")
+
+
+def test_a_message_that_is_cut_says_so():
+    failure = of_exception(0, ValueError("x" * 10_000), 0)
+    assert len(failure.message) == 4000 and failure.message.endswith("x ...")
+    assert Failure.from_fields(0, failure.to_fields()).message == failure.message

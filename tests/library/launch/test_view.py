@@ -14,7 +14,7 @@ def ranks(**texts):
     tails = {int(name.removeprefix("rank")): Tail() for name in texts}
     for tail, text in zip(tails.values(), texts.values(), strict=True):
         tail.feed(text.encode())
-    return SimpleNamespace(tails=tails, states=[(rank, "done") for rank in tails], restarts=0)
+    return SimpleNamespace(tails=tails, states=[(rank, "done") for rank in tails], restarts=0, warnings=[])
 
 
 def test_of_a_long_output_the_end_is_kept_and_its_last_lines_are_given_whole():

@@ -102,9 +102,10 @@ class Live(View):
         return f"{self._headline or 'Ranks are starting'} ({time.monotonic() - self._start_s:.1f} s{again})"
 
     def _states(self, ranks: Ranks) -> list[str]:
+        warnings = [f"Warning: {warning}" for warning in ranks.warnings]
         if self._has_ended and all(state == "done" for _, state in ranks.states):
-            return []
-        return [f"rank {rank}: {state}" for rank, state in ranks.states]
+            return warnings
+        return [*(f"rank {rank}: {state}" for rank, state in ranks.states), *warnings]
 
     def _outputs(self, ranks: Ranks, num_characters: int) -> dict[str, str]:
         """The end of what was printed, by the title of its tab; nothing when nothing was printed."""
@@ -157,7 +158,7 @@ class _Widgets:
 
 
 def _states_html(states: list[str]) -> str:
-    return "".join(f'<div style="line-height:1.5">{html.escape(state)}</div>' for state in states)
+    return "".join(f'<div style="line-height:1.5;white-space:pre-wrap">{html.escape(state)}</div>' for state in states)
 
 
 def _static_html(head: str, states: list[str], outputs: dict[str, str]) -> str:

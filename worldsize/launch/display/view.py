@@ -13,10 +13,13 @@ _END_CHARACTERS = 2000  # of each rank that was not shown whole
 
 
 class Ranks(Protocol):
-    """What a view reads from the ranks: each one's state in words, what it printed, how often all restarted."""
+    """What a view reads from the ranks: states in words, what each printed, how often all restarted, warnings."""
 
     tails: dict[int, Tail]
     restarts: int
+
+    @property
+    def warnings(self) -> Sequence[str]: ...
 
     @property
     def states(self) -> Sequence[tuple[int, str]]: ...
@@ -105,7 +108,7 @@ class Plain(View):
             _write(text)
 
     def end(self, ranks: Ranks) -> None:
-        """Print unfinished lines, and the end of the output that was too long."""
+        """Print unfinished lines, the end of the output that was too long, and the warnings."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -116,6 +119,8 @@ class Plain(View):
                 last = ranks.tails[rank].last(_END_CHARACTERS).splitlines()
                 _write(f"[rank {rank}] ... {num_lines} lines, the last of them:\n")
                 _write("".join(f"[rank {rank}] {line}\n" for line in last))
+        for warning in ranks.warnings:
+            _write(f"Warning: {warning}\n")
 
 
 def _write(text: str) -> None:

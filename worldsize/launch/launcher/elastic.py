@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,10 +20,11 @@ from worldsize.launch.launcher import arguments, forkserver
 from worldsize.launch.launcher.flags import Flags
 from worldsize.launch.launcher.job import jobs_of
 from worldsize.launch.launcher.pickling import Carried
+from worldsize.launch.launcher.scratch import ScratchFolder
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.launcher.worker import Worker
-from worldsize.launch.launcher.worker_group import WorkerGroup
-from worldsize.launch.protocol import failure
+from worldsize.launch.launcher.worker_group import LAST_READS, WorkerGroup
+from worldsize.launch.protocol.failure import Cause
 from worldsize.launch.protocol.messages import FromRank, Hello, Job, Leave, Script
 from worldsize.launch.protocol.process import SOCKET
 from worldsize.launch.protocol.quota import Quota
@@ -75,13 +75,14 @@ class ElasticWorkerGroup(WorkerGroup):
     ) -> None:
         super().__init__(shown, quota or Quota(value_bytes=0))
         self._flags, self._env, self._jobs, self._payloads = flags, env, jobs, payloads
-        self._folder = tempfile.TemporaryDirectory(prefix="worldsize-", dir="/tmp")  # a socket's path must be short
+        self._folder = ScratchFolder("/tmp")  # a socket's path must be short
         self._server = socket.socket(socket.AF_UNIX)
-        self._path = os.path.join(self._folder.name, "ranks")
+        self._path = os.path.join(self._folder.path, "ranks")
         self._server.bind(self._path)
         self._server.listen(128)
         self.selector.register(self._server, selectors.EVENT_READ, self._accept)
         self._callers: list[socket.socket] = []  # that have not said which rank they are
+        self._first_gone: set[Worker] = set()  # ranks that ended before any that failed, so not ended by the agent
         self._process: subprocess.Popen[bytes] | None = None
         self._agent_output = ""
         self._rest = b""
@@ -93,7 +94,7 @@ class ElasticWorkerGroup(WorkerGroup):
     def start(self, program: list[str]) -> None:
         """Start the agent, which starts the ranks."""
         command = [sys.executable, "-m", "worldsize.launch.worker.agent", str(os.getpid())]
-        command += [*self._flags.complete(self._folder.name), "-m", "worldsize.launch.worker.torchrun_main", *program]
+        command += [*self._flags.complete(self._folder.path), "-m", "worldsize.launch.worker.torchrun_main", *program]
         self._process = subprocess.Popen(
             command,
             env=environment(self._flags, self._env, self._path),
@@ -167,6 +168,12 @@ class ElasticWorkerGroup(WorkerGroup):
             _end_group(worker)
             worker.close()
 
+    def hang_up(self, worker: Worker) -> None:
+        """Receive no more from a rank, and note whether it went first."""
+        super().hang_up(worker)
+        if not any(one.failure and one.is_hung_up for one in self.workers):
+            self._first_gone.add(worker)
+
     def take(self, worker: Worker, message: FromRank, content: Any) -> None:
         """Take one message; let the ranks leave once all of them have sent their values."""
         super().take(worker, message, content)
@@ -210,8 +217,9 @@ class ElasticWorkerGroup(WorkerGroup):
             RankFailed, RunTimeout, RunStopped: otherwise.
         """
         assert self._process
-        for worker in self.workers:
-            self.receive_last(worker)
+        for _ in range(LAST_READS):  # in turns, so that who ended first is noticed first
+            for worker in self.workers:
+                self.receive(worker)
         if self._has_ended and self._process.returncode == 0:
             for worker in self.workers:  # a script may leave by os._exit, without a report
                 worker.has_value, worker.failure = True, None
@@ -224,8 +232,13 @@ class ElasticWorkerGroup(WorkerGroup):
         for rank, code in ((int(rank), int(code)) for rank, code in _EXIT.findall(self._agent_output)):
             worker = by_rank.get(rank)
             if worker and not worker.is_settled and code != -signal.SIGTERM:  # the agent sends that to the others
-                worker.failure = failure.of_status(rank, -code if code < 0 else code << 8, 0)
-        if not any(worker.failure for worker in self.workers):
+                worker.note_status(-code if code < 0 else code << 8, 0)
+        failures = [worker.failure for worker in self.workers if worker.failure]
+        if failures and all(failure.is_victim for failure in failures):  # of ranks that ended well, but too early
+            for worker in sorted(self._first_gone.intersection(self.workers), key=lambda worker: worker.rank):
+                worker.has_value = False
+                worker.fail(Cause.EXIT, "an early end", "its process ended while others still needed it")
+        if not failures:
             said = self._agent_output.strip()[-2000:]
             if "Traceback (most" in said:  # torchrun's own stack says nothing about the script
                 said = said.splitlines()[-1]
@@ -263,7 +276,7 @@ class ElasticWorkerGroup(WorkerGroup):
             for pipe in (self._process.stdin, self._process.stdout):
                 assert pipe
                 pipe.close()
-        self._folder.cleanup()
+        self._folder.remove()
 
 
 def environment(flags: Flags, env: Mapping[str, str], path: str) -> dict[str, str]:

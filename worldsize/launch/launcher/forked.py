@@ -25,7 +25,6 @@ from worldsize.launch.launcher.pickling import Carried
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.launcher.worker import Worker
 from worldsize.launch.launcher.worker_group import WorkerGroup
-from worldsize.launch.protocol import failure
 from worldsize.launch.protocol.failure import Cause
 from worldsize.launch.protocol.messages import Done, Exited, Failed, Forked, FromRank
 from worldsize.launch.protocol.quota import Quota
@@ -78,7 +77,7 @@ class ForkedWorkerGroup(WorkerGroup):
         self.selector.register(server.socket, selectors.EVENT_READ, self._read_forkserver)
         self._store = os.path.join(server.scratch, uuid.uuid4().hex)
         if not server.is_local:
-            self.answer_s = _ANSWER_IN_JAIL_S
+            self.is_local, self.answer_s = False, _ANSWER_IN_JAIL_S
 
     def start(self, spec: Spec, carried: Carried) -> None:
         """Fork all ranks and hand each its job."""
@@ -164,7 +163,7 @@ class ForkedWorkerGroup(WorkerGroup):
     def _note_exit(self, worker: Worker, status: int) -> None:
         worker.has_exited = True
         if not worker.is_settled:
-            worker.failure = failure.of_status(worker.rank, status, time.monotonic_ns())
+            worker.note_status(status, time.monotonic_ns())
 
     def take(self, worker: Worker, message: FromRank, content: Any) -> None:
         """Take one message; before the last one, take what the rank printed."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from worldsize import framing
+from worldsize.launch.launcher.scratch import ScratchFolder
 from worldsize.launch.protocol.messages import Exited, Fork, Forked, Kill, Sweep, Swept, Warm
 from worldsize.message import AnyMessage, Message, pack_and_send, read
 
@@ -44,8 +43,8 @@ class Forkserver:
         ours, theirs = socket.socketpair()
         self.owner_pid = os.getpid()
         self.is_local = start is None
-        self._scratch = None if scratch else tempfile.mkdtemp(prefix="worldsize-")
-        self.scratch = scratch or str(self._scratch)
+        self._own_scratch = None if scratch else ScratchFolder()
+        self.scratch = self._own_scratch.path if self._own_scratch else str(scratch)
         self.socket = ours
         self._inbox = framing.Inbox(max_bytes=0)
         self.process = (start or _start_here)(theirs.fileno())
@@ -150,8 +149,9 @@ class Forkserver:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        if self._own_scratch:
+            self._own_scratch.remove()
+            self._own_scratch = None
 
 
 _shared: Forkserver | None = None

@@ -11,7 +11,7 @@ from typing import Any
 
 from worldsize import framing
 from worldsize.event import SPANS, Event
-from worldsize.launch.protocol import codec
+from worldsize.launch.protocol import codec, failure, stack_dump
 from worldsize.launch.protocol.call_log import WAITING, CallLog
 from worldsize.launch.protocol.events import read_events
 from worldsize.launch.protocol.failure import Cause, Failure
@@ -24,23 +24,28 @@ from worldsize.launch.protocol.messages import (
     Joined,
     Position,
     Span,
+    ThreadFailed,
     read_from_rank,
 )
 from worldsize.launch.protocol.quota import EXCEEDED
+from worldsize.launch.protocol.source import Line
 from worldsize.launch.reports import diagnosis
 from worldsize.launch.reports.diagnosis import Standing
 from worldsize.memory.use import MemoryUse
 from worldsize.message import Message, pack_and_send
 
 _CHUNK = 1 << 16  # bytes that are read at a time: no more messages than that holds until the clock is looked at
-_MAX_EVENTS = 100_000  # of a rank, which may send any number
+_MAX_EVENTS = 100_000  # of a rank, which may send any number,
+_MAX_THREADS = 10  # of those that failed, likewise
 
 
 class Worker:
     """The socket to a rank, its log of calls, and what it has reported."""
 
-    def __init__(self, rank: int, control: socket.socket, max_value_bytes: int, start_s: float) -> None:
-        self.rank, self.control = rank, control
+    def __init__(
+        self, rank: int, control: socket.socket, max_value_bytes: int, start_s: float, is_local: bool = True
+    ) -> None:
+        self.rank, self.control, self.is_local = rank, control, is_local
         self.local_rank, self.pid = rank, 0
         self.call_log = CallLog.make()
         self.value: Any = None
@@ -48,6 +53,7 @@ class Worker:
         self.failure: Failure | None = None
         self.position: Position | None = None
         self.memory: MemoryUse | None = None
+        self.failed_threads: list[ThreadFailed] = []  # the first ones
         self.duration_s = 0.0
         self.last_state = ""  # once the run is over
         self._inbox = framing.Inbox(max_value_bytes)
@@ -103,10 +109,12 @@ class Worker:
     # the rank's state
 
     def take(self, message: FromRank, content: Any) -> None:
-        """Keep what the rank has reported, as `receive` gives it; after the rank's end, only its position."""
+        """Keep what the rank has reported, as `receive` gives it; of a settled rank, only its position and threads."""
         match message:
             case Position():
                 self.position = message
+            case ThreadFailed():
+                self.failed_threads = [*self.failed_threads, message][:_MAX_THREADS]
             case _ if self.is_settled:
                 pass
             case Joined():
@@ -125,6 +133,11 @@ class Worker:
         """Record a failure of the rank that was seen from outside."""
         self.failure = Failure(self.rank, kind, reason, [], time.monotonic_ns(), cause)
 
+    def note_status(self, status: int, time_ns: int) -> None:
+        """Record that the rank's process ended without a report, with this wait status."""
+        failed = failure.of_status(self.rank, status, time_ns)
+        self.failure = replace(failed, lines=self.dumped_lines) if failed.kind in failure.CRASHES else failed
+
     def exceed(self, reason: str) -> None:
         """Record that the rank has failed by exceeding its quota."""
         self.fail(Cause.LIMIT, EXCEEDED, reason)
@@ -133,6 +146,12 @@ class Worker:
     def is_settled(self) -> bool:
         """True once it is known how the rank ends."""
         return self.has_value or self.failure is not None
+
+    @property
+    def is_silent(self) -> bool:
+        """True of a rank that runs and has not reported where it is."""
+        is_running = self.pid > 0 and not (self.is_settled or self.is_hung_up or self.has_exited)
+        return is_running and self.position is None
 
     @property
     def waiting_in(self) -> int | None:
@@ -160,6 +179,11 @@ class Worker:
         state = diagnosis.RETURNED if self.has_value else diagnosis.FAILED if self.failure else diagnosis.RUNNING
         at = self.position or Position([])
         return Standing(self.rank, state, at.lines, self.call_log.read(), at.native, at.num_native)
+
+    @property
+    def dumped_lines(self) -> list[Line]:
+        """The lines of the stack that the rank has dumped, if it has."""
+        return stack_dump.read(self.call_log.fd, quotes_files=self.is_local)
 
     @property
     def events(self) -> Iterator[Event]:

@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from worldsize import framing
@@ -19,21 +20,24 @@ from worldsize.launch.display.view import Shielded, View
 from worldsize.launch.launcher.kernel_memory import KernelMemory
 from worldsize.launch.launcher.monitor import GLANCE_S, Monitor, progress
 from worldsize.launch.launcher.worker import Worker
+from worldsize.launch.protocol import stack_dump
 from worldsize.launch.protocol.failure import Cause, Failure
 from worldsize.launch.protocol.messages import Begin, Done, Failed, FromRank, Joined, Locate
 from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.reports import text
+from worldsize.launch.reports.diagnosis import Standing
 from worldsize.launch.reports.result import End, Ending, RankFailed, Run
 from worldsize.launch.reports.verdict import error_of
 from worldsize.timeline import Timeline
 
-_LAST_READS = 8  # they take more than a socket holds
+LAST_READS = 8  # they take more than a socket holds
 
 
 class WorkerGroup(ABC):
     """The ranks of one run; a subclass starts them, notices how they end, and ends them."""
 
     may_recover = False  # true where a failed rank can come back
+    is_local = True  # false where ranks are in a jail
     answer_s = 1.0  # how long ranks may take to report where they are
 
     def __init__(self, view: View, quota: Quota, emulation: Emulation | None = None) -> None:
@@ -51,6 +55,12 @@ class WorkerGroup(ABC):
     def states(self) -> list[tuple[int, str]]:
         """Each rank and its state in words, by rank."""
         return sorted((worker.rank, worker.state) for worker in self.workers)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What went wrong without ending the run: the threads that failed, with their lines."""
+        failed = [(worker.rank, thread) for worker in self.workers for thread in worker.failed_threads]
+        return text.describe_threads((rank, one.thread, one.failure) for rank, one in sorted(failed, key=itemgetter(0)))
 
     # what a subclass provides
 
@@ -72,7 +82,7 @@ class WorkerGroup(ABC):
 
     def add(self, rank: int, control: socket.socket) -> Worker:
         """A new worker, whose messages are received from now on."""
-        worker = Worker(rank, control, self._quota.value_bytes, self._start_s)
+        worker = Worker(rank, control, self._quota.value_bytes, self._start_s, self.is_local)
         self.workers.append(worker)
         self.selector.register(control, selectors.EVENT_READ, lambda: self.receive(worker))
         return worker
@@ -123,7 +133,7 @@ class WorkerGroup(ABC):
 
     def receive_last(self, worker: Worker) -> None:
         """Take what a rank that has ended has sent."""
-        for _ in range(_LAST_READS):
+        for _ in range(LAST_READS):
             self.receive(worker)
 
     def _received(self, worker: Worker) -> Iterator[tuple[FromRank, Any]]:
@@ -185,13 +195,13 @@ class WorkerGroup(ABC):
         self._note_refusals()
         failures = [worker.failure for worker in self.workers if worker.failure]  # some of them came meanwhile
         is_good = self.went_well and not failures and ending.end is End.ENDED  # then nobody reads every rank's calls
-        standings = [] if is_good else [worker.standing for worker in self.workers]
         for worker in self.workers:
             worker.last_state = worker.state
+        standings = [] if is_good else self._standings()
         self.end_ranks()
         self.view.end(self)
         output = self._output()
-        if not is_good and (error := error_of(ending, failures, standings, output)):
+        if not is_good and (error := error_of(ending, failures, standings, output, self.warnings)):
             raise error
         return self._run(output)
 
@@ -222,6 +232,7 @@ class WorkerGroup(ABC):
             states=[worker.state for worker in workers],
             durations_s=[worker.duration_s for worker in workers],
             restarts=self.restarts,
+            warnings=self.warnings,
             grown_bytes=[grown for worker in workers if (grown := self._grown_bytes(worker)) is not None],
             memory=[worker.memory for worker in workers if worker.memory],
         )
@@ -251,6 +262,14 @@ class WorkerGroup(ABC):
         deadline_s = time.monotonic() + self.answer_s
         while any(map(_is_awaited, self.workers)) and time.monotonic() < deadline_s:
             self.turn(deadline_s)
+
+    def _standings(self) -> list[Standing]:
+        """Where every rank is; one that cannot run Python is asked for its stack last: the signal may wake it up."""
+        standings = [worker.standing for worker in self.workers]
+        silent = [worker for worker in self.workers if worker.is_silent and self.is_local]
+        stack_dump.request({worker.call_log.fd: worker.pid for worker in silent})
+        pairs = zip(self.workers, standings, strict=True)
+        return [replace(one, lines=worker.dumped_lines) if worker in silent else one for worker, one in pairs]
 
     def close(self) -> None:
         """End what is left and close everything."""

@@ -19,6 +19,8 @@ _MARKS = {ISSUED: b"i", WAITING: b"w", DONE: b"d", BROKEN: b"b"}
 _STATES = {mark: state for state, mark in _MARKS.items()}
 _SLOT_BYTES, _NUM_SLOTS = 1024, 64  # the last 64 calls are kept
 _HEAD_BYTES = 19  # a letter, and nine digits each for number and sequence
+_CALLS_BYTES = _SLOT_BYTES * _NUM_SLOTS
+STACK_START, STACK_BYTES = _CALLS_BYTES, 1 << 14  # the rest of the file, which `stack_dump` fills
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,10 @@ class Call:
 
 
 class CallLog:
-    """The file: a ring of slots, each one letter for the state of a call, its number, and the call as JSON."""
+    """The file: a ring of slots, each one letter for the state of a call, its number, and the call as JSON.
+
+    Behind them is room for a dump of the rank's stack.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -112,7 +117,7 @@ class CallLog:
     @staticmethod
     def make() -> CallLog:
         """An empty log, in memory where the system allows that; there an untrusted rank cannot change its size."""
-        size = _SLOT_BYTES * _NUM_SLOTS
+        size = STACK_START + STACK_BYTES
         try:
             fd = os.memfd_create("calls", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except (AttributeError, OSError):  # another system than Linux, or a jail
@@ -160,11 +165,11 @@ class CallLog:
 
     def _put(self, place: int, data: bytes) -> None:
         if self._page is None:  # the writer maps the file: each call is noted four times, too often for system calls
-            self._page = mmap.mmap(self.fd, _SLOT_BYTES * _NUM_SLOTS)
+            self._page = mmap.mmap(self.fd, _CALLS_BYTES)
         self._page[place : place + len(data)] = data
 
     def _slots(self) -> Iterator[bytes]:
-        data = os.pread(self.fd, _SLOT_BYTES * _NUM_SLOTS, 0) if self.fd >= 0 else b""
+        data = os.pread(self.fd, _CALLS_BYTES, 0) if self.fd >= 0 else b""
         return (data[start : start + _SLOT_BYTES] for start in range(0, len(data), _SLOT_BYTES))
 
 

@@ -20,7 +20,9 @@ OF_GLOO = ("Connection closed by peer", "Read error", "Socket closed")
 OF_SYSTEM = {errno.ECONNRESET, errno.ECONNREFUSED, errno.EPIPE}  # their texts stand in what Gloo and the store report
 OF_NCCL = ("remote process exited", "NCCL communicator was aborted")
 _VICTIM_SIGNS = [sign.lower() for sign in (*OF_GLOO, *map(os.strerror, OF_SYSTEM), *OF_NCCL)]
+CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")  # in which a rank dumps its stack first
 _MAX_KIND, _MAX_MESSAGE = 200, 4000  # a tensor's text would bury the rest
+_CUT = " ..."
 
 
 class Cause(Enum):
@@ -98,12 +100,16 @@ def of_exception(rank: int, error: BaseException, time_ns: int) -> Failure:
     if isinstance(error, SystemExit):
         kind, message = f"sys.exit({error.code!r})", "the function ended the process instead of returning"
     else:
-        kind, message = type(error).__name__, _text_of(error)[:_MAX_MESSAGE]
+        kind, message = type(error).__name__, _cut(_text_of(error))
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         at = Line(error.filename, error.lineno, "", (error.text or "").strip())
         return Failure(rank, kind, error.msg, [at], time_ns)
     lines = own_lines(traceback.extract_tb(error.__traceback__))
     return Failure(rank, kind, message, lines, time_ns, torch_message=_torch_message(error))
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - len(_CUT)] + _CUT
 
 
 def _torch_message(error: BaseException) -> str:

@@ -348,6 +348,27 @@ class Failed(Message):
         return cls(Failure.from_fields(0, fields_of(fields.get("failure"))), _spans(fields))
 
 
+@dataclass(frozen=True)
+class ThreadFailed(Message):
+    """A thread of the rank ended with an exception, and the rank goes on; the launcher itself fills in which rank."""
+
+    thread: str
+    failure: Failure
+
+    def to_fields(self) -> dict[str, Any]:
+        """The message as JSON fields."""
+        return {"thread": self.thread, "failure": self.failure.to_fields()}
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The message of these fields.
+
+        Raises:
+            ValueError: they are not such a message's.
+        """
+        return cls(text(fields, "thread", _MAX_WORD), Failure.from_fields(0, fields_of(fields.get("failure"))))
+
+
 def _spans(fields: Fields) -> list[Span]:
     return [_span(row) for row in items(fields, "spans")]
 
@@ -359,7 +380,7 @@ def _span(row: Any) -> Span:
     return str(name)[:_MAX_WORD], str(kind)[:_MAX_WORD], finite(start_s, "a start"), finite(end_s, "an end")  # pyright: ignore
 
 
-FromRank = Joined | Position | Events | Held | Done | Failed
+FromRank = Joined | Position | Events | Held | ThreadFailed | Done | Failed
 
 
 def read_from_rank(header: Fields) -> FromRank:
@@ -368,4 +389,4 @@ def read_from_rank(header: Fields) -> FromRank:
     Raises:
         ValueError: it is another message, or malformed.
     """
-    return read(header, Joined, Position, Events, Held, Done, Failed)
+    return read(header, Joined, Position, Events, Held, ThreadFailed, Done, Failed)

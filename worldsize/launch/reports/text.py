@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from worldsize.launch.protocol.failure import Cause, Failure, order
 from worldsize.launch.protocol.source import quote
@@ -26,6 +26,8 @@ def describe_failure(failures: Sequence[Failure], standings: Sequence[Standing],
     """The report of a failed run, culprit first: its lines, the others in one sentence each, every rank's last call."""
     culprit, *others = failures
     parts = [f"Rank {culprit.rank} of {num_ranks} failed with {culprit.headline}", *quote(culprit.lines)]
+    if not culprit.lines:
+        parts += _last_line(culprit.rank, standings)
     victims = sorted(other.rank for other in others if other.is_victim)
     alike = sorted(other.rank for other in others if not other.is_victim and other.headline == culprit.headline)
     if alike:
@@ -56,6 +58,12 @@ def describe_hang(standings: Sequence[Standing], reason: str) -> str:
     return "\n".join(parts)
 
 
+def describe_threads(failed: Iterable[tuple[int, str, Failure]]) -> list[str]:
+    """The threads that ended with an exception, each given by its rank and its name, alike ones together."""
+    texts = [(rank, "\n".join([f"{name} ended with {one.headline}", *quote(one.lines)])) for rank, name, one in failed]
+    return [f"{name_ranks(ranks)}, thread {words}" for ranks, words in _alike(texts)]
+
+
 def held_up(standings: Sequence[Standing]) -> list[Failure]:
     """Where each unfinished rank was, those that held up the others first."""
     found = diagnosis.diagnose(standings)
@@ -68,13 +76,20 @@ def held_up(standings: Sequence[Standing]) -> list[Failure]:
 def _place(standing: Standing) -> str:
     call = standing.waits_in
     lines = standing.lines or ([call.line] if call and call.line else [])
-    headline = f"stood in {call}" if call else "stood outside any call, at"
-    return "\n".join([headline, *(quote(lines) or ["  a place that it did not report"])])
+    if not lines and not call:
+        return "stood outside any call, and did not report where"
+    return "\n".join([f"stood in {call}" if call else "stood outside any call, at", *quote(lines)])
 
 
 def _last_calls(standings: Sequence[Standing]) -> list[str]:
     known = [(one.rank, f"{one.calls[-1]}, {one.calls[-1].state}") for one in standings if one.calls]
     return [f"{name_ranks(ranks)}, last call: {call}" for ranks, call in _alike(known)]
+
+
+def _last_line(rank: int, standings: Sequence[Standing]) -> list[str]:
+    """The place of a rank's last call, which is all that is known of one whose process has ended without a report."""
+    calls = next((one.calls for one in standings if one.rank == rank), [])
+    return ["Its last call was at", *quote([calls[-1].line])] if calls and calls[-1].line else []
 
 
 def _alike(texts: Sequence[tuple[int, str]]) -> list[tuple[list[int], str]]:

@@ -11,16 +11,25 @@ from worldsize.launch.reports.result import End, Ending, RankFailed, RunError, R
 
 
 def error_of(
-    ending: Ending, failures: Sequence[Failure], standings: Sequence[Standing], output: Sequence[str]
+    ending: Ending,
+    failures: Sequence[Failure],
+    standings: Sequence[Standing],
+    output: Sequence[str],
+    warnings: Sequence[str] = (),
 ) -> RunError | None:
-    """The error with which a run ends; None when every rank returned."""
+    """The error with which a run ends, its report with the warnings; None when every rank returned."""
     if ending.end is End.STOPPED:
-        return RunStopped(text.describe_hang(standings, ending.reason), failures, output, standings, ending)
+        report = _joined(text.describe_hang(standings, ending.reason), warnings)
+        return RunStopped(report, failures, output, standings, ending)
     if failures:
         ordered = text.blame(failures, standings)
-        report = text.describe_failure(ordered, standings, len(standings))
+        report = _joined(text.describe_failure(ordered, standings, len(standings)), warnings)
         return RankFailed(report, ordered, output, standings, ending)
     if not standings or any(one.state != RETURNED for one in standings):
-        report = text.describe_hang(standings, ending.reason)
+        report = _joined(text.describe_hang(standings, ending.reason), warnings)
         return RunTimeout(report, text.held_up(standings), output, standings, ending)
     return None
+
+
+def _joined(report: str, warnings: Sequence[str]) -> str:
+    return "\n".join([report, *warnings])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from worldsize import framing
 from worldsize.emulate.messages import Emulated
-from worldsize.launch.protocol import codec, failure, source
+from worldsize.launch.protocol import codec, failure, source, stack_dump
 from worldsize.launch.protocol.call_log import CallLog
 from worldsize.launch.protocol.messages import (
     Begin,
@@ -35,7 +35,7 @@ from worldsize.launch.protocol.messages import (
     Script,
 )
 from worldsize.launch.protocol.process import die_with_parent, draw_afresh, end_own_group, enter_network
-from worldsize.launch.worker import call_tracer, spans
+from worldsize.launch.worker import call_tracer, spans, thread_failures
 from worldsize.message import Message, pack_and_send, read
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ def take_assignment(sock: socket.socket) -> Assignment:
         link.report(error)
         link.wait_for_end()
     observer = call_tracer.install(CallLog(log_fd))
+    stack_dump.install(log_fd)
+    thread_failures.install(link.send)
     conductor = socket.socket(fileno=conductor_fd[0]) if conductor_fd else None
     period_s = _PERIOD_S + _PERIOD_AT_RANK_S * task.world_size if isinstance(task, Job) and conductor else None
     threading.Thread(target=link.serve, args=(period_s,), daemon=True, name="control").start()

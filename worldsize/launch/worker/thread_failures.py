@@ -1,0 +1,26 @@
+"""Threads of a rank that end with an exception, which Python only prints, reported to the launcher as well."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+from worldsize.launch.protocol import failure
+from worldsize.launch.protocol.messages import ThreadFailed
+
+
+def install(report: Callable[[ThreadFailed], None]) -> None:
+    """Report every exception with which a thread ends from now on; one that the thread hands on is not such a case."""
+    before = threading.excepthook
+
+    def excepthook(args: threading.ExceptHookArgs) -> None:
+        before(args)
+        if isinstance(args.exc_value, SystemExit) or args.exc_value is None:  # a thread may end so
+            return
+        with contextlib.suppress(Exception):  # the launcher has hung up
+            failed = failure.of_exception(0, args.exc_value, time.monotonic_ns())
+            report(ThreadFailed(args.thread.name if args.thread else "", failed))
+
+    threading.excepthook = excepthook

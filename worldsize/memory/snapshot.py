@@ -1,0 +1,218 @@
+"""Snapshots of a GPU's memory, which torch takes, read as `MemoryUse`.
+
+Source: `torch.cuda.memory._snapshot` (torch 2.13), and torch/csrc/cuda/memory_snapshot.cpp for what it leaves out: a
+block that waits for its last stream is "active_pending_free", and a trace's sizes are those that were asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
+
+from worldsize.fields import Fields, fields_of, integer, items
+from worldsize.memory.program_lines import file_name, is_program, quote_line
+from worldsize.memory.use import (
+    ACTIVATIONS,
+    GRADIENTS,
+    MAX_HOLDINGS,
+    MAX_POINTS,
+    OPTIMIZER_STATE,
+    TEMPORARIES,
+    WEIGHTS,
+    Holding,
+    MemoryUse,
+    thinned,
+)
+
+_CATEGORIES = {  # of torch.profiler's own snapshots
+    "parameter": WEIGHTS,
+    "gradient": GRADIENTS,
+    "optimizer_state": OPTIMIZER_STATE,
+    "activation": ACTIVATIONS,
+    "input": ACTIVATIONS,
+    "autograd_detail": TEMPORARIES,
+    "temporary": TEMPORARIES,
+}
+_MAX_PARTS = 5  # that are told apart
+_OTHERS = "all others"
+_EARLIER, _BACKWARD, _UNKNOWN = "before the recording", "the backward pass", "no line of the program"
+_ENGINE = "torch::autograd::Engine"  # in the names of C++ frames
+
+
+@dataclass(frozen=True)
+class _Block:
+    """What one allocation holds: its part of the picture, and the line that made it."""
+
+    part: str
+    kind: str  # empty where the snapshot says none
+    line: str
+    size_bytes: int
+
+
+class _Step(NamedTuple):
+    """The blocks that one operation of the allocator made and released."""
+
+    made: Sequence[_Block] = ()
+    released: Sequence[_Block] = ()
+
+
+def read_snapshot(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The snapshot in a file that `torch.cuda.memory._dump_snapshot` wrote; nothing in the file is executed.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: the file is not a snapshot.
+    """
+    with open(path, "rb") as file:
+        try:
+            return dict(fields_of(_PlainUnpickler(file).load()))
+        except OSError:
+            raise
+        except Exception as error:  # broken bytes can provoke any error
+            raise ValueError(f"{os.fspath(path)} is not a snapshot of torch.cuda.memory: {error}") from None
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """A reader of dicts, lists, tuples, strings and numbers, and of nothing that would have to be called."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}, which a snapshot never holds")
+
+
+def of_snapshot(snapshot: Mapping[str, Any], device: int | None = None) -> MemoryUse:
+    """What a GPU's tensors held over the recorded allocations, from `torch.cuda.memory._snapshot()`.
+
+    Call `torch.cuda.memory._record_memory_history()` first. `device` is needed where several GPUs were used. Bytes
+    count from their allocation until all streams are done with them, as they were asked for, without rounding. They
+    are told apart by the category that torch.profiler found, by what `torch.cuda.memory._set_memory_metadata` said, or
+    else by the innermost line of the program that made them. `operations` count allocations and releases.
+
+    Raises:
+        ValueError: this is not a snapshot, nothing was recorded on the device, or several devices were used.
+    """
+    traces = [items({"trace": trace}, "trace") for trace in items(snapshot, "device_traces")]
+    segments = [fields_of(segment) for segment in items(snapshot, "segments")]
+    device = _only_device(traces, segments) if device is None else device
+    if not 0 <= device < len(traces):
+        raise ValueError(f"there is no device {device} in this snapshot of {len(traces)}")
+    in_use = [pair for segment in segments if integer(segment, "device", 0) == device for pair in _in_use(segment)]
+    steps = _steps([fields_of(entry) for entry in traces[device]], dict(in_use))
+    if not any(step.made for step in steps):
+        raise ValueError(
+            f"nothing was recorded on device {device}: call torch.cuda.memory._record_memory_history() before the "
+            "program allocates anything"
+        )
+    return _use(steps)
+
+
+def _only_device(traces: Sequence[Sequence[Any]], segments: Sequence[Fields]) -> int:
+    used = {number for number, trace in enumerate(traces) if trace}
+    used = used or {integer(segment, "device", 0) for segment in segments}
+    if len(used) > 1:
+        raise ValueError(f"this snapshot has devices {', '.join(map(str, sorted(used)))}: say which, by device=")
+    return next(iter(used), 0)
+
+
+def _in_use(segment: Fields) -> Iterator[tuple[int, _Block]]:
+    """The blocks in use when the snapshot was taken, each with its address."""
+    address = integer(segment, "address")
+    for block in map(fields_of, items(segment, "blocks")):
+        size_bytes = integer(block, "size")
+        if block.get("state") != "inactive":
+            yield address, _block(block, integer(block, "requested_size", size_bytes))
+        address += size_bytes
+
+
+def _steps(trace: Sequence[Fields], in_use: Mapping[int, _Block]) -> list[_Step]:
+    """What each operation did; the first step holds what was there before the recording."""
+    steps: list[_Step] = []
+    before: list[_Block] = []
+    live: dict[int, _Block] = {}
+    for entry in trace:
+        action = entry.get("action")
+        if action == "alloc":
+            live[integer(entry, "addr")] = block = _block(entry, integer(entry, "size"))
+            steps.append(_Step(made=[block]))
+        elif action in ("free_completed", "free"):  # the latter in old versions of torch
+            block = live.pop(integer(entry, "addr"), None)
+            if block is None:
+                block = _Block(_EARLIER, "", _EARLIER, integer(entry, "size"))
+                before.append(block)
+            steps.append(_Step(released=[block]))
+    before += [block for address, block in in_use.items() if address not in live]
+    return [_Step(made=before), *steps]
+
+
+def _block(fields: Fields, size_bytes: int) -> _Block:
+    """The block of a trace's entry, or of a segment's."""
+    frames = items(fields, "frames") if fields.get("frames") else []
+    own = next(filter(_is_own, frames), None)  # the innermost comes first
+    if own:
+        number = integer(own, "line")
+        name = f"{file_name(own['filename']) or 'cell'}:{number}"
+        line = quote_line(own["filename"], number)
+    else:
+        is_backward = any(_ENGINE in str(fields_of(frame).get("name")) for frame in frames)
+        name = line = _BACKWARD if is_backward else _UNKNOWN
+    metadata = fields.get("user_metadata")
+    kind = _CATEGORIES.get(str(fields.get("category")), metadata if isinstance(metadata, str) else "")
+    return _Block(kind or name, kind, line, size_bytes)
+
+
+def _is_own(frame: Any) -> bool:
+    """True for a Python frame of the program."""
+    name = str(fields_of(frame).get("filename"))
+    return (name.endswith(".py") or name.startswith("<")) and is_program(name)
+
+
+def _use(steps: Sequence[_Step]) -> MemoryUse:
+    peak = _peak(steps)
+    parts = [*_largest_parts(peak, steps), _OTHERS]
+    place_of = {part: place for place, part in enumerate(parts)}
+    sizes, curve = [0] * len(parts), list[tuple[int, list[int]]]()
+    for operation, step in enumerate(steps):
+        for block in step.made:
+            sizes[place_of.get(block.part, -1)] += block.size_bytes
+        for block in step.released:
+            sizes[place_of.get(block.part, -1)] -= block.size_bytes
+        curve.append((operation, list(sizes)))
+    curve = [*thinned(curve[:-1], MAX_POINTS - 1), curve[-1]]
+    by_part = {part: [row[place] for _, row in curve] for part, place in place_of.items()}
+    return MemoryUse([operation for operation, _ in curve], by_part, _holdings(peak))
+
+
+def _peak(steps: Sequence[_Step]) -> list[_Block]:
+    """The blocks held when most was."""
+    total = most = num_steps = 0
+    for number, step in enumerate(steps, 1):
+        total += sum(block.size_bytes for block in step.made) - sum(block.size_bytes for block in step.released)
+        if total > most:
+            most, num_steps = total, number
+    live: dict[int, _Block] = {}
+    for step in steps[:num_steps]:
+        live |= {id(block): block for block in step.made}
+        for block in step.released:
+            del live[id(block)]
+    return list(live.values())
+
+
+def _largest_parts(peak: Sequence[_Block], steps: Sequence[_Step]) -> list[str]:
+    """The parts that are told apart: those that hold most at the peak, kinds before lines."""
+    held = Counter[str]()
+    for block in peak:
+        held[block.part] += block.size_bytes
+    is_kind = {block.part: bool(block.kind) for step in steps for block in step.made}
+    return sorted(is_kind, key=lambda part: (not is_kind[part], -held[part]))[:_MAX_PARTS]
+
+
+def _holdings(blocks: Sequence[_Block]) -> list[Holding]:
+    """The largest holdings, the largest first."""
+    alike: dict[tuple[str, str], list[int]] = {}
+    for block in blocks:
+        alike.setdefault((block.kind, block.line), []).append(block.size_bytes)
+    found = [Holding(kind, "", line, sum(sizes), len(sizes)) for (kind, line), sizes in alike.items()]
+    return sorted(found, key=lambda one: one.size_bytes, reverse=True)[:MAX_HOLDINGS]
