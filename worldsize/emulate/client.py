@@ -28,7 +28,7 @@ _RANK_S = 0.005  # and how much longer for every rank that shares this machine
 _CHUNK = 1 << 16
 _MOST_UNSENT_BYTES = 1 << 16
 _MAX_ANSWER_BYTES = 1 << 40  # the launcher is trusted
-_UNNAMED = ("", COMPUTE)  # work outside any span
+_UNNAMED: tuple[str, str] = ("", COMPUTE)  # work outside any span
 _IDLE_S = 0.005  # less CPU time than this within the patience is mere waiting
 
 
