@@ -209,9 +209,9 @@ def test_a_distributed_checkpoint_takes_its_copy_its_write_and_its_read(shared):
     assert load_s == pytest.approx(copy_s(3 * NUM_BYTES) + store_s("read", file_bytes), rel=1e-3)
 
 
-@pytest.mark.parametrize("compute_s", [1.0, 0.0])
-def test_an_asynchronous_checkpoint_costs_only_its_staging(shared, compute_s):
-    times_s, _, file_bytes = value(distributed_checkpoint, str(shared), True, compute_s)
+@pytest.mark.parametrize(("compute_s", "compute"), [(1.0, "none"), (0.0, "none"), (1.0, "flops")])
+def test_an_asynchronous_checkpoint_costs_only_its_staging(shared, compute_s, compute):
+    times_s, _, file_bytes = value(distributed_checkpoint, str(shared), True, compute_s, compute=compute)
     staged_s, written_s = copy_s(3 * NUM_BYTES), store_s("write", file_bytes)
     assert times_s[0] == pytest.approx(staged_s, rel=1e-6)
     assert times_s[1] == pytest.approx(staged_s + compute_s, rel=1e-6)
@@ -279,6 +279,34 @@ def test_an_epoch_of_a_data_loader_takes_what_its_workers_hold_it_up(num_workers
     epoch_s, came = value(epoch, 6, num_workers, compute_s, is_read)
     assert came == list(range(6))
     assert epoch_s == pytest.approx(expected_s, rel=1e-3)
+
+
+def test_a_worker_reads_no_further_ahead_than_the_loader_prefetches():
+    def waits_first():
+        start_s = emulate.elapsed()
+        for place, _ in enumerate(torch.utils.data.DataLoader(Files(6), 1, num_workers=1, prefetch_factor=2)):
+            emulate.spend(10.0 if place == 0 else 0.0)
+        return emulate.elapsed() - start_s
+
+    assert value(waits_first) == pytest.approx(1.0 + 10.0 + 3 * 1.0, rel=1e-3)  # two batches are there after it
+
+
+def test_a_worker_does_not_send_what_its_rank_has_not_sent_yet():
+    class Adds(Files):
+        def __getitem__(self, place):
+            return torch.ones(3) + place
+
+    def exchange():
+        tensor = torch.full((2,), float(dist.get_rank()))
+        if dist.get_rank() == 0:
+            work = dist.isend(tensor, 1)
+            assert len(list(torch.utils.data.DataLoader(Adds(2), num_workers=1))) == 2
+            work.wait()
+        else:
+            dist.recv(tensor, 0)
+        return tensor.tolist()
+
+    assert emulated(exchange, world_size=2, compute="flops").values == [[0.0, 0.0]] * 2
 
 
 def test_a_worker_of_a_rank_cannot_post():
