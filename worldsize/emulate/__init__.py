@@ -88,7 +88,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a tensor in the memory of its rank's host, as for an offload; in virtual time the copy takes its time.
 
     On an emulated cluster the tensors of a rank, which are the CPU's, stand for a GPU's: `tensor.cpu()` would do
-    nothing there. On a GPU this is a copy to the CPU.
+    nothing there. On a GPU this is a copy to the CPU. The copy does not count as memory of the GPU.
 
     Raises:
         ValueError: the emulated cluster has no host.
@@ -106,12 +106,9 @@ def to_device(tensor: torch.Tensor, device: torch.device | str = "cpu") -> torch
 
 
 def _copied(tensor: torch.Tensor, transfer: str, device: torch.device | str) -> torch.Tensor:
-    client = _client()
-    if client is None:
-        return tensor.to(device, copy=True)
     from worldsize.emulate import files  # needs torch
 
-    return files.copy(client, tensor, transfer)
+    return files.copy(_client(), tensor, transfer, device)
 
 
 class Lane:

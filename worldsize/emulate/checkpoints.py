@@ -19,6 +19,7 @@ from typing import Any
 from worldsize.emulate import files
 from worldsize.emulate.client import Client
 from worldsize.emulate.wrapping import around
+from worldsize.memory import host
 
 _PACKAGE = "torch.distributed.checkpoint"
 
@@ -40,7 +41,7 @@ def _change(module: Any, owner: str, name: str, call: Callable[..., Any]) -> Non
 
 
 def _staged(client: Client, before: Callable[..., Any], stager: Any, state_dict: Any, **options: Any) -> Any:
-    with client.unmetered():
+    with client.unmetered(), host.unseen_by_gpu():
         staged = before(stager, state_dict, **options)
     with contextlib.suppress(Exception):  # what cannot be read takes no time
         files.transfer_if_described(client, "to host", files.bytes_on_gpu(state_dict), "staging")

@@ -11,7 +11,6 @@ import contextlib
 import os
 import sys
 import tempfile
-import weakref
 from collections.abc import Iterable, Iterator
 from functools import wraps
 from typing import Any
@@ -21,9 +20,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from worldsize.emulate.client import Client
+from worldsize.memory import host
 
 CHECKPOINT, OFFLOAD = "checkpoint", "offload"  # kinds of work
-_on_host: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # the storages of copies for the host
 
 
 def install(client: Client) -> None:
@@ -32,28 +31,28 @@ def install(client: Client) -> None:
     torch.load = torch.serialization.load = _timed_load(client, torch.load)
 
 
-def copy(client: Client, tensor: torch.Tensor, transfer: str) -> torch.Tensor:
+def copy(client: Client | None, tensor: torch.Tensor, transfer: str, device: torch.device | str) -> torch.Tensor:
     """A copy of a tensor in the memory of its rank's host, or from there on the GPU."""
-    with client.unmetered():
-        copied = tensor.clone()
-    if transfer == "to host":
-        client.transfer(transfer, bytes_on_gpu(tensor), "to host", OFFLOAD)
-        note_on_host(copied)
-    else:
-        client.transfer(transfer, _size_bytes(_storages(copied)), "to device", OFFLOAD)
+    with client.unmetered() if client else contextlib.nullcontext():
+        if transfer == "to device":
+            copied = tensor.to(device, copy=True)
+        else:
+            with host.unseen_by_gpu():
+                copied = tensor.to("cpu", copy=True)
+            note_on_host(copied)
+    if client is not None:
+        client.transfer(transfer, _size_bytes(_storages(copied)), transfer, OFFLOAD)
     return copied
 
 
 def bytes_on_gpu(held: Any) -> int:
     """The bytes of all tensors of this object that are not copies for the host, each storage counted once."""
-    return _size_bytes(one for one in _storages(held) if one._cdata not in _on_host)
+    return _size_bytes(one for one in _storages(held) if not host.holds(one))
 
 
 def note_on_host(held: Any) -> None:
     """Note that all tensors of this object are copies for the host."""
-    for storage in _storages(held):
-        address = storage._cdata
-        _on_host[address] = weakref.ref(storage, lambda _, address=address: _on_host.pop(address, None))
+    host.note(_storages(held))
 
 
 def transfer_if_described(client: Client, transfer: str, size_bytes: int, name: str) -> None:

@@ -64,7 +64,7 @@ def with_own_folder(fn):
 
 def test_copies_between_gpu_and_host_take_their_time_and_make_copies():
     def copies():
-        tensor = torch.arange(NUM_ITEMS, dtype=torch.float32)
+        tensor = torch.arange(2 * NUM_ITEMS, dtype=torch.float32)[:NUM_ITEMS]
         start_s = emulate.elapsed()
         host = emulate.to_host(tensor)
         to_host_s = emulate.elapsed() - start_s
@@ -83,6 +83,27 @@ def test_a_copy_is_not_priced_as_the_gpus_own_work_too():
         return took_s(emulate.to_host, tensor)
 
     assert value(copy, compute="flops") == pytest.approx(copy_s(NUM_BYTES))
+
+
+@pytest.mark.parametrize("cluster", [CLUSTER, None])
+def test_what_is_offloaded_does_not_count_as_memory_of_the_gpu(cluster):
+    def offload():
+        from worldsize import memory
+
+        held = []
+        tensor = torch.ones(NUM_ITEMS)
+        host = emulate.to_host(tensor)
+        held.append(sum(memory.held().values()))
+        del tensor
+        host += 1
+        held.append(sum(memory.held().values()))
+        back = emulate.to_device(host)
+        held.append(sum(memory.held().values()))
+        return held, float(back[0])
+
+    run = ws.run(offload, world_size=1, cluster=cluster, memory=True, echo=False)
+    assert run.values[0] == ([NUM_BYTES, 0, NUM_BYTES], 2.0)
+    assert run.memory[0].most_bytes == NUM_BYTES
 
 
 def test_transfers_have_the_kinds_of_their_ways_unless_a_span_gives_another():
@@ -332,6 +353,7 @@ def test_a_worker_of_a_rank_cannot_post():
 
 def test_bytes_of_a_dict_are_counted_by_storage_once():
     from worldsize.emulate import files
+    from worldsize.memory import host
 
     tensor = torch.zeros(100)
     held = {"model": torch.nn.Linear(5, 5, bias=False), "views": [tensor[:50], tensor[50:]], "number": 3}
@@ -339,4 +361,4 @@ def test_bytes_of_a_dict_are_counted_by_storage_once():
     files.note_on_host(tensor)
     assert files.bytes_on_gpu(held) == 100
     del tensor, held
-    assert not files._on_host
+    assert not host._storages
