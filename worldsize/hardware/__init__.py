@@ -1,4 +1,4 @@
-"""GPUs, links and clusters as data: every number with its source and date. Bandwidths are per direction."""
+"""GPUs, links, hosts, storage and clusters as data: every number with its source and date. Bandwidths per direction."""
 
 from worldsize.hardware.catalogue import (
     A100,
