@@ -14,10 +14,11 @@ SPANS = "main"  # the stream of the spans that a real rank marks itself
 class Event:
     """One thing that one rank did from `start_s` to `end_s`, both in seconds since the run began.
 
-    Communication also has `size_bytes`, the size of the message or of the collective's tensor as nccl-tests counts it;
-    `sent_bytes`, what this rank put on the wire for it; `peers`, the other rank of a message or all ranks of a
-    collective; `group` and `sequence`, a collective's group and its number within the group. The name of a group along
-    a mesh begins with the axis: "tp 5". A message has only such a group.
+    A transfer between GPU, host and storage has `size_bytes`. Communication has `size_bytes` too, the size of the
+    message or of the collective's tensor as nccl-tests counts it; `sent_bytes`, what this rank put on the wire for it;
+    `peers`, the other rank of a message or all ranks of a collective; `group` and `sequence`, a collective's group and
+    its number within the group. The name of a group along a mesh begins with the axis: "tp 5". A message has only such
+    a group.
     """
 
     rank: int

@@ -7,10 +7,10 @@ from dataclasses import fields, replace
 import pytest
 
 from worldsize import hardware, pricing
-from worldsize.hardware import Cluster, Gpu, Hop, Link, Route, cluster, clusters
+from worldsize.hardware import Cluster, Gpu, Hop, Host, Link, Route, Storage, cluster, clusters
 from worldsize.units import GB, US
 
-CATALOGUE = [value for value in vars(hardware).values() if isinstance(value, Gpu | Link | Cluster)]
+CATALOGUE = [value for value in vars(hardware).values() if isinstance(value, Gpu | Link | Host | Storage | Cluster)]
 NIC = Link("NIC", 5 * US, 10 * GB, "made up, 2026")
 PORT = Link("port", 1 * US, 100 * GB, "made up, 2026", kind="nvlink")
 FAT_TREE = Cluster(
@@ -108,6 +108,87 @@ def test_a_cluster_says_what_is_wrong_with_it(change, sentence):
 def test_a_link_says_what_is_wrong_with_it(change, sentence):
     with pytest.raises(ValueError, match=re.escape(sentence)):
         replace(NIC, **change)
+
+
+@pytest.mark.parametrize(
+    ("changed", "change", "sentence"),
+    [
+        (hardware.HOST_DDR5, {"gpus_per_uplink": 0}, "gpus_per_uplink is 0; it must be more than 0"),
+        (hardware.HOST_DDR5, {"link": hardware.IB_NDR}, "of kind 'rdma'; a GPU is joined to its host by a Link of"),
+        (hardware.HOST_DDR5, {"source": "a friend"}, "names no year"),
+        (hardware.NFS, {"write_bytes_per_s": -1.0}, "write_bytes_per_s is -1.0; it must be more than 0"),
+        (hardware.NFS, {"total_read_bytes_per_s": 0.0}, "total_read_bytes_per_s is 0.0; it must be more than 0"),
+        (
+            hardware.NFS,
+            {"total_read_bytes_per_s": None},
+            "give both total_read_bytes_per_s and total_write_bytes_per_s",
+        ),
+        (hardware.NFS, {"latency_s": -1.0}, "latency_s is -1.0; it must be 0 or more seconds"),
+        (hardware.NFS, {"source": ""}, "names no year"),
+        (hardware.NVME_8, {"is_on_nics": True}, "is_on_nics is for a store that nodes share; give its total rates"),
+        (FAT_TREE, {"local_storage": hardware.NFS}, "local_storage is NFS, which all nodes share"),
+        (FAT_TREE, {"shared_storage": hardware.NVME_8}, "of which each node has its own; give the rates that all"),
+        (hardware.PCIE_BOX, {"shared_storage": replace(hardware.NFS, is_on_nics=True)}, "give inter=, their Link"),
+    ],
+)
+def test_hosts_and_storage_say_what_is_wrong_with_them(changed, change, sentence):
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        replace(changed, **change)
+
+
+@pytest.mark.parametrize(
+    ("transfer", "sentence"),
+    [
+        ("to host", "fat tree has no host; give host=, a Host such as hardware.HOST_DDR5"),
+        ("read", "fat tree has no shared storage; give shared_storage=, a Storage such as hardware.LUSTRE"),
+        ("write local", "fat tree has no local storage; give local_storage=, a Storage such as hardware.NVME_8"),
+        ("upwards", "a transfer is 'upwards'; it must be one of to host, to device, read, write, read local, write"),
+    ],
+)
+def test_a_transfer_says_what_the_cluster_lacks(transfer, sentence):
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        FAT_TREE.transfer_route(0, transfer)
+
+
+@pytest.mark.parametrize("name", clusters())
+def test_every_hop_of_a_transfer_has_a_capacity_and_is_found_by_its_name(name):
+    found = cluster(name)
+    for rank in range(found.world_size):
+        for transfer in found.transfers:
+            route = found.transfer_route(rank, transfer)
+            assert route.latency_s > 0
+            assert all(found.capacity_bytes_per_s(hop) > 0 and found.hop(hop.name) == hop for hop in route.hops)
+
+
+def test_named_clusters_have_what_every_transfer_needs_where_it_is_known():
+    lack = {name: set(hardware.TRANSFERS) - set(cluster(name).transfers) for name in clusters()}
+    local, shared = {"read local", "write local"}, {"read", "write"}
+    assert {name: found for name, found in lack.items() if found} == {
+        "dgx-1v": local,
+        "v100-quad": set(hardware.TRANSFERS),
+        "mi300x": local | shared,
+        "a100-slingshot": local,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "transfer", "hops"),
+    [
+        ("h100-ndr", "to host", ["gpu11 to host", "node1 uplink1 to host", "node1 memory"]),
+        ("pcie-box-10gbe", "to device", ["gpu11 in", "gpu11 to device", "node1 bridge", "node1 memory"]),
+        ("h100-ndr", "write", ["node1 memory", "node1 shared write", "all shared write"]),
+        ("a100-10gbe", "read", ["node1 memory", "node1 nic0 in", "node1 shared read", "all shared read"]),
+        ("a100-10gbe", "write local", ["node1 memory", "node1 local write"]),
+    ],
+)
+def test_a_transfer_takes_the_hops_of_its_rank(name, transfer, hops):
+    assert list(map(str, cluster(name).transfer_route(11, transfer).hops)) == hops
+
+
+def test_all_copies_of_a_described_host_fit_into_its_memorys_bandwidth():
+    for host in (hardware.HOST_DDR4, hardware.HOST_DDR5):
+        num_uplinks = 8 / host.gpus_per_uplink
+        assert num_uplinks * host.link.bandwidth_bytes_per_s < host.memory_bandwidth_bytes_per_s
 
 
 def test_a_gpu_knows_only_torchs_names_of_dtypes():

@@ -1,17 +1,37 @@
 """The emulated cluster: real ranks and real data, with every message priced in virtual time."""
 
+from __future__ import annotations
+
 import math
+import operator
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worldsize.emulate.conductor import Conductor, Forbidden
+from worldsize.emulate.messages import MAX_TRANSFER_BYTES
 from worldsize.emulate.simulator import replay
+from worldsize.hardware import TRANSFERS
 
-__all__ = ["Conductor", "Forbidden", "Lane", "elapsed", "lane", "replay", "spend"]
+if TYPE_CHECKING:
+    import torch
 
+__all__ = [
+    "Conductor",
+    "Forbidden",
+    "Lane",
+    "elapsed",
+    "lane",
+    "replay",
+    "spend",
+    "to_device",
+    "to_host",
+    "transfer",
+]
+
+_KINDS = {"to": "offload", "read": "data", "write": "checkpoint"}  # of transfers, by their first words
 _START_S = time.monotonic()
 
 
@@ -38,6 +58,57 @@ def spend(duration_s: float) -> None:
         time.sleep(duration_s)
     else:
         client.spend(duration_s)
+
+
+def transfer(size_bytes: int, transfer: str) -> None:
+    """Let this rank wait in virtual time until so many bytes have gone where `transfer` says.
+
+    "to host" and "to device" are between the rank's GPU and its host's memory; "read" and "write" between that memory
+    and the storage that all nodes share; "read local" and "write local" between it and the node's own. A transfer takes
+    a latency, and shares every link and store on its way with what else goes over it; inside `lane` the rank's other
+    work goes on meanwhile. On the timeline its kind is "offload", "data" for reads and "checkpoint" for writes, and its
+    name that of the transfer, unless it is inside a `worldsize.span`. Off an emulated cluster nothing happens: the
+    program's own copies and files take their own time there.
+
+    Raises:
+        ValueError: there is no such transfer, the cluster does not have what it needs, or the size is not a number of
+            bytes.
+    """
+    size_bytes = operator.index(size_bytes)
+    if transfer not in TRANSFERS:
+        raise ValueError(f"a transfer is {transfer!r}; it must be one of {', '.join(TRANSFERS)}")
+    if not 0 <= size_bytes <= MAX_TRANSFER_BYTES:
+        raise ValueError(f"size_bytes is {size_bytes}; it must be 0 to {MAX_TRANSFER_BYTES} bytes")
+    client = _client()
+    if client is not None:
+        client.transfer(transfer, size_bytes, transfer, _KINDS[transfer.split()[0]])
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor in the memory of its rank's host, as for an offload; in virtual time the copy takes its time.
+
+    On an emulated cluster the tensors of a rank, which are the CPU's, stand for a GPU's: `tensor.cpu()` would do
+    nothing there. On a GPU this is a copy to the CPU. The copy does not count as memory of the GPU.
+
+    Raises:
+        ValueError: the emulated cluster has no host.
+    """
+    return _copied(tensor, "to host", "cpu")
+
+
+def to_device(tensor: torch.Tensor, device: torch.device | str = "cpu") -> torch.Tensor:
+    """A copy of a tensor of the host on this rank's device; on an emulated cluster it stays the CPU's.
+
+    Raises:
+        ValueError: the emulated cluster has no host.
+    """
+    return _copied(tensor, "to device", device)
+
+
+def _copied(tensor: torch.Tensor, transfer: str, device: torch.device | str) -> torch.Tensor:
+    from worldsize.emulate import files  # needs torch
+
+    return files.copy(_client(), tensor, transfer, device)
 
 
 class Lane:

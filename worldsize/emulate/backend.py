@@ -9,14 +9,14 @@ import ctypes
 import functools
 import operator
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from worldsize.emulate import streams, threads, torch_internals
+from worldsize.emulate import checkpoints, files, loader_workers, streams, threads, torch_internals
 from worldsize.emulate.client import Client, Observer, Work
 from worldsize.emulate.compute import meter_of
 from worldsize.emulate.conductor import Forbidden
@@ -220,11 +220,12 @@ def join(
     store: Any,
     allow: Iterable[str] | None,
     compute: Compute,
+    missing: Mapping[str, str],
     observer: Observer,
 ) -> Client:
     """The client of this rank, which has joined a default process group on the emulated cluster."""
     global _client
-    _client = Client(sock, rank, world_size, allow, meter_of(compute), observer)
+    _client = Client(sock, rank, world_size, allow, meter_of(compute), observer, missing)
     make = _Groups(_client, world_size).make
     dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
     torch_internals.lead_every_group_to(BACKEND)
@@ -234,6 +235,9 @@ def join(
     dist.init_process_group(BACKEND, store=store, rank=rank, world_size=world_size)
     streams.install(_client)
     threads.install(_client)
+    files.install(_client)
+    checkpoints.install(_client)
+    loader_workers.install(_client)
     _client.meter.start()
     return _client
 

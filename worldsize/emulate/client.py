@@ -8,8 +8,9 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +20,7 @@ from worldsize.emulate.compute import Meter
 from worldsize.emulate.conductor import ASK, Forbidden, refusal
 from worldsize.emulate.messages import Answer, Blocked, FromRank, Hurry, Left, Posted, Refused, read_from_conductor
 from worldsize.emulate.record import COMPUTE, JOIN, MAIN, MARK, WAIT, Step
+from worldsize.hardware import TRANSFERS
 
 WAITING, DONE = "waiting", "done"
 _PATIENCE_S = 0.1  # how long a rank waits for an answer before it reports that it is blocked,
@@ -26,6 +28,7 @@ _RANK_S = 0.005  # and how much longer for every rank that shares this machine
 _CHUNK = 1 << 16
 _MOST_UNSENT_BYTES = 1 << 16
 _MAX_ANSWER_BYTES = 1 << 40  # the launcher is trusted
+_UNNAMED: tuple[str, str] = ("", COMPUTE)  # work outside any span
 _IDLE_S = 0.005  # less CPU time than this within the patience is mere waiting
 
 
@@ -58,7 +61,7 @@ class _Here(threading.local):
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
         self.lane = MAIN
-        self.labels = [("", COMPUTE)]
+        self.labels = [_UNNAMED]
 
 
 class Client:
@@ -72,9 +75,11 @@ class Client:
         allow: Iterable[str] | None,
         meter: Meter,
         observer: Observer,
+        missing: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         meter.before_work = self.flush  # work may take long, and other ranks may wait for what was posted
         self.rank, self.observer = rank, observer
+        self.missing = missing  # the transfers that the cluster cannot carry, and why
         self._sock, self._patience_s = sock, _PATIENCE_S + _RANK_S * world_size
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._patience_s))
         self._inbox = wire.Inbox(_MAX_ANSWER_BYTES)
@@ -92,7 +97,7 @@ class Client:
         self._here = _Here(meter)
         self._last_marks: dict[str, int] = {}  # lane -> the mark that it set last
         self._num_marks = self.host_mark = 0  # the latter is where the program itself last waited, once it has streams
-        self._is_hurried = False
+        self._is_hurried = self.is_in_child = False
         self._asked_s: dict[int, tuple[float, float]] = {}  # thread -> when it last asked, CPU time until then
 
     @property
@@ -114,6 +119,27 @@ class Client:
         """Let this rank work for this long in virtual time."""
         if duration_s:
             self._record(Step(COMPUTE, 0, duration_s, *self._here.labels[-1], self._here.lane))
+
+    def transfer(self, transfer: str, size_bytes: int, name: str, kind: str) -> None:
+        """Let the current lane wait for a transfer, of this name and kind unless a span gives it others.
+
+        Raises:
+            ValueError: the cluster does not have what it needs.
+        """
+        if transfer in self.missing:
+            raise ValueError(self.missing[transfer])
+        self.spend(self.meter.take_s())
+        labels = (name, kind) if self._here.labels[-1] == _UNNAMED else self._here.labels[-1]
+        self._record(Step(transfer, size_bytes, 0.0, *labels, self._here.lane))
+
+    @contextmanager
+    def unmetered(self) -> Iterator[None]:
+        """Leave out what the meter sees inside: something else says what it takes."""
+        self.spend(self.meter.take_s())
+        try:
+            yield
+        finally:
+            self.meter.take_s()
 
     def _record(self, step: Step) -> None:
         with self._recording:
@@ -175,6 +201,25 @@ class Client:
         if self.host_mark:
             self.host_mark = self.mark()
 
+    def replay(self, steps: Sequence[Step], lane: str, after: int) -> None:
+        """Let these steps be a lane's, there no earlier than the mark `after`, and the current lane wait for them."""
+        with self.on_lane(lane, after):
+            for step in steps:
+                self._record(step._replace(lane=lane))
+            done = self.mark()
+        self.join(done)
+
+    def leave_to_parent(self) -> None:
+        """Send nothing from now on: this is a process that the rank has forked."""
+        self.is_in_child = True
+        self._unsent, self._unsent_bytes, self._steps = [], 0, []
+        self._lock, self._recording = threading.Lock(), threading.RLock()  # other threads may have held them
+        self._here.meter = Meter()
+
+    def take_work(self) -> list[Step]:
+        """The work and transfers since the last call, of a process that the rank has forked."""
+        return [step for step in self._take_steps() if step.kind == COMPUTE or step.kind in TRANSFERS]
+
     def elapsed_s(self) -> float:
         """The virtual time of this rank in seconds."""
         answer: list[bytes] = []
@@ -203,8 +248,10 @@ class Client:
         The call goes out with the next `flush`.
 
         Raises:
-            Forbidden: the run does not allow this operation.
+            Forbidden: the run does not allow this operation, or this is a process that the rank has forked.
         """
+        if self.is_in_child:
+            raise Forbidden("a process that a rank has started, such as a DataLoader's worker, has no part in the run")
         if self._allow is not None and op not in (*self._allow, ASK):
             self.note_refusal()
             raise Forbidden(refusal(op, self._allow))

@@ -16,14 +16,15 @@ from typing import Any, ClassVar, Self
 
 from worldsize.emulate.record import COMPUTE, JOIN, KINDS, MAIN, MARK, WAIT, Step
 from worldsize.fields import Fields, fields_of, finite, integer, items, number, text
-from worldsize.hardware import Gpu
+from worldsize.hardware import TRANSFERS, Gpu
 from worldsize.message import Message
 
 _MAX_STEP_S = 1e9  # a rank might otherwise report work of any length
+MAX_TRANSFER_BYTES = 1 << 50
 _MAX_LABEL, _MAX_NAME = 80, 200  # a label is cut, a name is refused: two that are cut may be one
 _MAX_TEXT_BYTES = 1 << 14  # more than five such names take
 # what moves data is recorded by the conductor: it is not left to the rank to report
-_KINDS: Mapping[int, str] = dict(enumerate((COMPUTE, WAIT, MARK, JOIN)))
+_KINDS: Mapping[int, str] = dict(enumerate((COMPUTE, WAIT, MARK, JOIN, *TRANSFERS)))
 _CODES = {kind: code for code, kind in _KINDS.items()}
 _NAMES = ("op", "group", "dtype", "reduction", "lane")  # of a post
 _POSTED = struct.Struct("<BIQQqqqII")
@@ -70,6 +71,7 @@ class Emulated(Message):
     local_world_size: int
     compute: Compute
     allow: list[str] | None  # the operations that may be used; None for all
+    missing: dict[str, str] = field(default_factory=dict[str, str])  # transfers that cannot be, and why
 
     def to_fields(self) -> dict[str, Any]:
         """The message as JSON fields."""
@@ -86,6 +88,7 @@ class Emulated(Message):
             local_world_size=integer(fields, "local_world_size"),
             compute=Compute.parse(fields_of(fields.get("compute"))),
             allow=None if fields.get("allow") is None else [str(op) for op in items(fields, "allow")],
+            missing={name: str(why) for name, why in fields_of(fields.get("missing")).items()},
         )
 
 
@@ -343,6 +346,8 @@ def _steps(header: bytes, start: int, count: int) -> list[Step]:
         kind = _KINDS.get(code)
         if kind is None or not 0 <= duration_s <= _MAX_STEP_S:
             raise ValueError(f"a step of kind {code} that takes {duration_s:g} s")
+        if number > MAX_TRANSFER_BYTES and kind in TRANSFERS:
+            raise ValueError(f"a transfer of {number} bytes")
         name, work, lane = _labels(_part(header, start, labels_bytes)) if labels_bytes else _UNLABELLED
         start += labels_bytes
         found.append(Step(kind, number, duration_s, name, work, lane))

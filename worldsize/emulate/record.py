@@ -1,4 +1,7 @@
-"""The record of an emulated run: what each rank did, in its own order, and the operations that took place."""
+"""The record of an emulated run: what each rank did, in its own order, and the operations that took place.
+
+The kinds of its steps are those below and `worldsize.hardware.TRANSFERS`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ MAIN = ""  # the lane of a rank's main thread and default stream
 
 class Step(NamedTuple):
     """One step of a rank: it worked for `duration_s`, posted its `number`-th post, or waited for that post.
+
+    In a transfer, `number` bytes go between its GPU, its host and storage, and its lane waits for them.
 
     `name` and `work` are the name and kind of the work, from the innermost `worldsize.span`. Steps on one `lane` follow
     each other, those on different lanes do not wait for each other: a lane sets its `number`-th mark, and another that

@@ -30,13 +30,14 @@ from worldsize.emulate.messages import (
 from worldsize.emulate.record import JOIN, KINDS, MARK, MEASURED, POST, WAIT, Step
 from worldsize.emulate.simulator import Prices, posted_s, replay
 from worldsize.faults import Fault, Faults
-from worldsize.hardware import Cluster
+from worldsize.hardware import TRANSFERS, Cluster
 from worldsize.timeline import Timeline
 
 _CHUNK = 1 << 16
 _MOST_HELD = 8  # messages of the largest size that may be under way at a time, to limit memory
 _MOST_PARTS = 64  # that one system call sends
 _MOST_READS = 100  # of what a rank has sent before its end, which may be endless
+_MAX_TRANSFER_LANES = 1_000
 _MAX_STEPS = 200_000  # of a rank, which might otherwise send any number
 
 
@@ -63,6 +64,7 @@ class _Connection:
         self.groups: dict[str, tuple[tuple[int, ...], frozenset[int]]] = {}  # their ranks, in order and as a set
         self.open_bytes: dict[int, int] = {}  # posts without an answer
         self.num_steps = self.num_marks = 0
+        self.transfer_lanes: set[str] = set()
         self.num_posts = self.num_calls = 0  # asking for the time is a post but not a call
         self.is_full = self.was_refused = False
 
@@ -98,6 +100,7 @@ class Emulation:
             self._faults.capacity_bytes_per_s,
             lambda one: price(one.op, one.size_bytes, one.ranks),
             is_rendezvous=self._cluster.library == "gloo",
+            transfer_route=self._cluster.transfer_route,
         )
         self._conductor = Conductor(world_size, allow)
         self._connections = [_Connection(rank, max_post_bytes) for rank in range(world_size)]
@@ -121,6 +124,7 @@ class Emulation:
             local_world_size=self._cluster.gpus_per_node,
             compute=Compute(self._compute, self._scale, self._cluster.gpu),
             allow=None if allow is None else sorted(allow),
+            missing=_missing_transfers(self._cluster),
         )
 
     @property
@@ -271,6 +275,11 @@ class Emulation:
             connection.num_marks += 1
         if step.kind in (MARK, JOIN):
             _refuse_unknown_mark(connection, step)
+        elif step.kind in TRANSFERS:
+            self._cluster.transfer_route(connection.rank, step.kind)
+            connection.transfer_lanes.add(step.lane)
+            if len(connection.transfer_lanes) > _MAX_TRANSFER_LANES:  # each may have one under way
+                raise ValueError(f"one rank has transfers on more than {_MAX_TRANSFER_LANES:,} lanes")
         duration_s = self._faults.slowed_s(connection.rank, step.duration_s, step.lane)
         return step if duration_s == step.duration_s else step._replace(duration_s=duration_s)
 
@@ -308,6 +317,17 @@ class Emulation:
         for connection in self._connections:
             connection.theirs.close()
             connection.ours.close()
+
+
+def _missing_transfers(cluster: Cluster) -> dict[str, str]:
+    """The transfers for which the cluster lacks something, with what it lacks."""
+    missing: dict[str, str] = {}
+    for transfer in TRANSFERS:
+        try:
+            cluster.transfer_route(0, transfer)
+        except ValueError as error:
+            missing[transfer] = str(error)
+    return missing
 
 
 def _post_of(connection: _Connection, posted: Posted, body: bytes, world_size: int) -> Post:

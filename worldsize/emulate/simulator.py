@@ -7,6 +7,9 @@ A message starts when both ends have posted it and the one before it from the sa
 arrived; it takes the latency of its route, and then its bytes flow at the rate that others leave them on the route's
 shared hops (max-min fair).
 
+A transfer between a GPU, its host and storage is a step of a lane: it takes the latency of its route, and then its
+bytes flow like a message's, among all others. The lane goes on when they are through.
+
 With Gloo a message is a rendezvous (pair.cc): the receiver's word that it is ready takes half of the latency, goes out
 behind the bytes that were in line to the same peer before it, and lets the sender's bytes go, behind those before them.
 The sender is done when they have left, the receiver half a latency later.
@@ -22,11 +25,11 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from worldsize.emulate.record import COMPUTE, JOIN, MAIN, MARK, POST, Operation, Step
 from worldsize.event import COMMUNICATION, WAIT
-from worldsize.hardware import Hop
+from worldsize.hardware import TRANSFERS, Hop
 from worldsize.timeline import Event, Timeline
 
 _MOST_AT_ONCE = 2  # collectives of a group that share their delays: Gloo's threads
@@ -47,7 +50,7 @@ class Cost(Protocol):
 
 
 class Route(Protocol):
-    """The route of a message."""
+    """The route of a message or a transfer."""
 
     @property
     def latency_s(self) -> float: ...
@@ -64,14 +67,22 @@ class Unanswered(ValueError):
         self.ranks = ranks
 
 
+def _no_transfers(rank: int, transfer: str) -> Route:
+    raise ValueError(f"rank {rank} has no way {transfer}")
+
+
 @dataclass(frozen=True)
 class Prices:
-    """A cluster's prices: the route between two ranks, the rate of each hop, the cost of a collective."""
+    """A cluster's prices: the route between two ranks, the rate of each hop, the cost of a collective.
+
+    `transfer_route` is the route of a rank's transfer, by its name.
+    """
 
     route: Callable[[int, int], Route]
     capacity_bytes_per_s: Callable[[Hop], float]
     collective: Callable[[Operation], Cost]
     is_rendezvous: bool = False  # a message waits for its receiver's word, as Gloo's do
+    transfer_route: Callable[[int, str], Route] = _no_transfers
 
 
 @dataclass(eq=False)  # compared by identity, as a key of dicts
@@ -86,9 +97,6 @@ class _Running:
     end_s: float | None = None
     cost: Cost | None = None  # of a collective, once it has started
     blocked: list[_Lane] = field(default_factory=list)  # what waits for it
-    hops: Sequence[Hop] = ()  # of a message whose bytes are flowing
-    left_bytes: float = 0.0
-    bytes_per_s: float = 0.0
     place: int = 0  # of a message's sending among all posts
 
     @property
@@ -132,7 +140,17 @@ class _Word(NamedTuple):
     place: int
 
 
-@dataclass
+@dataclass(eq=False)  # compared by identity, as a key of dicts
+class _Flow:
+    """The bytes of a message, or of the transfer that a lane has come to, on their way."""
+
+    of: _Running | _Lane
+    hops: Sequence[Hop]
+    left_bytes: float
+    bytes_per_s: float = 0.0
+
+
+@dataclass(eq=False)
 class _Lane:
     """One lane of a rank, and how far it has come."""
 
@@ -192,8 +210,9 @@ class _Replay:
             if not one.is_message:
                 one.stream.queue.append(one)
         self._of_post = {place: one for one in running for place in one.operation.parts.items()}
-        self._due: list[tuple[float, int, str, _Running]] = []  # starts and ends to come
-        self._flowing: dict[_Running, None] = {}  # in the order in which they began
+        self._transfer_route = lru_cache(maxsize=None)(prices.transfer_route)
+        self._due: list[tuple[float, int, str, Any]] = []  # starts and ends to come, of operations and transfers
+        self._flowing: dict[_Flow, None] = {}  # in the order in which they began
         self._now_s = 0.0
         self._count = 0
 
@@ -217,13 +236,16 @@ class _Replay:
         while lane.place < len(lane.steps):
             step = lane.steps[lane.place]
             if step.kind == COMPUTE:
-                self.events.append(_work(lane, step))
+                self.events.append(_work(lane, step, lane.clock_s + step.duration_s))
                 lane.clock_s += step.duration_s
                 lane.reason = None
             elif step.kind == POST:
                 self._post(lane, step.number)
             elif step.kind == MARK:
                 let_go += self._reach(lane, step.number)
+            elif step.kind in TRANSFERS:
+                self._start_transfer(lane, step)
+                break
             elif not (self._join if step.kind == JOIN else self._wait)(lane, step.number):
                 break
             lane.place += 1
@@ -294,7 +316,7 @@ class _Replay:
             stream.num_under_way += 1
             self._push(max(*one.ready_s.values(), self._now_s), "start", one)
 
-    def _push(self, time_s: float, what: str, one: _Running) -> None:
+    def _push(self, time_s: float, what: str, one: _Running | _Lane) -> None:
         self._count += 1
         heapq.heappush(self._due, (time_s, self._count, what, one))
 
@@ -303,13 +325,7 @@ class _Replay:
         through_s, through = self._first_through()
         time_s = min(through_s, self._due[0][0] if self._due else through_s)
         self._flow(time_s)
-        ended = through if through_s == time_s else []
-        for one in ended:
-            del self._flowing[one]
-        if self._is_rendezvous:
-            for one in ended:
-                self._let_go(one)
-            ended = []  # half a latency later
+        ended = self._take_through(through) if through_s == time_s else []
         while self._due and self._due[0][0] <= time_s:
             at_s, place, what, one = heapq.heappop(self._due)
             if what == "start":
@@ -320,11 +336,28 @@ class _Replay:
                 self._send_word(_Word(one, at_s, place))
             elif what == "flow":
                 self._begin_to_flow(one)
+            elif what == "transfer":
+                self._begin_transfer(one)
             else:
                 ended.append(one)
         for one in ended:
-            self._end(one)
+            if isinstance(one, _Lane):
+                self._end_transfer(one)
+            else:
+                self._end(one)
         self._share()
+
+    def _take_through(self, through: Sequence[_Flow]) -> list[_Running | _Lane]:
+        """What ends now that these flows are through; a message of a rendezvous ends half a latency later."""
+        ended: list[_Running | _Lane] = []
+        for flow in through:
+            del self._flowing[flow]
+        for flow in through:
+            if self._is_rendezvous and isinstance(flow.of, _Running):
+                self._let_go(flow.of)
+            else:
+                ended.append(flow.of)
+        return ended
 
     def _start(self, one: _Running) -> None:
         one.start_s = self._now_s
@@ -341,10 +374,9 @@ class _Replay:
             self._push(one.start_s + one.cost.time_s - one.cost.delay_s, "room", one)
 
     def _begin_to_flow(self, one: _Running) -> None:
-        one.left_bytes = float(one.operation.size_bytes)
-        if one.left_bytes:
-            one.hops = self._route(*one.operation.ranks).hops
-            self._flowing[one] = None
+        if one.operation.size_bytes:
+            hops = self._route(*one.operation.ranks).hops
+            self._flowing[_Flow(one, hops, float(one.operation.size_bytes))] = None
         else:
             self._let_go(one)
 
@@ -394,11 +426,31 @@ class _Replay:
             one.stream.busy = None
         self._admit(one.stream)
 
+    # a transfer
+
+    def _start_transfer(self, lane: _Lane, step: Step) -> None:
+        latency_s = self._transfer_route(lane.rank, step.kind).latency_s
+        self._push(lane.clock_s + latency_s, "transfer", lane)
+
+    def _begin_transfer(self, lane: _Lane) -> None:
+        step = lane.steps[lane.place]
+        if step.number:  # bytes
+            hops = self._transfer_route(lane.rank, step.kind).hops
+            self._flowing[_Flow(lane, hops, float(step.number))] = None
+        else:
+            self._end_transfer(lane)
+
+    def _end_transfer(self, lane: _Lane) -> None:
+        self.events.append(_work(lane, lane.steps[lane.place], self._now_s))
+        lane.clock_s, lane.reason = self._now_s, None
+        lane.place += 1
+        self._advance(lane)
+
     # bytes
 
-    def _first_through(self) -> tuple[float, list[_Running]]:
-        """When the next messages arrive in full, and which ones they are."""
-        first_s, through = float("inf"), []
+    def _first_through(self) -> tuple[float, list[_Flow]]:
+        """When the next flows arrive in full, and which ones they are."""
+        first_s, through = float("inf"), list[_Flow]()
         for one in self._flowing:
             at_s = self._now_s + one.left_bytes / one.bytes_per_s
             if at_s < first_s * (1 - _ALMOST):
@@ -413,8 +465,8 @@ class _Replay:
         self._now_s = time_s
 
     def _share(self) -> None:
-        """Give every message its max-min fair rate; the tightest hops are shared out first."""
-        users: dict[Hop, dict[_Running, None]] = defaultdict(dict)
+        """Give every flow its max-min fair rate; the tightest hops are shared out first."""
+        users: dict[Hop, dict[_Flow, None]] = defaultdict(dict)
         for one in self._flowing:
             for hop in one.hops:
                 users[hop][one] = None
@@ -447,8 +499,9 @@ def _lanes(rank: int, steps: Sequence[Step]) -> list[_Lane]:
     return list(lanes.values())
 
 
-def _work(lane: _Lane, step: Step) -> Event:
-    return Event(lane.rank, lane.name or "compute", step.work, step.name, lane.clock_s, lane.clock_s + step.duration_s)
+def _work(lane: _Lane, step: Step, end_s: float) -> Event:
+    size_bytes = 0 if step.kind == COMPUTE else step.number
+    return Event(lane.rank, lane.name or "compute", step.work, step.name, lane.clock_s, end_s, size_bytes)
 
 
 def _event(rank: int, kind: str, start_s: float, end_s: float, one: _Running) -> Event:

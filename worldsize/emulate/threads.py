@@ -13,10 +13,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import wraps
 from typing import Any
 
 from worldsize.emulate.client import Client
+from worldsize.emulate.wrapping import around
 from worldsize.memory.meter import in_new_thread
 
 
@@ -49,8 +49,8 @@ def _give_lanes(client: Client) -> None:
         if not thread.is_alive():
             _join(client, thread, "_last_mark")
 
-    _around(threading.Thread, "start", start)
-    _around(threading.Thread, "join", join)
+    around(threading.Thread, "start", start)
+    around(threading.Thread, "join", join)
 
 
 def _pass_on_results(client: Client) -> None:
@@ -80,7 +80,7 @@ def _pass_on_results(client: Client) -> None:
         ("result", result),
         ("exception", result),
     ):
-        _around(Future, name, call)
+        around(Future, name, call)
 
 
 def _pass_on_items(client: Client) -> None:
@@ -107,23 +107,12 @@ def _pass_on_items(client: Client) -> None:
                 made._got_marks.append(client.mark())
         return before(made)
 
-    _around(queue.Queue, "_init", init)
-    _around(queue.Queue, "_put", put)
-    _around(queue.Queue, "_get", get)
+    around(queue.Queue, "_init", init)
+    around(queue.Queue, "_put", put)
+    around(queue.Queue, "_get", get)
 
 
 def _join(client: Client, holder: Any, name: str) -> None:
     mark = getattr(holder, name, 0)  # 0 on what was made before
     if mark:
         client.join(mark)
-
-
-def _around(owner: type[Any], name: str, call: Callable[..., Any]) -> None:
-    """Have `call(before, self, ...)` stand in for a method, `before` being what it was."""
-    before = getattr(owner, name)
-
-    @wraps(before)
-    def around(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return call(before, self, *args, **kwargs)
-
-    setattr(owner, name, around)

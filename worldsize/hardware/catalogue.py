@@ -10,8 +10,9 @@ from itertools import combinations
 from worldsize.hardware.devices import Gpu, Link
 from worldsize.hardware.meshes import Mesh
 from worldsize.hardware.networks import Dragonfly, FatTree, Level
+from worldsize.hardware.storage import Host, Storage
 from worldsize.hardware.topology import Cluster
-from worldsize.units import GB, TB, US
+from worldsize.units import GB, MIB, MS, TB, US
 
 TFLOPS = 1e12
 
@@ -205,11 +206,152 @@ ETHERNET_10G = Link(
     "tcp",
 )
 
-_DGX = "8 GPUs a node on NVSwitch: NVIDIA DGX data sheets (2020 to 2024), recalled"
-DGX_A100 = Cluster(name="dgx-a100", gpu=A100, gpus_per_node=8, intra=NVLINK3, source=_DGX)
-DGX_H100 = Cluster(name="dgx-h100", gpu=H100, gpus_per_node=8, intra=NVLINK4, source=_DGX)
-DGX_H200 = Cluster(name="dgx-h200", gpu=H200, gpus_per_node=8, intra=NVLINK4, source=_DGX)
-DGX_B200 = Cluster(name="dgx-b200", gpu=B200, gpus_per_node=8, intra=NVLINK5, source=_DGX)
+# Copies of pinned memory by the GPU's copy engine; what one call of it takes stands for a small copy.
+_COPY = "latency: 5 to 7 µs a call of cudaMemcpyAsync, DualPath (arXiv 2602.21548, 2026)"
+PCIE4_HOST = Link(
+    "PCIe 4 x16 to the host",
+    6 * US,
+    24.8 * GB,
+    f"{_COPY}; rate: nvbandwidth on 8 A100, forums.developer.nvidia.com 352186 (2025); {_PEAK}",
+    31 * GB,
+    "pcie",
+)
+PCIE5_HOST = Link(
+    "PCIe 5 x16 to the host",
+    6 * US,
+    55.4 * GB,
+    f"{_COPY}; rate: stas00/ml-engineering network/README.md (2026); {_PEAK}",
+    63 * GB,
+    "pcie",
+)
+PCIE3_HOST = Link(
+    "PCIe 3 x16 to the host",
+    6 * US,
+    12 * GB,
+    f"{_COPY}; rate: one GPU's link in ZeRO-Infinity (arXiv 2104.07857, 2021); peak: as {PCIE3.name}'s",
+    15.75 * GB,
+    "pcie",
+)
+_SWITCHES = "two GPUs on each of four PCIe switches, besthub.dev on 8-GPU servers (2024), an uplink of x16: our reading"
+HOST_DDR4 = Host(
+    "two sockets of DDR4-3200, PCIe 4",
+    PCIE4_HOST,
+    2 * TB,
+    378 * GB,
+    "memory: NVIDIA DGX A100 640 GB data sheet (2021), recalled; bandwidth: STREAM at 189 GB/s a socket of EPYC 7003, "
+    f"Micron (2022); {_SWITCHES}",
+    gpus_per_uplink=2,
+)
+HOST_DDR5 = Host(
+    "two sockets of DDR5-4800, PCIe 5",
+    PCIE5_HOST,
+    2 * TB,
+    504 * GB,
+    "memory: NVIDIA DGX BasePOD reference architecture, DGX H100 (2023); bandwidth: 16 channels of 38.4 GB/s, of which "
+    f"82% are reached, as by STREAM on EPYC 9004, Micron (2022); {_SWITCHES}",
+    gpus_per_uplink=2,
+)
+HOST_DGX_1V = Host(
+    "two sockets of DDR4-2133, PCIe 3",
+    PCIE3_HOST,
+    512 * GB,
+    112 * GB,
+    "memory: NVIDIA DGX-1 with Tesla V100 (2017), recalled; bandwidth: 8 channels of 17.1 GB/s, of which 82% are "
+    "reached, as by STREAM on EPYC 9004, Micron (2022); two GPUs on each of four PCIe switches (2017), recalled",
+    gpus_per_uplink=2,
+)
+
+# An operation is an open; on local drives, the first read of flash besides.
+_OPENS = "latency: opens of `import torch` on NVMe and Lustre, stas00/ml-engineering storage/README.md (2026)"
+NVME_4 = Storage(
+    "4 NVMe drives, PCIe 4",
+    25 * GB,
+    20 * GB,
+    110 * US,
+    f"rates: half of 8 drives'; {_OPENS}, and 100 µs for flash, flashgenius.net (2026)",
+)
+NVME_8 = Storage(
+    "8 NVMe drives, PCIe 4",
+    50 * GB,
+    40 * GB,
+    110 * US,
+    f"rates: the DGX H100's drives, 50 to 56 and 40 to 48 GB/s in all, flashgenius.net (2026); {_OPENS}, and 100 µs "
+    "for flash, flashgenius.net (2026)",
+)
+LUSTRE = Storage(
+    "Lustre on flash",
+    40 * GB,
+    20 * GB,
+    2.3 * MS,
+    "rates: reads of 40 GB/s a node, NVIDIA DGX SuperPOD reference architecture RA-11333 v11 (2023); the others of the "
+    f"same table recalled, the totals for 32 nodes; {_OPENS}",
+    125 * GB,
+    62 * GB,
+)
+NFS = Storage(
+    "NFS",
+    500 * MIB,
+    500 * MIB,
+    2.7 * MS,
+    "Amazon EFS user guide, performance (2023): a client's rate, the lower of the totals, latency of a write",
+    3 * 1024 * MIB,
+    1024 * MIB,
+)
+OBJECT_STORE = Storage(
+    "object store",
+    12.5 * GB,
+    12.5 * GB,
+    150 * MS,
+    "Amazon S3 user guide, performance design patterns (read 2026): up to 100 Gb/s an instance, 100 to 200 ms; "
+    "'multiple terabits per second' in all, here 2",
+    250 * GB,
+    250 * GB,
+)
+
+_DGX = (
+    "8 GPUs a node on NVSwitch: NVIDIA DGX data sheets (2020 to 2024), recalled; storage over adapters of its own: "
+    "NVIDIA DGX BasePOD reference architecture (2023)"
+)
+DGX_A100 = Cluster(
+    name="dgx-a100",
+    gpu=A100,
+    gpus_per_node=8,
+    intra=NVLINK3,
+    host=HOST_DDR4,
+    local_storage=NVME_4,
+    shared_storage=LUSTRE,
+    source=_DGX,
+)
+DGX_H100 = Cluster(
+    name="dgx-h100",
+    gpu=H100,
+    gpus_per_node=8,
+    intra=NVLINK4,
+    host=HOST_DDR5,
+    local_storage=NVME_8,
+    shared_storage=LUSTRE,
+    source=_DGX,
+)
+DGX_H200 = Cluster(
+    name="dgx-h200",
+    gpu=H200,
+    gpus_per_node=8,
+    intra=NVLINK4,
+    host=HOST_DDR5,
+    local_storage=NVME_8,
+    shared_storage=LUSTRE,
+    source=_DGX,
+)
+DGX_B200 = Cluster(
+    name="dgx-b200",
+    gpu=B200,
+    gpus_per_node=8,
+    intra=NVLINK5,
+    host=HOST_DDR5,
+    local_storage=NVME_8,
+    shared_storage=LUSTRE,
+    source=_DGX,
+)
 PCIE_BOX = Cluster(
     name="pcie-box",
     gpu=A100_PCIE,
@@ -217,6 +359,9 @@ PCIE_BOX = Cluster(
     intra=PCIE4,
     is_switched=False,
     bridge_bytes_per_s=112 * GB,
+    host=replace(HOST_DDR4, gpus_per_uplink=1),
+    local_storage=NVME_4,
+    shared_storage=NFS,
     source="bridge: half of the 8 flows of 28 GB/s that 8 RTX 5090 reach on PCIe 5, NVIDIA/nccl issue 1639 (2025); "
     "the halving for PCIe 4 is ours",
 )
@@ -226,6 +371,8 @@ DGX_1V = Cluster(
     gpu=V100,
     gpus_per_node=8,
     intra=PCIE3,
+    host=HOST_DGX_1V,
+    shared_storage=NFS,
     mesh=Mesh(
         NVLINK2_LINK,
         (
@@ -255,6 +402,7 @@ MI300X_NODE = Cluster(
     gpu=MI300X,
     gpus_per_node=8,
     intra=PCIE5,
+    host=replace(HOST_DDR5, gpus_per_uplink=1),
     mesh=Mesh.of_pairs(XGMI_LINK, 8, dict.fromkeys(combinations(range(8), 2), 1)),
     source="a link a pair: ROCm/rccl pull request 1270 (2024)",
 )
@@ -266,15 +414,23 @@ PCIE_BOX_BRIDGED = replace(
 )
 
 _EIGHT_NICS = "8 GPUs and 8 NICs a node, rails: NVIDIA DGX SuperPOD reference architecture (2023), recalled"
+_NFS_ON_NICS = replace(NFS, is_on_nics=True)
 _ONE_NIC = "an 8-GPU node with a single ordinary NIC: our example, 2026"
 A100_HDR = replace(DGX_A100, name="a100-hdr", num_nodes=2, inter=IB_HDR, nics_per_node=8, source=_EIGHT_NICS)
 H100_NDR = replace(DGX_H100, name="h100-ndr", num_nodes=2, inter=IB_NDR, nics_per_node=8, source=_EIGHT_NICS)
 H200_NDR = replace(DGX_H200, name="h200-ndr", num_nodes=2, inter=IB_NDR, nics_per_node=8, source=_EIGHT_NICS)
 B200_NDR = replace(DGX_B200, name="b200-ndr", num_nodes=2, inter=IB_NDR, nics_per_node=8, source=_EIGHT_NICS)
 H100_ROCE = replace(H100_NDR, name="h100-roce", inter=ROCE_400G)
-A100_100GBE = replace(DGX_A100, name="a100-100gbe", num_nodes=2, inter=ETHERNET_100G, source=_ONE_NIC)
-A100_10GBE = replace(DGX_A100, name="a100-10gbe", num_nodes=2, inter=ETHERNET_10G, source=_ONE_NIC)
-PCIE_BOX_10GBE = replace(PCIE_BOX, name="pcie-box-10gbe", num_nodes=2, inter=ETHERNET_10G)
+A100_100GBE = replace(
+    DGX_A100,
+    name="a100-100gbe",
+    num_nodes=2,
+    inter=ETHERNET_100G,
+    shared_storage=_NFS_ON_NICS,
+    source=_ONE_NIC,
+)
+A100_10GBE = replace(A100_100GBE, name="a100-10gbe", inter=ETHERNET_10G)
+PCIE_BOX_10GBE = replace(PCIE_BOX, name="pcie-box-10gbe", num_nodes=2, inter=ETHERNET_10G, shared_storage=_NFS_ON_NICS)
 
 H100_PODS = replace(
     H100_ROCE,
@@ -289,6 +445,15 @@ A100_SLINGSHOT = Cluster(
     gpus_per_node=4,
     intra=PCIE4,
     mesh=Mesh.of_pairs(NVLINK3_LINK, 4, dict.fromkeys(combinations(range(4), 2), 4)),
+    host=Host(
+        "one socket of DDR4-3200, PCIe 4",
+        PCIE4_HOST,
+        256 * GB,
+        189 * GB,
+        "memory: docs.nersc.gov/systems/perlmutter/architecture, read 2026; bandwidth: STREAM on EPYC 7003, Micron "
+        "(2022)",
+    ),
+    shared_storage=LUSTRE,
     num_nodes=2,
     inter=SLINGSHOT_11,
     nics_per_node=4,

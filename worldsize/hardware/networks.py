@@ -24,7 +24,8 @@ class Hop(NamedTuple):  # a key of dicts in every replay; a dataclass takes four
 
     `kind` is "gpu", "link", "bridge", "nic", a fat tree's level, or a dragonfly's "local" or "global". Hops of one kind
     have the same capacity, but for links, some of which are several. Examples of names: `gpu0 out`, `gpu0 to gpu3`,
-    `node1 nic0 in`, `leaf0 up`, `group0 to group5`.
+    `node1 nic0 in`, `leaf0 up`, `group0 to group5`. Others are for transfers: `gpu0 to host`, `node0 memory`,
+    `node0 uplink0 to device`, `node0 local write`, `node0 shared read`, `all shared read`.
     """
 
     kind: str

@@ -12,6 +12,7 @@ from itertools import permutations
 from worldsize.hardware.devices import Gpu, Link
 from worldsize.hardware.meshes import Mesh
 from worldsize.hardware.networks import Dragonfly, FatTree, Hop, Level, Network, Nic, Nics
+from worldsize.hardware.storage import COPIES, TRANSFERS, Host, Storage
 from worldsize.hardware.validation import need_one_of, need_positive
 
 LIBRARIES = ("nccl", "gloo")
@@ -19,7 +20,7 @@ LIBRARIES = ("nccl", "gloo")
 
 @dataclass(frozen=True)
 class Route:
-    """A message's latency in seconds and the hops that it occupies."""
+    """The latency in seconds of a message or transfer, and the hops that it occupies."""
 
     latency_s: float
     hops: tuple[Hop, ...]
@@ -35,7 +36,8 @@ class Cluster:
     `is_rail`: NIC i of every node is on leaf switch i. Without it, all NICs of a node are on one leaf switch. Either
     way a leaf connects `nodes_per_leaf` nodes (None: all), and `oversubscription` is the ratio of its downlinks to its
     uplinks. `network` is a larger network in place of these leaves. `library` is the library of the collectives, "nccl"
-    or "gloo".
+    or "gloo". Every node has `host` and `local_storage`, and all have one `shared_storage`; what is None can carry no
+    transfer.
     """
 
     name: str
@@ -53,6 +55,9 @@ class Cluster:
     mesh: Mesh | None = None
     network: Network | None = None
     library: str = "nccl"
+    host: Host | None = None
+    local_storage: Storage | None = None
+    shared_storage: Storage | None = None
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -88,6 +93,15 @@ class Cluster:
             raise ValueError(f"{self.name}: a mesh of {self.mesh.num_gpus} GPUs in nodes of {self.gpus_per_node} GPUs")
         if self.network is not None:
             self._check_network(self.network)
+        if self.local_storage is not None and self.local_storage.is_shared:
+            raise ValueError(f"{self.name}: local_storage is {self.local_storage.name}, which all nodes share")
+        if self.shared_storage is not None and not self.shared_storage.is_shared:
+            raise ValueError(
+                f"{self.name}: shared_storage is {self.shared_storage.name}, of which each node has its own; give the "
+                "rates that all nodes share as total_read_bytes_per_s and total_write_bytes_per_s"
+            )
+        if self.shared_storage is not None and self.shared_storage.is_on_nics and self.inter is None:
+            raise ValueError(f"{self.name}: {self.shared_storage.name} is on the nodes' NICs; give inter=, their Link")
 
     def _check_network(self, network: Network) -> None:
         if self.inter is None:
@@ -110,10 +124,18 @@ class Cluster:
         return replace(self, num_nodes=num_nodes)
 
     def without_latency(self) -> Cluster:
-        """The same cluster with links without latency."""
+        """The same cluster with links and storage without latency."""
         inter = self.inter and replace(self.inter, latency_s=0.0)
         mesh = self.mesh and replace(self.mesh, link=replace(self.mesh.link, latency_s=0.0))
-        return replace(self, intra=replace(self.intra, latency_s=0.0), inter=inter, mesh=mesh)
+        return replace(
+            self,
+            intra=replace(self.intra, latency_s=0.0),
+            inter=inter,
+            mesh=mesh,
+            host=self.host and replace(self.host, link=replace(self.host.link, latency_s=0.0)),
+            local_storage=self.local_storage and replace(self.local_storage, latency_s=0.0),
+            shared_storage=self.shared_storage and replace(self.shared_storage, latency_s=0.0),
+        )
 
     def node_of(self, rank: int) -> int:
         """The node that holds this rank.
@@ -160,6 +182,49 @@ class Cluster:
     def network_hops(self, src: Nic, dst: Nic) -> tuple[Hop, ...]:
         """The hops of a message from a NIC to another node's, without the NICs themselves."""
         return self._network.hops(src, dst, self._nics)
+
+    @property
+    def transfers(self) -> tuple[str, ...]:
+        """Those of `TRANSFERS` that this cluster has what they need for."""
+        has = {"to host": self.host, "to device": self.host, "read": self.shared_storage, "write": self.shared_storage}
+        has |= {"read local": self.local_storage, "write local": self.local_storage}
+        return tuple(transfer for transfer in TRANSFERS if has[transfer] is not None)
+
+    def transfer_route(self, rank: int, transfer: str) -> Route:
+        """The latency in seconds and the hops of one of `TRANSFERS` of a rank.
+
+        Raises:
+            ValueError: the cluster has no such rank, or does not have what the transfer needs.
+        """
+        need_one_of("a transfer", transfer, TRANSFERS)
+        node = self.node_of(rank)
+        if transfer in COPIES:
+            if self.host is None:
+                raise ValueError(f"{self.name} has no host; give host=, a Host such as hardware.HOST_DDR5")
+            return Route(self.host.link.latency_s, (*self._copy_hops(rank, transfer), _memory(node)))
+        direction, is_local = transfer.split()[0], transfer.endswith("local")
+        storage = self.local_storage if is_local else self.shared_storage
+        if storage is None:
+            field, example = ("local_storage", "NVME_8") if is_local else ("shared_storage", "LUSTRE")
+            what = field.replace("_", " ")
+            raise ValueError(f"{self.name} has no {what}; give {field}=, a Storage such as hardware.{example}")
+        hops = [_memory(node)] if self.host else []
+        if storage.is_on_nics:
+            hops += [*self._bridge(node), self._nic(rank, "in" if direction == "read" else "out")]
+        place = "local" if is_local else "shared"
+        hops += [Hop(f"{place} {direction}", f"node{node} {place} {direction}")]
+        hops += [] if is_local else [Hop(f"all {direction}", f"all shared {direction}")]
+        return Route(storage.latency_s, tuple(hops))
+
+    def _copy_hops(self, rank: int, transfer: str) -> list[Hop]:
+        """The hops of a copy between a GPU and its host; on PCIe, copies and messages share the GPU's port."""
+        assert self.host is not None
+        node, gpus = self.node_of(rank), self.host.gpus_per_uplink
+        hops = [_gpu(rank, "out" if transfer == "to host" else "in")] if self.intra.kind == "pcie" else []
+        hops += [Hop("host link", f"gpu{rank} {transfer}"), *self._bridge(node)]
+        if gpus > 1:
+            hops += [Hop("uplink", f"node{node} uplink{rank % self.gpus_per_node // gpus} {transfer}")]
+        return hops
 
     def busiest_of_all_pairs(self, ranks: Sequence[int]) -> list[tuple[Hop, int]]:
         """Of each capacity the hop that carries most when every rank sends to every other, and the messages on it.
@@ -211,11 +276,14 @@ class Cluster:
         at_ranks = (hop for rank in range(self.world_size) for hop in self._hops_at(rank))
         found = found or next((hop for hop in at_ranks if hop.name == name), None)
         if found is None:
-            raise ValueError(f"{self.name} has no hop {name!r}; take the names from route(src_rank, dst_rank).hops")
+            raise ValueError(
+                f"{self.name} has no hop {name!r}; take the names from route(src_rank, dst_rank).hops or "
+                "transfer_route(rank, transfer).hops"
+            )
         return found
 
     def capacity_bytes_per_s(self, hop: Hop) -> float:
-        """The capacity that the messages on a hop share, in bytes per second.
+        """The capacity that the messages and transfers on a hop share, in bytes per second.
 
         Raises:
             ValueError: the cluster has no hop of this kind.
@@ -231,6 +299,12 @@ class Cluster:
             return self.inter.bandwidth_bytes_per_s
         if self.inter is not None and (capacity := self._network.capacity_bytes_per_s(hop, self._nics)):
             return capacity
+        if self.host is not None and hop.kind in ("host link", "uplink"):
+            return self.host.link.bandwidth_bytes_per_s
+        if self.host is not None and hop.kind == "memory":
+            return self.host.memory_bandwidth_bytes_per_s
+        if hop.kind in (rates := self._storage_rates()):
+            return rates[hop.kind]
         raise ValueError(f"{self.name} has no {hop.kind}, and so no hop {hop.name!r}")
 
     def links_among(self, ranks: Sequence[int]) -> set[Hop]:
@@ -272,14 +346,27 @@ class Cluster:
         hops = (_gpu(src_rank, "out"), *self._bridge(self.node_of(src_rank)), _gpu(dst_rank, "in"))
         return Route(self.intra.latency_s, hops)
 
+    def _storage_rates(self) -> dict[str, float]:
+        """The capacity of each kind of a store's hops, in bytes per second."""
+        rates: dict[str, float] = {}
+        if (local := self.local_storage) is not None:
+            rates |= {"local read": local.read_bytes_per_s, "local write": local.write_bytes_per_s}
+        if (shared := self.shared_storage) is not None:
+            assert shared.total_read_bytes_per_s is not None and shared.total_write_bytes_per_s is not None
+            rates |= {"shared read": shared.read_bytes_per_s, "shared write": shared.write_bytes_per_s}
+            rates |= {"all read": shared.total_read_bytes_per_s, "all write": shared.total_write_bytes_per_s}
+        return rates
+
     def _hops_at(self, rank: int) -> list[Hop]:
-        """Every hop that a message from or to this rank may take on its node."""
+        """Every hop that a message or transfer from or to this rank may take on its node."""
         hops = [_gpu(rank, "out"), _gpu(rank, "in"), *self._bridge(self.node_of(rank))]
         if self.mesh is not None:
             first = rank - self._index(rank)
             hops += self.links_among(range(first, first + self.gpus_per_node))
         if self.inter is not None:
             hops += [self._nic(rank, "out"), self._nic(rank, "in")]
+        for transfer in self.transfers:
+            hops += self.transfer_route(rank, transfer).hops
         return hops
 
     def _nic(self, rank: int, direction: str) -> Hop:
@@ -295,3 +382,7 @@ def _gpu(rank: int, direction: str) -> Hop:
 
 def _link(src_rank: int, dst_rank: int) -> Hop:
     return Hop("link", f"gpu{src_rank} to gpu{dst_rank}")
+
+
+def _memory(node: int) -> Hop:
+    return Hop("memory", f"node{node} memory")

@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from worldsize.memory import host
 from worldsize.memory.program_lines import is_program, quote_line
 from worldsize.memory.use import KINDS, MAX_HOLDINGS, MAX_POINTS, TEMPORARIES, Holding, MemoryUse, thinned
 
@@ -45,7 +46,7 @@ class Storage(weakref.ref[torch.UntypedStorage]):
 
 
 class Ledger:
-    """The bytes of all storages that it is shown, now and at their most, each storage counted once.
+    """The bytes of all storages that it is shown, now and at their most, each storage counted once, the host's not.
 
     A storage holds its present size until nothing refers to it; an autograd graph that has saved it does. Its kind is
     found in hindsight: what becomes a parameter's gradient has been a gradient since its first byte.
@@ -87,6 +88,8 @@ class Ledger:
         with self._lock:
             self._take_ends()
             for storage in storages:
+                if host.holds(storage):
+                    continue
                 known = self._storages.get(storage._cdata)
                 if known is None or known() is not storage:
                     if not (self._counts_read or is_made):

@@ -26,7 +26,13 @@ from worldsize.emulate.record import COMPUTE, JOIN, MARK, POST, WAIT, Step
 from worldsize.emulate.server import Emulation
 from worldsize.message import pack_and_send, read
 
-STEPS = [Step(COMPUTE, 0, 0.5, "mätmul \ud800", "forward"), Step(WAIT, 1), Step(MARK, 1, lane="loader"), Step(JOIN, 1)]
+STEPS = [
+    Step(COMPUTE, 0, 0.5, "mätmul \ud800", "forward"),
+    Step(WAIT, 1),
+    Step(MARK, 1, lane="loader"),
+    Step(JOIN, 1),
+    Step("read local", 1 << 40, lane="loader"),
+]
 SEND = Posted(2, "send", "0", "float32", 4, peer=1, tag=-3)
 REDUCE = Posted(1, "all_reduce", "0", "float32", 4, ranks=(0, 1), reduction="SUM", splits=(2, 2), steps=STEPS)
 COMPUTES = Compute("flops", 1.0, hardware.H100)
@@ -36,9 +42,10 @@ FROM_RANK = [SEND, REDUCE, Posted(1, "barrier", "0", "", 0, lane="loader"), Bloc
 def test_a_job_is_read_as_it_was_sent():
     one, other = socket.socketpair()
     with one, other:
-        pack_and_send(one, Emulated(8, COMPUTES, ["send"]), b"body")
+        sent = Emulated(8, COMPUTES, ["send"], {"read": "no shared storage"})
+        pack_and_send(one, sent, b"body")
         header, body, _ = framing.receive(other)
-    assert (read(header, Emulated), body) == (Emulated(8, COMPUTES, ["send"]), b"body")
+    assert (read(header, Emulated), body) == (sent, b"body")
 
 
 @pytest.mark.parametrize("message", FROM_RANK, ids=lambda message: type(message).__name__)
@@ -114,7 +121,8 @@ def names(**changes):
         (posted(names(), num_splits=1 << 31), "ends too early"),
         (posted(names(), num_splits=1, rest=struct.pack("<q", -5)), "a negative size"),
         (posted(names(), num_steps=1 << 31), "ends too early"),
-        (left(kind=4), "a step of kind 4"),
+        (left(kind=10), "a step of kind 10"),
+        (left(kind=9, number=(1 << 50) + 1), "a transfer of 1125899906842625 bytes"),
         (left(duration_s=-1.0), "that takes -1 s"),
         (left(duration_s=1e10), r"that takes 1e\+10 s"),
         (left(duration_s=float("nan")), "that takes nan s"),
@@ -167,10 +175,13 @@ def test_prices_of_a_job_that_cannot_be_are_refused(changes, words):
 # what the launcher refuses because of what the rank has sent before
 
 
+WITHOUT_STORAGE = replace(hardware.DGX_H100, shared_storage=None)
+
+
 @pytest.fixture
 def faults():
     """A function that gives the faults found in what rank 0 of two sends."""
-    emulation = Emulation(world_size=2, cluster="dgx-h100", allow=None, compute="none")
+    emulation = Emulation(world_size=2, cluster=WITHOUT_STORAGE, allow=None, compute="none")
 
     def found(*messages):
         faults = []
@@ -209,7 +220,8 @@ def changed(**changes):
 
 
 def test_what_our_backend_sends_has_no_fault(faults):
-    assert faults((FIRST, bytes(4)), (Blocked(1, [Step(WAIT, 1)]), b""), (Left(), b"")) == []
+    steps = [Step(WAIT, 1), Step("to host", 1), *[Step("write local", 1, lane=str(lane)) for lane in range(999)]]
+    assert faults((FIRST, bytes(4)), (Blocked(1, steps), b""), (Left(), b"")) == []
 
 
 @pytest.mark.parametrize(
@@ -228,6 +240,12 @@ def test_what_our_backend_sends_has_no_fault(faults):
         (changed(num_items=0), bytes(4), "4 bytes for 0 items"),
         (Blocked(1), b"", "a wait for post 1 of 0"),
         (Left(steps=[Step(WAIT, 1)]), b"", "a wait for post 1 of 0"),
+        (Left(steps=[Step("write", 1)]), b"", "dgx-h100 has no shared storage; give shared_storage="),
+        (
+            Left(steps=[Step("read local", 1, lane=str(lane)) for lane in range(1_001)]),
+            b"",
+            "transfers on more than 1,000 lanes",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -294,6 +294,7 @@ def _join_emulated(assignment: Assignment, job: Job, cluster: Emulated, store: A
         store=store,
         allow=cluster.allow,
         compute=cluster.compute,
+        missing=cluster.missing,
         observer=assignment.observer,
     )
     spans.stop(client.span)

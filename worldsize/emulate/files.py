@@ -1,0 +1,139 @@
+"""Files and host copies of an emulated rank: what `torch.save`, `torch.load` and copies of tensors take.
+
+A rank's tensors stand for a GPU's, except copies that were made for its host. A file lies on its node's own storage if
+its path is in the temporary folder, and otherwise on the shared storage. A transfer that the cluster does not describe
+takes no time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
+
+from worldsize.emulate.client import Client
+from worldsize.memory import host
+
+CHECKPOINT, OFFLOAD = "checkpoint", "offload"  # kinds of work
+
+
+def install(client: Client) -> None:
+    """Have `torch.save` and `torch.load` take their time in this process from now on."""
+    torch.save = torch.serialization.save = _timed_save(client, torch.save)
+    torch.load = torch.serialization.load = _timed_load(client, torch.load)
+
+
+def copy(client: Client | None, tensor: torch.Tensor, transfer: str, device: torch.device | str) -> torch.Tensor:
+    """A copy of a tensor in the memory of its rank's host, or from there on the GPU."""
+    with client.unmetered() if client else contextlib.nullcontext():
+        if transfer == "to device":
+            copied = tensor.to(device, copy=True)
+        else:
+            with host.unseen_by_gpu():
+                copied = tensor.to("cpu", copy=True)
+            note_on_host(copied)
+    if client is not None:
+        client.transfer(transfer, _size_bytes(_storages(copied)), transfer, OFFLOAD)
+    return copied
+
+
+def bytes_on_gpu(held: Any) -> int:
+    """The bytes of all tensors of this object that are not copies for the host, each storage counted once."""
+    return _size_bytes(one for one in _storages(held) if not host.holds(one))
+
+
+def note_on_host(held: Any) -> None:
+    """Note that all tensors of this object are copies for the host."""
+    host.note(_storages(held))
+
+
+def transfer_if_described(client: Client, transfer: str, size_bytes: int, name: str) -> None:
+    """Let the current lane wait for a checkpoint's transfer, if the cluster says what it takes."""
+    if transfer not in client.missing:
+        client.transfer(transfer, size_bytes, name, CHECKPOINT)
+
+
+def transfer_of_file(path: str | os.PathLike[str], direction: str) -> str:
+    """The name of the transfer that reads or writes a file."""
+    folder, own = os.path.realpath(path), os.path.realpath(tempfile.gettempdir())
+    return f"{direction} local" if os.path.commonpath([folder, own]) == own else direction
+
+
+def _timed_save(client: Client, before: Any) -> Any:
+    @wraps(before)
+    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        start = _position(f)
+        with _described(client, "write"):
+            before(obj, f, *args, **kwargs)
+        if not _is_for_checkpoint():
+            with contextlib.suppress(Exception):  # what cannot be read takes no time
+                if copied_bytes := bytes_on_gpu(obj):
+                    transfer_if_described(client, "to host", copied_bytes, "torch.save")
+                if (path := _path(f)) is not None:
+                    end = _position(f)
+                    size_bytes = os.path.getsize(path) if start is None or end is None else end - start
+                    transfer_if_described(client, transfer_of_file(path, "write"), size_bytes, "torch.save")
+
+    return save
+
+
+def _timed_load(client: Client, before: Any) -> Any:
+    @wraps(before)
+    def load(f: Any, *args: Any, **kwargs: Any) -> Any:
+        with _described(client, "read"):
+            loaded = before(f, *args, **kwargs)
+        if not _is_for_checkpoint():
+            with contextlib.suppress(Exception):
+                if (path := _path(f)) is not None:
+                    transfer_if_described(client, transfer_of_file(path, "read"), os.path.getsize(path), "torch.load")
+                if copied_bytes := bytes_on_gpu(loaded):
+                    transfer_if_described(client, "to device", copied_bytes, "torch.load")
+        return loaded
+
+    return load
+
+
+def _described(client: Client, transfer: str) -> contextlib.AbstractContextManager[None]:
+    """The context of work that transfers stand for, where the cluster describes them."""
+    return contextlib.nullcontext() if transfer in client.missing else client.unmetered()
+
+
+def _is_for_checkpoint() -> bool:
+    """True when torch's checkpoints call: their reader and writer know whole files, not only these tensors."""
+    return str(sys._getframe(2).f_globals.get("__name__")).startswith("torch.distributed.checkpoint")
+
+
+def _position(f: Any) -> int | None:
+    """The position in an open file; None where a path is given, or of a file without positions."""
+    try:
+        return f.tell()
+    except (AttributeError, OSError):
+        return None
+
+
+def _path(f: Any) -> str | None:
+    """The path of a file that is given by its path or open; None of one in memory."""
+    name = f if isinstance(f, str | os.PathLike) else getattr(f, "name", None)
+    return os.fspath(name) if isinstance(name, str | os.PathLike) else None
+
+
+def _storages(held: Any) -> Iterator[torch.UntypedStorage]:
+    for leaf in tree_leaves(held):
+        if isinstance(leaf, torch.nn.Module):
+            yield from _storages([*leaf.parameters(), *leaf.buffers()])
+        elif isinstance(leaf, torch.Tensor) and is_traceable_wrapper_subclass(leaf):  # a DTensor's shard
+            yield from _storages([getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]])
+        elif isinstance(leaf, torch.Tensor):
+            yield leaf.untyped_storage()
+
+
+def _size_bytes(storages: Iterable[torch.UntypedStorage]) -> int:
+    return sum({one._cdata: one.nbytes() for one in storages}.values())
