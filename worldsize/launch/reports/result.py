@@ -19,7 +19,8 @@ class Run:
 
     `duration_s` is the whole run in seconds; `restarts` counts how often torchrun started its ranks again. `memory` is
     by rank what its tensors held, of a run that was asked for it, and `grown_bytes` by how much its processes' memory
-    grew at its most in the function, as Linux says; empty elsewhere.
+    grew at its most in the function, as Linux says; empty elsewhere. `lost_s` has by rank the virtual time at which a
+    `LostRank` of which the others heard was lost; its value is None.
     """
 
     values: list[Any]
@@ -32,10 +33,12 @@ class Run:
     restarts: int = 0
     memory: list[MemoryUse] = field(default_factory=list, repr=False)
     grown_bytes: list[int] = field(default_factory=list, repr=False)
+    lost_s: dict[int, float] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         again = f", {self.restarts} restart{'s' if self.restarts > 1 else ''}" if self.restarts else ""
-        return f"Run({len(self.output)} ranks on {self.backend}, {self.duration_s:.2f} s{again})"
+        lost = "".join(f", rank {rank} lost at {time_s:g} s" for rank, time_s in self.lost_s.items())
+        return f"Run({len(self.output)} ranks on {self.backend}, {self.duration_s:.2f} s{again}{lost})"
 
 
 class End(Enum):

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from worldsize.launch.protocol.failure import Failure
 from worldsize.launch.reports import text
-from worldsize.launch.reports.diagnosis import RETURNED, Standing
+from worldsize.launch.reports.diagnosis import LOST, RETURNED, Standing
 from worldsize.launch.reports.result import End, Ending, RankFailed, RunError, RunStopped, RunTimeout
 
 
 def error_of(
-    ending: Ending, failures: Sequence[Failure], standings: Sequence[Standing], output: Sequence[str]
+    ending: Ending,
+    failures: Sequence[Failure],
+    standings: Sequence[Standing],
+    output: Sequence[str],
+    lost_s: Mapping[int, float] = text.NO_LOSS,
 ) -> RunError | None:
-    """The error with which a run ends; None when every rank returned."""
+    """The error with which a run ends; None when every rank returned that was not lost as planned."""
+    reason = "\n".join([ending.reason, *text.describe_losses(lost_s)])
     if ending.end is End.STOPPED:
-        return RunStopped(text.describe_hang(standings, ending.reason), failures, output, standings, ending)
+        return RunStopped(text.describe_hang(standings, reason), failures, output, standings, ending)
     if failures:
         ordered = text.blame(failures, standings)
-        report = text.describe_failure(ordered, standings, len(standings))
+        report = text.describe_failure(ordered, standings, len(standings), lost_s)
         return RankFailed(report, ordered, output, standings, ending)
-    if not standings or any(one.state != RETURNED for one in standings):
-        report = text.describe_hang(standings, ending.reason)
+    if not standings or any(one.state not in (RETURNED, LOST) for one in standings):
+        report = text.describe_hang(standings, reason)
         return RunTimeout(report, text.held_up(standings), output, standings, ending)
     return None
