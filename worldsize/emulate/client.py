@@ -75,7 +75,7 @@ class _Here(threading.local):
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
-        self.lane = MAIN
+        self.lane = self.own_lane = MAIN
         self.labels = [("", COMPUTE)]
 
 
@@ -164,6 +164,7 @@ class Client:
     @contextmanager
     def in_thread(self, lane: str, after: int) -> Iterator[None]:
         """Let the work of this new thread go to a lane, there no earlier than the mark `after`."""
+        self._here.own_lane = lane
         self._here.meter = self._here.meter.for_thread()
         self._here.meter.start()
         with self.on_lane(lane, after):
@@ -192,6 +193,14 @@ class Client:
         """Note that the program itself has waited here; what it issues on streams starts no earlier."""
         if self.host_mark:
             self.host_mark = self.mark()
+
+    def join_program(self) -> None:
+        """Let this thread go on no earlier than the lane on which it issues work has come: it hears of that itself."""
+        if self._here.lane != self._here.own_lane:
+            mark = self.mark()
+            with self.on_lane(self._here.own_lane):
+                self.join(mark)
+                self.note_host()
 
     def elapsed_s(self) -> float:
         """The virtual time of this rank in seconds."""
@@ -324,6 +333,7 @@ class Client:
             self._append(Awaited(wait.number, work.number, timeout_s, self._here.lane, self._take_steps()))
         self.await_arrival(wait)
         if wait.failure:
+            self.join_program()
             late = wait.failure.ranks
             why = f"{_name(late)} had not come" if late else "it was still under way"
             raise dist.DistBackendError(f"Timed out waiting {timeout_s * 1e3:g}ms for {work.call}: {why}")
@@ -425,6 +435,7 @@ class Work(torch_internals.Work):
         """
         for work in (*self.stands_for, self):
             if work.failure:
+                self._client.join_program()
                 heard = f"{_name(work.failure.ranks)} was lost, as was heard at {work.failure.time_s:g} s"
                 raise dist.DistBackendError(f"{work.call} failed: {heard} of virtual time")
 

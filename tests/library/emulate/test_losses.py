@@ -332,6 +332,26 @@ def test_every_way_to_meet_a_lost_rank_raises_and_survivors_go_on():
         assert run.lost_s[2] == began_s + 1.0 and run.lost_s[2] + 0.5 < end_s < run.lost_s[2] + 0.501
 
 
+def wait_on_a_stream(timeout_s):
+    """What the program itself hears, and when, of a collective that it waits for on a stream, as FSDP2 does."""
+    group = dist.new_group(timeout=None if timeout_s is None else timedelta(seconds=timeout_s))
+    try:
+        with torch.cpu.stream(torch.cpu.Stream()):
+            emulate.spend(2.0 if dist.get_rank() == 1 else 0.25)
+            dist.all_reduce(torch.ones(2), group=group)
+    except dist.DistBackendError as error:
+        return str(error), emulate.elapsed()
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "why", "time_s"), [(None, "rank 1 was lost", 2.5), (1.0, "rank 1 had not come", 1.25)]
+)
+def test_the_program_itself_hears_what_happens_on_a_stream(timeout_s, why, time_s):
+    losses = [LostRank(1, after_calls=0, is_heard_after_s=0.5)]
+    said, heard_s = emulated(wait_on_a_stream, timeout_s, world_size=2, faults=losses).values[0]
+    assert why in said and heard_s == time_s
+
+
 def begin_alone():
     begin()
 
