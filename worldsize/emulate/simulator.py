@@ -259,7 +259,7 @@ class _Replay:
         if one is None:
             return  # posted, and never matched: the launcher explains the hang
         if one.operation.failed_s is not None:
-            one.left_s = one.end_s = max(lane.clock_s, one.operation.failed_s)
+            one.left_s = one.end_s = one.operation.failed_s
             return
         if self._is_rendezvous and one.is_message and rank == one.operation.ranks[1]:
             self._push(lane.clock_s, "word", one)  # what goes out before it is not known earlier

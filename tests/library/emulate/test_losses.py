@@ -1,5 +1,6 @@
 """Lost ranks of which the others hear, and waits that end after a time: in virtual time, and as torch reports them."""
 
+import selectors
 from datetime import timedelta
 
 import pytest
@@ -8,8 +9,11 @@ import torch.distributed as dist
 
 import worldsize as ws
 from worldsize import emulate, hardware, pricing
+from worldsize.emulate import wire
 from worldsize.emulate.conductor import ASK, Conductor, Failure, Post, TimedWait
+from worldsize.emulate.messages import Posted
 from worldsize.emulate.record import COMPUTE, POST, WAIT, Step
+from worldsize.emulate.server import Emulation
 from worldsize.emulate.simulator import Prices, replay, times
 from worldsize.faults import LostRank
 
@@ -187,6 +191,7 @@ def test_a_lost_rank_asks_and_waits_no_more():
     assert played.decide() == [(0, None)]
     played.post(0, "send", peer=1)
     assert played.decide() == [(0, Failure(1.0, (1,)))]
+    assert not played.conductor.depends_on_time
 
 
 @pytest.mark.parametrize(
@@ -377,6 +382,18 @@ def test_where_nobody_is_left_to_hear_the_run_fails():
     losses = [LostRank(rank, after_calls=0, is_heard_after_s=1.0) for rank in range(2)]
     with pytest.raises(ws.RankFailed, match="a planned loss: and no rank is left to hear of it"):
         emulated(never_catch, world_size=2, faults=losses)
+
+
+def test_a_rank_that_has_posted_what_it_is_lost_at_does_not_leave_but_is_lost():
+    losses = [LostRank(0, after_calls=0, is_heard_after_s=1.0)]
+    emulation = Emulation(2, "dgx-h100", None, "none", losses)
+    end, lost = emulation._connections[0].theirs.dup(), []
+    with selectors.DefaultSelector() as selector, end:
+        emulation.listen(selector, lambda *fault: pytest.fail(str(fault)), lost.append)
+        end.sendall(wire.pack(Posted(1, "barrier", "0", "", 0, ranks=(0, 1)).to_bytes()))
+        emulation.leave(0)  # its report, by the other socket, may be read first
+    assert lost == [0] and emulation.lost_s() == {0: 0.0}
+    emulation.close()
 
 
 def crash(when):
