@@ -1,5 +1,6 @@
 """Lost ranks of which the others hear, and waits that end after a time: in virtual time, and as torch reports them."""
 
+import random
 import selectors
 from datetime import timedelta
 
@@ -43,7 +44,12 @@ class Played:
     def work(self, rank, duration_s):
         self.conductor.note(rank, [Step(COMPUTE, 0, duration_s)])
 
-    def post(self, rank, op, peer=None, ranks=None, is_waiting=True):
+    def post(self, *args, **kwargs):
+        """The ranks that this post answers, each with its failure."""
+        return [(reply.rank, reply.failure) for reply in self.reply(*args, **kwargs)]
+
+    def reply(self, rank, op, peer=None, ranks=None, is_waiting=True):
+        """The replies to this post of a rank."""
         number = self._next(rank)
         body = b"" if op in ("recv", ASK) else bytes(4)
         ranks = self.ranks if ranks is None else ranks
@@ -51,10 +57,12 @@ class Played:
         replies = self.conductor.post(post)
         if is_waiting:
             self.conductor.wait(rank, number)
-        return [(reply.rank, reply.failure) for reply in replies]
+        return replies
 
     def wait(self, rank, awaited, timeout_s):
-        self.conductor.wait_within(TimedWait(rank, self._next(rank), awaited, timeout_s, ""))
+        wait = TimedWait(rank, self._next(rank), awaited, timeout_s, "")
+        self.conductor.wait_within(wait)
+        return wait
 
     def lose(self, rank, is_heard_after_s):
         self.conductor.lose(rank, self._next(rank), is_heard_after_s)
@@ -240,6 +248,91 @@ def test_a_loss_that_is_heard_in_time_ends_a_wait():
         played.post(0, "all_reduce", is_waiting=False)
         played.wait(0, 1, timeout_s)
         assert [played.decide() for _ in failures] == [[(0, failure)] for failure in failures]
+
+
+# whatever order the machine runs the ranks in
+
+
+def draw_programs(rng, world_size):
+    """Steps by rank: work, and parts in common operations, now and then left out or waited for no longer than so."""
+    programs = [[] for _ in range(world_size)]
+    for _ in range(10):
+        op = rng.choice(["all_reduce", "send"])
+        members = rng.sample(range(world_size), 2 if op == "send" else rng.randrange(2, world_size + 1))
+        for rank in members:
+            programs[rank].append(("work", 3 * rng.random()))
+            is_receiver = op == "send" and rank == members[1]
+            peer = None if op == "all_reduce" or (is_receiver and rng.random() < 0.3) else sum(members) - rank
+            call = ("recv" if is_receiver else op, peer, None if op == "send" else tuple(sorted(members)))
+            if rng.random() < 0.95:
+                programs[rank].append(("call", *call, rng.random() < 0.6))
+            if rng.random() < 0.2:
+                programs[rank].append(("within", 4 * rng.random()))
+            if rng.random() < 0.2:
+                programs[rank].append(("call", ASK, None, (), True))
+    return programs
+
+
+def play(programs, losses, order):
+    """What each rank is answered, and the timeline, when `order` draws which rank goes on next."""
+    played = Played(len(programs))
+    conductor, place = played.conductor, [0] * len(programs)
+    answers = [{} for _ in programs]
+
+    def take(replies):
+        for reply in replies:
+            answers[reply.rank][reply.number] = reply.failure or (reply.src, reply.body)
+
+    def go_on(rank):
+        if place[rank] == losses.get(rank, len(programs[rank])):
+            if rank in losses:
+                played.lose(rank, 1.0)
+            else:
+                conductor.leave(rank)
+            return
+        kind, *what = programs[rank][place[rank]]
+        place[rank] += 1
+        if kind == "work":
+            played.work(rank, *what)
+        elif kind == "call":
+            take(played.reply(rank, *what))
+            op, *_, is_waiting = what
+            if is_waiting and op != ASK:
+                waited_for[rank] = played.num_posts[rank]
+        elif played.num_posts[rank]:
+            waits.append(played.wait(rank, played.num_posts[rank], *what))
+
+    waits = []
+    waited_for = {}
+    while not conductor.is_stuck:
+        for rank, number in list(waited_for.items()):
+            if number in answers[rank]:
+                conductor.note(rank, [Step(WAIT, waited_for.pop(rank))])
+        ready = [rank for rank in played.ranks if rank not in conductor._waiting and rank not in conductor._over]
+        if ready:
+            go_on(order.choice(ready))
+        elif not conductor._waiting:
+            break
+        else:
+            take(conductor.decide(times(conductor.steps, conductor.operations, PRICES)))
+    replayed = times(conductor.steps, conductor.operations, PRICES)
+    done_s = [[replayed.done_s(rank, number + 1) for number in range(played.num_posts[rank])] for rank in played.ranks]
+    for wait in waits:  # nothing that came later has changed what was seen
+        if wait.number in answers[wait.rank]:
+            end_s = replayed.posted_s(wait.rank, wait.number) + wait.timeout_s
+            is_late = replayed.done_s(wait.rank, wait.awaited) > end_s
+            assert is_late == isinstance(answers[wait.rank][wait.number], Failure)
+    return answers, done_s
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_heard_does_not_depend_on_the_order_in_which_the_machine_runs_the_ranks(seed):
+    rng = random.Random(seed)
+    world_size = rng.randrange(2, 5)
+    programs = draw_programs(rng, world_size)
+    losses = {rank: rng.randrange(1, 16) for rank in range(world_size) if rng.random() < 0.3}
+    first, *others = (play(programs, losses, random.Random(order)) for order in range(6))
+    assert all(other == first for other in others)
 
 
 # the same, by ranks
