@@ -154,6 +154,8 @@ class Faults:
 
     def loss(self, rank: int, num_calls: int) -> LostRank | None:
         """The fault by which this rank, which has posted `num_calls` operations, is lost before its next, if any."""
+        if not self._lost:  # of every post
+            return None
         losses = [fault for fault in self._lost if fault.rank == rank and num_calls >= (fault.after_calls or 0)]
         return min(losses, key=lambda fault: fault.after_calls or 0, default=None)
 

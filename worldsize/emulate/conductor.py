@@ -138,7 +138,7 @@ class Conductor:
             self._asks[post.rank] = post
             self.wait(post.rank, post.number)
             return []
-        if any((post.rank, lost) in self._heard for lost in self._lost_in(post)):
+        if self._losses and any((post.rank, lost) in self._heard for lost in self._lost_in(post)):
             self._open[post.rank, post.number] = post  # to fail, whatever the lost rank had posted
             return []
         if post.op == "recv" and post.peer is None:
@@ -190,14 +190,14 @@ class Conductor:
         return (
             self.is_still
             and not (self._asks or self._timed)
-            and not any(True for _ in self._candidates())
-            and not any(True for _ in self._failing())
+            and not any(self._candidates())
+            and not any(self._failing())
         )
 
     @property
     def depends_on_time(self) -> bool:
         """True while some rank waits for something that only virtual time decides."""
-        return bool(self._asks or self._open_recvs or self._timed) or any(True for _ in self._failing())
+        return bool(self._asks or self._open_recvs or self._timed or (self._losses and any(self._failing())))
 
     def decide(self, times: Times) -> list[Reply]:
         """The replies to the earliest post that depends on virtual time; to be called only when all is still.
@@ -284,17 +284,14 @@ class Conductor:
 
     def _lost_in(self, post: Post) -> list[int]:
         """The lost ranks without which a post cannot be answered."""
-        if not self._losses:
-            return []
         needed = post.ranks if post.peer is None or post.op in OUTPUTS else (post.peer,)
         return [rank for rank in self._losses if rank in needed]
 
     def _failing(self) -> Iterator[tuple[Post, list[int]]]:
         """Each post without a reply that lost ranks take part in, and those ranks."""
-        if self._losses:
-            for post in self._open.values():
-                if lost_ranks := self._lost_in(post):
-                    yield post, lost_ranks
+        for post in self._open.values() if self._losses else ():
+            if lost_ranks := self._lost_in(post):
+                yield post, lost_ranks
 
     def _heard_s(self, lost: int, posted_s: _TimeOfPost) -> float:
         loss = self._losses[lost]
