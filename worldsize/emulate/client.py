@@ -111,6 +111,7 @@ class Client:
         self._last_marks: dict[str, int] = {}  # lane -> the mark that it set last
         self._num_marks = self.host_mark = 0  # the latter is where the program itself last waited, once it has streams
         self._is_hurried = False
+        self.last_backward: _Backward | None = None  # until its end
         self._asked_s: dict[int, tuple[float, float]] = {}  # thread -> when it last asked, CPU time until then
 
     @property
@@ -201,6 +202,15 @@ class Client:
             with self.on_lane(self._here.own_lane):
                 self.join(mark)
                 self.note_host()
+
+    def backward(self) -> _Backward | None:
+        """The backward that runs in this thread, if one does."""
+        number = torch_internals.backward_number()
+        if number is None:
+            return None
+        if self.last_backward is None or self.last_backward.number != number:
+            self.last_backward = _Backward(self, number)
+        return self.last_backward
 
     def elapsed_s(self) -> float:
         """The virtual time of this rank in seconds."""
@@ -462,23 +472,25 @@ class Work(torch_internals.Work):
             DistBackendError: the timeout, a `timedelta` of virtual time, was too short, or a rank is lost.
         """
         with self._client.observer.waiting(self):
-            self._await_within(seconds(timeout) or self.timeout_s)
+            self.await_within(seconds(timeout) or self.timeout_s)
             self._client.await_answer(self)
             self._client.step(WAIT, self.number)
             self.raise_failure()
         return True
 
-    def _await_within(self, timeout_s: float | None) -> None:
+    def await_within(self, timeout_s: float | None) -> None:
+        """Wait until the call is done, but no longer than this, if it is said.
+
+        Raises:
+            DistBackendError: it is not done by then.
+        """
         if timeout_s is not None:
             for work in (*self.stands_for, self):
                 self._client.await_within(work, timeout_s)
 
-    def _join_backward(self) -> None:
-        """Wait at the end of backward for a call whose future C++ waits for."""
-        self._await_within(self.timeout_s)
-        self._client.step(WAIT, self.number)
-        self._client.await_arrival(self)  # C++ would take an error in the future for tensors
-        self.raise_failure()
+    def backward(self) -> _Backward | None:
+        """The backward that runs in this thread, if one does."""
+        return self._client.backward()
 
     def is_completed(self) -> bool:
         """True if the answer is here; in virtual time, the rank has then waited for the end of the call."""
@@ -501,8 +513,8 @@ class Work(torch_internals.Work):
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the tensors. Inside backward, it counts as waited for at backward's end, as DDP does."""
-        if torch_internals.is_in_backward():
-            torch_internals.call_when_backward_ends(self._join_backward)
+        if backward := self._client.backward():
+            backward.works.append(self)
         future = Future(self)
         # a thread of its own, because C++ may wait for the future, and a callback may itself wait
         _start(threading.Thread(target=self._fulfil, args=(future,), daemon=True))
@@ -516,6 +528,30 @@ class Work(torch_internals.Work):
             future.set_exception(error)
         else:
             future.set_result(self._result)
+
+
+class _Backward:
+    """The calls of one backward whose futures C++ waits for at its end, where no Python is called."""
+
+    def __init__(self, client: Client, number: int) -> None:
+        self.number = number
+        self.works: list[Work] = []
+        self.futures: list[Future] = []
+        self._client = client
+        torch_internals.call_when_backward_ends(self._end)
+
+    def _end(self) -> None:
+        """Wait for the calls in virtual time, and raise what has failed: C++ would take the error for tensors."""
+        self._client.last_backward = None
+        for work in self.works:
+            work.await_within(work.timeout_s)
+        for work in self.works:
+            self._client.step(WAIT, work.number)
+        for work in self.works:
+            self._client.await_arrival(work)
+            work.raise_failure()
+        for future in self.futures:
+            torch.futures.Future.wait(future)
 
 
 class Future(torch.futures.Future):  # type: ignore[type-arg]
@@ -537,6 +573,8 @@ class Future(torch.futures.Future):  # type: ignore[type-arg]
     def then(self, callback: Callable[[Any], Any]) -> Future:  # type: ignore[override]
         """A future of what the callback makes of this one."""
         after = Future(self._work)
+        if backward := self._work.backward():
+            backward.futures.append(after)
 
         def run(done: Any) -> None:
             try:

@@ -430,6 +430,40 @@ def test_every_way_to_meet_a_lost_rank_raises_and_survivors_go_on():
         assert run.lost_s[2] == began_s + 1.0 and run.lost_s[2] + 0.5 < end_s < run.lost_s[2] + 0.501
 
 
+def reduce_twice(_state, bucket):
+    """A hook of DDP that calls again when the first call is done."""
+
+    def again(done):
+        (tensor,) = done.value()
+        dist.all_reduce(tensor)
+        return tensor
+
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(again)
+
+
+def train_with_a_hook():
+    layer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    layer.register_comm_hook(None, reduce_twice)
+    num_done = 0
+    try:
+        for _ in range(3):
+            layer(torch.ones(1, 4)).sum().backward()
+            num_done += 1
+    except dist.DistBackendError as error:
+        return num_done, str(error), emulate.elapsed()
+
+
+def test_a_hook_that_calls_again_fails_in_backward_too():
+    calls = [event for event in emulated(train_with_a_hook, world_size=3).timeline.of(2) if event.kind != "wait"]
+    reduced = [place for place, event in enumerate(calls) if event.name == "all_reduce"]
+    assert len(reduced) == 6
+    for place in reduced[2:4]:  # the first and the second call of the second step
+        run = emulated(train_with_a_hook, world_size=3, faults=[LostRank(2, place, is_heard_after_s=0.5)])
+        (num_done, said, heard_s), other, lost = run.values
+        assert (num_done, heard_s, lost) == (1, run.lost_s[2] + 0.5, None) and other == run.values[0]
+        assert said.startswith("all_reduce in the group of ranks 0 to 2 failed: rank 2 was lost")
+
+
 def wait_on_a_stream(timeout_s):
     """What the program itself hears, and when, of a collective that it waits for on a stream, as FSDP2 does."""
     group = dist.new_group(timeout=None if timeout_s is None else timedelta(seconds=timeout_s))
