@@ -1,5 +1,6 @@
 """Lost ranks of which the others hear, and waits that end after a time: in virtual time, and as torch reports them."""
 
+import contextlib
 import random
 import selectors
 from datetime import timedelta
@@ -486,6 +487,19 @@ def test_the_program_itself_hears_what_happens_on_a_stream(timeout_s, why, time_
 
 def begin_alone():
     begin()
+
+
+def hold_and_meet():
+    held = torch.ones(1_000)
+    with contextlib.suppress(dist.DistBackendError):
+        dist.barrier()
+    return held.nbytes
+
+
+def test_memory_is_by_rank_also_where_one_is_lost():
+    run = emulated(hold_and_meet, world_size=3, memory=True, faults=[LostRank(1, after_calls=0, is_heard_after_s=1.0)])
+    assert run.values == [4_000, None, 4_000] and len(run.grown_bytes) in (0, 3)
+    assert [use.most_bytes >= 4_000 for use in run.memory] == [True, False, True]
 
 
 def never_catch():

@@ -160,6 +160,8 @@ class ForkedWorkerGroup(WorkerGroup):
         if all(one.is_lost for one in self.workers if one is not worker):
             worker.fail(Cause.CONDUCTOR, "a planned loss", "and no rank is left to hear of it")
             return
+        if self._kernel_memory:
+            self._kernel_memory.look()
         worker.is_lost = True
         self._forkserver.kill([job for job, one in self._by_job.items() if one is worker])
 

@@ -25,6 +25,7 @@ from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.reports import text
 from worldsize.launch.reports.result import End, Ending, RankFailed, Run
 from worldsize.launch.reports.verdict import error_of
+from worldsize.memory.use import MemoryUse
 from worldsize.timeline import Timeline
 
 _LAST_READS = 8  # they take more than a socket holds
@@ -225,7 +226,7 @@ class WorkerGroup(ABC):
             restarts=self.restarts,
             lost_s=lost_s,
             grown_bytes=[grown for worker in workers if (grown := self._grown_bytes(worker)) is not None],
-            memory=[worker.memory for worker in workers if worker.memory],
+            memory=[one.memory or MemoryUse([], {}) for one in workers] if any(one.memory for one in workers) else [],
         )
 
     def _grown_bytes(self, worker: Worker) -> int | None:

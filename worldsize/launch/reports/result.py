@@ -20,7 +20,7 @@ class Run:
     `duration_s` is the whole run in seconds; `restarts` counts how often torchrun started its ranks again. `memory` is
     by rank what its tensors held, of a run that was asked for it, and `grown_bytes` by how much its processes' memory
     grew at its most in the function, as Linux says; empty elsewhere. `lost_s` has by rank the virtual time at which a
-    `LostRank` of which the others heard was lost; its value is None.
+    `LostRank` of which the others heard was lost; its value is None, and its `memory` empty.
     """
 
     values: list[Any]
