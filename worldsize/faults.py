@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -81,11 +82,21 @@ class _FaultAfterCalls:
         return replace(self, rank=_drawn_rank(self.rank, self.seed, world_size), after_calls=after_calls)
 
 
+@dataclass(frozen=True)
 class LostRank(_FaultAfterCalls):
     """A rank that is lost after posting `after_calls` operations.
 
-    `seed` chooses the rank and the number of calls (below 100) where they are None.
+    `seed` chooses the rank and the number of calls (below 100) where they are None. `is_heard_after_s` later in virtual
+    time, the others' operations with it fail, and they can go on without it; None ends the run. Of two losses of one
+    rank, the first counts.
     """
+
+    is_heard_after_s: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.is_heard_after_s is not None and not 0 <= self.is_heard_after_s < math.inf:
+            raise ValueError(f"is_heard_after_s is {self.is_heard_after_s}; it is a number of seconds, 0 or more")
 
 
 class SilentError(_FaultAfterCalls):
@@ -136,9 +147,17 @@ class Faults:
                 duration_s *= fault.factor
         return duration_s
 
-    def is_lost(self, rank: int, num_calls: int) -> bool:
-        """True when this rank, which has posted `num_calls` operations, is lost before its next."""
-        return any(fault.rank == rank and num_calls >= (fault.after_calls or 0) for fault in self._lost)
+    @property
+    def are_heard(self) -> bool:
+        """True when some rank may be lost and the others hear of it."""
+        return any(fault.is_heard_after_s is not None for fault in self._lost)
+
+    def loss(self, rank: int, num_calls: int) -> LostRank | None:
+        """The fault by which this rank, which has posted `num_calls` operations, is lost before its next, if any."""
+        if not self._lost:  # of every post
+            return None
+        losses = [fault for fault in self._lost if fault.rank == rank and num_calls >= (fault.after_calls or 0)]
+        return min(losses, key=lambda fault: fault.after_calls or 0, default=None)
 
     def corrupted(self, rank: int, num_calls: int, num_items: int, body: bytes) -> bytes:
         """These bytes as they leave a rank that has posted `num_calls` operations; a silent error happens once."""

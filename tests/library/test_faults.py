@@ -109,7 +109,7 @@ def test_faults_of_one_link_multiply_and_of_those_that_lose_a_rank_the_first_cou
     assert faults.capacity_bytes_per_s(DGX.hop("gpu0 out")) == DGX.intra.bandwidth_bytes_per_s / 20
     assert faults.cluster_of(range(4)).intra.bandwidth_bytes_per_s == DGX.intra.bandwidth_bytes_per_s / 20
     faults = Faults([LostRank(1, after_calls=3), LostRank(1, after_calls=7)], DGX, 4)
-    assert [faults.is_lost(1, num_calls) for num_calls in (2, 3)] == [False, True]
+    assert [faults.loss(1, num_calls) for num_calls in (2, 3, 9)] == [None, *[LostRank(1, after_calls=3)] * 2]
 
 
 def ask_and_meet(num_steps):

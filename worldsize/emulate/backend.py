@@ -10,6 +10,7 @@ import functools
 import operator
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from worldsize.emulate import checkpoints, files, loader_workers, streams, threads, torch_internals
-from worldsize.emulate.client import Client, Observer, Work
+from worldsize.emulate.client import Client, Observer, Work, seconds
 from worldsize.emulate.compute import meter_of
 from worldsize.emulate.conductor import Forbidden
 from worldsize.emulate.messages import Compute
@@ -33,10 +34,12 @@ _client: Client | None = None
 class Group(dist.ProcessGroup):
     """A process group of ranks on the emulated cluster."""
 
-    def __init__(self, client: Client, name: str, ranks: Sequence[int], wire_name: str = "") -> None:
+    def __init__(
+        self, client: Client, name: str, ranks: Sequence[int], wire_name: str = "", timeout_s: float | None = None
+    ) -> None:
         self.ranks = tuple(map(operator.index, ranks))
         super().__init__(self.ranks.index(client.rank), len(ranks))  # pyright: ignore[reportCallIssue]
-        self._client, self._name = client, name
+        self._client, self._name, self._timeout_s = client, name, timeout_s
         self._unique_name = wire_name or name  # torch's names come again after the groups are destroyed
 
     def getBackendName(self) -> str:
@@ -85,6 +88,7 @@ class Group(dist.ProcessGroup):
             num_items=inputs[0].numel() if len(inputs) == 1 else sum(one.numel() for one in inputs),
             **fields,
         )
+        work.timeout_s = self._timeout_s
         self._client.observer.posted(mark, work)
         return work
 
@@ -205,7 +209,9 @@ class Group(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> Work:
         """Wait for all ranks of the group."""
-        return self._post("barrier", [], [])
+        work = self._post("barrier", [], [])
+        work.timeout_s = seconds(getattr(opts, "timeout", None)) or self._timeout_s
+        return work
 
 
 def client() -> Client | None:
@@ -259,7 +265,7 @@ class _Groups:
             self._num_worlds += 1
         wire_name = f"{options.group_id}, world {self._num_worlds}" if self._num_worlds > 1 else ""
         ranks = options.global_ranks_in_group or range(self._world_size)
-        return Group(self._client, options.group_id, ranks, wire_name)
+        return Group(self._client, options.group_id, ranks, wire_name, seconds(options.timeout))
 
     def _refuse_another_world(self, rank: int, world_size: int) -> None:
         if (rank, world_size) != (self._client.rank, self._world_size):
@@ -288,8 +294,15 @@ def _not_emulated(client: Client) -> Callable[[str], Forbidden]:
 
 
 def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-    """Wait for all ranks of the group; the run itself reports a rank that never comes."""
-    dist.barrier(group)
+    """Wait for all ranks of the group, where `timeout` is given no longer than that in virtual time.
+
+    Raises:
+        DistBackendError: it was too short; names the ranks that had not come.
+    """
+    timeout = timedelta(seconds=timeout) if isinstance(timeout, int | float) else timeout
+    work = dist.barrier(group, async_op=True)
+    if work is not None:
+        work.wait(timeout)
 
 
 def _last_of(call: Callable[..., Work], outputs: Sequence[Any], inputs: Sequence[Any], opts: Any) -> Work:

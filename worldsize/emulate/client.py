@@ -10,15 +10,30 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
+import torch.distributed as dist
+from torch.distributed import constants
 
 from worldsize.emulate import torch_internals, wire
 from worldsize.emulate.compute import Meter
 from worldsize.emulate.conductor import ASK, Forbidden, refusal
-from worldsize.emulate.messages import Answer, Blocked, FromRank, Hurry, Left, Posted, Refused, read_from_conductor
+from worldsize.emulate.messages import (
+    Answer,
+    Awaited,
+    Blocked,
+    Failed,
+    FromConductor,
+    FromRank,
+    Hurry,
+    Left,
+    Posted,
+    Refused,
+    read_from_conductor,
+)
 from worldsize.emulate.record import COMPUTE, JOIN, MAIN, MARK, WAIT, Step
 from worldsize.hardware import TRANSFERS
 
@@ -29,6 +44,9 @@ _CHUNK = 1 << 16
 _MOST_UNSENT_BYTES = 1 << 16
 _MAX_ANSWER_BYTES = 1 << 40  # the launcher is trusted
 _UNNAMED: tuple[str, str] = ("", COMPUTE)  # work outside any span
+_MOST_NAMED = 8  # ranks in a sentence
+# torch gives every group a timeout: a program that names one of these is taken to name none
+_UNSET_TIMEOUTS = (constants.default_pg_timeout, constants.default_pg_nccl_timeout)
 _IDLE_S = 0.005  # less CPU time than this within the patience is mere waiting
 
 
@@ -60,7 +78,7 @@ class _Here(threading.local):
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
-        self.lane = MAIN
+        self.lane = self.own_lane = MAIN
         self.labels = [_UNNAMED]
 
 
@@ -98,6 +116,7 @@ class Client:
         self._last_marks: dict[str, int] = {}  # lane -> the mark that it set last
         self._num_marks = self.host_mark = 0  # the latter is where the program itself last waited, once it has streams
         self._is_hurried = self.is_in_child = False
+        self.last_backward: _Backward | None = None  # until its end
         self._asked_s: dict[int, tuple[float, float]] = {}  # thread -> when it last asked, CPU time until then
 
     @property
@@ -172,6 +191,7 @@ class Client:
     @contextmanager
     def in_thread(self, lane: str, after: int) -> Iterator[None]:
         """Let the work of this new thread go to a lane, there no earlier than the mark `after`."""
+        self._here.own_lane = lane
         self._here.meter = self._here.meter.for_thread()
         self._here.meter.start()
         with self.on_lane(lane, after):
@@ -220,6 +240,23 @@ class Client:
         """The work and transfers since the last call, of a process that the rank has forked."""
         return [step for step in self._take_steps() if step.kind == COMPUTE or step.kind in TRANSFERS]
 
+    def join_program(self) -> None:
+        """Let this thread go on no earlier than the lane on which it issues work has come: it hears of that itself."""
+        if self._here.lane != self._here.own_lane:
+            mark = self.mark()
+            with self.on_lane(self._here.own_lane):
+                self.join(mark)
+                self.note_host()
+
+    def backward(self) -> _Backward | None:
+        """The backward that runs in this thread, if one does."""
+        number = torch_internals.backward_number()
+        if number is None:
+            return None
+        if self.last_backward is None or self.last_backward.number != number:
+            self.last_backward = _Backward(self, number)
+        return self.last_backward
+
     def elapsed_s(self) -> float:
         """The virtual time of this rank in seconds."""
         answer: list[bytes] = []
@@ -256,14 +293,11 @@ class Client:
             self.note_refusal()
             raise Forbidden(refusal(op, self._allow))
         with self._lock:
-            self._num_posts += 1
-            number = self._num_posts
-            work = self._works[number] = Work(self, number, fill, result)
-            self.spend(self.meter.take_s())  # the launcher itself records the post
+            work = self._new_work(Call(op, tuple(ranks), peer), fill, result)
             is_known = group in self._groups  # a group's members go out only once: 256 ranks take a kilobyte
             self._groups.add(group)
             posted = Posted(
-                number=number,
+                number=work.number,
                 op=op,
                 group=group,
                 dtype=dtype,
@@ -279,6 +313,12 @@ class Client:
             self._append(posted, body)
             if self._unsent_bytes > _MOST_UNSENT_BYTES:
                 self._send_all()
+        return work
+
+    def _new_work(self, call: Call, fill: Callable[[bytes], Any], result: Any) -> Work:
+        self._num_posts += 1
+        work = self._works[self._num_posts] = Work(self, self._num_posts, call, fill, result)
+        self.spend(self.meter.take_s())  # the launcher itself records the post
         return work
 
     def flush(self) -> None:
@@ -335,6 +375,28 @@ class Client:
 
     def await_answer(self, work: Work) -> None:
         """Wait until the answer of a work has come and is in place."""
+        self.await_arrival(work)
+        with self._arrival:
+            work.land()
+
+    def await_within(self, work: Work, timeout_s: float) -> None:
+        """Wait in virtual time until a work is done, but no longer than `timeout_s`.
+
+        Raises:
+            DistBackendError: it is not done by then.
+        """
+        with self._lock:
+            wait = self._new_work(work.call, lambda _: None, None)
+            self._append(Awaited(wait.number, work.number, timeout_s, self._here.lane, self._take_steps()))
+        self.await_arrival(wait)
+        if wait.failure:
+            self.join_program()
+            late = wait.failure.ranks
+            why = f"{_name(late)} had not come" if late else "it was still under way"
+            raise dist.DistBackendError(f"Timed out waiting {timeout_s * 1e3:g}ms for {work.call}: {why}")
+
+    def await_arrival(self, work: Work) -> None:
+        """Wait until the answer of a work has come."""
         self.flush()
         with self._arrival:
             for one in (*work.stands_for, work):
@@ -343,7 +405,6 @@ class Client:
                         self._report_wait(one)
                     if not (self._arrival.wait(self._patience_s) if self._is_read else self._read()):
                         self._report_wait(one)
-            work.land()
 
     def poll(self, work: Work) -> bool:
         """True if the work has its answer; takes in first what has arrived."""
@@ -373,21 +434,40 @@ class Client:
             self._arrival.notify_all()
         return True
 
-    def _take(self, received: Hurry | Answer, body: bytes) -> None:
+    def _take(self, received: FromConductor, body: bytes) -> None:
         match received:
             case Hurry():
                 self._is_hurried = True
             case Answer(number, src):
                 self._works.pop(number).take(body, -1 if src is None else src)
+            case Failed(number):
+                self._works.pop(number).fail(received)
+
+
+class Call(NamedTuple):
+    """What a rank has called: an operation, among which ranks, with which peer."""
+
+    op: str
+    ranks: tuple[int, ...]
+    peer: int | None
+
+    def __str__(self) -> str:
+        if self.op == "send":
+            return f"send to rank {self.peer}"
+        if self.op == "recv":
+            return f"recv from rank {self.peer}" if self.peer is not None else f"recv from any of {_name(self.ranks)}"
+        return f"{self.op} in the group of {_name(self.ranks)}"
 
 
 class Work(torch_internals.Work):
     """One call under way. Its tensors are filled only when it is waited for, so a forgotten wait always shows."""
 
-    def __init__(self, client: Client, number: int, fill: Callable[[bytes], Any], result: Any) -> None:
+    def __init__(self, client: Client, number: int, call: Call, fill: Callable[[bytes], Any], result: Any) -> None:
         super().__init__()
-        self.number = number
+        self.number, self.call = number, call
         self._client, self._fill, self._result = client, fill, result
+        self.timeout_s: float | None = None  # of each wait for this call that has none of its own
+        self.failure: Failed | None = None
         self.is_there = self.is_reported = False
         self.source_group: Sequence[int] = ()
         self.stands_for: Sequence[Work] = ()  # earlier calls of the group, for which nothing else waits
@@ -398,6 +478,23 @@ class Work(torch_internals.Work):
         self._src, self._body = src, body
         self.report(DONE)
         self.is_there = True
+
+    def fail(self, failure: Failed) -> None:
+        """Keep why there is no answer. The thread that reads calls this."""
+        self.failure = failure
+        self.take(b"", -1)
+
+    def raise_failure(self) -> None:
+        """Raise what this call, or one for which it stands, has failed with.
+
+        Raises:
+            DistBackendError: a rank was lost.
+        """
+        for work in (*self.stands_for, self):
+            if work.failure:
+                self._client.join_program()
+                heard = f"{_name(work.failure.ranks)} was lost, as was heard at {work.failure.time_s:g} s"
+                raise dist.DistBackendError(f"{work.call} failed: {heard} of virtual time")
 
     @property
     def has_all(self) -> bool:
@@ -416,11 +513,31 @@ class Work(torch_internals.Work):
         self._client.observer.changed(self, state)
 
     def wait(self, timeout: Any = None) -> bool:
-        """True, once the answer is here; in virtual time, the rank waits for the end of the call."""
+        """True, once the answer is here; in virtual time, the rank waits for the end of the call.
+
+        Raises:
+            DistBackendError: the timeout, a `timedelta` of virtual time, was too short, or a rank is lost.
+        """
         with self._client.observer.waiting(self):
+            self.await_within(seconds(timeout) or self.timeout_s)
             self._client.await_answer(self)
             self._client.step(WAIT, self.number)
+            self.raise_failure()
         return True
+
+    def await_within(self, timeout_s: float | None) -> None:
+        """Wait until the call is done, but no longer than this, if it is said.
+
+        Raises:
+            DistBackendError: it is not done by then.
+        """
+        if timeout_s is not None:
+            for work in (*self.stands_for, self):
+                self._client.await_within(work, timeout_s)
+
+    def backward(self) -> _Backward | None:
+        """The backward that runs in this thread, if one does."""
+        return self._client.backward()
 
     def is_completed(self) -> bool:
         """True if the answer is here; in virtual time, the rank has then waited for the end of the call."""
@@ -430,8 +547,8 @@ class Work(torch_internals.Work):
         return True
 
     def is_success(self) -> bool:
-        """True if the answer is here: an emulated call never fails."""
-        return self._client.poll(self)
+        """True if the answer is here, and is not that the call has failed."""
+        return self._client.poll(self) and not any(work.failure for work in (*self.stands_for, self))
 
     def _source_rank(self) -> int:
         """The sender's rank within the group, once the call that received from any rank has set `source_group`."""
@@ -443,8 +560,8 @@ class Work(torch_internals.Work):
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the tensors. Inside backward, it counts as waited for at backward's end, as DDP does."""
-        if torch_internals.is_in_backward():
-            torch_internals.call_when_backward_ends(lambda: self._client.step(WAIT, self.number))
+        if backward := self._client.backward():
+            backward.works.append(self)
         future = Future(self)
         # a thread of its own, because C++ may wait for the future, and a callback may itself wait
         _start(threading.Thread(target=self._fulfil, args=(future,), daemon=True))
@@ -453,10 +570,35 @@ class Work(torch_internals.Work):
     def _fulfil(self, future: torch.futures.Future[Any]) -> None:
         try:
             self._client.await_answer(self)
+            self.raise_failure()
         except Exception as error:  # raised where the future is waited for
             future.set_exception(error)
         else:
             future.set_result(self._result)
+
+
+class _Backward:
+    """The calls of one backward whose futures C++ waits for at its end, where no Python is called."""
+
+    def __init__(self, client: Client, number: int) -> None:
+        self.number = number
+        self.works: list[Work] = []
+        self.futures: list[Future] = []
+        self._client = client
+        torch_internals.call_when_backward_ends(self._end)
+
+    def _end(self) -> None:
+        """Wait for the calls in virtual time, and raise what has failed: C++ would take the error for tensors."""
+        self._client.last_backward = None
+        for work in self.works:
+            work.await_within(work.timeout_s)
+        for work in self.works:
+            self._client.step(WAIT, work.number)
+        for work in self.works:
+            self._client.await_arrival(work)
+            work.raise_failure()
+        for future in self.futures:
+            torch.futures.Future.wait(future)
 
 
 class Future(torch.futures.Future):  # type: ignore[type-arg]
@@ -478,6 +620,8 @@ class Future(torch.futures.Future):  # type: ignore[type-arg]
     def then(self, callback: Callable[[Any], Any]) -> Future:  # type: ignore[override]
         """A future of what the callback makes of this one."""
         after = Future(self._work)
+        if backward := self._work.backward():
+            backward.futures.append(after)
 
         def run(done: Any) -> None:
             try:
@@ -487,6 +631,24 @@ class Future(torch.futures.Future):  # type: ignore[type-arg]
 
         self.add_done_callback(run)
         return after
+
+
+def seconds(timeout: timedelta | None) -> float | None:
+    """The seconds of a timeout; None where it stands for none, as torch's defaults do."""
+    if timeout is None or timeout in _UNSET_TIMEOUTS or timeout <= timedelta(0):
+        return None
+    return timeout.total_seconds()
+
+
+def _name(ranks: Sequence[int]) -> str:
+    """'rank 1', 'ranks 0 to 7' or 'ranks 0, 2 and 3'."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    cut = [*ranks[:_MOST_NAMED], f"{len(ranks) - _MOST_NAMED} others"]
+    *names, last = map(str, cut if len(ranks) > len(cut) else ranks)
+    return f"ranks {', '.join(names)} and {last}"
 
 
 def _timeval(time_s: float) -> bytes:

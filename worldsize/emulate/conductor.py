@@ -1,9 +1,10 @@
 """The conductor: it matches what ranks post, moves and reduces the data, and keeps the record that gives the times.
 
 It never waits and never looks at a clock: data moves as soon as all ranks that take part have posted, and what each
-rank did, in order, is kept for `simulator`, which prices it afterwards. Two things do depend on virtual time: a rank
-that asks for the time, and one that receives from any rank. They wait until nothing else can move; then the earliest
-in virtual time goes first, and no later one can change what it saw.
+rank did, in order, is kept for `simulator`, which prices it afterwards. Some things do depend on virtual time: a rank
+that asks for the time, one that receives from any rank, one that waits no longer than it says, and when a rank hears
+that another is lost. They wait until nothing else can move; then the earliest in virtual time goes first, and no later
+one can change what it saw.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import itertools
 import struct
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
-from worldsize.emulate.record import Operation, Step
+from worldsize.emulate.record import TIMEOUT, Operation, Step
+from worldsize.emulate.simulator import Times
 from worldsize.event import axis_of
 
 
@@ -40,13 +43,51 @@ class Post(NamedTuple):
     splits: tuple[int, ...] = ()
 
 
+class TimedWait(NamedTuple):
+    """A rank's wait for its post `awaited`, which ends after `timeout_s` of virtual time at the latest."""
+
+    rank: int
+    number: int  # of this rank's posts, of which it is one
+    awaited: int
+    timeout_s: float
+    lane: str
+
+
+class Failure(NamedTuple):
+    """The moment at which an operation failed because these ranks were lost, or a wait because they had not come."""
+
+    time_s: float
+    ranks: tuple[int, ...]
+
+
 class Reply(NamedTuple):
-    """The answer to a rank's post: the bytes that it receives."""
+    """The answer to a rank's post: the bytes that it receives, or why it receives none."""
 
     rank: int
     number: int
     body: bytes
     src: int | None = None  # the sender, for a rank that receives from any
+    failure: Failure | None = None
+
+
+class _Loss(NamedTuple):
+    """The loss of a rank in place of its `number`-th post, of which the others hear so much later."""
+
+    number: int
+    is_heard_after_s: float
+
+
+class _Choice(NamedTuple):
+    """Something that depends on virtual time: when it happens, of which kind and rank it is, and what then follows."""
+
+    time_s: float
+    kind: int
+    rank: int
+    replies: Callable[[], list[Reply]]
+
+
+_TimeOfPost = Callable[[int, int], float]  # in virtual time, by the rank and the number of the post
+_LOSS, _ASK, _TIMED, _RECV = range(4)  # kinds of choices; a loss goes before all others of its time
 
 
 @dataclass
@@ -64,11 +105,14 @@ class Conductor:
         self.allow = None if allow is None else frozenset(allow)
         self.steps: list[list[Step]] = [[] for _ in range(world_size)]
         self.operations: list[Operation] = []
-        self._open: set[tuple[int, int]] = set()  # (rank, number) of posts without a reply
+        self._open: dict[tuple[int, int], Post] = {}  # posts without a reply, by (rank, number)
         self._waiting: dict[int, set[int]] = {}  # rank -> those of them for which it is blocked
         self._over: set[int] = set()
         self._asks: dict[int, Post] = {}  # posts that ask for the time, by rank
         self._open_recvs: list[Post] = []  # from any rank
+        self._timed: dict[tuple[int, int], TimedWait] = {}  # by (rank, number)
+        self._losses: dict[int, _Loss] = {}  # by rank
+        self._heard: set[tuple[int, int]] = set()  # (rank, lost rank): the one has heard of the other's loss
         self._mail: dict[tuple[Any, ...], _Mailbox] = defaultdict(_Mailbox)
         self._collectives: dict[tuple[str, int], dict[int, Post]] = {}
         self._num_posted: dict[tuple[str, int], int] = defaultdict(int)
@@ -91,12 +135,15 @@ class Conductor:
                 raise ValueError(
                     "a rank asks for the time in two threads at once; ask in one thread of a rank at a time"
                 )
-            self._open.add((post.rank, post.number))
+            self._open[post.rank, post.number] = post
             self._asks[post.rank] = post
             self.wait(post.rank, post.number)
             return []
+        if self._losses and any((post.rank, lost) in self._heard for lost in self._lost_in(post)):
+            self._open[post.rank, post.number] = post  # to fail, whatever the lost rank had posted
+            return []
         if post.op == "recv" and post.peer is None:
-            self._open.add((post.rank, post.number))
+            self._open[post.rank, post.number] = post
             self._open_recvs.append(post)
             return []
         if post.op in ("send", "recv"):
@@ -108,9 +155,27 @@ class Conductor:
         if (rank, number) in self._open:
             self._waiting.setdefault(rank, set()).add(number)
 
+    def wait_within(self, wait: TimedWait) -> None:
+        """Note that a rank can do nothing until a post is done or a time is over; its reply has a failure then."""
+        self._timed[wait.rank, wait.number] = wait
+        self._waiting.setdefault(wait.rank, set()).add(wait.number)
+
     def leave(self, rank: int) -> None:
         """Note that a rank posts no more."""
         self._over.add(rank)
+
+    def lose(self, rank: int, number: int, is_heard_after_s: float) -> None:
+        """Note that a rank is lost in place of its `number`-th post; what it had posted is still carried out.
+
+        What the others have open with it fails `is_heard_after_s` later in virtual time.
+        """
+        self._losses[rank] = _Loss(number, is_heard_after_s)
+        self.leave(rank)
+        self._asks.pop(rank, None)
+        self._timed = {place: one for place, one in self._timed.items() if one.rank != rank}
+        self._open_recvs = [one for one in self._open_recvs if one.rank != rank]
+        self._open = {place: one for place, one in self._open.items() if one.rank != rank}
+        self._waiting.pop(rank, None)
 
     @property
     def is_still(self) -> bool:
@@ -123,36 +188,63 @@ class Conductor:
     @property
     def is_stuck(self) -> bool:
         """True when nothing can ever move again."""
-        return self.is_still and not self._asks and not any(True for _ in self._candidates())
+        return (
+            self.is_still
+            and not (self._asks or self._timed)
+            and not any(self._candidates())
+            and not any(self._failing())
+        )
 
     @property
     def depends_on_time(self) -> bool:
         """True while some rank waits for something that only virtual time decides."""
-        return bool(self._asks or self._open_recvs)
+        return bool(self._asks or self._open_recvs or self._timed or (self._losses and any(self._failing())))
 
-    def decide(self, posted_s: Mapping[tuple[int, int], float]) -> list[Reply]:
+    def decide(self, times: Times) -> list[Reply]:
         """The replies to the earliest post that depends on virtual time; to be called only when all is still.
 
-        `posted_s` has the virtual time of every post, by (rank, number).
+        `times` are those of the record until now.
         """
-        asks = [(posted_s[rank, ask.number], rank, ask, None) for rank, ask in self._asks.items()]
-        recvs = [
-            (max(posted_s[one.rank, one.number] for one in pair), pair[0].rank, *pair) for pair in self._candidates()
-        ]
-        choices = sorted([*asks, *recvs], key=lambda choice: choice[:2])
+        choices = sorted(self._choices(times), key=lambda one: (one.time_s, one.kind != _LOSS, one.rank))
         if not choices:
             return []
-        first_s, _, post, recv = choices[0]
-        if recv is None:  # together with all that ask at the same time: a replay for each would take quadratic time
-            first = itertools.takewhile(lambda choice: choice[0] == first_s and choice[3] is None, choices)
-            asked = [ask for _, _, ask, _ in first]
-            for ask in asked:
-                del self._asks[ask.rank]
-            self._answered(asked)
-            return [Reply(ask.rank, ask.number, struct.pack("d", first_s)) for ask in asked]
+        first = choices[0]
+        if first.kind == _RECV:
+            return first.replies()
+        # together with all of its kind at the same time: a replay for each would take quadratic time
+        alike = itertools.takewhile(lambda one: (one.time_s, one.kind) == (first.time_s, first.kind), choices)
+        return [reply for one in alike for reply in one.replies()]
+
+    def _choices(self, times: Times) -> Iterator[_Choice]:
+        posted_s = times.posted_s
+        for rank, ask in self._asks.items():
+            time_s = posted_s(rank, ask.number)
+            yield _Choice(time_s, _ASK, rank, partial(self._report_time, ask, time_s))
+        for pair in self._candidates():
+            time_s = max(posted_s(one.rank, one.number) for one in pair)
+            yield _Choice(time_s, _RECV, pair[0].rank, partial(self._receive_from, *pair))
+        for wait in self._timed.values():
+            began_s = posted_s(wait.rank, wait.number)
+            end_s = began_s + wait.timeout_s
+            done_s = times.done_s(wait.rank, wait.awaited)
+            if done_s > end_s:
+                yield _Choice(end_s, _TIMED, wait.rank, partial(self._time_out, wait, end_s, posted_s))
+            else:
+                yield _Choice(max(began_s, done_s), _TIMED, wait.rank, partial(self._end_in_time, wait))
+        for post, lost_ranks in self._failing():
+            heard_s, lost = min((self._heard_s(lost, posted_s), lost) for lost in lost_ranks)
+            time_s = max(heard_s, posted_s(post.rank, post.number))
+            yield _Choice(time_s, _LOSS, post.rank, partial(self._fail, post, lost, heard_s))
+
+    def _report_time(self, ask: Post, time_s: float) -> list[Reply]:
+        del self._asks[ask.rank]
+        self._answered([ask])
+        return [Reply(ask.rank, ask.number, struct.pack("d", time_s))]
+
+    def _receive_from(self, send: Post, recv: Post) -> list[Reply]:
         self._open_recvs.remove(recv)
-        self._mail[post.group, post.rank, recv.rank, post.tag].sends.popleft()
-        return self._deliver(post, recv)
+        self._mail[send.group, send.rank, recv.rank, send.tag].sends.popleft()
+        return self._deliver(send, recv)
 
     def _candidates(self) -> Iterator[tuple[Post, Post]]:
         """Each sender's oldest send, with each receive from any rank that could take it."""
@@ -164,17 +256,90 @@ class Conductor:
                 boxes = (self._mail.get((recv.group, src, recv.rank, recv.tag)) for src in recv.ranks)
                 yield from ((box.sends[0], recv) for box in boxes if box and box.sends)
 
+    # waits that end
+
+    def _end_in_time(self, wait: TimedWait) -> list[Reply]:
+        self._answered([self._timed.pop((wait.rank, wait.number))])
+        return [Reply(wait.rank, wait.number, b"")]
+
+    def _time_out(self, wait: TimedWait, end_s: float, posted_s: _TimeOfPost) -> list[Reply]:
+        self._answered([self._timed.pop((wait.rank, wait.number))])
+        self.note(wait.rank, [Step(TIMEOUT, wait.awaited, wait.timeout_s, lane=wait.lane)])
+        return [Reply(wait.rank, wait.number, b"", failure=Failure(end_s, self._late(wait, end_s, posted_s)))]
+
+    def _late(self, wait: TimedWait, end_s: float, posted_s: _TimeOfPost) -> tuple[int, ...]:
+        """The ranks that had not posted their part in what a rank waits for, in the group's order."""
+        post = self._open.get((wait.rank, wait.awaited))
+        if post is None:  # they have posted it since
+            with_it = (one for one in reversed(self.operations) if one.parts.get(wait.rank) == wait.awaited)
+            parts = next((one.parts for one in with_it), {})
+            needed = tuple(parts)
+        elif post.op in OUTPUTS:
+            parts, needed = _parts(self._posts_with(post).values()), post.ranks
+        else:
+            parts, needed = {}, () if post.peer is None else (post.peer,)
+        others = (rank for rank in needed if rank != wait.rank)
+        return tuple(rank for rank in others if posted_s(rank, parts.get(rank, 0)) > end_s)
+
+    # lost ranks
+
+    def _lost_in(self, post: Post) -> list[int]:
+        """The lost ranks without which a post cannot be answered."""
+        needed = post.ranks if post.peer is None or post.op in OUTPUTS else (post.peer,)
+        return [rank for rank in self._losses if rank in needed]
+
+    def _failing(self) -> Iterator[tuple[Post, list[int]]]:
+        """Each post without a reply that lost ranks take part in, and those ranks."""
+        for post in self._open.values() if self._losses else ():
+            if lost_ranks := self._lost_in(post):
+                yield post, lost_ranks
+
+    def _heard_s(self, lost: int, posted_s: _TimeOfPost) -> float:
+        loss = self._losses[lost]
+        return posted_s(lost, loss.number) + loss.is_heard_after_s
+
+    def _fail(self, post: Post, lost: int, heard_s: float) -> list[Reply]:
+        """End a post with the news that a rank is lost."""
+        self._heard.add((post.rank, lost))
+        self._withdraw(post)
+        ranks, op = post.ranks, post.op
+        if op in ("send", "recv"):
+            peer = lost if post.peer is None else post.peer
+            op, ranks = "send", (post.rank, peer) if op == "send" else (peer, post.rank)
+        operation = Operation(op, ranks, len(post.body), post.group, parts=_parts([post]), failed_s=heard_s)
+        self._close(operation, [post])
+        return [Reply(post.rank, post.number, b"", failure=Failure(heard_s, (lost,)))]
+
+    def _withdraw(self, post: Post) -> None:
+        """Take a post out of what may still be matched."""
+        if post in self._open_recvs:
+            self._open_recvs.remove(post)
+        elif post.op in ("send", "recv"):
+            box = self._mailbox(post)
+            waiting = box.sends if post.op == "send" else box.recvs
+            if post in waiting:
+                waiting.remove(post)
+        else:
+            self._posts_with(post).pop(post.rank, None)
+
+    def _posts_with(self, post: Post) -> dict[int, Post]:
+        """The posts until now of the collective that a post is part of, by rank."""
+        return next((posts for posts in self._collectives.values() if posts.get(post.rank) is post), {})
+
     # messages
 
     def _post_message(self, post: Post) -> list[Reply]:
-        src, dst = (post.rank, post.peer) if post.op == "send" else (post.peer, post.rank)
-        box = self._mail[post.group, src, dst, post.tag]
+        box = self._mailbox(post)
         mine, others = (box.sends, box.recvs) if post.op == "send" else (box.recvs, box.sends)
         mine.append(post)
         if not others:
-            self._open.add((post.rank, post.number))
+            self._open[post.rank, post.number] = post
             return []
         return self._deliver(box.sends.popleft(), box.recvs.popleft())
+
+    def _mailbox(self, post: Post) -> _Mailbox:
+        src, dst = (post.rank, post.peer) if post.op == "send" else (post.peer, post.rank)
+        return self._mail[post.group, src, dst, post.tag]
 
     def _deliver(self, send: Post, recv: Post) -> list[Reply]:
         group = send.group if axis_of(send.group) else ""  # a message is known by its ranks; the group says the axis
@@ -190,7 +355,7 @@ class Conductor:
         sequence = self._num_posted[place]
         posts = self._collectives.setdefault((post.group, sequence), {})
         posts[post.rank] = post
-        self._open.add((post.rank, post.number))
+        self._open[post.rank, post.number] = post
         if len(posts) < len(post.ranks) or len({_signature(one) for one in posts.values()}) > 1:
             return []  # calls that do not match get no answer: the ranks wait, and the hang is explained
         del self._collectives[post.group, sequence]
@@ -207,9 +372,9 @@ class Conductor:
         self.operations.append(operation)
         self._answered(posts)
 
-    def _answered(self, posts: Sequence[Post]) -> None:
+    def _answered(self, posts: Sequence[Post | TimedWait]) -> None:
         for post in posts:
-            self._open.discard((post.rank, post.number))
+            self._open.pop((post.rank, post.number), None)
             if post.rank in self._waiting:
                 self._waiting[post.rank].discard(post.number)
                 if not self._waiting[post.rank]:
@@ -231,7 +396,7 @@ def refusal(op: str, allow: Iterable[str]) -> str:
     return f"{op} is not allowed here: this run is to be built from {', '.join(sorted(allow))} alone"
 
 
-def _parts(posts: Sequence[Post]) -> dict[int, int]:
+def _parts(posts: Iterable[Post]) -> dict[int, int]:
     return {post.rank: post.number for post in posts}
 
 

@@ -32,7 +32,9 @@ _BLOCKED = struct.Struct("<BIQ")
 _BARE = struct.Struct("<BI")
 _ANSWER = struct.Struct("<BQq")
 _STEP = struct.Struct("<BQdI")
-_IS_POSTED, _IS_BLOCKED, _HAS_LEFT, _WAS_REFUSED, _IS_ANSWER, _IS_HURRY = range(6)
+_AWAITED = struct.Struct("<BIQQdI")
+_FAILED = struct.Struct("<BQdI")
+_IS_POSTED, _IS_BLOCKED, _HAS_LEFT, _WAS_REFUSED, _IS_ANSWER, _IS_HURRY, _IS_AWAITED, _HAS_FAILED = range(8)
 _NONE = -1  # in place of a rank
 
 
@@ -189,6 +191,41 @@ class Blocked:
 
 
 @dataclass(slots=True)
+class Awaited:
+    """The rank waits for its part `awaited`, no longer than `timeout_s` of virtual time; `number` counts on.
+
+    It is a part of its own, with an answer of its own.
+    """
+
+    number: int
+    awaited: int
+    timeout_s: float
+    lane: str = MAIN
+    steps: list[Step] = field(default_factory=list[Step])
+
+    def to_bytes(self) -> bytes:
+        """The message as a header."""
+        lane = _packed_labels("", COMPUTE, self.lane)
+        fixed = _AWAITED.pack(
+            _IS_AWAITED, len(self.steps), self.number, self.awaited, min(self.timeout_s, _MAX_STEP_S), len(lane)
+        )
+        return fixed + lane + _packed_steps(self.steps)
+
+    @classmethod
+    def parse(cls, header: bytes) -> Self:
+        """The message of this header.
+
+        Raises:
+            ValueError: it is not such a message.
+        """
+        _, num_steps, number, awaited, timeout_s, lane_bytes = _fixed(_AWAITED, header)
+        if not 0 < timeout_s <= _MAX_STEP_S:
+            raise ValueError(f"a wait of at most {timeout_s:g} s")
+        lane = _labels(_part(header, _AWAITED.size, lane_bytes))[2] if lane_bytes else MAIN
+        return cls(number, awaited, timeout_s, lane, _steps(header, _AWAITED.size + lane_bytes, num_steps))
+
+
+@dataclass(slots=True)
 class _Bare:
     """A message with no more than what the rank did."""
 
@@ -224,8 +261,14 @@ class Refused(_Bare):
     code = _WAS_REFUSED
 
 
-FromRank = Posted | Blocked | Left | Refused
-_FROM_RANK: Mapping[int, Any] = {_IS_POSTED: Posted, _IS_BLOCKED: Blocked, _HAS_LEFT: Left, _WAS_REFUSED: Refused}
+FromRank = Posted | Awaited | Blocked | Left | Refused
+_FROM_RANK: Mapping[int, Any] = {
+    _IS_POSTED: Posted,
+    _IS_AWAITED: Awaited,
+    _IS_BLOCKED: Blocked,
+    _HAS_LEFT: Left,
+    _WAS_REFUSED: Refused,
+}
 
 
 def read_from_rank(header: bytes) -> FromRank:
@@ -276,10 +319,35 @@ class Answer:
         return cls(number, None if src < 0 else src)
 
 
-_FROM_CONDUCTOR: Mapping[int, Any] = {_IS_ANSWER: Answer, _IS_HURRY: Hurry}
+@dataclass(slots=True)
+class Failed:
+    """The failure of a rank's part at `time_s`: because `ranks` are lost, or had not come when its time was over."""
+
+    number: int
+    time_s: float
+    ranks: tuple[int, ...]
+
+    def to_bytes(self) -> bytes:
+        """The message as a header."""
+        count = len(self.ranks)
+        return _FAILED.pack(_HAS_FAILED, self.number, self.time_s, count) + struct.pack(f"<{count}q", *self.ranks)
+
+    @classmethod
+    def parse(cls, header: bytes) -> Self:
+        """The message of this header.
+
+        Raises:
+            ValueError: it is not such a message.
+        """
+        _, number, time_s, count = _fixed(_FAILED, header)
+        return cls(number, time_s, _integers(header, _FAILED.size, count))
 
 
-def read_from_conductor(header: bytes) -> Hurry | Answer:
+FromConductor = Hurry | Answer | Failed
+_FROM_CONDUCTOR: Mapping[int, Any] = {_IS_ANSWER: Answer, _IS_HURRY: Hurry, _HAS_FAILED: Failed}
+
+
+def read_from_conductor(header: bytes) -> FromConductor:
     """The message of the conductor.
 
     Raises:

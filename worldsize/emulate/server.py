@@ -14,12 +14,15 @@ from functools import lru_cache
 
 from worldsize import hardware, pricing
 from worldsize.emulate import wire
-from worldsize.emulate.conductor import ASK, OPERATIONS, REDUCTIONS, Conductor, Post, Reply
+from worldsize.emulate.conductor import ASK, OPERATIONS, REDUCTIONS, Conductor, Post, Reply, TimedWait
 from worldsize.emulate.messages import (
     Answer,
+    Awaited,
     Blocked,
     Compute,
     Emulated,
+    Failed,
+    FromConductor,
     FromRank,
     Hurry,
     Left,
@@ -28,8 +31,8 @@ from worldsize.emulate.messages import (
     read_from_rank,
 )
 from worldsize.emulate.record import JOIN, KINDS, MARK, MEASURED, POST, WAIT, Step
-from worldsize.emulate.simulator import Prices, posted_s, replay
-from worldsize.faults import Fault, Faults
+from worldsize.emulate.simulator import Prices, Times, replay, times
+from worldsize.faults import Fault, Faults, LostRank
 from worldsize.hardware import TRANSFERS, Cluster
 from worldsize.timeline import Timeline
 
@@ -42,7 +45,7 @@ _MAX_STEPS = 200_000  # of a rank, which might otherwise send any number
 
 
 class Lost(Exception):
-    """A rank lost to one of the run's faults."""
+    """A rank lost to one of the run's faults, of which the others do not hear."""
 
 
 class TooManySteps(Exception):
@@ -66,6 +69,7 @@ class _Connection:
         self.num_steps = self.num_marks = 0
         self.transfer_lanes: set[str] = set()
         self.num_posts = self.num_calls = 0  # asking for the time is a post but not a call
+        self.lost_number: int | None = None  # of the post in whose place the rank was lost
         self.is_full = self.was_refused = False
 
 
@@ -136,9 +140,17 @@ class Emulation:
         """The file descriptor of the rank's end of its socket."""
         return self._connections[rank].theirs.fileno()
 
-    def listen(self, selector: selectors.BaseSelector, on_fault: Callable[[int, str, str], None]) -> None:
-        """Serve the ranks from now on; each has its end. `on_fault` gets a rank that fails here, a kind, a reason."""
-        self._selector, self._on_fault = selector, on_fault
+    def listen(
+        self,
+        selector: selectors.BaseSelector,
+        on_fault: Callable[[int, str, str], None],
+        on_loss: Callable[[int], None],
+    ) -> None:
+        """Serve the ranks from now on; each has its end.
+
+        `on_fault` gets a rank that fails here, a kind, a reason; `on_loss` a rank that is lost, as the others hear.
+        """
+        self._selector, self._on_fault, self._on_loss = selector, on_fault, on_loss
         for connection in self._connections:
             connection.theirs.close()
             selector.register(
@@ -146,17 +158,23 @@ class Emulation:
             )
 
     def leave(self, rank: int) -> None:
-        """Note that a rank posts no more."""
+        """Note that a rank posts no more; one that has posted what it is lost at has not left but is lost."""
+        if self._faults.are_heard:
+            self._serve_last(self._connections[rank])
         self._conductor.leave(rank)
         self._decide()
 
     def was_refused(self, rank: int) -> bool:
         """True where a call of this rank was refused, as far as its messages say that have come."""
         connection = self._connections[rank]
+        self._serve_last(connection)
+        return connection.was_refused
+
+    def _serve_last(self, connection: _Connection) -> None:
+        """Take what a rank has sent before its end."""
         for _ in range(_MOST_READS):
             if self._is_ready(connection):
                 self._serve(connection)
-        return connection.was_refused
 
     def _is_ready(self, connection: _Connection) -> bool:
         is_heard = self._selector is not None and connection.ours in self._selector.get_map()
@@ -170,6 +188,17 @@ class Emulation:
         """The timeline of the run in virtual time."""
         return replay(self._conductor.steps, self._conductor.operations, self._prices)
 
+    def lost_s(self) -> dict[int, float]:
+        """When each rank that is lost was lost, in seconds of virtual time."""
+        lost = {one.rank: one.lost_number for one in self._connections if one.lost_number is not None}
+        if not lost:
+            return {}
+        posted_s = self._times().posted_s
+        return {rank: posted_s(rank, number) for rank, number in lost.items()}
+
+    def _times(self) -> Times:
+        return times(self._conductor.steps, self._conductor.operations, self._prices)
+
     def _price(self, op: str, size_bytes: int, ranks: tuple[int, ...]) -> pricing.Price:
         return pricing.price(op, size_bytes, ranks, self._faults.cluster_of(ranks))
 
@@ -180,8 +209,11 @@ class Emulation:
             self._is_hurrying = True
             for connection in self._connections:
                 self._send(connection, Hurry())
-        if conductor.depends_on_time and conductor.is_still:
-            for reply in conductor.decide(posted_s(conductor.steps, conductor.operations, self._prices)):
+        while conductor.depends_on_time and conductor.is_still:  # the answer may be to what no rank waits for
+            replies = conductor.decide(self._times())
+            if not replies:
+                return
+            for reply in replies:
                 self._answer(reply)
 
     def send_answers(self) -> None:
@@ -215,10 +247,12 @@ class Emulation:
             return
         try:
             for header, body in connection.inbox.feed(data):
-                self._take(connection, read_from_rank(header), body)
+                if connection.lost_number is None:
+                    self._take(connection, read_from_rank(header), body)
             self._decide()  # after all of them: it may take a second, and the launcher watches the time in between
         except Exception as error:  # a rank may post anything, and that must not bring down the launcher
-            self._selector.unregister(connection.ours)
+            with contextlib.suppress(KeyError):  # a lost rank is listened to no more
+                self._selector.unregister(connection.ours)
             self._on_fault(connection.rank, _KINDS.get(type(error), "broken message"), str(error))
 
     def _take(self, connection: _Connection, received: FromRank, body: bytes) -> None:
@@ -230,8 +264,12 @@ class Emulation:
             )
         self._conductor.note(rank, [self._checked(connection, step) for step in received.steps])
         match received:
+            case Posted() if loss := self._loss_at(connection, received):
+                self._lose(connection, received.lane, loss)
             case Posted():
                 self._take_post(connection, received, body)
+            case Awaited():
+                self._take_timed_wait(connection, received, body)
             case Blocked(number):
                 _refuse_unknown_post(connection, number)
                 self._conductor.wait(rank, number)
@@ -240,30 +278,55 @@ class Emulation:
             case Refused():
                 connection.was_refused = True
 
+    def _loss_at(self, connection: _Connection, posted: Posted) -> LostRank | None:
+        """The fault by which a rank is lost in place of this post.
+
+        Raises:
+            Lost: the others do not hear of it.
+        """
+        loss = None if posted.op == ASK else self._faults.loss(connection.rank, connection.num_calls)
+        if loss and loss.is_heard_after_s is None:
+            raise Lost(f"gone after {connection.num_calls} calls")
+        return loss
+
+    def _lose(self, connection: _Connection, lane: str, loss: LostRank) -> None:
+        assert self._selector and loss.is_heard_after_s is not None
+        self._selector.unregister(connection.ours)
+        number = connection.lost_number = connection.num_posts + 1
+        self._conductor.note(connection.rank, [Step(POST, number, lane=lane)])  # the moment of the loss
+        self._conductor.lose(connection.rank, number, loss.is_heard_after_s)
+        self._on_loss(connection.rank)
+
     def _take_post(self, connection: _Connection, posted: Posted, sent: bytes) -> None:
         post = _post_of(connection, posted, sent, len(self._connections))
         body = sent if post.op == ASK else self._with_faults(connection, post)
-        connection.num_posts += 1
-        self.num_posts += 1
-        connection.open_bytes[post.number] = len(sent)
-        self._held_bytes += len(sent)
-        if self._held_bytes > self._max_held_bytes:
-            raise ValueError(f"more than {self._max_held_bytes} bytes were sent that no rank has received")
-        # what moves data is not left to the rank to report
-        self._conductor.note(connection.rank, [Step(POST, post.number, lane=posted.lane)])
+        self._open_post(connection, post.number, posted.lane, sent)
         if body is not sent:
             post = post._replace(body=body)
         for reply in self._conductor.post(post):
             self._answer(reply)
 
-    def _with_faults(self, connection: _Connection, post: Post) -> bytes:
-        """The operation's data as they leave the rank, with the run's faults.
+    def _take_timed_wait(self, connection: _Connection, awaited: Awaited, sent: bytes) -> None:
+        _refuse_other_number(connection, awaited.number)
+        _refuse_unknown_post(connection, awaited.awaited)
+        self._open_post(connection, awaited.number, awaited.lane, sent)
+        self._conductor.wait_within(
+            TimedWait(connection.rank, awaited.number, awaited.awaited, awaited.timeout_s, awaited.lane)
+        )
 
-        Raises:
-            Lost: a fault ends the rank instead.
-        """
-        if self._faults.is_lost(connection.rank, connection.num_calls):
-            raise Lost(f"gone after {connection.num_calls} calls")
+    def _open_post(self, connection: _Connection, number: int, lane: str, sent: bytes) -> None:
+        """Count a post that is to have an answer, and record it."""
+        connection.num_posts += 1
+        self.num_posts += 1
+        connection.open_bytes[number] = len(sent)
+        self._held_bytes += len(sent)
+        if self._held_bytes > self._max_held_bytes:
+            raise ValueError(f"more than {self._max_held_bytes} bytes were sent that no rank has received")
+        # what moves data is not left to the rank to report
+        self._conductor.note(connection.rank, [Step(POST, number, lane=lane)])
+
+    def _with_faults(self, connection: _Connection, post: Post) -> bytes:
+        """The operation's data as they leave the rank, with the run's faults."""
         connection.num_calls += 1
         return self._faults.corrupted(connection.rank, connection.num_calls - 1, post.num_items, post.body)
 
@@ -285,9 +348,12 @@ class Emulation:
 
     def _answer(self, reply: Reply) -> None:
         self._held_bytes -= self._connections[reply.rank].open_bytes.pop(reply.number)
-        self._send(self._connections[reply.rank], Answer(number=reply.number, src=reply.src), reply.body)
+        answer = Answer(number=reply.number, src=reply.src)
+        if reply.failure:
+            answer = Failed(reply.number, reply.failure.time_s, reply.failure.ranks)
+        self._send(self._connections[reply.rank], answer, reply.body)
 
-    def _send(self, connection: _Connection, answer: Hurry | Answer, body: bytes = b"") -> None:
+    def _send(self, connection: _Connection, answer: FromConductor, body: bytes = b"") -> None:
         for part in filter(None, (wire.pack(answer.to_bytes(), len(body)), body)):
             connection.outgoing.append(memoryview(part))  # a body goes to all ranks of a collective without a copy
             self._held_bytes += len(part)
@@ -355,8 +421,7 @@ def _post_of(connection: _Connection, posted: Posted, body: bytes, world_size: i
         reduction=posted.reduction,
         splits=posted.splits,
     )
-    if post.number != connection.num_posts + 1:
-        raise ValueError(f"post {post.number} after {connection.num_posts}")
+    _refuse_other_number(connection, post.number)
     if post.op != ASK:
         _refuse_impossible(post, members)
     return post
@@ -377,6 +442,11 @@ def _refuse_impossible(post: Post, members: frozenset[int]) -> None:
         raise ValueError(f"there is no operation {post.op} {post.reduction}")
     if len(post.body) % post.num_items if post.num_items else post.body:
         raise ValueError(f"{len(post.body)} bytes for {post.num_items} items")
+
+
+def _refuse_other_number(connection: _Connection, number: int) -> None:
+    if number != connection.num_posts + 1:
+        raise ValueError(f"post {number} after {connection.num_posts}")
 
 
 def _refuse_unknown_post(connection: _Connection, number: int) -> None:

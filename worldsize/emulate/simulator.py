@@ -16,18 +16,21 @@ The sender is done when they have left, the receiver half a latency later.
 
 A group's collectives start in the order in which its ranks call them, each when its last member has posted it and the
 one before it is done, or has only delays left and the library lets the two overlap; it takes the time of its price.
+
+What a lost rank takes part in fails at a time that the record has.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
-from worldsize.emulate.record import COMPUTE, JOIN, MAIN, MARK, POST, Operation, Step
+from worldsize.emulate.record import COMPUTE, JOIN, MAIN, MARK, POST, TIMEOUT, Operation, Step
 from worldsize.event import COMMUNICATION, WAIT
 from worldsize.hardware import TRANSFERS, Hop
 from worldsize.timeline import Event, Timeline
@@ -185,13 +188,21 @@ def replay(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], pri
     return Timeline.of_events(replayed.events)
 
 
-def posted_s(
-    steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: Prices
-) -> Mapping[tuple[int, int], float]:
-    """The virtual time of each post of a record, which may end anywhere, by (rank, number); in seconds."""
+class Times(NamedTuple):
+    """The virtual times, in seconds, at which a rank posts its `number`-th post and at which that is done.
+
+    Infinity stands for what never happens in the record.
+    """
+
+    posted_s: Callable[[int, int], float]
+    done_s: Callable[[int, int], float]
+
+
+def times(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> Times:
+    """The times of a record, which may end anywhere."""
     replayed = _Replay(steps, operations, prices)
     replayed.run()
-    return replayed.posted_s
+    return Times(replayed.posted_s, replayed.done_s)
 
 
 class _Replay:
@@ -202,12 +213,12 @@ class _Replay:
         self._route = lru_cache(maxsize=None)(prices.route)
         self.lanes = [lane for rank, of_rank in enumerate(steps) for lane in _lanes(rank, of_rank)]
         self.events: list[Event] = []
-        self.posted_s: dict[tuple[int, int], float] = {}
+        self._posted_s: dict[tuple[int, int], float] = {}
         self._marks: dict[tuple[int, int], _Mark] = defaultdict(_Mark)
         self._streams: dict[object, _Stream] = defaultdict(_Stream)
         running = [_Running(one, self._streams[_stream_of(one)]) for one in operations]
         for one in sorted(running, key=lambda one: one.operation.sequence):
-            if not one.is_message:
+            if not one.is_message and one.operation.failed_s is None:
                 one.stream.queue.append(one)
         self._of_post = {place: one for one in running for place in one.operation.parts.items()}
         self._transfer_route = lru_cache(maxsize=None)(prices.transfer_route)
@@ -221,6 +232,16 @@ class _Replay:
             self._advance(lane)
         while self._due or self._flowing:
             self._next()
+
+    def posted_s(self, rank: int, number: int) -> float:
+        """When a rank posts its part in an operation."""
+        return self._posted_s.get((rank, number), math.inf)
+
+    def done_s(self, rank: int, number: int) -> float:
+        """When that part is done."""
+        one = self._of_post.get((rank, number))
+        done_s = None if one is None else one.done_s(rank)
+        return math.inf if done_s is None else done_s
 
     # a lane
 
@@ -243,6 +264,8 @@ class _Replay:
                 self._post(lane, step.number)
             elif step.kind == MARK:
                 let_go += self._reach(lane, step.number)
+            elif step.kind == TIMEOUT:
+                self._hold(lane, lane.clock_s + step.duration_s, self._of_post.get((lane.rank, step.number)))
             elif step.kind in TRANSFERS:
                 self._start_transfer(lane, step)
                 break
@@ -253,10 +276,13 @@ class _Replay:
 
     def _post(self, lane: _Lane, number: int) -> None:
         rank = lane.rank
-        self.posted_s[rank, number] = lane.clock_s
+        self._posted_s[rank, number] = lane.clock_s
         one = self._of_post.get((rank, number))
         if one is None:
             return  # posted, and never matched: the launcher explains the hang
+        if one.operation.failed_s is not None:
+            one.left_s = one.end_s = one.operation.failed_s
+            return
         if self._is_rendezvous and one.is_message and rank == one.operation.ranks[1]:
             self._push(lane.clock_s, "word", one)  # what goes out before it is not known earlier
             return

@@ -30,9 +30,10 @@ def is_main_in_native_wait() -> bool:
     )
 
 
-def is_in_backward() -> bool:
-    """True while autograd's engine runs in this thread."""
-    return torch._C._current_graph_task_id() != -1
+def backward_number() -> int | None:
+    """The number of the backward that runs in this thread; None while none does."""
+    number = torch._C._current_graph_task_id()
+    return None if number == -1 else number
 
 
 def call_when_backward_ends(callback: Callable[[], None]) -> None:

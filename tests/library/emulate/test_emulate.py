@@ -519,8 +519,8 @@ def ask_often(num_rounds):
 
 def test_ranks_that_ask_at_the_same_moment_cost_one_replay(monkeypatch):
     replays = []
-    posted_s = emulated_side.posted_s
-    monkeypatch.setattr(emulated_side, "posted_s", lambda *args: replays.append(1) or posted_s(*args))
+    times = emulated_side.times
+    monkeypatch.setattr(emulated_side, "times", lambda *args: replays.append(1) or times(*args))
     emulated(ask_often, 5, compute="none")
     assert len(replays) == 5
 

@@ -12,9 +12,11 @@ from worldsize import framing, hardware
 from worldsize.emulate import wire
 from worldsize.emulate.messages import (
     Answer,
+    Awaited,
     Blocked,
     Compute,
     Emulated,
+    Failed,
     Hurry,
     Left,
     Posted,
@@ -36,7 +38,9 @@ STEPS = [
 SEND = Posted(2, "send", "0", "float32", 4, peer=1, tag=-3)
 REDUCE = Posted(1, "all_reduce", "0", "float32", 4, ranks=(0, 1), reduction="SUM", splits=(2, 2), steps=STEPS)
 COMPUTES = Compute("flops", 1.0, hardware.H100)
-FROM_RANK = [SEND, REDUCE, Posted(1, "barrier", "0", "", 0, lane="loader"), Blocked(3, STEPS), Left(STEPS), Refused()]
+AWAITED = Awaited(3, 2, 0.5, "loader", STEPS)
+FROM_RANK = [SEND, REDUCE, Posted(1, "barrier", "0", "", 0, lane="loader")]
+FROM_RANK += [AWAITED, Awaited(2, 1, 1e9), Blocked(3, STEPS), Left(STEPS), Refused()]
 
 
 def test_a_job_is_read_as_it_was_sent():
@@ -54,7 +58,9 @@ def test_a_message_of_a_rank_is_read_as_it_was_sent(message):
     assert (read_from_rank(header), body) == (message, b"body")
 
 
-@pytest.mark.parametrize("message", [Hurry(), Answer(3), Answer(3, src=0)], ids=ascii)
+@pytest.mark.parametrize(
+    "message", [Hurry(), Answer(3), Answer(3, src=0), Failed(3, 0.5, (0, 2)), Failed(3, 0.0, ())], ids=ascii
+)
 def test_a_message_of_the_conductor_is_read_as_it_was_sent(message):
     assert read_from_conductor(message.to_bytes()) == message
 
@@ -96,6 +102,11 @@ def left(kind=0, number=1, duration_s=0.0, labels=b"", num_steps=1):
     return struct.pack("<BIBQdI", 2, num_steps, kind, number, duration_s, len(labels)) + labels
 
 
+def awaited(timeout_s=1.0, lane=b""):
+    """The header of a wait that ends."""
+    return struct.pack("<BIQQdI", 6, 0, 2, 1, timeout_s, len(lane)) + lane
+
+
 def names(**changes):
     known = {"op": "send", "group": "0", "dtype": "float32", "reduction": "", "lane": ""}
     return json.dumps([*(known | changes).values()]).encode()
@@ -123,6 +134,12 @@ def names(**changes):
         (posted(names(), num_steps=1 << 31), "ends too early"),
         (left(kind=10), "a step of kind 10"),
         (left(kind=9, number=(1 << 50) + 1), "a transfer of 1125899906842625 bytes"),
+        (awaited(timeout_s=0.0), "a wait of at most 0 s"),
+        (awaited(timeout_s=-1.0), "a wait of at most -1 s"),
+        (awaited(timeout_s=1e10), r"a wait of at most 1e\+10 s"),
+        (awaited(timeout_s=float("nan")), "a wait of at most nan s"),
+        (awaited(lane=b'["", "compute", 7]'), "names are a list of 3 texts"),
+        (awaited(lane=b" " * 20_000), "the name of a lane has more than 200 characters"),
         (left(duration_s=-1.0), "that takes -1 s"),
         (left(duration_s=1e10), r"that takes 1e\+10 s"),
         (left(duration_s=float("nan")), "that takes nan s"),
@@ -186,7 +203,7 @@ def faults():
     def found(*messages):
         faults = []
         selector = Selector()
-        emulation.listen(selector, lambda rank, kind, reason: faults.append((rank, kind, reason)))
+        emulation.listen(selector, lambda rank, kind, reason: faults.append((rank, kind, reason)), pytest.fail)
         connection = emulation._connections[0]
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -239,6 +256,8 @@ def test_what_our_backend_sends_has_no_fault(faults):
         (changed(num_items=3), bytes(4), "4 bytes for 3 items"),
         (changed(num_items=0), bytes(4), "4 bytes for 0 items"),
         (Blocked(1), b"", "a wait for post 1 of 0"),
+        (Awaited(1, 1, 1.0), b"", "a wait for post 1 of 0"),
+        (Awaited(2, 0, 1.0), b"", "post 2 after 0"),
         (Left(steps=[Step(WAIT, 1)]), b"", "a wait for post 1 of 0"),
         (Left(steps=[Step("write", 1)]), b"", "dgx-h100 has no shared storage; give shared_storage="),
         (

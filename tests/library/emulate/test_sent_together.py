@@ -127,7 +127,7 @@ class Selector:
 def test_answers_go_out_together():
     emulation = Emulation(world_size=2, cluster="dgx-h100", allow=None, compute="none")
     ends = [connection.theirs.dup() for connection in emulation._connections]
-    emulation.listen(Selector(), lambda *fault: pytest.fail(str(fault)))
+    emulation.listen(Selector(), lambda *fault: pytest.fail(str(fault)), pytest.fail)
     for rank, end in enumerate(ends):
         group = {"group": "0", "dtype": "uint8", "ranks": (0, 1), "peer": 1 - rank}
         send = Posted(number=1, op="send", num_items=4, **group).to_bytes()

@@ -44,10 +44,10 @@ def test_backward_is_known_inside_and_its_end_is_called_before_it_returns():
     order = []
 
     def inside():
-        order.append(torch_internals.is_in_backward())
+        order.append(torch_internals.backward_number() is not None)
         torch_internals.call_when_backward_ends(lambda: order.append("end"))
 
-    assert not torch_internals.is_in_backward()
+    assert torch_internals.backward_number() is None
     backward_with(inside)
     order.append("returned")
     assert order == [True, "end", "returned"]

@@ -95,7 +95,7 @@ class ForkedWorkerGroup(WorkerGroup):
             with contextlib.suppress(OSError):  # the rank's end is about to be reported
                 worker.send(job, payload, [worker.call_log.fd, *conductor])
         if self.emulation:
-            self.emulation.listen(self.selector, self._note_fault)
+            self.emulation.listen(self.selector, self._note_fault, self._note_loss)
 
     @property
     def headline(self) -> str:
@@ -159,6 +159,18 @@ class ForkedWorkerGroup(WorkerGroup):
         worker = self.workers[rank]
         if not worker.is_settled:
             worker.fail(Cause.CONDUCTOR, kind, reason)
+
+    def _note_loss(self, rank: int) -> None:
+        worker = self.workers[rank]
+        if worker.is_settled:
+            return
+        if all(one.is_lost for one in self.workers if one is not worker):
+            worker.fail(Cause.CONDUCTOR, "a planned loss", "and no rank is left to hear of it")
+            return
+        if self._kernel_memory:
+            self._kernel_memory.look()
+        worker.is_lost = True
+        self._forkserver.kill([job for job, one in self._by_job.items() if one is worker])
 
     def _note_exit(self, worker: Worker, status: int) -> None:
         worker.has_exited = True

@@ -50,6 +50,7 @@ class Worker:
         self.call_log = CallLog.make()
         self.value: Any = None
         self.has_value = self.has_joined = self.is_hung_up = self.has_exited = False
+        self.is_lost = False  # as planned, which does not fail the run
         self.failure: Failure | None = None
         self.position: Position | None = None
         self.memory: MemoryUse | None = None
@@ -145,7 +146,7 @@ class Worker:
     @property
     def is_settled(self) -> bool:
         """True once it is known how the rank ends."""
-        return self.has_value or self.failure is not None
+        return self.has_value or self.is_lost or self.failure is not None
 
     @property
     def is_silent(self) -> bool:
@@ -166,6 +167,8 @@ class Worker:
             return self.last_state
         if self.failure:
             return f"failed: {self.failure.headline}"
+        if self.is_lost:
+            return diagnosis.LOST
         if self.has_value:
             return "done"
         if not self.has_joined:
@@ -177,6 +180,7 @@ class Worker:
     def standing(self) -> Standing:
         """Where the rank is or was, as far as it has reported."""
         state = diagnosis.RETURNED if self.has_value else diagnosis.FAILED if self.failure else diagnosis.RUNNING
+        state = diagnosis.LOST if self.is_lost else state
         at = self.position or Position([])
         return Standing(self.rank, state, at.lines, self.call_log.read(), at.native, at.num_native)
 

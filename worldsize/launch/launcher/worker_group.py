@@ -28,6 +28,7 @@ from worldsize.launch.reports import text
 from worldsize.launch.reports.diagnosis import Standing
 from worldsize.launch.reports.result import End, Ending, RankFailed, Run
 from worldsize.launch.reports.verdict import error_of
+from worldsize.memory.use import MemoryUse
 from worldsize.timeline import Timeline
 
 LAST_READS = 8  # they take more than a socket holds
@@ -195,20 +196,21 @@ class WorkerGroup(ABC):
         self._note_refusals()
         failures = [worker.failure for worker in self.workers if worker.failure]  # some of them came meanwhile
         is_good = self.went_well and not failures and ending.end is End.ENDED  # then nobody reads every rank's calls
+        lost_s = self.emulation.lost_s() if self.emulation else {}
         for worker in self.workers:
             worker.last_state = worker.state
         standings = [] if is_good else self._standings()
         self.end_ranks()
         self.view.end(self)
         output = self._output()
-        if not is_good and (error := error_of(ending, failures, standings, output, self.warnings)):
+        if not is_good and (error := error_of(ending, failures, standings, output, self.warnings, lost_s)):
             raise error
-        return self._run(output)
+        return self._run(output, lost_s)
 
     @property
     def went_well(self) -> bool:
-        """True when every rank has returned."""
-        return bool(self.workers) and all(worker.has_value for worker in self.workers)
+        """True when every rank has returned that was not lost as planned."""
+        return bool(self.workers) and all(worker.has_value or worker.is_lost for worker in self.workers)
 
     def _note_refusals(self) -> None:
         """Note the conductor's word where a rank that reports its failure had been refused a call."""
@@ -221,7 +223,7 @@ class WorkerGroup(ABC):
         num_ranks = max([*(worker.rank for worker in self.workers), *self.tails], default=-1) + 1
         return [self.tails[rank].text if rank in self.tails else "" for rank in range(num_ranks)]
 
-    def _run(self, output: list[str]) -> Run:
+    def _run(self, output: list[str], lost_s: dict[int, float]) -> Run:
         workers = sorted(self.workers, key=lambda worker: worker.rank)
         return Run(
             values=[worker.value for worker in workers],
@@ -233,8 +235,9 @@ class WorkerGroup(ABC):
             durations_s=[worker.duration_s for worker in workers],
             restarts=self.restarts,
             warnings=self.warnings,
+            lost_s=lost_s,
             grown_bytes=[grown for worker in workers if (grown := self._grown_bytes(worker)) is not None],
-            memory=[worker.memory for worker in workers if worker.memory],
+            memory=[one.memory or MemoryUse([], {}) for one in workers] if any(one.memory for one in workers) else [],
         )
 
     def _grown_bytes(self, worker: Worker) -> int | None:

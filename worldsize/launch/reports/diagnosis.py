@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from worldsize.launch.protocol.call_log import WAITING, Call
 from worldsize.launch.protocol.source import Line, is_cell
 
-RETURNED, FAILED, RUNNING = "has returned", "has failed", "is still working"
+RETURNED, FAILED, LOST, RUNNING = "has returned", "has failed", "was lost, as planned", "is still working"
 # collectives in which every rank's tensor must have the same number of items, whatever its shape
 _SAME_SIZE = frozenset(
     {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter"}

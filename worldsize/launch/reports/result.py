@@ -20,7 +20,8 @@ class Run:
     `duration_s` is the whole run in seconds; `restarts` counts how often torchrun started its ranks again. `memory` is
     by rank what its tensors held, of a run that was asked for it, and `grown_bytes` by how much its processes' memory
     grew at its most in the function, as Linux says; empty elsewhere. `warnings` say what went wrong without ending the
-    run: threads of ranks that ended with an exception, with its line.
+    run: threads of ranks that ended with an exception, with its line. `lost_s` has by rank the virtual time at which a
+    `LostRank` of which the others heard was lost; its value is None, and its `memory` empty.
     """
 
     values: list[Any]
@@ -34,10 +35,12 @@ class Run:
     memory: list[MemoryUse] = field(default_factory=list, repr=False)
     grown_bytes: list[int] = field(default_factory=list, repr=False)
     warnings: list[str] = field(default_factory=list)
+    lost_s: dict[int, float] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         again = f", {self.restarts} restart{'s' if self.restarts > 1 else ''}" if self.restarts else ""
-        headline = f"Run({len(self.output)} ranks on {self.backend}, {self.duration_s:.2f} s{again})"
+        lost = "".join(f", rank {rank} lost at {time_s:g} s" for rank, time_s in self.lost_s.items())
+        headline = f"Run({len(self.output)} ranks on {self.backend}, {self.duration_s:.2f} s{again}{lost})"
         return "\n".join([headline, *(f"Warning: {warning}" for warning in self.warnings)])
 
 

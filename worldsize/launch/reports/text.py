@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from worldsize.launch.protocol.failure import Cause, Failure, order
 from worldsize.launch.protocol.source import quote
 from worldsize.launch.reports import diagnosis
-from worldsize.launch.reports.diagnosis import RETURNED, Standing, name_ranks
+from worldsize.launch.reports.diagnosis import LOST, RETURNED, Standing, name_ranks
+
+NO_LOSS: Mapping[int, float] = MappingProxyType({})
 
 
 def blame(failures: Sequence[Failure], standings: Sequence[Standing]) -> list[Failure]:
@@ -22,7 +25,9 @@ def blame(failures: Sequence[Failure], standings: Sequence[Standing]) -> list[Fa
     return [*first, *(failure for failure in ordered if failure.rank not in found.culprits)]
 
 
-def describe_failure(failures: Sequence[Failure], standings: Sequence[Standing], num_ranks: int) -> str:
+def describe_failure(
+    failures: Sequence[Failure], standings: Sequence[Standing], num_ranks: int, lost_s: Mapping[int, float] = NO_LOSS
+) -> str:
     """The report of a failed run, culprit first: its lines, the others in one sentence each, every rank's last call."""
     culprit, *others = failures
     parts = [f"Rank {culprit.rank} of {num_ranks} failed with {culprit.headline}", *quote(culprit.lines)]
@@ -39,7 +44,12 @@ def describe_failure(failures: Sequence[Failure], standings: Sequence[Standing],
     ]
     if victims:
         parts.append(f"{name_ranks(victims)} lost the connection because of it.")
-    return "\n".join([*parts, *_last_calls(standings)])
+    return "\n".join([*parts, *describe_losses(lost_s), *_last_calls(standings)])
+
+
+def describe_losses(lost_s: Mapping[int, float]) -> list[str]:
+    """A sentence on each planned loss, by rank the virtual time in seconds."""
+    return [f"Rank {rank} was lost at {time_s:g} s of virtual time, as planned." for rank, time_s in lost_s.items()]
 
 
 def describe_hang(standings: Sequence[Standing], reason: str) -> str:
@@ -50,6 +60,7 @@ def describe_hang(standings: Sequence[Standing], reason: str) -> str:
         parts.append("None of them had started.")
     # a mismatch names its ranks by their calls, any other diagnosis by what they do
     named = found.culprits if found and not found.calls else []
+    standings = [one for one in standings if one.state != LOST]
     over = [one.rank for one in standings if one.state == RETURNED and one.rank not in named]
     if over:
         parts.append(f"{name_ranks(over)} had already returned.")
@@ -68,7 +79,7 @@ def held_up(standings: Sequence[Standing]) -> list[Failure]:
     """Where each unfinished rank was, those that held up the others first."""
     found = diagnosis.diagnose(standings)
     culprits = found.culprits if found else []
-    involved = [one for one in standings if one.state != RETURNED or one.rank in culprits]
+    involved = [one for one in standings if one.state not in (RETURNED, LOST) or one.rank in culprits]
     ordered = sorted(involved, key=lambda one: one.rank not in culprits)
     return [Failure(one.rank, "not done", one.doing, one.lines, cause=Cause.UNFINISHED) for one in ordered]
 

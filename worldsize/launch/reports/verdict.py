@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from worldsize.launch.protocol.failure import Failure
 from worldsize.launch.reports import text
-from worldsize.launch.reports.diagnosis import RETURNED, Standing
+from worldsize.launch.reports.diagnosis import LOST, RETURNED, Standing
 from worldsize.launch.reports.result import End, Ending, RankFailed, RunError, RunStopped, RunTimeout
 
 
@@ -16,17 +16,19 @@ def error_of(
     standings: Sequence[Standing],
     output: Sequence[str],
     warnings: Sequence[str] = (),
+    lost_s: Mapping[int, float] = text.NO_LOSS,
 ) -> RunError | None:
-    """The error with which a run ends, its report with the warnings; None when every rank returned."""
+    """The error with which a run ends, its report with the warnings; None when all ranks but the lost have returned."""
+    reason = "\n".join([ending.reason, *text.describe_losses(lost_s)])
     if ending.end is End.STOPPED:
-        report = _joined(text.describe_hang(standings, ending.reason), warnings)
+        report = _joined(text.describe_hang(standings, reason), warnings)
         return RunStopped(report, failures, output, standings, ending)
     if failures:
         ordered = text.blame(failures, standings)
-        report = _joined(text.describe_failure(ordered, standings, len(standings)), warnings)
+        report = _joined(text.describe_failure(ordered, standings, len(standings), lost_s), warnings)
         return RankFailed(report, ordered, output, standings, ending)
-    if not standings or any(one.state != RETURNED for one in standings):
-        report = _joined(text.describe_hang(standings, ending.reason), warnings)
+    if not standings or any(one.state not in (RETURNED, LOST) for one in standings):
+        report = _joined(text.describe_hang(standings, reason), warnings)
         return RunTimeout(report, text.held_up(standings), output, standings, ending)
     return None
 
