@@ -33,6 +33,7 @@ import bench_quizzing
 import bench_reducing
 import bench_regrading
 import bench_serving
+import bench_sharding
 import bench_training
 import cloudpickle
 import psutil
@@ -264,6 +265,7 @@ PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_quizzing.quizzing,
     bench_reducing.reducing,
     bench_overlapping.overlapping,
+    bench_sharding.sharding,
     bench_serving.serving,
     bench_training.training,
     bench_compressing.compressing,
