@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from worldsize.event import COMMUNICATION, WAIT, Event, channel, operations
+from worldsize.event import COMMUNICATION, LOST, WAIT, Event, channel, operations
 
 _ALMOST = 1e-9  # of the run's length: times this close count as equal
 
@@ -18,7 +18,8 @@ def critical_path(events: Iterable[Event]) -> list[Event]:
     Communication starts when its last member arrives, or when the one before it on the same channel is done. The path
     has no gaps where everything is recorded, as in emulated runs.
     """
-    walk = _Walk(sorted(events, key=lambda e: (e.end_s, e.is_work, -e.rank, e)))
+    lived = [event for event in events if event.kind != LOST]
+    walk = _Walk(sorted(lived, key=lambda e: (e.end_s, e.is_work, -e.rank, e)))
     path, event = [], walk.last()
     while event:
         path.append(event)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-COMMUNICATION, WAIT = "communication", "wait"  # the kinds that are not work
+COMMUNICATION, WAIT, LOST = "communication", "wait", "lost"  # the kinds that are not work
 SPANS = "main"  # the stream of the spans that a real rank marks itself
 
 
@@ -45,8 +45,8 @@ class Event:
 
     @property
     def is_work(self) -> bool:
-        """True for anything but communication and waiting."""
-        return self.kind not in (COMMUNICATION, WAIT)
+        """True for anything but communication, waiting, and the time after the rank's loss."""
+        return self.kind not in (COMMUNICATION, WAIT, LOST)
 
 
 def axis_of(group: str) -> str:

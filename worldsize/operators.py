@@ -15,20 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from worldsize import hardware
-from worldsize.hardware import Gpu
+from worldsize.hardware import DTYPES, Gpu
 from worldsize.units import US
 
 Kind = Literal["matmul", "attention", "elementwise", "copy"]
+_KINDS = frozenset(get_args(Kind))
+_DTYPES = frozenset({*DTYPES, ""})
 
 
 class Operator(NamedTuple):
     """One kernel's work.
 
     `kind`: "matmul" is any product of tensors, a convolution too; "elementwise" any other pass over them, such as a
-    norm or a sum; "copy" one that computes nothing, such as an embedding. `flops` counts a multiplication and an
+    norm or a sum; "copy" one that computes nothing, such as an embedding. `dtype` is one of `hardware.DTYPES`, or empty
+    for any other. `flops` counts a multiplication and an
     addition as two, and of an attention only what its mask leaves; `size_bytes` is all that is read and written.
     """
 
@@ -61,7 +64,15 @@ class Kernels:
 
 
 def time_s(operator: Operator, gpu: Gpu) -> float:
-    """The seconds that an operator takes on a GPU."""
+    """The seconds that an operator takes on a GPU.
+
+    Raises:
+        ValueError: there is no such kind or dtype.
+    """
+    if operator.kind not in _KINDS:
+        raise ValueError(f"no kind of operator is called {operator.kind!r}; known: {', '.join(get_args(Kind))}")
+    if operator.dtype not in _DTYPES:
+        raise ValueError(f"no dtype is called {operator.dtype!r}; known: {', '.join(DTYPES)}, and '' for any other")
     kernels = kernels_of(gpu)
     memory = kernels.copy if operator.kind == "copy" else kernels.elementwise
     moving_s = operator.size_bytes / (memory.fraction * gpu.memory_bandwidth_bytes_per_s)

@@ -460,7 +460,12 @@ def _nvls_tree(group: _Group) -> _Candidate:
     bus_bytes_per_s = min(
         _tree_network_bytes_per_s(group), group.num_local * _NVLS_TREE_MAX[group.generation][group.scale]
     )
-    bytes_per_s = min(_nvls_bytes_per_s(group), bus_bytes_per_s * group.num_ranks / (2 * (group.num_ranks - 1)))
+    # whatever the tree: every node takes in as many bytes as there are in the result
+    bytes_per_s = min(
+        _nvls_bytes_per_s(group),
+        bus_bytes_per_s * group.num_ranks / (2 * (group.num_ranks - 1)),
+        group.network_bytes_per_s,
+    )
     network_hop_s = _NVLS_TREE_NETWORK_S + group.network_hop_s("tree", "Simple") - _HOP_S["tree", "network"]["Simple"]
     latency_s = _NVLS_S + 2 * int(math.log2(group.num_nodes)) * network_hop_s
     sent_fraction = (group.num_local + 1 + min(group.num_nodes - 1, 2)) / group.num_local

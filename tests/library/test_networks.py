@@ -277,3 +277,15 @@ def test_a_slow_uplink_or_global_link_slows_what_crosses_it():
 def test_a_network_says_what_is_wrong_with_it(make, sentence):
     with pytest.raises(ValueError, match=re.escape(sentence)):
         make()
+
+
+@pytest.mark.parametrize("name", ["leaf0 up", "leaf1 down"])
+def test_leaves_that_limit_nothing_are_no_hops(name):
+    with pytest.raises(ValueError, match=f"h100-ndr-x4 has no hop '{name}'"):
+        cluster("h100-ndr-x4").hop(name)
+
+
+@pytest.mark.parametrize("name", ["nic", "uplink", "memory", "host link", "shared read", "all write", "local read"])
+def test_a_level_is_not_called_what_another_hop_is(name):
+    with pytest.raises(ValueError, match=rf"the levels are called \['{name}'\]; give at least one"):
+        FatTree((Level(name, 1, 2.0),))

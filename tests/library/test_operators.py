@@ -139,3 +139,19 @@ def test_a_layer_is_faster_than_the_best_whole_step_published_by_less_than_a_fif
         taken_s = meter.take_s()
     tflops = 3 * 4 * length * llama.layer_flops(length) / taken_s / 1e12
     assert 1 < tflops / published_tflops < 1.2  # a step also communicates, updates and waits
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "sentence"),
+    [
+        (
+            "matmul",
+            "bf16",
+            "no dtype is called 'bf16'; known: float64, float32, tf32, float16, bfloat16, float8, and ''",
+        ),
+        ("mm", "bfloat16", "no kind of operator is called 'mm'; known: matmul, attention, elementwise, copy"),
+    ],
+)
+def test_an_operator_of_no_known_kind_or_dtype_is_refused(kind, dtype, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        operators.time_s(Operator(kind, dtype, 1e12, 1e9), H100)

@@ -248,3 +248,11 @@ def test_a_wrong_question_is_told_the_right_one(args, sentence):
     op, size_bytes, ranks, *algorithm = args
     with pytest.raises(ValueError, match=re.escape(sentence)):
         price(op, size_bytes, ranks, hardware.DGX_A100, *algorithm)
+
+
+@pytest.mark.parametrize("ranks", [[0, 1, 8], [0, 1, 8, 9], range(9), range(16)], ids=str)
+@pytest.mark.parametrize("name", ["h100-ndr", "b200-ndr"])
+def test_no_sum_is_faster_than_its_bytes_come_into_a_node(name, ranks):
+    found = cluster(name)
+    num_nics = min(len({found.nic_of(rank) for rank in ranks if found.node_of(rank) == node}) for node in (0, 1))
+    assert price("all_reduce", GIB, ranks, found).time_s >= GIB / (num_nics * found.inter.bandwidth_bytes_per_s)

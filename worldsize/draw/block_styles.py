@@ -13,7 +13,7 @@ from worldsize.draw.palette import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMIL
 
 _HEAD, _FOOT = (0.0, 0.2), (0.8, 1.0)
 _CLOSED = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
-_WAITING = "#8A8A8A"
+_WAITING, _LOST = "#8A8A8A", "#4A4A4A"
 _PALE_SKY, _PALE_PURPLE, _OLIVE = "#A6D8F4", "#E6BDD5", "#C6BC3A"  # for what resembles another kind
 
 
@@ -38,6 +38,7 @@ STYLES = {  # in the order of a legend
     "update": Style(PURPLE, stripes=(_HEAD, _FOOT), ink="white"),
     "offload": Style(_OLIVE, top=0.42, stripes=((0.42, 0.52),)),
     "checkpoint": Style(_PALE_PURPLE, top=0.42, stripes=((0.9, 1.0),)),
+    "lost": Style(_LOST, top=0.22, bottom=0.78, ink="white"),
     "wait": Style(_WAITING, top=0.44, bottom=0.56),
 }
 OTHER = Style(BLUE, bottom=0.58, ink="white")

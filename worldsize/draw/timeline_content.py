@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from worldsize.draw.block_styles import in_order
-from worldsize.event import COMMUNICATION, SPANS, WAIT, Event
+from worldsize.event import COMMUNICATION, LOST, SPANS, WAIT, Event
 from worldsize.intervals import Intervals, exposed, length_s, under_way, without, working
 from worldsize.timeline import Timeline
 
@@ -14,7 +14,7 @@ class TimelineContent:
     """A run by rank and lane; shares are means over the ranks that have an event.
 
     A lane is a stream; `empty_lanes` are the lanes with work, which show bubbles. Waiting has no lane of its own beside
-    these.
+    these, nor has the time after a rank's loss, which is no bubble.
     """
 
     def __init__(self, run: Timeline, streams: Collection[str] | None = None) -> None:
@@ -27,11 +27,15 @@ class TimelineContent:
             self.of_rank[event.rank].append(event)
         self.start_s = min(event.start_s for event in self.events)
         self.end_s = max(event.end_s for event in self.events)
-        whole = [(self.start_s, self.end_s)]
-        self.bubbles = {rank: without(whole, working(events)) for rank, events in self.of_rank.items()}
+        self.bubbles = {rank: without(self._lived(rank), working(events)) for rank, events in self.of_rank.items()}
         self.exposed = {rank: exposed(events) for rank, events in self.of_rank.items()}
         self.kinds = in_order({event.kind for event in self.events})
         self.lanes, self.empty_lanes, self.lane_of = _lanes(self.events)
+
+    def _lived(self, rank: int) -> Intervals:
+        """The time until the rank was lost, if it was."""
+        lost = under_way(event for event in self.of_rank[rank] if event.kind == LOST)
+        return without([(self.start_s, self.end_s)], lost)
 
     @property
     def length_s(self) -> float:
@@ -81,8 +85,8 @@ def _lanes(events: Sequence[Event]) -> tuple[list[str], list[int], dict[str, int
     kinds: dict[str, set[str]] = {}
     for event in events:
         kinds.setdefault(event.stream, set()).add(event.kind)
-    works = sorted(stream for stream, found in kinds.items() if found - {COMMUNICATION, WAIT})
-    waits = sorted(stream for stream, found in kinds.items() if found == {WAIT})
+    works = sorted(stream for stream, found in kinds.items() if found - {COMMUNICATION, WAIT, LOST})
+    waits = sorted(stream for stream, found in kinds.items() if found <= {WAIT, LOST})
     others = sorted(kinds.keys() - {*works, *waits})
     names = [*(works or waits), *others]
     lane_of = {stream: number for number, stream in enumerate(names)}

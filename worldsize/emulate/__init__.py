@@ -60,7 +60,7 @@ def spend(duration_s: float) -> None:
         client.spend(duration_s)
 
 
-def transfer(size_bytes: int, transfer: str) -> None:
+def transfer(size_bytes: float, transfer: str) -> None:
     """Let this rank wait in virtual time until so many bytes have gone where `transfer` says.
 
     "to host" and "to device" are between the rank's GPU and its host's memory; "read" and "write" between that memory
@@ -74,7 +74,7 @@ def transfer(size_bytes: int, transfer: str) -> None:
         ValueError: there is no such transfer, the cluster does not have what it needs, or the size is not a number of
             bytes.
     """
-    size_bytes = operator.index(size_bytes)
+    size_bytes = _whole(size_bytes)
     if transfer not in TRANSFERS:
         raise ValueError(f"a transfer is {transfer!r}; it must be one of {', '.join(TRANSFERS)}")
     if not 0 <= size_bytes <= MAX_TRANSFER_BYTES:
@@ -82,6 +82,16 @@ def transfer(size_bytes: int, transfer: str) -> None:
     client = _client()
     if client is not None:
         client.transfer(transfer, size_bytes, transfer, _KINDS[transfer.split()[0]])
+
+
+def _whole(size_bytes: float) -> int:
+    """A size that may be a float, such as 2e9."""
+    if isinstance(size_bytes, float) and size_bytes.is_integer():
+        return int(size_bytes)
+    try:
+        return operator.index(size_bytes)  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        raise ValueError(f"size_bytes is {size_bytes!r}; it must be a whole number of bytes, such as 2 * GB") from None
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:

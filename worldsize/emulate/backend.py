@@ -263,7 +263,8 @@ class _Groups:
         if not options.global_ranks_in_group:
             self._refuse_another_world(options.group_rank, options.group_size)
             self._num_worlds += 1
-        wire_name = f"{options.group_id}, world {self._num_worlds}" if self._num_worlds > 1 else ""
+        # without a blank, which would end the name of a mesh's axis
+        wire_name = f"{options.group_id}/{self._num_worlds}" if self._num_worlds > 1 else ""
         ranks = options.global_ranks_in_group or range(self._world_size)
         return Group(self._client, options.group_id, ranks, wire_name, seconds(options.timeout))
 

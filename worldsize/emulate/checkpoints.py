@@ -77,7 +77,7 @@ def _transfer_files(client: Client, direction: str, folder: Any, parts: Sequence
     for part in parts:
         size_bytes[part.relative_path] += part.length
     for name, of_file_bytes in size_bytes.items():
-        transfer = files.transfer_of_file(os.path.join(folder, name), direction)
+        transfer = files.transfer_of_file(client, os.path.join(folder, name), direction)
         files.transfer_if_described(client, transfer, of_file_bytes, {"read": "load", "write": "save"}[direction])
 
 

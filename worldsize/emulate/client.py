@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import socket
 import struct
@@ -97,6 +98,7 @@ class Client:
     ) -> None:
         meter.before_work = self.flush  # work may take long, and other ranks may wait for what was posted
         self.rank, self.observer = rank, observer
+        self.folder = os.path.realpath(os.getcwd())  # of the program, which may go to another
         self.missing = missing  # the transfers that the cluster cannot carry, and why
         self._sock, self._patience_s = sock, _PATIENCE_S + _RANK_S * world_size
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._patience_s))

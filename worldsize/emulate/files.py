@@ -1,8 +1,8 @@
 """Files and host copies of an emulated rank: what `torch.save`, `torch.load` and copies of tensors take.
 
 A rank's tensors stand for a GPU's, except copies that were made for its host. A file lies on its node's own storage if
-its path is in the temporary folder, and otherwise on the shared storage. A transfer that the cluster does not describe
-takes no time.
+its path is in the temporary folder and not in the program's own, and otherwise on the shared storage. A transfer that
+the cluster does not describe takes no time.
 """
 
 from __future__ import annotations
@@ -61,10 +61,18 @@ def transfer_if_described(client: Client, transfer: str, size_bytes: int, name: 
         client.transfer(transfer, size_bytes, name, CHECKPOINT)
 
 
-def transfer_of_file(path: str | os.PathLike[str], direction: str) -> str:
-    """The name of the transfer that reads or writes a file."""
-    folder, own = os.path.realpath(path), os.path.realpath(tempfile.gettempdir())
-    return f"{direction} local" if os.path.commonpath([folder, own]) == own else direction
+def transfer_of_file(client: Client, path: str | os.PathLike[str], direction: str) -> str:
+    """The name of the transfer that reads or writes a file.
+
+    The program's folder is shared wherever it lies: a judge's may lie in the temporary folder, or be that folder.
+    """
+    file, temporary, program = os.path.realpath(path), os.path.realpath(tempfile.gettempdir()), client.folder
+    is_program = not os.path.isabs(path) or (_is_in(file, program) and not _is_in(temporary, program))
+    return f"{direction} local" if _is_in(file, temporary) and not is_program else direction
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return os.path.commonpath([path, folder]) == folder
 
 
 def _timed_save(client: Client, before: Any) -> Any:
@@ -80,7 +88,7 @@ def _timed_save(client: Client, before: Any) -> Any:
                 if (path := _path(f)) is not None:
                     end = _position(f)
                     size_bytes = os.path.getsize(path) if start is None or end is None else end - start
-                    transfer_if_described(client, transfer_of_file(path, "write"), size_bytes, "torch.save")
+                    transfer_if_described(client, transfer_of_file(client, path, "write"), size_bytes, "torch.save")
 
     return save
 
@@ -93,7 +101,9 @@ def _timed_load(client: Client, before: Any) -> Any:
         if not _is_for_checkpoint():
             with contextlib.suppress(Exception):
                 if (path := _path(f)) is not None:
-                    transfer_if_described(client, transfer_of_file(path, "read"), os.path.getsize(path), "torch.load")
+                    transfer_if_described(
+                        client, transfer_of_file(client, path, "read"), os.path.getsize(path), "torch.load"
+                    )
                 if copied_bytes := bytes_on_gpu(loaded):
                     transfer_if_described(client, "to device", copied_bytes, "torch.load")
         return loaded

@@ -32,9 +32,10 @@ from worldsize.emulate.messages import (
 )
 from worldsize.emulate.record import JOIN, KINDS, MARK, MEASURED, POST, WAIT, Step
 from worldsize.emulate.simulator import Prices, Times, replay, times
+from worldsize.event import LOST
 from worldsize.faults import Fault, Faults, LostRank
 from worldsize.hardware import TRANSFERS, Cluster
-from worldsize.timeline import Timeline
+from worldsize.timeline import Event, Timeline
 
 _CHUNK = 1 << 16
 _MOST_HELD = 8  # messages of the largest size that may be under way at a time, to limit memory
@@ -185,8 +186,13 @@ class Emulation:
         return bool(waiting.poll(0))
 
     def timeline(self) -> Timeline:
-        """The timeline of the run in virtual time."""
-        return replay(self._conductor.steps, self._conductor.operations, self._prices)
+        """The timeline of the run in virtual time; a rank that is lost is so from then on to the end."""
+        replayed = replay(self._conductor.steps, self._conductor.operations, self._prices)
+        end_s = replayed.end_s
+        lost = [
+            Event(rank, LOST, LOST, LOST, lost_s, end_s) for rank, lost_s in self.lost_s().items() if lost_s < end_s
+        ]
+        return Timeline.of_events([*replayed.events, *lost]) if lost else replayed
 
     def lost_s(self) -> dict[int, float]:
         """When each rank that is lost was lost, in seconds of virtual time."""

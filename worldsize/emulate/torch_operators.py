@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from worldsize.hardware import DTYPES
 from worldsize.memory.meter import tensors_in
 from worldsize.operators import Kind, Operator
 
@@ -63,6 +64,7 @@ def _argument(func: Any, args: Any, kwargs: Any, name: str) -> Any:
 
 
 def _name_of(dtype: torch.dtype) -> str:
-    """The name of a type in `worldsize.hardware.DTYPES`; all types of 8 bits have the same rate."""
+    """The name of a type in `worldsize.hardware.DTYPES`, empty for others; all types of 8 bits have the same rate."""
     name = str(dtype).removeprefix("torch.")
-    return "float8" if name.startswith("float8") else name
+    name = "float8" if name.startswith("float8") else name
+    return name if name in DTYPES else ""

@@ -19,6 +19,12 @@ from worldsize.hardware.validation import need_positive
 Nic: TypeAlias = tuple[int, int]  # the node, and the NIC counted within it
 
 
+# the kinds of hops that are no part of a network, and so no names of its levels
+_OTHER_KINDS = frozenset({"gpu", "link", "bridge", "nic", "host link", "uplink", "memory"}) | {
+    f"{place} {direction}" for place in ("local", "shared", "all") for direction in ("read", "write")
+}
+
+
 class Hop(NamedTuple):  # a key of dicts in every replay; a dataclass takes four times as long to hash
     """A directed part of a cluster that messages share: a port, a link, a NIC, a switch's uplinks, a host bridge.
 
@@ -68,7 +74,7 @@ class FatTree:
 
     def __post_init__(self) -> None:
         names = [level.name for level in self.levels]
-        if not names or len(set(names)) < len(names) or {"gpu", "link", "bridge", "nic"} & {*names}:
+        if not names or len(set(names)) < len(names) or _OTHER_KINDS & {*names}:
             raise ValueError(f"the levels are called {names}; give at least one, each a name of its own, such as leaf")
         for level in self.levels:
             if level.oversubscription < 1:
@@ -102,7 +108,7 @@ class FatTree:
         for height, level in enumerate(self.levels):
             last = self.switch(height, (nics.num_nodes - 1, nics.per_node - 1), nics)
             found = re.fullmatch(rf"{re.escape(level.name)}(\d+) (up|down)", name)
-            if found and int(found[1]) <= last:
+            if found and int(found[1]) <= last and self._is_limit(height):
                 return Hop(level.name, name)
         return None
 

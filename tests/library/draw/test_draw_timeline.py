@@ -161,6 +161,19 @@ def test_waiting_alone_has_a_lane():
     assert {"communication", "wait"} <= set(lettering(draw.timeline(Timeline(calls)).axes[0]))
 
 
+def test_the_time_after_a_loss_is_drawn_in_the_ranks_own_lane_and_is_no_bubble():
+    work = [
+        Event(rank, "compute", "compute", "step", start_s, start_s + 4) for rank, start_s in ((0, 0), (0, 4), (1, 0))
+    ]
+    lost = Event(1, "lost", "lost", "lost", 4, 8)
+    run = Timeline([*work, lost])
+    picture = draw.timeline(run)
+    assert spans(picture, block_styles.STYLES["lost"].colour) == [(4, 8)]
+    assert "lost" in on_blocks(picture) and "compute" not in lettering(picture.axes[0])
+    assert title(picture) == "bubble 0%" and "lost 25%" in picture.alt
+    assert lost not in run.critical_path() and run.bubble_fraction() == 0.25
+
+
 def test_blocks_have_their_name_or_their_number_or_nothing():
     assert on_blocks(draw.timeline(pipeline(1, 4)))[:4] == [f"forward {piece}" for piece in range(4)]
     assert on_blocks(draw.timeline(pipeline(4, 16)))[:16] == [str(piece) for piece in range(16)]

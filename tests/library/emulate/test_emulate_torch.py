@@ -164,3 +164,21 @@ def test_it_gives_what_gloo_gives(fn, args):
 def test_a_distributed_checkpoint_comes_back(tmp_path):
     values = ws.run(checkpoint, str(tmp_path), world_size=4, cluster="dgx-h100", echo=False).values
     assert [value.tolist() for value in values] == [[0, 1, 2, 3]] * 4
+
+
+def along_an_axis_of_a_second_world():
+    from torch.distributed.device_mesh import init_device_mesh
+
+    dist.all_reduce(torch.ones(4))
+    dist.destroy_process_group()
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.ones(8))
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    dist.all_reduce(torch.ones(30), group=mesh.get_group("tp"))
+
+
+def test_a_world_that_is_joined_again_is_no_axis():
+    timeline = ws.run(along_an_axis_of_a_second_world, world_size=4, cluster="dgx-a100", echo=False).timeline
+    sent = timeline.bytes_sent_by_axis(0)
+    assert sent.keys() == {"", "tp"}
+    assert sent["tp"] == 120

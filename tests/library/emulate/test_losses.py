@@ -373,6 +373,9 @@ def test_survivors_hear_of_a_loss_regroup_and_redo_the_step():
         waits = [event for event in run.timeline.of(rank) if event.kind == "wait" and event.end_s == heard_s]
         assert [(event.name, event.start_s, event.peers) for event in waits] == [("all_reduce", lost_s, (0, 1, 2, 3))]
     assert run.timeline.end_s == time_s
+    gone = [event for event in run.timeline.events if event.kind == "lost"]
+    assert [(event.rank, event.start_s, event.end_s) for event in gone] == [(2, lost_s, time_s)]
+    assert {event.rank for event in run.timeline.critical_path()} <= {0, 1, 3}
     assert repr(run).endswith(f", rank 2 lost at {lost_s:g} s)")
 
 

@@ -362,3 +362,28 @@ def test_bytes_of_a_dict_are_counted_by_storage_once():
     assert files.bytes_on_gpu(held) == 100
     del tensor, held
     assert not host._storages
+
+
+def saved_in_three_places():
+    tensor = torch.zeros(NUM_ITEMS)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = ["file", os.path.abspath("file"), os.path.join(folder, "file")]
+        return [took_s(torch.save, tensor, path) for path in paths], os.path.getsize("file")
+
+
+def test_the_programs_own_folder_is_shared_wherever_it_lies(tmp_path, monkeypatch):
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    took, size_bytes = value(saved_in_three_places)
+    stores_s = [store_s(way, size_bytes) for way in ("write", "write", "write local")]
+    assert took == pytest.approx([copy_s(NUM_BYTES) + one_s for one_s in stores_s])
+
+
+def test_a_relative_path_is_shared_where_the_programs_folder_is_the_temporary_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    took, size_bytes = value(saved_in_three_places)
+    assert took[::2] == pytest.approx(
+        [copy_s(NUM_BYTES) + store_s(way, size_bytes) for way in ("write", "write local")]
+    )

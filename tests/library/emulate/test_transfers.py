@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worldsize import hardware
+from worldsize import emulate, hardware
 from worldsize.emulate.record import COMPUTE, JOIN, MARK, POST, WAIT, Operation, Step
 from worldsize.emulate.simulator import Prices, replay
 from worldsize.faults import Faults, SlowLink
@@ -174,3 +174,10 @@ def test_no_hop_carries_more_than_it_can_and_each_transfer_goes_at_most_at_its_o
     for direction in ("read", "write"):
         total = sum(size for of_rank in of_ranks for way, size, _ in of_rank if way == direction)
         assert timeline.end_s >= total / getattr(STORE, f"total_{direction}_bytes_per_s") * (1 - 1e-9)
+
+
+def test_a_size_may_be_a_whole_float_and_nothing_else():
+    emulate.transfer(0.5 * GB, "read")
+    for size_bytes in (0.5, float("nan"), "2GB", None):
+        with pytest.raises(ValueError, match=rf"size_bytes is {size_bytes!r}; it must be a whole number of bytes"):
+            emulate.transfer(size_bytes, "read")

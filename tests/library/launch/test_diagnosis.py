@@ -190,3 +190,17 @@ def test_an_unknown_signal_is_told_by_its_number():
 def test_tensors_of_different_sizes_are_told_also_of_collectives_into_one_tensor(op):
     found = mismatch([waits(rank, collective(1, WAITING, op, (4 + rank,))) for rank in range(2)])
     assert found and f"{op} (float32 [5])" in found.sentence
+
+
+def test_a_call_that_the_main_thread_is_not_in_is_told_with_its_own_line():
+    call = collective(1, WAITING, line=Line("/tmp/a.py", 9, "in_thread", "dist.all_reduce(x)"))
+    report = describe_hang([waits(0, call)], "Too late.").splitlines()
+    assert report[-6:] == [
+        "Rank 0 stood in collective 1, all_reduce (float32 [4])",
+        "  a.py, line 3, in step",
+        "    f()",
+        "That call was made at",
+        "  a.py, line 9, in in_thread",
+        "    dist.all_reduce(x)",
+    ]
+    assert "That call" not in describe_hang([waits(0, collective(1, WAITING, line=LINE))], "Too late.")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from worldsize.launch.protocol.call_log import Call
 from worldsize.launch.protocol.failure import Cause, Failure, order
-from worldsize.launch.protocol.source import quote
+from worldsize.launch.protocol.source import Line, quote
 from worldsize.launch.reports import diagnosis
 from worldsize.launch.reports.diagnosis import LOST, RETURNED, Standing, name_ranks
 
@@ -89,7 +90,19 @@ def _place(standing: Standing) -> str:
     lines = standing.lines or ([call.line] if call and call.line else [])
     if not lines and not call:
         return "stood outside any call, and did not report where"
-    return "\n".join([f"stood in {call}" if call else "stood outside any call, at", *quote(lines)])
+    headline = f"stood in {call}" if call else "stood outside any call, at"
+    return "\n".join([headline, *quote(lines), *_line_elsewhere(call, lines)])
+
+
+def _line_elsewhere(call: Call | None, lines: Sequence[Line]) -> list[str]:
+    """The line of a call that the main thread's lines do not show: it was made in a thread, or earlier."""
+    if call is None or call.line is None or any(_is_same(call.line, line) for line in lines):
+        return []
+    return ["That call was made at", *quote([call.line])]
+
+
+def _is_same(one: Line, other: Line) -> bool:
+    return (one.filename, one.number) == (other.filename, other.number)
 
 
 def _last_calls(standings: Sequence[Standing]) -> list[str]:
