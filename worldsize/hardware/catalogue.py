@@ -332,26 +332,8 @@ DGX_H100 = Cluster(
     shared_storage=LUSTRE,
     source=_DGX,
 )
-DGX_H200 = Cluster(
-    name="dgx-h200",
-    gpu=H200,
-    gpus_per_node=8,
-    intra=NVLINK4,
-    host=HOST_DDR5,
-    local_storage=NVME_8,
-    shared_storage=LUSTRE,
-    source=_DGX,
-)
-DGX_B200 = Cluster(
-    name="dgx-b200",
-    gpu=B200,
-    gpus_per_node=8,
-    intra=NVLINK5,
-    host=HOST_DDR5,
-    local_storage=NVME_8,
-    shared_storage=LUSTRE,
-    source=_DGX,
-)
+DGX_H200 = replace(DGX_H100, name="dgx-h200", gpu=H200)
+DGX_B200 = replace(DGX_H100, name="dgx-b200", gpu=B200, intra=NVLINK5)
 PCIE_BOX = Cluster(
     name="pcie-box",
     gpu=A100_PCIE,

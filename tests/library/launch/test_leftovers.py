@@ -1,4 +1,4 @@
-"""Nothing of a run is left behind: no rank, no child of one, no open file, no forkserver of a launcher that died."""
+"""What a run leaves behind: no rank, no child of one, no open file, no forkserver of a launcher that died."""
 
 import os
 import signal
