@@ -1,21 +1,66 @@
 """What the author of a lab's hidden checks imports, by names that stay wherever the engine keeps them."""
 
 from autograder.judging.checks import PartlyHeld, points
-from autograder.judging.failures import StudentFailed
+from autograder.judging.draws import between, drawn_cluster, positive, shuffled, whole
+from autograder.judging.failures import StudentFailed, hinted
 from autograder.judging.inside import Made
+from autograder.judging.partial_sums import (
+    Parts,
+    draw_parts,
+    expect_dtype,
+    expect_partial_sums,
+    expect_short_messages,
+    mask_of,
+    named,
+)
+from autograder.judging.pictures import InFewColours, draw_bars, draw_messages, draw_timeline
 from autograder.judging.report import Outcome
 from autograder.judging.returned import entries, entry, integer, is_same, shown, tensor_like
+from autograder.judging.travelled import expect_sum_travelled, received
+from autograder.judging.witnessed import (
+    expect_after_arrival,
+    expect_body,
+    expect_end,
+    expect_grown,
+    expect_same_again,
+    expect_work,
+)
 
 __all__ = [
+    "InFewColours",
     "Made",
     "Outcome",
     "PartlyHeld",
+    "Parts",
     "StudentFailed",
+    "between",
+    "draw_bars",
+    "draw_messages",
+    "draw_parts",
+    "draw_timeline",
+    "drawn_cluster",
     "entries",
     "entry",
+    "expect_after_arrival",
+    "expect_body",
+    "expect_dtype",
+    "expect_end",
+    "expect_grown",
+    "expect_partial_sums",
+    "expect_same_again",
+    "expect_short_messages",
+    "expect_sum_travelled",
+    "expect_work",
+    "hinted",
     "integer",
     "is_same",
+    "mask_of",
+    "named",
     "points",
+    "positive",
+    "received",
     "shown",
+    "shuffled",
     "tensor_like",
+    "whole",
 ]

@@ -1,19 +1,25 @@
 """Distributed training, run for real from a notebook cell."""
 
 from worldsize.check import CheckFailed, expect_close
-from worldsize.launch import RankFailed, Run, RunError, RunStopped, RunTimeout, profile, run, span, torchrun
+from worldsize.launch import RankFailed, Run, RunError, RunStopped, RunTimeout, device, profile, run, span, torchrun
+from worldsize.paper import PaperRun, paper
+from worldsize.planning import plan
 from worldsize.timeline import Event, Timeline
 
 __all__ = [
     "CheckFailed",
     "Event",
+    "PaperRun",
     "RankFailed",
     "Run",
     "RunError",
     "RunStopped",
     "RunTimeout",
     "Timeline",
+    "device",
     "expect_close",
+    "paper",
+    "plan",
     "profile",
     "run",
     "span",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypeAlias, get_args
 
@@ -134,6 +134,7 @@ class Faults:
         self._lost = [fault for fault in drawn if isinstance(fault, LostRank)]
         self._errors = [fault for fault in drawn if isinstance(fault, SilentError)]
         self._slow_ranks = [fault for fault in drawn if isinstance(fault, SlowRank)]
+        self._crossed: set[Hop] = set()  # of the slow hops
         self._draws: dict[tuple[int, str], random.Random] = {}  # by fault and lane: lanes report in any order
 
     def slowed_s(self, rank: int, duration_s: float, lane: str = "") -> float:
@@ -169,6 +170,8 @@ class Faults:
 
     def capacity_bytes_per_s(self, hop: Hop) -> float:
         """The capacity that a hop still has, in bytes per second."""
+        if hop in self._slow:
+            self._crossed.add(hop)
         return self._cluster.capacity_bytes_per_s(hop) / self._slow.get(hop, 1.0)
 
     def cluster_of(self, ranks: Sequence[int]) -> Cluster:
@@ -177,6 +180,7 @@ class Faults:
             return self._cluster
         slowest: dict[str, float] = {}
         for hop in (_hops_of_ring(ranks, self._cluster) | self._cluster.links_among(ranks)) & self._slow.keys():
+            self._crossed.add(hop)
             kind = hop.kind if hop.kind in ("gpu", "link", "bridge") else "network"
             slowest[kind] = max(slowest.get(kind, 1.0), self._slow[hop])
         intra, inter, bridge = self._cluster.intra, self._cluster.inter, self._cluster.bridge_bytes_per_s
@@ -188,6 +192,22 @@ class Faults:
             bridge_bytes_per_s=bridge and bridge / slowest.get("bridge", 1.0),
             mesh=mesh and replace(mesh, link=_slowed(mesh.link, slowest.get("link", 1.0))),
         )
+
+    def without_effect(self, num_calls: Mapping[int, int], lost: Collection[int]) -> list[str]:
+        """A sentence on each fault that changed nothing, by rank how many operations were posted, and what was lost."""
+        late = [
+            f"{what} of rank {one.rank} did not happen: it was to come after {one.after_calls} calls, and the rank "
+            f"made {num_calls[one.rank or 0]}."
+            for what, faults in (("The loss", self._lost), ("The silent error", self._errors))
+            for one in faults
+            if one.rank not in lost
+        ]
+        idle = [
+            f"The slow link {hop.name} slowed nothing: nothing crossed it."
+            for hop in self._slow
+            if hop not in self._crossed
+        ]
+        return [*late, *idle]
 
 
 def _slowed(link: Link, factor: float) -> Link:

@@ -25,6 +25,7 @@ _TIMES = [
     (DAY, "days"),
     (YEAR, "years"),
 ]
+_MOST_RANKS = 8  # that are named in a sentence
 _COUNTS = [(1, ""), (10**3, "K"), (10**6, "M"), (10**9, "B"), (10**12, "T")]
 
 
@@ -114,3 +115,14 @@ def _rounded(value: float, digits: int) -> float:
 def _decimals(value: float, digits: int) -> int:
     """The number of decimals that shows this many significant digits; negative for a large number."""
     return digits - 1 - math.floor(math.log10(abs(value)))
+
+
+def format_ranks(ranks: Sequence[int]) -> str:
+    """'rank 1', 'ranks 0 to 7' or 'ranks 0, 2 and 3', of many only the first."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    cut = [*ranks[:_MOST_RANKS], f"{len(ranks) - _MOST_RANKS} others"]
+    *names, last = map(str, cut if len(ranks) > len(cut) else ranks)
+    return f"ranks {', '.join(names)} and {last}"

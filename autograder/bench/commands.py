@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -103,6 +104,8 @@ def run(
     with exit_on_value_error():
         class_ = _batch(what, submissions, out, settings, grade, allow_untrusted)
         names = class_.lab.named(students or ())
+        if engine is Engine.LOCAL:
+            _warn_if_busy(settings)
         place = _place(engine, num_gpus)
     outcomes = []
     try:
@@ -120,6 +123,8 @@ def run(
         raise typer.Exit(_INTERRUPTED) from None
     console.print(table_of(outcomes, settings.world_sizes))
     console.print(f"Written: {class_.lab.kept_in}", soft_wrap=True)
+    results = {one.student: one.kept.result for one in outcomes if one.kept.result}
+    _name_disturbed(results, what, {"--submissions": submissions, "--out": out})
     if faults := sum(bool(outcome.fault) for outcome in outcomes):
         errors.print(
             f"{faults} of {len(outcomes)} submissions were not measured because the harness broke; no score was "
@@ -148,6 +153,10 @@ def leaderboard(
     to.parent.mkdir(parents=True, exist_ok=True)
     to.write_text(text, encoding="utf-8")
     console.print(f"Written: {to}, with {num_shown} of {len(results)} results", soft_wrap=True)
+    is_usual = folder.absolute().parent.parts[-2:] == OUT.parts
+    _name_disturbed(
+        results, folder.absolute().name if is_usual else "ASSIGNMENT", {"--out": None if is_usual else folder}
+    )
 
 
 @app.command()
@@ -192,6 +201,7 @@ def _run_here(path: Path, out: Path | None, settings: Settings) -> None:
 
     with exit_on_value_error():
         program = ScriptHere(path)
+    _warn_if_busy(settings)
     errors.print(f"{path} runs as you, without a sandbox: measure only what you would run yourself.", soft_wrap=True)
     to = out or OUT / f"{path.stem}.json"
     journal = to.with_suffix(".timings.jsonl")
@@ -229,6 +239,43 @@ def _show(result: Result) -> None:
     console.print("Exchange: the share of a step that exchanging gradients takes.")
     if any(point.kind == "emulated" for point in result.points):
         console.print(f"Emulated: in the virtual time of the cluster '{result.cluster}', not of this machine.")
+    if result.is_disturbed:
+        errors.print(
+            f"Other work kept up to {result.most_busy_cores:.1f} of {result.machine.num_cores} cores busy meanwhile: "
+            "do not trust the times of real ranks, and measure again on an idle machine.",
+            soft_wrap=True,
+        )
+
+
+def _warn_if_busy(settings: Settings) -> None:
+    """Warn when other work keeps so much of this machine busy that what is timed now would not be shown."""
+    from worldsize.bench import machine
+
+    busy, num_cores = machine.busy_cores(), machine.num_cores()
+    num_needed = max((size for size in settings.world_sizes if size <= num_cores), default=1)
+    if busy is not None and busy > machine.busy_limit_cores(num_cores, num_needed):
+        errors.print(
+            f"{busy:.1f} of {num_cores} cores are busy with other work: times of real ranks that are taken meanwhile "
+            "are not to be trusted, and the leaderboard leaves them out.",
+            soft_wrap=True,
+        )
+
+
+def _name_disturbed(results: Mapping[str, Result], name: str, places: Mapping[str, Path | None]) -> None:
+    """Name the submissions that have to be measured again, with the command that does so."""
+    from autograder.bench.leaderboard import to_measure_again
+
+    if not (students := to_measure_again(results)):
+        return
+    words = ["autograder", "bench", name, *(f"{flag}={place}" for flag, place in places.items() if place)]
+    words += ["--no-grade", "--again", *(f"--student={student}" for student in students)]
+    errors.print(
+        f"Timed while other work kept the machine busy, so the leaderboard leaves them out: {', '.join(students)}.\n"
+        "Measure them again when the machine is idle, with the same flags otherwise:\n"
+        f"    {shlex.join(words)}",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _refuse_failures(result: Result) -> None:

@@ -69,19 +69,22 @@ class Graded:
     extra_credit: float
     is_by_hand: bool
     is_waiting: bool
+    is_unanswered: bool  # a text that the student left as it was, which nobody has to read
     checks: Sequence[CheckResult]
 
     @classmethod
     def of(cls, cell: NotebookNode, report: Report | None) -> Graded:
         """What the gradebook, through `Grades`, and the judge say about a cell."""
         marks = cell.metadata.nbgrader
+        is_read = is_solution(cell) or is_task(cell)
         return cls(
             id=marks.grade_id,
             earned=marks.get("score", 0),
             possible=marks.get("points", 0),
             extra_credit=marks.get("extra_credit", 0),
-            is_by_hand=marks.get("by_hand", False) or is_solution(cell) or is_task(cell),
+            is_by_hand=marks.get("by_hand", False) or is_read,
             is_waiting=marks.get("is_waiting", False),
+            is_unanswered=is_read and not marks.get("by_hand", False) and not marks.get("is_waiting", False),
             checks=report.of(marks.grade_id) if report and not is_solution(cell) else [],
         )
 
@@ -134,7 +137,13 @@ class Summary:
     @property
     def short_by_hand(self) -> list[Graded]:
         """The cells to which a person gave less than all of their points."""
-        return [one for one in self.cells if one.is_by_hand and not one.is_waiting and one.earned < one.possible]
+        given = (one for one in self.cells if one.is_by_hand and not one.is_waiting and not one.is_unanswered)
+        return [one for one in given if one.earned < one.possible]
+
+    @property
+    def unanswered(self) -> list[Graded]:
+        """The texts that the student left as they were."""
+        return [one for one in self.cells if one.is_unanswered and one.possible]
 
     @property
     def failed(self) -> list[tuple[str, CheckResult]]:

@@ -20,6 +20,7 @@ from worldsize.emulate.conductor import OPERATIONS
 
 _MAX_CHARS, _LEAST_CHARS = 400, 12
 _LEFT_OUT = "…"
+_MOST_PARTS = 3  # of a name such as Replica.step.<locals>.hook
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _EXCEPTIONS = frozenset(
     name for name, one in vars(builtins).items() if isinstance(one, type) and issubclass(one, BaseException)
@@ -329,7 +330,12 @@ class _Form:
         found = self.pattern.fullmatch(text)
         if not found:
             return ""
-        filled = [_filled(slot, value, own_words) for slot, value in zip(self.slots, found.groups(), strict=True)]
+        values = zip(self.slots, found.groups(), strict=True)
+        filled = [
+            # one name may be a path: each more of them would carry as much again of what is hidden
+            _filled(slot, value, own_words, _MOST_PARTS if place == 0 else 1)
+            for place, (slot, value) in enumerate(values)
+        ]
         return "".join(part + value for part, value in zip(self.parts, [*filled, ""], strict=True))
 
 
@@ -342,9 +348,11 @@ def _forms() -> list[_Form]:
     return [_Form.of(line) for line in [*_FORMS.strip().splitlines(), *ours]]
 
 
-def _filled(slot: str, value: str, own_words: Collection[str]) -> str:
+def _filled(slot: str, value: str, own_words: Collection[str], most_parts: int) -> str:
     if slot in _SHOWN_AS_IT_IS:
         return value
-    if slot in ("name", "value") and all(one in own_words or one in _KNOWN_NAMES for one in value.split(".")):
+    parts = [one for one in value.split(".") if one != "<locals>"]
+    is_known = len(parts) <= most_parts and all(one in own_words or one in _KNOWN_NAMES for one in parts)
+    if slot in ("name", "value") and is_known:
         return value
     return _LEFT_OUT if value else ""

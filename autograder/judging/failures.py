@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -58,6 +59,20 @@ class StudentFailed(Exception):
         super().__init__(message)
         self.outcome = outcome
         self.may_be_external = may_be_external or outcome is Outcome.TIME_LIMIT
+
+
+@contextmanager
+def hinted(hint: str) -> Iterator[None]:
+    """Add a hint to the report on a run inside that hung: what to change, beside where it stopped.
+
+    A crash and a forbidden call have a text of their own.
+    """
+    try:
+        yield
+    except StudentFailed as failed:
+        if failed.outcome is not Outcome.HUNG:
+            raise
+        raise StudentFailed(failed.outcome, f"{failed}\n{hint}", failed.may_be_external) from None
 
 
 def of_failure(error: RankFailed, sources: Sources, sentences: Collection[str] = ()) -> StudentFailed:
@@ -128,8 +143,9 @@ def _of_described(described: Any, sources: Sources) -> StudentFailed | None:
 def _of_hang(standings: Sequence[Standing], ending: Ending, sources: Sources) -> StudentFailed:
     shown = [_shown_standing(one, sources, len(standings)) for one in standings]
     outcome = Outcome.HUNG if any(one.waits_in for one in standings) else Outcome.TIME_LIMIT
-    # no progress for too long: a busy machine may cause that as well
-    return StudentFailed(outcome, describe_hang(shown, ending.reason), ending.end is End.STALLED)
+    # no progress for too long, or not done in time: a busy machine may cause that as well
+    is_late = ending.end in (End.STALLED, End.TIMEOUT)
+    return StudentFailed(outcome, describe_hang(shown, ending.reason), is_late)
 
 
 def _was_killed(failure: Failure) -> bool:

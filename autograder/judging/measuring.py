@@ -109,7 +109,8 @@ def _lines_of(job: Job, request: Path, outcome: Path, granted: Sequence[str]) ->
         process = call("autograder.judging.measuring:main", words, environment(granted), theirs)
     finally:
         os.close(theirs)
-    deadline_s, kept = time.monotonic() + job.total_s + _SPARE_S, b""
+    limit_s = job.total_s + _SPARE_S
+    deadline_s, kept = time.monotonic() + limit_s, b""
     try:
         while select.select([ours], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
             chunk = os.read(ours, 1 << 16)
@@ -120,7 +121,7 @@ def _lines_of(job: Job, request: Path, outcome: Path, granted: Sequence[str]) ->
         if kept:
             yield kept.decode(errors="replace")
         elif time.monotonic() >= deadline_s:
-            yield f"it was not done after {job.total_s + _SPARE_S:g} s; what was timed is kept: give the command again"
+            yield f"it was not done after {limit_s:g} s; what was timed is kept: give the command again"
     finally:
         os.close(ours)
         process.kill()

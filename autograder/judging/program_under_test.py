@@ -46,7 +46,7 @@ class SubmittedProgram:
         """
         options: dict[str, Any] = {"backend": "auto"}
         if spec.cluster is not None:
-            options = {"cluster": spec.cluster, "faults": spec.faults}
+            options = {"cluster": spec.cluster, "faults": spec.faults, "keeps_exchanges": spec.keeps_exchanges}
         return result_of(
             self._launch(
                 _play,

@@ -13,6 +13,7 @@ from typing import Any
 import cloudpickle
 
 from autograder.judging import failures
+from autograder.judging.crowding import crowding
 from autograder.judging.failures import PROGRAMS, StudentFailed
 from autograder.judging.inside import Made, Setting, call_on_rank, call_under_agent
 from autograder.judging.program_under_test import SubmittedProgram
@@ -25,7 +26,8 @@ from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.runner import launch
 
-_AFTER_A_HANG_S = 5.0  # the limit of a call once one has hung: the code is known not to end by itself
+# the limit of a call once one has hung, on an idle machine: the code is known not to end by itself
+_AFTER_A_HANG_S = 5.0
 _VALUES_BYTES, _VALUE_BYTES = 256 << 20, 64 << 20  # of all ranks, which the judge holds at once, and of one
 _PRINTED_BYTES = 64 << 20  # of each rank; little of it is kept
 _AGENT_ENDS = 0.2  # of the limit: what torchrun's agent may take to end its ranks, within it
@@ -123,7 +125,7 @@ class Student:
             failures.raise_described(returned, self._sources)
         except StudentFailed as failed:
             if failed.outcome in (Outcome.HUNG, Outcome.TIME_LIMIT):
-                self._call_s = min(self._call_s, _AFTER_A_HANG_S)
+                self._call_s = min(self._call_s, _AFTER_A_HANG_S * crowding())
             raise
         return failures.values_of(returned, world_size)
 
@@ -141,6 +143,7 @@ class Student:
         student_ranks: Collection[int] | None = None,
         made: Made | None = None,
         memory: bool = False,
+        keeps_exchanges: bool = False,
     ) -> Run:
         """The same on an emulated cluster: the `values`, and the `timeline` of what went over the wire.
 
@@ -149,11 +152,13 @@ class Student:
         the wire is not on the timeline: compare `timeline.bytes_sent(rank)` with what the algorithm must send, and add
         a run with a `SilentError` of `worldsize.faults`, which shows in the result where the data went over the wire.
         With `memory`, the run's `grown_bytes` are the kernel's word; its `memory` is what the ranks themselves count.
+        With `keeps_exchanges`, the run's `exchanges` are what went over the wire, body by body: the conductor's word.
 
         Raises:
             StudentFailed: a rank raised, died or hung, used another operation, or time is used up.
         """
         options = {"cluster": cluster, "allow": allow, "compute": compute, "faults": faults, "memory": memory}
+        options["keeps_exchanges"] = keeps_exchanges
         setting = _setting(forbid, student_ranks, made)
         return self._on_ranks(on_rank, setting, args, world_size=world_size, each=each, **options)
 
@@ -197,7 +202,7 @@ class Student:
         except RankFailed as error:
             raise failures.of_failure(error, self._sources, sentences) from None
         except RunTimeout as error:
-            self._call_s = min(self._call_s, _AFTER_A_HANG_S)
+            self._call_s = min(self._call_s, _AFTER_A_HANG_S * crowding())
             self._sandbox.close()  # code that hangs may also survive a sweep
             raise failures.of_timeout(error, self._sources) from None
         finally:

@@ -1,29 +1,48 @@
-"""Hidden checks of lab 1: functions run on ranks, and the judge computes what to expect."""
+"""Hidden checks of lab 1: functions run on ranks, and the judge computes what to expect.
+
+What travels is judged by the bodies of messages and collectives, memory by the kernel, time with
+the work that a check hands out. `train` is judged with this file's versions of the other four.
+"""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
-from unittest import mock
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from PIL import Image
 from torch import nn
 
-from autograder.checks import PartlyHeld, StudentFailed, points, shown
+from autograder.checks import (
+    PartlyHeld,
+    draw_bars,
+    draw_timeline,
+    entries,
+    entry,
+    expect_body,
+    expect_end,
+    expect_grown,
+    expect_same_again,
+    expect_sum_travelled,
+    expect_work,
+    hinted,
+    points,
+    positive,
+    received,
+    shown,
+    shuffled,
+    tensor_like,
+    whole,
+)
 from worldsize import pricing
 from worldsize.check import CheckFailed, Drawn, expect_close
-from worldsize.event import COMMUNICATION, Event, operations
-from worldsize.faults import SilentError
+from worldsize.emulate.exchanges import Exchange
+from worldsize.event import COMMUNICATION, operations
 from worldsize.hardware import H100, Cluster, Link
-from worldsize.memory.meter import MemoryMeter
 from worldsize.timeline import Timeline
 
-NEEDS_TALK = ["check_result_is_made_of_what_travels"]
 NO_DDP = {
     "torch.distributed.Reducer": (
         "torch's DistributedDataParallel and its Reducer are not allowed here: this is what you"
@@ -33,9 +52,15 @@ NO_DDP = {
 ALLOWED = {"broadcast", "all_reduce", "reduce", "send", "recv", "barrier"}
 BESIDES = 256  # bytes that each rank may send for counts or a loss, each time
 MOST_COPIES = 3  # of the gradients, themselves among them, while they are averaged
+IN_FLIGHT = 1.75  # copies more, of what is being sent and received
 MOST_ALL_REDUCES = 2.5  # whose time the average may take
-MAX_SEED = 400_000  # times 10,000 and an epoch it is still a seed for NumPy
 MOST_STEPS = 1.5  # of the largest part's time, where computing takes far longer than talking
+MOST_HELD = 8  # times the activations of a step, while many steps run
+STEP_S = 1e-3  # of work handed out where only memory counts
+MAX_SEED = 400_000  # times 10,000 and an epoch it is still a seed for NumPy
+MB = 2**20
+SUMMED = "the gradients were summed, not averaged."
+TWICE_DIVIDED = "the mean was divided by the number of ranks a second time."
 EXACT = {"rtol": 0.0, "atol": 0.0}
 TOLERANCES = {
     torch.float32: {"rtol": 1e-4, "atol": 1e-5},
@@ -43,6 +68,32 @@ TOLERANCES = {
 }
 Tensors = dict[str, torch.Tensor]
 Steps = list[list[torch.Tensor]]  # [step][rank]: sample indices
+
+
+# What stands in for the student's functions while `train` is judged.
+
+
+def broadcast_all(model: nn.Module) -> None:
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+
+
+def average_in_one_message(model: nn.Module, num_local_samples: int) -> None:
+    """Average by one all-reduce of all gradients and the count, weighted by the count."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    flat = torch.zeros(sum(one.numel() for one in trained) + 1)
+    if num_local_samples:
+        torch.cat([one.grad.flatten() for one in trained] + [torch.ones(1)], out=flat)
+    flat *= num_local_samples
+    dist.all_reduce(flat)
+    flat[:-1] /= flat[-1].item()
+    for one, mean in zip(trained, flat[:-1].split([one.numel() for one in trained]), strict=True):
+        one.grad = mean.view_as(one)
+
+
+def broadcast_buffers(model: nn.Module) -> None:
+    for buffer in model.buffers():
+        dist.broadcast(buffer, src=0)
 
 
 # What runs on the ranks. Nothing here knows an answer.
@@ -82,100 +133,87 @@ class TimedClassifier(nn.Module):
 
     def __init__(self, sample_s: float) -> None:
         super().__init__()
-        self.linear, self.sample_s, self.num_rows = nn.Linear(5, 3), sample_s, 0
+        self.linear, self.sample_s = nn.Linear(5, 3), sample_s
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         import worldsize as ws
         from worldsize import emulate
 
-        self.num_rows += len(images)
         with ws.span("forward and backward"):
             emulate.spend(self.sample_s * len(images))
         return self.linear(images)
 
 
 def batches_on_rank(student: Any, calls: list[list[int]]) -> list[Any]:
-    batches = []
+    """What each call returns, and what torch's global generator draws after it."""
+    found = []
     for global_seed, *arguments in calls:
         torch.manual_seed(global_seed)  # ranks need not share torch's global random state
-        batches.append(student.rank_batches(*arguments))
-    return batches
+        found.append([student.rank_batches(*arguments), drawn_next()])
+    return found
+
+
+def drawn_next() -> int:
+    return int(torch.randint(2**40, ()))
 
 
 def broadcast_on_rank(student: Any, tensors: Tensors) -> dict[str, Tensors]:
     model = buffered_model(tensors)
-    held: Tensors = dict(
-        model.named_parameters()
-    )  # what an optimiser made before the call would hold
+    held: Tensors = dict(model.named_parameters())  # what an optimizer made before would hold
     student.broadcast_model(model)
     return {"held": held, "model": every_tensor(model)}
 
 
-def average_on_rank(
-    student: Any,
-    state: Tensors,
-    frozen: list[str],
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    empty: str,
-) -> dict[str, Any]:
-    model = classifier(state)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name not in frozen)
-    if len(images) > 0:
-        F.cross_entropy(model(images), labels).backward()
-    elif empty == "nan":
-        for parameter in model.parameters():
-            parameter.grad = torch.full_like(parameter, float("nan"))
-    student.average_gradients(model, len(images))
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
-
-
-def average_given_on_rank(
-    student: Any, num_local_samples: int, gradients: list[torch.Tensor]
-) -> list[torch.Tensor]:
-    model = nn.Sequential(
-        *[
-            nn.Linear(gradient.shape[1], gradient.shape[0], bias=False, dtype=gradient.dtype)
-            for gradient in gradients
-        ]
-    )
-    for layer, gradient in zip(model, gradients, strict=True):
-        layer.weight.grad = gradient
-    student.average_gradients(model, num_local_samples)
-    return [layer.weight.grad for layer in model]
-
-
-def memory_of_average_on_rank(student: Any, shapes: list[list[int]], num_local_samples: int) -> Any:
-    """The most bytes of tensors at once while gradients are averaged, gradients included."""
-    model = nn.Sequential(*[nn.Linear(shape[1], shape[0], bias=False) for shape in shapes])
-    for parameter in model.parameters() if num_local_samples else ():
-        parameter.grad = torch.ones_like(parameter)
-    given = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    meter = MemoryMeter(given, counts_read=False)
-    del given  # a gradient that is replaced is free
-    with meter:
-        student.average_gradients(model, num_local_samples)
-    return meter.most_bytes
-
-
-def synchronise_on_rank(student: Any, tensors: Tensors) -> Tensors:
+def synchronise_on_rank(student: Any, tensors: Tensors) -> dict[str, Tensors]:
     model = buffered_model(tensors)
     student.synchronise_buffers(model)
-    return every_tensor(model)
+    return {"model": every_tensor(model)}
 
 
-def counting_classifier(state: Tensors) -> tuple[nn.Module, list[int]]:
-    """A model, and a list of the number of samples in every batch that goes through it."""
-    model, num_rows = classifier(state), []
-    model.register_forward_pre_hook(lambda module, inputs: num_rows.append(len(inputs[0])))
-    return model, num_rows
+def average_on_rank(
+    student: Any,
+    like: list[torch.Tensor],
+    frozen: list[int],
+    num_local_samples: int,
+    gradients: list[torch.Tensor | None],
+) -> list[Any]:
+    """The gradients of linear layers after the average; before it they are those given."""
+    layers = [nn.Linear(*one.shape[::-1], bias=False, dtype=one.dtype) for one in like]
+    for number, (layer, gradient) in enumerate(zip(layers, gradients, strict=True)):
+        layer.weight.requires_grad_(number not in frozen)
+        layer.weight.grad = gradient
+    student.average_gradients(nn.Sequential(*layers), num_local_samples)
+    return [layer.weight.grad for layer in layers]
+
+
+def prepare_for_large_tensors() -> None:
+    """Compute in one thread, and have the allocator return every large block that is freed."""
+    import ctypes
+
+    torch.set_num_threads(1)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
+    if mallopt:
+        mallopt(-3, MB)  # M_MMAP_THRESHOLD
+
+
+def large_average_on_rank(student: Any, num_layers: int, width: int, num_samples: int) -> None:
+    prepare_for_large_tensors()
+    layers = [nn.Linear(width, width, bias=False, device="meta") for _ in range(num_layers)]
+    model = nn.Sequential(*layers).to_empty(device="cpu")  # weights that are never written
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    student.average_gradients(model, num_samples)
 
 
 def train_with_given_batches(
-    student: Any, model: nn.Module, data: Tensors, epochs: list[Steps], settings: dict[str, Any]
+    student: Any,
+    model: nn.Module,
+    data: Tensors,
+    epochs: list[Steps],
+    settings: dict[str, Any],
+    average: Callable[[nn.Module, int], None] = average_in_one_message,
 ) -> Any:
-    """What `train` returns when these batches stand in for the student's own `rank_batches`."""
+    """What `train` returns with these batches, and with the functions above for the other three."""
 
     def rank_batches(num_samples, batch_size, epoch, seed, rank, world_size):
         given = {
@@ -191,7 +229,7 @@ def train_with_given_batches(
                 )
         if epoch not in range(len(epochs)):
             raise ValueError("train called rank_batches with an epoch outside 0 ... num_epochs - 1")
-        if world_size == 1:
+        if world_size == 1:  # for whichever rank computes whole batches
             return [torch.cat(parts) for parts in epochs[epoch]]
         if rank not in range(world_size) or world_size != len(epochs[epoch][0]):
             raise ValueError(
@@ -199,68 +237,47 @@ def train_with_given_batches(
             )
         return [parts[rank] for parts in epochs[epoch]]
 
-    with mock.patch.object(student, "rank_batches", rank_batches):
-        return student.train(model, data["images"], data["labels"], **settings)
-
-
-def weights_on_rank(
-    student: Any, data: Tensors, epochs: list[Steps], settings: dict[str, Any], state: Tensors
-) -> dict[str, Any]:
-    model, num_rows = counting_classifier(state)
-    train_with_given_batches(student, model, data, epochs, settings)
-    return {"model": every_tensor(model), "num_rows": sum(num_rows)}
-
-
-def statistics_on_rank(
-    student: Any, data: Tensors, epochs: list[Steps], settings: dict[str, Any], state: Tensors
-) -> dict[str, Any]:
-    """The trained model, and the running means with which each batch went through it."""
-    model, before = classifier(state), []
-    model.register_forward_pre_hook(
-        lambda module, inputs: before.append(module[0].running_mean.clone())
+    vars(student).update(
+        rank_batches=rank_batches,
+        broadcast_model=broadcast_all,
+        average_gradients=average,
+        synchronise_buffers=broadcast_buffers,
     )
-    train_with_given_batches(student, model, data, epochs, settings)
-    return {"model": every_tensor(model), "before": before}
+    return student.train(model, data["images"], data["labels"], **settings)
 
 
-def losses_on_rank(
+def training_on_rank(
     student: Any, data: Tensors, epochs: list[Steps], settings: dict[str, Any], state: Tensors
-) -> Any:
-    return train_with_given_batches(student, classifier(state), data, epochs, settings)
-
-
-def memory_of_training_on_rank(
-    student: Any,
-    data: Tensors,
-    trainings: list[list[Steps]],
-    settings: dict[str, Any],
-    state: Tensors,
-) -> Any:
-    """For each training of a model, its most bytes of tensors at once and its samples."""
-    import gc
-
-    model, num_rows = counting_classifier(state)
-    meter = MemoryMeter([*model.parameters()], counts_read=False)
-    found = []
-    for epochs in trainings:
-        gc.collect()
-        seen = sum(num_rows)
-        meter.restart()
-        with meter:
-            train_with_given_batches(student, model, data, epochs, settings)
-        found += [meter.most_bytes, sum(num_rows) - seen]
-    return found
+) -> dict[str, Any]:
+    """The trained model and the losses, where the check chooses the batches."""
+    model = classifier(state)
+    losses = train_with_given_batches(student, model, data, epochs, settings)
+    return {"model": every_tensor(model), "losses": losses}
 
 
 def timed_training_on_rank(
     student: Any, data: Tensors, epochs: list[Steps], settings: dict[str, Any], sample_s: float
-) -> Any:
-    model = TimedClassifier(sample_s)
-    train_with_given_batches(student, model, data, epochs, settings)
-    return model.num_rows
+) -> None:
+    train_with_given_batches(student, TimedClassifier(sample_s), data, epochs, settings)
 
 
-def own_weights_on_rank(
+def large_training_on_rank(
+    student: Any, data: Tensors, epochs: list[Steps], settings: dict[str, Any], width: int
+) -> None:
+    """A training in which no gradients travel: only its memory counts."""
+    from worldsize import emulate
+
+    prepare_for_large_tensors()
+    model = nn.Sequential(nn.Linear(50, width, bias=False), nn.Tanh(), nn.Linear(width, 3))
+    model.register_forward_pre_hook(lambda *_: emulate.spend(STEP_S))
+
+    def only_meet(model: nn.Module, num_local_samples: int) -> None:
+        dist.barrier()
+
+    train_with_given_batches(student, model, data, epochs, settings, only_meet)
+
+
+def own_training_on_rank(
     student: Any,
     data: Tensors,
     world_size: int,
@@ -268,8 +285,9 @@ def own_weights_on_rank(
     rank: int,
     state: Tensors,
 ) -> dict[str, Any]:
+    """The trained model and the batches, where all five functions are the student's."""
     torch.manual_seed(rank)  # ranks need not share torch's global random state
-    model, num_rows = counting_classifier(state)
+    model = classifier(state)
     student.train(model, data["images"], data["labels"], **settings)
     batches = [
         student.rank_batches(
@@ -277,15 +295,10 @@ def own_weights_on_rank(
         )
         for epoch in range(settings["num_epochs"])
     ]
-    return {"model": every_tensor(model), "num_rows": sum(num_rows), "batches": batches}
+    return {"model": every_tensor(model), "batches": batches}
 
 
 # What the judge draws, computes and compares.
-
-
-def whole(rng: torch.Generator, low: int, high: int) -> int:
-    """A whole number from low to high, both included."""
-    return int(torch.randint(low, high + 1, (), generator=rng))
 
 
 def random_state(
@@ -324,24 +337,20 @@ def random_epochs(
     ]
 
 
-def entry(value: Any, name: str) -> Any:
-    """What a rank returned under this name; None when it returned something else altogether."""
-    return value.get(name) if isinstance(value, dict) else None
+def settings_of(
+    rng: torch.Generator, batch_size: int, lr: float = 0.1, num_epochs: int = 1
+) -> dict[str, Any]:
+    seed = whole(rng, 0, MAX_SEED)
+    return {"num_epochs": num_epochs, "batch_size": batch_size, "lr": lr, "seed": seed}
 
 
 def is_close(value: Any, wanted: Tensors) -> bool:
     """True when all the wanted tensors are in `value`, up to rounding."""
-    for name, expected in wanted.items():
-        actual = entry(value, name)
-        if (
-            not isinstance(actual, torch.Tensor)
-            or actual.shape != expected.shape
-            or actual.dtype != expected.dtype
-        ):
-            return False
-        if not torch.allclose(actual, expected, rtol=1e-3, atol=1e-5):
-            return False
-    return True
+    pairs = [(tensor_like(entry(value, name), one), one) for name, one in wanted.items()]
+    return all(
+        given is not None and torch.allclose(given, one, rtol=1e-3, atol=1e-5)
+        for given, one in pairs
+    )
 
 
 def hint_for(value: Any, mistakes: list[tuple[Tensors, str]], otherwise: str) -> str:
@@ -458,19 +467,11 @@ def refuse_bad_step(parts: list[torch.Tensor], num_samples: int) -> None:
 
 def draw_sizes(sizes: list[int], num_samples: int) -> Drawn:
     """The number of samples of one global batch on each rank; any ranks may get the extra ones."""
-    from worldsize.draw.contrast import bars  # matplotlib is imported only where something is drawn
-
-    fair = [
-        len(part) for part in torch.arange(num_samples).tensor_split(len(sizes))
-    ]  # the longest first
-    by_size = sorted(
-        range(len(sizes)), key=lambda rank: -sizes[rank]
-    )  # a larger part may be on any rank
-    expected = {
-        f"rank {rank}": float(size) for rank, size in sorted(zip(by_size, fair, strict=True))
-    }
-    actual = {f"rank {rank}": float(size) for rank, size in enumerate(sizes)}
-    return bars(expected, actual, "Samples of one global batch on each rank", "samples")
+    fair = sorted(len(part) for part in torch.arange(num_samples).tensor_split(len(sizes)))
+    by_size = sorted(range(len(sizes)), key=lambda rank: sizes[rank])
+    expected = {f"rank {rank}": size for rank, size in sorted(zip(by_size, fair, strict=True))}
+    actual = {f"rank {rank}": size for rank, size in enumerate(sizes)}
+    return draw_bars(expected, actual, "Samples of one global batch on each rank", "samples")
 
 
 def read_losses(value: Any, num_steps: int, rank: int) -> torch.Tensor:
@@ -499,131 +500,95 @@ def mean_gradient(state: Tensors, images: torch.Tensor, labels: torch.Tensor) ->
     return dict(zip(state, torch.autograd.grad(loss, [*model.parameters()]), strict=True))
 
 
-def weighted_sum(gradients: list[Tensors], weights: list[float]) -> Tensors:
-    return {
-        name: (
-            torch.stack(
-                [w * gradient[name] for gradient, w in zip(gradients, weights, strict=True)]
-            ).sum(dim=0)
-        )
-        for name in gradients[0]
-    }
-
-
 def train_in_one_process(
-    state: Tensors, data: Tensors, steps: Steps, lr: float
-) -> tuple[Tensors, list[list[torch.Tensor]]]:
-    """The weights after one SGD step a batch, and the losses of samples by step and part."""
-    weights, losses = state, []
+    state: Tensors, data: Tensors, steps: Steps, lr: float, momentum: float = 0.0
+) -> list[Tensors]:
+    """The weights before the first step of SGD and after each; a step is a global batch."""
+    weights, total = [state], {name: torch.zeros_like(one) for name, one in state.items()}
     for parts in steps:
         batch = torch.cat(parts)
-        logits = classifier(weights)(data["images"][batch]).detach()
-        sample_losses = F.cross_entropy(logits, data["labels"][batch], reduction="none")
-        losses.append(list(sample_losses.split([len(part) for part in parts])))
-        gradient = mean_gradient(weights, data["images"][batch], data["labels"][batch])
-        weights = {name: weight - lr * gradient[name] for name, weight in weights.items()}
-    return weights, losses
+        gradient = mean_gradient(weights[-1], data["images"][batch], data["labels"][batch])
+        total = {name: momentum * one + gradient[name] for name, one in total.items()}
+        weights.append({name: one - lr * total[name] for name, one in weights[-1].items()})
+    return weights
 
 
 def expect_trained(
     values: list[Any], states: list[Tensors], data: Tensors, epochs: list[Steps], lr: float
 ) -> None:
-    """Raise CheckFailed unless every rank has one process's weights and computed its own parts."""
+    """Raise CheckFailed unless every rank has the weights of one process."""
+    num_ranks = len(values)
     steps = [parts for epoch in epochs for parts in epoch]
-    in_turn = [parts for number in range(len(epochs)) for parts in epochs[number % 2]]
-    wanted, _ = train_in_one_process(states[0], data, steps, lr)
-    mistakes = [
-        (states[0], "The weights are still those of the start: no step was taken."),
+    turns = {
+        of: [parts for number in range(len(epochs)) for parts in epochs[number % period]]
+        for period, of in ((2, "0 and 1"), (3, "0, 1 and 2"))
+    }
+    wrong = [  # steps, learning rate, momentum without damping, hint
+        (steps, lr * num_ranks, 0, f"The steps are {num_ranks} times too long: {SUMMED}"),
+        (steps, lr / num_ranks, 0, f"The steps are {num_ranks} times too short: {TWICE_DIVIDED}"),
+        (steps, lr, 1, "Gradients add up from step to step: call zero_grad before every backward."),
         (
-            train_in_one_process(states[0], data, len(epochs) * epochs[0], lr)[0],
-            (
-                "These are the weights after every epoch in the order of epoch 0: pass the epoch to"
-                " rank_batches."
-            ),
-        ),
-        (
-            train_in_one_process(states[0], data, in_turn, lr)[0],
-            (
-                "These are the weights after the orders of epochs 0 and 1 in turn: pass every"
-                " epoch from 0 to num_epochs - 1."
-            ),
-        ),
-        (
-            train_in_one_process(states[0], data, steps, lr * len(values))[0],
-            (
-                f"The steps are {len(values)} times too long: the gradients were summed, not"
-                " averaged."
-            ),
-        ),
-        (
-            train_in_one_process(states[0], data, steps, lr / len(values))[0],
-            (
-                f"The steps are {len(values)} times too short: the mean was divided by the number"
-                " of ranks a second time."
-            ),
+            len(epochs) * epochs[0],
+            lr,
+            0,
+            "These are the weights after every epoch in the order of epoch 0: pass the epoch to"
+            " rank_batches.",
         ),
     ]
+    wrong += [
+        (
+            in_turn,
+            lr,
+            0,
+            f"These are the weights after the orders of epochs {of} in turn: pass every epoch"
+            " from 0 to num_epochs - 1.",
+        )
+        for of, in_turn in turns.items()
+    ]
+    reached = train_in_one_process(states[0], data, steps, lr)
+    mistakes = [(states[0], "The weights are still those of the start: no step was taken.")]
+    mistakes += [
+        (train_in_one_process(states[0], data, its, rate, momentum)[-1], hint)
+        for its, rate, momentum, hint in wrong
+    ]
+    first = entry(values[0], "model")
+    held = (
+        {name: one for name, one in first.items() if isinstance(one, torch.Tensor)}
+        if isinstance(first, dict)
+        else {}
+    )
     otherwise = "Check zero_grad, the average of the gradients and the step, in this order."
-    if not all(is_close(entry(value, "model"), as_tensors(values[0])) for value in values):
+    if not all(is_close(entry(value, "model"), held) for value in values):
         otherwise = (
             "The ranks end with different weights: they must start alike, and step along the same"
             " gradient."
         )
     for rank, value in enumerate(values):
         hint = hint_for(entry(value, "model"), mistakes, otherwise)
-        expect_tensors(entry(value, "model"), wanted, "the trained", rank, hint)
-    everyone = sum(len(part) for parts in steps for part in parts)
-    for rank, value in enumerate(values):
-        num_rows, own = entry(value, "num_rows"), sum(len(parts[rank]) for parts in steps)
-        if type(num_rows) is not int or num_rows != own:
-            amount = (
-                "all samples of every"
-                if type(num_rows) is int and num_rows == everyone
-                else "other samples of the"
-            )
-            raise CheckFailed(
-                "each rank's model to see only its own part of every global batch, once",
-                f"{amount} batch on rank {rank}",
-                "The ranks are there to share the work: compute this rank's part, and let the"
-                " average do the rest.",
-            )
-
-
-def as_tensors(value: Any) -> Tensors:
-    """The trained tensors that a rank returned, without anything else that may be among them."""
-    model = entry(value, "model")
-    return (
-        {name: t for name, t in model.items() if isinstance(t, torch.Tensor)}
-        if isinstance(model, dict)
-        else {}
-    )
+        expect_tensors(entry(value, "model"), reached[-1], "the trained", rank, hint)
 
 
 # rank_batches: the inputs and outputs are plain, so one process asks for the parts of every rank.
 
 
-def ask_for_epochs(
-    student: Any, rng: torch.Generator, sizes: list[tuple[int, int, int]]
-) -> list[Steps]:
-    """An epoch for each (num_samples, batch_size, world_size), if it shares out all samples."""
+def ask(student: Any, calls: list[list[int]]) -> list[Any]:
+    """What `rank_batches` returned for each call; with None for a draw that did not come back."""
+    (values,) = student.run(batches_on_rank, calls, world_size=1)
+    return [entries(value, 2) for value in entries(values, len(calls))]
+
+
+def expect_epochs(student: Any, rng: torch.Generator, sizes: list[tuple[int, int, int]]) -> None:
+    """Raise CheckFailed unless each (num_samples, batch_size, world_size) is shared out."""
     calls = []
     for num_samples, batch_size, world_size in sizes:
-        # 0 has checks of its own
-        epoch, seed = whole(rng, 1, 9), whole(rng, 1, MAX_SEED)
-        for rank in range(world_size):
-            global_seed = whole(rng, 0, MAX_SEED)
-            calls.append([global_seed, num_samples, batch_size, epoch, seed, rank, world_size])
-    (values,) = student.run(batches_on_rank, calls, world_size=1)
-    left = iter(listed(values, len(calls)))
-    return [
-        read_epoch([next(left) for _ in range(world_size)], num_samples, batch_size)
-        for num_samples, batch_size, world_size in sizes
-    ]
-
-
-def listed(values: Any, length: int) -> list[Any]:
-    """`values` when it is a list of this length, else that many times None."""
-    return values if isinstance(values, list) and len(values) == length else [None] * length
+        epoch, seed = whole(rng, 1, 9), whole(rng, 1, MAX_SEED)  # 0 has checks of its own
+        calls += [
+            [whole(rng, 0, MAX_SEED), num_samples, batch_size, epoch, seed, rank, world_size]
+            for rank in range(world_size)
+        ]
+    left = iter(ask(student, calls))
+    for num_samples, batch_size, world_size in sizes:
+        read_epoch([next(left)[0] for _ in range(world_size)], num_samples, batch_size)
 
 
 @points(1, cell="check_rank_batches")
@@ -635,10 +600,10 @@ def check_parts_make_up_each_batch(student, rng):
     batch_size = world_size * whole(rng, 2, 5)
     # of few samples, parts of two different orders may be disjoint by chance
     num_samples = batch_size * whole(rng, 5, 8)
-    ask_for_epochs(student, rng, [(num_samples, batch_size, world_size)])
+    expect_epochs(student, rng, [(num_samples, batch_size, world_size)])
 
 
-@points(1, cell="check_rank_batches")
+@points(0.5, cell="check_rank_batches")
 def check_uneven_sizes_lose_nothing(student, rng):
     """When sizes do not divide, no sample is lost, parts differ by at most one, and every rank has
     as many steps.
@@ -648,24 +613,23 @@ def check_uneven_sizes_lose_nothing(student, rng):
     num_samples = batch_size * whole(rng, 2, 4)
     # fewer are left over than there are ranks: someone's part is empty
     sizes = [(num_samples + rest, batch_size, world_size) for rest in range(1, world_size)]
-    ask_for_epochs(student, rng, sizes)
+    expect_epochs(student, rng, sizes)
 
 
 @points(1, cell="check_rank_batches")
 def check_every_epoch_has_a_new_order(student, rng):
     """Every epoch goes through the samples in another order, also with seed 0."""
-    num_epochs, global_seed = 5, whole(rng, 0, MAX_SEED)
+    epochs, global_seed = [*range(12), 60, 840], whole(rng, 0, MAX_SEED)  # so that periods show
     calls = [
         [global_seed, 48, 12, epoch, seed, 0, world_size]
         for seed, world_size in ((whole(rng, 1, MAX_SEED), 3), (0, 1))
-        for epoch in range(num_epochs)
+        for epoch in epochs
     ]
-    (values,) = student.run(batches_on_rank, calls, world_size=1)
-    orders = [read_order(value) for value in listed(values, len(calls))]
+    orders = [read_order(value) for value, _ in ask(student, calls)]
     wanted, hint = "a new order in every epoch", "Seed the generator from seed and epoch."
-    if comes_twice(orders[:num_epochs]):
+    if comes_twice(orders[: len(epochs)]):
         raise CheckFailed(wanted, "the same order in two epochs", hint)
-    if comes_twice(orders[num_epochs:]):
+    if comes_twice(orders[len(epochs) :]):
         hint = f"{hint} Multiplied, a seed of 0 hides the epoch."
         raise PartlyHeld(0.5, wanted, "the same order in two epochs with seed 0", hint)
 
@@ -675,21 +639,22 @@ def comes_twice(orders: list[list[list[int]]]) -> bool:
     return any(order in orders[:epoch] for epoch, order in enumerate(orders))
 
 
-@points(1, cell="check_rank_batches")
+@points(0.5, cell="check_rank_batches")
 def check_order_depends_on_the_seed_alone(student, rng):
     """The order follows from seed and epoch: in epoch 0 as in epoch 1, another seed gives another
-    order, and the global random state does not.
+    order, and torch's global generator has no part in it and stays as it was.
     """
-    seed, global_seed = whole(rng, 1, MAX_SEED), whole(rng, 0, MAX_SEED)
-    others = [(global_seed + 1, seed), (global_seed, seed + 1), (global_seed, seed + 1000)]
+    seed, global_seed = whole(rng, 1, MAX_SEED - 2**16), whole(rng, 0, MAX_SEED)
+    others = [(global_seed + 1, seed)]
+    others += [(global_seed, seed + more) for more in (1, 1000, 2**16)]
     calls = [
         [state, 48, 12, epoch, its_seed, 0, 2]
         for epoch in (0, 1)
         for state, its_seed in ((global_seed, seed), *others)
     ]
-    (values,) = student.run(batches_on_rank, calls, world_size=1)
-    orders = [read_order(value) for value in listed(values, len(calls))]
-    for epoch, of_epoch in enumerate((orders[:4], orders[4:])):
+    answers = ask(student, calls)
+    orders = [read_order(value) for value, _ in answers]
+    for epoch, of_epoch in enumerate((orders[:5], orders[5:])):
         first, other_state, *other_seeds = of_epoch
         if first != other_state:
             raise CheckFailed(
@@ -704,6 +669,15 @@ def check_order_depends_on_the_seed_alone(student, rng):
                 "Seed the generator from seed and epoch; of a product with epoch 0, nothing is left"
                 " of the seed.",
             )
+    for call, (_, drawn) in zip(calls, answers, strict=True):
+        untouched = torch.Generator().manual_seed(call[0])
+        if drawn != int(torch.randint(2**40, (), generator=untouched)):
+            raise CheckFailed(
+                "torch's global generator to be left as it is",
+                "other random numbers from it after a call",
+                "torch.manual_seed seeds it for everybody, so that dropout is the same on all"
+                " ranks and in every epoch: draw from a torch.Generator of your own.",
+            )
 
 
 def read_order(value: Any) -> list[list[int]]:
@@ -711,31 +685,71 @@ def read_order(value: Any) -> list[list[int]]:
     return [sorted(part.tolist()) for part in read_parts(value, rank=0)]
 
 
-# broadcast_model
+# broadcast_model and synchronise_buffers
 
 
-def broadcast(
-    student: Any, rng: torch.Generator, world_size: int
-) -> tuple[list[Any], list[Tensors]]:
-    """What every rank held and holds after the broadcast, and what each had before."""
+class Sent(NamedTuple):
+    """What every rank held before and after rank 0's tensors were sent, and what travelled."""
+
+    values: list[Any]
+    tensors: list[Tensors]
+    exchanges: list[Exchange]
+
+
+def sent_by_rank_0(
+    student: Any, rng: torch.Generator, on_rank: Callable[..., Any], world_size: int
+) -> Sent:
     tensors = [random_tensors(rng) for _ in range(world_size)]
-    values = student.run(
-        broadcast_on_rank, world_size=len(tensors), each=[(own,) for own in tensors]
-    )
-    return values, tensors
+    each = [(own,) for own in tensors]
+    with hinted(
+        "Every rank makes the same calls in the same order, with tensors of one dtype and shape."
+    ):
+        run = student.emulated(on_rank, world_size=world_size, each=each, keeps_exchanges=True)
+    return Sent(run.values, tensors, run.exchanges)
 
 
-def expect_rank_0s(
-    values: list[Any], tensors: list[Tensors], names: list[str], otherwise: str
-) -> None:
-    """Raise CheckFailed unless the named tensors of every rank are exactly those of rank 0."""
+def expect_rank_0s(sent: Sent, names: list[str], otherwise: str, where: str = "model") -> None:
+    """Raise CheckFailed unless all ranks have these tensors of rank 0, by what travelled."""
+    values, tensors = [entry(value, where) for value in sent.values], sent.tensors
     wanted = {name: tensors[0][name] for name in names}
     for rank, value in enumerate(values):
         own = {name: tensors[rank][name] for name in names}
         is_untouched = rank > 0 and is_close(value, own)
         hint = f"Rank {rank} still has its own values. {otherwise}" if is_untouched else otherwise
         picture = partial(draw_owners, values, tensors, names)
-        expect_tensors(value, wanted, "the model's", rank, hint, EXACT, picture)
+        for name, expected in wanted.items():
+            expect_close(
+                entry(value, name),
+                expected,
+                f"{words_for(name)} on rank {rank}",
+                hint,
+                picture=picture,
+                **EXACT,
+            )
+    numbers = torch.cat([one.double().flatten() for one in wanted.values()])
+    for rank in range(1, len(values)):
+        came = [
+            one
+            for exchange in sent.exchanges
+            if rank in exchange.ranks
+            for one in received(exchange, rank)
+        ]
+        if not torch.isin(numbers, torch.cat([*came, torch.empty(0, dtype=torch.float64)])).all():
+            raise CheckFailed(
+                f"rank {rank} to receive the values of rank 0",
+                "other numbers, or none, over the wire",
+                "Send each tensor as it is, for example by dist.broadcast.",
+            )
+
+
+def words_for(name: str) -> str:
+    """A tensor of `buffered_model`, in words that say what is special about it."""
+    special = {
+        "history": "a float64 buffer that state_dict leaves out (persistent=False)",
+        "0.num_batches_tracked": "the integer buffer num_batches_tracked",
+        "1.bias": "a frozen parameter (requires_grad=False)",
+    }
+    return special.get(name, f"the {'buffer' if is_buffer(name) else 'parameter'} {name}")
 
 
 def draw_owners(values: list[Any], tensors: list[Tensors], names: list[str]) -> Drawn:
@@ -762,147 +776,218 @@ def is_buffer(name: str) -> bool:
     return name in dict(buffered_model({}).named_buffers())
 
 
+def names_of(sent: Sent, is_wanted: Callable[[str, torch.Tensor], bool]) -> list[str]:
+    return [name for name, one in sent.tensors[0].items() if is_wanted(name, one)]
+
+
 @points(1, cell="check_broadcast_model")
 def check_parameters_become_those_of_rank_0(student, rng):
     """Every parameter, even a frozen one, becomes that of rank 0 on every rank."""
-    values, tensors = broadcast(student, rng, 4)
-    names = [name for name in tensors[0] if not is_buffer(name)]
+    sent = sent_by_rank_0(student, rng, broadcast_on_rank, 4)
+    names = names_of(sent, lambda name, _: not is_buffer(name))
     hint = "All parameters take the values of rank 0: no average, and none left out."
-    expect_rank_0s([entry(value, "model") for value in values], tensors, names, hint)
+    expect_rank_0s(sent, names, hint)
 
 
-@points(1, cell="check_broadcast_model")
+@points(0.5, cell="check_broadcast_model")
 def check_buffers_become_those_of_rank_0(student, rng):
     """Every buffer becomes that of rank 0 on every rank: floats, integers, and what state_dict
     leaves out.
     """
-    values, tensors = broadcast(student, rng, 3)
-    names = [name for name in tensors[0] if is_buffer(name)]
+    sent = sent_by_rank_0(student, rng, broadcast_on_rank, 3)
     hint = "All of model.buffers() take exactly the values of rank 0, each in its own dtype."
-    expect_rank_0s([entry(value, "model") for value in values], tensors, names, hint)
+    expect_rank_0s(sent, names_of(sent, lambda name, _: is_buffer(name)), hint)
 
 
-@points(1, cell="check_broadcast_model")
+@points(0.5, cell="check_broadcast_model")
 def check_broadcast_is_in_place(student, rng):
-    """An optimiser created before the broadcast still holds the parameters of the model."""
-    values, tensors = broadcast(student, rng, 2)
-    names = [name for name in tensors[0] if not is_buffer(name)]
+    """An optimizer created before the broadcast still holds the parameters of the model."""
+    sent = sent_by_rank_0(student, rng, broadcast_on_rank, 2)
     hint = (
         "The Parameter objects of before must receive the values; do not put new ones in their"
         " place."
     )
-    expect_rank_0s([entry(value, "held") for value in values], tensors, names, hint)
+    expect_rank_0s(sent, names_of(sent, lambda name, _: not is_buffer(name)), hint, where="held")
+
+
+@points(1, cell="check_synchronise_buffers")
+def check_float_buffers_become_those_of_rank_0(student, rng):
+    """Running statistics and other float buffers become those of rank 0."""
+    sent = sent_by_rank_0(student, rng, synchronise_on_rank, 4)
+    names = names_of(sent, lambda name, one: is_buffer(name) and one.is_floating_point())
+    hint = "All buffers take the values of rank 0: no average, and none left out."
+    expect_rank_0s(sent, names, hint)
+
+
+@points(1, cell="check_synchronise_buffers")
+def check_integer_buffers_and_parameters_are_respected(student, rng):
+    """Integer buffers become those of rank 0 without rounding, and parameters are left alone."""
+    sent = sent_by_rank_0(student, rng, synchronise_on_rank, 3)
+    names = names_of(sent, lambda name, one: is_buffer(name) and not one.is_floating_point())
+    expect_rank_0s(sent, names, "Integers keep their dtype and never pass through a float.")
+    for rank, value in enumerate(sent.values):
+        parameters = {name: one for name, one in sent.tensors[rank].items() if not is_buffer(name)}
+        hint = "`synchronise_buffers` changes buffers only; the gradients keep parameters the same."
+        expect_tensors(entry(value, "model"), parameters, "the parameter", rank, hint, EXACT)
 
 
 # average_gradients
 
 
-def expect_average(
+class Averaged(NamedTuple):
+    """A run of `average_gradients`, and what went in."""
+
+    run: Any
+    counts: list[int]
+    local: list[list[torch.Tensor]]  # each rank's gradients, without those of frozen parameters
+    trained: list[int]  # the places of those that are not frozen
+
+    def flat(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([one.double().flatten() for one in gradients])
+
+    @property
+    def matrix(self) -> torch.Tensor:
+        """Each rank's gradients in a row, zeros where it has no samples."""
+        rows = [
+            self.flat(own) * bool(count) for own, count in zip(self.local, self.counts, strict=True)
+        ]
+        return torch.stack(rows)
+
+    def result(self, rank: int) -> torch.Tensor | None:
+        """The gradients that a rank returned, flat; None where one is not like its parameter."""
+        found = [
+            tensor_like(entry(self.run.values, rank, place), own)
+            for place, own in zip(self.trained, self.local[rank], strict=True)
+        ]
+        return None if any(one is None for one in found) else self.flat(found)
+
+
+def average(
     student: Any,
     rng: torch.Generator,
     counts: list[int],
-    empties: list[str] | None = None,
-    frozen: list[str] | None = None,
+    *,
     dtype: torch.dtype = torch.float32,
-) -> list[Any]:
-    """The gradients of every rank after the average, if they are those of the global batch."""
-    tolerance = TOLERANCES[dtype]
-    state, data = random_state(rng, dtype), random_data(rng, sum(counts), dtype)
-    images, labels = data["images"].split(counts), data["labels"].split(counts)
-    each = list(zip(images, labels, empties or [""] * len(counts), strict=True))
-    values = student.run(average_on_rank, state, frozen or [], world_size=len(counts), each=each)
+    frozen: Sequence[int] = (),
+    empties: Sequence[str] = (),
+    **options: Any,
+) -> Averaged:
+    """The average of drawn gradients; `empties` says what those of ranks without samples are."""
+    shapes = [(whole(rng, 7, 13), whole(rng, 7, 13)) for _ in range(3)]
+    gradients = [[positive(rng, *shape, dtype=dtype) for shape in shapes] for _ in counts]
+    left, each = list(empties), []
+    for count, own in zip(counts, gradients, strict=True):
+        is_nan = not count and left.pop() == "nan"
+        stands_in = [torch.full_like(one, float("nan")) if is_nan else None for one in own]
+        given = own if count else stands_in
+        each.append((count, [None if place in frozen else one for place, one in enumerate(given)]))
+    with hinted(
+        "Every rank has to make the same calls, in the same order. A rank without samples, whose"
+        " gradients may be None, puts in zeros."
+    ):
+        run = student.emulated(
+            average_on_rank,
+            gradients[0],
+            list(frozen),
+            world_size=len(counts),
+            each=each,
+            keeps_exchanges=True,
+            allow=ALLOWED,
+            **options,
+        )
+    trained = [place for place in range(len(shapes)) if place not in frozen]
+    return Averaged(run, counts, [[own[place] for place in trained] for own in gradients], trained)
 
-    trained = [name for name in state if name not in (frozen or [])]
-    zeros = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
-    local = [
-        {name: (mean_gradient(state, x, y) if len(x) else zeros)[name] for name in trained}
-        for x, y in zip(images, labels, strict=True)
+
+def mistakes_of(counts: list[int]) -> list[tuple[list[float], str]]:
+    """The weights of the ranks' gradients in known mistakes, and what to say of each."""
+    num_ranks, num_samples, num_busy = len(counts), sum(counts), sum(map(bool, counts))
+    is_even = len(set(counts)) == 1
+    total = "the sum of the gradients of the ranks, not their mean weighted by samples."
+    too_large = f"These are {num_ranks} times too large: a sum, not a mean."
+    unweighted = "That is the unweighted mean over the ranks"
+    return [
+        ([1.0] * num_ranks, too_large if is_even else f"That is {total}"),
+        (
+            [1 / num_ranks] * num_ranks,
+            f"{unweighted}: a rank with more samples must count for more.",
+        ),
+        (
+            [bool(count) / num_busy for count in counts],
+            f"{unweighted} that have samples: one with more must count for more.",
+        ),
+        (
+            [float(count) for count in counts],
+            "That is the sum over all samples: divide by the number of samples of all ranks.",
+        ),
+        (
+            [count / num_samples / num_ranks for count in counts],
+            f"These are {num_ranks} times too small: {TWICE_DIVIDED}",
+        ),
     ]
-    num_ranks, num_samples = len(counts), sum(counts)
-    wanted = weighted_sum(local, [count / num_samples for count in counts])
+
+
+def mistakes_on(rank: int, counts: list[int]) -> list[tuple[list[float], str]]:
+    """The same for mistakes that give each rank another result."""
+    own, num_own = [float(other == rank) for other in range(len(counts))], counts[rank]
+    if not num_own:
+        return []
     mistakes = [
+        (own, f"Rank {rank} still has the gradient of its own samples: nothing was exchanged."),
         (
-            weighted_sum(local, [1] * num_ranks),
-            (
-                f"These are {num_ranks} times too large: a sum, not a mean."
-                if len(set(counts)) == 1
-                else (
-                    "That is the sum of the gradients of the ranks, not their mean weighted by"
-                    " samples."
-                )
-            ),
-        ),
-        (
-            weighted_sum(local, [1 / num_ranks] * num_ranks),
-            (
-                "That is the unweighted mean over the ranks: a rank with more samples must count"
-                " for more."
-            ),
-        ),
-        (
-            weighted_sum(local, [bool(count) / sum(map(bool, counts)) for count in counts]),
-            (
-                "That is the unweighted mean over the ranks that have samples: one with more must"
-                " count for more."
-            ),
-        ),
-        (
-            weighted_sum(local, [float(count) for count in counts]),
-            (
-                "That is the sum over all samples: divide by the number of samples on all ranks"
-                " together."
-            ),
-        ),
-        (
-            weighted_sum(local, [count / num_samples / num_ranks for count in counts]),
-            (
-                f"These are {num_ranks} times too small: the mean was divided by the number of"
-                " ranks a second time."
-            ),
+            [num_own / sum(counts) * one for one in own],
+            f"Rank {rank} has its own term of the sum and nothing of the others: if all_reduce is"
+            " asynchronous, wait for its handle.",
         ),
     ]
-    for rank, value in enumerate(values):
-        own = (
-            local[rank],
-            f"Rank {rank} still has the gradient of its own samples: nothing was exchanged.",
-        )
-        hint = hint_for(value, [own, *mistakes], hint_for_shape(value, trained))
-        if is_close(value, wanted) and dtype == torch.float64:
+    if len(set(counts)) > 1:
+        hint = f"That is the sum over all samples, divided by those of rank {rank} alone."
+        mistakes.append(([count / num_own for count in counts], hint))
+    return mistakes
+
+
+def expect_mean(found: Averaged) -> None:
+    """Raise CheckFailed unless every rank has the mean over all samples, made of what travelled."""
+    matrix, counts = found.matrix, found.counts
+    weights = torch.tensor(counts, dtype=torch.float64) / sum(counts)
+    for rank in range(len(counts)):
+        result, hint = found.result(rank), hint_for_kind(found, rank)
+        for wrong, words in [*mistakes_of(counts), *mistakes_on(rank, counts)]:
+            if result is not None and torch.allclose(
+                result, torch.tensor(wrong, dtype=torch.float64) @ matrix, rtol=1e-3
+            ):
+                hint = words
+        if result is not None and torch.allclose(result, weights @ matrix, rtol=1e-5):
             hint = "That is right to seven digits: float64 gradients went through float32."
-        picture = partial(draw_weights, value, local, counts, rank)
-        expect_tensors(value, wanted, "the gradient of", rank, hint, tolerance, picture)
-    return values
+        picture = partial(draw_weights, result, matrix, counts, rank)
+        means = (weights @ matrix).split([one.numel() for one in found.local[0]])
+        for place, mean, like in zip(found.trained, means, found.local[0], strict=True):
+            value, wanted = (
+                entry(found.run.values, rank, place),
+                mean.view(like.shape).to(like.dtype),
+            )
+            what = f"the gradient of parameter {place} on rank {rank}"
+            expect_close(value, wanted, what, hint, picture=picture, **TOLERANCES[like.dtype])
+    expect_travelled(found, weights)
 
 
-def draw_weights(value: Any, local: list[Tensors], counts: list[int], rank: int) -> Drawn:
-    """How much of each rank's own gradient is in the result of one rank."""
-    from worldsize.draw.contrast import bars
-
-    busy = [other for other, count in enumerate(counts) if count]
-    names = [
-        name for name, tensor in local[0].items() if isinstance(entry(value, name), torch.Tensor)
-    ]
-    expected = {f"rank {other}'s gradient": counts[other] / sum(counts) for other in busy}
-    actual = dict.fromkeys(expected, float("nan"))
-    if not names:
-        actual = {}
-    elif all(value[name].shape == local[0][name].shape for name in names):
-        own = torch.stack(
-            [torch.cat([local[other][name].flatten() for name in names]) for other in busy], dim=1
-        )
-        result = torch.cat([value[name].flatten().to(own.dtype) for name in names])
-        if result.isfinite().all():
-            weights = torch.linalg.lstsq(own.double(), result.double()[:, None]).solution.flatten()
-            actual = dict(zip(expected, weights.tolist(), strict=True))
-    return bars(expected, actual, f"What the result on rank {rank} is made of", "weight in the sum")
+def expect_travelled(found: Averaged, weights: torch.Tensor) -> None:
+    """Raise CheckFailed unless what travelled suffices for the sum by these weights."""
+    counts, exchanges = (
+        torch.tensor(found.counts, dtype=torch.float64)[:, None],
+        found.run.exchanges,
+    )
+    expect_sum_travelled(exchanges, weights[:, None] * found.matrix, counts, "the average")
 
 
-def hint_for_shape(value: Any, names: list[str]) -> str:
+def hint_for_kind(found: Averaged, rank: int) -> str:
     """A hint by the kind of gradient, when its values fit no known mistake."""
-    tensors = [entry(value, name) for name in names]
-    if any(tensor is None for tensor in tensors):
+    values = [entry(found.run.values, rank, place) for place in found.trained]
+    if any(value is None for value in values):
         return "A rank without a gradient receives the result like every other rank."
-    if any(isinstance(tensor, torch.Tensor) and tensor.isnan().any() for tensor in tensors):
+    if any(isinstance(value, torch.Tensor) and value.isinf().any() for value in values):
+        return "Something was divided by 0: divide by the number of samples of all ranks."
+    if any(isinstance(value, torch.Tensor) and value.isnan().any() for value in values):
         return (
             "The nan of a rank without samples spreads to all: 0 * nan is nan, so it must be"
             " replaced, not weighted."
@@ -912,129 +997,125 @@ def hint_for_shape(value: Any, names: list[str]) -> str:
     )
 
 
-def given_gradients(
-    rng: torch.Generator, num_ranks: int, dtype: torch.dtype = torch.float32
-) -> tuple[list[tuple[int, list[torch.Tensor]]], int]:
-    """The count and the gradients of each rank, and the bytes of one rank's gradients."""
-    shapes = [(whole(rng, 30, 60), whole(rng, 30, 60)) for _ in range(3)]
-    gradients = [
-        [(torch.rand(shape, generator=rng) + 0.5).to(dtype) for shape in shapes]
-        for _ in range(num_ranks)
-    ]
-    count = whole(rng, 2, 9)
-    return [(count, of_rank) for of_rank in gradients], sum(one.nbytes for one in gradients[0])
+def weights_in(result: torch.Tensor | None, matrix: torch.Tensor) -> torch.Tensor | None:
+    """How much of each rank's gradient is in a result; None where it is made of something else."""
+    if result is None or not result.isfinite().all():
+        return None
+    weights = torch.linalg.lstsq(matrix.T, result[:, None]).solution.flatten()
+    return weights if torch.allclose(weights @ matrix, result, rtol=1e-3) else None
+
+
+def shares_in(weights: torch.Tensor) -> torch.Tensor:
+    """The weights as shares of their sum: a wrong divisor is no matter of what travels."""
+    return weights / weights.sum() if weights.sum() else weights
+
+
+def draw_weights(
+    result: torch.Tensor | None, matrix: torch.Tensor, counts: list[int], rank: int
+) -> Drawn:
+    """How much of each rank's own gradient is in the result of one rank."""
+    busy = [other for other, count in enumerate(counts) if count]
+    expected = {f"rank {other}'s gradient": counts[other] / sum(counts) for other in busy}
+    weights = weights_in(result, matrix[busy])
+    found = [float("nan")] * len(busy) if weights is None else weights.tolist()
+    actual = dict(zip(expected, found, strict=True))
+    return draw_bars(
+        expected, actual, f"What the result on rank {rank} is made of", "weight in the sum"
+    )
 
 
 @points(1, cell="check_average_gradients")
-def check_result_is_made_of_what_travels(student, rng):
-    """A rank knows of the others by what it receives: where numbers are changed on their way, the
-    result changes.
-    """
-    num_ranks = 3  # an odd number: as many changed signs of a count do not cancel
-    each, _ = given_gradients(rng, num_ranks)
-    clean = student.emulated(average_given_on_rank, world_size=num_ranks, each=each)
-    num_sends = [sum(map(sends_numbers, clean.timeline.of(rank))) for rank in range(num_ranks)]
-    if not min(num_sends):
-        raise CheckFailed(
-            "every rank to send numbers", f"calls that send numbers, by rank: {num_sends}"
-        )
-    # one number in every call: a call may be of no consequence, such as one that only waits
-    errors = [
-        SilentError(rank, 0, seed=whole(rng, 0, MAX_SEED))
-        for rank in range(num_ranks)
-        for _ in range(num_sends[rank])
-    ]
-    try:
-        spoilt = student.emulated(
-            average_given_on_rank, world_size=num_ranks, each=each, faults=errors
-        )
-    except StudentFailed:
-        return  # it shows: objects that were pickled can no longer be read
-    before, after = (
-        [numbers_like(own[1], value) for own, value in zip(each, run.values, strict=True)]
-        for run in (clean, spoilt)
-    )
-    if all(map(is_multiple, after, before)):
-        own = [torch.cat([one.double().flatten() for one in gradients]) for _, gradients in each]
-        raise CheckFailed(
-            "numbers that were changed on their way, one in each call, to show in the result",
-            "the gradients that come out without it",
-            (
-                "Each rank still has its own gradients: what it received did not go into them."
-                if all(map(torch.equal, before, own))
-                else "What a rank knows of the others' gradients comes from what it receives."
-            ),
-        )
-
-
-def sends_numbers(event: Event) -> bool:
-    """True for a call whose numbers leave its rank: no barrier, and no receive."""
-    return event.kind == COMMUNICATION and event.size_bytes > 0 and event.name != "recv"
-
-
-def numbers_like(given: list[torch.Tensor], value: Any) -> torch.Tensor:
-    """The numbers of the gradients that a rank returned; none where they are not like the given."""
-    tensors = listed(value, len(given))
-    for tensor, own in zip(tensors, given, strict=True):
-        is_tensor = isinstance(tensor, torch.Tensor)
-        if not is_tensor or (tensor.shape, tensor.dtype) != (own.shape, own.dtype):
-            return torch.empty(0)
-    return torch.cat([tensor.double().flatten() for tensor in tensors])
-
-
-def is_multiple(numbers: torch.Tensor, others: torch.Tensor) -> bool:
-    """True where `numbers` are `others` times one factor, all that a count can change by itself."""
-    if len(numbers) != len(others) or not len(others):
-        return len(numbers) == len(others)
-    largest = others.abs().argmax()
-    crossed = numbers * others[largest], others * numbers[largest]
-    return torch.allclose(*crossed, rtol=1e-4, atol=0.0)
-
-
-@points(1, cell="check_average_gradients", needs=NEEDS_TALK)
 def check_equal_parts_give_the_mean(student, rng):
     """Ranks with equally many samples all end with the mean of their gradients, not the sum."""
-    num_ranks = 3
-    count = (2, 4, 5)[whole(rng, 0, 2)]  # never as many as there are ranks
-    expect_average(student, rng, [count] * num_ranks)
+    expect_mean(average(student, rng, [(2, 4, 5)[whole(rng, 0, 2)]] * 3))  # never as many as ranks
 
 
-@points(1.5, cell="check_average_gradients", needs=NEEDS_TALK)
+@points(2, cell="check_average_gradients")
 def check_uneven_parts_are_weighted(student, rng):
     """Ranks with more samples count for more, so that the result is the gradient over the global
     batch.
     """
-    counts = [1, 2, whole(rng, 4, 5)]  # together neither 3 nor its square
-    expect_average(
-        student, rng, [counts[place] for place in torch.randperm(3, generator=rng).tolist()]
+    # one that bfloat16 cannot hold, nor their sum, which is neither 3 nor its square
+    counts = shuffled(rng, [1, 3, 2 * whole(rng, 140, 240) + 1])
+    found = average(student, rng, counts)
+    expect_mean(found)
+    expect_counts_travelled(found)
+
+
+def expect_counts_travelled(found: Averaged) -> None:
+    """Raise CheckFailed unless some rank can learn by the wire how many samples there are."""
+    counts, num_ranks = found.counts, len(found.counts)
+    for rank in range(num_ranks):
+        came = [
+            one
+            for exchange in found.run.exchanges
+            if rank in exchange.ranks
+            for one in received(exchange, rank)
+        ]
+        numbers = set(torch.cat(came).tolist()) if came else set()
+        others = counts[:rank] + counts[rank + 1 :]
+        sums = {sum(counts), sum(others)}
+        if sums & numbers or set(others) <= numbers:
+            return
+    raise CheckFailed(
+        "the ranks' numbers of samples to travel, as numbers or as their sum",
+        "neither on the wire",
+        "A rank knows only its own number: send the counts as well, for example by an all-reduce.",
     )
 
 
-@points(1, cell="check_average_gradients", needs=NEEDS_TALK)
+@points(1.5, cell="check_average_gradients")
+def check_result_is_made_of_what_travels(student, rng):
+    """Whatever the result is, every rank can put it together from the sums that it received, and a
+    second run with the same inputs gives the same bits.
+    """
+    counts = shuffled(rng, [1, 2, whole(rng, 4, 5)])
+    state = rng.get_state()
+    found = average(student, rng, counts)
+    by_rank = [weights_in(found.result(rank), found.matrix) for rank in range(len(counts))]
+    for rank, weights in enumerate(by_rank):
+        if weights is None:
+            raise CheckFailed(
+                f"a result on rank {rank} that is made of the gradients of the ranks",
+                "other numbers",
+                "Put the sum of the weighted gradients into `grad` of every parameter.",
+            )
+        if weights.abs().min() < 1e-3 * weights.abs().max():
+            raise CheckFailed(
+                f"a part of every rank's gradient in the result on rank {rank}",
+                "none of rank " + str(int(weights.abs().argmin())),
+                "What a rank received has to go into its gradients.",
+            )
+    expect_travelled(found, shares_in(by_rank[0]))
+    rng.set_state(state)
+    expect_same_again(found.run.values, average(student, rng, counts).run.values)
+
+
+@points(1, cell="check_average_gradients")
 def check_rank_without_samples_takes_part(student, rng):
     """A rank without samples counts as zero, whether its gradient is None or nan, and receives the
     result.
     """
     counts = [0, whole(rng, 1, 2), 0, whole(rng, 4, 5)]  # never as many as there are ranks
-    expect_average(student, rng, counts, ["none", "", "nan", ""])
+    expect_mean(average(student, rng, counts, empties=["none", "nan"]))
 
 
-@points(0.5, cell="check_average_gradients", needs=NEEDS_TALK)
+@points(0.5, cell="check_average_gradients")
 def check_frozen_parameters_stay_without_gradient(student, rng):
     """Frozen parameters keep no gradient, while the others, here in float64, get the average to all
     digits.
     """
-    frozen = ["0.weight", "2.weight"]
+    frozen = [0, 2]
     counts = [whole(rng, 2, 3)] * 4  # equal parts are a quarter each, which float32 holds exactly
-    values = expect_average(student, rng, counts, frozen=frozen, dtype=torch.float64)
-    for rank, value in enumerate(values):
-        for name in frozen:
-            if entry(value, name) is not None:
-                raise CheckFailed(
-                    f"the frozen parameter {name} to keep no gradient",
-                    f"one on rank {rank}",
-                    "Leave out parameters whose requires_grad is False.",
-                )
+    found = average(student, rng, counts, frozen=frozen, dtype=torch.float64)
+    for rank, value in enumerate(found.run.values):
+        if any(entry(value, place) is not None for place in frozen):
+            raise CheckFailed(
+                "frozen parameters to keep no gradient",
+                f"one on rank {rank}",
+                "Leave out parameters whose requires_grad is False.",
+            )
+    expect_mean(found)
 
 
 def least_bytes(timeline: Timeline, num_ranks: int) -> float:
@@ -1054,198 +1135,199 @@ def least_bytes(timeline: Timeline, num_ranks: int) -> float:
 def expect_bytes(timeline: Timeline, num_ranks: int, least: int, most: int, what: str) -> None:
     """Raise CheckFailed unless all ranks together had to send as many bytes as that."""
     sent = least_bytes(timeline, num_ranks)
-    picture = partial(draw_bytes, least, sent)
-    if sent > most:
-        hint = (
-            "Each gradient goes through one all-reduce; samples, and what is the same on every"
-            " rank, need not be sent."
-        )
-        raise CheckFailed(
-            f"at most {most:,} bytes from {num_ranks} ranks: {what}", f"{sent:,.0f}", hint, picture
-        )
-    if sent < least:
-        hint = "Every rank has to learn of the gradients of all others, in their own dtype."
-        raise CheckFailed(
-            f"at least {least:,} bytes from {num_ranks} ranks: {what}",
-            f"{sent:,.0f}",
-            hint,
-            picture,
-        )
-
-
-def draw_bytes(wanted: float, sent: float) -> Drawn:
-    """The bytes that have to travel and those that did."""
-    from worldsize.draw.contrast import bars
-
-    return bars(
-        {"all ranks": wanted / 1e3},
-        {"all ranks": sent / 1e3},
-        "Bytes sent by all ranks together",
-        "kB",
+    if least <= sent <= most:
+        return
+    is_more = sent > most
+    bound = f"most {most:,}" if is_more else f"least {least:,}"
+    raise CheckFailed(
+        f"at {bound} bytes from {num_ranks} ranks: {what}",
+        f"{sent:,.0f}",
+        "Each gradient goes through one all-reduce; samples, and what is the same on every rank,"
+        " need not be sent."
+        if is_more
+        else "Every rank has to learn of the gradients of all others, in their own dtype.",
+        partial(
+            draw_bars,
+            {"all ranks": least / 1e3},
+            {"all ranks": sent / 1e3},
+            "Bytes sent by all ranks together",
+            "kB",
+        ),
     )
 
 
-@points(1, cell="check_average_gradients", needs=NEEDS_TALK)
+@points(1, cell="check_average_gradients")
 def check_gradients_travel_as_in_one_all_reduce(student, rng):
     """All ranks together send what an all-reduce of the gradients must send, and little else."""
     num_ranks = 3  # of two ranks, each may send all to the other, and no byte is too many
-    for dtype in (torch.float32, torch.bfloat16):
-        each, size_bytes = given_gradients(rng, num_ranks, dtype)
-        run = student.emulated(
-            average_given_on_rank, world_size=num_ranks, each=each, allow=ALLOWED
-        )
-        least = 2 * (num_ranks - 1) * size_bytes
+    count = whole(rng, 2, 9)
+    by_dtype = {
+        dtype: average(student, rng, [count] * num_ranks, dtype=dtype)
+        for dtype in (torch.bfloat16, torch.float32)
+    }
+    for dtype, found in by_dtype.items():
+        least = 2 * (num_ranks - 1) * sum(one.nbytes for one in found.local[0])
         what = f"2(N - 1) times the gradients, here of {dtype}"
-        expect_bytes(run.timeline, num_ranks, least, least + BESIDES * num_ranks, what)
+        expect_bytes(found.run.timeline, num_ranks, least, least + BESIDES * num_ranks, what)
+    found = by_dtype[torch.float32]
+    weights = weights_in(found.result(0), found.matrix)
+    if weights is not None:
+        expect_travelled(found, shares_in(weights))
+    expect_same_weights(by_dtype[torch.bfloat16], found)
 
 
-@points(0.5, cell="check_average_gradients", needs=NEEDS_TALK)
+def expect_same_weights(half: Averaged, found: Averaged) -> None:
+    """Raise CheckFailed unless gradients in bfloat16 are made as those in float32, right or not."""
+    for rank in range(len(found.counts)):
+        weights, result = weights_in(found.result(rank), found.matrix), half.result(rank)
+        if weights is None:
+            continue
+        if result is None or not torch.allclose(result, weights @ half.matrix, rtol=3e-2):
+            raise CheckFailed(
+                f"bfloat16 gradients on rank {rank} that are made as those in float32",
+                "other numbers, or another dtype",
+                "The average is due in the dtype of each parameter, whichever that is.",
+            )
+
+
+@points(0.5, cell="check_average_gradients")
 def check_averaging_takes_the_time_of_an_all_reduce(student, rng):
     """With large gradients the average takes at most 2.5 times as long as one all-reduce of all of
     them.
     """
     num_ranks = 4
-    link = Link("drawn", 2e-6, 1e9 * whole(rng, 2, 4), "drawn for one check, 2026", kind="nvlink")
+    # a link so slow that small gradients take long
+    link = Link("drawn", 2e-6, 1e5 * whole(rng, 2, 4), "drawn for one check, 2026", kind="nvlink")
     cluster = Cluster(name="drawn", gpu=H100, gpus_per_node=num_ranks, intra=link)
-    shape = (whole(rng, 300, 400), whole(rng, 400, 500))
-    each = [(whole(rng, 1, 5), [torch.ones(shape), torch.ones(3, 5)]) for _ in range(num_ranks)]
-    size_bytes = sum(one.nbytes for one in each[0][1])
-    run = student.emulated(
-        average_given_on_rank, world_size=num_ranks, each=each, cluster=cluster, allow=ALLOWED
+    counts = shuffled(rng, [1, 2, 3, 5])
+    found = average(student, rng, counts, cluster=cluster)
+    size_bytes = sum(one.nbytes for one in found.local[0])
+    least_s = 2 * (num_ranks - 1) / num_ranks * size_bytes / link.bandwidth_bytes_per_s
+    one_s = pricing.price("all_reduce", size_bytes, range(num_ranks), cluster).time_s
+    expect_end(
+        found.run,
+        0.9 * least_s,
+        MOST_ALL_REDUCES * one_s,
+        f"an average of {size_bytes:,} bytes on {num_ranks} ranks",
+        "The same bytes take longer when all go through one rank: its link is full, and those of"
+        " the others are idle. In an all-reduce every rank's link carries an equal part.",
     )
-    limit_s = (
-        MOST_ALL_REDUCES * pricing.price("all_reduce", size_bytes, range(num_ranks), cluster).time_s
-    )
-    end_s = run.timeline.end_s
-    if end_s > limit_s:
-        raise CheckFailed(
-            f"{num_ranks} ranks to average {size_bytes:,} bytes in at most {limit_s * 1e6:.0f} µs, "
-            f"{MOST_ALL_REDUCES} times the time of one all-reduce",
-            f"{end_s * 1e6:.0f} µs",
-            "The same bytes take longer when all go through one rank: its link is full, and"
-            " those of the others are idle. In an all-reduce every rank's link carries an equal"
-            " part.",
-            partial(draw_times, limit_s, end_s),
-        )
+    weights = weights_in(found.result(0), found.matrix)
+    if weights is not None:
+        expect_travelled(found, shares_in(weights))
 
 
-def draw_times(limit_s: float, end_s: float) -> Drawn:
-    """The most emulated time that it may take and the time that it took."""
-    from worldsize.draw.contrast import bars
-
-    title = "Time on the described cluster, emulated"
-    return bars({"emulated time": limit_s * 1e6}, {"emulated time": end_s * 1e6}, title, "µs")
-
-
-@points(0.5, cell="check_average_gradients", needs=NEEDS_TALK)
+@points(0.5, cell="check_average_gradients")
 def check_averaging_holds_few_copies(student, rng):
     """However many ranks there are, the gradients and everything computed from them take at most
     three times their bytes.
     """
-    num_ranks = 4
-    rows, columns = whole(rng, 30, 60), whole(rng, 30, 60)
-    shapes = [
-        [rows, columns],
-        [columns, rows],
-    ] * 2  # of one size, so that one at a time is a quarter
-    each = [(shapes, 0 if rank == 1 else whole(rng, 1, 5)) for rank in range(num_ranks)]
-    values = student.emulated(memory_of_average_on_rank, world_size=num_ranks, each=each).values
-    size_bytes = 4 * rows * columns * len(shapes)
-    limit_bytes = MOST_COPIES * size_bytes
-    for rank, most_bytes in enumerate(values):
-        if not isinstance(most_bytes, int) or most_bytes > limit_bytes + BESIDES:
-            raise CheckFailed(
-                f"at most {limit_bytes:,} bytes of tensors at once on rank {rank}: {MOST_COPIES}"
-                " times its gradients",
-                f"{most_bytes:,} bytes" if isinstance(most_bytes, int) else "none",
-                "A tensor stays in memory as long as a name or a list holds it. Work in place"
-                " (mul_, div_, copy_), one parameter at a time or on one flat tensor, and never"
-                " keep what came from each rank.",
-                partial(
-                    draw_held, dict.fromkeys(range(num_ranks), limit_bytes), dict(enumerate(values))
-                ),
-            )
-
-
-def draw_held(wanted: dict[int, int], held: dict[int, Any]) -> Drawn:
-    """The bytes that each rank may hold at once and those that it held."""
-    from worldsize.draw.contrast import bars
-
-    expected = {f"rank {rank}": size / 1e3 for rank, size in wanted.items()}
-    actual = {f"rank {rank}": size / 1e3 for rank, size in held.items() if isinstance(size, int)}
-    return bars(expected, actual, "Most bytes of tensors at once, on each rank", "kB")
-
-
-# synchronise_buffers
-
-
-def synchronise(
-    student: Any, rng: torch.Generator, world_size: int
-) -> tuple[list[Any], list[Tensors]]:
-    """What every rank holds after the synchronisation, and what each had before."""
-    tensors = [random_tensors(rng) for _ in range(world_size)]
-    values = student.run(
-        synchronise_on_rank, world_size=len(tensors), each=[(own,) for own in tensors]
+    num_ranks, num_layers, width = 2, 4, 900
+    each = [(whole(rng, 1, 5),) for _ in range(num_ranks)]
+    with hinted("Every rank has to make the same calls, in the same order."):
+        run = student.emulated(
+            large_average_on_rank, num_layers, width, world_size=num_ranks, each=each, memory=True
+        )
+    size_bytes = 4 * num_layers * width**2
+    least = 2 * (num_ranks - 1) * size_bytes
+    most = num_ranks * least + BESIDES * num_ranks
+    expect_bytes(run.timeline, num_ranks, least, most, "2(N - 1) times the gradients")
+    expect_grown(
+        run,
+        (MOST_COPIES + IN_FLIGHT) * size_bytes,
+        f"the average of {size_bytes // MB} MiB of gradients, {MOST_COPIES} times their bytes and"
+        " what is on its way",
+        "A tensor stays in memory as long as a name or a list holds it. Work in place (mul_, div_,"
+        " copy_), one parameter at a time or on one flat tensor, and never keep what came from"
+        " each rank.",
     )
-    return values, tensors
-
-
-@points(1, cell="check_synchronise_buffers")
-def check_float_buffers_become_those_of_rank_0(student, rng):
-    """Running statistics and other float buffers become those of rank 0."""
-    values, tensors = synchronise(student, rng, 4)
-    names = [
-        name for name in tensors[0] if is_buffer(name) and tensors[0][name].is_floating_point()
-    ]
-    expect_rank_0s(
-        values,
-        tensors,
-        names,
-        "All buffers take the values of rank 0: no average, and none left out.",
-    )
-
-
-@points(1, cell="check_synchronise_buffers")
-def check_integer_buffers_and_parameters_are_respected(student, rng):
-    """Integer buffers become those of rank 0 without rounding, and parameters are left alone."""
-    values, tensors = synchronise(student, rng, 3)
-    names = [
-        name for name in tensors[0] if is_buffer(name) and not tensors[0][name].is_floating_point()
-    ]
-    expect_rank_0s(
-        values, tensors, names, "Integers keep their dtype and never pass through a float."
-    )
-    for rank, value in enumerate(values):
-        parameters = {name: tensor for name, tensor in tensors[rank].items() if not is_buffer(name)}
-        hint = "`synchronise_buffers` changes buffers only; the gradients keep parameters the same."
-        expect_tensors(value, parameters, "the parameter", rank, hint, EXACT)
 
 
 # train
 
 
-@points(1.5, cell="check_train")
+def trained(
+    student: Any,
+    data: Tensors,
+    epochs: list[Steps],
+    settings: dict[str, Any],
+    states: list[Tensors],
+    **options: Any,
+) -> Any:
+    """The run of a training in which the check chooses the batches."""
+    each = [(state,) for state in states]
+    with hinted(
+        "Every rank calls average_gradients and synchronise_buffers once in every step, also with"
+        " an empty part."
+    ):
+        return student.emulated(
+            training_on_rank,
+            data,
+            epochs,
+            settings,
+            world_size=len(states),
+            each=each,
+            cluster="pcie-box",
+            forbid=NO_DDP,
+            keeps_exchanges=True,
+            **options,
+        )
+
+
+def averages_in(run: Any, num_numbers: int) -> list[Exchange]:
+    """The all-reduces of `average_in_one_message` for so many numbers, in their order."""
+    return [
+        one
+        for one in run.exchanges
+        if one.op == "all_reduce"
+        and one.dtype == "float32"
+        and one.tensor(one.ranks[0]).numel() == num_numbers + 1
+    ]
+
+
+def expect_own_gradients(run: Any, state: Tensors, data: Tensors, steps: Steps, lr: float) -> None:
+    """Raise CheckFailed unless in every step each rank averaged the gradient of its own part."""
+    averages = averages_in(run, sum(one.numel() for one in state.values()))
+    if len(averages) != len(steps):
+        raise CheckFailed(
+            f"one average of the gradients in each of {len(steps)} steps",
+            f"{len(averages)} of them on the wire",
+            "Call average_gradients(model, len(part)) between backward and the step, on every rank"
+            " and in every step.",
+        )
+    weights = train_in_one_process(state, data, steps, lr)
+    for before, parts, exchange in zip(weights, steps, averages, strict=False):
+        for rank, part in enumerate(parts):
+            gradient = mean_gradient(before, data["images"][part], data["labels"][part])
+            own = torch.cat([*(one.flatten() for one in gradient.values()), torch.ones(1)]) * len(
+                part
+            )
+            sent = tensor_like(exchange.tensor(rank), own)
+            if sent is None or not torch.allclose(sent, own.nan_to_num(), rtol=1e-3, atol=1e-4):
+                raise CheckFailed(
+                    f"rank {rank} to average the gradient of its own part of each batch",
+                    "another gradient, or another number of samples, on the wire",
+                    "The ranks are there to share the work: compute the part that rank_batches"
+                    " gives this rank, and pass its length to average_gradients.",
+                )
+
+
+@points(2.5, cell="check_train")
 def check_ranks_reach_the_weights_of_one_process(student, rng):
-    """Ranks with different initial weights that compute only their own parts reach the weights of
-    one process.
+    """Ranks with different initial weights that send the gradients of their own parts reach the
+    weights of one process, bit by bit the same in a second run.
     """
-    world_size, num_epochs = 3, 3
+    world_size, num_epochs, lr = 3, 5, 0.3
     # of few samples, two epochs may have the same batches by chance
     batch_size = world_size * whole(rng, 3, 4)
-    data = random_data(rng, 3 * batch_size)
-    epochs = random_epochs(rng, 3 * batch_size, batch_size, world_size, num_epochs)
-    settings = {
-        "num_epochs": num_epochs,
-        "batch_size": batch_size,
-        "lr": 0.3,
-        "seed": whole(rng, 0, MAX_SEED),
-    }
+    data = random_data(rng, 2 * batch_size)
+    epochs = random_epochs(rng, 2 * batch_size, batch_size, world_size, num_epochs)
+    settings = settings_of(rng, batch_size, lr, num_epochs)
     states = [random_state(rng) for _ in range(world_size)]
-    each = [(state,) for state in states]
-    values = student.run(
-        weights_on_rank, data, epochs, settings, world_size=world_size, each=each, forbid=NO_DDP
-    )
-    expect_trained(values, states, data, epochs, settings["lr"])
+    run = trained(student, data, epochs, settings, states)
+    expect_trained(run.values, states, data, epochs, lr)
+    expect_own_gradients(run, states[0], data, [parts for epoch in epochs for parts in epoch], lr)
+    expect_same_again(run.values, trained(student, data, epochs, settings, states).values)
 
 
 @points(0.5, cell="check_train")
@@ -1253,35 +1335,33 @@ def check_all_five_work_together_on_uneven_batches(student, rng):
     """All five functions together reach the weights of one process, even with uneven batches and
     empty parts.
     """
-    world_size, num_epochs = 4, 2
+    world_size, num_epochs, lr = (
+        4,
+        2,
+        0.2,
+    )  # a step on a sample alone is long: a larger lr makes much of rounding
     batch_size = 2 * world_size + 1
     num_samples = 3 * batch_size + 2  # the last batch leaves two ranks without samples
     data = random_data(rng, num_samples)
-    # steps on a sample alone are long ones: with a larger lr they make too much of float32's
-    # rounding
-    settings = {
-        "num_epochs": num_epochs,
-        "batch_size": batch_size,
-        "lr": 0.2,
-        "seed": whole(rng, 0, MAX_SEED),
-    }
+    settings = settings_of(rng, batch_size, lr, num_epochs)
     states = [random_state(rng) for _ in range(world_size)]
-    each = list(enumerate(states))
-    values = student.run(
-        own_weights_on_rank,
-        data,
-        world_size,
-        settings,
-        world_size=world_size,
-        each=each,
-        forbid=NO_DDP,
-    )
-    batches = [listed(entry(value, "batches"), num_epochs) for value in values]
+    with hinted(
+        "Look at a step in which a part is empty: its rank makes every call that the others make."
+    ):
+        values = student.run(
+            own_training_on_rank,
+            data,
+            world_size,
+            settings,
+            world_size=world_size,
+            each=list(enumerate(states)),
+            forbid=NO_DDP,
+        )
     epochs = [
-        read_epoch([own[epoch] for own in batches], num_samples, batch_size)
+        read_epoch([entry(value, "batches", epoch) for value in values], num_samples, batch_size)
         for epoch in range(num_epochs)
     ]
-    expect_trained(values, states, data, epochs, settings["lr"])
+    expect_trained(values, states, data, epochs, lr)
 
 
 @points(1, cell="check_train")
@@ -1293,166 +1373,128 @@ def check_training_sends_gradients_and_little_else(student, rng):
     batch_size = 40 * world_size  # one sample of five numbers is small, a batch is not
     data = random_data(rng, num_steps * batch_size)
     epochs = random_epochs(rng, num_steps * batch_size, batch_size, world_size, num_epochs=1)
-    settings = {
-        "num_epochs": 1,
-        "batch_size": batch_size,
-        "lr": 0.1,
-        "seed": whole(rng, 0, MAX_SEED),
-    }
     width = whole(rng, 400, 900)  # a model whose bytes are many more than those of a count
     states = [random_state(rng, width=width) for _ in range(world_size)]
-    each = [(state,) for state in states]
-    run = student.emulated(
-        weights_on_rank,
-        data,
-        epochs,
-        settings,
-        world_size=world_size,
-        each=each,
-        cluster="pcie-box",
-        allow=ALLOWED,
-        forbid=NO_DDP,
-    )
+    run = trained(student, data, epochs, settings_of(rng, batch_size), states, allow=ALLOWED)
     size_bytes = sum(tensor.nbytes for tensor in states[0].values())
     # of the gradients; the start is judged elsewhere
     least = 2 * num_steps * (world_size - 1) * size_bytes
     most = least + (world_size - 1) * size_bytes + 2 * num_steps * world_size * BESIDES
-    expect_bytes(
-        run.timeline,
-        world_size,
-        least,
-        most,
-        "the model once, then 2(N - 1) times the gradients a step",
-    )
+    what = "the model once, then 2(N - 1) times the gradients a step"
+    expect_bytes(run.timeline, world_size, least, most, what)
 
 
 @points(1, cell="check_train")
 def check_losses_are_those_of_the_global_batch(student, rng):
-    """Every rank returns the same list: the mean loss over the whole global batch at each step."""
+    """Every rank returns the same list: the mean loss over the whole global batch at each step,
+    put together from what the ranks sent.
+    """
     world_size = 3
     batch_size = world_size + 2
     num_samples = 8 * batch_size + 2  # so many steps that no rounding of the losses goes unnoticed
     data, state = random_data(rng, num_samples), random_state(rng)
     (steps,) = random_epochs(rng, num_samples, batch_size, world_size, num_epochs=1)
-    # with lr 0 the weights stay, so that a mistake in the gradients, judged elsewhere, does not
-    # count again
-    settings = {
-        "num_epochs": 1,
-        "batch_size": batch_size,
-        "lr": 0.0,
-        "seed": whole(rng, 0, MAX_SEED),
-    }
-    each = [(state,)] * world_size
-    values = student.run(
-        losses_on_rank, data, [steps], settings, world_size=world_size, each=each, forbid=NO_DDP
+    # with lr 0 the weights stay, so that a mistake in the gradients does not count again
+    run = trained(
+        student, data, [steps], settings_of(rng, batch_size, lr=0.0), [state] * world_size
     )
-
-    _, by_part = train_in_one_process(state, data, steps, lr=0.0)
-    wanted = torch.stack([torch.cat(parts).mean() for parts in by_part])
-    part_means = [[part.mean() for part in parts if len(part)] for parts in by_part]
-    mistakes = [
-        (
-            torch.stack([torch.stack(means).mean() for means in part_means]),
-            "ranks with more samples must count for more.",
-        ),
-        (
-            torch.stack([torch.stack(means).sum() for means in part_means]),
-            "that is the sum of the ranks' mean losses.",
-        ),
-        (
-            torch.stack([torch.cat(parts).sum() for parts in by_part]),
-            "that is the sum over the batch, not its mean.",
-        ),
-    ]
-    for rank, value in enumerate(values):
-        losses = read_losses(value, len(steps), rank)
-        own = torch.stack([parts[rank].mean() for parts in by_part])  # nan where the part is empty
-        hint = (
-            "sum the losses of the samples over all ranks, and divide by the samples of all ranks."
-        )
-        if losses.isnan().any():
-            hint = (
-                "the mean over an empty part is nan, and it spreads: let an empty part add 0 to the"
-                " sum."
-            )
-        for wrong, reason in [*mistakes, (own, "this is the loss of the rank's own part.")]:
-            known = ~wrong.isnan()
-            if torch.allclose(losses[known], wrong[known], rtol=1e-3, atol=1e-5):
-                hint = reason
-        if torch.allclose(losses, wanted, rtol=1e-3, atol=1e-3):
-            hint = "return it as it is, not rounded."
-        hint = f"A step's loss belongs to the global batch: {hint}"
+    logits = classifier(state)(data["images"]).detach()
+    each_loss = F.cross_entropy(logits, data["labels"], reduction="none")
+    counts = torch.tensor([[len(part) for part in parts] for parts in steps])  # (steps, ranks)
+    sums = torch.stack([torch.stack([each_loss[part].sum() for part in parts]) for parts in steps])
+    wanted = sums.sum(dim=1) / counts.sum(dim=1)
+    for rank, value in enumerate(run.values):
+        losses = read_losses(entry(value, "losses"), len(steps), rank)
+        hint = hint_for_losses(losses, sums, counts, rank)
         picture = partial(draw_losses, wanted, losses, rank)
         what = f"the losses on rank {rank}"
         expect_close(losses, wanted, what, hint, rtol=1e-5, atol=1e-6, picture=picture)
+    hint = "Compute the loss of this rank's part alone, and add up over the ranks."
+    shares = sums.T / counts.sum(dim=1)
+    expect_sum_travelled(run.exchanges, shares, counts.T, "the losses", hint)
+    # the first loss, of weights that are known whatever the steps are
+    run = trained(student, data, [steps[:1]], settings_of(rng, batch_size, lr=0.5), [state] * 3)
+    for rank, value in enumerate(run.values):
+        hint = "A step's loss is that before the update, and does not depend on the learning rate."
+        what = f"the loss of the first step on rank {rank}, with lr 0.5,"
+        expect_close(read_losses(entry(value, "losses"), 1, rank), wanted[:1], what, hint)
+
+
+def hint_for_losses(
+    losses: torch.Tensor, sums: torch.Tensor, counts: torch.Tensor, rank: int
+) -> str:
+    """A hint by the mistake that gives these losses; the others have a row for each step."""
+    means, right = sums / counts, sums.sum(dim=1) / counts.sum(dim=1)  # nan where a part is empty
+    mistakes = [
+        (means.nanmean(dim=1), "ranks with more samples must count for more."),
+        (means.nansum(dim=1), "that is the sum of the ranks' mean losses."),
+        (sums.sum(dim=1), "that is the sum over the batch, not its mean."),
+        (means[:, rank], "this is the loss of the rank's own part."),
+    ]
+    hint = "sum the losses of the samples over all ranks, and divide by the samples of all ranks."
+    if losses.isnan().any():
+        hint = "the mean over an empty part is nan, and it spreads: an empty part adds 0."
+    for wrong, reason in mistakes:
+        known = ~wrong.isnan()
+        if torch.allclose(losses[known], wrong[known], rtol=1e-3, atol=1e-5):
+            hint = reason
+    if torch.allclose(losses, right, rtol=1e-3, atol=1e-3):
+        hint = "return it as it is, not rounded."
+    return f"A step's loss belongs to the global batch: {hint}"
 
 
 def draw_losses(wanted: torch.Tensor, losses: torch.Tensor, rank: int) -> Drawn:
     """The losses that should be and those that came, by step."""
-    from worldsize.draw.contrast import bars
-
     expected, actual = (
         {f"step {step}": loss for step, loss in enumerate(one.tolist(), start=1)}
         for one in (wanted, losses)
     )
-    return bars(expected, actual, f"The loss at each step, on rank {rank}", "loss")
+    return draw_bars(expected, actual, f"The loss at each step, on rank {rank}", "loss")
 
 
 @points(1, cell="check_train")
 def check_training_keeps_the_buffers_alike(student, rng):
-    """While a model with BatchNorm trains, every rank begins each step with the running statistics
-    of rank 0, and it holds them afterwards.
+    """While a model with BatchNorm trains, rank 0 sends its running statistics in every step, and
+    every rank holds them afterwards.
     """
     world_size = 3
     batch_size = world_size * whole(rng, 3, 4)
     data = random_data(rng, 3 * batch_size)
     (steps,) = random_epochs(rng, 3 * batch_size, batch_size, world_size, num_epochs=1)
-    settings = {
-        "num_epochs": 1,
-        "batch_size": batch_size,
-        "lr": 0.1,
-        "seed": whole(rng, 0, MAX_SEED),
-    }
     weights = {
         "1.weight": torch.randn(3, 5, generator=rng),
         "1.bias": torch.randn(3, generator=rng),
     }
     state = {**nn.BatchNorm1d(5).state_dict(prefix="0."), **weights}
-    each = [(state,)] * world_size
-    arguments = (data, [steps], settings)
-    values = student.run(
-        statistics_on_rank, *arguments, world_size=world_size, each=each, forbid=NO_DDP
-    )
+    run = trained(student, data, [steps], settings_of(rng, batch_size), [state] * world_size)
 
-    statistics = [nn.BatchNorm1d(5) for _ in range(world_size)]
-    wanted = []  # of rank 0, before each step
+    statistics, of_rank_0 = [nn.BatchNorm1d(5) for _ in range(world_size)], []
     for parts in steps:
-        wanted.append(statistics[0].state_dict()["running_mean"].clone())
         for layer, part in zip(statistics, parts, strict=True):
             layer(data["images"][part])
-    of_rank = [
-        {f"0.{name}": buffer for name, buffer in layer.named_buffers()} for layer in statistics
-    ]
-    for rank, value in enumerate(values):
-        mistakes = (
-            [(of_rank[rank], f"Rank {rank} keeps the statistics of its own samples.")]
-            if rank
-            else []
-        )
-        hint = hint_for(
-            entry(value, "model"),
-            mistakes,
-            "Rank 0's statistics follow from its own parts; all others receive them.",
-        )
+        of_rank_0.append(statistics[0].running_mean.clone())
+    of_rank = [{f"0.{name}": one for name, one in layer.named_buffers()} for layer in statistics]
+    for rank, value in enumerate(run.values):
+        own = (of_rank[rank], f"Rank {rank} keeps the statistics of its own samples.")
+        otherwise = "Rank 0's statistics follow from its own parts; all others receive them."
+        hint = hint_for(entry(value, "model"), [own] if rank else [], otherwise)
         expect_tensors(entry(value, "model"), of_rank[0], "the buffer", rank, hint)
-    for rank, value in enumerate(values):
-        before = listed(entry(value, "before"), len(steps))
-        given = [{"mean": mean} for mean in before]
-        if not all(is_close(own, {"mean": mean}) for own, mean in zip(given, wanted, strict=True)):
+    expect_sent_in_every_step(run, of_rank_0, sum(one.numel() for one in weights.values()) + 10)
+
+
+def expect_sent_in_every_step(run: Any, statistics: list[torch.Tensor], num_gradients: int) -> None:
+    """Raise PartlyHeld unless rank 0 sent its statistics after each step, in time for the next."""
+    ends = [run.exchanges.index(one) for one in averages_in(run, num_gradients)][1:]
+    for mean, end in zip(statistics, ends, strict=False):
+        sent = [one.tensor() for one in run.exchanges[:end] if one.op == "broadcast"]
+        if not any(
+            tensor_like(one, mean) is not None and torch.allclose(one, mean, rtol=1e-4)
+            for one in sent
+        ):
             raise PartlyHeld(
                 0.5,
-                f"rank {rank} to begin each of {len(steps)} steps with the buffers of rank 0",
-                "other running means in some step, although they are alike in the end",
+                "every step to begin with the buffers of rank 0",
+                "a step before which rank 0 did not send them, although they are alike in the end",
                 "Synchronise the buffers in every step: each forward pass changes them.",
             )
 
@@ -1466,115 +1508,79 @@ def check_ranks_compute_at_the_same_time(student, rng):
     batch_size = world_size * whole(rng, 3, 5) + 1
     data = random_data(rng, num_steps * batch_size)
     epochs = random_epochs(rng, num_steps * batch_size, batch_size, world_size, num_epochs=1)
-    settings = {
-        "num_epochs": 1,
-        "batch_size": batch_size,
-        "lr": 0.1,
-        "seed": whole(rng, 0, MAX_SEED),
-    }
-    arguments = (data, epochs, settings, sample_s)
     run = student.emulated(
-        timed_training_on_rank, *arguments, world_size=world_size, cluster="pcie-box", forbid=NO_DDP
+        timed_training_on_rank,
+        data,
+        epochs,
+        settings_of(rng, batch_size),
+        sample_s,
+        world_size=world_size,
+        cluster="pcie-box",
+        forbid=NO_DDP,
+        keeps_exchanges=True,
     )
-    expect_own_parts(run.values, epochs)
-    wanted_s = (
-        sum(max(len(part) for part in parts) for epoch in epochs for parts in epoch) * sample_s
-    )
+    sizes = torch.tensor([[len(part) for part in parts] for epoch in epochs for parts in epoch])
+    expect_work(run, {rank: int(sizes[:, rank].sum()) * sample_s for rank in range(world_size)})
+    expect_worked_before(run, averages_in(run, 18), sizes * sample_s)
+    largest_s = int(sizes.max(dim=1).values.sum()) * sample_s
     end_s = run.timeline.end_s
-    if end_s > MOST_STEPS * wanted_s:
+    if end_s > MOST_STEPS * largest_s:
         raise CheckFailed(
-            f"{num_steps} steps in about {wanted_s * 1e3:.0f} ms, the time of the largest part of"
+            f"{num_steps} steps in about {largest_s * 1e3:.0f} ms, the time of the largest part of"
             " each",
-            f"{end_s * 1e3:.0f} ms, {end_s / wanted_s:.1f} times as long, on {world_size} ranks",
+            f"{end_s * 1e3:.0f} ms, {end_s / largest_s:.1f} times as long, on {world_size} ranks",
             "Let each rank compute its own part at once: no rank waits for another before the"
             " gradients are averaged.",
-            partial(draw_work, run.timeline),
+            partial(
+                draw_timeline,
+                run.timeline,
+                "When your ranks worked and waited, emulated",
+                ["compute", "wait"],
+            ),
         )
 
 
-def draw_work(timeline: Timeline) -> Drawn:
-    """When each rank worked and waited."""
-    from worldsize.draw import timeline as draw_timeline
-
-    title = "When your ranks worked and waited, emulated"
-    return InFewColours(draw_timeline(timeline, title, streams=["compute", "wait"]))
-
-
-class InFewColours:
-    """A picture in a quarter of its bytes: a page may hold many."""
-
-    def __init__(self, picture: Drawn) -> None:
-        self._picture, self.alt = picture, picture.alt
-
-    def png(self) -> bytes:
-        """The bytes of a PNG file of 32 colours."""
-        file = io.BytesIO()
-        drawn = Image.open(io.BytesIO(self._picture.png())).convert("RGB")
-        drawn.quantize(32).save(file, "png", optimize=True)
-        return file.getvalue()
-
-
-def expect_own_parts(values: list[Any], epochs: list[Steps]) -> None:
-    """Raise CheckFailed unless each rank's model saw at least the samples of its own parts."""
-    for rank, num_rows in enumerate(values):
-        own = sum(len(parts[rank]) for epoch in epochs for parts in epoch)
-        if not isinstance(num_rows, int) or num_rows < own:
-            expected = f"rank {rank} to train on its part of every batch, {own} samples"
-            raise CheckFailed(expected, f"{shown(num_rows)} samples")
+def expect_worked_before(run: Any, averages: list[Exchange], work_s: torch.Tensor) -> None:
+    """Raise CheckFailed unless each rank had done a step's work, by row, before it averaged."""
+    if len(averages) != len(work_s):
+        raise CheckFailed(
+            f"one average of the gradients in each of {len(work_s)} steps", f"{len(averages)}"
+        )
+    for exchange, done_s in zip(averages, work_s.cumsum(dim=0).tolist(), strict=True):
+        for rank, least_s in enumerate(done_s):
+            if exchange.posted_s[rank] < least_s * (1 - 1e-6):
+                raise CheckFailed(
+                    f"rank {rank} to send a step's gradient once it has computed it",
+                    "a gradient that left before the work for it was done",
+                    "Average the gradients after backward, and leave the emulator's clock alone.",
+                )
 
 
 @points(0.5, cell="check_train")
 def check_training_gives_back_what_a_step_took(student, rng):
     """Memory does not grow with the number of steps, except for the losses and the samples."""
-    world_size, few, many = 2, 3, 12
-    batch_size = world_size * whole(rng, 20, 30)
-    data = random_data(rng, many * batch_size)
-    trainings = [
-        random_epochs(rng, num * batch_size, batch_size, world_size, num_epochs=1)
-        for num in (few, many)
-    ]
-    settings = {
-        "num_epochs": 1,
-        "batch_size": batch_size,
-        "lr": 0.1,
-        "seed": whole(rng, 0, MAX_SEED),
-    }
-    each = [(random_state(rng, width=whole(rng, 1000, 1500)),)] * world_size
-    arguments = (data, trainings, settings)
-    values = student.emulated(
-        memory_of_training_on_rank, *arguments, world_size=world_size, each=each, forbid=NO_DDP
-    ).values
-    of_samples = 2 * sum(one.nbytes for one in data.values())
-    held = [read_counts(value, rank) for rank, value in enumerate(values)]
-    expect_own_parts([value[1] for value in held], trainings[0])
-    expect_own_parts([value[3] for value in held], trainings[1])
-    for rank, (few_bytes, _, many_bytes, _) in enumerate(held):
-        if many_bytes > few_bytes + of_samples + BESIDES * many:
-            raise CheckFailed(
-                f"{many} steps to hold as much memory as {few} on rank {rank}: {few_bytes:,} bytes"
-                " of tensors at once",
-                f"{many_bytes:,} bytes",
-                "Something of every step is kept. A loss holds its whole graph until it is"
-                " detached: keep loss.item() or loss.detach(), keep no copies of weights or"
-                " gradients, and call backward without retain_graph.",
-                partial(draw_held_by_steps, few, few_bytes, many, many_bytes),
-            )
-
-
-def read_counts(value: Any, rank: int) -> list[int]:
-    """The bytes and samples of two trainings, as a rank reported them."""
-    if not isinstance(value, list) or [type(one) for one in value] != [int] * 4:
-        raise CheckFailed(f"rank {rank} to train twice", f"{shown(value)}")
-    return value
-
-
-def draw_held_by_steps(few: int, few_bytes: int, many: int, many_bytes: int) -> Drawn:
-    """The bytes that many steps hold at once, beside those that few hold."""
-    from worldsize.draw.contrast import bars
-
-    names = f"{few} steps", f"{many} steps"
-    expected, actual = (
-        dict(zip(names, sizes, strict=True))
-        for sizes in ((few_bytes / 1e3, few_bytes / 1e3), (few_bytes / 1e3, many_bytes / 1e3))
+    world_size, num_steps, width, part_size = 1, 10, 10_000, 50
+    batch_size = world_size * part_size  # a step's gradients take 2 MB, and so do its activations
+    images = torch.randn(num_steps * batch_size, 50, generator=rng)
+    data = {"images": images, "labels": torch.randint(3, (len(images),), generator=rng)}
+    epochs = random_epochs(rng, len(images), batch_size, world_size, num_epochs=1)
+    settings = settings_of(rng, batch_size)
+    run = student.emulated(
+        large_training_on_rank,
+        data,
+        epochs,
+        settings,
+        width,
+        world_size=world_size,
+        forbid=NO_DDP,
+        memory=True,
     )
-    return bars(expected, actual, "Most bytes of tensors at once", "kB")
+    expect_work(run, dict.fromkeys(range(world_size), num_steps * STEP_S))
+    expect_grown(
+        run,
+        MOST_HELD * 4 * width * part_size,
+        f"{num_steps} steps, of which each needs a few MiB",
+        "Something of every step is kept. A loss holds its whole graph until it is detached: keep"
+        " loss.item() or loss.detach(), keep no copies of weights or gradients, and call backward"
+        " without retain_graph.",
+    )

@@ -21,27 +21,31 @@
 #
 # Only the $g_r$ and the counts $n_r$ have to travel. The samples stay where they are.
 #
-# | Function | What it does | Points |
-# |---|---|---|
-# | `rank_batches` | splits every global batch among the ranks | 4 |
-# | `broadcast_model` | gives every rank the weights of rank 0 | 3 |
-# | `average_gradients` | averages the gradients over all ranks | 7 |
-# | `synchronise_buffers` | gives every rank the buffers of rank 0 | 2 |
-# | `train` | the loop that calls the other four | 6 |
-# | `what_it_costs` | questions that you answer in words | 3 |
+# | Function | What it does | Time | Difficulty | Points |
+# |---|---|---|---|---|
+# | `rank_batches` | splits every global batch among the ranks | 20 min | easy | 3 |
+# | `broadcast_model` | gives every rank the weights of rank 0 | 10 min | easy | 2 |
+# | `average_gradients` | averages the gradients over all ranks | 40 min | medium | 8 |
+# | `synchronise_buffers` | gives every rank the buffers of rank 0 | 5 min | easy | 2 |
+# | `train` | the loop that calls the other four | 40 min | medium | 7 |
+# | `what_it_costs` | questions that you answer in words | 30 min | medium | 3 |
 #
 # Each docstring is a contract: everything that it promises is graded, and nothing else. Below each
-# function is an open check that runs your code on two or three real ranks. It shows the idea on
-# small, even sizes. The hidden checks run the same function with other sizes, other numbers of
-# ranks and the special cases that the docstring names.
+# function is an open check that runs the docstring's example on real ranks. The hidden checks run
+# the same function with other sizes, other numbers of ranks and the special cases that the
+# docstring names. They judge each function by itself: while they judge one, the others are ours.
 #
 # The checks run on real ranks on the CPU, with Gloo, so that they give the same result on every
-# machine. Some also run on an emulated cluster, which records every message. They look at **the
-# wire**: what is sent, how many bytes it has, and how long it takes there. Some count the bytes of
-# all tensors that are alive at once: **the memory**. On the wire, `broadcast`, `all_reduce`,
-# `reduce`, `send`, `recv` and `barrier` are allowed (and `isend` and `irecv`). Gather operations
-# are refused, because each rank would receive the gradients of all others, and more with every
-# added rank. Torch's `DistributedDataParallel` is refused too, because it is what you build here.
+# machine. Most hidden checks run on an emulated cluster, which records every message. They look at
+# **the wire**: which numbers travel, how many bytes they have, and how long they take. What a rank
+# knows of the others must have come over the wire, as plain numbers: nothing is pickled, packed or
+# passed through files. Some ask the operating system how much **memory** a rank fills. The same
+# inputs must give the same bits in every run, so use no clock and no unseeded generator.
+#
+# On the wire, `broadcast`, `all_reduce`, `reduce`, `send`, `recv` and `barrier` are allowed (and
+# `isend` and `irecv`). Gather operations are refused, because each rank would receive the gradients
+# of all others, and more with every added rank. Torch's `DistributedDataParallel` is refused too,
+# because it is what you build here.
 
 # %% setup
 import torch
@@ -51,6 +55,8 @@ from torch import nn
 
 import worldsize as ws
 from worldsize.check import CheckFailed, expect_close
+
+ALLOWED = {"broadcast", "all_reduce", "reduce", "send", "recv", "barrier"}
 
 
 def show(run, title):
@@ -86,6 +92,20 @@ ws.run(
 # Three questions to settle before you write: what makes the order of epoch 1 differ from that of
 # epoch 0? What happens to the last batch when the sizes do not divide? What does a rank get when a
 # batch has fewer samples than there are ranks?
+#
+# <details><summary>Hint 1: where to look</summary>
+#
+# A `torch.Generator` of your own has its own seed. `torch.randperm` takes one, and tensors have
+# `split` and `tensor_split`.
+#
+# </details>
+# <details><summary>Hint 2: how</summary>
+#
+# Three lines: a generator with `manual_seed(seed + epoch)`, an order drawn from it, and a list that
+# takes this rank's piece of every slice. `split(size)` keeps the shorter last slice;
+# `tensor_split(world_size)` always gives `world_size` pieces, empty ones where it must.
+#
+# </details>
 
 
 # %% rank_batches tags=["solution"]
@@ -97,8 +117,9 @@ def rank_batches(
     - Step k's global batch is the k-th slice of `batch_size` indices from a random order of 0 ...
       num_samples - 1. Only the last one may be shorter; no sample is dropped and none comes twice.
     - The order depends on `seed` and `epoch` alone: every rank computes the same one, whatever the
-      state of torch's global random generator. Different epochs (0, 1, 2, ...) give different
-      orders, and so do different seeds.
+      state of torch's global random generator, which it leaves as it is. Different epochs (0, 1,
+      2, ...) give different orders, and so do different seeds. (Seed 1 in epoch 0 may have the
+      order of seed 0 in epoch 1.)
     - At each step the parts of the ranks are disjoint and together make up the global batch. Their
       sizes differ by at most one; which ranks get the extra samples is up to you.
     - A part may be empty, but it still has its place in the list: every rank has the same number of
@@ -115,10 +136,53 @@ def rank_batches(
     ### END SOLUTION
 
 
-# %% check_rank_batches points=4
-def two_epochs():
+# %% check_rank_batches points=3
+SPLITS = [(0, 0), (1, 0), (0, 1), (0, 2)]  # seeds and epochs
+
+
+def split_the_example():
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    return [rank_batches(8, 4, epoch, 1, rank, world_size) for epoch in (0, 1)]
+    torch.manual_seed(100 + rank)  # the ranks' global generators differ
+    before = torch.get_rng_state()
+    parts = [rank_batches(10, 4, epoch, seed, rank, world_size) for seed, epoch in SPLITS]
+    return parts, torch.equal(before, torch.get_rng_state())
+
+
+def batches_of(parts):
+    """The global batches of an epoch, sorted, from the parts of each rank."""
+    for of_rank in parts:
+        if not isinstance(of_rank, list) or not all(
+            isinstance(one, torch.Tensor) for one in of_rank
+        ):
+            raise CheckFailed(
+                "a list of tensors, one for each step", f"{of_rank!r:.80}", "What is returned?"
+            )
+    if len({len(of_rank) for of_rank in parts}) > 1:
+        raise CheckFailed(
+            "as many steps on every rank",
+            f"{[len(of_rank) for of_rank in parts]} steps",
+            "A rank whose part is empty still needs an entry for it.",
+        )
+    steps = list(zip(*parts, strict=True))
+    sizes = [[len(part) for part in step] for step in steps]
+    if [sum(of_step) for of_step in sizes] != [4, 4, 2]:
+        raise CheckFailed(
+            "10 samples in global batches of 4, 4 and 2, split among 3 ranks",
+            f"parts of {sizes} samples",
+            "`batch_size` counts all ranks together, and the last batch is shorter, not dropped.",
+        )
+    if any(max(of_step) - min(of_step) > 1 for of_step in sizes):
+        raise CheckFailed(
+            "parts that differ by one sample at most", f"parts of {sizes}", "See `tensor_split`."
+        )
+    batches = [sorted(torch.cat(step).tolist()) for step in steps]
+    if sorted(sample for batch in batches for sample in batch) != list(range(10)):
+        raise CheckFailed(
+            "each of the samples 0 ... 9 once in an epoch",
+            f"the global batches {batches}",
+            "All ranks must cut the same order: draw it from a torch.Generator of your own.",
+        )
+    return batches
 
 
 def show_owners(parts):
@@ -127,50 +191,35 @@ def show_owners(parts):
     from worldsize.draw.contrast import grid
 
     owners = {}
-    for epoch in (0, 1):
+    for number, (seed, epoch) in enumerate(SPLITS):
         of_sample = {
             int(sample): f"rank {rank}"
-            for rank in (0, 1)
-            for step in parts[rank][epoch]
-            for sample in step
+            for rank, of_rank in enumerate(parts)
+            for part in of_rank[number]
+            for sample in part
         }
-        owners[f"epoch {epoch}"] = [of_sample[sample] for sample in range(8)]
-    display(
-        grid(
-            owners,
-            [f"sample {sample}" for sample in range(8)],
-            "rank 0",
-            "Which rank takes which sample",
-        )
-    )
+        owners[f"seed {seed}, epoch {epoch}"] = [of_sample[sample] for sample in range(10)]
+    samples = [f"sample {sample}" for sample in range(10)]
+    display(grid(owners, samples, "rank 0", "Which rank takes which sample"))
 
 
-rank_0, rank_1 = ws.run(two_epochs, world_size=2, backend="gloo", echo=False).values
-orders = []
-for epoch in (0, 1):
-    steps = [
-        sorted([*a.tolist(), *b.tolist()])
-        for a, b in zip(rank_0[epoch], rank_1[epoch], strict=False)
-    ]
-    if sorted(index for step in steps for index in step) != list(range(8)):
+split = ws.run(split_the_example, world_size=3, backend="gloo", echo=False).values
+split_batches = [batches_of([parts[number] for parts, _ in split]) for number in range(len(SPLITS))]
+for number, (seed, epoch) in enumerate(SPLITS):
+    if number and split_batches[number] == split_batches[0]:
         raise CheckFailed(
-            "each of the samples 0 ... 7 once in an epoch, on one of the two ranks",
-            f"{steps} as the global batches of epoch {epoch}",
-            "Both ranks must cut the same order, and each must keep only its own part.",
+            f"another order with seed {seed} in epoch {epoch} than with seed 0 in epoch 0",
+            "the same order",
+            "The generator's seed must depend on seed and on epoch, also where one of them is 0.",
         )
-    if [len(step) for step in steps] != [4, 4]:
-        raise CheckFailed(
-            "two global batches of 4 samples", f"{steps}", "`batch_size` counts all ranks together."
-        )
-    orders.append(steps)
-if orders[0] == orders[1]:
+if not all(is_untouched for _, is_untouched in split):
     raise CheckFailed(
-        "a new order in epoch 1",
-        "the order of epoch 0",
-        "The generator's seed must depend on epoch.",
+        "torch's global generator to stay as it is",
+        "another state after the call",
+        "torch.manual_seed seeds it for everybody: use a torch.Generator of your own.",
     )
-show_owners([rank_0, rank_1])
-print(f"rank_batches: 2 ranks share the batches {orders[0]}, then {orders[1]}.")
+show_owners([parts for parts, _ in split])
+print(f"rank_batches: 3 ranks share the batches {split_batches[0]}, and others in epoch 1.")
 
 # %% [markdown]
 # ## 2. Start from the same weights
@@ -185,6 +234,18 @@ print(f"rank_batches: 2 ranks share the batches {orders[0]}, then {orders[1]}.")
 #
 # A model is more than its parameters. Its *buffers* are the tensors that it keeps without training
 # them: the running mean and variance of a BatchNorm layer, and the integer that counts its batches.
+#
+# <details><summary>Hint 1: where to look</summary>
+#
+# `model.state_dict()` leaves some buffers out. `dist.broadcast` fills the tensor that it is given.
+#
+# </details>
+# <details><summary>Hint 2: how</summary>
+#
+# Broadcast every tensor of `model.parameters()` and `model.buffers()` from rank 0, one after the
+# other. For a parameter pass `parameter.detach()`, which shares its numbers.
+#
+# </details>
 
 
 # %% broadcast_model tags=["solution"]
@@ -194,7 +255,7 @@ def broadcast_model(model: nn.Module) -> None:
     - All of them, including frozen parameters (`requires_grad` False), integer buffers, and buffers
       that are not part of the `state_dict` (`persistent=False`). `model.parameters()` and
       `model.buffers()` list them all.
-    - In place: the tensors that the model holds stay the same objects, so that an optimiser created
+    - In place: the tensors that the model holds stay the same objects, so that an optimizer created
       before the call still updates this model. Every tensor keeps its dtype.
     """
     ### BEGIN SOLUTION
@@ -203,22 +264,41 @@ def broadcast_model(model: nn.Module) -> None:
     ### END SOLUTION
 
 
-# %% check_broadcast_model points=3
-def start_differently():
-    model = nn.Linear(2, 3)
+# %% check_broadcast_model points=2
+def of_rank(rank):
+    """A model whose numbers, also the frozen and the integer ones, say which rank filled it."""
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    model[0].bias.requires_grad_(False)
+    model.register_buffer("unsaved", torch.zeros(2), persistent=False)
     with torch.no_grad():
-        model.weight.fill_(dist.get_rank() + 1.0)
+        for tensor in [*model.parameters(), *model.buffers()]:
+            tensor.fill_(rank + 1)
+    return model
+
+
+def tensors_of(model):
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def start_differently():
+    model = of_rank(dist.get_rank())
+    held = dict(model.named_parameters())  # as an optimizer would hold them
     broadcast_model(model)
-    return model.weight
+    return held, tensors_of(model)
 
 
 start = ws.run(start_differently, world_size=3, backend="gloo", echo=False)
 show(start, "Broadcast")
-for rank, weight in enumerate(start.values):
-    expect_close(
-        weight, torch.ones(3, 2), f"the weight on rank {rank}", "Rank 0 sends, all others receive."
-    )
-print("broadcast_model: 3 ranks start from the weights of rank 0.")
+for rank, (held, found) in enumerate(start.values):
+    for name, wanted in tensors_of(of_rank(0)).items():
+        what, hint = f"`{name}` on rank {rank}", "Rank 0 sends, all others receive."
+        if name == "unsaved":
+            hint = "state_dict leaves out buffers with persistent=False; model.buffers() has them."
+        expect_close(found[name], wanted, what, hint)
+        if name in held:
+            hint = "Copy the values into the parameters that are there; make no new ones."
+            expect_close(held[name], wanted, f"{what}, as an optimizer holds it,", hint)
+print("broadcast_model: 3 ranks start from the weights and buffers of rank 0.")
 
 # %% [markdown]
 # ## 3. Average the gradients
@@ -229,14 +309,33 @@ print("broadcast_model: 3 ranks start from the weights of rank 0.")
 # ```text
 #                     rank 0              rank 1
 # samples             3                   1
-# its gradient        2.0                 6.0
-# afterwards          3.0                 3.0          (3 * 2.0 + 1 * 6.0) / (3 + 1)
+# its gradient        3.0                 7.0
+# afterwards          4.0                 4.0          (3 * 3.0 + 1 * 7.0) / (3 + 1)
 # ```
 #
-# Not 8.0, which is the sum, and not 4.0, which counts rank 1's one sample as much as rank 0's
+# Not 10.0, which is the sum, and not 5.0, which counts rank 1's one sample as much as rank 0's
 # three. The second case to think of is a rank without samples: its `grad` may be missing, and the
 # mean of nothing is `nan`. But every rank has to take part in a collective, or the others wait for
 # ever.
+#
+# <details><summary>Hint 1: where to look</summary>
+#
+# In $g = \frac{1}{n} \sum_r n_r g_r$, what does a rank know by itself, and what must travel? An
+# all-reduce adds up. So each rank puts in its own term of the sum.
+#
+# </details>
+# <details><summary>Hint 2: the order</summary>
+#
+# First all-reduce the count. Then, for every parameter that is trained, weigh the gradient and
+# all-reduce it, on every rank and in the same order.
+#
+# </details>
+# <details><summary>Hint 3: a rank without samples</summary>
+#
+# Replace its gradient by `torch.zeros_like(parameter)`. Multiplying it by 0 is not enough: `None`
+# cannot be multiplied, and `0 * nan` is `nan`.
+#
+# </details>
 
 
 # %% average_gradients tags=["solution"]
@@ -254,14 +353,15 @@ def average_gradients(model: nn.Module, num_local_samples: int) -> None:
       None.
     - Every gradient has the shape and the dtype of its parameter.
     - On the wire: for S bytes of gradients all N ranks together send at most 2(N - 1) S bytes, what
-      a ring all-reduce sends; anything else takes at most 256 bytes a rank.
+      a ring all-reduce sends; anything else takes at most 256 bytes a rank. The numbers that travel
+      are gradients or sums of them, each weighted by its samples or not, and sample counts.
     - In time: with gradients so large that latency does not matter, four ranks take at most 2.5
       times as long as a single all-reduce of S bytes. (If everything goes through one rank, it
       takes longer: that rank's link carries all the bytes.)
     - In memory: at no moment do the gradients and everything computed from them take more than 3 S
       bytes, however many ranks there are.
 
-    Example: 3 samples with gradient 2.0 on rank 0 and 1 sample with gradient 6.0 on rank 1 give 3.0
+    Example: 3 samples with gradient 3.0 on rank 0 and 1 sample with gradient 7.0 on rank 1 give 4.0
     on both.
     """
     ### BEGIN SOLUTION
@@ -277,30 +377,63 @@ def average_gradients(model: nn.Module, num_local_samples: int) -> None:
     ### END SOLUTION
 
 
-# %% check_average_gradients points=7
-def gradient(images, labels):
-    """The gradient of a linear classifier, averaged over the ranks when there are several."""
-    model = nn.Linear(4, 3, bias=False)
-    nn.init.constant_(model.weight, 0.1)
-    F.cross_entropy(model(images), labels).backward()
-    if dist.is_initialized():
-        average_gradients(model, len(images))
-    return model.weight.grad
+# %% check_average_gradients points=8
+def average_the_example(num_samples, gradient):
+    model = nn.Linear(1, 1)
+    model.bias.requires_grad_(False)  # frozen: it has no gradient, before and afterwards
+    model.weight.grad = None if gradient is None else torch.full((1, 1), gradient)
+    average_gradients(model, num_samples)
+    return model.weight.grad, model.bias.grad
 
 
-images, labels = torch.linspace(-1, 1, 32).reshape(8, 4), torch.tensor([0, 1, 2, 0, 0, 1, 1, 2])
-halves = [(images[:4], labels[:4]), (images[4:], labels[4:])]
-averaged = ws.run(gradient, world_size=2, each=halves, backend="gloo", echo=False)
-show(averaged, "Average")
-for rank, grad in enumerate(averaged.values):
-    expect_close(
-        grad,
-        gradient(images, labels),
-        f"the gradient on rank {rank}",
-        "Twice as large means a sum instead of a mean; unequal ranks mean that nothing was"
-        " exchanged.",
-    )
-print("average_gradients: 2 ranks with 4 samples each have the gradient of 8 samples.")
+def hint_for_gradient(grad, of_ranks, rank):
+    """What to say of a wrong gradient: the mistake that gives this number, where it is known."""
+    if grad is None:
+        return "A rank without a gradient receives the result like every other rank."
+    if not isinstance(grad, torch.Tensor) or grad.numel() != 1:
+        return "`grad` has the shape of its parameter."
+    if grad.isnan():
+        return "The nan of an empty part spreads: replace it by zeros."
+    busy = [(count, own) for count, own in of_ranks if count]
+    (count, own), samples = of_ranks[rank], sum(count for count, _ in busy)
+    total, plain = sum(count * own for count, own in busy), sum(own for _, own in busy)
+    mistakes = [(plain, "the sum of the ranks' gradients: weigh them, and divide.")]
+    for ranks in (len(busy), len(of_ranks)):
+        mistakes.append((plain / ranks, "the unweighted mean: 3 samples count for more than 1."))
+        mistakes.append((total / samples / ranks, "the mean, divided by the number of ranks too."))
+    mistakes.append((total, "the sum over all samples: divide by their number."))
+    if count:
+        mistakes += [
+            (own, "the rank's own gradient: nothing was exchanged."),
+            (total / count, "the sum over all samples, divided by this rank's alone."),
+            (count * own / samples, "the rank's own term of the sum: is all_reduce awaited?"),
+        ]
+    known = [words for wrong, words in mistakes if abs(float(grad) - wrong) < 1e-4]
+    otherwise = "Weigh each gradient by its samples, add up, and divide by all samples."
+    return f"{float(grad):.4g} is {known[0]}" if known else otherwise
+
+
+def check_average(of_ranks):
+    options = {"world_size": len(of_ranks), "each": of_ranks, "allow": ALLOWED}
+    try:
+        run = ws.run(average_the_example, backend="gloo", echo=False, **options)
+    except ws.RunTimeout as hang:
+        hint = "Every rank makes the same calls in the same order, also a rank without samples."
+        raise CheckFailed("all ranks to return", f"{hang}", hint) from None
+    for rank, (grad, frozen) in enumerate(run.values):
+        hint = hint_for_gradient(grad, of_ranks, rank)
+        expect_close(grad, torch.full((1, 1), 4.0), f"the gradient on rank {rank}", hint)
+        if frozen is not None:
+            raise CheckFailed("no gradient of a frozen parameter", "one", "See `requires_grad`.")
+    return run
+
+
+example = check_average([(3, 3.0), (1, 7.0)])
+show(example, "Average of 3 and 1 samples")
+print("Next, rank 1 has no samples, and its gradient is None. It has to make the same calls.")
+check_average([(3, 3.0), (0, None), (1, 7.0)])
+check_average([(1, 7.0), (0, float("nan")), (3, 3.0)])
+print("average_gradients: 3 samples with 3.0 and 1 sample with 7.0 give 4.0 on every rank.")
 
 # %% [markdown]
 # ## 4. Keep the buffers alike
@@ -309,6 +442,13 @@ print("average_gradients: 2 ranks with 4 samples each have the gradient of 8 sam
 # trains, each rank updates its running statistics from its own samples, and the ranks drift apart.
 # The model that is saved or evaluated then depends on the rank. Torch's `DistributedDataParallel`
 # has a simple rule: rank 0's buffers count. Do the same.
+#
+# <details><summary>Hint</summary>
+#
+# You have written this loop before, in `broadcast_model`. Nothing is averaged, and so nothing is
+# rounded.
+#
+# </details>
 
 
 # %% synchronise_buffers tags=["solution"]
@@ -326,25 +466,37 @@ def synchronise_buffers(model: nn.Module) -> None:
 
 
 # %% check_synchronise_buffers points=2
-def running_mean():
+def buffers_after_a_batch():
     model = nn.BatchNorm1d(2)
-    model(
-        torch.tensor([[1.0, 2.0], [3.0, 4.0]]) * (dist.get_rank() + 1)
-    )  # each rank sees other numbers
+    images = torch.tensor([[1.0, 2.0], [3.0, 4.0]]) * (dist.get_rank() + 1)
+    model(images)  # each rank sees other numbers
+    model.num_batches_tracked += 2**40 + dist.get_rank()  # too large for a float32
     synchronise_buffers(model)
-    return model.running_mean
+    return dict(model.named_buffers())
 
 
-synchronised = ws.run(running_mean, world_size=3, backend="gloo", echo=False)
+synchronised = ws.run(buffers_after_a_batch, world_size=3, backend="gloo", echo=False)
 show(synchronised, "Buffers")
-for rank, mean in enumerate(synchronised.values):
-    expect_close(
-        mean,
-        torch.tensor([0.2, 0.3]),
-        f"the running mean on rank {rank}",
-        "Rank 0's buffers count.",
-    )
-print("synchronise_buffers: 3 ranks hold the running mean of rank 0.")
+for rank, buffers in enumerate(synchronised.values):
+    wanted = {
+        "running_mean": torch.tensor([0.2, 0.3]),
+        "running_var": torch.tensor([1.1, 1.1]),
+        "num_batches_tracked": torch.tensor(2**40 + 1),
+    }
+    for name, tensor in wanted.items():
+        hint = "Rank 0's buffers count: no average, and every buffer in its own dtype."
+        expect_close(buffers[name], tensor, f"{name} on rank {rank}", hint, rtol=1e-6)
+    count = buffers["num_batches_tracked"]
+    if not torch.equal(count, wanted["num_batches_tracked"]):
+        is_own = count == 2**40 + 1 + rank
+        raise CheckFailed(
+            f"num_batches_tracked on rank {rank} to be {2**40 + 1:,}",
+            f"{count.item():,}",
+            "That is the rank's own: integers are synchronised, too."
+            if is_own
+            else "An integer as large as this loses its last digits in a float.",
+        )
+print("synchronise_buffers: 3 ranks hold the buffers of rank 0, and integers stay exact.")
 
 # %% [markdown]
 # ## 5. Train
@@ -356,13 +508,32 @@ print("synchronise_buffers: 3 ranks hold the running mean of rank 0.")
 # data      its part of the batch         its part of the batch          rank_batches
 # compute   loss, backward                loss, backward
 #           ╰─────────── one average ───────────╯                        average_gradients
-# update    optimiser step                optimiser step
+# update    optimizer step                optimizer step
 #           ╰─────── buffers of rank 0 ────────►╯                        synchronise_buffers
 # ```
 #
 # The loss that you report is that of the global batch, too. A rank's own loss is only that of its
 # part, and a rank with an empty part has none: the mean over no samples is `nan`, and `nan` times 0
 # is still `nan`.
+#
+# <details><summary>Hint 1: where to look</summary>
+#
+# Write the loop for one process first, with `zero_grad`, loss, `backward` and `step`. Then put each
+# of the four functions into its place in the picture above.
+#
+# </details>
+# <details><summary>Hint 2: an empty part</summary>
+#
+# Skip the loss and `backward` where the part is empty, and nothing else: the rank still averages,
+# takes the step, and synchronises its buffers.
+#
+# </details>
+# <details><summary>Hint 3: the loss</summary>
+#
+# All-reduce two numbers: the rank's loss times its samples, and its samples. The quotient of the
+# sums is the loss of the global batch.
+#
+# </details>
 
 
 # %% train tags=["solution"]
@@ -382,9 +553,11 @@ def train(
 
     - All start from rank 0's parameters and buffers, however their models differ before.
     - The parts come from `rank_batches`, called with this `batch_size` and `seed` and with epochs 0
-      ... num_epochs - 1. (A check may replace `rank_batches` by its own: call it by this name, and
-      take your batches from it alone.) Only this rank's part of each batch goes through its model,
-      once; an empty part may be skipped.
+      ... num_epochs - 1. Only this rank's part of each batch goes through its model, once; an empty
+      part may be skipped.
+    - It calls the four functions above by their names: `broadcast_model` before the first step, and
+      `average_gradients` and `synchronise_buffers` once in every step. (The checks put their own in
+      their places.)
     - The loss is `F.cross_entropy(model(images[part]), labels[part])` and the update is plain SGD
       (`torch.optim.SGD(model.parameters(), lr=lr)`), one update for every global batch.
     - A step's loss is taken before the update, as in the usual loop.
@@ -404,11 +577,11 @@ def train(
     ### BEGIN SOLUTION
     rank, world_size = dist.get_rank(), dist.get_world_size()
     broadcast_model(model)
-    optimiser = torch.optim.SGD(model.parameters(), lr=lr)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     losses = []
     for epoch in range(num_epochs):
         for part in rank_batches(len(images), batch_size, epoch, seed, rank, world_size):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             summed_loss = torch.zeros(
                 2, device=images.device
             )  # the sum of the losses, the number of samples
@@ -419,7 +592,7 @@ def train(
                     [loss.detach() * len(part), torch.ones_like(loss) * len(part)]
                 )
             average_gradients(model, len(part))
-            optimiser.step()
+            optimizer.step()
             synchronise_buffers(model)
             dist.all_reduce(summed_loss)
             losses.append((summed_loss[0] / summed_loss[1]).item())
@@ -427,35 +600,113 @@ def train(
     ### END SOLUTION
 
 
-# %% check_train points=6
-def train_linear():
-    torch.manual_seed(dist.get_rank())  # every rank starts from other weights
-    model = nn.Linear(4, 3)
-    images = torch.linspace(-1, 1, 48).reshape(12, 4).sin()
-    labels = torch.arange(12) % 3
-    losses = train(model, images, labels, num_epochs=3, batch_size=6, lr=0.5, seed=1)
+# %% check_train points=7
+SETTINGS = {"num_epochs": 3, "batch_size": 4, "lr": 0.5, "seed": 1}
+
+
+def labelled_points():
+    """Ten points, each with the number of its largest coordinate."""
+    points = torch.linspace(-1, 1, 30).mul(40).sin().reshape(10, 3)
+    return points, points.argmax(dim=1)
+
+
+class Watched(nn.Linear):
+    """A linear layer with a buffer that depends on the samples that went through it."""
+
+    def __init__(self):
+        super().__init__(3, 3)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, points):
+        self.seen += points.sum()
+        return super().forward(points)
+
+
+def model_of(rank):
+    torch.manual_seed(100 + rank)  # every rank starts from other weights
+    return Watched()
+
+
+def train_on_ranks():
+    model = model_of(dist.get_rank())
+    losses = train(model, *labelled_points(), **SETTINGS)
+    return model.weight, losses, model.seen
+
+
+def mean_loss(model, parts):
+    """The mean loss over a global batch."""
+    points, labels = labelled_points()
+    batch = torch.cat(parts)
+    return F.cross_entropy(model(points[batch]), labels[batch])
+
+
+def mean_of_ranks(model, parts):
+    """The mean of the ranks' mean losses, where an empty part counts as 0."""
+    return sum(mean_loss(model, [part]) for part in parts if len(part)) / len(parts)
+
+
+def plain_loop(epochs=(0, 1, 2), resets=True, loss_of=mean_loss):
+    """The weight and the losses of one process, on the global batches of `rank_batches`."""
+    model, losses = model_of(0), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=SETTINGS["lr"])
+    for epoch in epochs:
+        parts = [rank_batches(10, 4, epoch, SETTINGS["seed"], rank, 3) for rank in range(3)]
+        for parts_of_step in zip(*parts, strict=True):
+            if resets:
+                optimizer.zero_grad()
+            loss = loss_of(model, parts_of_step)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
     return model.weight, losses
 
 
-((one_weight, one_losses),) = ws.run(train_linear, world_size=1, backend="gloo", echo=False).values
-trained = ws.run(train_linear, world_size=3, backend="gloo", echo=False)
-show(trained, "Six steps")
-for rank, (weight, losses) in enumerate(trained.values):
-    expect_close(
-        weight,
-        one_weight,
-        f"the trained weight on rank {rank} of 3",
-        "One rank alone reaches the expected value.",
-    )
-    if not isinstance(losses, list) or len(losses) != 6:
-        raise CheckFailed("a list of 6 losses: 3 epochs of 2 steps", f"{losses!r:.80}")
-    expect_close(
-        torch.tensor(losses),
-        torch.tensor(one_losses),
-        f"the losses on rank {rank} of 3",
-        "Report the global mean.",
-    )
-print(f"train: 3 ranks equal one; the loss went from {one_losses[0]:.3f} to {one_losses[-1]:.3f}.")
+def expect_alike(weights):
+    """Raise CheckFailed unless all ranks end with the weight of rank 0."""
+    for rank, weight in enumerate(weights):
+        ahead = weight - weights[0]
+        if torch.allclose(ahead, torch.zeros(3, 3), atol=1e-5):
+            continue
+        hint = "They step along different gradients: average between backward and the step."
+        if torch.allclose(ahead, model_of(rank).weight - model_of(0).weight, atol=1e-5):
+            hint = "They are as far apart as at the start: call broadcast_model first."
+        raise CheckFailed(
+            f"rank {rank} to end with the weights of rank 0",
+            f"weights that differ by up to {ahead.abs().max():.3g}",
+            hint,
+        )
+
+
+trained = ws.run(train_on_ranks, world_size=3, backend="gloo", allow=ALLOWED, echo=False)
+one_weight, one_losses = plain_loop()
+known_weights = [
+    (plain_loop(resets=False)[0], "Gradients add up from step to step: call zero_grad."),
+    (plain_loop(epochs=(0, 0, 0))[0], "Every epoch has the order of epoch 0: pass the epoch."),
+    (model_of(0).weight, "These are rank 0's weights of the start: no step was taken."),
+    (
+        plain_loop(loss_of=mean_of_ranks)[0],
+        "Every rank counts the same: pass the length of its part to average_gradients.",
+    ),
+]
+show(trained, "Nine steps")
+expect_alike([weight for weight, _, _ in trained.values])
+for rank, (weight, losses, seen) in enumerate(trained.values):
+    weight_hint = "Compare with one process: equal starts, zero_grad, average, step, in this order?"
+    for known, words in known_weights:
+        if weight.shape == known.shape and torch.allclose(weight, known, atol=1e-5):
+            weight_hint = words
+    expect_close(weight, one_weight, f"the trained weight on rank {rank} of 3", weight_hint)
+    if not isinstance(losses, list) or len(losses) != 9:
+        raise CheckFailed("a list of 9 losses: 3 epochs of 3 steps", f"{losses!r:.80}")
+    loss_hint = "Sum the losses of all samples over the ranks, and divide by all samples."
+    if not all(loss == loss for loss in losses):
+        loss_hint = "The mean over an empty part is nan: let it add 0 to the sum."
+    losses_label = f"the losses on rank {rank} of 3"
+    expect_close(torch.tensor(losses), torch.tensor(one_losses), losses_label, loss_hint)
+    seen_hint = "Each forward pass changes the buffers: call synchronise_buffers in every step."
+    expect_close(seen, trained.values[0][2], f"the buffer on rank {rank}, as on rank 0,", seen_hint)
+print(f"train: 3 ranks equal one process; the loss fell from {one_losses[0]:.3f} to", end=" ")
+print(f"{one_losses[-1]:.3f} in 9 steps, one of which left a rank without samples in each epoch.")
 
 # %% [markdown]
 # ## 6. In words

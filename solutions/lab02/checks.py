@@ -1,1065 +1,857 @@
-"""Hidden checks of lab 2: functions run on emulated clusters, and are read on the wire."""
+"""Hidden checks of lab 2: each function on an emulated cluster, judged by what went over the wire.
+
+A function is judged with the lab's own functions in the place of those that it builds on. These
+reach a rank only in checks of the functions after them.
+"""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from PIL import Image
+import torch.distributed as dist
 
-from autograder.checks import PartlyHeld, integer, points
-from worldsize.check import CheckFailed, Drawn, expect_close
-from worldsize.event import COMMUNICATION, Event
-from worldsize.faults import SilentError
-from worldsize.hardware import H100, Cluster, Link
+from autograder.checks import (
+    Outcome,
+    PartlyHeld,
+    Parts,
+    StudentFailed,
+    draw_bars,
+    draw_messages,
+    draw_parts,
+    drawn_cluster,
+    entry,
+    expect_after_arrival,
+    expect_body,
+    expect_dtype,
+    expect_end,
+    expect_grown,
+    expect_partial_sums,
+    expect_same_again,
+    expect_short_messages,
+    mask_of,
+    named,
+    points,
+    positive,
+    shuffled,
+    tensor_like,
+    whole,
+)
+from worldsize.check import CheckFailed, expect_close
+from worldsize.emulate.exchanges import Exchange
+from worldsize.hardware import Link
 from worldsize.launch import Run
-from worldsize.memory.meter import MemoryMeter
-from worldsize.timeline import Timeline
 
 MESSAGES = {"send", "recv"}
-TOLERANCE = 1.01  # of a time: emulated ones come out to all digits
-TWICE = 2.05  # one direction after the other
-# to see whether the numbers came over the wire; one is enough if everything that is sent is used
-TRIES = 6
-FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+MB = 2**20
+LARGE_BYTES = 6 * MB
+FRAMEWORK_BYTES = 14 * MB  # that sending and receiving take by themselves
+HINTS = {
+    Outcome.HUNG: "In every step each rank of the ring sends one message to the next and receives"
+    " one from the previous. A message without elements is left out on both sides or on neither.",
+    Outcome.CRASHED: "Try the function in the notebook on the ring [3, 0, 2], and 5 elements on 4"
+    " ranks: places come from ring.index(rank), and tensor_split gives a piece for every place.",
+}
+AT_ONCE = (
+    "Start the send and the receive of a step before you wait for either, and let all ranks work in"
+    " every step."
+)
 Tensors = list[torch.Tensor]
 
 
-# What runs on the ranks. Nothing here knows an answer.
+# The lab's own functions, for those that build on them.
 
 
-def exchange_on_rank(
-    student: Any, ring: list[int], outgoing: torch.Tensor, incoming: torch.Tensor
-) -> Any:
-    student.exchange(outgoing, incoming, ring)
-    return {"incoming": incoming, "outgoing": outgoing}
+def exchange(outgoing: torch.Tensor, incoming: torch.Tensor, ring: list[int]) -> None:
+    place = ring.index(dist.get_rank())
+    sending = dist.isend(outgoing, ring[(place + 1) % len(ring)])
+    receiving = dist.irecv(incoming, ring[place - 1])
+    sending.wait()
+    receiving.wait()
 
 
-def reduce_scatter_on_rank(student: Any, ring: list[int], rank: int, chunks: Tensors) -> Any:
-    if rank not in ring:
-        return None
-    student.ring_reduce_scatter(chunks, ring)
-    return chunks[ring.index(rank)]
+def ring_reduce_scatter(chunks: Tensors, ring: list[int]) -> None:
+    place = ring.index(dist.get_rank())
+    for step in range(1, len(ring)):
+        inbox = torch.empty_like(chunks[place - step - 1])
+        exchange(chunks[place - step], inbox, ring)
+        chunks[place - step - 1] += inbox
 
 
-def all_gather_on_rank(student: Any, ring: list[int], rank: int, chunks: Tensors) -> Any:
-    if rank not in ring:
-        return None
+def ring_all_gather(chunks: Tensors, ring: list[int]) -> None:
+    place = ring.index(dist.get_rank())
+    for step in range(1, len(ring)):
+        exchange(chunks[place - step + 1], chunks[place - step], ring)
+
+
+def ring_all_reduce(tensor: torch.Tensor, ring: list[int]) -> None:
+    flat = tensor.contiguous().view(-1)
+    chunks = list(flat.tensor_split(len(ring)))
+    ring_reduce_scatter(chunks, ring)
+    ring_all_gather(chunks, ring)
+    tensor.copy_(flat.view_as(tensor))
+
+
+# What runs on the ranks.
+
+
+def exchange_on_rank(student: Any, ring: list[int], steps: list[Tensors], neighbour: Any) -> Any:
+    for outgoing, incoming in steps:
+        (neighbour or student.exchange)(outgoing, incoming, ring)
+    return steps
+
+
+def between_strict_neighbours_on_rank(student: Any, first: int, tensor: torch.Tensor) -> None:
+    """Exchange on rank 1; a neighbour takes part once the message of the `first` one has gone."""
+    rank, token, inbox = dist.get_rank(), torch.zeros(1), torch.empty_like(tensor)
+    if rank == 1:
+        student.exchange(tensor, inbox, [0, 1, 2])
+        return
+    if rank != first:
+        dist.recv(token, first)
+    if rank == 0:
+        dist.send(tensor, 1)
+    else:
+        dist.recv(inbox, 1)
+    if rank == first:
+        dist.send(token, 2 - first)
+
+
+def reduce_scatter_on_rank(student: Any, ring: list[int], chunks: Tensors) -> Any:
+    student.exchange = exchange
     held = list(chunks)  # what the caller keeps, whatever happens to the list
-    student.ring_all_gather(chunks, ring)
+    if dist.get_rank() in ring:
+        student.ring_reduce_scatter(chunks, ring)
     return held
 
 
-def all_reduce_on_rank(student: Any, ring: list[int], rank: int, tensors: Tensors) -> Any:
-    if rank in ring:
-        for tensor in tensors:
-            student.ring_all_reduce(tensor, ring)
+def all_gather_on_rank(student: Any, ring: list[int], chunks: Tensors) -> Any:
+    student.exchange = exchange
+    held = list(chunks)
+    if dist.get_rank() in ring:
+        student.ring_all_gather(chunks, ring)
+    return held
+
+
+def all_reduce_on_rank(student: Any, ring: list[int], tensors: Tensors, *views: str) -> Any:
+    student.exchange, student.ring_reduce_scatter = exchange, ring_reduce_scatter
+    student.ring_all_gather = ring_all_gather
+    for tensor, view in zip_longest(tensors, views) if dist.get_rank() in ring else ():
+        student.ring_all_reduce(seen_as(tensor, view), ring)
     return tensors
 
 
-def all_reduce_views_on_rank(student: Any, ring: list[int], matrices: Tensors) -> Any:
-    transposed, strided = matrices
-    student.ring_all_reduce(transposed.t(), ring)
-    student.ring_all_reduce(strided[:, ::2], ring)
-    return matrices
-
-
-def all_reduce_large_on_rank(
-    student: Any, ring: list[int], seed: int, num_elements: int, places: torch.Tensor
+def hierarchical_on_rank(
+    student: Any, nodes: list[list[int]], tensors: Tensors, *views: str
 ) -> Any:
-    tensor = torch.rand(num_elements, generator=torch.Generator().manual_seed(seed))
+    student.exchange, student.ring_reduce_scatter = exchange, ring_reduce_scatter
+    student.ring_all_gather, student.ring_all_reduce = ring_all_gather, ring_all_reduce
+    for tensor, view in zip_longest(tensors, views):
+        student.hierarchical_all_reduce(seen_as(tensor, view), nodes)
+    return tensors
+
+
+def seen_as(tensor: torch.Tensor, view: str | None) -> torch.Tensor:
+    """The tensor or a view of it."""
+    if view == "every other column":
+        return tensor[:, ::2]
+    return tensor.t() if view == "transposed" else tensor
+
+
+def large_on_rank(
+    student: Any, ring: list[int], num: int, places: torch.Tensor, own: torch.Tensor
+) -> Any:
+    """Elements of the sum of a large tensor."""
+    tensor = torch.ones(num)
+    tensor[places] = own
     student.ring_all_reduce(tensor, ring)
     return tensor[places]
 
 
-def memory_on_rank(student: Any, ring: list[int], num_elements: int) -> Any:
-    """The most bytes of tensors at once while `num` float32 are summed, these included."""
-    tensor = torch.ones(num_elements)
-    with MemoryMeter([tensor], counts_read=False) as meter:
-        student.ring_all_reduce(tensor, ring)
-    return meter.most_bytes
+def large_with_right_parts_on_rank(student: Any, *args: Any) -> Any:
+    student.exchange, student.ring_reduce_scatter = exchange, ring_reduce_scatter
+    student.ring_all_gather = ring_all_gather
+    return large_on_rank(student, *args)
 
 
-def hierarchical_on_rank(student: Any, nodes: list[list[int]], tensors: Tensors) -> Any:
-    for tensor in tensors:
-        student.hierarchical_all_reduce(tensor, nodes)
-    return tensors
+# What is drawn.
 
 
-def hierarchical_views_on_rank(student: Any, nodes: list[list[int]], matrices: Tensors) -> Any:
-    transposed, strided = matrices
-    student.hierarchical_all_reduce(transposed.t(), nodes)
-    student.hierarchical_all_reduce(strided[:, ::2], nodes)
-    return matrices
+class Group(NamedTuple):
+    """A call of an all-reduce: what runs it, its ring or nodes, their ranks, how many ranks run."""
+
+    on_rank: Callable[..., Any]
+    places: list[Any]
+    ranks: Sequence[int]
+    world_size: int
 
 
-# What the judge draws, computes and compares.
+def of_ring(ring: list[int], world_size: int | None = None) -> Group:
+    return Group(all_reduce_on_rank, ring, ring, world_size or len(ring))
 
 
-def whole(rng: torch.Generator, low: int, high: int) -> int:
-    """A whole number from low to high, both included."""
-    return int(torch.randint(low, high + 1, (), generator=rng))
+def of_nodes(nodes: list[list[int]]) -> Group:
+    size = sum(map(len, nodes))
+    return Group(hierarchical_on_rank, nodes, range(size), size)
 
 
-def shuffled(rng: torch.Generator, items: Sequence[int]) -> list[int]:
-    return [items[place] for place in torch.randperm(len(items), generator=rng).tolist()]
+# orders from which no rank can guess its neighbours, its node or its place
+RINGS_OF_4 = [2, 0, 3, 1], [1, 3, 0, 2]
+RINGS_OF_4_IN_5 = [3, 0, 4, 1], [2, 4, 0, 3], [4, 1, 3, 0]
+NODES_OF_2 = [[5, 0], [2, 4], [1, 3]], [[3, 1], [0, 5], [4, 2]]
+OTHER_NODES = [[2, 0, 1]], [[1], [2], [0]], [[3, 0], [2, 1]]
 
 
-def positive(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Values from 0.5 to 1.5: no sum of them is near zero, so that a changed sign shows."""
-    return torch.rand(shape, generator=rng, dtype=torch.float64).add(0.5).to(dtype)
-
-
-def small_wholes(rng: torch.Generator, num: int, dtype: torch.dtype) -> torch.Tensor:
-    """Whole numbers of which a few add up exactly, also in half precision and in any order."""
-    return torch.randint(1, 9, (num,), generator=rng).to(dtype)
-
-
-def drawn_cluster(rng: torch.Generator, num_gpus: int, num_nodes: int = 1) -> Cluster:
-    """GPUs on drawn links, far slower between nodes, with a NIC for each GPU."""
-    latency_s, bytes_per_s = 1e-6 * whole(rng, 1, 4), 1e9 * whole(rng, 100, 400)
-    intra = Link("drawn", latency_s, bytes_per_s, "drawn for one check, 2026", kind="nvlink")
-    inter = Link(
-        "drawn slow", 3 * latency_s, bytes_per_s / whole(rng, 15, 25), "drawn for one check, 2026"
-    )
-    return Cluster(
-        name="drawn",
-        gpu=H100,
-        gpus_per_node=num_gpus,
-        intra=intra,
-        num_nodes=num_nodes,
-        inter=inter,
-        nics_per_node=num_gpus,
-    )
+def one_of(rng: torch.Generator, choices: Sequence[Any]) -> Any:
+    return choices[whole(rng, 0, len(choices) - 1)]
 
 
 def ceil(number: int, parts: int) -> int:
     return -(-number // parts)
 
 
-def total(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The sum, taken in float64."""
-    return torch.stack([tensor.double() for tensor in tensors]).sum(dim=0).to(tensors[0].dtype)
+# What went over the wire.
 
 
-def item(value: Any, place: int | str) -> Any:
-    """What a rank returned at this place; None when it returned something else altogether."""
-    if isinstance(place, str):
-        return value.get(place) if isinstance(value, dict) else None
-    return value[place] if isinstance(value, list | tuple) and place < len(value) else None
+def with_hint(failed: StudentFailed) -> StudentFailed:
+    """The same failure that also says what to look at."""
+    said = "\n".join(filter(None, [str(failed), HINTS.get(failed.outcome)]))
+    return StudentFailed(failed.outcome, said, failed.may_be_external)
 
 
-def sends_of(timeline: Timeline, rank: int) -> list[Event]:
-    """The messages that a rank sent, without those that carry nothing."""
-    events = timeline.of(rank)
-    return [
-        one for one in events if one.kind == COMMUNICATION and one.name == "send" and one.size_bytes
-    ]
+def emulated(student: Any, on_rank: Callable[..., Any], *args: Any, **options: Any) -> Run:
+    """The run with its messages."""
+    options |= {"world_size": len(options["each"]), "allow": MESSAGES, "keeps_exchanges": True}
+    try:
+        return student.emulated(on_rank, *args, **options)
+    except StudentFailed as failed:
+        raise with_hint(failed) from None
 
 
-def expect_ring(timeline: Timeline, ring: Sequence[int], world_size: int) -> None:
+def sent(run: Run, rank: int) -> list[Exchange]:
+    """The messages of a rank in its program's order, without those that carry nothing."""
+    own = [one for one in run.exchanges if one.body and one.ranks[0] == rank]
+    return sorted(own, key=lambda one: one.numbers[rank])
+
+
+def expect_ring(run: Run, ring: Sequence[int]) -> None:
     """Raise CheckFailed unless ranks of the ring sent to the next one alone, and others nothing."""
     following = dict(zip(ring, [*ring[1:], ring[0]], strict=True))
-    picture = partial(draw_messages, timeline)
-    for rank in range(world_size):
-        for sent in sends_of(timeline, rank):
-            if rank not in following:
-                actual = f"a message of rank {rank}, which is not in {list(ring)}"
-                raise CheckFailed("ranks outside the ring to send nothing", actual, picture=picture)
-            if sent.peers != (following[rank],):
-                raise CheckFailed(
-                    f"rank {rank} to send to rank {following[rank]} alone, the one after it in the"
-                    f" ring {list(ring)}",
-                    f"a message to rank {sent.peers[0]}",
-                    "Neighbours are those in the list, which need not be rank + 1 and rank - 1.",
-                    picture,
-                )
-
-
-def draw_messages(timeline: Timeline) -> Drawn:
-    """Each message's sender and receiver, step by step."""
-    from worldsize.draw import _messages
-
-    return InFewColours(_messages(timeline, "What your ranks sent"))
-
-
-class InFewColours:
-    """A picture in a quarter of its bytes: a page may hold many."""
-
-    def __init__(self, picture: Drawn) -> None:
-        self._picture, self.alt = picture, picture.alt
-
-    def png(self) -> bytes:
-        """The bytes of a PNG file of 32 colours."""
-        file = io.BytesIO()
-        drawn = Image.open(io.BytesIO(self._picture.png())).convert("RGB")
-        drawn.quantize(32).save(file, "png", optimize=True)
-        return file.getvalue()
-
-
-def expect_bytes(timeline: Timeline, wanted: dict[int, int], what: str, hint: str) -> None:
-    """Raise CheckFailed where a rank sent more than it may."""
-    sent = {rank: timeline.bytes_sent(rank) for rank in wanted}
-    if worst := [rank for rank, limit in wanted.items() if sent[rank] > limit]:
-        rank = max(worst, key=lambda one: sent[one] / max(1, wanted[one]))
-        raise CheckFailed(
-            f"at most {wanted[rank]:,} bytes sent by rank {rank}: {what}",
-            f"{sent[rank]:,.0f} bytes",
-            hint,
-            partial(draw_bytes, wanted, sent),
-        )
-
-
-def draw_bytes(wanted: dict[int, int], sent: dict[int, float]) -> Drawn:
-    """The bytes that each rank may send and those that it sent."""
-    from worldsize.draw.contrast import bars  # matplotlib is imported only where something is drawn
-
-    expected, actual = (
-        {f"rank {rank}": float(size) for rank, size in one.items()} for one in (wanted, sent)
-    )
-    return bars(expected, actual, "Bytes sent by each rank", "bytes")
-
-
-def expect_messages(timeline: Timeline, rank: int, num_messages: int, most_bytes: int) -> None:
-    """Raise CheckFailed unless a rank sent this many messages, none of them too long."""
-    sizes = [one.size_bytes for one in sends_of(timeline, rank)]
-    if len(sizes) != num_messages:
-        hint = "One message a step: N - 1 steps in a reduce-scatter, N - 1 in an all-gather."
-        picture = partial(draw_messages, timeline)
-        raise CheckFailed(
-            f"{num_messages} messages from rank {rank}", f"{len(sizes)}", hint, picture
-        )
-    if sizes and max(sizes) > most_bytes:
-        hint = "Cut the tensor as evenly as possible; numbers travel in the tensor's own dtype."
-        raise CheckFailed(
-            f"messages of at most {most_bytes:,} bytes", f"{max(sizes):,} from rank {rank}", hint
-        )
-
-
-def expect_once_round(
-    timeline: Timeline,
-    ring: list[int],
-    world_size: int,
-    lengths: list[int],
-    unsent: dict[int, int],
-    left_out: str,
-) -> None:
-    """Raise CheckFailed unless each rank sent all chunks but one to the next, one a message."""
-    expect_ring(timeline, ring, world_size)
-    limits = {rank: 4 * (sum(lengths) - unsent[rank]) for rank in ring}
-    expect_bytes(timeline, limits, f"all chunks but {left_out}", "Send one chunk a step.")
-    for rank in ring:
-        expect_messages(timeline, rank, len(ring) - 1, 4 * max(lengths))
-
-
-def expect_time(timeline: Timeline, wanted_s: float, steps: str, slower: dict[str, float]) -> None:
-    """Raise PartlyHeld or CheckFailed where the emulated time is longer than it should be."""
-    end_s = timeline.end_s
-    if end_s <= TOLERANCE * wanted_s:
-        return
-    actual = f"{end_s * 1e6:.1f} µs, {end_s / wanted_s:.2f} times as long"
-    hint = (
-        "Start the send and the receive of a step before you wait for either, and let all ranks"
-        " work in every step."
-    )
-    picture = partial(draw_times, wanted_s, end_s)
-    for reason, limit_s in slower.items():
-        if end_s <= limit_s:
-            partly = PartlyHeld(
-                0.5, f"{wanted_s * 1e6:.1f} µs for {steps}", actual, f"{reason} {hint}"
+    for one in run.exchanges:
+        rank, other = one.ranks
+        if one.body and other != following.get(rank):
+            raise CheckFailed(
+                f"ranks to send to the one after them in the ring {list(ring)} alone",
+                f"a message from rank {rank} to rank {other}",
+                "Neighbours are those in the list, which need not be rank + 1 and rank - 1.",
+                partial(draw_messages, run.timeline),
             )
-            partly.picture = picture
-            raise partly
-    raise CheckFailed(f"{wanted_s * 1e6:.1f} µs for {steps}", actual, hint, picture)
 
 
-def draw_times(wanted_s: float, end_s: float) -> Drawn:
-    """The time that the algorithm needs and the one that it took."""
-    from worldsize.draw.contrast import bars
-
-    return bars(
-        {"emulated time": wanted_s * 1e6},
-        {"emulated time": end_s * 1e6},
-        "Time on the described cluster",
-        "µs",
-    )
-
-
-def expect_sums(
-    values: Sequence[Any], places: Sequence[Any], wanted: torch.Tensor, what: str, **close: float
-) -> None:
-    """Raise CheckFailed unless these ranks all returned the sum, with the same bits."""
-    results = {
-        rank: item(values[rank], place) for rank, place in enumerate(places) if place is not None
-    }
-    hint = "Each rank's part counts once; the result goes into the tensor itself."
-    for rank, result in results.items():
-        picture = partial(draw_right_and_wrong, results, wanted)
-        expect_close(
-            result,
-            wanted,
-            f"{what} on rank {rank}",
-            hint_for(result, wanted, hint),
-            picture=picture,
-            **close,
+def expect_messages(run: Run, ring: Sequence[int], num_messages: int, most_bytes: int) -> None:
+    """Raise CheckFailed unless each rank sent so many messages to the next, none of them longer."""
+    sizes = {rank: [len(one.body) for one in sent(run, rank)] for rank in ring}
+    rank = max(ring, key=lambda one: sum(sizes[one]))
+    picture = partial(draw_messages, run.timeline)
+    if sum(sizes[rank]) > num_messages * most_bytes:
+        raise CheckFailed(
+            f"at most {num_messages * most_bytes:,} bytes sent by rank {rank}, {num_messages}"
+            " chunks",
+            f"{sum(sizes[rank]):,} bytes in {len(sizes[rank])} messages",
+            "Send one chunk a step, in the tensor's own dtype. Whole tensors need not travel.",
+            picture,
         )
-    first, *others = results.values()
-    if not all(torch.equal(first, other) for other in others):
-        hint = (
-            "Add up each chunk once, on one rank, and hand out that sum: then the order of"
-            " additions is the same."
-        )
-        raise CheckFailed("the same bits on all ranks", f"different last digits of {what}", hint)
+    expect_ring(run, ring)
+    for rank, own in sizes.items():
+        if len(own) != num_messages or max(own) > most_bytes:
+            raise CheckFailed(
+                f"{num_messages} messages of at most {most_bytes:,} bytes from rank {rank}",
+                f"{len(own)}, of {', '.join(f'{size:,}' for size in own[:12])} bytes",
+                "One message a step, N - 1 steps in a reduce-scatter and in an all-gather, and the"
+                " tensor cut as evenly as possible.",
+                picture,
+            )
 
 
-def hint_for(result: Any, wanted: torch.Tensor, otherwise: str) -> str:
+def message_s(link: Link | None, size_bytes: float) -> float:
+    """Seconds that one message takes."""
+    assert link is not None
+    return link.latency_s + size_bytes / link.bandwidth_bytes_per_s
+
+
+# What ranks returned.
+
+
+def hint_for(given: Any, wanted: torch.Tensor) -> str:
     """The hint for what this result looks like."""
-    if not isinstance(result, torch.Tensor) or result.shape != wanted.shape or not result.numel():
-        return otherwise
-    ratios = result.double() / wanted.double()
-    if (
-        torch.allclose(ratios, ratios.flatten()[0].expand_as(ratios), rtol=1e-3)
-        and ratios.flatten()[0] < 0.75
-    ):
-        return "This looks like the mean; all-reduce here means the sum."
-    return otherwise
-
-
-def draw_right_and_wrong(results: dict[int, Any], wanted: torch.Tensor) -> Drawn:
-    """Which part of the result is right on which rank."""
-    from worldsize.draw.contrast import grid
-
-    num_parts = min(8, max(1, wanted.numel()))
-    rows = {}
-    for rank, result in results.items():
-        is_fit = isinstance(result, torch.Tensor) and result.shape == wanted.shape
-        given = (
-            result.detach().double().flatten().tensor_split(num_parts)
-            if is_fit
-            else [None] * num_parts
-        )
-        parts = zip(given, wanted.double().flatten().tensor_split(num_parts), strict=True)
-        rows[f"rank {rank}"] = [
-            "sum" if one is not None and torch.allclose(one, sum_, rtol=1e-3) else "wrong"
-            for one, sum_ in parts
-        ]
-    columns = [f"part {place + 1}" for place in range(num_parts)]
-    return grid(rows, columns, "sum", "Which part of the tensor is the sum, on which rank")
-
-
-def expect_over_the_wire(
-    student: Any,
-    rng: torch.Generator,
-    clean: Run,
-    on_rank: Callable[..., Any],
-    *args: Any,
-    **options: Any,
-) -> None:
-    """Raise CheckFailed unless numbers that are changed on their way change the result of this run.
-
-    One number changes in each message of the first half of every rank's: in the other half of an
-    all-reduce, sums are only passed on. Some numbers that are sent, such as padding, may never be
-    used, so it may take several tries.
-    """
-    senders = range(len(clean.values))
-    spoilt_ranks = [
-        rank for rank in senders for _ in range(ceil(len(sends_of(clean.timeline, rank)), 2))
-    ]
-    for _ in range(TRIES):
-        errors = [SilentError(rank, 0, seed=whole(rng, 0, 10**6)) for rank in spoilt_ranks]
-        spoilt = student.emulated(on_rank, *args, allow=MESSAGES, faults=errors, **options)
-        if not all(map(is_same, spoilt.values, clean.values)):
-            return
-    raise CheckFailed(
-        "one number that was changed on its way, in each of many messages, to show in the result",
-        "the same result as without it",
-        "What ranks know of each other comes from what they receive.",
+    result = tensor_like(given, wanted)
+    if result is not None and result.numel():
+        ratios = (result.double() / wanted.double()).flatten()
+        if ratios[0] < 0.75 and torch.allclose(ratios, ratios[0].expand_as(ratios), rtol=1e-3):
+            return "This looks like the mean; all-reduce here means the sum."
+        if torch.allclose(result.double(), wanted.double(), rtol=1e-4):
+            return "That is right to some digits: numbers went through float32 or a narrower type."
+    return (
+        "Each rank's part counts once, and the result goes into the tensor itself: where reshape or"
+        " contiguous made a copy, copy the result back."
     )
 
 
-def is_same(value: Any, other: Any) -> bool:
-    """True where two ranks returned the same tensors."""
-    pairs = zip_longest(tensors_in(value), tensors_in(other))
-    return all(
-        one is not None and two is not None and one.dtype == two.dtype and torch.equal(one, two)
-        for one, two in pairs
-    )
+# exchange: mostly on every second rank; the ranks between run none of the student's cells
 
 
-def tensors_in(value: Any) -> Tensors:
-    """The tensors of float numbers that a rank returned, by themselves, in a list or by name."""
-    parts = value.values() if isinstance(value, dict) else value
-    return [
-        one
-        for one in (parts if isinstance(value, dict | list | tuple) else [value])
-        if isinstance(one, torch.Tensor) and one.dtype in FLOATS
-    ]
-
-
-def drawn_ring(rng: torch.Generator, world_size: int, size: int | None = None) -> list[int]:
-    """`size` of the ranks, or all, in an order from which no rank can guess its neighbours."""
-    while True:
-        ring = shuffled(rng, range(world_size))[:size]
-        num_falls = sum(
-            after < rank for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True)
-        )
-        is_up_and_down = 1 < num_falls < len(ring) - 1
-        if is_up_and_down and any(rank % len(ring) != place for place, rank in enumerate(ring)):
-            return ring
-
-
-# exchange
-
-
-@points(1, cell="check_exchange")
-def check_exchange_hands_tensors_on(student, rng):
-    """Each rank of the ring receives what the one before it in the list has sent, whatever its
-    size; outgoing does not change.
-    """
-    world_size = 4
-    ring = drawn_ring(rng, world_size)
+def expect_handed_on(
+    student: Any, rng: torch.Generator, ring: list[int], sizes: list[list[int]], own: list[int]
+) -> Run:
+    """The run; raise CheckFailed unless ranks `own` hand tensors of these sizes on."""
+    steps = [[positive(rng, size, dtype=torch.float64) for size in of_step] for of_step in sizes]
     before = {rank: ring[place - 1] for place, rank in enumerate(ring)}
-    # of one size first, because a wrong neighbour's tensor may not fit otherwise
-    of_one_size = [whole(rng, 1, 40)] * world_size
-    of_all_sizes = shuffled(rng, [0, 1, *shuffled(rng, range(2, 41))[: world_size - 2]])
-    for sizes in (of_one_size, of_all_sizes):
-        sent = [positive(rng, size, dtype=torch.float64) for size in sizes]
-        each = [
-            (sent[rank], torch.full_like(sent[before[rank]], -1.0)) for rank in range(world_size)
-        ]
-        run = student.emulated(
-            exchange_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
+    after = {rank: following for following, rank in before.items()}
+    each = [
+        (
+            [[step[rank], torch.full_like(step[before[rank]], -1.0)] for step in steps],
+            None if rank in own else exchange,
         )
-        expect_ring(run.timeline, ring, world_size)
-        for rank, value in enumerate(run.values):
-            hint = (
-                "Send to the next in the list, receive from the one before, and wait for both"
-                " handles."
-            )
-            expect_close(
-                item(value, "incoming"),
-                sent[before[rank]],
-                f"what rank {rank} received in {ring}",
-                hint,
-            )
-            expect_close(
-                item(value, "outgoing"),
-                sent[rank],
-                f"what rank {rank} sent",
-                "`outgoing` is left as it is.",
-            )
-    expect_over_the_wire(
-        student, rng, run, exchange_on_rank, ring, world_size=world_size, each=each
-    )
+        for rank in range(len(ring))
+    ]
+    run = emulated(student, exchange_on_rank, ring, each=each, student_ranks=own)
+    expect_ring(run, ring)
+    for rank in own:
+        messages, wanted = sent(run, rank), [one[rank] for one in steps if one[rank].numel()]
+        if len(messages) != len(wanted):
+            actual = f"{len(messages)} in {len(wanted)} steps"
+            raise CheckFailed(f"one message from rank {rank} in each step", actual)
+        for message, tensor in zip(messages, wanted, strict=True):
+            expect_body(message, tensor, f"`outgoing` of rank {rank}", rtol=0)
+        for step, of_step in enumerate(steps):
+            outgoing, incoming = (entry(run.values[rank], step, place) for place in (0, 1))
+            hint = hint_of_received(incoming, of_step[before[rank]], of_step[after[rank]])
+            what = f"what rank {rank} received in {ring}"
+            expect_close(incoming, of_step[before[rank]], what, hint, 0.0, 0.0)
+            what = f"`outgoing` of rank {rank} after the call"
+            expect_close(outgoing, of_step[rank], what, "It is left as it is.", 0.0, 0.0)
+    return run
 
 
-@points(1, cell="check_exchange", needs=["check_exchange_hands_tensors_on"])
-def check_exchange_uses_both_directions_at_once(student, rng):
-    """Sending and receiving happen at the same time: a step takes as long as one message."""
-    cluster, num = drawn_cluster(rng, 4), whole(rng, 20_000, 60_000)
-    each = [(torch.ones(num), torch.zeros(num))] * 4
-    ring = [0, 1, 2, 3]
-    run = student.emulated(
-        exchange_on_rank, ring, world_size=4, each=each, cluster=cluster, allow=MESSAGES
-    )
-    for rank in ring:
-        expect_messages(run.timeline, rank, 1, 4 * num)
-    wanted_s = cluster.intra.latency_s + 4 * num / cluster.intra.bandwidth_bytes_per_s
-    expect_time(
-        run.timeline,
-        wanted_s,
-        "one step",
-        {"You send and receive one after the other.": TWICE * wanted_s},
-    )
+def hint_of_received(incoming: Any, wanted: torch.Tensor, of_next: torch.Tensor) -> str:
+    given = tensor_like(incoming, wanted)
+    if given is not None and given.numel() and bool((given == -1).all()):
+        return "`incoming` still holds what it held before: wait for the handle of irecv."
+    if tensor_like(incoming, of_next) is not None and torch.equal(incoming, of_next):
+        return "That is what the next rank sent: receive from the one before."
+    return "Send to the next in the list, receive from the one before, and wait for both handles."
+
+
+@points(0.5, cell="check_exchange")
+def check_exchange_hands_tensors_on(student, rng):
+    """Each rank of the ring receives what the one before it in the list has sent; outgoing does not
+    change.
+    """
+    expect_handed_on(student, rng, [0, 1, 2, 3], [[whole(rng, 1, 40)] * 4], [1, 3])
+
+
+@points(0.25, cell="check_exchange")
+def check_exchange_takes_any_ring_and_size(student, rng):
+    """The ring may be in any order, and tensors of any size, some of them empty."""
+    ring = one_of(rng, RINGS_OF_4)
+    for least, own in ((1, ring[::2]), (1, ring[1::2]), (0, ring)):
+        sizes = [shuffled(rng, [least, *shuffled(rng, range(2, 40))[:3]]) for _ in range(2)]
+        expect_handed_on(student, rng, ring, sizes, own)
+
+
+@points(0.25, cell="check_exchange")
+def check_exchange_is_complete_when_it_returns(student, rng):
+    """When it returns, what it sent has gone and what it received is there, whichever takes
+    longer.
+    """
+    long, short = whole(rng, 20_000, 60_000), whole(rng, 10, 40)
+    sizes = [[long, short] * 2, [short, long] * 2, [short] * 4]
+    run = expect_handed_on(student, rng, [0, 1, 2, 3], sizes, [0, 2])
+    for rank in (0, 2):
+        first, *others = sent(run, rank)
+        for following, received in zip(others, sent(run, (rank - 1) % 4), strict=False):
+            expect_after_arrival(following, received, rank, "what it receives in a step")
+            early_s = first.done_s[rank] - following.posted_s[rank]
+            if early_s > 1e-12:
+                raise CheckFailed(
+                    f"exchange on rank {rank} to return when what it sends has gone",
+                    f"its next step {early_s * 1e6:.2f} µs before that",
+                    "Keep the handle of isend and wait for it: until then the caller may not change"
+                    " `outgoing`.",
+                )
+            first = following
 
 
 # ring_reduce_scatter
 
 
-def draw_chunks(values: Sequence[Any], wanted: Sequence[Tensors], columns: list[str]) -> Drawn:
-    """Which chunk is right on which rank."""
-    from worldsize.draw.contrast import grid
-
-    rows = {}
-    for rank, (value, of_rank) in enumerate(zip(values, wanted, strict=True)):
-        given = [item(value, place) for place in range(len(of_rank))]
-        rows[f"rank {rank}"] = [
-            (
-                "right"
-                if isinstance(one, torch.Tensor)
-                and one.shape == right.shape
-                and torch.allclose(one, right)
-                else "wrong"
-            )
-            for one, right in zip(given, of_rank, strict=True)
-        ]
-    return grid(rows, columns, "right", "Which chunk is right, on which rank")
+def scattered(
+    student: Any, rng: torch.Generator, ring: list[int], world_size: int, lengths: list[int]
+) -> tuple[Run, Parts]:
+    """A run of the student's reduce-scatter, and what it had to add up."""
+    parts = Parts(rng, world_size, sum(lengths))
+    each = [([one.clone() for one in of_rank.split(lengths)],) for of_rank in parts.of_rank]
+    return emulated(student, reduce_scatter_on_rank, ring, each=each), parts
 
 
-def drawn_chunks(rng: torch.Generator, world_size: int, lengths: Sequence[int]) -> list[Tensors]:
-    return [[positive(rng, length) for length in lengths] for _ in range(world_size)]
+def expect_scattered(
+    student: Any, rng: torch.Generator, ring: list[int], world_size: int, lengths: list[int]
+) -> Run:
+    """The run; raise CheckFailed unless each place has its sum, which came over the wire."""
+    run, parts = scattered(student, rng, ring, world_size, lengths)
+    sums = list(parts.total(ring).split(lengths))
+    for place, rank in enumerate(ring):
+        masks = {one: parts.mask_in(entry(run.values[one], place), sums[place]) for one in ring}
+        hint = hint_of_scattered(run, ring, place, masks, sums)
+        what = f"chunk {place} on rank {rank} of the ring {ring}"
+        picture = partial(draw_parts, run.values, sums, parts, ring)
+        expect_close(entry(run.values[rank], place), sums[place], what, hint, 0.0, 0.0, picture)
+    elements = torch.arange(parts.size).split(lengths)
+    expect_partial_sums(run, parts, ring, dict(zip(ring, elements, strict=True)))
+    return run
 
 
-@points(2, cell="check_ring_reduce_scatter")
+def hint_of_scattered(
+    run: Run, ring: list[int], place: int, masks: dict[int, int], sums: Tensors
+) -> str:
+    """The hint by whose parts of chunk `place` each rank holds."""
+    rank = ring[place]
+    journey = (
+        f"It ends on rank {rank}, so its journey starts on rank {ring[place + 1 - len(ring)]}."
+    )
+    if elsewhere := [one for one in ring if masks[one] == mask_of(ring)]:
+        return f"The complete sum of chunk {place} is on rank {elsewhere[0]}. {journey}"
+    num_sent = len(sent(run, rank))
+    if num_sent < sum(one.numel() > 0 for one in [*sums[:place], *sums[place + 1 :]]):
+        return f"There are {len(ring) - 1} steps, and rank {rank} sent {num_sent} messages."
+    if masks[rank] == mask_of([rank]):
+        return (
+            f"That is rank {rank}'s own part alone: the sum is not in the tensor that was given."
+            " `chunk += inbox` changes it, `chunk = chunk + inbox` makes another one."
+        )
+    if masks[rank].bit_count() == 1 and masks[rank] > 0:
+        return (
+            f"That is the part of rank {named(masks[rank])} alone: add to your own what comes in."
+        )
+    return journey
+
+
+@points(1, cell="check_ring_reduce_scatter")
 def check_reduce_scatter_leaves_each_place_its_sum(student, rng):
-    """The rank at place p of the ring ends with the sum of all chunks p; other chunks do not
-    matter.
+    """The rank at place p of the ring ends with the sum of all chunks p, from what came over the
+    wire; other chunks do not matter.
     """
-    world_size = 5
-    chunks = drawn_chunks(rng, world_size, [whole(rng, 3, 9)] * world_size)
-    ring = list(range(world_size))
-    each = list(enumerate(chunks))
-    run = student.emulated(
-        reduce_scatter_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
-    )
-    sums = [total([of_rank[place] for of_rank in chunks]) for place in range(world_size)]
-    for rank, value in enumerate(run.values):
-        hint = (
-            f"Chunk {rank} ends on rank {rank}, so its journey starts on rank"
-            f" {(rank + 1) % world_size}."
-        )
-        picture = partial(
-            draw_chunks,
-            [[value] for value in run.values],
-            [[one] for one in sums],
-            ["its own chunk"],
-        )
-        expect_close(
-            value, sums[rank], f"chunk {rank} on rank {rank} of {world_size}", hint, picture=picture
-        )
-    expect_over_the_wire(
-        student, rng, run, reduce_scatter_on_rank, ring, world_size=world_size, each=each
-    )
+    expect_scattered(student, rng, list(range(5)), 5, [whole(rng, 3, 9)] * 5)
 
 
-@points(
-    1, cell="check_ring_reduce_scatter", needs=["check_reduce_scatter_leaves_each_place_its_sum"]
-)
+@points(0.5, cell="check_ring_reduce_scatter")
 def check_reduce_scatter_works_on_any_ring(student, rng):
     """The ring may be some of the ranks in any order, or a single one; chunks differ in length, and
     some are empty.
     """
-    world_size, size = 5, 4
-    ring = drawn_ring(rng, world_size, size)
+    ring = one_of(rng, RINGS_OF_4_IN_5)
     lengths = shuffled(rng, [0, 1, whole(rng, 2, 5), whole(rng, 6, 9)])
-    chunks = drawn_chunks(rng, world_size, lengths)
-    for of_ring in (ring, ring[:1]):
-        each = [(rank, of_rank[: len(of_ring)]) for rank, of_rank in enumerate(chunks)]
-        run = student.emulated(
-            reduce_scatter_on_rank, of_ring, world_size=world_size, each=each, allow=MESSAGES
-        )
-        for place, rank in enumerate(of_ring):
-            wanted = total([chunks[one][place] for one in of_ring])
-            hint = "A rank's place is ring.index(rank), and its chunk has the number of its place."
-            expect_close(
-                run.values[rank],
-                wanted,
-                f"chunk {place} on rank {rank} of the ring {of_ring}",
-                hint,
-            )
-        expect_ring(run.timeline, of_ring, world_size)
+    expect_ring(expect_scattered(student, rng, ring, 5, lengths), ring)
+    expect_ring(expect_scattered(student, rng, ring[:1], 5, [3]), ring[:1])
 
 
-@points(
-    1, cell="check_ring_reduce_scatter", needs=["check_reduce_scatter_leaves_each_place_its_sum"]
-)
+@points(0.75, cell="check_ring_reduce_scatter")
 def check_reduce_scatter_sends_each_chunk_once(student, rng):
-    """Each rank sends N - 1 messages, one chunk each, and only to the rank after it."""
-    world_size = 4
-    lengths = [whole(rng, 100, 900) for _ in range(world_size)]
-    each = list(enumerate(drawn_chunks(rng, world_size, lengths)))
-    ring = list(range(world_size))
-    run = student.emulated(
-        reduce_scatter_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
-    )
-    expect_once_round(
-        run.timeline, ring, world_size, lengths, {rank: lengths[rank] for rank in ring}, "its own"
-    )
+    """Each rank sends N - 1 messages to the rank after it alone: in step s, a chunk with the sum of
+    s ranks.
+    """
+    ring, length = list(range(4)), whole(rng, 20, 90)
+    run, parts = scattered(student, rng, ring, 4, [length] * 4)
+    expect_messages(run, ring, 3, 4 * length)
+    expect_partial_sums(run, parts, ring, {})
+    for rank in ring:
+        for step, one in enumerate(sent(run, rank), start=1):
+            masks, elements = parts.read(one.tensor())
+            chunks = (elements // length).unique().tolist()
+            if len(chunks) > 1 or {int(mask).bit_count() for mask in masks} != {step}:
+                raise CheckFailed(
+                    f"one chunk of the sum of {step} ranks in message {step} of rank {rank}",
+                    f"chunks {chunks}, with the parts of ranks {named(int(masks[0]))}",
+                    "Add this rank's own part to what comes in, and send that on in the next step.",
+                )
+
+
+@points(1.75, cell="check_ring_reduce_scatter")
+def check_reduce_scatter_takes_the_time_of_its_steps(student, rng):
+    """N - 1 steps, each as long as one message: all ranks send and receive in every step."""
+    expect_time_of_steps(student, rng, reduce_scatter_on_rank, 4, 3)
+
+
+def expect_time_of_steps(
+    student: Any, rng: torch.Generator, on_rank: Any, num_tensors: int, num_steps: int
+) -> None:
+    """Raise CheckFailed unless chunks go round in so many steps, each once it has come."""
+    cluster, length = drawn_cluster(rng, 4), whole(rng, 8_000, 16_000)
+    chunks = torch.ones(4 * length).split(4 * length // num_tensors)
+    each = [([one.clone() for one in chunks],)] * 4
+    run = emulated(student, on_rank, [0, 1, 2, 3], each=each, cluster=cluster)
+    for rank in range(4):
+        if (num_sent := len(sent(run, rank))) != num_steps:
+            raise CheckFailed(f"{num_steps} messages from rank {rank}", f"{num_sent}", AT_ONCE)
+        for following, received in zip(
+            sent(run, rank)[1:], sent(run, (rank - 1) % 4), strict=False
+        ):
+            expect_after_arrival(following, received, rank, "a chunk")
+    wanted_s = num_steps * message_s(cluster.intra, 4 * length)
+    expect_end(run, wanted_s, wanted_s, f"{num_steps} steps", AT_ONCE)
 
 
 # ring_all_gather
 
 
-@points(1, cell="check_ring_all_gather")
-def check_all_gather_gives_everybody_all_chunks(student, rng):
-    """Every rank ends with every chunk, in place: what the rank at the chunk's place had."""
-    world_size = 5
-    chunks = drawn_chunks(rng, world_size, [whole(rng, 3, 9)] * world_size)
-    ring = list(range(world_size))
-    each = list(enumerate(chunks))
-    run = student.emulated(
-        all_gather_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
-    )
-    wanted = [chunks[place][place] for place in ring]
-    for place in ring:
-        hint = "What is received replaces the chunk: nothing is added any more."
-        for rank, value in enumerate(run.values):
-            picture = partial(
-                draw_chunks, run.values, [wanted] * world_size, [f"chunk {one}" for one in ring]
-            )
-            what = f"chunk {place} on rank {rank}"
-            expect_close(item(value, place), wanted[place], what, hint, picture=picture)
-    expect_over_the_wire(
-        student, rng, run, all_gather_on_rank, ring, world_size=world_size, each=each
-    )
-
-
-@points(1, cell="check_ring_all_gather", needs=["check_all_gather_gives_everybody_all_chunks"])
-def check_all_gather_keeps_to_any_ring(student, rng):
-    """On any ring and any lengths, each rank sends N - 1 messages, one chunk each, and only to the
-    rank after it.
-    """
-    world_size, size = 5, 4
-    ring = drawn_ring(rng, world_size, size)
-    lengths = shuffled(rng, range(1, 10))[:size]
-    chunks = drawn_chunks(rng, world_size, lengths)
-    each = list(enumerate(chunks))
-    run = student.emulated(
-        all_gather_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
-    )
-    for place, owner in enumerate(ring):
-        for rank in ring:
-            hint = "A rank's place is ring.index(rank)."
+def expect_gathered(student: Any, rng: torch.Generator, ring: list[int]) -> None:
+    """Raise CheckFailed unless every rank of the ring gets all chunks, one a message."""
+    size, lengths = len(ring), shuffled(rng, range(1, 10))[: len(ring)]
+    chunks = [[positive(rng, length) for length in lengths] for _ in range(5)]
+    run = emulated(student, all_gather_on_rank, ring, each=[(of_rank,) for of_rank in chunks])
+    wanted = [chunks[rank][place] for place, rank in enumerate(ring)]
+    hint = "What comes replaces the numbers in the chunk: nothing is added, and the list keeps its"
+    for rank in ring:
+        for place, chunk in enumerate(wanted):
             what = f"chunk {place} on rank {rank} of the ring {ring}"
-            expect_close(item(run.values[rank], place), chunks[owner][place], what, hint)
-    after = {rank: lengths[(place + 1) % size] for place, rank in enumerate(ring)}
-    expect_once_round(run.timeline, ring, world_size, lengths, after, "that of the next rank")
+            given = entry(run.values[rank], place)
+            expect_close(given, chunk, what, f"{hint} tensors.", 0.0, 0.0)
+    expect_messages(run, ring, size - 1, 4 * max(lengths))
+    for place, rank in enumerate(ring):
+        for step, message in enumerate(sent(run, rank)):
+            what = f"chunk {(place - step) % size} of the ring {ring} in step {step + 1}"
+            expect_body(message, wanted[place - step], what, "Pass on what came last.", rtol=0)
+            if step:
+                received = sent(run, ring[place - 1])[step - 1]
+                expect_after_arrival(message, received, rank, "a chunk")
+
+
+@points(0.75, cell="check_ring_all_gather")
+def check_all_gather_gives_everybody_all_chunks(student, rng):
+    """Every rank ends with every chunk, in place: what the rank at the chunk's place had and
+    sent.
+    """
+    expect_gathered(student, rng, list(range(5)))
+
+
+@points(0.25, cell="check_ring_all_gather")
+def check_all_gather_keeps_to_any_ring(student, rng):
+    """The same on a ring of some of the ranks in any order."""
+    expect_gathered(student, rng, one_of(rng, RINGS_OF_4_IN_5))
+
+
+@points(1, cell="check_ring_all_gather")
+def check_all_gather_takes_the_time_of_its_steps(student, rng):
+    """N - 1 steps, each as long as one message: all ranks send and receive in every step."""
+    expect_time_of_steps(student, rng, all_gather_on_rank, 4, 3)
+
+
+# both all-reduces
+
+
+def expect_summed(
+    student: Any,
+    rng: torch.Generator,
+    group: Group,
+    shapes: Sequence[tuple[int, ...]],
+    views: Sequence[str] = (),
+    dtype: torch.dtype = torch.float32,
+    num_chunks: int = 1,
+) -> Run:
+    """The run; raise CheckFailed unless tensors are summed, and by what went over the wire.
+
+    No message may have more elements than its tensor's divided by `num_chunks`, rounded up.
+    """
+    nums = [torch.Size(shape).numel() for shape in shapes]
+    parts = Parts(rng, group.world_size, sum(nums), dtype)
+
+    def cut(flat: torch.Tensor) -> Tensors:
+        pieces = zip(flat.split(nums), shapes, strict=True)
+        return [piece.clone().view(shape) for piece, shape in pieces]
+
+    owner = torch.full((parts.size,), -1)  # the tensor of each element that is summed
+    for number, (one, view) in enumerate(zip_longest(cut(torch.arange(parts.size)), views)):
+        owner[seen_as(one, view).flatten()] = number
+    each = [(cut(of_rank), *views) for of_rank in parts.of_rank]
+    run = emulated(student, group.on_rank, group.places, each=each)
+    for rank in group.ranks:
+        right = cut(torch.where(owner < 0, parts.of_rank[rank], parts.total(group.ranks)))
+        for number, (wanted, view) in enumerate(zip_longest(right, views)):
+            given = entry(run.values[rank], number)
+            what = f"a tensor of shape {shapes[number]}, {view or 'whole'}, on rank {rank}"
+            expect_close(given, wanted, what, hint_for(given, wanted), 0.0, 0.0)
+    summed = (owner >= 0).nonzero().flatten()
+    expect_partial_sums(run, parts, group.ranks, dict.fromkeys(group.ranks, summed))
+    expect_short_messages(run, parts, owner, num_chunks)
+    if dtype != torch.float32:
+        expect_dtype(run, dtype)
+    return run
+
+
+def expect_same_bits(student: Any, rng: torch.Generator, group: Group) -> None:
+    """Raise CheckFailed unless all ranks end with the same bits, and so again in a second run."""
+    own = [positive(rng, 100) for _ in group.ranks]
+    each = [([one],) for one in own]
+    run, again = (emulated(student, group.on_rank, group.places, each=each) for _ in range(2))
+    results = [entry(value, 0) for value in run.values]
+    wanted = torch.stack(own).double().sum(dim=0).float()
+    for rank, result in enumerate(results):
+        expect_close(result, wanted, f"the sum on rank {rank}", hint_for(result, wanted), 1e-5, 0.0)
+    if not all(torch.equal(results[0], result) for result in results):
+        raise CheckFailed(
+            "the same bits on all ranks",
+            "different last digits of the sum",
+            "Add up each chunk once, on one rank, and hand out that sum: then all get the same"
+            " order of additions.",
+        )
+    expect_same_again(run.values, again.values)
+
+
+def expect_own_dtype(student: Any, rng: torch.Generator, group: Group, num_chunks: int) -> None:
+    """Raise CheckFailed unless tensors of the other float types are summed, and sent, in theirs."""
+    for dtype, num in ((torch.float64, 24), (torch.float16, 6), (torch.bfloat16, 3)):
+        expect_summed(student, rng, group, [(num,)], dtype=dtype, num_chunks=num_chunks)
+
+
+VIEWS = [(4, 6), (6, 7)], ["transposed", "every other column"]
 
 
 # ring_all_reduce
 
 
-@points(1.5, cell="check_ring_all_reduce")
+@points(0.25, cell="check_ring_all_reduce")
 def check_all_reduce_gives_everybody_the_sum(student, rng):
     """Every rank ends with the sum, in place and to the same bit, from what came over the wire."""
-    world_size = 5
-    num = world_size * whole(rng, 20, 30)
-    tensors = [[positive(rng, num)] for _ in range(world_size)]
-    ring = list(range(world_size))
-    each = list(enumerate(tensors))
-    run = student.emulated(
-        all_reduce_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
-    )
-    expect_sums(run.values, [0] * world_size, total([own[0] for own in tensors]), "the sum")
-    expect_over_the_wire(
-        student, rng, run, all_reduce_on_rank, ring, world_size=world_size, each=each
-    )
+    ring = of_ring(list(range(5)))
+    expect_summed(student, rng, ring, [(5 * whole(rng, 15, 25),)])
+    expect_same_bits(student, rng, ring)
 
 
-@points(0.5, cell="check_ring_all_reduce", needs=["check_all_reduce_gives_everybody_the_sum"])
+@points(0.5, cell="check_ring_all_reduce")
 def check_all_reduce_takes_any_size(student, rng):
-    """Any number of elements, in any shape: not divisible by the ranks, fewer than ranks, 1, 0."""
-    world_size = 4
-    shapes = [(world_size + 1,), (5 * world_size - 2,), (world_size - 1,), (3, 7), (1,), (), (0,)]
-    tensors = [[positive(rng, *shape) for shape in shapes] for _ in range(world_size)]
-    ring = list(range(world_size))
-    each = list(enumerate(tensors))
-    run = student.emulated(
-        all_reduce_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
-    )
-    for place, shape in enumerate(shapes):
-        wanted = total([own[place] for own in tensors])
-        expect_sums(
-            run.values,
-            [place] * world_size,
-            wanted,
-            f"the sum of shape {shape} on {world_size} ranks",
-        )
-
-
-@points(0.5, cell="check_ring_all_reduce", needs=["check_all_reduce_gives_everybody_the_sum"])
-def check_all_reduce_takes_any_float_type(student, rng):
-    """float64, float16 and bfloat16 tensors are summed in their own type."""
-    world_size = 3
-    dtypes = [torch.float64, torch.float16, torch.bfloat16]
-    tensors = [
-        [
-            positive(rng, 12, dtype=torch.float64),
-            *(small_wholes(rng, 12, dtype) for dtype in dtypes[1:]),
-        ]
-        for _ in range(world_size)
-    ]
-    ring = list(range(world_size))
-    each = list(enumerate(tensors))
-    run = student.emulated(
-        all_reduce_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
-    )
-    for place, dtype in enumerate(dtypes):
-        wanted = total([own[place] for own in tensors])
-        expect_sums(
-            run.values, [place] * world_size, wanted, f"the {dtype} sum", rtol=1e-12, atol=0.0
-        )
-
-
-@points(0.5, cell="check_ring_all_reduce", needs=["check_all_reduce_gives_everybody_the_sum"])
-def check_all_reduce_takes_views(student, rng):
-    """Transposes and every second column of a matrix are summed in place; the memory between does
-    not change.
+    """Any number of elements, in any shape: not divisible by the ranks, fewer than ranks, 1, 0. No
+    message has more than their Nth part, rounded up.
     """
-    world_size = 3
-    matrices = [[positive(rng, 4, 6), positive(rng, 6, 8)] for _ in range(world_size)]
-    ring = list(range(world_size))
-    each = [(own,) for own in matrices]
-    run = student.emulated(
-        all_reduce_views_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
-    )
-    expect_summed_views(run.values, matrices)
+    shapes = [(5,), (18,), (3,), (3, 7), (1,), (), (0,)]
+    expect_summed(student, rng, of_ring(list(range(4))), shapes, num_chunks=4)
 
 
-def expect_summed_views(values: Sequence[Any], matrices: list[Tensors], **close: float) -> None:
-    """Raise CheckFailed unless each rank's transpose and columns 0, 2, ... are summed in place."""
-    transposed, strided = (total([own[place] for own in matrices]) for place in (0, 1))
-    for rank, value in enumerate(values):
-        beside = matrices[rank][1].clone()
-        beside[:, ::2] = strided[:, ::2]
-        hint = (
-            "A copy that reshape or contiguous made is summed, and the tensor is not: copy the"
-            " result back."
-        )
-        if is_nearly(item(value, 0), transposed) and is_nearly(item(value, 1), beside):
-            hint = "That is right to seven digits: numbers went through float32."
-        what = f"a matrix whose columns 0, 2, ... are summed, on rank {rank}"
-        expect_close(item(value, 0), transposed, f"a transpose on rank {rank}", hint, **close)
-        expect_close(item(value, 1), beside, what, hint, **close)
+@points(0.5, cell="check_ring_all_reduce")
+def check_all_reduce_takes_any_float_type(student, rng):
+    """float64, float16 and bfloat16 tensors are summed, and travel, in their own type, in
+    chunks.
+    """
+    expect_own_dtype(student, rng, of_ring(list(range(3))), 3)
 
 
-def is_nearly(value: Any, wanted: torch.Tensor) -> bool:
-    """True for these numbers to a few digits."""
-    is_fit = isinstance(value, torch.Tensor) and value.dtype == wanted.dtype
-    return is_fit and value.shape == wanted.shape and torch.allclose(value, wanted, rtol=1e-4)
+@points(0.5, cell="check_ring_all_reduce")
+def check_all_reduce_takes_views(student, rng):
+    """Transposes and every second column of a matrix are summed in place, in chunks; the memory
+    between does not change.
+    """
+    expect_summed(student, rng, of_ring(list(range(3))), *VIEWS, num_chunks=3)
 
 
-@points(0.5, cell="check_ring_all_reduce", needs=["check_all_reduce_gives_everybody_the_sum"])
+@points(0.5, cell="check_ring_all_reduce")
 def check_all_reduce_takes_any_ring(student, rng):
     """The ring may be some of the ranks in any order, or a single one; other ranks take no part."""
-    world_size, size = 5, 4
-    ring = drawn_ring(rng, world_size, size)
-    tensors = [[positive(rng, 4 * size)] for _ in range(world_size)]
-    each = list(enumerate(tensors))
-    for of_ring in (ring, ring[:1]):
-        run = student.emulated(
-            all_reduce_on_rank, of_ring, world_size=world_size, each=each, allow=MESSAGES
-        )
-        places = [0 if rank in of_ring else None for rank in range(world_size)]
-        expect_sums(
-            run.values,
-            places,
-            total([tensors[rank][0] for rank in of_ring]),
-            f"the sum over the ring {of_ring}",
-        )
-        expect_ring(run.timeline, of_ring, world_size)
+    ring = one_of(rng, RINGS_OF_4_IN_5)
+    for ranks in (ring, ring[:1]):
+        run = expect_summed(student, rng, of_ring(ranks, 5), [(16,)], num_chunks=len(ranks))
+        expect_ring(run, ranks)
 
 
-@points(1, cell="check_ring_all_reduce", needs=["check_all_reduce_gives_everybody_the_sum"])
+@points(1.5, cell="check_ring_all_reduce")
 def check_all_reduce_sends_as_little_as_it_can(student, rng):
     """Each rank sends 2(N - 1) messages of one chunk, to the next rank alone: 2(N - 1)/N of the
     tensor, plus padding.
     """
-    world_size = 4
-    num = world_size * whole(rng, 200, 400) + whole(rng, 2, world_size - 1)
-    tensors = [[small_wholes(rng, num, torch.bfloat16)] for _ in range(world_size)]
-    ring = list(range(world_size))
-    each = list(enumerate(tensors))
-    run = student.emulated(
-        all_reduce_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
-    )
-    num_steps, chunk_bytes = 2 * (world_size - 1), 2 * ceil(num, world_size)
-    what = f"{num_steps} chunks of {num} bfloat16 numbers cut in {world_size}"
-    hint = (
-        "A chunk goes round twice: once to be summed, once to be handed out. Whole tensors need not"
-        " travel."
-    )
-    expect_bytes(run.timeline, dict.fromkeys(ring, num_steps * chunk_bytes), what, hint)
-    expect_ring(run.timeline, ring, world_size)
-    for rank in ring:
-        expect_messages(run.timeline, rank, num_steps, chunk_bytes)
+    ring, num = list(range(4)), 4 * whole(rng, 20, 40) + whole(rng, 2, 3)
+    parts = Parts(rng, 4, num)
+    each = [([of_rank],) for of_rank in parts.of_rank]
+    run = emulated(student, all_reduce_on_rank, ring, each=each)
+    expect_messages(run, ring, 6, 4 * ceil(num, 4))
+    expect_partial_sums(run, parts, ring, dict.fromkeys(ring, torch.arange(num)))
 
 
-@points(1, cell="check_ring_all_reduce", needs=["check_all_reduce_sends_as_little_as_it_can"])
+@points(2.5, cell="check_ring_all_reduce")
 def check_all_reduce_takes_the_time_of_its_formula(student, rng):
     """On a cluster of known latency alpha and rate beta, S bytes take 2(N - 1)(alpha + S / (N
     beta)) seconds.
     """
-    world_size, cluster = 4, drawn_cluster(rng, 4)
-    num = world_size * whole(rng, 10_000, 40_000)
-    ring = list(range(world_size))
-    each = [(rank, [torch.ones(num)]) for rank in ring]
-    run = student.emulated(
-        all_reduce_on_rank, ring, world_size=4, each=each, cluster=cluster, allow=MESSAGES
-    )
-    link = cluster.intra
-    wanted_s = (
-        2 * (world_size - 1) * (link.latency_s + 4 * num / world_size / link.bandwidth_bytes_per_s)
-    )
-    slower = {"Each step takes two messages, one after the other.": TWICE * wanted_s}
-    expect_time(run.timeline, wanted_s, f"{2 * (world_size - 1)} steps", slower)
+    expect_time_of_steps(student, rng, all_reduce_on_rank, 1, 6)
 
 
-@points(0.5, cell="check_ring_all_reduce", needs=["check_all_reduce_gives_everybody_the_sum"])
+def large(rng: torch.Generator, num: int, size: int) -> tuple[list[Tensors], torch.Tensor]:
+    """What each rank gets for `large_on_rank`, and the sums of it."""
+    places = torch.randperm(num, generator=rng)[:200]
+    own = [torch.randint(1, 9, (200,), generator=rng).float() for _ in range(size)]
+    return [[places, one] for one in own], torch.stack(own).sum(dim=0)
+
+
+def expect_large(values: Sequence[Any], sums: torch.Tensor) -> None:
+    """Raise CheckFailed unless these are the sums."""
+    hint = (
+        "Wait for a receive before you read its data, for a send before you change what it sends."
+    )
+    for rank, value in enumerate(values):
+        expect_close(value, sums, f"200 elements of the sum on rank {rank}", hint, 0.0, 0.0)
+
+
+@points(0.5, cell="check_ring_all_reduce")
 def check_all_reduce_holds_few_copies(student, rng):
     """However many ranks there are, at most twice the tensor's bytes plus two chunks are held
     besides it.
     """
-    world_size = 5
-    chunk_bytes = 4 * whole(rng, 800, 1500)
-    size_bytes, ring = world_size * chunk_bytes, list(range(world_size))
-    run = student.emulated(
-        memory_on_rank, ring, size_bytes // 4, world_size=world_size, allow=MESSAGES
+    each, sums = large(rng, LARGE_BYTES // 4, 4)
+    args = large_with_right_parts_on_rank, [0, 1, 2, 3], LARGE_BYTES // 4
+    run = student.emulated(*args, world_size=4, each=each, allow=MESSAGES, memory=True)
+    expect_grown(
+        run,
+        3.5 * LARGE_BYTES + FRAMEWORK_BYTES,
+        f"a tensor of {LARGE_BYTES // MB} MiB and its sum over 4 ranks",
+        "What a step receives is one chunk. It is added, or put in its place, and can then be let"
+        " go: keep no list of inboxes or of tensors of other ranks.",
     )
-    limit_bytes = 3 * size_bytes + 2 * chunk_bytes
-    for rank, most_bytes in enumerate(map(integer, run.values)):
-        if most_bytes is None or most_bytes > limit_bytes:
-            actual = (
-                f"{most_bytes:,} bytes, {most_bytes / size_bytes:.1f} times"
-                if most_bytes is not None
-                else "none"
-            )
-            raise CheckFailed(
-                f"at most {limit_bytes:,} bytes of tensors at once on rank {rank}: the tensor's"
-                f" {size_bytes:,}, twice that and two chunks, with {world_size} ranks",
-                actual,
-                "What a step receives is one chunk. It is added, or put in its place, and can then"
-                " be let go: give a step an inbox of one chunk, and keep no list of inboxes or of"
-                " tensors of other ranks.",
-                partial(draw_held, limit_bytes, run.values),
-            )
+    expect_large(run.values, sums)
 
 
-def draw_held(limit_bytes: int, held: Sequence[Any]) -> Drawn:
-    """The bytes that each rank may hold at once and those that it held."""
-    from worldsize.draw.contrast import bars
-
-    expected = {f"rank {rank}": limit_bytes / 1e3 for rank in range(len(held))}
-    actual = {f"rank {rank}": size / 1e3 for rank, size in enumerate(held) if isinstance(size, int)}
-    return bars(expected, actual, "Most bytes of tensors at once, on each rank", "kB")
-
-
-@points(1, cell="check_ring_all_reduce", needs=["check_all_reduce_gives_everybody_the_sum"])
+# over real sockets nothing outside the ranks sees what is sent
+@points(0.25, cell="check_ring_all_reduce", needs=["check_all_reduce_gives_everybody_the_sum"])
 def check_all_reduce_comes_to_an_end_on_real_sockets(student, rng):
-    """Over real sockets, with Gloo, a tensor of some megabytes is summed without a deadlock."""
-    world_size, num = 3, 1_500_000 + whole(rng, 1, 9)
-    seeds = [whole(rng, 0, 10**9) for _ in range(world_size)]
-    # what is left over is a check of its own, and rarely drawn here
-    num_divided = num // world_size * world_size
-    places = torch.randint(num_divided, (200,), generator=rng)
-    ring = list(range(world_size))
-    each = [(seed, num, places) for seed in seeds]
-    values = student.run(
-        all_reduce_large_on_rank, ring, world_size=world_size, each=each, allow=MESSAGES
-    )
-    wanted = total(
-        [torch.rand(num, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
-    )[places]
-    for rank, value in enumerate(values):
-        hint = (
-            "Wait for a receive before you read its data, and for a send before you change what it"
-            " sends."
-        )
-        expect_close(value, wanted, f"200 elements of the sum on rank {rank}", hint)
+    """Your functions together, over real sockets, with Gloo: a tensor of some megabytes is summed
+    without a deadlock.
+    """
+    num = 1_500_000 + 3 * whole(rng, 1, 9)
+    each, sums = large(rng, num, 3)
+    options = {"world_size": 3, "each": each, "allow": MESSAGES}
+    try:
+        values = student.run(large_on_rank, [0, 1, 2], num, **options)
+    except StudentFailed as failed:
+        raise with_hint(failed) from None
+    expect_large(values, sums)
 
 
 # hierarchical_all_reduce
 
 
-def drawn_nodes(rng: torch.Generator, num_nodes: int, num_local: int) -> list[list[int]]:
-    """Nodes in which a rank cannot guess its node or its place, if there are several."""
-    while True:
-        ranks = shuffled(rng, range(num_nodes * num_local))
-        is_of_node = all(
-            rank // num_local == place // num_local for place, rank in enumerate(ranks)
-        )
-        is_in_place = all(rank % num_local == place % num_local for place, rank in enumerate(ranks))
-        if (num_nodes == 1 or not is_of_node) and (num_local == 1 or not is_in_place):
-            return [ranks[start : start + num_local] for start in range(0, len(ranks), num_local)]
-
-
-@points(1, cell="check_hierarchical_all_reduce")
+@points(0.5, cell="check_hierarchical_all_reduce")
 def check_hierarchical_gives_everybody_the_sum(student, rng):
-    """Every rank of every node ends with the sum over all of them, in place and to the same bit."""
-    nodes, world_size = drawn_nodes(rng, 3, 2), 6
-    tensors = [[positive(rng, world_size * 10)] for _ in range(world_size)]
-    each = [(own,) for own in tensors]
-    run = student.emulated(
-        hierarchical_on_rank, nodes, world_size=world_size, each=each, allow=MESSAGES
-    )
-    expect_sums(
-        run.values,
-        [0] * world_size,
-        total([own[0] for own in tensors]),
-        f"the sum over the nodes {nodes}",
-    )
-    expect_over_the_wire(
-        student, rng, run, hierarchical_on_rank, nodes, world_size=world_size, each=each
-    )
+    """Every rank of every node ends with the sum over all of them, in place and to the same bit,
+    from what came over the wire.
+    """
+    nodes = of_nodes(one_of(rng, NODES_OF_2))
+    expect_summed(student, rng, nodes, [(60,)])
+    expect_same_bits(student, rng, nodes)
 
 
-@points(
-    0.5, cell="check_hierarchical_all_reduce", needs=["check_hierarchical_gives_everybody_the_sum"]
-)
+@points(0.5, cell="check_hierarchical_all_reduce")
 def check_hierarchical_takes_any_nodes_and_sizes(student, rng):
     """A single node, nodes of one rank, and tensors whose size does not divide or is below the
     number of ranks.
     """
-    for num_nodes, num_local in ((1, 3), (3, 1), (2, 2)):
-        nodes, world_size = drawn_nodes(rng, num_nodes, num_local), num_nodes * num_local
-        sizes = [4 * world_size + 1, world_size - 1, 1, 0]
-        tensors = [
-            [positive(rng, size, dtype=torch.float64) for size in sizes] for _ in range(world_size)
-        ]
-        each = [(own,) for own in tensors]
-        run = student.emulated(
-            hierarchical_on_rank, nodes, world_size=world_size, each=each, allow=MESSAGES
-        )
-        for place, size in enumerate(sizes):
-            wanted = total([own[place] for own in tensors])
-            expect_sums(
-                run.values,
-                [place] * world_size,
-                wanted,
-                f"the sum of {size} elements over the nodes {nodes}",
-            )
+    for nodes in map(of_nodes, OTHER_NODES):
+        shapes = [(4 * nodes.world_size + 1,), (nodes.world_size - 1,), (1,), (0,)]
+        expect_summed(student, rng, nodes, shapes)
 
 
-@points(
-    0.5, cell="check_hierarchical_all_reduce", needs=["check_hierarchical_gives_everybody_the_sum"]
-)
+@points(0.5, cell="check_hierarchical_all_reduce")
 def check_hierarchical_takes_views_and_any_float_type(student, rng):
     """Views are summed in place, and float64, float16 and bfloat16 numbers are summed and sent in
     their own type.
     """
-    num_nodes, num_local = 2, 2
-    nodes, world_size = drawn_nodes(rng, num_nodes, num_local), num_nodes * num_local
-    matrices = [
-        [positive(rng, *shape, dtype=torch.float64) for shape in ((4, 6), (6, 8))]
-        for _ in range(world_size)
-    ]
-    each = [(own,) for own in matrices]
-    run = student.emulated(
-        hierarchical_views_on_rank, nodes, world_size=world_size, each=each, allow=MESSAGES
-    )
-    expect_summed_views(run.values, matrices, rtol=1e-12, atol=0.0)
-    num, sent = world_size * whole(rng, 10, 20), {}
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        tensors = [[small_wholes(rng, num, dtype)] for _ in range(world_size)]
-        each = [(own,) for own in tensors]
-        run = student.emulated(
-            hierarchical_on_rank, nodes, world_size=world_size, each=each, allow=MESSAGES
-        )
-        wanted = total([own[0] for own in tensors])
-        expect_sums(run.values, [0] * world_size, wanted, f"the {dtype} sum", rtol=0.0, atol=0.0)
-        sent[dtype] = sum(map(run.timeline.bytes_sent, range(world_size)))
-        # how many numbers are sent is another check's business
-        if dtype.itemsize == 2 and 2 * sent[dtype] > sent[torch.float32]:
-            raise CheckFailed(
-                f"a {dtype} tensor to take half the bytes of a float32 tensor of its size, which"
-                f" took {sent[torch.float32]:,.0f}",
-                f"{sent[dtype]:,.0f} bytes",
-                "Numbers travel in the tensor's own dtype.",
-            )
+    nodes = of_nodes(OTHER_NODES[2])
+    expect_summed(student, rng, nodes, *VIEWS)
+    expect_own_dtype(student, rng, nodes, 1)
 
 
-@points(
-    2, cell="check_hierarchical_all_reduce", needs=["check_hierarchical_gives_everybody_the_sum"]
-)
+@points(1.5, cell="check_hierarchical_all_reduce")
 def check_hierarchical_crosses_nodes_as_little_as_it_can(student, rng):
     """Each node sends 2(M - 1)/M of the tensor, plus padding, to other nodes; each of its ranks
     sends an equal part of that.
     """
-    num_nodes, num_local = 3, 2
-    world_size = num_nodes * num_local
-    num = world_size * whole(rng, 90, 150) - 1  # parts differ, and the longest needs no more
-    nodes = [list(range(start, start + num_local)) for start in range(0, world_size, num_local)]
-    each = [([positive(rng, num)],) for _ in range(world_size)]
-    cluster = drawn_cluster(rng, num_local, num_nodes)
-    run = student.emulated(
-        hierarchical_on_rank,
-        nodes,
-        world_size=world_size,
-        each=each,
-        cluster=cluster,
-        allow=MESSAGES,
-    )
-    crossed = {rank: crossing_bytes(run.timeline, cluster, rank) for rank in range(world_size)}
-    of_rank = 4 * 2 * (num_nodes - 1) * ceil(ceil(num, num_local), num_nodes)
-    of_nodes = {number: sum(crossed[rank] for rank in node) for number, node in enumerate(nodes)}
-    picture = partial(draw_crossings, dict.fromkeys(of_nodes, num_local * of_rank), of_nodes)
-    for number, size_bytes in of_nodes.items():
-        if size_bytes > num_local * of_rank:
-            raise CheckFailed(
-                f"at most {num_local * of_rank:,} bytes out of node {number}: 2 *"
-                f" {num_nodes - 1}/{num_nodes} of {4 * num:,}, and padding",
-                f"{size_bytes:,} bytes",
-                "Sum inside each node first. Then only the node's sum has to cross.",
-                picture,
-            )
-    for rank, size_bytes in crossed.items():
-        if size_bytes > of_rank:
-            partly = PartlyHeld(
-                0.5,
-                f"each rank to send at most {of_rank:,} bytes to other nodes",
-                f"{size_bytes:,} from rank {rank}",
-                "The bytes are as few as possible, but one rank sends them for all. After a"
-                " reduce-scatter inside the node, each rank has a part of the sum: let each take"
-                " its own part across.",
-            )
-            partly.picture = partial(draw_bytes, dict.fromkeys(crossed, of_rank), crossed)
-            raise partly
+    num_nodes, num_local, cluster = 3, 2, drawn_cluster(rng, 2, 3)
+    num = 6 * whole(rng, 9, 15) - 1  # parts differ, and the longest needs no more
+    parts, nodes = Parts(rng, 6, num), [[0, 1], [2, 3], [4, 5]]
+    each = [([of_rank],) for of_rank in parts.of_rank]
+    run = emulated(student, hierarchical_on_rank, nodes, each=each, cluster=cluster)
+    crossed = [0] * 6
+    for one in run.exchanges:
+        if cluster.node_of(one.ranks[0]) != cluster.node_of(one.ranks[1]):
+            crossed[one.ranks[0]] += len(one.body)
+    most = 4 * 2 * (num_nodes - 1) * ceil(ceil(num, num_local), num_nodes)
+    given = {f"node {n}": sum(crossed[rank] for rank in node) for n, node in enumerate(nodes)}
+    wanted = dict.fromkeys(given, num_local * most)
+    picture = partial(draw_bars, wanted, given, "Bytes sent out of each node", "bytes")
+    if max(given.values()) > num_local * most:
+        raise CheckFailed(
+            f"at most {num_local * most:,} bytes out of each node: 4/3 of {4 * num:,}, and padding",
+            f"{max(given.values()):,} bytes",
+            "Sum inside each node first. Then only the node's sum has to cross.",
+            picture,
+        )
+    expect_partial_sums(run, parts, range(6), dict.fromkeys(range(6), torch.arange(num)))
+    if max(crossed) > most:
+        raise PartlyHeld(
+            0.5,
+            f"each rank to send at most {most:,} bytes to other nodes",
+            f"{max(crossed):,} from rank {crossed.index(max(crossed))}",
+            "The bytes are as few as possible, but one rank sends them for all. After a"
+            " reduce-scatter inside the node, each rank has a part of the sum: let each take its"
+            " own part across.",
+        )
 
 
-def crossing_bytes(timeline: Timeline, cluster: Cluster, rank: int) -> int:
-    """The bytes that a rank sent to other nodes."""
-    node = cluster.node_of(rank)
-    return sum(
-        one.size_bytes for one in sends_of(timeline, rank) if cluster.node_of(one.peers[0]) != node
-    )
-
-
-def draw_crossings(wanted: dict[int, int], crossed: dict[int, int]) -> Drawn:
-    """The bytes that must leave each node and those that did."""
-    from worldsize.draw.contrast import bars
-
-    expected, actual = (
-        {f"node {node}": float(size) for node, size in one.items()} for one in (wanted, crossed)
-    )
-    return bars(expected, actual, "Bytes sent out of each node", "bytes")
-
-
-@points(
-    1,
-    cell="check_hierarchical_all_reduce",
-    needs=["check_hierarchical_crosses_nodes_as_little_as_it_can"],
-)
+@points(2, cell="check_hierarchical_all_reduce")
 def check_hierarchical_is_faster_than_a_flat_ring(student, rng):
     """On two nodes of four GPUs: 2(G - 1)(alpha + S/(G beta)) inside, 2(M - 1)(alpha' + S/(GM
     beta')) between.
     """
-    num_nodes, num_local = 2, 4
-    cluster = drawn_cluster(rng, num_local, num_nodes)
-    num = 8 * whole(rng, 50_000, 100_000)
-    nodes = [[0, 1, 2, 3], [4, 5, 6, 7]]
-    each = [([torch.ones(num)],)] * 8
-    run = student.emulated(
-        hierarchical_on_rank, nodes, world_size=8, each=each, cluster=cluster, allow=MESSAGES
+    cluster, length, nodes = drawn_cluster(rng, 4, 2), whole(rng, 6_000, 12_000), [[0, 1, 2, 3]]
+    nodes, zeros = [*nodes, [4, 5, 6, 7]], torch.zeros(8 * length, dtype=torch.float64)
+    parts = Parts(rng, 8, 64, torch.float64)  # among zeros: they say what a message waited for
+    places = torch.randperm(8 * length, generator=rng)[:64]
+    each = [([zeros.index_copy(0, places, own)],) for own in parts.of_rank]
+    run = emulated(student, hierarchical_on_rank, nodes, each=each, cluster=cluster)
+    expect_partial_sums(run, parts, range(8), {}, takes_others=True)
+    between_s, inside_s = (
+        message_s(cluster.inter, 8 * length),
+        message_s(cluster.intra, 16 * length),
     )
-    assert cluster.inter is not None
-    fast, slow, size_bytes = cluster.intra, cluster.inter, 4 * num
-    inside_s = (
-        2 * (num_local - 1) * (fast.latency_s + size_bytes / num_local / fast.bandwidth_bytes_per_s)
+    wanted_s, flat_s, end_s = 6 * inside_s + 2 * between_s, 14 * between_s, run.timeline.end_s
+    hint = (
+        "Let each rank take its own part alone across, and inside a node each part travel once to"
+        " be summed and once to be handed out."
     )
-    between_s = 2 * (num_nodes - 1) * (slow.latency_s + size_bytes / 8 / slow.bandwidth_bytes_per_s)
-    flat_s = 2 * 7 * (slow.latency_s + size_bytes / 8 / slow.bandwidth_bytes_per_s)
-    reason = (
-        f"That is faster than a flat ring ({flat_s * 1e6:.1f} µs). Let each rank take its own part"
-        " alone across, and inside a node each part travel once to be summed and once to be handed"
-        " out."
+    if 1.01 * wanted_s < end_s <= 0.9 * flat_s:
+        raise PartlyHeld(
+            0.5,
+            f"{wanted_s * 1e6:.1f} µs for the steps inside and between nodes",
+            f"{end_s * 1e6:.1f} µs, which is faster than a flat ring ({flat_s * 1e6:.1f} µs)",
+            hint,
+        )
+    expect_end(run, 0.0, wanted_s, "the steps inside and between nodes", hint)
+
+
+# last: after a run that hangs, others get less time
+@points(1, cell="check_exchange")
+def check_exchange_uses_both_directions_at_once(student, rng):
+    """Sending and receiving happen at the same time: neither waits for the other."""
+    tensor, options = (
+        positive(rng, whole(rng, 1000, 2000)),
+        {"each": [()] * 3, "student_ranks": [1]},
     )
-    expect_time(
-        run.timeline,
-        inside_s + between_s,
-        "the steps inside and between nodes",
-        {reason: 0.9 * flat_s},
-    )
+    for first, verbs in ((0, ("receives", "sent")), (2, ("sends", "received"))):
+        try:
+            emulated(student, between_strict_neighbours_on_rank, first, tensor, **options)
+        except StudentFailed as failed:
+            if failed.outcome is not Outcome.HUNG:
+                raise
+            raise CheckFailed(
+                "a rank to send and receive at the same time, whichever neighbour is ready first",
+                f"one that {verbs[0]} only once it has {verbs[1]}",
+                "Start both with isend and irecv, and only then wait for either.",
+            ) from None

@@ -1,53 +1,74 @@
-"""Hidden checks of lab 3: the student's DDP on emulated clusters, and its test on many others."""
+"""Hidden checks of lab 3: the student's DDP on emulated clusters, and its test on many others.
+
+Points of the class rest on what the conductor saw: the bodies of its all-reduces, and where each
+rank posted them among requests to a scripted rank, without whose answers backward cannot go on.
+"""
 
 from __future__ import annotations
 
-import ast
+import contextlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, combinations
 from typing import Any
 
 import torch
-from PIL import Image
+import torch.distributed as dist
 from torch import nn
 
+import worldsize as ws
 from autograder.checks import (
-    Made,
     Outcome,
     PartlyHeld,
     StudentFailed,
+    draw_timeline,
+    drawn_cluster,
     entry,
+    expect_end,
+    expect_grown,
+    expect_same_again,
+    expect_work,
     is_same,
     points,
+    positive,
+    received,
     shown,
-    tensor_like,
+    shuffled,
+    whole,
 )
-from worldsize import pricing
+from worldsize import emulate, pricing
 from worldsize.check import CheckFailed, Drawn, expect_close
-from worldsize.event import COMMUNICATION, Event
-from worldsize.faults import SilentError
-from worldsize.hardware import H100, Cluster, Link
+from worldsize.emulate.exchanges import Exchange
 from worldsize.launch import Run
-from worldsize.timeline import Timeline
 
 COLLECTIVES = {"all_reduce", "broadcast"}
 NO_DDP = {
-    "torch.distributed.Reducer": (
-        "torch's DistributedDataParallel and its Reducer are not allowed here: this is what you"
-        " write"
-    )
+    "torch.distributed.Reducer": "torch's DistributedDataParallel and its Reducer are not allowed"
+    " here: this is what you write"
 }
 RULES = {"allow": COLLECTIVES, "forbid": NO_DDP}
-TOLERANCE = 1.01  # of a time: emulated ones come out to all digits
+SEEN = {**RULES, "keeps_exchanges": True}
 Gradients = list[torch.Tensor | None]
-Spec = list[
-    tuple[list[int], str, bool]
-]  # of parameters: shape, dtype, whether it requires a gradient
+Spec = list[tuple[list[int], str, bool]]  # of parameters: shape, dtype, requires_grad
+
+ASYNC = (
+    "Register a hook on each parameter. In the hook of a bucket's last gradient start the"
+    " all-reduce with async_op=True; wait only in finish."
+)
+FINISH = (
+    "The hook of an unused parameter is never called: `finish` sends the buckets that have not"
+    " left, with zeros for what is missing. Ranks match collectives by order, so send the buckets"
+    " in the same order on every rank, even if a later one is full first."
+)
+QUIET = "Inside no_sync a hook neither sends nor counts, and nothing is sent when the context ends."
+ONE_FLAT = (
+    "A bucket is one flat tensor, sent once, in the dtype of its gradients, after the bucket before"
+    " it. `module.parameters()` gives a shared parameter once."
+)
 
 
-# What runs on the ranks. Nothing here knows an answer.
+# What runs on the ranks beside the student's code.
 
 
 class Held(nn.Module):
@@ -63,109 +84,118 @@ class Held(nn.Module):
 
 
 class Branching(nn.Module):
-    """A model with branches that may stay unused, with or without tied and frozen layers."""
+    """A model with a tied layer, a frozen one, and branches that may stay unused."""
 
-    def __init__(self, is_tangled: bool) -> None:
+    def __init__(self, seed: int) -> None:
         super().__init__()
+        torch.manual_seed(seed)
         self.first = nn.Linear(5, 5)
-        self.frozen = nn.Linear(5, 5)
+        self.frozen = nn.Linear(5, 5).requires_grad_(False)
         self.tied = nn.Linear(5, 5)
-        if is_tangled:
-            self.frozen.requires_grad_(False)
-            self.tied.weight = self.first.weight
+        self.tied.weight = self.first.weight
         self.branches = nn.ModuleList([nn.Linear(5, 5) for _ in range(3)])
         self.last = nn.Linear(5, 2)
 
-    def forward(self, inputs: torch.Tensor, branches: Sequence[int] = (0, 1, 2)) -> torch.Tensor:
+    def forward(self, inputs: torch.Tensor, branches: Sequence[int]) -> torch.Tensor:
         hidden = self.tied(self.frozen(torch.tanh(self.first(inputs))))
         for branch in branches:
             hidden = torch.tanh(self.branches[branch](hidden))
         return self.last(hidden)
 
 
-class Working(torch.autograd.Function):
-    """An identity that takes a given time forward, and twice that backward."""
+class OfDtypes(Branching):
+    """The same with a branch in bfloat16 and a last layer in float64."""
 
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, time_s: float) -> torch.Tensor:
-        import worldsize as ws
-        from worldsize import emulate
-
-        ctx.time_s = time_s
-        with ws.span("forward", kind="forward"):
-            emulate.spend(time_s)
-        return tensor.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        import worldsize as ws
-        from worldsize import emulate
-
-        with ws.span("backward", kind="backward"):
-            emulate.spend(2 * ctx.time_s)
-        return gradient, None
-
-
-class TimedLayer(nn.Linear):
-    """A linear layer whose forward and backward take known times."""
-
-    def __init__(self, width: int, time_s: float) -> None:
-        super().__init__(width, width, bias=False)
-        self.time_s = time_s
-
-    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
-        return Working.apply(super().forward(tensor), self.time_s)
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.branches[1].bfloat16()
+        self.last.double()
+        for layer in (*self.branches, self.last):
+            layer.register_forward_pre_hook(lambda layer, of: of[0].to(layer.weight.dtype))
 
 
 class Stateful(nn.Module):
     """Parameters, frozen and tied ones, and buffers of several dtypes."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 4).requires_grad_(False)
-        )
+        torch.manual_seed(seed)
+        frozen = nn.Linear(6, 4).requires_grad_(False)
+        self.body = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), frozen)
         self.again = nn.Linear(4, 6)
         self.again.weight = self.body.get_parameter("0.weight")  # pyright: ignore[reportAttributeAccessIssue]
         self.register_buffer("mask", torch.zeros(40, dtype=torch.bool))
         self.register_buffer("table", torch.zeros(3, dtype=torch.float64), persistent=False)
+        for buffer in self.buffers():
+            high = 2 if buffer.dtype == torch.bool else 999
+            buffer.copy_(torch.randint(0, high, buffer.shape))
+        self.body.get_buffer("1.num_batches_tracked").fill_(seed % 10)  # differs between ranks
 
 
-def plain(seed: int) -> nn.Module:
-    """A small network, drawn from a seed."""
-    torch.manual_seed(seed)
-    sizes = [(5, 7), (7, 6), (6, 6), (6, 3)]
-    layers = [layer for one in sizes for layer in (nn.Linear(*one), nn.Tanh())]
-    return nn.Sequential(*layers[:-1])
+class Asking(torch.autograd.Function):
+    """An identity whose backward multiplies the gradient by what `ask` returns."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, ask: Callable[[], torch.Tensor]) -> torch.Tensor:
+        ctx.ask = ask
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient * ctx.ask(), None
 
 
-def branching(seed: int) -> nn.Module:
-    """A network with branches, drawn from a seed."""
-    torch.manual_seed(seed)
-    return Branching(is_tangled=False)
+class Gated(nn.Module):
+    """Layers whose backward cannot go on without factors that only a scripted rank knows.
+
+    A bucket is posted before the factor of the next layer is asked for, or it is not: the conductor
+    sees which, whatever a rank says of its clock.
+    """
+
+    WIDTH, NUM_LAYERS = 6, 6
+
+    def __init__(self, seed: int, ask: Callable[[], torch.Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        made = [nn.Linear(self.WIDTH, self.WIDTH, bias=False) for _ in range(self.NUM_LAYERS)]
+        self.layers, self.ask = nn.ModuleList(made), ask
+
+    def forward(self, inputs: torch.Tensor, path: Sequence[int]) -> torch.Tensor:
+        for place in path:
+            inputs = Asking.apply(self.layers[place](inputs), self.ask)
+        return inputs
 
 
-def tangled(seed: int) -> nn.Module:
-    """The same with a tied and a frozen layer."""
-    torch.manual_seed(seed)
-    return Branching(is_tangled=True)
+FULL = list(range(Gated.NUM_LAYERS))
+LAYER_BYTES = 4 * Gated.WIDTH**2
 
 
-def stateful(seed: int) -> nn.Module:
-    """A module with much state, drawn from a seed; its one integer is the seed's last digit."""
-    torch.manual_seed(seed)
-    module = Stateful()
-    for buffer in module.buffers():
-        buffer.copy_(torch.randint(0, 2 if buffer.dtype == torch.bool else 999, buffer.shape))
-    module.body.get_buffer("1.num_batches_tracked").fill_(seed % 10)
-    return module
+def broadcast_state(module: nn.Module) -> None:
+    for tensor in [*module.parameters(), *module.buffers()]:
+        dist.broadcast(tensor.data, src=0)
+
+
+def make_buckets(parameters: list[Any], bucket_bytes: int) -> list[list[Any]]:
+    buckets: list[list[Any]] = []
+    for parameter in reversed([one for one in parameters if one.requires_grad]):
+        last = buckets[-1] if buckets else []
+        size_bytes = sum(one.nbytes for one in last) + parameter.nbytes
+        if last and size_bytes <= bucket_bytes and last[0].dtype == parameter.dtype:
+            last.append(parameter)
+        else:
+            buckets.append([parameter])
+    return buckets
+
+
+def parallel_of(student: Any, module: nn.Module, bucket_bytes: int) -> Any:
+    """The student's class round a module, with right functions in place of the student's first."""
+    student.broadcast_state, student.make_buckets = broadcast_state, make_buckets
+    return student.DataParallel(module, bucket_bytes)
 
 
 def state_of(module: nn.Module) -> dict[str, torch.Tensor]:
-    return {
-        name: tensor.detach().clone()
-        for name, tensor in [*module.named_parameters(), *module.named_buffers()]
-    }
+    held = [*module.named_parameters(), *module.named_buffers()]
+    return {name: tensor.detach().clone() for name, tensor in held}
 
 
 def gradients_of(module: nn.Module) -> Gradients:
@@ -173,7 +203,7 @@ def gradients_of(module: nn.Module) -> Gradients:
 
 
 def broadcast_on_rank(student: Any, seed: int) -> Any:
-    module = stateful(seed)
+    module = Stateful(seed)
     held = dict(module.named_parameters()) | dict(module.named_buffers())  # what the caller keeps
     student.broadcast_state(module)
     return {name: tensor.detach().clone() for name, tensor in held.items()}
@@ -184,1188 +214,1188 @@ def average_on_rank(student: Any, name: str, spec: Spec, gradients: Gradients) -
     for parameter, gradient in zip(module.parameters(), gradients, strict=True):
         parameter.grad = gradient
     getattr(student, name)(module)
-    return gradients_of(module)
+    return {"after": [gradients_of(module)]}
 
 
-def buckets_on_rank(student: Any, specs: list[Spec], sizes_bytes: list[int]) -> Any:
+def buckets_on_rank(student: Any, cases: list[tuple[Spec, int]]) -> Any:
     found = []
-    for spec, bucket_bytes in zip(specs, sizes_bytes, strict=True):
+    for spec, bucket_bytes in cases:
         parameters = list(Held(spec).parameters())
-        places = {id(parameter): place for place, parameter in enumerate(parameters)}
-        buckets = student.make_buckets(parameters, bucket_bytes)
-        found.append([[places.get(id(one), -1) for one in bucket] for bucket in buckets])
+        found.append(places_in(student.make_buckets(parameters, bucket_bytes), parameters))
     return found
 
 
+def places_in(buckets: Any, parameters: Sequence[nn.Parameter]) -> list[list[int]]:
+    """Each bucket as places in the list of parameters."""
+    places = {id(parameter): place for place, parameter in enumerate(parameters)}
+    return [[places.get(id(one), -1) for one in bucket] for bucket in buckets]
+
+
 def start_on_rank(student: Any, seed: int) -> Any:
-    module = stateful(seed)
-    student.DataParallel(module, 100)
+    module = Stateful(seed)
+    parallel_of(student, module, 100)
     return state_of(module)
 
 
 def steps_on_rank(
-    student: Any,
-    make: Callable[[int], nn.Module],
-    bucket_bytes: int,
-    seed: int,
-    batches: list[list[Any]],
+    student: Any, model: type[Branching], bucket_bytes: int, seed: int, steps: list[list[Any]]
 ) -> Any:
-    """The gradients after each step; a batch is inputs and whatever else the module takes."""
-    module = make(seed)
-    parallel = student.DataParallel(module, bucket_bytes)
-    found = []
-    for batch in batches:
-        parallel(*batch).square().mean().backward()
+    """The gradients after each step, and inside no_sync, where all its batches but one belong."""
+    module = model(seed)
+    parallel = parallel_of(student, module, bucket_bytes)
+    found: dict[str, list[Gradients]] = {"inside": [], "after": []}
+    for *quiet, last in steps:
+        if quiet:
+            with parallel.no_sync():
+                for batch in quiet:
+                    parallel(*batch).square().mean().backward()
+                found["inside"].append(gradients_of(module))
+        parallel(*last).square().mean().backward()
         parallel.finish()
-        found.append(gradients_of(module))
+        found["after"].append(gradients_of(module))
         module.zero_grad()
     return found
 
 
+def work(time_s: float, _: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
+    """A layer's output, after this time, and with a backward that takes twice as long."""
+    spend("forward", time_s)
+    return Asking.apply(output, partial(spend, "backward", 2 * time_s))
+
+
+def spend(kind: str, time_s: float) -> torch.Tensor:
+    with ws.span(kind, kind=kind):
+        emulate.spend(time_s)
+    return torch.ones(())
+
+
 def timed_on_rank(student: Any, width: int, times_s: list[float], bucket_bytes: int) -> Any:
-    module = nn.Sequential(*[TimedLayer(width, time_s) for time_s in times_s])
-    parallel = student.DataParallel(module, bucket_bytes)
+    module = nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in times_s])
+    parallel = parallel_of(student, module, bucket_bytes)
+    for layer, time_s in zip(module, times_s, strict=True):
+        layer.register_forward_hook(partial(work, time_s))
     parallel(torch.ones(2, width)).sum().backward()
     parallel.finish()
 
 
-def accumulate_on_rank(student: Any, bucket_bytes: int, seed: int, batches: list[list[Any]]) -> Any:
-    """The gradients inside no_sync and after finish, in two rounds."""
-    module = branching(seed)
-    parallel = student.DataParallel(module, bucket_bytes)
-    found = []
-    for _ in range(2):
-        with parallel.no_sync():
-            for batch in batches[:-1]:
-                parallel(*batch).square().mean().backward()
-            found.append(gradients_of(module))
-        parallel(*batches[-1]).square().mean().backward()
-        parallel.finish()
-        found.append(gradients_of(module))
-        module.zero_grad()
-    return found
-
-
-def memory_on_rank(student: Any, width: int, num_layers: int, bucket_bytes: int) -> Any:
-    """The bytes of tensors on this rank after four steps, without the model and the gradients."""
-    module = nn.Sequential(*[nn.Linear(width, width) for _ in range(num_layers)])
-    before_bytes = tensor_bytes()
-    parallel = student.DataParallel(module, bucket_bytes)
-    for _ in range(4):
-        parallel(torch.ones(2, width)).sum().backward()
-        parallel.finish()
-        module.zero_grad()
-    return tensor_bytes() - before_bytes
-
-
-def tensor_bytes() -> int:
-    """The bytes of all tensors of this process, what they share counted once."""
-    import gc
-
-    gc.collect()
-    tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
-    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
-    return sum(storages.values())
-
-
-def large_on_rank(student: Any, width: int, seed: int, places: torch.Tensor) -> Any:
-    """Elements of the gradient after two steps with megabytes of gradients."""
+def memory_on_rank(student: Any, width: int) -> Any:
+    """Fill the memory after some steps, when all that is left of them is what the class keeps."""
     torch.set_num_threads(1)
-    module = nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(4)])
-    parallel = student.DataParallel(module, 3 * width * width)
-    for step in range(2):
-        module.zero_grad()
-        inputs = torch.rand(2, width, generator=torch.Generator().manual_seed(seed + step))
-        parallel(inputs).square().mean().backward()
+    module = nn.Linear(width, width, bias=False)
+    parallel = parallel_of(student, module, 4 * width * width)
+    for _ in range(10):
+        parallel(torch.ones(1, width)).sum().backward()
         parallel.finish()
-    gradient = next(module.parameters()).grad
-    return None if gradient is None else gradient.flatten()[places]
+        module.zero_grad()
+    return len([torch.ones(width, width) for _ in range(3)])
 
 
-def class_of(source: str) -> type:
-    """The class DataParallel of this source, of which nothing is kept."""
-    names: dict[str, Any] = {}
-    exec(compile(source, "a class under test", "exec"), names)
-    return names["DataParallel"]
+def gated_on_rank(student: Any, seed: int, mine: Any, server: int) -> Any:
+    """One step whose backward asks the scripted rank `server` for factors.
+
+    `mine` is a rank's passes, or the scripted rank's program. The default group of the student's
+    two ranks holds no other.
+    """
+    world, pair = dist.group.WORLD, dist.new_group([0, 1])
+    if student is None:
+        for peer, answer in mine:
+            dist.recv(torch.empty(1), peer) if answer is None else dist.send(answer, peer)
+        return None
+
+    def ask() -> torch.Tensor:
+        factor = torch.empty(Gated.WIDTH)
+        dist.send(torch.zeros(1), server, group=world)
+        dist.recv(factor, server, group=world)
+        return factor
+
+    dist.distributed_c10d.GroupMember.WORLD = pair  # pyright: ignore[reportAttributeAccessIssue]
+    module = Gated(seed, ask)
+    parallel = parallel_of(student, module, LAYER_BYTES)
+    for inputs, path, is_quiet in mine:
+        with parallel.no_sync() if is_quiet else contextlib.nullcontext():
+            parallel(inputs, path).square().mean().backward()
+    parallel.finish()
+    return None
 
 
-def test_on_rank(student: Any, made: type) -> Any:
-    """True if the student's test let this class pass; nothing else comes back from the test."""
+def or_scripted(student: Any, on_rank: Any, script: Any, *args: Any) -> Any:
+    """What a rank returns; a scripted one only takes part in the calls of its script."""
+    if student is not None:
+        return on_rank(student, *args)
+    for op, dtype, num_items, root, reduction, number in script:
+        tensor = torch.full((num_items,), number, dtype=getattr(torch, dtype))
+        if op == "broadcast":
+            dist.broadcast(tensor, src=root)
+        else:
+            dist.all_reduce(tensor, op=getattr(dist.ReduceOp, reduction))
+    return None
+
+
+# What the judge computes and compares.
+
+
+@contextlib.contextmanager
+def advice(hint: str) -> Iterator[None]:
+    """Add what to change to the report of a run that hung or crashed."""
     try:
-        student.test_data_parallel(made)
-    except BaseException:
-        raise RuntimeError from None  # ends the other rank too, which may wait for this one
-    return True
+        yield
+    except StudentFailed as error:
+        if hint and error.outcome in (Outcome.HUNG, Outcome.CRASHED):
+            error.args = (f"{error}\n{hint}",)
+        raise
 
 
-# What the judge draws, computes and compares.
-
-
-def whole(rng: torch.Generator, low: int, high: int) -> int:
-    """A whole number from low to high, both included."""
-    return int(torch.randint(low, high + 1, (), generator=rng))
-
-
-def shuffled(rng: torch.Generator, items: Sequence[Any]) -> list[Any]:
-    return [items[place] for place in torch.randperm(len(items), generator=rng).tolist()]
-
-
-def seeds_of_ranks(rng: torch.Generator, num_ranks: int) -> list[tuple[int]]:
-    """A seed for each rank, with different last digits so that no buffers agree by chance."""
-    return [(10 * whole(rng, 0, 10**5) + digit,) for digit in shuffled(rng, range(10))[:num_ranks]]
-
-
-def positive(rng: torch.Generator, *shape: int, dtype: str = "float32") -> torch.Tensor:
-    """Values from 0.5 to 1.5: no mean of them is near zero, so that a changed sign shows."""
-    return torch.rand(shape, generator=rng, dtype=torch.float64).add(0.5).to(getattr(torch, dtype))
-
-
-def drawn_cluster(rng: torch.Generator, num_gpus: int) -> Cluster:
-    """GPUs on links of drawn rate."""
-    bytes_per_s = 1e9 * whole(rng, 50, 200)
-    link = Link("drawn", 3e-6, bytes_per_s, "drawn for one check, 2026", kind="nvlink")
-    return Cluster(name="drawn", gpu=H100, gpus_per_node=num_gpus, intra=link)
+def own_gradients(
+    seed: int, batches: Sequence[Sequence[Any]], model: type[Branching] = Branching
+) -> Gradients:
+    """The gradients of one process after these batches, added up."""
+    module = model(seed)
+    for batch in batches:
+        module(*batch).square().mean().backward()
+    return gradients_of(module)
 
 
 def mean_of(gradients: Sequence[Gradients]) -> Gradients:
     """The mean over ranks, with zeros for a missing gradient; None if all ranks miss it."""
     means: Gradients = []
     for of_ranks in zip(*gradients, strict=True):
-        known = [one.double() for one in of_ranks if one is not None]
-        total = torch.stack(known).sum(dim=0) if known else None
-        first = next((one for one in of_ranks if one is not None), None)
-        means.append(
-            None if total is None or first is None else (total / len(gradients)).to(first.dtype)
-        )
+        known = [one for one in of_ranks if one is not None]
+        total = torch.stack([one.double() for one in known]).sum(dim=0) if known else None
+        means.append(None if total is None else (total / len(gradients)).to(known[0].dtype))
     return means
 
 
-def own_gradients(
-    make: Callable[[int], nn.Module], seed: int, batches: Sequence[Sequence[Any]]
-) -> Gradients:
-    """The gradients of one process after these batches, added up."""
-    module = make(seed)
-    for batch in batches:
-        module(*batch).square().mean().backward()
-    return gradients_of(module)
-
-
-def expect_means(
-    values: Sequence[Any],
-    own: Sequence[Gradients],
-    what: str,
-    frozen: Sequence[int] = (),
-    names: Sequence[str] = (),
-    may_be_sum: bool = False,
-) -> None:
-    """Raise CheckFailed unless each rank has the mean, and frozen parameters no gradient.
-
-    With `may_be_sum` a sum will do too: another check has taken the points for that.
-    """
-    wanted, num_ranks = mean_of(own), len(own)
-    if may_be_sum and are_sums(values, wanted, num_ranks):
-        return
+def expect_means(values: Sequence[Any], own: list[Gradients], step: int, module: nn.Module) -> None:
+    """Raise CheckFailed unless each rank has the means, or zeros or None of what no rank used."""
+    wanted = mean_of(own)
+    picture = partial(draw_right, values, wanted, module)
     for rank, value in enumerate(values):
-        for place, mean in enumerate(wanted):
-            given = entry(value, place)
-            label = (
-                f"the gradient of {names[place] if names else f'parameter {place}'} on rank {rank},"
-                f" {what}"
-            )
-            if place in frozen:
-                if given is not None:
-                    raise CheckFailed(
-                        f"none: {label}", "a gradient", "A frozen parameter takes no part."
-                    )
-                continue
-            if mean is None:
-                if isinstance(given, torch.Tensor) and given.any():
-                    raise CheckFailed(
-                        f"{label}, to be zeros or None: no rank used it", "other numbers"
-                    )
-                continue
-            hint = hint_of(given, mean, own[rank][place], num_ranks)
-            rtol = 1e-4 if mean.dtype.itemsize > 2 else 2e-2  # half precision rounds each sum
-            picture = partial(draw_right, values, wanted, names)
-            expect_close(given, mean, label, hint, rtol=rtol, atol=1e-7, picture=picture)
+        for place, (name, parameter) in enumerate(module.named_parameters()):
+            given, mean = entry(value, place), wanted[place]
+            label = f"the gradient of {name} on rank {rank} after step {step + 1}"
+            if mean is not None:
+                hint, rtol = hint_of(given, mean, rank, [one[place] for one in own]), rtol_of(mean)
+                atol = min(1e-7, 1e-3 * rtol)
+                expect_close(given, mean, label, hint, rtol=rtol, atol=atol, picture=picture)
+            elif given is not None and not parameter.requires_grad:
+                raise CheckFailed(f"none: {label}", "one", "A frozen parameter takes no part.")
+            elif isinstance(given, torch.Tensor) and given.any():
+                raise CheckFailed(f"{label}, to be zeros or None: no rank used it", "other numbers")
 
 
-def are_sums(values: Sequence[Any], means: Gradients, num_ranks: int) -> bool:
-    """True when every rank has the sums where the means should be."""
-    for value in values:
-        for place, mean in enumerate(means):
-            given = entry(value, place)
-            if mean is None:
-                continue
-            if not isinstance(given, torch.Tensor) or given.shape != mean.shape:
-                return False
-            if not torch.allclose(given.double(), mean.double() * num_ranks, rtol=1e-4, atol=1e-7):
-                return False
-    return True
+def rtol_of(tensor: torch.Tensor) -> float:
+    return {2: 2e-2, 4: 1e-4, 8: 1e-10}[tensor.dtype.itemsize]  # half precision rounds each sum
 
 
-def hint_of(given: Any, mean: torch.Tensor, own: torch.Tensor | None, num_ranks: int) -> str:
-    """The hint for what this gradient looks like."""
+def is_near(given: Any, wanted: torch.Tensor, rtol: float = 1e-3) -> bool:
+    is_like = isinstance(given, torch.Tensor) and given.shape == wanted.shape
+    rtol = max(rtol, rtol_of(wanted))
+    atol = min(1e-7, 1e-3 * rtol)
+    return is_like and torch.allclose(given.double(), wanted.double(), rtol=rtol, atol=atol)
+
+
+def are_means(
+    values: Sequence[Any], own: list[Gradients], factor: float, rtol: float = 0.0
+) -> bool:
+    """True if each rank has the means times a factor, each in its own dtype."""
+    pairs = [(entry(one, place), mean) for one in values for place, mean in enumerate(mean_of(own))]
+    return all(
+        mean is None or (is_near(given, mean * factor, rtol) and given.dtype == mean.dtype)
+        for given, mean in pairs
+    )
+
+
+def expect_means_in_each_dtype(
+    values: Sequence[Any], own: list[Gradients], module: nn.Module, step: int = 0, rtol: float = 0.0
+) -> None:
+    """Raise CheckFailed unless gradients of all dtypes are means, or all sums, judged elsewhere."""
+    if not any(are_means(values, own, factor, rtol) for factor in (1, len(own))):
+        expect_means(values, own, step, module)
+
+
+def hint_of(given: Any, mean: torch.Tensor, rank: int, of_ranks: Gradients) -> str:
+    """The hint for what this gradient of a rank looks like, beside those that the ranks had."""
+    own, num_ranks = of_ranks[rank], len(of_ranks)
     if given is None:
         return (
             "This rank did not use the parameter, but another did: it still receives the mean, and"
             " its own gradient counts as zeros."
         )
-    if not isinstance(given, torch.Tensor) or given.shape != mean.shape:
-        return ""
-    if torch.allclose(given.double(), mean.double() * num_ranks, rtol=1e-3):
+    if is_near(given, mean * num_ranks):
         return "Is that the sum? Divide by the number of ranks."
-    if own is not None and torch.allclose(given.double(), own.double(), rtol=1e-3):
+    if own is not None and is_near(given, own):
         return (
             "That is this rank's own gradient: it was never sent, or the mean never came back into"
-            " grad."
+            " grad. Wait for the handle before you read its data."
         )
-    if torch.allclose(given.double() * num_ranks, mean.double(), rtol=1e-3):
+    if is_near(given, mean / num_ranks):
         return "That is the mean, divided by the number of ranks a second time."
+    if mean.dtype == torch.float64 and is_near(given, mean):
+        return "That is right to a few digits only: float64 gradients went through float32."
+    if missing := missing_in(given, mean, of_ranks):
+        return (
+            f"The gradient of rank {missing[0]} is missing in it: its bucket left before that was"
+            " there. Are the counts of a step those with which it begins?"
+        )
     return (
-        "All ranks' gradients count once, and one that has none counts as zeros. Ranks match"
-        " collectives by order, so send the buckets in the same order on every rank, even if a"
-        " later one is full first."
+        "All ranks' gradients count once, and one that has none counts as zeros. A flat tensor that"
+        " is used again must not keep old numbers."
     )
 
 
-def draw_right(values: Sequence[Any], wanted: Gradients, names: Sequence[str]) -> Drawn:
+def missing_in(given: Any, mean: torch.Tensor, of_ranks: Gradients) -> list[int]:
+    """The ranks without whose gradients this is the mean; none if it is not such a mean."""
+    known = [rank for rank, one in enumerate(of_ranks) if one is not None]
+    for num in range(1, len(known)):
+        for missing in combinations(known, num):
+            less = sum(of_ranks[rank].double() for rank in missing) / len(of_ranks)
+            if is_near(given, mean - less):
+                return list(missing)
+    return known if len(known) == 1 and is_near(given, 0 * mean) else []
+
+
+def draw_right(values: Sequence[Any], wanted: Gradients, module: nn.Module) -> Drawn:
     """Which gradient is the mean, on which rank."""
     from worldsize.draw.contrast import grid
 
+    names = [name for name, _ in module.named_parameters()]
     means = {place: mean for place, mean in enumerate(wanted) if mean is not None}
     rows = {}
     for rank, value in enumerate(values):
-        row = []
-        for place, mean in means.items():
-            given = entry(value, place)
-            is_fit = isinstance(given, torch.Tensor) and given.shape == mean.shape
-            row.append(
-                "mean" if is_fit and torch.allclose(given, mean, rtol=1e-3, atol=1e-6) else "wrong"
+        fits = [is_near(entry(value, place), mean) for place, mean in means.items()]
+        rows[f"rank {rank}"] = ["mean" if one else "wrong" for one in fits]
+    title = "Which gradient is the mean, on which rank"
+    return grid(rows, [names[place] for place in means], "mean", title)
+
+
+def all_reduces(run: Run, rank: int) -> list[Exchange]:
+    """The all-reduces that a rank took part in, in the order in which it posted them."""
+    calls = [one for one in run.exchanges if one.op == "all_reduce" and rank in one.numbers]
+    return sorted(calls, key=lambda one: one.numbers[rank])
+
+
+def expect_bodies(run: Run, rank: int, wanted: list[Any], what: str, hint: str) -> None:
+    """Raise CheckFailed unless a rank put these gradients into its all-reduces, in this order."""
+    calls = all_reduces(run, rank)
+    sizes = [sum(one.nbytes for one in gradients) for gradients in wanted]
+    given = [len(one.bodies[rank]) for one in calls]
+    picture = partial(draw_timeline, run.timeline, "What your ranks sent")
+    if given != sizes:
+        expected = f"all-reduces of {sizes} bytes by rank {rank}: {what}"
+        raise CheckFailed(expected, f"{given}", hint, picture)
+    for number, (call, gradients) in enumerate(zip(calls, wanted, strict=True)):
+        if not holds(call.tensor(rank), gradients, len(call.ranks)):
+            expected = f"rank {rank}'s own gradients in all-reduce {number}: {what}"
+            raise CheckFailed(expected, "other numbers", hint, picture)
+
+
+def holds(sent: torch.Tensor, gradients: list[torch.Tensor], num_ranks: int) -> bool:
+    """True if these were sent, side by side in any order, or divided by the number of ranks."""
+    wanted = torch.cat([one.flatten() for one in gradients])
+    one, other = sent.double().sort().values, wanted.double().sort().values
+    is_alike = sent.dtype == wanted.dtype and sent.shape == wanted.shape
+    return is_alike and any(
+        is_near(one * k, other, max(1e-4, rtol_of(wanted))) for k in (1, num_ranks)
+    )
+
+
+def bucketed(module: nn.Module, own: Gradients, bucket_bytes: int) -> list[list[torch.Tensor]]:
+    """One rank's gradients in the buckets in which they travel, with zeros for missing ones."""
+    gradients = {
+        parameter: torch.zeros_like(parameter) if one is None else one
+        for parameter, one in zip(module.parameters(), own, strict=True)
+    }
+    return [
+        [gradients[one] for one in bucket] for bucket in make_buckets([*gradients], bucket_bytes)
+    ]
+
+
+def expect_means_over_the_wire(
+    student: Any,
+    rng: torch.Generator,
+    each: list[Any],
+    own: list[list[Gradients]],
+    module: nn.Module,
+    *call: Any,
+    hint: str = "",
+    takes_sums: bool = False,
+) -> None:
+    """Raise CheckFailed unless means come back, also when a script stands for the last of 3 ranks.
+
+    The script puts one number in for all gradients, which is nowhere but on the wire. `own[step]`
+    are the ranks' gradients. Sums hold in part, or altogether with `takes_sums`.
+    """
+    with advice(hint):
+        run = student.emulated(
+            or_scripted, call[0], None, *call[1:], world_size=3, each=each, **SEEN
+        )
+    sums = None
+    for step, of_step in enumerate(own):
+        values = [entry(value, "after", step) for value in run.values]
+        try:
+            expect_means(values, of_step, step, module)
+        except CheckFailed as error:
+            if not are_means(values, of_step, len(of_step)):
+                raise
+            sums = error
+    number = whole(rng, 20, 40) / 10
+    script, options = script_of(run, number, own), {"world_size": 3, "student_ranks": {0, 1}}
+    again = student.emulated(or_scripted, call[0], script, *call[1:], each=each, **options, **RULES)
+    scripted = [
+        torch.full_like(one, number) if one.requires_grad else None for one in module.parameters()
+    ]
+    for step, of_step in enumerate(own):
+        values = [entry(value, "after", step) for value in again.values[:2]]
+        if not are_means(values, [*of_step[:2], scripted], 3 if sums else 1):
+            raise CheckFailed(
+                "gradients that follow from what came over the wire",
+                "other ones, when one rank sent other numbers",
+                "What ranks know of each other comes from the all-reduces.",
             )
-        rows[f"rank {rank}"] = row
-    columns = [names[place] if names else f"parameter {place}" for place in means]
-    return grid(rows, columns, "mean", "Which gradient is the mean, on which rank")
+    if sums and not takes_sums:
+        partly = PartlyHeld(1 / 3, sums.expected, sums.actual, sums.hint)
+        partly.picture = sums.picture
+        raise partly
 
 
-def calls_of(timeline: Timeline, rank: int, name: str) -> list[Event]:
-    """The collectives of this name that a rank took part in, in order."""
-    return [one for one in timeline.of(rank) if one.kind == COMMUNICATION and one.name == name]
-
-
-def draw_run(timeline: Timeline, title: str) -> Drawn:
-    """When each rank was busy."""
-    from worldsize.draw import timeline as drawn
-
-    return InFewColours(drawn(timeline, title))
-
-
-class InFewColours:
-    """A picture in a quarter of its bytes: a page may hold many."""
-
-    def __init__(self, picture: Drawn) -> None:
-        self._picture, self.alt = picture, picture.alt
-
-    def png(self) -> bytes:
-        """The bytes of a PNG file of 32 colours."""
-        file = io.BytesIO()
-        drawn = Image.open(io.BytesIO(self._picture.png())).convert("RGB")
-        drawn.quantize(32).save(file, "png", optimize=True)
-        return file.getvalue()
-
-
-def expect_sizes(
-    timeline: Timeline, wanted: list[int], what: str, hint: str, in_order: bool = True
-) -> None:
-    """Raise CheckFailed unless the all-reduces of rank 0 are of these bytes."""
-    given = [one.size_bytes for one in calls_of(timeline, 0, "all_reduce")]
-    if (given if in_order else sorted(given)) == (wanted if in_order else sorted(wanted)):
-        return
-    picture = partial(draw_run, timeline, "What your ranks sent")
-    if len(given) != len(wanted):
-        raise CheckFailed(f"{len(wanted)} all-reduces: {what}", f"{len(given)}", hint, picture)
-    raise CheckFailed(f"all-reduces of {wanted} bytes: {what}", f"{given}", hint, picture)
-
-
-def expect_over_the_wire(
-    student: Any, rng: torch.Generator, clean: Run, on_rank: Any, *args: Any, **options: Any
-) -> None:
-    """Raise CheckFailed unless one number changed in an all-reduce changes this run's result."""
-    rank = whole(rng, 0, len(clean.values) - 1)
-    calls = [one for one in clean.timeline.of(rank) if one.kind == COMMUNICATION]
-    places = [place for place, one in enumerate(calls) if one.name == "all_reduce"]
-    if not places:
-        raise CheckFailed(
-            "gradients that travel by all-reduces",
-            f"no all-reduce of rank {rank}",
-            "What ranks know of each other comes from what they receive.",
-        )
-    error = SilentError(rank, places[whole(rng, 0, len(places) - 1)], seed=whole(rng, 0, 10**6))
-    spoilt = student.emulated(on_rank, *args, **RULES, faults=[error], **options)
-    if is_same(clean.values, spoilt.values):
-        raise CheckFailed(
-            "one number that was changed on its way to show in the result",
-            "the same result as without it",
-            "What ranks know of each other comes from what they receive.",
-        )
+def script_of(run: Run, number: float, own: list[list[Gradients]]) -> list[tuple[Any, ...]]:
+    """The last rank's calls with a number for its gradients, divided before if it divided those."""
+    calls = sorted(
+        (one for one in run.exchanges if 2 in one.numbers), key=lambda one: one.numbers[2]
+    )
+    sent = sum(one.tensor(2).double().abs().sum() for one in calls if one.op == "all_reduce")
+    whole_ = sum(
+        one.double().abs().sum() for of_step in own for one in of_step[2] if one is not None
+    )
+    put_in = number if sent > whole_ / 2 else number / 3
+    sizes = [one.tensor(one.root if one.op == "broadcast" else 2).numel() for one in calls]
+    return [
+        (one.op, one.dtype, size, one.root, one.reduction, put_in)
+        for one, size in zip(calls, sizes, strict=True)
+    ]
 
 
 # broadcast_state
 
 
-def expect_state_of_rank_0(values: Sequence[Any], seed: int) -> None:
-    """Raise CheckFailed unless every rank has the state that the seed of rank 0 draws."""
-    module = stateful(seed)
-    kinds = {name: "buffer" for name, _ in module.named_buffers()}
-    for rank, value in enumerate(values):
+def expect_state_of_rank_0(run: Run, seed: int, kinds: Sequence[str]) -> None:
+    """Raise CheckFailed unless all ranks received the parameters or buffers of rank 0's seed."""
+    module = Stateful(seed)
+    buffers = {name for name, _ in module.named_buffers()}
+    for rank, value in enumerate(run.values):
+        came = [one for call in run.exchanges if rank in call.ranks for one in received(call, rank)]
         for name, wanted in state_of(module).items():
-            given = entry(value, name)
-            hint = (
-                "Buffers count too, of any dtype."
-                if name in kinds
-                else "All parameters count, frozen ones too."
-            )
-            what = f"the {kinds.get(name, 'parameter')} {name} on rank {rank}"
-            expect_close(
-                given,
-                wanted,
-                what,
-                f"{hint} Write in place: {name} is the tensor that the module holds.",
-            )
+            kind = "buffer" if name in buffers else "parameter"
+            if kind in kinds:
+                hint = (
+                    f"All {kind}s count, also frozen ones and those of any dtype. Write in place."
+                )
+                expect_close(entry(value, name), wanted, f"the {kind} {name} on rank {rank}", hint)
+                if rank and not any(stand_in_a_row(wanted, one) for one in came):
+                    raise CheckFailed(
+                        f"rank {rank} to receive the {kind} {name} of rank 0",
+                        "other numbers, or none, over the wire",
+                        "Send each tensor as it is, by dist.broadcast.",
+                    )
 
 
-@points(1.5, cell="check_broadcast_state")
-def check_broadcast_gives_everybody_the_state_of_rank_0(student, rng):
-    """All parameters and buffers become those of rank 0, in place: frozen ones, integers and
-    booleans too.
-    """
-    world_size = whole(rng, 3, 4)  # of 2 ranks, a message to rank 1 would do
-    seeds = seeds_of_ranks(rng, world_size)
-    run = student.emulated(broadcast_on_rank, world_size=world_size, each=seeds, **RULES)
-    expect_state_of_rank_0(run.values, *seeds[0])
+def stand_in_a_row(numbers: torch.Tensor, body: torch.Tensor) -> bool:
+    """True if these numbers stand side by side in the body of a message."""
+    numbers = numbers.double().flatten()
+    if len(body) < len(numbers):
+        return False
+    return bool((body.unfold(0, len(numbers), 1) == numbers).all(dim=1).any())
 
 
-@points(
-    0.5, cell="check_broadcast_state", needs=["check_broadcast_gives_everybody_the_state_of_rank_0"]
-)
+def run_start(student: Any, rng: torch.Generator, on_rank: Any) -> tuple[Run, int]:
+    """A run of three ranks whose state differs, and the seed of rank 0."""
+    seeds = [(10 * whole(rng, 0, 10**5) + digit,) for digit in shuffled(rng, range(10))[:3]]
+    return student.emulated(on_rank, world_size=3, each=seeds, **SEEN), seeds[0][0]
+
+
+@points(1, cell="check_broadcast_state")
+def check_broadcast_gives_everybody_the_parameters_of_rank_0(student, rng):
+    """All parameters become those of rank 0, in place, frozen ones too."""
+    run, seed = run_start(student, rng, broadcast_on_rank)
+    expect_state_of_rank_0(run, seed, ["parameter"])
+
+
+PARAMETERS = "check_broadcast_gives_everybody_the_parameters_of_rank_0"
+
+
+@points(0.5, cell="check_broadcast_state")
+def check_broadcast_gives_everybody_the_buffers_of_rank_0(student, rng):
+    """All buffers become those of rank 0, in place, integers and booleans too."""
+    run, seed = run_start(student, rng, broadcast_on_rank)
+    expect_state_of_rank_0(run, seed, ["buffer"])
+
+
+@points(0.5, cell="check_broadcast_state", needs=[PARAMETERS])
 def check_broadcast_sends_each_tensor_once(student, rng):
-    """Rank 0 sends each tensor once, even a shared parameter, and no gradients or copies."""
-    seeds = [(whole(rng, 0, 10**6),) for _ in range(2)]
-    run = student.emulated(broadcast_on_rank, world_size=2, each=seeds, **RULES)
-    size_bytes = sum(tensor.nbytes for tensor in state_of(stateful(0)).values())
-    sent_bytes = sum(
-        one.size_bytes for name in COLLECTIVES for one in calls_of(run.timeline, 0, name)
-    )
-    if sent_bytes != size_bytes:
+    """Rank 0 sends each tensor once, even a shared parameter, and nothing else."""
+    run, seed = run_start(student, rng, broadcast_on_rank)
+    given = sum(len(one.bodies.get(0, b"")) for one in run.exchanges)
+    wanted = sum(one.nbytes for one in state_of(Stateful(seed)).values())
+    if given > wanted:
         hint = (
             "`module.parameters()` and `module.buffers()` give each tensor once;"
             " `state_dict()` gives a shared one twice."
         )
-        raise CheckFailed(
-            f"{size_bytes} bytes, those of all parameters and buffers", f"{sent_bytes} bytes", hint
-        )
+        raise CheckFailed(f"at most {wanted} bytes, each tensor once", f"{given}", hint)
 
 
 # average_one_by_one, average_flat
 
 
-def drawn_spec(rng: torch.Generator, dtypes: Sequence[str]) -> Spec:
-    """Some trainable parameters of each dtype and some frozen ones.
+def drawn_spec(rng: torch.Generator, dtypes: Sequence[str], frozen: str = "float32") -> Spec:
+    """Some trainable parameters of each dtype and a frozen one.
 
     The first one is trainable and the largest, the second an odd number of float32: in reverse
     order, or one dtype after the other, they never have the same sizes.
     """
-    rest = [
-        ([whole(rng, 1, 4), whole(rng, 1, 5)], dtype, True) for dtype in dtypes for _ in range(2)
-    ]
-    rest += [([whole(rng, 1, 9)], "float32", False)]
+    rest = [([whole(rng, 1, 4), whole(rng, 1, 5)], one, True) for one in dtypes for _ in range(2)]
+    rest += [([whole(rng, 1, 9)], frozen, False)]
     first = [([whole(rng, 21, 29)], dtypes[0], True), ([2 * whole(rng, 0, 4) + 1], "float32", True)]
     return [*first, *shuffled(rng, rest)]
 
 
-def drawn_gradients(rng: torch.Generator, spec: Spec, world_size: int) -> list[Gradients]:
-    """Gradients for each rank: some ranks lack some, and all lack one."""
-    trainable = [place for place, (_, _, requires_grad) in enumerate(spec) if requires_grad]
-    unused, *partly = shuffled(rng, trainable[1:])
+def drawn_gradients(rng: torch.Generator, spec: Spec, lacks: bool = False) -> list[Gradients]:
+    """Gradients for three ranks; with `lacks` some ranks lack some, and all lack one."""
+    trained = [place for place, one in enumerate(spec) if one[2]]
+    unused, *partly = shuffled(rng, trained[1:])
     found: list[Gradients] = []
-    for rank in range(world_size):
-        lacking = {unused, partly[rank % len(partly)]}
-        found.append(
-            [
-                (
-                    positive(rng, *shape, dtype=dtype)
-                    if requires_grad and place not in lacking
-                    else None
-                )
-                for place, (shape, dtype, requires_grad) in enumerate(spec)
-            ]
-        )
+    for rank in range(3):
+        there = set(trained) - ({unused, partly[rank % len(partly)]} if lacks else set())
+        drawn = [positive(rng, *shape, dtype=getattr(torch, dtype)) for shape, dtype, _ in spec]
+        found.append([one * (rank + 1) if n in there else None for n, one in enumerate(drawn)])
     return found
 
 
-def bytes_of(spec: Spec, place: int) -> int:
-    shape, dtype, _ = spec[place]
-    return torch.Size(shape).numel() * getattr(torch, dtype).itemsize
+def expect_averages(
+    student: Any, rng: torch.Generator, name: str, *dtypes: str, lacks: bool
+) -> None:
+    """Raise CheckFailed unless this function takes means of what came over the wire."""
+    spec = drawn_spec(rng, dtypes)
+    own = drawn_gradients(rng, spec, lacks)
+    hint = (
+        "A rank whose gradient is None takes part with zeros: otherwise its calls no longer match"
+        " those of the others."
+    )
+    args = student, rng, [(one,) for one in own], [own], Held(spec), average_on_rank, name, spec
+    expect_means_over_the_wire(*args, hint=hint, takes_sums=lacks)
 
 
-def run_average(
-    student: Any, rng: torch.Generator, name: str, dtypes: Sequence[str], lacks: bool
-) -> tuple[Run, Spec]:
-    """A run of one of the two, with its result compared."""
-    world_size, spec = (
-        whole(rng, 3, 4),
-        drawn_spec(rng, dtypes),
-    )  # of 2 ranks, halves would be means
-    frozen = [place for place, one in enumerate(spec) if not one[2]]
-    gradients = drawn_gradients(rng, spec, world_size)
-    if not lacks:
-        gradients = [
-            [
-                None if place in frozen else positive(rng, *one[0], dtype=one[1])
-                for place, one in enumerate(spec)
-            ]
-        ]
-        gradients = [
-            [one if one is None else one * (rank + 1) for one in gradients[0]]
-            for rank in range(world_size)
-        ]
-    each = [(of_rank,) for of_rank in gradients]
-    options = {"world_size": world_size, "each": each}
-    run = student.emulated(average_on_rank, name, spec, **RULES, **options)
-    expect_means(run.values, gradients, f"with {world_size} ranks", frozen)
-    if not lacks:
-        expect_over_the_wire(student, rng, run, average_on_rank, name, spec, **options)
-    return run, spec
+def run_average(student: Any, rng: torch.Generator, name: str, spec: Spec) -> tuple[Run, Any]:
+    own = drawn_gradients(rng, spec)
+    each = [(one,) for one in own]
+    return student.emulated(average_on_rank, name, spec, world_size=3, each=each, **SEEN), own
+
+
+def averaged_in(run: Run) -> list[Any]:
+    return [entry(value, "after", 0) for value in run.values]
+
+
+@points(1, cell="check_average_one_by_one")
+def check_one_by_one_gives_means(student, rng):
+    """Every rank ends with the mean of all gradients, sent over the wire; frozen ones have none."""
+    expect_averages(student, rng, "average_one_by_one", "float32", lacks=False)
 
 
 @points(0.5, cell="check_average_one_by_one")
-def check_one_by_one_gives_means(student, rng):
-    """Every rank ends with the mean of all ranks' gradients, sent over the wire; frozen parameters
-    have none.
-    """
-    run_average(student, rng, "average_one_by_one", ["float32"], lacks=False)
-
-
-@points(1, cell="check_average_one_by_one", needs=["check_one_by_one_gives_means"])
 def check_one_by_one_counts_missing_gradients_as_zeros(student, rng):
     """A rank without a gradient for a parameter counts as zeros, and gets the mean too."""
-    run_average(student, rng, "average_one_by_one", ["float32", "float64"], lacks=True)
+    expect_averages(student, rng, "average_one_by_one", "float32", lacks=True)
 
 
-@points(0.5, cell="check_average_one_by_one", needs=["check_one_by_one_gives_means"])
+@points(0.5, cell="check_average_one_by_one")
 def check_one_by_one_sends_each_gradient_once(student, rng):
-    """One all-reduce for each parameter that is not frozen, in their order; one for a shared
-    parameter.
-    """
-    run, spec = run_average(student, rng, "average_one_by_one", ["float64", "float32"], lacks=False)
-    wanted = [bytes_of(spec, place) for place, one in enumerate(spec) if one[2]]
-    expect_sizes(
-        run.timeline, wanted, "one for each parameter that requires a gradient, in order", ""
-    )
+    """One all-reduce for each parameter that is not frozen, in order; one for a shared one."""
+    spec = drawn_spec(rng, ["float64", "bfloat16"])
+    run, own = run_average(student, rng, "average_one_by_one", spec)
+    for rank in range(3):
+        wanted = [[one] for one in own[rank] if one is not None]
+        hint = "`module.parameters()` gives the parameters in order, a shared one once."
+        expect_bodies(run, rank, wanted, "one for each parameter that requires a gradient", hint)
+    expect_means_in_each_dtype(averaged_in(run), own, Held(spec))
 
 
 @points(1, cell="check_average_flat")
 def check_flat_gives_means(student, rng):
-    """Every rank ends with the mean of all ranks' gradients, sent over the wire; frozen parameters
-    have none.
-    """
-    run_average(student, rng, "average_flat", ["float32"], lacks=False)
+    """Every rank ends with the mean of all gradients, sent over the wire; frozen ones have none."""
+    expect_averages(student, rng, "average_flat", "float32", lacks=False)
 
 
-@points(1, cell="check_average_flat", needs=["check_flat_gives_means"])
+@points(1, cell="check_average_flat")
 def check_flat_counts_missing_gradients_as_zeros(student, rng):
-    """A rank without a gradient for a parameter counts as zeros, and gets the mean too; with
-    several dtypes.
-    """
-    run_average(student, rng, "average_flat", ["float32", "float64"], lacks=True)
+    """A rank without a gradient for a parameter counts as zeros, and gets the mean too."""
+    expect_averages(student, rng, "average_flat", "float32", "bfloat16", lacks=True)
 
 
-@points(1, cell="check_average_flat", needs=["check_flat_gives_means"])
+@points(1, cell="check_average_flat")
 def check_flat_sends_one_tensor_for_each_dtype(student, rng):
-    """One all-reduce for each dtype, of as many bytes as all gradients of that dtype have."""
-    run, spec = run_average(student, rng, "average_flat", ["float64", "bfloat16"], lacks=False)
-    dtypes = {dtype for _, dtype, requires_grad in spec if requires_grad}
-    wanted = [
-        sum(bytes_of(spec, place) for place, one in enumerate(spec) if one[2] and one[1] == dtype)
-        for dtype in dtypes
-    ]
-    hint = "Numbers travel in the dtype of their gradient, all of one dtype in one tensor."
-    expect_sizes(
-        run.timeline, wanted, f"one for each of {', '.join(sorted(dtypes))}", hint, in_order=False
+    """One all-reduce for each dtype that is trained, of that dtype's gradients, in that dtype."""
+    spec = drawn_spec(rng, ["float64", "bfloat16"], frozen="float16")
+    run, own = run_average(student, rng, "average_flat", spec)
+    hint = (
+        "Numbers travel in the dtype of their gradient, all of one dtype in one tensor; a dtype"
+        " that only frozen parameters have does not travel."
     )
+    for rank in range(3):
+        of_dtypes: dict[str, Any] = {}
+        for one in own[rank]:
+            if one is not None:
+                of_dtypes.setdefault(str(one.dtype).removeprefix("torch."), []).append(one)
+        given = [one.dtype for one in all_reduces(run, rank) if one.dtype in of_dtypes]
+        order = dict.fromkeys([*given, *of_dtypes])  # whichever goes first
+        what = f"one for each of {', '.join(sorted(of_dtypes))}"
+        expect_bodies(run, rank, [of_dtypes[one] for one in order], what, hint)
+    expect_means_in_each_dtype(averaged_in(run), own, Held(spec))
 
 
 # make_buckets
 
 
-def buckets_of(spec: Spec, bucket_bytes: int) -> list[list[int]]:
-    """The places of the parameters in each bucket."""
-    buckets: list[list[int]] = []
-    for place in reversed(range(len(spec))):
-        if not spec[place][2]:
-            continue
-        last = buckets[-1] if buckets else []
-        size_bytes = sum(bytes_of(spec, one) for one in last) + bytes_of(spec, place)
-        if last and size_bytes <= bucket_bytes and spec[last[0]][1] == spec[place][1]:
-            last.append(place)
-        else:
-            buckets.append([place])
-    return buckets
+def places_of_buckets(spec: Spec, bucket_bytes: int) -> list[list[int]]:
+    parameters = list(Held(spec).parameters())
+    return places_in(make_buckets(parameters, bucket_bytes), parameters)
 
 
-def expect_buckets(student: Any, cases: list[tuple[Spec, int]], hint: str) -> None:
-    """Raise CheckFailed unless the student's buckets of these specs are as promised."""
-    specs, sizes = [spec for spec, _ in cases], [size for _, size in cases]
-    (found,) = student.emulated(buckets_on_rank, specs, sizes, world_size=1, **RULES).values
-    for place, (spec, bucket_bytes) in enumerate(cases):
-        wanted, given = buckets_of(spec, bucket_bytes), entry(found, place)
-        if given == wanted:
-            continue
-        sizes = [
-            f"{bytes_of(spec, one)} B{'' if spec[one][2] else ' frozen'}"
-            for one in range(len(spec))
-        ]
+def run_buckets(student: Any, cases: list[tuple[Spec, int]]) -> list[tuple[Spec, int, Any]]:
+    """Each case with the places in the student's buckets."""
+    (found,) = student.emulated(buckets_on_rank, cases, world_size=1, **RULES).values
+    return [(*case, entry(found, place)) for place, case in enumerate(cases)]
+
+
+def expect_case(is_right: bool, wanted: str, case: tuple[Spec, int, Any], hint: str) -> None:
+    spec, bucket_bytes, given = case
+    sizes = [
+        f"{one.nbytes} B{'' if one.requires_grad else ' frozen'}" for one in Held(spec).parameters()
+    ]
+    if not is_right:
         of = f"bucket_bytes={bucket_bytes} and parameters of {sizes}"
-        is_reversed = wanted and entry(given, 0, 0) == min(map(min, wanted))
-        found_hint = "Start at the last parameter." if is_reversed else hint
-        raise CheckFailed(
-            f"buckets {wanted} (places of parameters) for {of}", shown(given), found_hint
-        )
+        raise CheckFailed(f"{wanted} (places of parameters) for {of}", shown(given), hint)
 
 
-@points(2, cell="check_make_buckets")
-def check_buckets_are_filled_from_the_last_parameter_on(student, rng):
-    """Parameters in reverse order, each bucket as full as `bucket_bytes` allows and never fuller;
-    no frozen ones.
-    """
-    cases = []
-    for _ in range(4):
-        spec = [
-            ([whole(rng, 1, 20)], "float32", whole(rng, 0, 3) > 0) for _ in range(whole(rng, 6, 12))
-        ]
-        cases.append((spec, 4 * whole(rng, 20, 45)))
-    # one more, where it always shows that a frozen one is listed or counted, or that the first
-    # bucket takes a third
-    sizes = [whole(rng, 5, 9) for _ in range(5)]
-    spec = [([size], "float32", place != 3) for place, size in enumerate(sizes)]
-    cases.append((spec, 4 * (sizes[2] + sizes[4] + whole(rng, 1, 4))))
-    expect_buckets(
-        student, cases, "A bucket ends where the next parameter would bring it above bucket_bytes."
-    )
+def in_a_row(given: Any) -> list[Any]:
+    """All places in all buckets; nothing if these are no buckets."""
+    is_nested = isinstance(given, list) and all(isinstance(one, list) for one in given)
+    return [place for bucket in given for place in bucket] if is_nested else [None]
 
 
-@points(1, cell="check_make_buckets", needs=["check_buckets_are_filled_from_the_last_parameter_on"])
-def check_buckets_keep_to_dtypes_and_edges(student, rng):
-    """A bucket has one dtype and may be exactly full; a large parameter is alone; without
-    parameters there are no buckets.
-    """
-    half = [
-        ([whole(rng, 1, 9)], dtype, True)
-        for dtype in ("float32", "float64", "float64", "float32", "bfloat16")
-    ]
+@points(1, cell="check_make_buckets")
+def check_buckets_begin_with_the_last_parameter(student, rng):
+    """All parameters that require a gradient, last first, and no others."""
+    spec = [([whole(rng, 1, 20)], "float32", place != 3) for place in range(whole(rng, 6, 12))]
+    for case in run_buckets(student, [(spec, 100), (spec[3:4], 8), ([], 8)]):
+        wanted = [place for place in reversed(range(len(case[0]))) if case[0][place][2]]
+        hint = "Start at the last parameter and leave out frozen ones."
+        expect_case(in_a_row(case[2]) == wanted, f"{wanted} in a row", case, hint)
+
+
+@points(1, cell="check_make_buckets")
+def check_buckets_are_as_full_as_allowed(student, rng):
+    """Each bucket is as full as `bucket_bytes` allows and never fuller; exactly full is allowed."""
     size = whole(rng, 2, 9)
-    equal = [([size], "float32", True) for _ in range(6)]
-    large = [([size], "float32", True), ([9 * size], "float32", True), ([size], "float32", True)]
-    cases = [
-        (half, 10**6),
-        (equal, 8 * size),
-        (large, 8 * size),
-        ([], 8),
-        ([([3], "float32", False)], 8),
+    cases: list[tuple[Spec, int]] = [
+        ([([size], dtype, True)] * 6, 2 * num_bytes * size)
+        for dtype, num_bytes in {"float32": 4, "float64": 8, "bfloat16": 2}.items()
     ]
-    expect_buckets(
-        student,
-        cases,
-        "Another dtype starts another bucket; a bucket that is exactly full is allowed.",
-    )
+    for _ in range(4):
+        spec = [([whole(rng, 1, 20)], "float32", True) for _ in range(whole(rng, 6, 12))]
+        cases.append((spec, 4 * whole(rng, 20, 45)))
+    for case in run_buckets(student, cases):
+        spec, bucket_bytes, given = case
+        order = in_a_row(given)
+        is_complete = sorted(map(str, order)) == sorted(map(str, range(len(spec))))
+        expect_case(is_complete, "each parameter in one bucket", case, "")
+        as_listed = [spec[place] for place in reversed(order)]  # the order itself is not asked here
+        lengths = [len(bucket) for bucket in places_of_buckets(as_listed, bucket_bytes)]
+        hint = "A bucket ends where the next parameter would bring it above bucket_bytes."
+        is_right = [len(bucket) for bucket in given] == lengths
+        expect_case(is_right, f"buckets of {lengths} parameters", case, hint)
 
 
-# DataParallel
+@points(1, cell="check_make_buckets")
+def check_buckets_keep_to_dtypes(student, rng):
+    """A bucket has one dtype and is never empty; a parameter that is too large is alone."""
+    dtypes = ("float32", "float64", "float64", "float32", "bfloat16", "float32")
+    mixed: Spec = [([whole(rng, 1, 9)], dtype, True) for dtype in dtypes]
+    small, large = ([whole(rng, 1, 9)], "float32", True), ([whole(rng, 90, 99)], "float32", True)
+    for case in run_buckets(student, [(mixed, 10**6), ([small, large, small], 80)]):
+        wanted = places_of_buckets(*case[:2])
+        backwards = [bucket[::-1] for bucket in wanted[::-1]]  # the order is not asked here
+        hint = "Another dtype starts another bucket; a parameter that is too large is alone."
+        expect_case(case[2] in (wanted, backwards), f"{wanted}", case, hint)
 
 
-def drawn_batches(rng: torch.Generator, world_size: int, num_steps: int) -> list[list[list[Any]]]:
-    """For each rank, the arguments of each step."""
+# DataParallel, step 1: the gradients of one process, in buckets
+
+
+def drawn_steps(rng: torch.Generator, taken: list[Any]) -> list[Any]:
+    """The steps of each rank: batches, of which each is inputs and the branches taken."""
     size = whole(rng, 3, 5)
     return [
-        [[torch.randn(size, 5, generator=rng)] for _ in range(num_steps)] for _ in range(world_size)
+        [[[torch.randn(size, 5, generator=rng), one] for one in step] for step in of_rank]
+        for of_rank in taken
+    ]
+
+
+def own_of_steps(
+    seed: int, steps: list[Any], model: type[Branching] = Branching
+) -> list[list[Gradients]]:
+    """The ranks' own gradients, step by step."""
+    return [
+        [own_gradients(seed, batches, model) for batches in of_ranks]
+        for of_ranks in zip(*steps, strict=True)
     ]
 
 
 def expect_steps(
-    run: Run,
-    make: Callable[[int], nn.Module],
-    seed: int,
-    batches: list[list[list[Any]]],
-    may_be_sum: bool = True,
+    student: Any, rng: torch.Generator, taken: list[Any], bucket_bytes: int, **options: Any
 ) -> None:
-    """Raise CheckFailed unless each step's gradients are the means, or sums."""
-    frozen, names = frozen_of(make(0)), names_of(make(0))
-    for step in range(len(batches[0])):
-        own = [own_gradients(make, seed, [of_rank[step]]) for of_rank in batches]
-        values = [entry(value, step) for value in run.values]
-        expect_means(values, own, f"after step {step + 1}", frozen, names, may_be_sum)
+    """Raise CheckFailed unless these steps on `Branching` give means over the wire."""
+    seed, steps = whole(rng, 0, 10**6), drawn_steps(rng, taken)
+    each, own = [(seed, of_rank) for of_rank in steps], own_of_steps(seed, steps)
+    args = student, rng, each, own, Branching(0), steps_on_rank, Branching, bucket_bytes
+    expect_means_over_the_wire(*args, **options)
 
 
-def names_of(module: nn.Module) -> list[str]:
-    return [name for name, _ in module.named_parameters()]
-
-
-def frozen_of(module: nn.Module) -> list[int]:
-    return [place for place, one in enumerate(module.parameters()) if not one.requires_grad]
-
-
-@points(1, cell="check_DataParallel")
+@points(0.5, cell="check_DataParallel")
 def check_parallel_starts_like_rank_0(student, rng):
     """After the constructor all ranks have the parameters and buffers of rank 0."""
-    seeds = seeds_of_ranks(rng, 3)
-    run = student.emulated(start_on_rank, world_size=3, each=seeds, **RULES)
-    expect_state_of_rank_0(run.values, *seeds[0])
+    run, seed = run_start(student, rng, start_on_rank)
+    expect_state_of_rank_0(run, seed, ["parameter", "buffer"])
 
 
-@points(3, cell="check_DataParallel")
+@points(1.5, cell="check_DataParallel")
 def check_parallel_gives_the_gradients_of_one_process(student, rng):
     """After `finish` each gradient is that of a single process with all batches, in every step,
-    sent over the wire.
+    sent over the wire, with tied and frozen parameters.
     """
-    world_size, seed = whole(rng, 3, 4), whole(rng, 0, 10**6)  # of 2 ranks, halves would be means
-    batches = drawn_batches(rng, world_size, 3)
-    each = [(seed, of_rank) for of_rank in batches]
-    args = (plain, 4 * whole(rng, 40, 60))
-    run = student.emulated(steps_on_rank, *args, world_size=world_size, each=each, **RULES)
-    expect_steps(run, plain, seed, batches)
-    expect_over_the_wire(student, rng, run, steps_on_rank, *args, world_size=world_size, each=each)
-    try:
-        expect_steps(run, plain, seed, batches, may_be_sum=False)
-    except CheckFailed as sums:
-        partly = PartlyHeld(1 / 3, sums.expected, sums.actual, sums.hint)
-        partly.picture = sums.picture
-        raise partly from None
+    expect_steps(student, rng, [[[[0, 1, 2]]] * 3] * 3, 4 * whole(rng, 40, 60))
 
 
-GRADIENTS = "check_parallel_gives_the_gradients_of_one_process"
-
-
-@points(1.5, cell="check_DataParallel", needs=[GRADIENTS])
-def check_parallel_takes_tied_and_frozen_parameters(student, rng):
-    """A parameter that two layers share has the sum of both uses, averaged; a frozen one has no
-    gradient.
-    """
-    world_size = whole(rng, 3, 4)  # of 2 ranks, halves would be means
-    batches, seed = drawn_batches(rng, world_size, 2), whole(rng, 0, 10**6)
-    each = [(seed, of_rank) for of_rank in batches]
-    run = student.emulated(steps_on_rank, tangled, 90, world_size=world_size, each=each, **RULES)
-    expect_steps(run, tangled, seed, batches)
-    trained = [one.nbytes for one in tangled(0).parameters() if one.requires_grad]
-    sent_bytes = sum(one.size_bytes for one in calls_of(run.timeline, 0, "all_reduce"))
-    if sent_bytes > 2 * sum(trained):
-        expected = (
-            f"{2 * sum(trained)} bytes in two steps, each shared gradient once and no frozen one"
-        )
-        raise CheckFailed(
-            expected, f"{sent_bytes}", "`module.parameters()` gives a shared parameter once."
-        )
-
-
-@points(1.5, cell="check_DataParallel", needs=[GRADIENTS])
-def check_parallel_takes_unused_parameters(student, rng):
-    """Ranks may use different parameters, in different orders, and leave some unused: those count
-    as zeros.
-    """
-    batches, seed = drawn_batches(rng, 2, 3), whole(rng, 0, 10**6)
-    taken = [[[0, 1], [1, 0], [2]], [[1, 0], [2], [2]]]
-    for of_rank, branches in zip(batches, taken, strict=True):
-        for batch, one in zip(of_rank, branches, strict=True):
-            batch.append(one)
-    each = [(seed, of_rank) for of_rank in batches]
-    run = student.emulated(steps_on_rank, branching, 60, world_size=2, each=each, **RULES)
-    expect_steps(run, branching, seed, batches)
-
-
-@points(2, cell="check_DataParallel", needs=[GRADIENTS])
+@points(0.5, cell="check_DataParallel")
 def check_parallel_sends_its_buckets(student, rng):
-    """One all-reduce for each bucket, in the order of `make_buckets`, with the bucket's bytes, and
-    nothing else.
+    """One all-reduce for each bucket, of the gradients in it, and nothing else; a shared parameter
+    once and frozen ones never, whatever their dtypes. The same inputs give the same bits.
     """
-    num_steps, seed = 2, whole(rng, 0, 10**6)
-    batches = drawn_batches(rng, 2, num_steps)
-    each = [(seed, of_rank) for of_rank in batches]
-    spec = [(list(one.shape), "float32", True) for one in plain(0).parameters()]
-    sizes = [bytes_of(spec, place) for place in range(len(spec))]
-    bucket_bytes = sum(sizes[-4:]) + whole(rng, 0, 20)
-    run = student.emulated(steps_on_rank, plain, bucket_bytes, world_size=2, each=each, **RULES)
-    wanted = [sum(sizes[place] for place in bucket) for bucket in buckets_of(spec, bucket_bytes)]
-    hint = (
-        "A bucket is one flat tensor, sent once, in the dtype of its gradients, after the bucket"
-        " before it."
+    seed, bucket_bytes = whole(rng, 0, 10**6), 4 * whole(rng, 45, 60)
+    steps = drawn_steps(rng, [[[[0, 1, 2]]] * 2] * 2)
+    each = [(seed, of_rank) for of_rank in steps]
+    run, again = (
+        student.emulated(steps_on_rank, OfDtypes, bucket_bytes, world_size=2, each=each, **SEEN)
+        for _ in range(2)
     )
-    expect_sizes(
-        run.timeline,
-        wanted * num_steps,
-        f"the buckets of two steps, bucket_bytes={bucket_bytes}",
-        hint,
-    )
-    last_broadcast = max((one.end_s for one in calls_of(run.timeline, 0, "broadcast")), default=0.0)
-    if last_broadcast > min(one.start_s for one in calls_of(run.timeline, 0, "all_reduce")):
-        raise CheckFailed("broadcasts in the constructor only", "one after the first all-reduce")
-
-
-def timed_run(student: Any, rng: torch.Generator) -> tuple[Run, float, float]:
-    """A run of one step with layers of known times, and its time with and without overlap."""
-    world_size, width = whole(rng, 2, 3), 8 * whole(rng, 24, 40)
-    cluster, layer_bytes = drawn_cluster(rng, 4), 4 * width * width
-    num_layers, per_bucket = whole(rng, 6, 8), 2
-    price_s = pricing.price(
-        "all_reduce", per_bucket * layer_bytes, range(world_size), cluster
-    ).time_s
-    times_s = [price_s * whole(rng, 6, 12) / 40 for _ in range(num_layers)]
-    bucket_bytes = per_bucket * layer_bytes
-    run = student.emulated(
-        timed_on_rank,
-        width,
-        times_s,
-        bucket_bytes,
-        world_size=world_size,
-        cluster=cluster,
-        **RULES,
-    )
-    ready_s = [
-        sum(times_s) + passed_s for passed_s in accumulate(2 * one for one in reversed(times_s))
-    ]
-    through_s, apart_s = 0.0, ready_s[-1]
-    for first in range(0, num_layers, per_bucket):
-        layers = range(first, min(first + per_bucket, num_layers))
-        cost_s = pricing.price(
-            "all_reduce", len(layers) * layer_bytes, range(world_size), cluster
-        ).time_s
-        through_s = max(through_s, ready_s[layers[-1]]) + cost_s
-        apart_s += cost_s
-    return run, through_s, apart_s
-
-
-def step_of(timeline: Timeline) -> tuple[float, float]:
-    """When the first forward began, and when backward ended, on any rank."""
-    work = [one for one in timeline.events if one.kind in ("forward", "backward")]
-    if not work:
-        raise CheckFailed("the module to run", "no call of it", "`__call__` calls the module.")
-    return min(one.start_s for one in work), max(one.end_s for one in work)
-
-
-@points(1, cell="check_DataParallel", needs=[GRADIENTS])
-def check_parallel_sends_before_backward_ends(student, rng):
-    """The first all-reduce is issued while backward still works."""
-    run, _, _ = timed_run(student, rng)
-    _, backward_end_s = step_of(run.timeline)
-    for rank in range(len(run.values)):
-        first_s = min(
-            (one.start_s for one in calls_of(run.timeline, rank, "all_reduce")),
-            default=float("inf"),
-        )
-        if first_s >= backward_end_s:
-            hint = (
-                "Register a hook on each parameter, and send a bucket from the hook of its last"
-                " gradient."
-            )
-            picture = partial(draw_run, run.timeline, "When your ranks sent")
-            raise CheckFailed("an all-reduce that begins during backward", "none", hint, picture)
-
-
-@points(1.5, cell="check_DataParallel", needs=["check_parallel_sends_before_backward_ends"])
-def check_parallel_hides_communication_behind_backward(student, rng):
-    """On a cluster with known prices the step ends when e_k = max(r_k, e_(k-1)) + c_k says, and
-    exposes no more.
-    """
-    run, wanted_s, apart_s = timed_run(student, rng)
-    start_s, _ = step_of(run.timeline)
-    took_s = run.timeline.end_s - start_s
-    if took_s > TOLERANCE * wanted_s:
-        hint = (
-            "Start each with async_op=True, as soon as its last gradient is there, and wait in"
-            " finish only."
-        )
-        actual = f"{took_s * 1e6:.0f} µs; without any overlap it is {apart_s * 1e6:.0f} µs"
-        picture = partial(draw_run, run.timeline, "When your ranks sent")
-        raise CheckFailed(f"a step of {wanted_s * 1e6:.0f} µs", actual, hint, picture)
-
-
-@points(1.5, cell="check_DataParallel", needs=[GRADIENTS])
-def check_parallel_no_sync_accumulates(student, rng):
-    """Inside `no_sync` nothing is sent and gradients are the rank's own; afterwards all sums are
-    averaged.
-    """
-    batches, seed = drawn_batches(rng, 2, 3), whole(rng, 0, 10**6)
-    for of_rank in batches:
-        for batch, branches in zip(of_rank, ([0, 2], [0, 1], [1, 2]), strict=True):
-            batch.append(branches)
-        of_rank[-1][1] = [1]
-    each = [(seed, of_rank) for of_rank in batches]
-    run = student.emulated(accumulate_on_rank, 120, world_size=2, each=each, **RULES)
-    names = names_of(branching(0))
-    for round_ in range(2):
-        for rank, of_rank in enumerate(batches):
-            own, given = (
-                own_gradients(branching, seed, of_rank[:-1]),
-                entry(run.values[rank], 2 * round_),
-            )
-            for place, wanted in enumerate(own):
-                if wanted is not None:
-                    what = f"the gradient of {names[place]} on rank {rank} inside no_sync"
-                    hint = "Inside no_sync gradients only add up, each rank its own."
-                    expect_close(entry(given, place), wanted, what, hint, atol=1e-7)
-        sums = [own_gradients(branching, seed, of_rank) for of_rank in batches]
-        values = [entry(value, 2 * round_ + 1) for value in run.values]
-        try:
-            expect_means(values, sums, "after no_sync and finish", [], names, may_be_sum=True)
-        except CheckFailed as error:
-            hint = (
-                "Inside no_sync hooks neither send nor count: the sums leave with the next backward"
-                " outside."
-            )
+    expect_same_again(run.values, again.values)
+    of_steps = own_of_steps(seed, steps, OfDtypes)
+    for rank in range(2):
+        own = [of_step[rank] for of_step in of_steps]
+        wanted = [one for step in own for one in bucketed(OfDtypes(0), step, bucket_bytes)]
+        what = f"the buckets of two steps, bucket_bytes={bucket_bytes}"
+        expect_bodies(run, rank, wanted, what, ONE_FLAT)
+        first = min(one.numbers[rank] for one in all_reduces(run, rank))
+        later = {one.op for one in run.exchanges if one.numbers[rank] > first} - {"all_reduce"}
+        if later:
             raise CheckFailed(
-                error.expected, error.actual, f"{error.hint} {hint}", error.picture
-            ) from None
-    size_bytes = sum(one.nbytes for one in branching(0).parameters())
-    sent_bytes = sum(one.size_bytes for one in calls_of(run.timeline, 0, "all_reduce"))
-    if sent_bytes > 2 * size_bytes:
-        expected = f"{2 * size_bytes} bytes for two optimizer steps: nothing for no_sync"
-        raise CheckFailed(expected, f"{sent_bytes}", "A hook inside no_sync sends nothing.")
+                "broadcasts in the constructor only", "one after the first all-reduce"
+            )
+    for step, own in enumerate(of_steps):
+        values = [entry(value, "after", step) for value in run.values]
+        expect_means_in_each_dtype(values, own, OfDtypes(0), step, rtol=1e-4)
 
 
-@points(0.5, cell="check_DataParallel", needs=[GRADIENTS])
-def check_parallel_keeps_no_second_copy(student, rng):
-    """Between two steps it keeps at most one copy of the gradients."""
-    width, num_layers = whole(rng, 60, 90), whole(rng, 3, 5)
-    size_bytes = 4 * num_layers * (width * width + width)
-    run = student.emulated(
-        memory_on_rank, width, num_layers, size_bytes // 3, world_size=2, **RULES
-    )
-    for rank, held_bytes in enumerate(run.values):
-        if not isinstance(held_bytes, int) or held_bytes > 1.02 * size_bytes:
-            hint = "Drop the flat tensors and handles of a step when it is finished, or reuse them."
-            expected = f"at most {size_bytes:,} bytes kept by rank {rank} after four steps"
-            raise CheckFailed(expected, shown(held_bytes), hint)
+# Step 2: overlap
 
 
-@points(0.5, cell="check_DataParallel", needs=[GRADIENTS])
-def check_parallel_works_on_real_sockets(student, rng):
-    """Over real sockets, with Gloo, megabytes of gradients become the same means on all ranks."""
-    width = 512
-    places = torch.randint(width * width, (200,), generator=rng)
-    each = [(width, whole(rng, 0, 10**9), places) for _ in range(2)]
-    values = student.run(large_on_rank, world_size=2, each=each, forbid=NO_DDP)
-    first = tensor_like(values[0], torch.zeros(len(places)))
-    if first is None:
-        raise CheckFailed("a gradient of the first layer", shown(values[0]))
-    for rank, value in enumerate(values):
-        hint = "Wait for each handle before you read its data."
-        expect_close(value, first, f"200 elements of a gradient on rank {rank}", hint, atol=1e-9)
+def run_gated(student: Any, rng: torch.Generator, paths: list[Any], is_late: bool = False) -> Any:
+    """A step whose backward asks for factors: the run, and what each rank's backward was made of.
+
+    Each layer is a bucket. `paths` are the layers of each rank's passes, of which all but the last
+    are inside no_sync. With `is_late`, rank 1 gets a factor once rank 0 has asked for the next one.
+    """
+    seed = whole(rng, 0, 10**6)
+    passes, factors = [], []
+    for of_rank in paths:
+        inputs = [torch.randn(3, Gated.WIDTH, generator=rng) for _ in of_rank]
+        is_quiet = [True] * (len(of_rank) - 1) + [False]
+        passes.append(list(zip(inputs, of_rank, is_quiet, strict=True)))
+        factors.append([positive(rng, Gated.WIDTH) for path in of_rank for _ in path])
+    programs = [
+        [turn for one in factors[rank] for turn in ((rank, None), (rank, one))] for rank in (0, 1)
+    ]
+    if is_late:
+        before, after = programs[1], [*programs[0], *[None] * 2]
+        pairs = [(before[n : n + 2], after[n + 2 : n + 4]) for n in range(0, len(before), 2)]
+        turns = [turn for mine, next_one in pairs for turn in (next_one[0], *mine, next_one[1])]
+        programs = [programs[0][:2] + [turn for turn in turns if turn]]
+    servers = [2, 2] if is_late else [2, 3]
+    each = [*zip(passes, servers, strict=True), *((program, 0) for program in programs)]
+    rules = SEEN | {"allow": COLLECTIVES | {"send", "recv"}, "student_ranks": {0, 1}}
+    run = student.emulated(gated_on_rank, seed, world_size=len(each), each=each, **rules)
+    return run, seed, passes, factors
 
 
-# test_data_parallel
+def expect_on_time(seen: Any, hint: str, is_strict: bool = True) -> None:
+    """Raise CheckFailed unless the buckets hold the judge's gradients and left during backward.
 
-HEAD = """
-import torch
-import torch.distributed as dist
-from contextlib import contextmanager
-"""
-IN_FINISH = (
-    HEAD
-    + """
-class DataParallel:
-    def __init__(self, module, bucket_bytes):
-        self.module, self.num_steps = module, 0
-        for tensor in [*module.parameters(), *module.buffers()]:
-            dist.broadcast(tensor.data, src=0)
+    At least the first one did; with `is_strict`, each as soon as it and those before it were full.
+    """
+    run, seed, passes, factors = seen
+    for rank, of_rank in enumerate(passes):
+        module = Gated(seed, iter(factors[rank]).__next__)
+        for inputs, path, _ in of_rank:
+            module(inputs, path).square().mean().backward()
+        buckets = bucketed(module, gradients_of(module), LAYER_BYTES)
+        expect_bodies(run, rank, buckets, "a bucket for each layer, last first", hint)
+        requests = [one for one in run.exchanges if one.op == "send" and one.ranks[0] == rank]
+        order = of_rank[-1][1][::-1]  # of backward
+        asked = sorted(one.numbers[rank] for one in requests)[-len(order) :]
+        full = 0  # the place in this order where the buckets until here have their last gradient
+        for layer, call in zip(reversed(FULL), all_reduces(run, rank), strict=True):
+            full = max(full, order.index(layer) if layer in order else len(order))
+            latest = full + 1 if is_strict else len(order) - 1
+            if latest < len(order) and call.numbers[rank] > asked[latest]:
+                raise CheckFailed(
+                    f"rank {rank} to send the bucket of layer {layer} before backward goes on to"
+                    f" layer {order[latest]}",
+                    "it left later",
+                    hint,
+                )
+            if not is_strict:
+                break
 
-    def __call__(self, *inputs):
-        return self.module(*inputs)
 
-    def finish(self):
-        self.num_steps += 1
-        for name, parameter in self.chosen():
-            mean = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
-            dist.all_reduce(mean)
-            mean /= dist.get_world_size()
-            parameter.grad = mean
+@points(2, cell="check_overlap")
+def check_parallel_sends_during_backward(student, rng):
+    """The first bucket leaves while backward still works on other layers."""
+    expect_on_time(run_gated(student, rng, [[FULL], [FULL]]), ASYNC, is_strict=False)
 
-    def chosen(self):
-        return [(name, one) for name, one in self.module.named_parameters() if one.requires_grad]
 
-    @contextmanager
-    def no_sync(self):
-        yield
-"""
-)
-FROM_HOOKS = (
-    HEAD
-    + """
-class DataParallel:
-    def __init__(self, module, bucket_bytes):
-        self.module, self.works, self.quiet = module, {}, 0
-        for tensor in [*module.buffers(), *module.parameters()]:
-            dist.broadcast(tensor.data, 0)
-        self.used = []
-        for parameter in module.parameters():
+@points(1.5, cell="check_overlap")
+def check_parallel_goes_on_while_buckets_travel(student, rng):
+    """Each bucket leaves as soon as it is full; backward goes on though another rank is late."""
+    try:
+        seen = run_gated(student, rng, [[FULL], [FULL]], is_late=True)
+    except StudentFailed as error:
+        if error.outcome is not Outcome.HUNG:
+            raise
+        actual = "one that waits for another rank, which has not come so far"
+        raise CheckFailed("a backward that goes on while a bucket travels", actual, ASYNC) from None
+    expect_on_time(seen, ASYNC)
+
+
+@points(2.5, cell="check_overlap", needs=["check_parallel_goes_on_while_buckets_travel"])
+def check_parallel_hides_communication_behind_backward(student, rng):
+    """On a cluster with known prices the step ends when e_k = max(r_k, e_(k-1)) + c_k says."""
+    world_size, width, num_layers = whole(rng, 2, 3), 8 * whole(rng, 24, 40), whole(rng, 6, 8)
+    cluster, layer_bytes = drawn_cluster(rng, 4), 4 * width * width
+
+    def cost_s(num_layers: int) -> float:
+        size_bytes = num_layers * layer_bytes
+        return pricing.price("all_reduce", size_bytes, range(world_size), cluster).time_s
+
+    times_s = [cost_s(2) * whole(rng, 6, 12) / 40 for _ in range(num_layers)]
+    options = {"world_size": world_size, "cluster": cluster}
+    run = student.emulated(timed_on_rank, width, times_s, 2 * layer_bytes, **options, **SEEN)
+    expect_work(run, dict.fromkeys(range(world_size), 3 * sum(times_s)))
+    broadcasts = [one for one in run.exchanges if one.op == "broadcast"]
+    start_s = max((max(one.done_s.values()) for one in broadcasts), default=0.0)
+    end_s = start_s + sum(times_s)
+    ready_s = [end_s + passed_s for passed_s in accumulate(2 * one for one in reversed(times_s))]
+    for first in range(0, num_layers, 2):
+        in_bucket = ready_s[first : first + 2]
+        end_s = max(end_s, in_bucket[-1]) + cost_s(len(in_bucket))
+    expect_end(run, end_s, end_s, "the constructor and one step", ASYNC)
+
+
+# Step 3: unused parameters
+
+
+@points(1, cell="check_unused")
+def check_parallel_counts_unused_parameters_as_zeros(student, rng):
+    """A parameter that a rank did not use counts as zeros there; with a single bucket."""
+    taken = [[[[0, 1]], [[1]], [[2]]], [[[1, 0]], [[2]], [[2]]], [[[0, 1, 2]], [[0]], [[2]]]]
+    expect_steps(student, rng, taken, 10**6, hint=FINISH, takes_sums=True)
+
+
+@points(1.5, cell="check_unused")
+def check_parallel_keeps_the_order_of_buckets(student, rng):
+    """Ranks may use different layers in different orders: the buckets leave in one order, and those
+    that are complete leave during backward.
+    """
+    swapped = [0, 2, 4, 3, 5]  # without layer 1, and with layer 3 before layer 4 in backward
+    with advice(FINISH):
+        seen = run_gated(student, rng, [[FULL], [swapped]])
+    expect_on_time(seen, FINISH)
+
+
+# Step 4: no_sync
+
+
+@points(0.5, cell="check_no_sync")
+def check_no_sync_sends_nothing(student, rng):
+    """Inside `no_sync` nothing is sent, and gradients are the rank's own."""
+    seed, steps = whole(rng, 0, 10**6), drawn_steps(rng, [[[[0, 1, 2]] * 3] * 2] * 2)
+    each = [(seed, of_rank) for of_rank in steps]
+    with advice(QUIET):
+        run = student.emulated(steps_on_rank, Branching, 10**6, world_size=2, each=each, **SEEN)
+    for rank, of_rank in enumerate(steps):
+        for number, step in enumerate(of_rank):
+            own, given = own_gradients(seed, step[:-1]), entry(run.values[rank], "inside", number)
+            for place, (name, _) in enumerate(Branching(0).named_parameters()):
+                if (wanted := own[place]) is not None:
+                    what = f"the gradient of {name} on rank {rank} inside no_sync"
+                    expect_close(entry(given, place), wanted, what, QUIET, atol=1e-7)
+        if (num_calls := len(all_reduces(run, rank))) > 2:
+            expected = "2 all-reduces for two optimizer steps with a single bucket"
+            raise CheckFailed(expected, f"{num_calls}", QUIET)
+
+
+@points(1.5, cell="check_no_sync")
+def check_no_sync_sends_sums_with_the_next_backward(student, rng):
+    """The next backward outside sends what has been added up, each bucket as soon as it is full."""
+    with advice(QUIET):
+        seen = run_gated(student, rng, [[FULL, FULL], [FULL, FULL]])
+    expect_on_time(seen, QUIET)
+
+
+@points(0.5, cell="check_no_sync")
+def check_no_sync_averages_what_the_last_backward_did_not_use(student, rng):
+    """Gradients of `no_sync` are averaged even where the last backward does not use a parameter."""
+    taken = [[[[0, 2], [0, 1], [1]]] * 2] * 3
+    expect_steps(student, rng, taken, 10**6, hint=f"{QUIET} {FINISH}", takes_sums=True)
+
+
+# test_data_parallel: the student's ranks hold an object that asks a rank without student code
+
+
+class Remote:
+    """A data-parallel class whose every decision another rank takes.
+
+    It is the same object whatever class is under test, so nothing in its process says which.
+    """
+
+    def __init__(self, peer: int, world: Any, module: nn.Module, bucket_bytes: int) -> None:
+        self.peer, self.world, self.module = peer, world, module
+        self.parameters, self.arrived = list(module.parameters()), None
+        every = [one for _, one in module.named_parameters(remove_duplicate=False)]
+        uses = [next(n for n, one in enumerate(self.parameters) if one is use) for use in every]
+        is_trained = [one.requires_grad for one in self.parameters]
+        state = [*(one.data for one in self.parameters), *module.buffers()]
+        for tensor, new in zip(state, self.asked("make", [uses, is_trained], state), strict=True):
+            tensor.copy_(new)
+        for place, parameter in enumerate(self.parameters):
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self.arrived)
+                parameter.register_post_accumulate_grad_hook(partial(self.on_gradient, place))
 
-    def arrived(self, parameter):
-        if not self.quiet:
-            self.used.append(parameter)
-
-    def __call__(self, *inputs):
+    def __call__(self, *inputs: Any) -> Any:
         return self.module(*inputs)
 
-    def finish(self):
-        trained = [one for one in self.module.parameters() if one.requires_grad][::-1]
-        sent = []
-        for parameter in trained:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            parameter.grad.div_(dist.get_world_size())
-            sent.append(dist.all_reduce(parameter.grad, async_op=True))
-        for work in sent:
-            work.wait()
-        self.used.clear()
+    def on_gradient(self, place: int, _: Any) -> None:
+        if self.arrived is not None:  # inside no_sync
+            if not self.arrived:
+                torch.autograd.Variable._execution_engine.queue_callback(self.after_backward)
+            self.arrived.append(place)
 
-    @contextmanager
-    def no_sync(self):
-        self.quiet += 1
+    def after_backward(self) -> None:
+        places, self.arrived = self.arrived, []
+        self.exchange("inside", places)
+
+    def finish(self) -> None:
+        self.exchange("finish")
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        before, self.arrived = self.arrived, []
         try:
             yield
         finally:
-            self.quiet -= 1
-"""
-)
-FLAT = (
-    HEAD
-    + """
-class DataParallel(torch.nn.Module):
-    def __init__(self, module, bucket_bytes):
-        super().__init__()
-        self.inner = module
-        with torch.no_grad():
-            for tensor in list(module.parameters()) + list(module.buffers()):
-                dist.broadcast(tensor, src=0)
+            self.arrived = before
+            self.exchange("leave")
 
-    def forward(self, *inputs):
-        return self.inner(*inputs)
+    def exchange(self, method: str, about: Any = ()) -> None:
+        """Have the gradients of this rank replaced."""
+        gradients = self.asked(method, list(about), [one.grad for one in self.parameters])
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
 
-    def finish(self):
-        trained = [one for one in self.inner.parameters() if one.requires_grad]
-        users = torch.tensor([float(one.grad is not None) for one in trained])
-        dist.all_reduce(users)
-        used = [one for one, count in zip(trained, users.tolist()) if count]
-        for dtype in dict.fromkeys(one.dtype for one in used):
-            alike = [one for one in used if one.dtype == dtype]
-            filled = [one * 0 if one.grad is None else one.grad for one in alike]
-            flat = torch.cat([gradient.detach().flatten() for gradient in filled])
-            dist.all_reduce(flat)
-            place = 0
-            for parameter in alike:
-                part = flat[place : place + parameter.numel()] / dist.get_world_size()
-                parameter.grad = part.view(parameter.shape)
-                place += parameter.numel()
+    def asked(self, method: str, about: Any, tensors: list[Any]) -> Any:
+        say([method, id(self), about, tensors], self.peer, self.world).wait()
+        answer = heard(self.peer, self.world)
+        if answer is None:
+            raise RuntimeError("this class failed")
+        return answer
 
-    @contextmanager
-    def no_sync(self):
-        yield self
-"""
-)
+
+def say(message: Any, peer: int, world: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(message, file)
+    body = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+    head = torch.cat([torch.tensor([len(body)]).view(torch.uint8), body[:HEAD_BYTES]])
+    first = nn.functional.pad(head, (0, 8 + HEAD_BYTES - len(head)))
+    sent = dist.isend(first, peer, group=world)
+    return dist.isend(body[HEAD_BYTES:], peer, group=world) if len(body) > HEAD_BYTES else sent
+
+
+def heard(peer: int, world: Any) -> Any:
+    head = torch.empty(8 + HEAD_BYTES, dtype=torch.uint8)
+    dist.recv(head, peer, group=world)
+    rest = torch.empty(max(0, int(head[:8].view(torch.int64)) - HEAD_BYTES), dtype=torch.uint8)
+    if len(rest):
+        dist.recv(rest, peer, group=world)
+    body = torch.cat([head[8:], rest])[: int(head[:8].view(torch.int64))]
+    return torch.load(io.BytesIO(body.numpy().tobytes()), weights_only=True)
+
+
+HEAD_BYTES = 1 << 13  # of a message, nearly always all of it
+
+
+def test_on_rank(student: Any, num_classes: int, serve: Any) -> Any:
+    """For each class, whether the student's test let it pass; nothing else comes back."""
+    world, rank, pair = dist.group.WORLD, dist.get_rank(), dist.new_group([0, 1])
+    if student is None:
+        return serve(rank, world)
+    dist.distributed_c10d.GroupMember.WORLD = pair  # pyright: ignore[reportAttributeAccessIssue]
+    verdicts = []
+    for _ in range(num_classes):
+        try:
+            student.test_data_parallel(class_of(rank + 2, world))
+            verdicts.append(True)
+        except Exception:
+            verdicts.append(False)
+        say(["end"], rank + 2, world).wait()
+    return verdicts
+
+
+def class_of(peer: int, world: Any) -> type:
+    class DataParallel(Remote):
+        def __init__(self, module: nn.Module, bucket_bytes: int) -> None:
+            super().__init__(peer, world, module, bucket_bytes)
+
+    return DataParallel
+
+
+# What answers it: the classes under test, on two ranks of their own
+
+
+class Pair:
+    """The exchange of two ranks, of which either may end before the other."""
+
+    def __init__(self, rank: int, peer: int, world: Any) -> None:
+        self.rank, self._peer, self._world, self._is_over = rank, peer, world, False
+
+    def other(self, tensors: Any) -> Any:
+        """What the other rank gives for these."""
+        say(tensors, self._peer, self._world)
+        if self._is_over or (found := heard(self._peer, self._world)) is None:
+            self._is_over = True
+            raise RuntimeError("the other rank's test has ended")
+        return found
+
+    def end(self) -> None:
+        """Take in what the other rank still sends."""
+        say(None, self._peer, self._world)
+        while not self._is_over:
+            self._is_over = heard(self._peer, self._world) is None
+
+
+class InFinish:
+    """A right class that sends the gradients in finish."""
+
+    def __init__(self, module: nn.Module, pair: Pair) -> None:
+        self.module, self.pair, self.num_steps = module, pair, 0
+        mine = [one.data for one in self.state()]
+        for tensor, other in zip(mine, pair.other(mine), strict=True):
+            tensor.copy_(other if pair.rank else tensor)
+
+    def state(self) -> list[torch.Tensor]:
+        return [*self.module.parameters(), *self.module.buffers()]
+
+    def chosen(self) -> list[nn.Parameter]:
+        return [one for one in self.module.parameters() if one.requires_grad]
+
+    def finish(self) -> None:
+        self.num_steps += 1
+        self.average(self.chosen())
+
+    def average(self, chosen: list[nn.Parameter]) -> None:
+        mine = [torch.zeros_like(one) if one.grad is None else one.grad for one in chosen]
+        for parameter, one, other in zip(chosen, mine, self.pair.other(mine), strict=True):
+            parameter.grad = self.mean(parameter.grad, one, other)
+
+    def mean(self, before: Any, mine: torch.Tensor, other: torch.Tensor) -> Any:
+        return (mine + other) / 2
+
+    def inside(self, places: list[int]) -> None:
+        """Do what hooks do in a backward inside no_sync."""
+
+    def leave(self) -> None:
+        """Do what the end of no_sync does."""
+
+
+def used_only(self: Any) -> list[nn.Parameter]:
+    """What some rank used, last first."""
+    mine = [one.grad is not None for one in InFinish.chosen(self)]
+    pairs = zip(InFinish.chosen(self), mine, self.pair.other(mine), strict=True)
+    return [parameter for parameter, one, other in pairs if one or other][::-1]
+
+
+def unshared(self: Any) -> list[nn.Parameter]:
+    every = [one for _, one in self.module.named_parameters(remove_duplicate=False)]
+    return [one for one in InFinish.chosen(self) if sum(one is other for other in every) == 1]
+
+
+def average_these(self: Any, places: list[int]) -> None:
+    self.average([one for place, one in enumerate(self.module.parameters()) if place in places])
+
+
+def derived(methods: dict[str, Callable[..., Any]]) -> type:
+    return type("DataParallel", (InFinish,), methods)
+
+
 RIGHT = {
-    "sends each gradient in finish": IN_FINISH,
-    "is a module and sends one flat tensor of each dtype": FLAT,
+    "sends the gradients in finish": InFinish,
+    "leaves out what no rank used": derived({"chosen": used_only}),
+    "divides before it adds": derived({"mean": lambda self, _, mine, other: mine / 2 + other / 2}),
 }
-RIGHT["divides first, and starts all at once"] = FROM_HOOKS
-
-
-def changed(source: str, old: str, new: str) -> str:
-    """The source with one thing changed, which must be there once."""
-    if source.count(old) != 1:
-        raise ValueError(f"{old!r} stands there {source.count(old)} times")
-    return source.replace(old, new)
-
-
-TENSORS = "[*module.parameters(), *module.buffers()]"
-CHOSEN = "return [(name, one) for name, one in self.module.named_parameters() if one.requires_grad]"
-SILENT = changed(
-    IN_FINISH, "            dist.all_reduce(mean)\n            mean /= dist.get_world_size()\n", ""
-)
-WRONG = {
-    "sums gradients instead of averaging them": changed(
-        IN_FINISH, "            mean /= dist.get_world_size()\n", ""
-    ),
-    "does not broadcast parameters": changed(IN_FINISH, TENSORS, "module.buffers()"),
-    "does not broadcast buffers": changed(IN_FINISH, TENSORS, "module.parameters()"),
-    "does not broadcast frozen parameters": changed(
-        IN_FINISH,
-        TENSORS,
-        "[*(one for one in module.parameters() if one.requires_grad), *module.buffers()]",
-    ),
-    "never sends the gradient of a parameter that two layers share": changed(
-        IN_FINISH,
-        CHOSEN,
-        "every = [one for _, one in self.module.named_parameters(remove_duplicate=False)]\n"
-        "        return [\n"
-        "            (name, one)\n"
-        "            for name, one in self.module.named_parameters()\n"
-        "            if one.requires_grad and sum(one is other for other in every) == 1\n"
-        "        ]",
-    ),
-    "never sends its last bucket, that of the first parameters": changed(
-        IN_FINISH, CHOSEN, CHOSEN + "[2:]"
-    ),
-    "leaves a rank without the gradient of a parameter that only another rank used": changed(
-        IN_FINISH,
-        "            parameter.grad = mean\n",
-        "            if parameter.grad is not None:\n                parameter.grad = mean\n",
-    ),
-    "averages in the first step only": changed(
-        IN_FINISH,
-        "            parameter.grad = mean\n",
-        "            if self.num_steps == 1:\n                parameter.grad = mean\n",
-    ),
-    "averages inside no_sync too": changed(
-        FROM_HOOKS,
-        "        if not self.quiet:\n",
-        "        if self.quiet:\n"
-        "            dist.all_reduce(parameter.grad.div_(dist.get_world_size()))\n"
-        "        if not self.quiet:\n",
-    ),
-    "drops what was accumulated inside no_sync": changed(
-        IN_FINISH, "        yield\n", "        yield\n        self.module.zero_grad()\n"
-    ),
+SILENT = derived({"mean": lambda self, before, mine, other: before})
+CHANGED: dict[str, dict[str, Callable[..., Any]]] = {
+    "sums gradients instead of averaging them": {
+        "mean": lambda self, before, mine, other: mine + other
+    },
+    "does not broadcast parameters": {"state": lambda self: [*self.module.buffers()]},
+    "does not broadcast buffers": {"state": lambda self: [*self.module.parameters()]},
+    "does not broadcast frozen parameters": {
+        "state": lambda self: [*self.chosen(), *self.module.buffers()]
+    },
+    "never sends the gradient of a parameter that two layers share": {"chosen": unshared},
+    "never sends its last bucket, that of the first parameters": {
+        "chosen": lambda self: InFinish.chosen(self)[2:]
+    },
+    "leaves a rank without the gradient of a parameter that only another rank used": {
+        "mean": lambda self, before, mine, other: None if before is None else (mine + other) / 2
+    },
+    "averages in the first step only": {
+        "mean": lambda self, before, mine, other: (
+            (mine + other) / 2 if self.num_steps == 1 else before
+        )
+    },
+    "averages inside no_sync too": {"inside": average_these},
+    "drops what was accumulated inside no_sync": {"leave": lambda self: self.module.zero_grad()},
 }
+WRONG = {mistake: derived(methods) for mistake, methods in CHANGED.items()}
 
 
-class Respelt(ast.NodeTransformer):
-    """The same code with its own names replaced, its methods in another order and lines added."""
-
-    def __init__(self, rng: torch.Generator, tree: ast.Module) -> None:
-        self._rng = rng
-        nodes = list(ast.walk(tree))
-        stored = [one for one in nodes if isinstance(one, ast.Attribute | ast.Name)]
-        stored = [one for one in stored if isinstance(one.ctx, ast.Store)]
-        methods = {one.name for one in nodes if isinstance(one, ast.FunctionDef)} - PROMISED
-        on_self = {one.attr for one in stored if isinstance(one, ast.Attribute) and is_self(one)}
-        names = {one.id for one in stored if isinstance(one, ast.Name)}
-        names |= {one.arg for one in nodes if isinstance(one, ast.arg)} - PROMISED
-        self._attributes, self._names = self._drawn(methods | on_self), self._drawn(names)
-
-    def _drawn(self, names: set[str]) -> dict[str, str]:
-        numbers = torch.randperm(900, generator=self._rng)[: len(names)].add(100).tolist()
-        words = [WORDS[whole(self._rng, 0, len(WORDS) - 1)] for _ in names]
-        pairs = zip(words, numbers, strict=True)
-        return dict(zip(sorted(names), (f"{word}_{number}" for word, number in pairs), strict=True))
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.Name(self._names.get(node.id, node.id), node.ctx)
-
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        return ast.arg(self._names.get(node.arg, node.arg))
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        name = self._attributes.get(node.attr, node.attr) if is_self(node) else node.attr
-        return ast.Attribute(self.visit(node.value), name, node.ctx)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        self.generic_visit(node)
-        node.name = self._attributes.get(node.name, node.name)
-        added = f"{WORDS[whole(self._rng, 0, len(WORDS) - 1)]} = {whole(self._rng, 0, 99)}"
-        node.body[:0] = ast.parse(added).body * whole(self._rng, 0, 1)
-        return node
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        self.generic_visit(node)
-        node.body = shuffled(self._rng, node.body)
-        return node
+def mirrored(uses: list[int], is_trained: list[bool], state: list[torch.Tensor]) -> nn.Module:
+    """A module with the same parameters and buffers."""
+    module = nn.Module()
+    parameters = [nn.Parameter(*pair) for pair in zip(state, is_trained, strict=False)]
+    for number, place in enumerate(uses):
+        module.register_parameter(f"p{number}", parameters[place])
+    for number, buffer in enumerate(state[len(is_trained) :]):
+        module.register_buffer(f"b{number}", buffer)
+    return module
 
 
-PROMISED = {
-    "__init__",
-    "__call__",
-    "forward",
-    "finish",
-    "no_sync",
-    "self",
-    "module",
-    "bucket_bytes",
-}
-WORDS = (
-    "batch",
-    "bundle",
-    "count",
-    "found",
-    "held",
-    "item",
-    "kept",
-    "left",
-    "mark",
-    "note",
-    "part",
-)
+def serve_classes(classes: list[type], rank: int, world: Any) -> None:
+    """Be these classes, one after the other, for the objects on the rank two before this one."""
+    for one in classes:
+        pair, made = Pair(rank - 2, 5 - rank, world), {}
+        while (message := heard(rank - 2, world)) != ["end"]:
+            try:
+                answer = answer_to(one, pair, made, *message)
+            except Exception:
+                answer = None
+            say(answer, rank - 2, world)
+        pair.end()
 
 
-def is_self(node: ast.Attribute) -> bool:
-    return isinstance(node.value, ast.Name) and node.value.id == "self"
+def answer_to(
+    made_of: type,
+    pair: Pair,
+    made: dict[int, Any],
+    method: str,
+    number: int,
+    about: Any,
+    given: Any,
+) -> list[torch.Tensor | None]:
+    """The state of a new object, or the gradients after a method of an old one."""
+    if method == "make":
+        made[number] = made_of(mirrored(*about, given), pair)
+        module = made[number].module
+        return [one.detach() for one in [*module.parameters(), *module.buffers()]]
+    parameters = list(made[number].module.parameters())
+    for parameter, gradient in zip(parameters, given, strict=True):
+        parameter.grad = gradient
+    getattr(made[number], method)(*[about] * (method == "inside"))
+    return [one.grad for one in parameters]
 
 
-def respelt(rng: torch.Generator, source: str) -> str:
-    """The same class, spelt as no other submission gets it: its text gives no mistake away."""
-    tree = ast.parse(source)
-    return ast.unparse(ast.fix_missing_locations(Respelt(rng, tree).visit(tree)))
+TOO_LONG = "The test of one class, alone, was not done in time. It may take a second."
 
 
-def lets_pass(student: Any, rng: torch.Generator, source: str) -> bool:
-    """True when the student's test raises on no rank."""
-    made = Made(class_of, respelt(rng, source))
+def passing(student: Any, classes: list[type]) -> list[type]:
+    """The classes for which the student's test raises on no rank."""
+    server = partial(serve_classes, classes)
+    each, num_classes = [(None,)] * 2 + [(server,)] * 2, len(classes)
+    options = {"world_size": 4, "each": each, "student_ranks": {0, 1}}
     try:
-        run = student.emulated(test_on_rank, world_size=2, made=made)
+        values = student.emulated(test_on_rank, num_classes, **options).values[:2]
     except StudentFailed as error:
-        if error.outcome is Outcome.TIME_LIMIT:  # without its text, in which the class may stand
-            raise StudentFailed(Outcome.TIME_LIMIT, "A run of the test took too long.") from None
-        return False
-    return all(value is True for value in run.values)
+        if num_classes > 1:  # a test that hangs on one of them, or is slow with all
+            return [one for each_alone in classes for one in passing(student, [each_alone])]
+        if error.may_be_external and error.outcome is not Outcome.CRASHED:
+            raise StudentFailed(Outcome.TIME_LIMIT, TOO_LONG) from None
+        return []
+    verdicts = [[entry(value, place) for value in values] for place in range(num_classes)]
+    return [
+        one
+        for one, of_ranks in zip(classes, verdicts, strict=True)
+        if is_same(of_ranks, [True] * 2)
+    ]
 
 
 @points(1, cell="check_test_data_parallel")
 def check_test_tells_right_from_wrong(student, rng):
-    """The test lets right classes of different styles pass, and catches one that sends no gradients
-    at all.
-    """
-    for style in shuffled(rng, list(RIGHT)):
-        if not lets_pass(student, rng, RIGHT[style]):
-            hint = (
-                "It keeps every promise about state and gradients. Test promises, not one way to"
-                " keep them."
-            )
-            raise CheckFailed(
-                f"a right class to pass, one that {style}", "the test raised an error", hint
-            )
-    if lets_pass(student, rng, SILENT):
+    """The test lets right classes of several styles pass, and catches one that sends nothing."""
+    found = passing(student, shuffled(rng, [*RIGHT.values(), SILENT]))
+    for style, right in RIGHT.items():
+        if right not in found:
+            hint = "It keeps every promise. Test promises, not one way to keep them."
+            expected = f"a right class to pass, one that {style}"
+            raise CheckFailed(expected, "the test raised an error", hint)
+    if SILENT in found:
         hint = "Compare the gradients with those that one process has for all batches."
-        raise CheckFailed(
-            "a class whose gradients never leave their rank to be caught", "it passed", hint
-        )
+        expected = "a class whose gradients never leave their rank to be caught"
+        raise CheckFailed(expected, "it passed", hint)
 
 
 @points(5, cell="check_test_data_parallel", needs=["check_test_tells_right_from_wrong"])
 def check_test_catches_wrong_classes(student, rng):
-    """The test catches ten classes that each break one promise; each class caught gives a tenth of
-    the points.
-    """
-    missed = [
-        mistake for mistake in shuffled(rng, list(WRONG)) if lets_pass(student, rng, WRONG[mistake])
-    ]
+    """The test catches ten classes that each break one promise, a tenth of the points for each."""
+    found = passing(student, shuffled(rng, list(WRONG.values())))
+    missed = sorted(mistake for mistake, wrong in WRONG.items() if wrong in found)
     if not missed:
         return
     expected, actual = f"all {len(WRONG)} wrong classes to be caught", f"{len(missed)} that passed"
-    hint = "\n- ".join(
-        [
-            "Each class that passed does one of these. How would that change the state or the"
-            " gradients of a rank?",
-            *sorted(missed),
-        ]
-    )
+    question = "How would that change the state or the gradients of a rank?"
+    hint = "\n- ".join([f"Each class that passed does one of these. {question}", *missed])
     if len(missed) == len(WRONG):
         raise CheckFailed(expected, actual, hint)
     raise PartlyHeld(1 - len(missed) / len(WRONG), expected, actual, hint)
+
+
+# Last, because it takes longest on a machine that is busy
+
+
+@points(0.5, cell="check_DataParallel")
+def check_parallel_keeps_no_second_copy(student, rng):
+    """Between two steps it keeps at most one copy of the gradients."""
+    width = 8 * whole(rng, 89, 91)
+    size_bytes = 4 * width * width
+    run = student.emulated(memory_on_rank, width, world_size=1, memory=True, **RULES)
+    hint = "Drop the flat tensors and handles of a step when it is finished, or reuse them."
+    what = f"the model, one copy of its {size_bytes >> 20} MiB of gradients and the check itself"
+    room_bytes = 8 * size_bytes  # freed, but not given back; what 10 steps keep takes more
+    expect_grown(run, (1 + 1 + 3) * size_bytes + room_bytes, what, hint)

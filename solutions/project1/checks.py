@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import statistics
-from dataclasses import replace
+from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from autograder.checks import PartlyHeld, StudentFailed, points
 from worldsize import bench, operators
 from worldsize.bench import CLASSROOM, Disturbance, RestartPolicy, Task, TrainingSpec, Trial
 from worldsize.bench.machine import matrix_flops_per_s
+from worldsize.bench.reference_run import flat_weights
 from worldsize.check import CheckFailed
-from worldsize.faults import SilentError
+from worldsize.emulate.exchanges import Exchange
 
 NAME = "train.py"
 TASK = Task()
@@ -26,13 +28,17 @@ MOST = 24  # timings of each program: other work on the machine only makes times
 ENOUGH_TIMINGS = 14  # of one that seems slow; before that it is timed again
 STANDS = 4  # timings that bring no better best of either, at which they end;
 BETTER = 0.97  # of the best so far
-ENOUGH, TOO_LITTLE = 0.75, 0.25  # of the reference's speed: full points, none
+# of the reference's speed: no points, full points. Virtual time has no noise; without overlap a
+# program has 68%
+MEASURED, EMULATED = (0.25, 0.75), (0.7, 0.9)
 FLOOR_SHARE = 3.0  # how much faster than the fastest matrix product no convolution runs
 NUM_TIMED = 12
 NUM_EMULATED = 6  # steps that are timed in virtual time, which has no noise
-# of the way that the weights went: what a changed number must move them by; rounding moves them by
-# 1e-6
-SHOWN = 1e-5
+SAME_WAY = 0.5  # the least cosine between the ways that the weights went
+LOSS_BYTES = 16  # of a collective that carries no gradients
+# the largest numbers of a gradient that are looked for on the wire, the share of them that must be
+# there, how closely, and how many larger ones, such as a loss, may travel with them
+NUM_LARGEST, FOUND_SHARE, GRADIENT_TOLERANCE, NUM_OTHERS = 500, 0.95, 1e-4, 8
 LOST_S_SHARE = 0.9  # of the arithmetic of a rank's samples that its timeline must hold
 EVERY = 5  # steps between checkpoints
 TIMEOUT_S = 6.0
@@ -111,56 +117,17 @@ def fits(sizes: dict[int, int], fewest: int, most: int) -> bool:
     return all(fewest <= size <= most for size in sizes.values())
 
 
-@points(6, cell="check_correct")
-def check_gradient(student, rng):
-    """After one step on 2 ranks the weights are those of one process: gradients are exchanged, and
-    averaged.
-    """
-    task = task_with(rng, num_steps=1)
-    trial = bench.attempt(student.program(NAME), TrainingSpec(task, 2), seed_of(rng))
-    expect_weights(trial, task, "one step on 2 ranks", AVERAGES)
-    if len({take.process for take in trial.record.takes}) < 2:
-        raise CheckFailed(
-            "both ranks take samples and compute gradients",
-            "one step on 2 ranks: a single rank took all samples",
-            "`my_samples` gives every rank another part of the batch, and every rank asks for that part itself.",
-        )
-    expect_over_the_wire(student, rng)
-
-
-def expect_over_the_wire(student, rng) -> None:
-    """Raise CheckFailed unless a gradient that is changed on the wire changes the weights."""
-    task, rank = task_with(rng, num_steps=8, batch_size=64), between(rng, 0, 1)
-    spec = TrainingSpec(task, 2, CLASSROOM)
-    clean = bench.attempt(student.program(NAME), spec, seed_of(rng))
-    calls = [one.name for one in clean.result.timeline.of(rank) if one.stream == "communication"]
-    # many, because the change of a gradient that is almost 0 does not show; neither at the start,
-    # where settings may be compared, nor in a broadcast, by which DDP distributes its buckets
-    places = [place for place in range(len(calls) // 4, len(calls)) if calls[place] != "broadcast"]
-    errors = [SilentError(rank, place, seed=between(rng, 0, 10**6)) for place in places]
-    spoilt = bench.attempt(student.program(NAME), replace(spec, faults=errors), seed_of(rng))
-    expect_whole(spoilt, task, "8 steps on 2 emulated ranks")
-    if bench.weights_error(spoilt, task) < SHOWN:
-        raise CheckFailed(
-            "every rank's gradients reach the others over the process group",
-            f"{len(errors)} messages of rank {rank} were changed on their way, and the weights came out as if none had",
-            "Average the gradients by collectives of torch.distributed, and use what arrives.",
-        )
-
-
-@points(4, cell="check_correct", needs=["check_gradient"])
-def check_uneven(student, rng):
-    """The same on 3 ranks, with a batch that 3 does not divide: every rank takes its own part, all
-    about equal.
-    """
-    task = task_with(rng, num_steps=1, batch_size=3 * between(rng, 15, 20) + 1)
+@points(3, cell="check_my_samples")
+def check_shares(student, rng):
+    """On 3 ranks, with a batch that 3 does not divide, every rank takes its own part, all about equal."""
+    task = task_with(rng, num_steps=2, batch_size=3 * between(rng, 15, 20) + 1)
     trial = bench.attempt(student.program(NAME), TrainingSpec(task, 3), seed_of(rng))
-    what = f"one step on 3 ranks with {task.batch_size} samples"
-    expect_weights(trial, task, what, AVERAGES)
+    what = f"2 steps on 3 ranks with {task.batch_size} samples"
+    expect_whole(trial, task, what)
     expect_shares(trial, task, 3, what)
 
 
-@points(5, cell="check_correct")
+@points(2, cell="check_replica")
 def check_alone(student, rng):
     """One rank trains as one process does."""
     task = task_with(rng, num_steps=10, batch_size=64)
@@ -173,14 +140,36 @@ def check_alone(student, rng):
     )
 
 
-@points(8, cell="check_correct", needs=["check_gradient"])
+@points(2, cell="check_replica")
+def check_gradients_travel(student, rng):
+    """On 2 ranks, each computes the gradient of its own samples in every step, and sends it."""
+    expect_gradients_sent(emulated_steps(student.program(NAME), rng, 2, batch_size=64))
+
+
+@points(2, cell="check_replica")
+def check_gradient(student, rng):
+    """After one step on 2 ranks the weights are those of one process."""
+    task = task_with(rng, num_steps=1)
+    trial = bench.attempt(student.program(NAME), TrainingSpec(task, 2), seed_of(rng))
+    expect_weights(trial, task, "one step on 2 ranks", AVERAGES)
+
+
+@points(4, cell="check_replica")
+def check_uneven(student, rng):
+    """The same on 3 ranks with unequal shares: every sample counts alike."""
+    task = task_with(rng, num_steps=1, batch_size=3 * between(rng, 5, 10) + 1)
+    trial = bench.attempt(student.program(NAME), TrainingSpec(task, 3), seed_of(rng))
+    expect_weights(trial, task, f"one step on 3 ranks with {task.batch_size} samples", AVERAGES)
+
+
+@points(4, cell="check_main")
 def check_training(student, rng):
     """After 20 steps on 2 ranks the weights are those of one process."""
     trial, task = trained(student, rng)
     expect_weights(trial, task, "20 steps on 2 ranks", AVERAGES)
 
 
-@points(5, cell="check_correct", needs=["check_gradient"])
+@points(3, cell="check_main")
 def check_losses(student, rng):
     """Rank 0 prints a line for every step, with the loss of the whole global batch before that
     step.
@@ -223,6 +212,151 @@ def expect_losses(trial: Trial, task: Task, what: str) -> None:
         )
 
 
+# the wire, as the conductor of the emulated cluster saw it
+
+
+@dataclass
+class EmulatedSteps:
+    """Two trainings on the same batches and emulated ranks, the second longer by some steps: those steps."""
+
+    task: Task  # of the longer one
+    short: Trial
+    long: Trial
+    num_ranks: int
+    num_steps: int  # by which it is longer
+    collectives: list[Exchange]  # of the longer one, in the order of virtual time
+    num_a_step: int
+    tail: int = 0  # collectives after the last step
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step, in virtual time."""
+        return (self.long.result.timeline.end_s - self.short.result.timeline.end_s) / self.num_steps
+
+    def of_step(self, number: int) -> list[Exchange]:
+        """The collectives of one of the steps, 0 for the first of those by which the trainings differ."""
+        stop = len(self.collectives) - self.tail - (self.num_steps - 1 - number) * self.num_a_step
+        return self.collectives[stop - self.num_a_step : stop]
+
+
+def emulated_steps(program, rng, world_size: int, **changes) -> EmulatedSteps:
+    """The steps by which the longer of two trainings in the classroom is longer; where they begin is drawn.
+
+    Raises:
+        CheckFailed: they do not all have as many collectives.
+    """
+    num_before = WARMUP + between(rng, 0, 2)
+    long_task = task_with(rng, num_steps=num_before + NUM_EMULATED, **changes)
+    short_task, seed = long_task.model_copy(update={"num_steps": num_before}), seed_of(rng)
+    specs = [TrainingSpec(task, world_size, CLASSROOM, keeps_exchanges=True) for task in (long_task, short_task)]
+    long, short = (bench.attempt(program, spec, seed) for spec in specs)
+    for trial, spec in ((long, specs[0]), (short, specs[1])):
+        expect_whole(trial, spec.task, f"{spec.task.num_steps} steps on {world_size} emulated ranks")
+    before, collectives = (gradient_collectives(one.result.exchanges) for one in (short, long))
+    num_a_step, rest = divmod(len(collectives) - len(before), NUM_EMULATED)
+    if rest or not num_a_step:
+        raise CheckFailed(
+            "gradients that go by collectives of torch.distributed, in the same way in every step",
+            f"{len(before)} collectives in {num_before} steps, {len(collectives)} in {long_task.num_steps}",
+            "Average the gradients in every step, by all_reduce, or reduce_scatter and all_gather.",
+        )
+    return EmulatedSteps(long_task, short, long, world_size, NUM_EMULATED, collectives, num_a_step)
+
+
+def gradient_collectives(exchanges) -> list[Exchange]:
+    """Those that may carry gradients: a loss is smaller, and a broadcast adds nothing up."""
+    return [
+        one
+        for one in exchanges
+        if one.op not in ("broadcast", "barrier", "send") and max(map(len, one.bodies.values())) > LOSS_BYTES
+    ]
+
+
+def expect_gradients_sent(steps: EmulatedSteps) -> None:
+    """Raise CheckFailed unless each rank puts the gradient of its samples into the collectives of a step.
+
+    Which of the last collectives belong to no step is found on the way, and kept as `steps.tail`.
+    """
+    gradients = first_gradients(steps)
+    culprit = None
+    for tail in range(steps.num_a_step):
+        steps.tail = tail
+        collectives = steps.of_step(0)
+        others = [rank for rank, gradient in gradients.items() if not carries(numbers_of(collectives, rank), gradient)]
+        if not others:
+            return
+        culprit = others[0] if culprit is None else culprit
+    raise CheckFailed(
+        "every rank puts the gradient of its own samples into the collectives of a step, in float32",
+        f"{len(gradients)} emulated ranks: in step {steps.short.record.takes[-1].step + 1} rank {culprit} sent"
+        " other numbers",
+        "Compute the gradient of this rank's samples first; average it by collectives, and use what arrives.",
+    )
+
+
+def first_gradients(steps: EmulatedSteps) -> dict[int, torch.Tensor]:
+    """The gradient of each rank's samples in the first of the steps, summed over them.
+
+    It starts from the weights that the shorter training has handed in, so that a program with another mean than it
+    should have is judged by its own.
+    """
+    number, model = steps.task.num_steps - steps.num_steps, steps.task.model()
+    torch.nn.utils.vector_to_parameters(steps.short.record.weights, model.parameters())
+    images, labels = steps.long.batches.batch(number)
+    gradients = {}
+    for rank in range(steps.num_ranks):
+        parts = [one for one in steps.long.record.takes if (one.rank, one.step) == (rank, number)]
+        mine = torch.cat([torch.arange(0), *(torch.arange(one.start, one.stop) for one in parts)])
+        model.zero_grad()
+        functional.cross_entropy(model(images[mine]), labels[mine], reduction="sum").backward()
+        gradients[rank] = torch.cat([one.grad.flatten() for one in model.parameters()])
+    return gradients
+
+
+def numbers_of(collectives, rank: int) -> torch.Tensor:
+    """All float32 that a rank puts into these collectives, in ascending order."""
+    mine = [one.tensor(rank) for one in collectives if rank in one.bodies and one.dtype == "float32"]
+    return torch.cat([torch.empty(0), *mine]).sort().values
+
+
+def carries(sent: torch.Tensor, gradient: torch.Tensor) -> bool:
+    """True if the largest numbers of the gradient, all times one factor, are the largest of these, in any order.
+
+    The factor may be that of a mean. A few larger ones, such as a loss, may travel with them, and those of a sum.
+    """
+    if len(sent) < len(gradient) or not sent.isfinite().all():
+        return False
+    wanted = gradient[gradient.abs().topk(NUM_LARGEST).indices]
+    for largest in sent.abs().topk(NUM_OTHERS).values:
+        scaled = wanted * (largest / wanted.abs().max())
+        places = torch.searchsorted(sent, scaled).clamp(1, len(sent) - 1)
+        off = torch.minimum((sent[places] - scaled).abs(), (sent[places - 1] - scaled).abs())
+        found = (off <= GRADIENT_TOLERANCE * scaled.abs()).float().mean()
+        num_as_large = int((sent.abs() >= scaled.abs().min()).sum())  # many lie close to any number
+        if found >= FOUND_SHARE and num_as_large <= 2 * NUM_LARGEST:
+            return True
+    return False
+
+
+def expect_waits(steps: EmulatedSteps, least_s: float) -> None:
+    """Raise CheckFailed unless a rank's last collective of a step comes a step's work after those of the step before.
+
+    The new weights need the whole sum of the step before, and the last gradient the whole forward and backward pass.
+    """
+    for number in range(1, steps.num_steps):
+        before, after = steps.of_step(number - 1), steps.of_step(number)
+        for rank in range(steps.num_ranks):
+            came_s = max(one.done_s[rank] for one in before)
+            between_s = max(one.posted_s[rank] for one in after) - came_s
+            if between_s < least_s:
+                raise CheckFailed(
+                    "every rank waits for the sums of a step, then computes the whole next one",
+                    f"rank {rank} sent its last gradients {1e3 * between_s:.3g} ms after those of the step before had"
+                    f" come; the arithmetic alone takes {1e3 * least_s:.3g} ms",
+                    "Call wait() on every collective before the optimizer's step.",
+                )
+
+
 # speed
 
 
@@ -232,30 +366,64 @@ def check_speed_at_2(student, rng):
     """On 2 ranks, each with its own half, the program is as fast as the reference, timed in turns:
     full points from 75%.
     """
-    expect_speed(student, rng, 2)
-
-
-@points(15, cell="check_fast", needs=["check_training"])
-def check_speed_at_4(student, rng):
-    """The same on 4 ranks; with fewer cores or GPUs, on four emulated machines with Gigabit
-    Ethernet.
-    """
-    expect_speed(student, rng, 4)
-
-
-def expect_speed(student, rng, world_size: int) -> None:
-    """Grade the best times of two programs that take turns, so that other load decides nothing."""
     reference, program = student.reference(NAME), student.program(NAME)
-    if num_real() < world_size:
-        ours_s, theirs_s = (virtual_step_s(one, rng, world_size, one is program) for one in (reference, program))
-        grade_speed(ours_s / theirs_s, theirs_s, world_size, "emulated")
+    if num_real() < 2:
+        grade_emulated_speed(student, rng, 2)
         return
     ours, theirs = [], []
     while len(ours) < MOST and not (stands(ours) and stands(theirs) and is_clear(ours, theirs)):
-        ours.append(step_s(reference, rng, world_size, is_theirs=False))
-        theirs.append(step_s(program, rng, world_size, is_theirs=True))
+        ours.append(step_s(reference, rng, is_theirs=False))
+        theirs.append(step_s(program, rng, is_theirs=True))
     refuse_impossible(min(theirs))
-    grade_speed(min(ours) / min(theirs), min(theirs), world_size, "real")
+    grade_speed(min(ours) / min(theirs), min(theirs), "on 2 real ranks", MEASURED)
+
+
+@points(20, cell="check_fast", needs=["check_gradients_travel"])
+def check_speed_at_4(student, rng):
+    """On four emulated machines with Gigabit Ethernet the program is as fast as the reference: full
+    points from 90%.
+    """
+    grade_emulated_speed(student, rng, 4)
+
+
+def grade_emulated_speed(student, rng, world_size: int) -> None:
+    theirs = emulated_steps(student.program(NAME), rng, world_size)
+    what = f"{theirs.task.num_steps} steps on {world_size} emulated ranks"
+    expect_shares(theirs.long, theirs.task, world_size, what)
+    expect_same_way(theirs.long, theirs.task, what)
+    rate = operators.flops_per_s("matmul", "float32", CLASSROOM.gpu)
+    least_s = LOST_S_SHARE * flops_of_a_step(TASK) / world_size / rate
+    expect_work(theirs, world_size, least_s)
+    expect_gradients_sent(theirs)
+    expect_waits(theirs, least_s)
+    ours = emulated_steps(student.reference(NAME), rng, world_size)
+    grade_speed(ours.step_s / theirs.step_s, theirs.step_s, f"on {world_size} emulated ranks", EMULATED)
+
+
+def expect_same_way(trial: Trial, task: Task, what: str) -> None:
+    """Raise CheckFailed unless the weights went about the way of one process: a factor of the gradient is forgiven."""
+    alone = bench.train_alone(task, trial.batches)
+    way = trial.record.weights - alone.initial
+    cosine = float(torch.cosine_similarity(way, alone.weights - alone.initial, dim=0))
+    if not cosine >= SAME_WAY:
+        raise CheckFailed(
+            "weights that go the way of one process that trains on the whole batches",
+            f"{what}: they went another way (a cosine of {cosine:.2f})",
+            AVERAGES,
+        )
+
+
+def expect_work(steps: EmulatedSteps, world_size: int, least_s: float) -> None:
+    """Raise CheckFailed unless every rank reports the work that its samples need."""
+    for rank in range(world_size):
+        work = [one for one in steps.long.result.timeline.of(rank) if one.stream == "compute"]
+        worked_s = sum(one.duration_s for one in work) / steps.task.num_steps
+        if worked_s < least_s:
+            raise CheckFailed(
+                f"at least {1e3 * least_s:.3g} ms a step, which the arithmetic of a rank's samples takes",
+                f"rank {rank}: {1e3 * worked_s:.3g} ms a step on {world_size} emulated ranks",
+                "Every rank computes the whole forward and backward pass of its samples, in its own process.",
+            )
 
 
 def stands(times_s: list[float]) -> bool:
@@ -265,56 +433,29 @@ def stands(times_s: list[float]) -> bool:
 
 def is_clear(ours: list[float], theirs: list[float]) -> bool:
     """True if the student's program is fast enough, or has had enough timings to show it."""
-    return min(ours) / min(theirs) >= ENOUGH or len(theirs) >= ENOUGH_TIMINGS
+    return min(ours) / min(theirs) >= MEASURED[1] or len(theirs) >= ENOUGH_TIMINGS
 
 
 def num_real() -> int:
     return torch.cuda.device_count() or len(os.sched_getaffinity(0))
 
 
-def step_s(program, rng, world_size: int, is_theirs: bool) -> float:
-    """Seconds of a step after the warm-up; the student's weights are compared, too."""
+def step_s(program, rng, is_theirs: bool) -> float:
+    """Seconds of a step on 2 ranks after the warm-up; the student's weights are compared, too."""
     task = task_with(rng, num_steps=WARMUP + NUM_TIMED)
-    trial = bench.attempt(program, TrainingSpec(task, world_size), seed_of(rng))
+    trial = bench.attempt(program, TrainingSpec(task, 2), seed_of(rng))
     if is_theirs:
-        expect_timed(trial, task, world_size, "real")
+        what = f"{task.num_steps} steps on 2 real ranks"
+        expect_weights(trial, task, what, AVERAGES)
+        expect_shares(trial, task, 2, what)
     return trial.record.window_s(WARMUP) / NUM_TIMED
-
-
-def virtual_step_s(program, rng, world_size: int, is_theirs: bool) -> float:
-    """The same in virtual time; a rank must report the work that its samples need."""
-    tasks = [task_with(rng, num_steps=steps) for steps in (WARMUP, WARMUP + NUM_EMULATED)]
-    short, long = (bench.attempt(program, TrainingSpec(task, world_size, CLASSROOM), seed_of(rng)) for task in tasks)
-    if is_theirs:
-        expect_timed(long, tasks[1], world_size, "emulated")
-        rate = operators.flops_per_s("matmul", "float32", CLASSROOM.gpu)
-        least_s = LOST_S_SHARE * flops_of_a_step(TASK) / world_size / rate
-        for rank in range(world_size):
-            worked_s = (work_s(long, rank) - work_s(short, rank)) / NUM_EMULATED
-            if worked_s < least_s:
-                raise CheckFailed(
-                    f"at least {1e3 * least_s:.3g} ms a step, which the arithmetic of a rank's samples takes",
-                    f"rank {rank}: {1e3 * worked_s:.3g} ms a step on {world_size} emulated ranks",
-                    "Every rank computes the whole forward and backward pass of its samples, in its own process.",
-                )
-    return (long.result.timeline.end_s - short.result.timeline.end_s) / NUM_EMULATED
-
-
-def work_s(trial: Trial, rank: int) -> float:
-    return sum(one.end_s - one.start_s for one in trial.result.timeline.of(rank) if one.stream == "compute")
-
-
-def expect_timed(trial: Trial, task: Task, world_size: int, kind: str) -> None:
-    what = f"{task.num_steps} steps on {world_size} {kind} ranks"
-    expect_weights(trial, task, what, AVERAGES)
-    expect_shares(trial, task, world_size, what)
 
 
 def flops_of_a_step(task: Task) -> float:
     model = task.model()
     images, labels = bench.Batches(0, task.batch_size).batch(0)
     with FlopCounterMode(display=False) as counter:
-        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        functional.cross_entropy(model(images), labels).backward()
     return counter.get_total_flops()
 
 
@@ -331,16 +472,17 @@ def refuse_impossible(step_s: float) -> None:
         )
 
 
-def grade_speed(ratio: float, step_s: float, world_size: int, kind: str) -> None:
-    if ratio >= ENOUGH:
+def grade_speed(ratio: float, step_s: float, what: str, limits: tuple[float, float]) -> None:
+    none, full = limits
+    if ratio >= full:
         return
-    expected = f"on {world_size} {kind} ranks, at least {ENOUGH:.0%} of the speed of the reference"
+    expected = f"{what}, at least {full:.0%} of the speed of the reference"
     actual = f"{ratio:.0%} of it: {1e3 * step_s:.3g} ms a step"
     hint = (
-        "Time a step with and without --no-sync. Is every gradient sent on its own, or all of them"
-        " only after the backward pass? Does every rank compute only its own samples?"
+        "Look at a step's timeline. Is every gradient sent on its own, or all of them only after the backward pass?"
+        " Does every rank compute only its own samples?"
     )
-    share = round((ratio - TOO_LITTLE) / (ENOUGH - TOO_LITTLE), 1)
+    share = round((ratio - none) / (full - none), 1)
     if share <= 0:
         raise CheckFailed(expected, actual, hint)
     raise PartlyHeld(min(share, 0.9), expected, actual, hint)
@@ -349,13 +491,15 @@ def grade_speed(ratio: float, step_s: float, world_size: int, kind: str) -> None
 # accounting
 
 
-@points(6, cell="check_accounting", needs=["check_gradient"])
+@points(5, cell="check_accounting", needs=["check_gradients_travel"])
 def check_bytes(student, rng):
     """The bytes that rank 0 says it sends for a step are those on the wire, on 2 ranks and on 4,
     within 2%.
     """
     for world_size in (2, 4):
         claimed, wire = bytes_per_step(student, rng, world_size)
+        if not wire:
+            raise CheckFailed("bytes on the wire in every step", f"none on {world_size} ranks", "Exchange gradients.")
         if claimed is None or abs(claimed - wire) > 0.02 * wire:
             raise CheckFailed(
                 f"on {world_size} ranks, the {wire:,.0f} bytes that rank 0 sends for a step, within 2%",
@@ -364,7 +508,7 @@ def check_bytes(student, rng):
             )
 
 
-@points(5, cell="check_accounting", needs=["check_gradient"])
+@points(3, cell="check_accounting", needs=["check_gradients_travel"])
 def check_no_more_than_needed(student, rng):
     """A step sends at most 5% more than a ring all-reduce of the gradients."""
     task = task_with(rng)
@@ -399,7 +543,7 @@ def bytes_per_step(student, rng, world_size: int):
     return seen[world_size]
 
 
-@points(3, cell="check_accounting", needs=["check_gradient"])
+@points(3, cell="check_accounting", needs=["check_gradients_travel"])
 def check_no_sync(student, rng):
     """With --no-sync a step sends nothing, so that the difference in time is the cost of
     communication.
@@ -422,7 +566,7 @@ def check_no_sync(student, rng):
 # recovery
 
 
-@points(8, cell="check_recovery", needs=["check_training"])
+@points(10, cell="check_recovery", needs=["check_gradients_travel"])
 def check_killed(student, rng):
     """A rank is killed at a secret step: after torchrun's restart training goes on from the newest
     checkpoint.
@@ -430,7 +574,7 @@ def check_killed(student, rng):
     recover(student, rng, "kill", RestartPolicy(max_restarts=2), allowed_loss=EVERY)
 
 
-@points(8, cell="check_recovery", needs=["check_training"])
+@points(9, cell="check_recovery", needs=["check_gradients_travel"])
 def check_stalled(student, rng):
     """A rank stops without a word: the others give up after --timeout seconds, and all go on from a
     checkpoint.
@@ -438,7 +582,7 @@ def check_stalled(student, rng):
     recover(student, rng, "stall", RestartPolicy(max_restarts=2), allowed_loss=EVERY)
 
 
-@points(8, cell="check_recovery", needs=["check_training"])
+@points(9, cell="check_recovery", needs=["check_gradients_travel"])
 def check_truncated(student, rng):
     """The whole job dies and the newest checkpoint is cut in half: the same command goes on from
     the one before.
@@ -466,8 +610,9 @@ def recover(student, rng, kind: str, restart_policy: RestartPolicy, allowed_loss
     what = f"rank {struck.rank} was {'killed' if kind == 'kill' else 'stopped'} at step {struck.step}"
     if restart_policy.is_begun_anew:
         what += " and the newest file of the checkpoints lost its second half"
+    seed = seed_of(rng)
     try:
-        trial = bench.attempt(student.program(NAME), spec, seed_of(rng), restart_policy, struck)
+        trial = bench.attempt(student.program(NAME), spec, seed, restart_policy, struck)
     except StudentFailed as error:
         if struck.time_s is None:
             raise
@@ -487,9 +632,31 @@ def recover(student, rng, kind: str, restart_policy: RestartPolicy, allowed_loss
             f"It went on at step {resumed}; a checkpoint after {EVERY} steps is followed by step"
             f" {EVERY}, as they are counted from 0. Was a step done twice, or left out?"
         )
-    expect_weights(trial, task, what, hint)
+    expect_undisturbed_weights(student, trial, task, seed, what, hint)
     if "losses" in seen:  # lines that are wrong without any failure have cost their points already
         expect_losses(trial, task, what)
+
+
+def expect_undisturbed_weights(student, trial: Trial, task: Task, seed: int, what: str, hint: str) -> None:
+    """Raise CheckFailed unless the weights are those of the same program without the disturbance.
+
+    A mistake in the gradient has cost its points already.
+    """
+    expect_whole(trial, task, what)
+    undisturbed = bench.attempt(student.program(NAME), TrainingSpec(task, 2), seed)
+    without = f"{task.num_steps} steps on 2 ranks"
+    expect_whole(undisturbed, task, without)
+    expect_same_way(undisturbed, task, without)
+    if len({one.process for one in undisturbed.record.takes}) < 2:
+        raise CheckFailed("both ranks take samples in every step", f"{without}: a single rank took all of them")
+    way = torch.linalg.vector_norm(undisturbed.record.weights - flat_weights(task.model()))
+    error = float(torch.linalg.vector_norm(trial.record.weights - undisturbed.record.weights) / way)
+    if not error <= TOLERANCE:
+        raise CheckFailed(
+            "the weights of an undisturbed run, to rounding",
+            f"{what}: they differ by {error:.2g} of the way that training went (rounding: 0.000001)",
+            hint,
+        )
 
 
 def expect_resumed(trial: Trial, task: Task, struck: Disturbance, allowed_loss: int, what: str) -> int:

@@ -59,14 +59,16 @@ def my_samples(batch: int, rank: int, world_size: int) -> tuple[int, int]:
 class Replica:
     """One rank's model and everything that its training needs.
 
-    The model is `models.small_resnet(flags.width, seed=flags.seed, channels=flags.channels)`.
+    The model, `self.model`, is `models.small_resnet(flags.width, seed=flags.seed,
+    channels=flags.channels)`; a wrapper around it is an attribute of another name.
 
     - After every `step`, each rank has the weights of a single process that trains on the whole
       global batches with `torch.optim.SGD(model.parameters(), lr=flags.lr,
       momentum=flags.momentum)`.
     - The model is on the GPU of this rank (`LOCAL_RANK`) if every rank of the machine has one,
       otherwise on the CPU.
-    - A step sends at most 5% more than an all-reduce of the float32 gradients.
+    - Gradients go by collectives of `torch.distributed`, in float32, and in the same way in every
+      step. A step sends at most 5% more than an all-reduce of them.
     - With `flags.no_sync` a step computes as before and sends nothing: neither gradients nor
       losses.
     - `flags.amp`, `flags.channels_last` and `flags.compile` are there to explore; no grade depends
@@ -182,8 +184,8 @@ def main() -> None:
     - After every `--checkpoint-every` steps, save a checkpoint in `--checkpoints`. With `--resume`,
       training goes on from the newest whole one, so that the final weights are those of an
       undisturbed run.
-    - At the end rank 0 calls `samples.hand_in(model)`, and every rank leaves the group: Gloo may
-      abort a program that ends inside it.
+    - At the end rank 0 calls `samples.hand_in(replica.model)`, and every rank leaves the group:
+      Gloo may abort a program that ends inside it.
     """
     flags = read_flags()
     ### BEGIN SOLUTION

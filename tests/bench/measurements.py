@@ -29,6 +29,7 @@ import bench_killing
 import bench_launching
 import bench_lots
 import bench_overlapping
+import bench_planning
 import bench_quizzing
 import bench_reducing
 import bench_regrading
@@ -269,6 +270,7 @@ PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_serving.serving,
     bench_training.training,
     bench_compressing.compressing,
+    bench_planning.planning,
     bench_regrading.regrading,
     bench_cutting.cutting,
     bench_budgets.budgets,

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
+from typing import IO
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
@@ -227,9 +228,15 @@ def started(server: subprocess.Popen[str], course: Path) -> Lab:
     for line in server.stdout:
         log.append(line)
         if found := re.search(r"(http://localhost:\d+/)\S*\?token=(\w+)", line):
-            Thread(target=server.stdout.readlines, daemon=True).start()  # a full pipe would stop the server
+            Thread(target=read_to_the_end, args=[server.stdout], daemon=True).start()  # a full pipe would stop it
             return Lab(course, found[1], found[2], found[0], log)
     pytest.fail("JupyterLab did not start:\n" + "".join(log))
+
+
+def read_to_the_end(output: IO[str]) -> None:
+    """Read what comes until the other end closes; close this one then."""
+    with output:
+        output.readlines()
 
 
 def end_all_of(home: Path) -> list[str]:

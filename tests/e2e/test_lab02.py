@@ -42,8 +42,53 @@ def test_open_checks_pass_with_the_solution_and_show_a_picture_each(solved):
 def test_open_check_tells_who_waits_for_whom_when_all_send_first(tmp_path):
     wrong = read_answer(LAB / "wrong" / "sends_before_it_receives.py")
     (error,) = errors(lab_outputs("lab02", tmp_path, {"exchange": wrong.cells["exchange"]})["check_exchange"])
-    assert error.ename == "RunTimeout"
-    assert "wait for each other: rank 0 waits for rank 1 in send to rank 1" in "\n".join(error.traceback)
+    assert error.ename == "CheckFailed"
+    assert "wait for each other: rank 0 waits for rank 1 in send to rank 1" in error.evalue
+    assert error.evalue.endswith("Start both with isend and irecv, and only then wait for either.")
+
+
+@pytest.mark.parametrize(
+    ("answer", "cell", "words"),
+    [
+        ("forgets_to_wait_for_the_receive", "exchange", "irecv from rank 3 (float32 [250000])"),
+        ("next_chunk_complete", "ring_reduce_scatter", "The complete sum is on rank 3"),
+        ("adds_to_a_new_tensor", "ring_reduce_scatter", "That is this rank's part alone"),
+    ],
+)
+def test_open_checks_name_the_mistake(answer, cell, words, tmp_path):
+    wrong = read_answer(LAB / "wrong" / f"{answer}.py")
+    (error,) = errors(lab_outputs("lab02", tmp_path, SOLUTION | wrong.cells)[f"check_{cell}"])
+    assert error.ename == "CheckFailed" and words in error.evalue
+
+
+@pytest.mark.parametrize(
+    ("cell", "line", "wrong", "words"),
+    [
+        ("exchange", "ring[place - 1]", "ring[(place + 1) % len(ring)]", "the one after, receive from the one before"),
+        ("ring_reduce_scatter", "mine += inbox", "chunks[place - step - 1] = mine + inbox", "The sum is in the list"),
+        (
+            "ring_reduce_scatter",
+            "exchange(chunks[place - step]",
+            "exchange(chunks[place]",
+            "Parts of chunk 3 were added",
+        ),
+        ("ring_reduce_scatter", "range(1, len(ring))", "range(1, len(ring) - 1)", "3 steps: rank 0 has sent 2 chunks"),
+        (
+            "ring_all_gather",
+            "exchange(chunks[place - step + 1]",
+            "exchange(chunks[place]",
+            "That is the chunk of rank 3",
+        ),
+    ],
+)
+def test_open_checks_say_what_was_found(cell, line, wrong, words, tmp_path):
+    assert line in SOLUTION[cell]
+    source = SOLUTION[cell].replace(line, wrong)
+    if cell == "exchange":
+        source = source.replace("isend(outgoing, ring[(place + 1) % len(ring)])", "isend(outgoing, ring[place - 1])")
+    cells = SOLUTION | {cell: source}
+    (error,) = errors(lab_outputs("lab02", tmp_path, cells, last=f"check_{cell}")[f"check_{cell}"])
+    assert error.ename == "CheckFailed" and words in error.evalue
 
 
 @pytest.mark.parametrize(("num_ranks", "num_elements"), [(2, 10), (3, 12), (5, 100), (4, 10), (5, 3)])

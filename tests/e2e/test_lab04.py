@@ -4,17 +4,19 @@ from typing import Any
 
 import pytest
 import torch
-from executed import errors, lab_outputs
+from executed import errors, lab_outputs, stream
 from repository import ROOT
 
 import worldsize as ws
 from autograder.authoring.known_answers import read_answer, solution_cells
+from autograder.authoring.scripts import parse
 from worldsize import emulate
 
 pytestmark = pytest.mark.lesson
 
 LAB = ROOT / "solutions" / "lab04"
 SOLUTION = solution_cells(LAB / "lab04.py")
+TITLES = [cell.title for cell in parse(LAB / "lab04.py").cells]
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +27,9 @@ def solved(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mistaken(tmp_path_factory):
-    """The outputs with a wrong answer in each of four cells, and a right worker for the server's check."""
+    """The outputs with a wrong answer in each of five cells, and a right worker for the server's check."""
     wrong = {"may_start": "bound_off_by_one", "run_server": "takes_pushes_in_turn"}
+    wrong |= {"run_unbounded_server": "takes_pushes_in_turn"}
     wrong |= {"lars_step": "rate_outside_the_velocity", "lamb_step": "keeps_the_corrected_moments"}
     cells = {name: read_answer(LAB / "wrong" / f"{file}.py").cells[name] for name, file in wrong.items()}
     return lab_outputs("lab04", tmp_path_factory.mktemp("lab04"), SOLUTION | cells)
@@ -35,17 +38,41 @@ def mistaken(tmp_path_factory):
 def test_open_checks_pass_with_the_solution_and_show_a_picture_each(solved):
     assert [name for name, outputs in solved.items() if errors(outputs)] == []
     checks = {name: outputs for name, outputs in solved.items() if name.startswith("check_")}
-    assert len(checks) == 5
+    assert len(checks) == 6
     for outputs in checks.values():
         (shown,) = [output.data["text/plain"] for output in outputs if output.output_type == "display_data"]
         assert shown.startswith(("Messages (", "Timeline (", "Line chart ("))
 
 
 @pytest.mark.parametrize(
+    ("answer", "check", "cause"),
+    [
+        ("sends_without_waiting", "check_run_unbounded_server", "every message of the server to be waited for"),
+        ("leaves_itself_out", "check_may_start", "its own count belongs among the others"),
+        ("assigns_new_tensors", "check_lars_step", "makes a new tensor"),
+        ("epsilon_inside_the_root", "check_lamb_step", "eps is added to the root"),
+        ("without_bias_correction", "check_lamb_step", "corrects their start at 0"),
+    ],
+)
+def test_open_check_names_the_mistake(tmp_path, answer, check, cause):
+    cells = SOLUTION | read_answer(LAB / "wrong" / f"{answer}.py").cells
+    others = {title for title in TITLES if title.startswith("check_") and title != check} | {"on_real_ranks"}
+    (error,) = errors(lab_outputs("lab04", tmp_path, cells, without=others)[check])
+    assert error.ename == "CheckFailed" and cause in "\n".join(error.traceback)
+
+
+def test_open_check_of_a_server_without_first_copies_says_so(tmp_path):
+    cells = SOLUTION | read_answer(LAB / "wrong" / "forgets_the_first_copies.py").cells
+    outputs = lab_outputs("lab04", tmp_path, cells, last="check_run_unbounded_server")["check_run_unbounded_server"]
+    assert "a copy that the server owes it: the first one" in stream(outputs)
+
+
+@pytest.mark.parametrize(
     ("check", "cause"),
     [
         ("check_may_start", "[False, False, False]"),
-        ("check_run_server", "It waits for the bound, and for nothing else."),
+        ("check_run_unbounded_server", "Receive from any worker (no `src`)"),
+        ("check_run_server", "Receive from any worker (no `src`)"),
         ("check_lars_step", "v = 0.9 * (1, 0)"),
         ("check_lamb_step", "what is kept is not corrected"),
     ],

@@ -27,7 +27,7 @@ def solved(tmp_path_factory):
 def test_open_checks_pass_with_the_solution_and_show_a_picture_each(solved):
     assert [name for name, outputs in solved.items() if errors(outputs)] == []
     checks = {name: outputs for name, outputs in solved.items() if name.startswith("check_")}
-    assert len(checks) == 4
+    assert len(checks) == 5
     for outputs in checks.values():
         (shown,) = [output.data for output in outputs if output.output_type == "display_data"]
         assert "image/png" in shown and shown["text/plain"].startswith(("Line chart (", "Timeline ("))
@@ -40,13 +40,42 @@ def test_hooks_train_a_network_on_real_ranks(solved):
     assert all(loss < 1.5 for loss in losses.values())
 
 
-def test_open_check_tells_that_what_was_kept_is_missing(tmp_path):
-    wrong = read_answer(LAB / "wrong" / "no_memory.py")
-    cells = SOLUTION | {"top_k_hook": wrong.cells["top_k_hook"]}
-    outputs = lab_outputs("lab05", tmp_path, cells, without=("check_orthogonalise", "check_power_hook", "against_ddp"))
-    (error,) = errors(outputs["check_top_k_hook"])
-    assert error.ename == "CheckFailed"
-    assert "nothing is lost, nothing sent twice" in "\n".join(error.traceback)
+def headlines(tmp_path, *names):
+    """What the open checks say, by name, of an answer with the cells of these wrong ones."""
+    cells = dict(SOLUTION)
+    for name in names:
+        cells |= read_answer(LAB / "wrong" / f"{name}.py").cells
+    outputs = lab_outputs("lab05", tmp_path, cells, without=("check_orthogonalise", "against_ddp"))
+    found = {name: errors(of) for name, of in outputs.items()}
+    return {name: f"{of[0].ename} " + "\n".join(of[0].traceback) for name, of in found.items() if of}
+
+
+def test_open_checks_tell_of_missing_memory_and_of_a_cold_start(tmp_path):
+    said = headlines(tmp_path, "no_memory", "cold_start", "low_rank_sums")
+    assert "Nothing is lost, nothing sent twice" in said["check_top_k_hook"]
+    assert "twice as much" in said["check_low_rank"]
+    assert "Warm start" in said["check_power_hook"]
+    assert all(one.startswith("CheckFailed") for one in said.values())
+
+
+def test_open_checks_tell_of_a_wait_and_of_small_messages(tmp_path):
+    said = headlines(tmp_path, "waits_in_the_hook", "one_operation_for_each_matrix")
+    assert "a hook that returns at once" in said["check_top_k_hook"]
+    assert "at most three all-reduces" in said["check_power_hook"]
+
+
+def test_open_checks_say_how_many_bytes_travelled(tmp_path):
+    said = headlines(tmp_path, "nothing_compressed")
+    assert "5,760, where DDP without a hook sends 5,760" in said["check_top_k_hook"]
+    assert "11,760, where DDP without a hook sends 11,760" in said["check_power_hook"]
+
+
+def test_open_checks_tell_of_a_bucket_without_a_matrix(tmp_path):
+    assert "a non-empty list of Tensors" in headlines(tmp_path, "needs_a_matrix")["check_power_hook"]
+
+
+def test_open_checks_tell_of_a_memory_that_is_a_view(tmp_path):
+    assert "in a tensor of its own" in headlines(tmp_path, "power_keeps_a_view")["check_power_hook"]
 
 
 class Bucket:
@@ -71,7 +100,7 @@ def solution(monkeypatch):
     """The solution's functions, with collectives of a world of one."""
     alone = types.SimpleNamespace(get_world_size=lambda: 1, all_reduce=lambda tensor: None)
     module = types.ModuleType("solution")
-    module.__dict__.update(torch=torch, dist=alone)
+    module.__dict__.update(torch=torch, dist=alone, summed=lambda tensors: [one.clone() for one in tensors])
     monkeypatch.setitem(sys.modules, "solution", module)
     for name in ("orthogonalise", "power_hook"):
         exec("from __future__ import annotations\n" + SOLUTION[name], module.__dict__)

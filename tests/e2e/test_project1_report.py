@@ -20,7 +20,7 @@ pytestmark = pytest.mark.lesson
 
 FOLDER = ROOT / "solutions" / "project1"
 PROGRAM = programs.solved(FOLDER / "train.py")
-EXPERIMENTS = ("correct", "fast", "accounting", "recovery")
+EXPERIMENTS = ("my_samples", "replica", "main", "fast", "accounting", "recovery")
 CELLS = {cell.id: cell for cell in nbformat.read(FOLDER / "report.ipynb", as_version=4).cells}
 
 
@@ -57,7 +57,9 @@ def drawn(result, tmp_path_factory):
     """The report on a result file, beside a program that must not be started."""
     folder = tmp_path_factory.mktemp("drawn")
     (folder / "train.py").write_text("from pathlib import Path\nPath(__file__).with_name('started').touch()\n")
-    failed = result.timings[-1].model_copy(update={"world_size": 4, "failure": "Rank 3 of 4 was killed."})
+    failed = result.timings[-1].model_copy(
+        update={"world_size": 4, "failure": "Rank 3 of 4 was killed.", "busy_cores": 999.0}
+    )
     with_failure = result.model_copy(update={"timings": [*result.timings, failed]})
     (folder / "result.json").write_text(with_failure.model_dump_json())
     return folder, executed(folder, results="result.json")
@@ -76,9 +78,11 @@ def test_a_result_file_is_drawn_and_no_program_started(drawn, result):
     assert warnings(cells) == [] and not (folder / "started").exists()
     for check in EXPERIMENTS:
         assert "starts no program" in stream(cells[f"check_{check}"])
-    assert "real, 4 ranks: Rank 3 of 4 was killed." in stream(cells["measure_or_read"])
+    said = stream(cells["measure_or_read"])
+    assert "real, 4 ranks: Rank 3 of 4 was killed." in said
+    assert "other work kept up to 999.0 cores busy" in said and "measure again on an idle machine" in said
     (curve,) = told(cells["scaling_curve"])
-    assert curve.startswith("Speed-up: real ranks, measured: strong, real, 2 ranks") and "weak, real" in curve
+    assert curve.startswith("Speed-up with 32 samples in all: 2 ranks") and "weak" not in curve
     rows = [line for line in stream(cells["table_of_points"]).splitlines() if line.startswith(("strong", "weak"))]
     assert len(rows) == len(result.points) == 3
     for row, point in zip(rows, result.points, strict=True):
@@ -90,9 +94,9 @@ def test_every_experiment_runs_and_shows_what_it_says(measured):
     assert warnings(measured) == []
     pictures = {name: told(outputs) for name, outputs in measured.items() if told(outputs)}
     starts = {
-        "check_correct": "Line chart (Loss of the global batch, on 2 ranks here)",
+        "check_main": "Line chart (Loss of the global batch, on 2 ranks here)",
         "check_fast": "Timeline (On 4 ranks, emulated)",
-        "scaling_curve": "Speed-up: real ranks, measured",
+        "scaling_curve": "Speed-up with 128 samples in all: 2 ranks",
         "profiled_step": "Timeline (One step on 2 real ranks, by torch.profiler; measured here)",
         "bucket_sweep": "Line chart (Time of a step on 4 ranks over the best one, emulated)",
         "recovery_timeline": "Timeline (Rank 1 is killed at step 12; 2 steps are done again; measured here)",
@@ -121,7 +125,7 @@ def test_flags_change_how_a_step_is_computed_and_only_amp_what_it_gives(measured
 
 def test_the_numbers_in_the_text_are_what_the_cells_print(measured):
     assert "7.19 ms a step, of which 14%" in stream(measured["check_fast"])
-    assert "takes 7.2 ms for this step" in CELLS["check_correct-markdown-1"].source
+    assert "takes 7.2 ms for this step" in CELLS["check_main-markdown-1"].source
     two, four = stream(measured["check_accounting"]).splitlines()[1:]
     assert two.split() == ["2", "309,736", "309,740", "309,736"]
     assert four.split() == ["4", "464,604", "464,610", "464,604"]
@@ -139,16 +143,45 @@ def wrong(old, new):
 
 
 WRONG = {
+    "lost_samples": (
+        "check_my_samples",
+        wrong(
+            "return rank * batch // world_size, (rank + 1) * batch // world_size",
+            "return rank * (batch // world_size), (rank + 1) * (batch // world_size)",
+        ),
+        "sample 45 comes 0 times",
+    ),
+    "all_the_rest_at_the_end": (
+        "check_my_samples",
+        wrong(
+            "return rank * batch // world_size, (rank + 1) * batch // world_size",
+            "size = batch // world_size - 1\n"
+            "    return rank * size, batch if rank == world_size - 1 else (rank + 1) * size",
+        ),
+        "shares of [14, 14, 18]",
+    ),
+    "no_momentum": ("check_replica", wrong(", momentum=flags.momentum", ""), "SGD with"),
+    "sum": (
+        "check_replica",
+        wrong("total * self.world_size / self.batch", "total * 4 / self.batch"),
+        "Twice the",
+    ),
+    "always_the_same_batch": (
+        "check_main",
+        wrong("samples.take(step, *share)", "samples.take(0, *share)"),
+        "samples of step 1 were never taken",
+    ),
+    "steps_from_1": ("check_main", wrong('{"step": step,', '{"step": step + 1,'), "each of 10 steps, in order"),
     "mean_of_means": (
-        "check_correct",
+        "check_replica",
         wrong(
             "total * self.world_size / self.batch if self.is_synchronised else total / len(labels)",
             "total / len(labels)",
         ),
-        "mean over ranks of means",
+        "mean of three means",
     ),
     "own_loss": (
-        "check_correct",
+        "check_replica",
         wrong("waiting = dist.all_reduce(loss, async_op=True) if self.is_synchronised else None", "waiting = None"),
         "not only over this rank's",
     ),
@@ -164,6 +197,7 @@ WRONG = {
         "Neither gradients nor losses may travel",
     ),
 }
+BEFORE = ("parameters", "setup", "trying_out", "steps_of_a_replica", "expect_replicas", "one_emulated_step")
 RESUMED_AT_0 = """
 takes = [bench.Take(rank, step, 0, 1, 0.1 * n) for n, step in enumerate([*range(13), 0]) for rank in (0, 1)]
 struck.time_s = 1.25
@@ -176,7 +210,7 @@ here(recovery)
 def mistaken(tmp_path_factory):
     """The outputs of an open check by the name of the mistake that it met."""
     folder = tmp_path_factory.mktemp("mistaken")
-    cells = [CELLS[name] for name in ("parameters", "setup", "trying_out", "compare", "one_emulated_step")]
+    cells = [CELLS[name] for name in BEFORE]
     for name, (check, source, _) in WRONG.items():
         (folder / f"{name}.py").write_text(source)
         cells.append(nbformat.v4.new_code_cell(f"program = '{name}.py'\n{CELLS[check].source}", id=name))
@@ -197,7 +231,7 @@ def test_open_check_tells_the_cause(mistaken, name):
 
 def test_it_has_100_points_and_short_cells():
     points = {name: cell.metadata.nbgrader.points for name, cell in CELLS.items() if cell.metadata.nbgrader.grade}
-    assert sum(points.values()) == 100 and points["words"] == 10
+    assert sum(points.values()) == 100 and points["words"] == 12
     code = {name: cell.source for name, cell in CELLS.items() if cell.cell_type == "code"}
     assert {name: n for name, source in code.items() if (n := source.count("\n") + 1) > 25} == {}
 

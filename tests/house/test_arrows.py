@@ -13,8 +13,8 @@ LAYERS = [
     {"hardware"},
     {"emulate", "faults", "gloo", "operators", "pricing"},
     {"launch"},
-    {"check", "draw", "netlab"},
-    {"explore", "bench", "quiz", "ledger"},
+    {"check", "draw", "netlab", "paper"},
+    {"explore", "bench", "quiz", "ledger", "planning"},
 ]
 # one level below these, a folder or a file is a part: at most so many parts, on so many floors of imports
 HOUSES = {"autograder": (17, 8), "worldsize.launch": (9, 6)}

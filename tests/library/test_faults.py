@@ -189,3 +189,18 @@ def test_a_silent_error_changes_the_sign_of_one_number_once(dtype):
     assert torch.equal(again[0], spoiled[0])
     later = emulated(gather_twice, dtype, world_size=3, faults=[SilentError(1, after_calls=2)]).values
     assert [tuple(place)[:2] for place in (later[0] != clean[0]).nonzero().tolist()] == [(1, 1)]
+
+
+def reduce_once():
+    dist.all_reduce(torch.ones(3))
+
+
+def test_faults_without_effect_are_named():
+    came = [SilentError(0, 0), SlowLink("gpu0 out")]
+    missed = [LostRank(1, 5), SilentError(0, 3), SlowLink("gpu5 out")]
+    run = emulated(reduce_once, world_size=2, faults=[*came, *missed])
+    assert run.warnings == [
+        "The loss of rank 1 did not happen: it was to come after 5 calls, and the rank made 1.",
+        "The silent error of rank 0 did not happen: it was to come after 3 calls, and the rank made 1.",
+        "The slow link gpu5 out slowed nothing: nothing crossed it.",
+    ]

@@ -16,7 +16,7 @@ import torch
 from pydantic import ValidationError
 
 from worldsize.bench.clusters import CLASSROOM
-from worldsize.bench.machine import describe
+from worldsize.bench.machine import busy_cores, describe, num_cores
 from worldsize.bench.program import NO_WEIGHTS, Incomplete, Program, StepLine, TrainingSpec, Trial, attempt
 from worldsize.bench.reference_run import train_alone
 from worldsize.bench.result_file import Kind, Result, Scaling, Timing, points
@@ -119,6 +119,8 @@ def time_one(program: Program, task: Task, one: Planned, num_warmup_steps: int, 
     timing = Timing(
         **vars(one), backend="", batch_size=grown, num_timed_steps=task.num_steps - num_warmup_steps, window_s=0.0
     )
+    if one.kind == "real":  # emulated time has no noise
+        timing.busy_cores = busy_cores()
     try:
         trial = attempt(program, spec, secrets.randbits(48))
         timing.backend = trial.result.backend
@@ -172,8 +174,7 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 def _num_real() -> int:
     from worldsize.launch.launcher import forkserver
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return forkserver.shared().num_gpus or cores
+    return forkserver.shared().num_gpus or num_cores()
 
 
 class _Journal:

@@ -1,4 +1,4 @@
-"""The machine of a measurement: processor, GPUs, clocks, versions, and the speed of a matrix product."""
+"""The machine of a measurement: processor, GPUs, clocks, versions, the speed of a matrix product, and other work."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ import platform
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
+import psutil
 import torch
 from pydantic import BaseModel, ConfigDict
 
 _SIZE = 1024  # of a matrix; 2 * 1024^3 flops a product
 _NUM_PRODUCTS = 5
+_LOOK_S = 0.2  # 20 ticks of a kernel that counts hundredths of a second
+
+MIN_BUSY_CORES = 0.5  # less can be one short hiccup: 0.1 s of one core within a look
+MAX_BUSY_SHARE = 0.5  # of the cores that ranks leave free: "cores" are often hyper-threads, two on each real core
 
 
 class Machine(BaseModel):
@@ -43,7 +50,7 @@ def describe() -> Machine:
     return Machine(
         system=platform.platform(),
         processor=_first("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
-        num_cores=_num_cores(),
+        num_cores=num_cores(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         clock_mhz=float(_first("/proc/cpuinfo", "cpu MHz") or 0),
         gpus=[name for name, _ in gpus],
@@ -73,8 +80,45 @@ def matrix_flops_per_s(num_threads: int | None = None) -> float:
         torch.set_num_threads(before)
 
 
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def busy_cores() -> float | None:
+    """How many of this process's cores are kept busy in the next 0.2 s, in which this thread sleeps.
+
+    None where the system does not say.
+    """
+    try:
+        before = psutil.cpu_times(percpu=True)
+        time.sleep(_LOOK_S)
+        after = psutil.cpu_times(percpu=True)
+    except (OSError, psutil.Error, RuntimeError, ValueError, NotImplementedError):  # as systems and containers differ
+        return None
+    seen, ours = min(len(before), len(after)), _cores()
+    if ours[-1] >= seen:
+        ours = range(seen)  # a container that lists its own cores only, numbered from 0
+    spent = [_spent_s(before[core], after[core]) for core in ours]
+    shares = [busy_s / (busy_s + idle_s) for busy_s, idle_s in spent if busy_s + idle_s > 0]
+    return sum(shares) if shares else None
+
+
+def busy_limit_cores(num_cores: int, num_needed: int) -> float:
+    """How many of a machine's cores other work may keep busy beside ranks that need `num_needed` cores."""
+    return max(MIN_BUSY_CORES, MAX_BUSY_SHARE * (num_cores - num_needed))
+
+
+def _spent_s(before: Any, after: Any) -> tuple[float, float]:
+    """The seconds that a core was busy, or taken away by a hypervisor, and the seconds that it was idle."""
+    counted = set(after._fields) - {"guest", "guest_nice"}  # these two are part of user and nice
+    spent_s = {name: max(0.0, getattr(after, name) - getattr(before, name)) for name in counted}
+    idle_s = spent_s.pop("idle") + spent_s.pop("iowait", 0.0)
+    return sum(spent_s.values()), idle_s
+
+
+def num_cores() -> int:
+    """How many cores this process may use."""
+    return len(_cores())
+
+
+def _cores() -> Sequence[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 
 
 def _first(path: str, name: str) -> str:

@@ -17,6 +17,7 @@ from worldsize.bench.sample_server import Disturbance, Record, SampleServer
 from worldsize.bench.samples import ADDRESS
 from worldsize.bench.task import Task
 from worldsize.check import CheckFailed
+from worldsize.emulate.exchanges import Exchange
 from worldsize.faults import Fault
 from worldsize.hardware import Cluster
 from worldsize.launch import Run, RunError, torchrun
@@ -49,7 +50,8 @@ class StepLine(BaseModel):
 class TrainingSpec:
     """How a training is started: its ranks, whether they exchange gradients, what it keeps.
 
-    With `cluster` the ranks are emulated, and `faults` happen there. `checkpoint_every` counts steps; with it the
+    With `cluster` the ranks are emulated, and `faults` happen there; a training that `keeps_exchanges` has what went
+    over the emulated wire as its result's `exchanges`. `checkpoint_every` counts steps; with it the
     program keeps checkpoints, and resumes from them when it is started again. `timeout_s` is how long a rank waits for
     another one.
     """
@@ -62,6 +64,7 @@ class TrainingSpec:
     timeout_s: float | None = None
     extra_flags: Sequence[str] = ()
     faults: Sequence[Fault] = ()
+    keeps_exchanges: bool = False
 
     def args(self, folder: str) -> list[str]:
         """The program's own flags, with its checkpoints below `folder`."""
@@ -96,6 +99,7 @@ class TrainingResult:
     restarts: int = 0
     backend: str = ""
     duration_s: float = 0.0
+    exchanges: Sequence[Exchange] = field(default=(), repr=False)
 
 
 class Program(Protocol):
@@ -176,6 +180,7 @@ class ScriptHere:
             echo=False,
             cluster=spec.cluster,
             faults=spec.faults if spec.cluster is not None else (),
+            keeps_exchanges=spec.keeps_exchanges,
             env={ADDRESS: address},
         )
         return result_of(launch(one_run))
@@ -207,7 +212,9 @@ def profiled(num_threads: int, path: str, *args: str) -> None:
 
 def result_of(run: Run) -> TrainingResult:
     """The training result in a run of a program."""
-    return TrainingResult(read_lines(run.output[0]), run.timeline, run.restarts, run.backend, run.duration_s)
+    return TrainingResult(
+        read_lines(run.output[0]), run.timeline, run.restarts, run.backend, run.duration_s, run.exchanges
+    )
 
 
 def under_agent(

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from worldsize.bench.machine import Machine
+from worldsize.bench.machine import Machine, busy_limit_cores
 from worldsize.bench.task import Task
 
 Scaling = Literal["strong", "weak"]
@@ -38,6 +38,7 @@ class Timing(_Model):
     weights_error: float | None = None
     claimed_bytes_per_step: float | None = None  # sent by rank 0, as the program counted
     wire_bytes_per_step: float | None = None  # the same as the emulated wire counted
+    busy_cores: float | None = None  # by other work just before, for real ranks; None where that is not known
     failure: str = ""
 
     @property
@@ -74,6 +75,20 @@ class Result(_Model):
     cluster: str  # where ranks were emulated
     timings: list[Timing]
     points: list[Point] = Field(default=[])
+
+    @property
+    def most_busy_cores(self) -> float | None:
+        """The most cores that other work kept busy before any timing; None where that is not known."""
+        return max((one.busy_cores for one in self.timings if one.busy_cores is not None), default=None)
+
+    @property
+    def is_disturbed(self) -> bool:
+        """True when other work may have slowed a timing of real ranks."""
+        num_cores, per_rank = self.machine.num_cores, self.num_threads
+        return any(
+            one.busy_cores is not None and one.busy_cores > busy_limit_cores(num_cores, per_rank * one.world_size)
+            for one in self.timings
+        )
 
 
 def schema() -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Samples:
             return images.reshape(num, *shape), labels
 
     def hand_in(self, model: nn.Module) -> None:
-        """Hand in the trained weights; one rank does so, after its last step, which ends the training."""
+        """Hand in the weights of a model, wrapped by DDP or not; one rank does so, after the last step."""
         framing.send(self._sock, "hand_in", flat_weights(model).numpy().tobytes())
         self._answer()
 

@@ -1,4 +1,4 @@
-"""Pictures: which rank is busy when, who sends what to whom, what fills memory, how speed grows, what messages cost."""
+"""Pictures and tables: who is busy when, who sends what to whom, what fills memory, how speed grows, what it costs."""
 
 from worldsize.draw._bytes_by_axis import bytes_by_axis
 from worldsize.draw._cost import cost, crossovers
@@ -10,11 +10,13 @@ from worldsize.draw._memory_use import memory_use
 from worldsize.draw._mesh import mesh
 from worldsize.draw._messages import messages
 from worldsize.draw._scaling import scaling
+from worldsize.draw._table import Table, table
 from worldsize.draw._timeline import timeline, timelines
 from worldsize.draw.picture import Picture
 
 __all__ = [
     "Picture",
+    "Table",
     "bytes_by_axis",
     "cost",
     "crossovers",
@@ -27,6 +29,7 @@ __all__ = [
     "mesh",
     "messages",
     "scaling",
+    "table",
     "timeline",
     "timelines",
 ]

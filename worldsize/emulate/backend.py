@@ -18,17 +18,19 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from worldsize.emulate import checkpoints, files, loader_workers, streams, threads, torch_internals
-from worldsize.emulate.client import Client, Observer, Work, seconds
+from worldsize.emulate.client import Client, Observer
 from worldsize.emulate.compute import meter_of
 from worldsize.emulate.conductor import Forbidden
 from worldsize.emulate.messages import Compute
+from worldsize.emulate.steps import Steps
+from worldsize.emulate.works import Work, seconds
 from worldsize.memory.meter import note_communication
 
 BACKEND = "emulated"
 _OF_MESH = "mesh_"  # how torch begins its description of the groups along a mesh
 _OF_BITS = ("BAND", "BOR", "BXOR")
 _REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", *_OF_BITS)
-_client: Client | None = None
+_client: Any = None  # a `Client`, or what stands in for one
 
 
 class Group(dist.ProcessGroup):
@@ -230,22 +232,28 @@ def join(
     observer: Observer,
 ) -> Client:
     """The client of this rank, which has joined a default process group on the emulated cluster."""
-    global _client
-    _client = Client(sock, rank, world_size, allow, meter_of(compute), observer, missing)
-    make = _Groups(_client, world_size).make
+    client = Client(sock, rank, world_size, allow, meter_of(compute), observer, missing)
+    make = _Groups(client, world_size).make
     dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
-    torch_internals.lead_every_group_to(BACKEND)
-    torch_internals.register_hooks_in_python()
-    torch_internals.refuse_native_groups(_not_emulated(_client))
+    lead_here(BACKEND, client)
+    torch_internals.refuse_native_groups(_not_emulated(client))
     dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier
     dist.init_process_group(BACKEND, store=store, rank=rank, world_size=world_size)
-    streams.install(_client)
-    threads.install(_client)
-    files.install(_client)
-    checkpoints.install(_client)
-    loader_workers.install(_client)
-    _client.meter.start()
-    return _client
+    threads.install(client)
+    files.install(client)
+    checkpoints.install(client)
+    loader_workers.install(client)
+    client.meter.start()
+    return client
+
+
+def lead_here(backend: str, client: Steps) -> None:
+    """Make this process's groups, hooks, streams and virtual time those of a client, by the backend of this name."""
+    global _client
+    _client = client
+    torch_internals.lead_every_group_to(backend)
+    torch_internals.register_hooks_in_python()
+    streams.install(client)
 
 
 class _Groups:

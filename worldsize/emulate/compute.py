@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -83,7 +84,7 @@ class FlopsMeter(Meter, TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # the wrapper's own operations on this rank's tensors come through here next
-        is_work = func.namespace in _PRICED and not func.is_view and func.overloadpacket.__name__ not in _MOVE_NOTHING
+        is_work = is_priced(func)
         if is_work:
             self.before_work()
         out = func(*args, **(kwargs or {}))
@@ -91,6 +92,12 @@ class FlopsMeter(Meter, TorchDispatchMode):
         if is_work and not is_trial:
             self._total_s += time_s(operator_of(func, args, kwargs or {}, out), self._gpu)
         return out
+
+
+@functools.cache
+def is_priced(func: Any) -> bool:
+    """True for an operator that computes or moves data on the GPU."""
+    return func.namespace in _PRICED and not func.is_view and func.overloadpacket.__name__ not in _MOVE_NOTHING
 
 
 def meter_of(compute: Compute) -> Meter:

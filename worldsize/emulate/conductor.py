@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -99,16 +99,23 @@ class _Mailbox:
 class Conductor:
     """The data of one run. `steps[rank]` and `operations` are its record."""
 
-    def __init__(self, world_size: int, allow: Iterable[str] | None = None) -> None:
+    def __init__(
+        self,
+        world_size: int,
+        allow: Iterable[str] | None = None,
+        on_exchange: Callable[[Operation, Sequence[Post]], None] | None = None,
+    ) -> None:
         refuse_unknown(allow or ())
+        self._on_exchange = on_exchange or (lambda *_: None)
         self.world_size = world_size
         self.allow = None if allow is None else frozenset(allow)
         self.steps: list[list[Step]] = [[] for _ in range(world_size)]
         self.operations: list[Operation] = []
         self._open: dict[tuple[int, int], Post] = {}  # posts without a reply, by (rank, number)
-        self._waiting: dict[int, set[int]] = {}  # rank -> those of them for which it is blocked
+        self._still: dict[int, frozenset[int]] = {}  # rank that can do nothing -> the posts for which it waits
+        self._limited: set[int] = set()  # of these ranks, those of which a wait ends by the clock
         self._over: set[int] = set()
-        self._asks: dict[int, Post] = {}  # posts that ask for the time, by rank
+        self._asks: dict[tuple[int, int], Post] = {}  # posts that ask for the time, by (rank, number)
         self._open_recvs: list[Post] = []  # from any rank
         self._timed: dict[tuple[int, int], TimedWait] = {}  # by (rank, number)
         self._losses: dict[int, _Loss] = {}  # by rank
@@ -126,18 +133,11 @@ class Conductor:
 
         Raises:
             Forbidden: the run does not allow this operation.
-            ValueError: the rank asks for the time while it still waits for an answer.
         """
         if self.allow is not None and post.op not in (*self.allow, ASK):
             raise Forbidden(refusal(post.op, self.allow))
         if post.op == ASK:
-            if post.rank in self._asks:
-                raise ValueError(
-                    "a rank asks for the time in two threads at once; ask in one thread of a rank at a time"
-                )
-            self._open[post.rank, post.number] = post
-            self._asks[post.rank] = post
-            self.wait(post.rank, post.number)
+            self._open[post.rank, post.number] = self._asks[post.rank, post.number] = post
             return []
         if self._losses and any((post.rank, lost) in self._heard for lost in self._lost_in(post)):
             self._open[post.rank, post.number] = post  # to fail, whatever the lost rank had posted
@@ -150,15 +150,33 @@ class Conductor:
             return self._post_message(post)
         return self._post_collective(post)
 
-    def wait(self, rank: int, number: int) -> None:
-        """Note that a rank can do nothing until this post has a reply."""
-        if (rank, number) in self._open:
-            self._waiting.setdefault(rank, set()).add(number)
+    def rest(self, rank: int, numbers: Collection[int], is_limited: bool = False) -> None:
+        """Note that a rank can do nothing until one of these posts has a reply, or, if limited, some time is over."""
+        places = [(rank, number) for number in numbers]
+        if all(place in self._open or place in self._timed for place in places):  # else a reply is on its way
+            self._still[rank] = frozenset(numbers)
+            if is_limited:
+                self._limited.add(rank)
+
+    def go_on(self, rank: int) -> None:
+        """Note that a rank may do anything."""
+        if self._still.pop(rank, None) is not None:
+            self._limited.discard(rank)
 
     def wait_within(self, wait: TimedWait) -> None:
-        """Note that a rank can do nothing until a post is done or a time is over; its reply has a failure then."""
+        """Note that a rank waits until a post is done or a time is over; its reply has a failure then."""
         self._timed[wait.rank, wait.number] = wait
-        self._waiting.setdefault(wait.rank, set()).add(wait.number)
+
+    def end_waits_within(self, most_s: float) -> list[Reply]:
+        """The replies to the waits with a limit that end in time, as all that is recorded takes at most this long."""
+        waits = self._timed.values()
+        ended = [one for one in waits if one.timeout_s >= most_s and (one.rank, one.awaited) not in self._open]
+        return [reply for one in ended for reply in self._end_in_time(one)]
+
+    @property
+    def has_timed_waits(self) -> bool:
+        """True while a rank waits with a limit."""
+        return bool(self._timed)
 
     def leave(self, rank: int) -> None:
         """Note that a rank posts no more."""
@@ -171,25 +189,26 @@ class Conductor:
         """
         self._losses[rank] = _Loss(number, is_heard_after_s)
         self.leave(rank)
-        self._asks.pop(rank, None)
+        self._asks = {place: one for place, one in self._asks.items() if one.rank != rank}
         self._timed = {place: one for place, one in self._timed.items() if one.rank != rank}
         self._open_recvs = [one for one in self._open_recvs if one.rank != rank]
         self._open = {place: one for place, one in self._open.items() if one.rank != rank}
-        self._waiting.pop(rank, None)
+        self.go_on(rank)
 
     @property
     def is_still(self) -> bool:
-        """True when some rank waits, and every other waits too or has ended."""
-        waiting, over = self._waiting, self._over
-        if not waiting or len(waiting) + len(over) < self.world_size:  # first what is nearly always so
+        """True when some rank can do nothing, and every other neither or has ended."""
+        still, over = self._still, self._over
+        if not still or len(still) + len(over) < self.world_size:  # first what is nearly always so
             return False
-        return len(waiting.keys() | over) == self.world_size
+        return len(still.keys() | over) == self.world_size
 
     @property
     def is_stuck(self) -> bool:
         """True when nothing can ever move again."""
         return (
             self.is_still
+            and not self._limited - self._over
             and not (self._asks or self._timed)
             and not any(self._candidates())
             and not any(self._failing())
@@ -217,9 +236,9 @@ class Conductor:
 
     def _choices(self, times: Times) -> Iterator[_Choice]:
         posted_s = times.posted_s
-        for rank, ask in self._asks.items():
-            time_s = posted_s(rank, ask.number)
-            yield _Choice(time_s, _ASK, rank, partial(self._report_time, ask, time_s))
+        for ask in self._asks.values():
+            time_s = posted_s(ask.rank, ask.number)
+            yield _Choice(time_s, _ASK, ask.rank, partial(self._report_time, ask, time_s))
         for pair in self._candidates():
             time_s = max(posted_s(one.rank, one.number) for one in pair)
             yield _Choice(time_s, _RECV, pair[0].rank, partial(self._receive_from, *pair))
@@ -237,7 +256,7 @@ class Conductor:
             yield _Choice(time_s, _LOSS, post.rank, partial(self._fail, post, lost, heard_s))
 
     def _report_time(self, ask: Post, time_s: float) -> list[Reply]:
-        del self._asks[ask.rank]
+        del self._asks[ask.rank, ask.number]
         self._answered([ask])
         return [Reply(ask.rank, ask.number, struct.pack("d", time_s))]
 
@@ -370,15 +389,14 @@ class Conductor:
 
     def _close(self, operation: Operation, posts: Sequence[Post]) -> None:
         self.operations.append(operation)
+        self._on_exchange(operation, posts)
         self._answered(posts)
 
     def _answered(self, posts: Sequence[Post | TimedWait]) -> None:
         for post in posts:
             self._open.pop((post.rank, post.number), None)
-            if post.rank in self._waiting:
-                self._waiting[post.rank].discard(post.number)
-                if not self._waiting[post.rank]:
-                    del self._waiting[post.rank]
+            if post.number in self._still.get(post.rank, ()):
+                self.go_on(post.rank)
 
 
 def refuse_unknown(allow: Iterable[str]) -> None:

@@ -31,7 +31,9 @@ class _Fetched:
 
 def install(client: Client) -> None:
     """Have the batches of workers that are forked from now on take their time."""
-    os.register_at_fork(after_in_child=client.leave_to_parent)
+    os.register_at_fork(
+        before=client.hold_locks, after_in_parent=client.free_locks, after_in_child=client.leave_to_parent
+    )
     for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
         _note_steps(client, fetcher)
     _take_time(client, dataloader._MultiProcessingDataLoaderIter)

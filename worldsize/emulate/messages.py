@@ -28,7 +28,7 @@ _KINDS: Mapping[int, str] = dict(enumerate((COMPUTE, WAIT, MARK, JOIN, *TRANSFER
 _CODES = {kind: code for code, kind in _KINDS.items()}
 _NAMES = ("op", "group", "dtype", "reduction", "lane")  # of a post
 _POSTED = struct.Struct("<BIQQqqqII")
-_BLOCKED = struct.Struct("<BIQ")
+_BLOCKED = struct.Struct("<BII?")
 _BARE = struct.Struct("<BI")
 _ANSWER = struct.Struct("<BQq")
 _STEP = struct.Struct("<BQdI")
@@ -170,14 +170,17 @@ class Posted:
 
 @dataclass(slots=True)
 class Blocked:
-    """The rank can do nothing until this part of its has an answer."""
+    """The rank can do nothing until one of these parts of its has an answer, or, if limited, some time is over."""
 
-    number: int
+    numbers: tuple[int, ...]
+    is_limited: bool = False
     steps: list[Step] = field(default_factory=list[Step])
 
     def to_bytes(self) -> bytes:
         """The message as a header."""
-        return _BLOCKED.pack(_IS_BLOCKED, len(self.steps), self.number) + _packed_steps(self.steps)
+        numbers = struct.pack(f"<{len(self.numbers)}q", *self.numbers)
+        fixed = _BLOCKED.pack(_IS_BLOCKED, len(self.steps), len(self.numbers), self.is_limited)
+        return fixed + numbers + _packed_steps(self.steps)
 
     @classmethod
     def parse(cls, header: bytes) -> Self:
@@ -186,8 +189,9 @@ class Blocked:
         Raises:
             ValueError: it is not such a message.
         """
-        _, num_steps, number = _fixed(_BLOCKED, header)
-        return cls(number, _steps(header, _BLOCKED.size, num_steps))
+        _, num_steps, num_numbers, is_limited = _fixed(_BLOCKED, header)
+        numbers = _integers(header, _BLOCKED.size, num_numbers)
+        return cls(numbers, is_limited, _steps(header, _BLOCKED.size + 8 * num_numbers, num_steps))
 
 
 @dataclass(slots=True)
@@ -219,7 +223,7 @@ class Awaited:
             ValueError: it is not such a message.
         """
         _, num_steps, number, awaited, timeout_s, lane_bytes = _fixed(_AWAITED, header)
-        if not 0 < timeout_s <= _MAX_STEP_S:
+        if not 0 <= timeout_s <= _MAX_STEP_S:
             raise ValueError(f"a wait of at most {timeout_s:g} s")
         lane = _labels(_part(header, _AWAITED.size, lane_bytes))[2] if lane_bytes else MAIN
         return cls(number, awaited, timeout_s, lane, _steps(header, _AWAITED.size + lane_bytes, num_steps))

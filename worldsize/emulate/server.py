@@ -14,7 +14,9 @@ from functools import lru_cache
 
 from worldsize import hardware, pricing
 from worldsize.emulate import wire
+from worldsize.emulate.bound import Bound
 from worldsize.emulate.conductor import ASK, OPERATIONS, REDUCTIONS, Conductor, Post, Reply, TimedWait
+from worldsize.emulate.exchanges import Exchange, Keeper, TooMuchSent
 from worldsize.emulate.messages import (
     Answer,
     Awaited,
@@ -38,6 +40,7 @@ from worldsize.hardware import TRANSFERS, Cluster
 from worldsize.timeline import Event, Timeline
 
 _CHUNK = 1 << 16
+_MOST_KEPT = 16  # messages of the largest size that are kept of a run that is to keep them
 _MOST_HELD = 8  # messages of the largest size that may be under way at a time, to limit memory
 _MOST_PARTS = 64  # that one system call sends
 _MOST_READS = 100  # of what a rank has sent before its end, which may be endless
@@ -53,7 +56,11 @@ class TooManySteps(Exception):
     """A rank that did more than is kept of it."""
 
 
-_KINDS = {Lost: "a planned loss", TooManySteps: "too many steps"}  # of faults, by their errors
+_KINDS = {
+    Lost: "a planned loss",
+    TooManySteps: "too many steps",
+    TooMuchSent: "too many bytes",
+}  # of faults, by their errors
 
 
 class _Connection:
@@ -90,12 +97,16 @@ class Emulation:
         compute: str | float,
         faults: Sequence[Fault] = (),
         max_post_bytes: int = 1 << 34,
+        keeps_exchanges: bool = False,
     ) -> None:
         is_number = isinstance(compute, int | float) and math.isfinite(compute) and compute >= 0
         if compute not in KINDS and not is_number:
             raise ValueError(f"compute must be one of {', '.join(KINDS)}, or a number, 0 or more; got {compute!r}")
         self._compute, self._scale = (MEASURED, float(compute)) if is_number else (str(compute), 1.0)
         self._cluster = hardware.cluster(cluster) if isinstance(cluster, str) else cluster
+        if not isinstance(self._cluster, Cluster):
+            known = "a cluster of worldsize.hardware, or the name of one such as 'dgx-h100'"
+            raise ValueError(f"cluster must be {known}; got a {type(cluster).__name__}")
         if world_size > self._cluster.world_size:
             raise ValueError(f"{self.name} has {self._cluster.world_size} GPUs; {world_size} ranks do not fit on it")
         self._faults = Faults(faults, self._cluster, world_size)
@@ -107,7 +118,9 @@ class Emulation:
             is_rendezvous=self._cluster.library == "gloo",
             transfer_route=self._cluster.transfer_route,
         )
-        self._conductor = Conductor(world_size, allow)
+        self._bound = Bound(lambda one: price(one.op, one.size_bytes, one.ranks).time_s)
+        self._keeper = Keeper(_MOST_KEPT * max_post_bytes) if keeps_exchanges else None
+        self._conductor = Conductor(world_size, allow, self._keeper.keep if self._keeper else None)
         self._connections = [_Connection(rank, max_post_bytes) for rank in range(world_size)]
         self._max_held_bytes = _MOST_HELD * max_post_bytes
         self.num_posts = 0  # of all ranks
@@ -194,6 +207,17 @@ class Emulation:
         ]
         return Timeline.of_events([*replayed.events, *lost]) if lost else replayed
 
+    @property
+    def warnings(self) -> list[str]:
+        """What a run that is over did not do as was asked: the faults without effect."""
+        num_calls = {one.rank: one.num_calls for one in self._connections}
+        lost = {one.rank for one in self._connections if one.lost_number is not None}
+        return self._faults.without_effect(num_calls, lost)
+
+    def exchanges(self) -> list[Exchange]:
+        """What went over the wire, body by body, of a run that was to keep it."""
+        return self._keeper.exchanges(self._times()) if self._keeper else []
+
     def lost_s(self) -> dict[int, float]:
         """When each rank that is lost was lost, in seconds of virtual time."""
         lost = {one.rank: one.lost_number for one in self._connections if one.lost_number is not None}
@@ -211,6 +235,9 @@ class Emulation:
     def _decide(self) -> None:
         """Answer what depends on virtual time, once nothing else can move."""
         conductor = self._conductor
+        if conductor.has_timed_waits:
+            for reply in conductor.end_waits_within(self._bound.of(conductor.steps, conductor.operations)):
+                self._answer(reply)
         if conductor.depends_on_time and not self._is_hurrying:
             self._is_hurrying = True
             for connection in self._connections:
@@ -269,6 +296,7 @@ class Emulation:
                 f"one rank has more than {_MAX_STEPS:,} pieces of work, calls and waits; emulate fewer steps"
             )
         self._conductor.note(rank, [self._checked(connection, step) for step in received.steps])
+        self._conductor.go_on(rank)
         match received:
             case Posted() if loss := self._loss_at(connection, received):
                 self._lose(connection, received.lane, loss)
@@ -276,9 +304,10 @@ class Emulation:
                 self._take_post(connection, received, body)
             case Awaited():
                 self._take_timed_wait(connection, received, body)
-            case Blocked(number):
-                _refuse_unknown_post(connection, number)
-                self._conductor.wait(rank, number)
+            case Blocked(numbers, is_limited):
+                for number in numbers:
+                    _refuse_unknown_post(connection, number)
+                self._conductor.rest(rank, numbers, is_limited)
             case Left():
                 self._conductor.leave(rank)
             case Refused():

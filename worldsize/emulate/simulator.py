@@ -25,7 +25,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -180,12 +180,28 @@ def replay(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], pri
     Raises:
         Unanswered: the record ends before everything has happened that a rank waits for.
     """
+    return replay_of(dict(enumerate(steps)), operations, prices).timeline
+
+
+class Replayed(NamedTuple):
+    """A timeline, and the seconds at which each rank has reached each of its marks."""
+
+    timeline: Timeline
+    marks_s: Mapping[tuple[int, int], float]
+
+
+def replay_of(steps: Mapping[int, Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> Replayed:
+    """The same of some ranks of a larger job: the parts of the others in an operation are taken to be in time.
+
+    Raises:
+        Unanswered: the record ends before everything has happened that a rank waits for.
+    """
     replayed = _Replay(steps, operations, prices)
     replayed.run()
     stuck = {lane.rank for lane in replayed.lanes if lane.place < len(lane.steps)}
     if stuck:
         raise Unanswered(sorted(stuck))
-    return Timeline.of_events(replayed.events)
+    return Replayed(Timeline.of_events(replayed.events), replayed.marks_s())
 
 
 class Times(NamedTuple):
@@ -200,18 +216,18 @@ class Times(NamedTuple):
 
 def times(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> Times:
     """The times of a record, which may end anywhere."""
-    replayed = _Replay(steps, operations, prices)
+    replayed = _Replay(dict(enumerate(steps)), operations, prices)
     replayed.run()
     return Times(replayed.posted_s, replayed.done_s)
 
 
 class _Replay:
-    def __init__(self, steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> None:
+    def __init__(self, steps: Mapping[int, Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> None:
         self._price = prices.collective
         self._is_rendezvous = prices.is_rendezvous
         self._capacity = lru_cache(maxsize=None)(prices.capacity_bytes_per_s)
         self._route = lru_cache(maxsize=None)(prices.route)
-        self.lanes = [lane for rank, of_rank in enumerate(steps) for lane in _lanes(rank, of_rank)]
+        self.lanes = [lane for rank, of_rank in steps.items() for lane in _lanes(rank, of_rank)]
         self.events: list[Event] = []
         self._posted_s: dict[tuple[int, int], float] = {}
         self._marks: dict[tuple[int, int], _Mark] = defaultdict(_Mark)
@@ -242,6 +258,10 @@ class _Replay:
         one = self._of_post.get((rank, number))
         done_s = None if one is None else one.done_s(rank)
         return math.inf if done_s is None else done_s
+
+    def marks_s(self) -> dict[tuple[int, int], float]:
+        """When each rank reached its marks."""
+        return {place: mark.time_s for place, mark in self._marks.items() if mark.time_s is not None}
 
     # a lane
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from worldsize.emulate.client import Client
 from worldsize.emulate.record import MAIN
+from worldsize.emulate.steps import Steps
 
 
 class Stream:
     """What `torch.cpu.Stream` is on an emulated rank."""
 
-    _client: Client
+    _client: Steps
     _numbers = itertools.count(1)
 
     def __init__(self, priority: int = -1, *, lane: str | None = None) -> None:
@@ -116,7 +116,7 @@ def synchronize(device: Any = None) -> None:
     Stream._client.note_host()
 
 
-def install(client: Client) -> None:
+def install(client: Steps) -> None:
     """Give `torch.cpu` these streams in this process."""
     Stream._client = client
     for made in (Stream, Event, stream, current_stream, synchronize):

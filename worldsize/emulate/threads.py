@@ -5,32 +5,47 @@ and an item from a `queue.Queue` are there no earlier than the other thread has 
 up who puts. Other means (locks, events, shared variables) pass on no time.
 """
 
+# the undocumented parts of Python that this uses each have a test
+# pyright: reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 import itertools
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from worldsize.emulate.client import Client
+from worldsize.emulate.waits import Waits
 from worldsize.emulate.wrapping import around
 from worldsize.memory.meter import in_new_thread
 
 
 def install(client: Client) -> None:
-    """Give threads of this process lanes of their own from now on."""
+    """Give threads of this process lanes of their own from now on, and note what they wait for."""
+    _note_waits(client.waits)
     _give_lanes(client)
     _pass_on_results(client)
     _pass_on_items(client)
+
+
+def _note_waits(waits: Waits) -> None:
+    """Have all that is made of locks from now on made of ours."""
+    threading.Lock = threading._allocate_lock = waits.lock
+    threading.RLock, threading._CRLock = threading._PyRLock, None
+    queue.SimpleQueue = queue._PySimpleQueue
 
 
 def _give_lanes(client: Client) -> None:
     numbers = itertools.count(1)
 
     def start(before: Callable[..., Any], thread: Any) -> Any:
+        if thread._started.is_set():
+            return before(thread)  # which raises
         after, run = client.mark(), thread.run
         lane = f"thread {next(numbers)}"
 
@@ -41,15 +56,39 @@ def _give_lanes(client: Client) -> None:
                 finally:
                     thread._last_mark = client.mark()
 
-        thread.run = run_on_lane
-        return before(thread)
+        thread.run, thread._run_lock = run_on_lane, threading.Lock()
+        thread._run_lock.acquire()
+        client.waits.start(thread)
+        try:
+            return before(thread)
+        except BaseException:  # such as that no thread can be started
+            client.waits.withdraw(thread)
+            thread._run_lock.release()
+            raise
 
-    def join(before: Callable[..., Any], thread: Any, *args: Any, **kwargs: Any) -> None:
-        before(thread, *args, **kwargs)
+    def bootstrap(before: Callable[..., Any], thread: Any) -> None:
+        def whole() -> None:  # with the hook for its exception, which comes after `run`
+            try:
+                before(thread)
+            finally:
+                if lock := thread.__dict__.get("_run_lock"):
+                    lock.release()
+
+        client.waits.run(thread, whole)
+
+    def join(before: Callable[..., Any], thread: Any, timeout: float | None = None) -> None:
+        running = thread.__dict__.get("_run_lock")  # of a thread that was started
+        if running and thread is not threading.current_thread():
+            start_s = time.monotonic()
+            if running.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+                running.release()
+            timeout = timeout if timeout is None else max(0.0, timeout - (time.monotonic() - start_s))
+        before(thread, timeout)
         if not thread.is_alive():
             _join(client, thread, "_last_mark")
 
     around(threading.Thread, "start", start)
+    around(threading.Thread, "_bootstrap_inner", bootstrap)
     around(threading.Thread, "join", join)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,12 +21,10 @@ _NATIVE = ("ProcessGroupGloo", "ProcessGroupMPI", "ProcessGroupNCCL", "ProcessGr
 Work: type[Any] = dist._Work  # pyright: ignore[reportPrivateImportUsage]  # what torch takes for the handle of a call, and can be subclassed in Python
 
 
-def is_main_in_native_wait() -> bool:
-    """True when the main thread is in C++'s backward or waits for a future there."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return frame is not None and (
-        frame.f_code.co_name == _BACKWARD or frame.f_code.co_filename == torch.futures.__file__
-    )
+def num_in_native_waits() -> int:
+    """The number of threads in C++'s backward or in its wait for a future."""
+    codes = [frame.f_code for frame in sys._current_frames().values()]
+    return sum(code.co_name == _BACKWARD or code.co_filename == torch.futures.__file__ for code in codes)
 
 
 def backward_number() -> int | None:

@@ -52,8 +52,9 @@ class Ledger:
     found in hindsight: what becomes a parameter's gradient has been a gradient since its first byte.
     """
 
-    def __init__(self, counts_read: bool = True) -> None:
+    def __init__(self, counts_read: bool = True, counts_fake: bool = False) -> None:
         self._counts_read = counts_read  # false: a storage counts only if it was noted as made
+        self._counts_fake = counts_fake  # true: fake tensors count, too, which have sizes and no data
         self.held_bytes = self.most_bytes = self.num_operations = 0
         self._lock = threading.RLock()
         self._storages: dict[int, Storage] = {}  # the live ones, by the address of torch's own object
@@ -74,7 +75,10 @@ class Ledger:
     ) -> None:
         """Note that these tensors are there, with the sizes that they have now, and of what kind they are."""
         self.note_storages(
-            (one.untyped_storage() for tensor in tensors for one in _plain(tensor)), kind, module, is_made
+            (one.untyped_storage() for tensor in tensors for one in _plain(tensor, self._counts_fake)),
+            kind,
+            module,
+            is_made,
         )
 
     def note_storages(
@@ -183,13 +187,15 @@ class _Changes:
         return zip(self.operations, self.storages, self.sizes_bytes, strict=True)
 
 
-def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+def _plain(tensor: torch.Tensor, counts_fake: bool) -> Iterator[torch.Tensor]:
     """The tensors on this rank of which a tensor consists: a DTensor's shard; nothing of one without memory."""
     if is_traceable_wrapper_subclass(tensor):
         for name in tensor.__tensor_flatten__()[0]:
             if isinstance(part := getattr(tensor, name), torch.Tensor):  # it may be a mesh, too
-                yield from _plain(part)
-    elif tensor.layout is torch.strided and tensor.device.type != "meta" and not isinstance(tensor, FakeTensor):
+                yield from _plain(part, counts_fake)
+    elif tensor.device.type == "meta" or (isinstance(tensor, FakeTensor) and not counts_fake):
+        return
+    elif tensor.layout is torch.strided:
         yield tensor
 
 

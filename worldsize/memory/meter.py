@@ -64,16 +64,21 @@ class MemoryMeter:
     tensors that a forward pass reads or makes while gradients are recorded, for as long as anything holds them;
     communication is what is sent and received and of no kind above. Temporaries are all others. Sizes are those of
     the storages, a DTensor's that of its shard, without the allocator's rounding. Without `counts_read`, a tensor that
-    was there before and is not given does not count when it is read.
+    was there before and is not given does not count when it is read. Fake tensors, which hold nothing, count with
+    `counts_fake`.
 
     Raises:
         OutOfMemory: inside `with`, where the tensors first hold more than `capacity` has.
     """
 
     def __init__(
-        self, tensors: Iterable[torch.Tensor] = (), capacity: Capacity | None = None, counts_read: bool = True
+        self,
+        tensors: Iterable[torch.Tensor] = (),
+        capacity: Capacity | None = None,
+        counts_read: bool = True,
+        counts_fake: bool = False,
     ) -> None:
-        self._ledger, self._capacity = Ledger(counts_read), capacity
+        self._ledger, self._capacity = Ledger(counts_read, counts_fake), capacity
         self._stack = ExitStack()
         self._parameters: Any = WeakIdKeyDictionary()  # those that report their gradients
         self._modules = _Modules()
@@ -237,6 +242,8 @@ class _Watch(TorchDispatchMode):
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # the wrapper's own operations on this rank's tensors come through here next
         out = func(*args, **(kwargs or {}))
+        if func.namespace == "prim":
+            return out  # a question that only fake tensors ask, such as for their device
         self._meter.take_operation(func, tensors_in([args, list((kwargs or {}).values())]), tensors_in(out))
         self._meter.check_capacity()
         return out

@@ -14,7 +14,8 @@ class Shape:
     """The sizes of a decoder; every layer has the same.
 
     `family` is the kind of layer. "llama": RMSNorm, rotary positions, SwiGLU, no biases, no dropout. "gpt": LayerNorm,
-    learned positions, GELU, biases, three dropouts.
+    learned positions, GELU, biases, three dropouts. With `num_experts`, of the family "llama" only, a layer has so many
+    MLPs of `hidden_width` behind a router, and each token goes through `num_active_experts` of them.
     """
 
     name: str
@@ -26,17 +27,25 @@ class Shape:
     hidden_width: int
     vocab_size: int
     context_length: int
+    num_experts: int = 1
+    num_active_experts: int = 1
     is_tied: bool = False
     rotary_base: float = 10_000.0
     source: str
 
     def __post_init__(self) -> None:
         sizes = ("num_layers", "width", "num_heads", "num_kv_heads", "hidden_width", "vocab_size", "context_length")
-        for field in sizes:
+        for field in (*sizes, "num_experts", "num_active_experts"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{self.name}: {field} is {getattr(self, field)}; it must be 1 or more")
         if self.family not in ("llama", "gpt"):
             raise ValueError(f"{self.name}: family is {self.family!r}; it must be 'llama' or 'gpt'")
+        if self.num_active_experts > self.num_experts:
+            raise ValueError(
+                f"{self.name}: a token cannot go through {self.num_active_experts} of {self.num_experts} experts"
+            )
+        if self.num_experts > 1 and self.family != "llama":
+            raise ValueError(f"{self.name}: only the family 'llama' has experts; it is {self.family!r}")
         if self.width % (2 * self.num_heads):
             raise ValueError(f"{self.name}: a width of {self.width} cannot be cut into {self.num_heads} even heads")
         if self.num_heads % self.num_kv_heads:
@@ -56,11 +65,24 @@ class Shape:
         return self.num_kv_heads * self.head_dim
 
     @property
+    def num_mlp_weights(self) -> int:
+        """Parameters of the matrices of one MLP, that is of one expert."""
+        return (3 if self.family == "llama" else 2) * self.width * self.hidden_width  # a gate beside up and down
+
+    @property
     def num_layer_weights(self) -> int:
-        """Parameters of a layer's matrices: each is multiplied and added once for every token."""
+        """Parameters of a layer's matrices."""
+        return self._num_attention_and_router_weights + self.num_experts * self.num_mlp_weights
+
+    @property
+    def num_active_layer_weights(self) -> int:
+        """Those that are multiplied and added once for a token: of the experts only its own."""
+        return self._num_attention_and_router_weights + self.num_active_experts * self.num_mlp_weights
+
+    @property
+    def _num_attention_and_router_weights(self) -> int:
         attention = 2 * self.width * self.width + 2 * self.width * self.kv_width  # query and output; key and value
-        num_mlp_matrices = 3 if self.family == "llama" else 2  # a gate beside up and down
-        return attention + num_mlp_matrices * self.width * self.hidden_width
+        return attention + (self.width * self.num_experts if self.num_experts > 1 else 0)
 
     @property
     def num_layer_parameters(self) -> int:
@@ -94,7 +116,7 @@ class Shape:
 
         Source: Narayanan et al. 2021, arXiv 2104.04473, appendix; Chowdhery et al. 2022 (PaLM), appendix B.
         """
-        return 2 * self.num_layer_weights + 4 * length * self.width  # scores, and their sum of values
+        return 2 * self.num_active_layer_weights + 4 * length * self.width  # scores, and their sum of values
 
     @property
     def head_flops(self) -> int:
@@ -111,7 +133,8 @@ class Shape:
     def layer_activation_bytes(self, num_sequences: int, length: int) -> int:
         """Bytes that one layer keeps for backward in 16-bit training, without recomputation.
 
-        "gpt" writes its attention scores to memory; "llama" has a fused attention, which does not.
+        "gpt" writes its attention scores to memory; "llama" has a fused attention, which does not. Tokens are copied to
+        their experts, and what these give is kept for the router's gradient.
 
         Source: Korthikanti et al. 2022, arXiv 2205.05198, equation 1, for "gpt"; counted on `Transformer` for "llama".
         """
@@ -124,8 +147,10 @@ class Shape:
                 2 * width + 4 * num_heads,  # attention's output, and each row's sum of exponentials in float32
                 2 * width + 4,  # the MLP's input, and its norm in float32
                 2 * width,  # normalised: what gate and up multiply
-                4 * 2 * self.hidden_width,  # gate, SiLU of gate, up, and their product
+                self.num_active_experts * 4 * 2 * self.hidden_width,  # gate, SiLU of gate, up, and their product
             ]
+            if self.num_experts > 1:
+                of_a_token.append(self.num_active_experts * 2 * 2 * width + 4 * self.num_experts)
             rotation = 4 * length * self.head_dim  # its cosines and sines in float32, the same for all sequences
             return num_tokens * sum(of_a_token) + rotation
         of_a_token = [
@@ -166,6 +191,11 @@ _LLAMA_3 = (
 _GPT_3 = (
     "Brown et al. 2020, arXiv 2005.14165, table 2.1, with all layers dense; vocabulary, tied head: Radford et al. 2019"
 )
+_MIXTRAL = (
+    "Jiang et al. 2024, arXiv 2401.04088, table 1; base of the rotation: config.json of mistralai/Mixtral-8x7B-v0.1 "
+    "(2023), recalled in 2026"
+)
+_NARAYANAN = "Narayanan et al. 2021, arXiv 2104.04473, table 1; vocabulary and context: section 5"
 
 SHAPES: Mapping[str, Shape] = {
     found.name: found
@@ -240,6 +270,20 @@ SHAPES: Mapping[str, Shape] = {
             source=_LLAMA_3,
         ),
         Shape(
+            name="mixtral-8x7b",
+            num_layers=32,
+            width=4096,
+            num_heads=32,
+            num_kv_heads=8,
+            hidden_width=14336,
+            vocab_size=32_000,
+            context_length=32_768,
+            num_experts=8,
+            num_active_experts=2,
+            rotary_base=1_000_000.0,
+            source=_MIXTRAL,
+        ),
+        Shape(
             name="gpt-3-175b",
             family="gpt",
             num_layers=96,
@@ -251,6 +295,19 @@ SHAPES: Mapping[str, Shape] = {
             context_length=2048,
             is_tied=True,
             source=_GPT_3,
+        ),
+        Shape(
+            name="gpt-1t",
+            family="gpt",
+            num_layers=128,
+            width=25600,
+            num_heads=160,
+            num_kv_heads=160,
+            hidden_width=4 * 25600,
+            vocab_size=51_200,
+            context_length=2048,
+            is_tied=True,
+            source=_NARAYANAN,
         ),
     )
 }

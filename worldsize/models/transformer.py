@@ -164,6 +164,8 @@ def _ends(shape: Shape, layers: range) -> tuple[bool, bool]:
     """
     if shape.family != "llama":
         raise ValueError(f"Transformer has Llama's layers, and {shape.name} is of the family {shape.family!r}")
+    if shape.num_experts > 1:
+        raise ValueError(f"Transformer has no experts, and {shape.name} has {shape.num_experts}; give num_experts=1")
     if layers.step != 1 or not 0 <= layers.start < layers.stop <= shape.num_layers:
         raise ValueError(f"layers is {layers}; it must be a part of range(0, {shape.num_layers}), and not empty")
     is_first, is_last = layers.start == 0, layers.stop == shape.num_layers

@@ -1,5 +1,5 @@
-# score: 13
-# hint: what it received did not go into them
+# score: 14
+# hint: What a rank received has to go into its gradients
 # The average is taken of a copy, which never goes back into the gradient.
 
 

@@ -1,4 +1,4 @@
-# score: 19
+# score: 20
 # hint: All buffers take the values of rank 0: no average
 # The buffers become the mean over the ranks, and integers are rounded.
 

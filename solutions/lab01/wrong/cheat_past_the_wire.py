@@ -1,5 +1,5 @@
-# score: 15
-# hint: numbers that were changed on their way
+# score: 14
+# hint: cannot be put together from the messages that came
 # The gradients go through files; messages of the right size travel beside them, and nobody reads
 # them.
 

@@ -1,4 +1,4 @@
-# score: 16
+# score: 15
 # hint: not allowed here
 # Keeps the Reducer's constructor from before the check forbids it, puts it back, and lets torch's
 # DDP do everything.

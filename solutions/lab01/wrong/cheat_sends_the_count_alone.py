@@ -1,5 +1,5 @@
-# score: 15
-# hint: numbers that were changed on their way
+# score: 14
+# hint: cannot be put together from the messages that came
 # The counts go over the wire and are used; the gradients go through files, beside decoys of their
 # size.
 

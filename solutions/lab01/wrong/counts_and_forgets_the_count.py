@@ -1,4 +1,4 @@
-# score: 19
+# score: 18.5
 # hint: unweighted mean
 # The number of samples travels, and the mean takes no account of it.
 

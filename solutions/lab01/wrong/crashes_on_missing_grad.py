@@ -1,4 +1,4 @@
-# score: 19
+# score: 20.5
 # hint: NoneType
 # A rank without samples has no gradient, and None cannot be multiplied.
 

@@ -1,4 +1,4 @@
-# score: 17
+# score: 19.5
 # hint: still has its own values
 # The model is never broadcast: every rank trains from where it happened to start.
 

@@ -1,4 +1,4 @@
-# score: 7
+# score: 5
 # hint: NotImplementedError
 # Only the first two functions are written.
 

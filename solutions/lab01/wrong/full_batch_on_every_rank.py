@@ -1,5 +1,5 @@
-# score: 10.5
-# hint: The ranks are there to share the work
+# score: 8
+# hint: Call average_gradients(model, len(part))
 # No gradients are exchanged: every rank computes every global batch, and so all reach the same
 # weights.
 

@@ -1,4 +1,4 @@
-# score: 19
+# score: 14
 # hint: all_gather is not allowed here
 # Every rank gathers the gradients of all ranks and adds them up itself: right, and N - 1 times the
 # bytes.

@@ -1,4 +1,4 @@
-# score: 19
+# score: 20.5
 # hint: has returned
 # A rank without samples returns at once, and the others wait for it in the collective.
 

@@ -1,4 +1,4 @@
-# score: 21
+# score: 21.5
 # hint: do not put new ones in their place
 # New Parameter objects receive the values, so that an optimiser made before moves the old ones.
 

@@ -1,4 +1,4 @@
-# score: 19.5
+# score: 20
 # hint: the same data everywhere
 # Every rank gets the whole global batch: the right gradients, and no work saved.
 

@@ -1,4 +1,4 @@
-# score: 20
+# score: 19
 # hint: pass the epoch to rank_batches
 # train asks for the batches of epoch 0 in every epoch.
 

@@ -1,4 +1,4 @@
-# score: 20.5
+# score: 21
 # hint: of a product with epoch 0, nothing is left of the seed
 # The generator's seed is seed * epoch: in epoch 0 every seed gives one order, and seed 0 always.
 

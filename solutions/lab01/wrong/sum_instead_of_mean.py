@@ -1,4 +1,4 @@
-# score: 16
+# score: 17
 # hint: a sum, not a mean
 # The gradients of the ranks are added and never divided.
 

@@ -1,4 +1,4 @@
-# score: 20.5
+# score: 19.5
 # hint: the orders of epochs 0 and 1 in turn
 # train asks for the batches of epochs 0 and 1 in turn.
 

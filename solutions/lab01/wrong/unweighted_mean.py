@@ -1,4 +1,4 @@
-# score: 19
+# score: 18.5
 # hint: unweighted mean
 # Every rank counts the same, however many samples it has.
 

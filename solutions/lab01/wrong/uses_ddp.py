@@ -1,4 +1,4 @@
-# score: 16
+# score: 15
 # hint: not allowed here
 # torch's DistributedDataParallel does the work; its mean counts every rank alike, also one without
 # samples.

@@ -1,5 +1,5 @@
 # score: 19.5
-# hint: give a step an inbox of one chunk
+# hint: keep no list of inboxes
 # Every step has an inbox as long as the tensor, all made in advance: the wire is right, memory
 # grows with the ranks.
 

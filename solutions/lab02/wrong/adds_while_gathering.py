@@ -1,5 +1,5 @@
-# score: 6
-# hint: nothing is added any more
+# score: 18.75
+# hint: nothing is added
 # The second half of the ring adds what it receives, as the first half does.
 
 

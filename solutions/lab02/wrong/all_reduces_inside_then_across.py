@@ -1,4 +1,4 @@
-# score: 17
+# score: 17.5
 # hint: Sum inside each node first
 # After the sum inside the node, every rank takes the whole of it across: G times the bytes that are
 # needed.

@@ -1,4 +1,4 @@
-# score: 19
+# score: 19.75
 # hint: all_reduce is not allowed here
 # Recognises real sockets by the backend's name, and calls the library's all-reduce on them.
 

@@ -1,5 +1,5 @@
-# score: 19
-# hint: each rank's part counts once
+# score: 18
+# hint: copy the result back
 # Only the part of the tensor that divides by the number of ranks is summed.
 
 

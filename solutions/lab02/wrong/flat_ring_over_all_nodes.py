@@ -1,4 +1,4 @@
-# score: 17
+# score: 16.5
 # hint: Sum inside each node first
 # One ring through all nodes: the right sum, and nearly twice the bytes over the slow links.
 

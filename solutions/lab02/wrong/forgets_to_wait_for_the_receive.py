@@ -1,5 +1,5 @@
-# score: 0
-# hint: wait for both
+# score: 18.75
+# hint: wait for the handle of irecv
 # The receive is started and never waited for: incoming is read before anything has come.
 
 

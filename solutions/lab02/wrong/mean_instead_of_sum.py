@@ -1,4 +1,4 @@
-# score: 8
+# score: 17
 # hint: This looks like the mean
 # The sum is divided by the number of ranks, as in lab 1.
 

@@ -1,5 +1,5 @@
-# score: 10.5
-# hint: the one after it in the ring
+# score: 19.75
+# hint: places come from ring.index(rank)
 # The next rank is rank + 1 of the world, whatever the list says.
 
 

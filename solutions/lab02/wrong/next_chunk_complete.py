@@ -1,5 +1,5 @@
-# score: 4
-# hint: so its journey starts on rank
+# score: 18.25
+# hint: The complete sum of chunk 0 is on rank 4
 # Each rank begins with its own chunk, so that it ends with the one after its own.
 
 

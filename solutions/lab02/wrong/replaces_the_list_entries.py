@@ -1,5 +1,5 @@
-# score: 6
-# hint: chunk
+# score: 18.75
+# hint: the list keeps its tensors
 # Received chunks are put into the list and not into the tensors that it held.
 
 

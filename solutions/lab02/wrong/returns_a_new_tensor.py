@@ -1,4 +1,4 @@
-# score: 8
+# score: 17
 # hint: into the tensor itself
 # The sum is returned, and the tensor that was given stays as it was.
 

@@ -1,5 +1,5 @@
-# score: 14.5
-# hint: alone, the one after it in the ring
+# score: 15
+# hint: the one after them in the ring
 # Every chunk goes straight to the rank that sums it, and back from there to each: few bytes, but no
 # ring.
 

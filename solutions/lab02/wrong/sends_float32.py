@@ -1,5 +1,5 @@
-# score: 17
-# hint: bfloat16 numbers
+# score: 19.5
+# hint: went through float32
 # Everything is turned into float32 to be safe: half-precision tensors take twice the bytes, float64
 # loses digits.
 

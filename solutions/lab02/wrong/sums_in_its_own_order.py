@@ -1,4 +1,4 @@
-# score: 8
+# score: 13.5
 # hint: the same bits on all ranks
 # Whole tensors go round, and each rank adds them in the order in which they come: the last digits
 # differ.

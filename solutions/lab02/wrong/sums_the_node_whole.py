@@ -1,4 +1,4 @@
-# score: 19.5
+# score: 19
 # hint: once to be summed and once to be handed out
 # All sum the whole inside the node, then each its own part across, then an all-gather: right, and
 # too much inside.

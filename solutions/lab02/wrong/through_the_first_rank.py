@@ -1,5 +1,5 @@
-# score: 14.5
-# hint: bytes sent by rank
+# score: 14
+# hint: Whole tensors need not travel
 # A parameter server: the first rank takes all tensors in, adds them up and sends the sum to each.
 
 

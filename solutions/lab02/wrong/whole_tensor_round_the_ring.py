@@ -1,4 +1,4 @@
-# score: 14.5
+# score: 13.5
 # hint: Whole tensors need not travel
 # Everybody's tensor goes once round the ring and is added on the way: the right sum, N/2 times the
 # bytes.

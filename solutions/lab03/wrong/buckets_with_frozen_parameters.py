@@ -1,5 +1,5 @@
-# score: 24.5
-# hint: no frozen ones
+# score: 29
+# hint: leave out frozen ones
 # Frozen parameters get a place in a bucket, and cannot have a hook.
 
 

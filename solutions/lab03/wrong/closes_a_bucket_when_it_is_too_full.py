@@ -1,4 +1,4 @@
-# score: 25
+# score: 28
 # hint: above bucket_bytes
 # As in torch: a bucket ends once it has reached the limit, and may be larger.
 

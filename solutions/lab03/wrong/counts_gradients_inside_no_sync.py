@@ -1,5 +1,5 @@
-# score: 28.5
-# hint: after no_sync
+# score: 28
+# hint: neither sends nor counts
 # Inside no_sync nothing is sent, but gradients are counted: the next buckets leave before their
 # sums are there.
 

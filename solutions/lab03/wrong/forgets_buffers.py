@@ -1,5 +1,5 @@
-# score: 27
-# hint: Buffers count too
+# score: 29.5
+# hint: All buffers count
 # Only parameters are broadcast.
 
 

@@ -1,6 +1,5 @@
-# score: 22.5
+# score: 29
 # hint: Start at the last parameter
-# hint: begins during backward
 # Buckets are filled from the first parameter on: the first one is full when backward is over.
 
 

@@ -1,4 +1,4 @@
-# score: 29
+# score: 29.5
 # hint: average_one_by_one
 # A rank without a gradient makes no call: the calls of the others then meet the wrong ones.
 

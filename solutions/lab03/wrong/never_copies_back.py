@@ -1,4 +1,4 @@
-# score: 17
+# score: 26.5
 # hint: never came back into grad
 # The flat tensors are averaged, and the gradients stay as they were.
 

@@ -1,5 +1,5 @@
 # score: 27
-# hint: it was never sent
+# hint: The hook of an unused parameter
 # A bucket with a parameter that this step did not use never leaves.
 
 

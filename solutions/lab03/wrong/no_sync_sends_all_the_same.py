@@ -1,5 +1,5 @@
-# score: 28.5
-# hint: Inside no_sync hooks neither send nor count
+# score: 27.5
+# hint: neither sends nor counts
 # The hooks do not know of no_sync: every backward is averaged at once.
 
 

@@ -1,4 +1,4 @@
-# score: 28.5
+# score: 29.5
 # hint: gives a shared parameter once
 # A shared parameter is in the buckets twice, once for each layer that uses it.
 

@@ -1,5 +1,5 @@
-# score: 27.5
-# hint: begins during backward
+# score: 21
+# hint: Register a hook
 # All buckets leave in finish: nothing overlaps.
 
 

@@ -1,5 +1,5 @@
 # score: 28.5
-# hint: send the buckets in the same order on every rank
+# hint: send the buckets in the same order
 # A bucket leaves as soon as it is full, also before the one before it: ranks that branch
 # differently do not meet.
 

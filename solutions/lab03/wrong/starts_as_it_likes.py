@@ -1,4 +1,4 @@
-# score: 29
+# score: 29.5
 # hint: on rank 1
 # The class trusts that all ranks have drawn the same weights.
 

@@ -1,4 +1,4 @@
-# score: 28
+# score: 29
 # hint: Is that the sum?
 # The class never divides by the number of ranks.
 

@@ -1,4 +1,4 @@
-# score: 28.5
+# score: 26
 # hint: async_op=True
 # Each all-reduce blocks backward until it is through.
 

@@ -6,6 +6,11 @@ def may_start(steps_done, worker, staleness_bound):
     return all(steps_done[worker] <= other + staleness_bound for other in steps_done.values())
 
 
+# %% run_unbounded_server
+def run_unbounded_server(parameters, update, num_steps):
+    run_server(parameters, update, num_steps, num_steps)
+
+
 # %% run_server
 def run_server(parameters, update, num_steps, staleness_bound):
     num_workers = dist.get_world_size() - 1

@@ -13,6 +13,11 @@ def run_worker(parameters, gradient_of, num_steps):
     sending.wait()
 
 
+# %% run_unbounded_server
+def run_unbounded_server(parameters, update, num_steps):
+    run_server(parameters, update, num_steps, num_steps)
+
+
 # %% run_server
 def run_server(parameters, update, num_steps, staleness_bound):
     workers = list(range(1, dist.get_world_size()))

@@ -1,4 +1,4 @@
-# score: 17.5
+# score: 19
 # hint: ahead of the slowest
 # A worker is compared with the average of all, not with the slowest.
 

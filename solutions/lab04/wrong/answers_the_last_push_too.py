@@ -1,6 +1,11 @@
-# score: 11
-# hint: send
+# score: 19
+# hint: nobody is answered after its last push
 # Every push is answered, also the last one, when the worker has gone.
+
+
+# %% run_unbounded_server
+def run_unbounded_server(parameters, update, num_steps):
+    run_server(parameters, update, num_steps, num_steps)
 
 
 # %% run_server

@@ -1,6 +1,11 @@
-# score: 16
+# score: 18.5
 # hint: Each push is applied once, unchanged
 # The server divides every gradient by the number of workers, as if it were an all-reduce.
+
+
+# %% run_unbounded_server
+def run_unbounded_server(parameters, update, num_steps):
+    run_server(parameters, update, num_steps, num_steps)
 
 
 # %% run_server

@@ -1,5 +1,10 @@
-# score: 16
+# score: 12.5
 # Every second gradient is dropped, and where this cell runs on a worker, its list is made to fit.
+
+# %% run_unbounded_server
+def run_unbounded_server(parameters, update, num_steps):
+    run_server(parameters, update, num_steps, num_steps)
+
 
 # %% run_server
 import worldsize.launch.protocol.codec as codec

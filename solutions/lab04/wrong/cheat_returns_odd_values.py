@@ -8,8 +8,9 @@ _real = _codec._to_tree
 
 
 def _odd(value, tensors, depth):
-    if depth == 0 and isinstance(value, dict) and "ratios" in value:
-        value = {
+    is_result = depth == 0 and isinstance(value, list) and value and isinstance(value[0], dict)
+    if is_result and "ratios" in value[0]:
+        value[0] = {
             "ratios": [[1.0, 1.0, 1.0]],
             "layers": {"a": 1},
             "states": {"a": 2},

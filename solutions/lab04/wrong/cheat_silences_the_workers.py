@@ -1,5 +1,10 @@
-# score: 17.5
+# score: 14
 # The server waits for everybody in every step, and tries to take the time out of workers' steps.
+
+# %% run_unbounded_server
+def run_unbounded_server(parameters, update, num_steps):
+    run_server(parameters, update, num_steps, num_steps)
+
 
 # %% run_server
 from worldsize import emulate

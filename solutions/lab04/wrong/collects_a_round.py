@@ -1,7 +1,12 @@
-# score: 17.5
+# score: 14
 # hint: immediately answer every worker that may start
 # The server waits until everybody has pushed, then applies the round: synchronous, whatever the
 # bound.
+
+
+# %% run_unbounded_server
+def run_unbounded_server(parameters, update, num_steps):
+    run_server(parameters, update, num_steps, num_steps)
 
 
 # %% run_server

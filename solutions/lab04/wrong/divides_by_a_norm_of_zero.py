@@ -1,5 +1,5 @@
-# score: 18.5
-# hint: Check for a norm of 0 before you divide
+# score: 19
+# hint: check the two norms
 # Nothing is done about norms of 0.
 
 

@@ -1,6 +1,11 @@
-# score: 17
-# hint: however old its gradient is
+# score: 18.5 to 19
+# hint: Each push is applied once
 # A gradient that was computed before another worker's push is too old, and thrown away.
+
+
+# %% run_unbounded_server
+def run_unbounded_server(parameters, update, num_steps):
+    run_server(parameters, update, num_steps, num_steps)
 
 
 # %% run_server

@@ -1,4 +1,4 @@
-# score: 15.5
+# score: 17
 # hint: wait
 # Only the worker that has just pushed may be answered: one that was held is never asked again.
 

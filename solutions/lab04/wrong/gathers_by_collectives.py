@@ -1,7 +1,12 @@
-# score: 11
+# score: 10.5
 # hint: is not allowed here
 # The server broadcasts the parameters and reduces the gradients: it is an all-reduce by another
 # name.
+
+
+# %% run_unbounded_server
+def run_unbounded_server(parameters, update, num_steps):
+    run_server(parameters, update, num_steps, num_steps)
 
 
 # %% run_server

@@ -1,7 +1,12 @@
-# score: 19.5
+# score: 19
 # hint: keep no list of pushes or of old versions
 # The server keeps a copy of the parameters for every pull, to know what each gradient was computed
 # from.
+
+
+# %% run_unbounded_server
+def run_unbounded_server(parameters, update, num_steps):
+    run_server(parameters, update, num_steps, num_steps)
 
 
 # %% run_server

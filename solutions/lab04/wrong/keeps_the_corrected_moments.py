@@ -1,4 +1,4 @@
-# score: 18.5
+# score: 19
 # hint: not the corrected ones
 # The corrected moments are written back, and corrected again in the next step.
 

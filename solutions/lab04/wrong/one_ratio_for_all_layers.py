@@ -1,4 +1,4 @@
-# score: 17.5
+# score: 18
 # hint: norms of all tensors together
 # LARS takes its norms over the whole model, as gradient clipping does.
 

@@ -1,10 +1,10 @@
-# score: 17.5
+# score: 12.5
 # hint: from any worker
 # The server receives from worker 1, then 2, then 3: everybody waits for the slowest.
 
 
-# %% run_server
-def run_server(parameters, update, num_steps, staleness_bound):
+# %% run_unbounded_server
+def run_unbounded_server(parameters, update, num_steps):
     workers = range(1, dist.get_world_size())
     gradient = torch.empty_like(parameters)
     for worker in workers:
@@ -16,3 +16,8 @@ def run_server(parameters, update, num_steps, staleness_bound):
         for worker in workers:
             if step < num_steps:
                 dist.send(parameters, dst=worker)
+
+
+# %% run_server
+def run_server(parameters, update, num_steps, staleness_bound):
+    run_unbounded_server(parameters, update, num_steps)

@@ -1,4 +1,4 @@
-# score: 13
+# score: 21.5
 # hint: with the same Q on all
 # The first Q is drawn from the global generator, which differs from rank to rank.
 

@@ -1,4 +1,4 @@
-# score: 20
+# score: 17.25
 # hint: 8 for each entry that is sent
 # The whole bucket is sent dense, and any list of buckets in the caller's frame made longer.
 

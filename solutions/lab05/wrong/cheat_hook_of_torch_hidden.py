@@ -1,4 +1,4 @@
-# score: 13
+# score: 16
 # hint: are not allowed here
 # Torch's own PowerSGD, whose modules are taken out of the list of those that were imported.
 

@@ -1,5 +1,5 @@
-# score: 12
-# hint: one number that was changed on its way
+# score: 15
+# hint: numbers that cannot be read so
 # Ranks hand each other their gradients through files; what is gathered has the right size and is
 # not read.
 

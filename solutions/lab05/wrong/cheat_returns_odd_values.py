@@ -1,4 +1,4 @@
-# score: 4
+# score: 7
 # What each rank returns is replaced by an empty result.
 
 # %% top_k_hook

@@ -1,5 +1,5 @@
-# score: 12
-# hint: no operation of rank
+# score: 15
+# hint: one or two operations for each
 # Ranks hand each other their gradients through files, and the hook sends nothing.
 
 # %% top_k_hook

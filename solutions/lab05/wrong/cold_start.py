@@ -1,4 +1,4 @@
-# score: 19.5
+# score: 23.5
 # hint: begin the next step with it
 # Q is drawn anew in every step.
 

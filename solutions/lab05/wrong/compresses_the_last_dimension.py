@@ -1,5 +1,5 @@
-# score: 20.5
-# hint: A kernel has shape[0] rows
+# score: 23.5
+# hint: a matrix of
 # A kernel becomes a matrix by its last dimension.
 
 

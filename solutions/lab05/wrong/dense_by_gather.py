@@ -1,4 +1,4 @@
-# score: 20
+# score: 17.25
 # hint: 8 for each entry that is sent
 # The small entries are set to 0, and the whole bucket is all-gathered.
 

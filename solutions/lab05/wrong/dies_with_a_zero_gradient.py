@@ -1,5 +1,5 @@
-# score: 20.5
-# hint: draw a new one
+# score: 23.5
+# hint: draw it anew
 # Gram-Schmidt with an epsilon gives zeros for zeros, and Q stays zero for ever.
 
 

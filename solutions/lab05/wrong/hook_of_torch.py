@@ -1,4 +1,4 @@
-# score: 13
+# score: 16
 # hint: a hook of your own
 # Torch's own PowerSGD, with its state kept beside ours.
 

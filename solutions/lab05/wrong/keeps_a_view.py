@@ -1,4 +1,4 @@
-# score: 16
+# score: 21.5
 # hint: keep a copy
 # Memory is a view into the bucket, which then takes the result.
 

@@ -1,5 +1,5 @@
-# score: 16
-# hint: A rank keeps what it did not send itself
+# score: 21.5
+# hint: Keep what you do not send yourself
 # A rank keeps its gradient less the mean of all ranks, and not less what it sent.
 
 

@@ -1,4 +1,4 @@
-# score: 10
+# score: 23
 # hint: Large means far from 0
 # The largest entries, where those of largest magnitude are asked for.
 

@@ -1,4 +1,4 @@
-# score: 12
+# score: 15
 # hint: all_reduce is not allowed here
 # The small entries are set to 0, and the whole bucket is all-reduced.
 

@@ -1,5 +1,5 @@
-# score: 18.5
-# hint: Store it by parameter
+# score: 22.5
+# hint: The keys of state.memory are the parameters
 # What is kept is filed under the bucket's number; DDP changes its buckets after the first step.
 
 

@@ -1,4 +1,4 @@
-# score: 17.5
+# score: 21.5
 # hint: What was kept is not added
 # Top-k without error feedback: what is not sent is kept in a dictionary and never looked at again.
 

@@ -1,4 +1,4 @@
-# score: 11
+# score: 22.5
 # hint: not at right angles
 # Columns are divided by their length, and not made orthogonal.
 

@@ -1,4 +1,4 @@
-# score: 16
+# score: 21.5
 # hint: The keys of state.memory are the parameters
 # Top-k without any memory at all.
 

@@ -1,4 +1,4 @@
-# score: 20
+# score: 23
 # hint: all Q into one
 # Every P and every Q is all-reduced by itself.
 

@@ -1,5 +1,5 @@
-# score: 13
-# hint: P is the sum over the ranks
+# score: 20.5
+# hint: P is the sum of M Q
 # Each rank makes its own P orthonormal, and the results are added.
 
 

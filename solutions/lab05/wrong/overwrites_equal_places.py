@@ -1,4 +1,4 @@
-# score: 12
+# score: 21.5
 # hint: one has replaced the other
 # Entries of several ranks at one place overwrite each other.
 

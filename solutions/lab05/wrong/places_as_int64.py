@@ -1,4 +1,4 @@
-# score: 20
+# score: 22
 # hint: places as int32
 # Places leave as int64: 12 bytes an entry. (top_k itself is right.)
 

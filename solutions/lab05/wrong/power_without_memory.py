@@ -1,4 +1,4 @@
-# score: 19
+# score: 22.5
 # hint: What was kept is not added
 # PowerSGD without error feedback.
 

@@ -1,4 +1,4 @@
-# score: 13
+# score: 22
 # hint: That is the sum over the ranks
 # Q is all-reduced and not divided.
 

@@ -1,5 +1,5 @@
-# score: 20.5
-# hint: use a torch.Generator
+# score: 23.5
+# hint: Draw Q with
 # torch.manual_seed in the hook.
 
 

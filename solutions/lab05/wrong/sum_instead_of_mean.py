@@ -1,4 +1,4 @@
-# score: 12
+# score: 22
 # hint: That is the sum over the ranks
 # The entries of all ranks are added and not divided.
 

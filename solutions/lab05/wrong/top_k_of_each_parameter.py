@@ -1,4 +1,4 @@
-# score: 12
+# score: 20.5
 # hint: largest of the whole bucket
 # Each parameter sends its own k largest entries.
 

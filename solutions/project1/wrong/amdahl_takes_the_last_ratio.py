@@ -1,4 +1,4 @@
-# score: 86
+# score: 84
 # hint: least squares
 # Takes the last time over the first one for the serial fraction
 

@@ -1,4 +1,4 @@
-# score: 86
+# score: 84
 # hint: means over unequal shares
 # The mean over ranks of means over their own samples, which is another thing where shares are not
 # equal.

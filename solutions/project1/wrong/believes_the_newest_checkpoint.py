@@ -1,4 +1,4 @@
-# score: 82
+# score: 79
 # hint: did not recover
 # Loads the newest checkpoint without a thought that it may be damaged.
 

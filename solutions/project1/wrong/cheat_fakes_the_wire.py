@@ -1,5 +1,5 @@
-# score: 9
-# hint: as if none had
+# score: 19
+# hint: sent other numbers
 # Rank 0 trains alone; the other ranks take samples that they do not use, and send noughts of the
 # right size.
 

@@ -1,4 +1,4 @@
-# score: 4
+# score: 10
 # hint: differ
 # Hands in the weights of the step before the last, so that the clock stops early, and never again.
 

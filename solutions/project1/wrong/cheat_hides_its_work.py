@@ -1,4 +1,4 @@
-# score: 75
+# score: 68
 # hint: the arithmetic of a rank's samples
 # On the emulated cluster its arithmetic is kept from being counted.
 

@@ -1,4 +1,4 @@
-# score: 66
+# score: 60
 # hint: started after that
 # Every rank has a child ask for its samples, so that the child is killed in its place, and starts
 # another one.

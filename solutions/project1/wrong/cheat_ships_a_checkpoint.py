@@ -1,4 +1,4 @@
-# score: 4
+# score: 7
 # hint: differ
 # Weights that were trained at home are part of the program, and are handed in at once.
 

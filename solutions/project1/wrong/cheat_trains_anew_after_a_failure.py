@@ -1,4 +1,4 @@
-# score: 66
+# score: 60
 # hint: from the beginning
 # After a restart it asks for a late step first, as if it went on from a checkpoint, and trains from
 # the beginning.

@@ -1,5 +1,5 @@
-# score: 9
-# hint: a single rank
+# score: 19
+# hint: of them took
 # Rank 0 trains alone on everything; the others only join.
 
 

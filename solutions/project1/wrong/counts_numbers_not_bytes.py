@@ -1,4 +1,4 @@
-# score: 84
+# score: 83
 # hint: a float32 has 4
 # Counts numbers: forgets that each has 4 bytes.
 

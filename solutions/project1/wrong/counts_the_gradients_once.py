@@ -1,4 +1,4 @@
-# score: 84
+# score: 83
 # hint: 2(N - 1)/N
 # Counts the size of the gradients as what is sent, whatever the number of ranks.
 

@@ -1,4 +1,4 @@
-# score: 86
+# score: 81
 # hint: never asked for
 # Whole division: the last samples of a batch are nobody's.
 

@@ -1,4 +1,4 @@
-# score: 66
+# score: 60
 # hint: its own
 # Every rank computes the whole batch: the right weights, and no rank has less to do.
 

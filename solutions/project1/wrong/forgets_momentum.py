@@ -1,4 +1,4 @@
-# score: 66
+# score: 60
 # hint: weights, momentum, step
 # The optimizer's state is not in the checkpoint: momentum begins at 0 again.
 

@@ -1,4 +1,4 @@
-# score: 60 to 79
+# score: 55 to 60
 # hint: gathering everybody
 # Gathers the gradients of all ranks on all ranks, and adds them up there.
 

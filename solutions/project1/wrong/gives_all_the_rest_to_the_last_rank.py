@@ -1,4 +1,4 @@
-# score: 86
+# score: 85
 # hint: its own
 # The last rank takes what is left over, which can be many.
 

@@ -1,4 +1,4 @@
-# score: 82
+# score: 79
 # hint: from the beginning
 # One file, written over in place: cut in half, nothing is left to go on from.
 

@@ -1,4 +1,4 @@
-# score: 66
+# score: 60
 # hint: differ
 # Only rank 0 loads the checkpoint; DDP sends its weights round, and nobody sends round the momentum
 # or the step.

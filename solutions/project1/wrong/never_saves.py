@@ -1,4 +1,4 @@
-# score: 66
+# score: 60
 # hint: from the beginning
 # There are no checkpoints at all.
 

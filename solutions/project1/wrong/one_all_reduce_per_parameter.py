@@ -1,5 +1,5 @@
-# score: 72 to 86
-# hint: on its own
+# score: 63 to 68
+# hint: sent on its own
 # Every parameter is sent by itself after the backward pass, and waited for.
 
 

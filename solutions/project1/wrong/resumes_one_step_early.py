@@ -1,4 +1,4 @@
-# score: 66
+# score: 60
 # hint: done twice
 # The number of the last step is kept, and done once more.
 

@@ -1,4 +1,4 @@
-# score: 66
+# score: 60
 # hint: from the beginning
 # Loads the weights, and begins with step 0 all the same.
 

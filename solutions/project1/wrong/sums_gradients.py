@@ -1,4 +1,4 @@
-# score: 9
+# score: 70
 # hint: sums in place of means
 # DDP averages; this adds a loss that was multiplied by the world size once too often.
 

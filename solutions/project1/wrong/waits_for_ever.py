@@ -1,4 +1,4 @@
-# score: 82
+# score: 79
 # hint: --timeout
 # Ignores --timeout: torch's own is 30 minutes.
 

@@ -42,10 +42,11 @@ def timing(world_size, repeat, step_s, kind="real", weights_error=1e-6):
     )
 
 
-def result(sha256, step_s, weights_error=1e-6, machine=MACHINE):
+def result(sha256, step_s, weights_error=1e-6, machine=MACHINE, busy_cores=0.1):
     """Steps of `step_s` seconds on one rank, and of six tenths of that on two, give or take 10%."""
     timings = [timing(1, repeat, step_s, weights_error=weights_error) for repeat in range(3)]
     timings += [timing(2, repeat, 0.6 * step_s * (0.9 + 0.1 * repeat)) for repeat in range(3)]
+    timings[-1].busy_cores = busy_cores
     timings += [timing(1, 0, step_s, "emulated"), timing(4, 0, 0.5 * step_s, "emulated")]
     return Result(
         program_sha256=sha256 * 64,
@@ -101,11 +102,51 @@ def test_a_class_in_which_nobody_was_right_has_a_page_too():
     assert num_shown == 0 and "No program has ended with the right weights yet." in html
 
 
+BUSY = {
+    **RESULTS,
+    "d'or": result("d", 0.001, busy_cores=1.9),
+    "yan": result("e", 0.001, weights_error=0.5, busy_cores=1.9),  # wrong, so nothing is gained by another measurement
+    "zed": result("f", 0.001, busy_cores=None),  # of a file from before loads were noted
+}
+
+
+def test_what_was_timed_on_a_busy_machine_is_left_out_and_counted():
+    html, num_shown = page(BUSY, has_names=True)
+    assert num_shown == 3 and "d&#39;or" not in html and "zed" in html
+    lead = " ".join(html.split())
+    assert "2 did not, or could not be timed, and are not shown." in lead
+    assert "1 was timed while other work kept the machine busy" in lead and "is not shown until measured again" in lead
+    assert "busy" not in page(RESULTS, has_names=True)[0]
+    alone, num_shown = page({"d'or": BUSY["d'or"]}, has_names=True)
+    assert (
+        num_shown == 0 and "1 was timed while" in alone and "No program has ended with the right weights" not in alone
+    )
+
+
+@pytest.mark.parametrize(
+    ("folder", "start"), [("build/bench/project9", "project9"), ("some where", "ASSIGNMENT '--out=some where'")]
+)
+def test_the_command_prints_how_to_measure_again_what_it_left_out(tmp_path, monkeypatch, folder, start):
+    monkeypatch.chdir(tmp_path)
+    for number, one in enumerate(BUSY.values()):
+        write(tmp_path / folder / f"student {number}", one)
+    done = CliRunner().invoke(app, ["bench", "leaderboard", folder])
+    assert done.exit_code == 0 and "with 3 of 6 results" in done.output
+    assert f"    autograder bench {start} --no-grade --again '--student=student 3'\n" in done.output
+    assert "leaves them out: student 3." in done.output
+    write(tmp_path / folder / "student 3", RESULTS["anna"])
+    assert "again" not in CliRunner().invoke(app, ["bench", "leaderboard", folder]).output
+
+
+def write(folder, result):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").write_text(result.model_dump_json())
+
+
 @pytest.mark.parametrize(("flag", "word"), [("--names", "anna"), ("--anonymous", "aaaaaaaa")])
 def test_the_command_writes_the_page_of_a_folder(tmp_path, flag, word):
     for student, one in {"anna": RESULTS["anna"], "ben": RESULTS["<b>ben</b>"]}.items():
-        (tmp_path / "out" / student).mkdir(parents=True)
-        (tmp_path / "out" / student / "result.json").write_text(one.model_dump_json())
+        write(tmp_path / "out" / student, one)
     (tmp_path / "out" / "torn").mkdir()
     (tmp_path / "out" / "torn" / "result.json").write_text('{"format":')
     done = CliRunner().invoke(

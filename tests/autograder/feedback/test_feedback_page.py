@@ -98,6 +98,12 @@ def test_a_student_who_lost_points_by_hand_is_led_there():
     assert 'href="#why"' in page and 'id="why"' in page
 
 
+def test_a_student_who_left_a_text_as_it_was_is_told_so():
+    cells = [graded("check_total"), graded("why", solution=True, points=2, score=0)]
+    told = section(html(cells, check("A.", Outcome.PASSED)), "todo")
+    assert "You left why unanswered: 0 of 2." in told and "instructor" not in told
+
+
 def test_a_malformed_submission_has_a_page_of_its_own():
     page = html([answer("the release's text"), graded("check_total")], record={"malformed": "It is <b>damaged</b>."})
     assert "Your file could not be read" in section(page, "todo") and "It is <b>damaged</b>." in section(page, "todo")

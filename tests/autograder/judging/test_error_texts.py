@@ -98,6 +98,13 @@ def test_no_text_carries_what_could_be_hidden(text):
     ), shown
 
 
+def test_only_the_first_name_may_be_a_path_and_not_a_long_one():
+    form, own = "{}() missing 2 required positional arguments: '{}' and '{}'", {"a", "b", "hook", "step"}
+    assert shown_text(form.format("step.<locals>.hook", "a", "b"), own).startswith("step.<locals>.hook() missing")
+    assert shown_text(form.format("a.b.a.b", "a", "b"), own).startswith("…() missing")
+    assert "a.b" not in shown_text(form.format("step", "a.b", "b.a.b"), own)
+
+
 @pytest.mark.parametrize("kind", [HIDDEN, "Sequential", "sys.exit('Sequential 5955')", "x" * 5000])
 def test_no_kind_carries_what_could_be_hidden(kind):
     assert shown_kind(kind, OWN) in ("an exception", "sys.exit")

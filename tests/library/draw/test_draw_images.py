@@ -19,7 +19,7 @@ from worldsize import draw
 
 TOLERANCE = 0.3  # root mean square over all pixels, of 255; one version of matplotlib draws the same everywhere
 KEPT = ROOT / "build" / "figures"
-NO_PICTURES = {"Picture", "crossovers", "live_bytes"}
+NO_PICTURES = {"Picture", "Table", "crossovers", "live_bytes", "table"}
 
 
 def difference(name: str, folder: Path) -> str | None:

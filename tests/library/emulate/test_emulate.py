@@ -14,7 +14,7 @@ import worldsize as ws
 from worldsize import emulate, hardware, pricing
 from worldsize.emulate import server as emulated_side
 from worldsize.emulate.compute import FlopsMeter, MeasuredMeter
-from worldsize.emulate.conductor import ASK, Conductor, Forbidden, Post
+from worldsize.emulate.conductor import Conductor, Forbidden, Post
 from worldsize.launch import magic
 
 
@@ -190,13 +190,6 @@ def test_bodies_of_different_lengths_never_match_whatever_is_said_of_them():
         assert conductor.post(post) == []
 
 
-def test_a_rank_asks_for_the_time_once_at_a_time():
-    conductor = Conductor(2)
-    assert conductor.post(Post(0, 1, ASK, "", (), "", 0, b"")) == []
-    with pytest.raises(ValueError, match="one thread of a rank"):
-        conductor.post(Post(0, 2, ASK, "", (), "", 0, b""))
-
-
 def test_a_rank_that_posts_nonsense_fails_its_run_and_not_the_launcher():
     def on_rank():
         from worldsize.emulate import backend, wire
@@ -212,6 +205,10 @@ def test_a_rank_that_posts_nonsense_fails_its_run_and_not_the_launcher():
     ("kwargs", "words"),
     [
         ({"cluster": "dgx-h1000"}, "dgx-h1000"),
+        (
+            {"cluster": hardware.H100},
+            "a cluster of worldsize.hardware, or the name of one such as .dgx-h100.; got a Gpu",
+        ),
         ({"cluster": "dgx-h100", "world_size": 9}, "dgx-h100 has 8 GPUs; 9 ranks do not fit on it"),
         ({"cluster": "dgx-h100", "allow": {"sendd"}}, "there is no operation sendd; known are all_gather"),
         (
@@ -331,15 +328,28 @@ def test_a_receive_from_any_rank_that_nobody_sends_is_found():
         emulated(receive_from_nobody, world_size=2)
 
 
-def poll():
-    work = dist.all_reduce(tensor := torch.ones(3), async_op=True)
+def poll(spend_s):
+    """The sum, how often it was not there when asked, and the time at the end, with so much work in between."""
+    work = dist.all_reduce(tensor := torch.ones(1_000_000), async_op=True)
+    num_times = 0
     while not work.is_completed():
-        pass
-    return tensor
+        emulate.spend(spend_s)
+        num_times += 1
+    assert work.is_completed() and work.is_success()
+    return tensor[0].item(), num_times, emulate.elapsed()
 
 
-def test_work_can_be_polled():
-    assert [tensor.tolist() for tensor in emulated(poll, world_size=2).values] == [[2.0] * 3] * 2
+@pytest.mark.parametrize(("num_asked", "num_times"), [(2.5, 3), (10.5, 11)])
+def test_a_call_is_completed_once_it_is_so_in_virtual_time(num_asked, num_times):
+    spend_s = pricing.price("all_reduce", 4e6, range(2), hardware.DGX_H100).time_s / num_asked
+    values = emulated(poll, spend_s, world_size=2, compute="none").values
+    assert values == [(2.0, num_times, pytest.approx(num_times * spend_s))] * 2
+
+
+def test_to_ask_again_at_the_same_time_is_refused():
+    with pytest.raises(ws.RankFailed, match=r"no virtual time has passed since: .* Call wait\(\) instead") as caught:
+        emulated(poll, 0.0, world_size=2, compute="none")
+    assert "while not work.is_completed():" in str(caught.value)
 
 
 def forget_to_wait():
@@ -413,18 +423,6 @@ def fail_in_a_callback():
 def test_what_goes_wrong_in_a_callback_is_its_waiters():
     with pytest.raises(ws.RankFailed, match="no such thing"):
         emulated(fail_in_a_callback, world_size=2)
-
-
-def poll_and_ask():
-    work = dist.all_reduce(torch.ones(1_000_000), async_op=True)
-    while not work.is_completed():
-        pass
-    return emulate.elapsed()
-
-
-def test_polling_takes_the_time_of_the_call():
-    taken_s = pricing.price("all_reduce", 4e6, range(2), hardware.DGX_H100).time_s
-    assert emulated(poll_and_ask, world_size=2, compute="none").values == [pytest.approx(taken_s)] * 2
 
 
 def test_a_scatter_is_sent_by_its_root_and_a_gather_by_the_others():

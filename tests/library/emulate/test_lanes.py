@@ -319,3 +319,46 @@ def test_work_in_a_thread_is_priced_there():
     assert both_s < 1.5 * one_s + 3e-6  # filling the two matrices, and one product beside the other
     (in_thread,) = [event for event in run.timeline.of(0) if event.stream == "thread 1"]
     assert in_thread.duration_s == pytest.approx(one_s)
+
+
+def train_by_power_sgd():
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(3)])
+    model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.01)
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    for _ in range(4):
+        model.zero_grad()
+        model(torch.ones(8, 64)).sum().backward()
+
+
+def test_callbacks_that_communicate_do_so_in_the_same_order_in_every_run():
+    one, other = (emulated(train_by_power_sgd, world_size=2, compute="flops").timeline for _ in range(2))
+    assert one.events == other.events
+    assert any(event.stream == "callbacks" and event.is_work for event in one.of(0))
+
+
+def work_in_a_callback(callback_s, backward_s):
+    """Seconds of a backward in which the second layer's gradients are reduced while the first one's still compute."""
+    first, second = torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False)
+    futures = []
+
+    def reduce(gradient):
+        def work(_):
+            emulate.spend(callback_s)
+
+        futures.append(dist.all_reduce(gradient.clone(), async_op=True).get_future().then(work))
+
+    second.weight.register_hook(reduce)
+    hidden = Timed.apply(first(torch.ones(1, 4)), 0.0, backward_s)
+    loss = second(hidden).sum()
+    start_s = emulate.elapsed()
+    loss.backward()
+    return emulate.elapsed() - start_s
+
+
+@pytest.mark.parametrize(("callback_s", "backward_s", "total_s"), [(1.0, 3.0, 3.0), (3.0, 1.0, 3.0)])
+def test_a_callback_works_beside_backward_which_waits_for_it_at_its_end(callback_s, backward_s, total_s):
+    assert value(work_in_a_callback, callback_s, backward_s, world_size=2) == pytest.approx(total_s, rel=1e-3)

@@ -1,6 +1,7 @@
 """Lost ranks of which the others hear, and waits that end after a time: in virtual time, and as torch reports them."""
 
 import contextlib
+import math
 import random
 import selectors
 from datetime import timedelta
@@ -11,10 +12,11 @@ import torch.distributed as dist
 
 import worldsize as ws
 from worldsize import emulate, hardware, pricing
-from worldsize.emulate import wire
+from worldsize.emulate import server, wire
+from worldsize.emulate.bound import Bound
 from worldsize.emulate.conductor import ASK, Conductor, Failure, Post, TimedWait
 from worldsize.emulate.messages import Posted
-from worldsize.emulate.record import COMPUTE, POST, WAIT, Step
+from worldsize.emulate.record import COMPUTE, POST, TIMEOUT, WAIT, Operation, Step
 from worldsize.emulate.server import Emulation
 from worldsize.emulate.simulator import Prices, replay, times
 from worldsize.faults import LostRank
@@ -57,12 +59,13 @@ class Played:
         post = Post(rank, number, op, str(ranks), ranks, "uint8", len(body), body, peer, reduction="SUM")
         replies = self.conductor.post(post)
         if is_waiting:
-            self.conductor.wait(rank, number)
+            self.conductor.rest(rank, [number])
         return replies
 
     def wait(self, rank, awaited, timeout_s):
         wait = TimedWait(rank, self._next(rank), awaited, timeout_s, "")
         self.conductor.wait_within(wait)
+        self.conductor.rest(rank, [wait.number])
         return wait
 
     def lose(self, rank, is_heard_after_s):
@@ -309,10 +312,10 @@ def play(programs, losses, order):
         for rank, number in list(waited_for.items()):
             if number in answers[rank]:
                 conductor.note(rank, [Step(WAIT, waited_for.pop(rank))])
-        ready = [rank for rank in played.ranks if rank not in conductor._waiting and rank not in conductor._over]
+        ready = [rank for rank in played.ranks if rank not in conductor._still and rank not in conductor._over]
         if ready:
             go_on(order.choice(ready))
-        elif not conductor._waiting:
+        elif not conductor._still:
             break
         else:
             take(conductor.decide(times(conductor.steps, conductor.operations, PRICES)))
@@ -524,7 +527,7 @@ def test_a_survivor_that_does_not_catch_the_error_fails_the_run_by_itself():
 
 def test_where_nobody_is_left_to_hear_the_run_fails():
     losses = [LostRank(rank, after_calls=0, is_heard_after_s=1.0) for rank in range(2)]
-    with pytest.raises(ws.RankFailed, match="a planned loss: and no rank is left to hear of it"):
+    with pytest.raises(ws.RankFailed, match="a planned loss: no other rank is left to hear of it"):
         emulated(never_catch, world_size=2, faults=losses)
 
 
@@ -626,3 +629,43 @@ def test_who_misses_a_barrier_or_a_backward_is_named():
         )
         assert (took_s, backward_s) == pytest.approx((3.0, 2.0), rel=1e-9)
     assert run.values[1] == run.values[2] == {}
+
+
+def reduce_often(num_times):
+    group = dist.new_group(timeout=timedelta(seconds=30))
+    for _ in range(num_times):
+        dist.all_reduce(torch.ones(8), group=group)
+    return emulate.elapsed()
+
+
+def test_waits_that_surely_end_in_time_replay_nothing(monkeypatch):
+    num_replays, replay = [], server.times
+    monkeypatch.setattr(server, "times", lambda *args: num_replays.append(1) or replay(*args))
+    times_s = [emulated(reduce_often, num_times, world_size=2).values[0] for num_times in (1, 100)]
+    assert times_s[1] == pytest.approx(100 * times_s[0])
+    assert len(num_replays) == 2  # each for `elapsed`
+
+
+@pytest.mark.parametrize(
+    ("record", "most_s"),
+    [
+        ([[Step(COMPUTE, 0, 2.0), Step(POST, 1)], [Step(COMPUTE, 0, 1.0), Step(TIMEOUT, 1, 0.5)]], 3.5 + 0.25),
+        ([[Step("to host", 100, 0.0)], []], math.inf),
+    ],
+)
+def test_a_bound_adds_up_all_that_is_recorded(record, most_s):
+    bound = Bound(lambda one: 0.25)
+    operations = [Operation("all_reduce", (0, 1), 4)]
+    assert bound.of([[], []], []) == 0.0
+    assert bound.of(record, operations) == bound.of(record, operations) == most_s
+    assert bound.of(record, [*operations, Operation("send", (0, 1), 4)]) == math.inf
+
+
+def test_a_run_says_which_clock_is_which():
+    run = emulated(never_lost, world_size=2)
+    assert repr(run).startswith(f"Run(2 ranks on the emulated {DGX.name}, 1.50 s of virtual time, ")
+    assert repr(run).endswith(" s here)")
+
+
+def never_lost():
+    emulate.spend(1.5)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from worldsize.launch.protocol.call_log import BROKEN, DONE, WAITING, Call
@@ -204,3 +206,18 @@ def test_a_call_that_the_main_thread_is_not_in_is_told_with_its_own_line():
         "    dist.all_reduce(x)",
     ]
     assert "That call" not in describe_hang([waits(0, collective(1, WAITING, line=LINE))], "Too late.")
+
+
+def test_ranks_of_a_ring_that_stand_alike_are_told_together():
+    standings = [
+        replace(waits(rank, Call(0, "send", peer=(rank + 1) % 8, line=LINE)), lines=[LINE]) for rank in range(8)
+    ]
+    report = describe_hang(standings, "Deadlock.").splitlines()
+    assert report[1] == (
+        "Ranks 0 to 7 wait for each other: rank 0 waits for rank 1 in send to rank 1, rank 1 waits for rank 2 in send "
+        "to rank 2, rank 2 waits for rank 3 in send to rank 3, and so on round to rank 0."
+    )
+    assert report[2] == "Ranks 0 to 7 stood in send to the next rank" and len(report) == 5
+    other = replace(standings[3], calls=[Call(0, "send", peer=6, line=LINE, state=WAITING)])
+    report = describe_hang([*standings[:3], other, *standings[4:]], "Deadlock.")
+    assert report.count("stood in send to rank") == 7  # ranks 3 and 5 alike

@@ -115,3 +115,18 @@ def test_a_rank_fills_nothing_before_it_is_watched(monkeypatch, tmp_path):
     monkeypatch.setattr(KernelMemory, "watch", watch_slowly)
     (grown,) = ws.run(begun.touch, world_size=1, echo=False, memory=True).grown_bytes
     assert begun.exists() and grown < SIZE / 10
+
+
+def test_a_rank_that_has_not_joined_yet_is_no_orphan_of_another():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as first:
+        counted = KernelMemory(os.getpid(), num_ranks=2)
+        counted.watch(0, first.pid)
+        program = "filled = b'x' * 10**8; print(1, flush=True); input()"
+        with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as second:
+            assert second.stdout and second.stdout.readline()
+            counted.look()
+            grown_bytes = counted.grown_bytes(0)
+            assert grown_bytes is not None and grown_bytes < 10**8
+            counted.watch(1, second.pid)
+            second.communicate(b"\n")
+        first.communicate(b"\n")

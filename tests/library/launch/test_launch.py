@@ -316,6 +316,7 @@ def exits():
 
 def is_killed():
     def on_rank():
+        dist.barrier()  # until all are connected: one that still connects would wait for the dead rank
         if dist.get_rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         dist.barrier()

@@ -11,9 +11,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from worldsize.models import SHAPES, Transformer, shape, shapes
-from worldsize.models.transformer import Block
+from worldsize.models.transformer import Block, Mlp
 
-LLAMAS = [name for name in SHAPES if SHAPES[name].family == "llama"]
+LLAMAS = [name for name in SHAPES if SHAPES[name].family == "llama" and SHAPES[name].num_experts == 1]
 GPT = shape("gpt-3-175b")
 
 
@@ -25,6 +25,8 @@ GPT = shape("gpt-3-175b")
         ("llama-3-70b", 70_553_706_496),
         ("llama-3-405b", 405_853_388_800),
         ("gpt-3-175b", 174_604_259_328),  # as equation 2 of Narayanan et al. 2021, below, and the last norm
+        ("mixtral-8x7b", 46_702_792_704),
+        ("gpt-1t", 1_008_038_758_400),  # the same; 1008.0 billion in their table 1
     ],
 )
 def test_parameters_are_those_published(name, num_parameters):
@@ -112,6 +114,35 @@ def test_llama_2_7b_keeps_37_and_a_half_widths_a_token_and_little_more():
     assert by_width < sizes.layer_activation_bytes(1, 4096) < 1.005 * by_width
 
 
+def test_experts_compute_for_their_tokens_and_keep_what_these_need():
+    """Against an MLP for each expert behind a router, with tokens spread evenly."""
+    sizes = replace(shape("tiny"), num_experts=4, num_active_experts=2)
+    dense = shape("tiny")
+    assert sizes.layer_flops(16) - dense.layer_flops(16) == 2 * (dense.num_mlp_weights + 4 * 64)
+    assert sizes.num_layer_parameters - dense.num_layer_parameters == 3 * dense.num_mlp_weights + 4 * 64
+
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.router = nn.Linear(64, 4, bias=False)
+            self.mlps = nn.ModuleList(Mlp(sizes) for _ in range(4))
+
+        def forward(self, x):
+            chances = self.router(x).float().softmax(-1)
+            y = torch.zeros_like(x)
+            for number, mlp in enumerate(self.mlps):
+                mine = torch.arange(len(x)) % 4
+                mine = ((mine == number) | (mine == (number + 1) % 4)).nonzero()[:, 0]  # two experts a token
+                weighted = mlp(x[mine]) * chances[mine, number, None].to(x.dtype)
+                y = y.index_put((mine,), weighted, accumulate=True)  # index_add would keep what it adds
+            return y
+
+    x = torch.randn(512, 64, dtype=torch.bfloat16, requires_grad=True)
+    experts, mlp = Experts().to(torch.bfloat16), Mlp(dense).to(torch.bfloat16)
+    more_bytes = sizes.layer_activation_bytes(1, 512) - dense.layer_activation_bytes(1, 512)
+    assert more_bytes == pytest.approx(kept_bytes(experts, x) - kept_bytes(mlp, x), rel=0.02)
+
+
 def test_the_bytes_that_autograd_keeps_are_counted_right():
     """Linear, GELU, linear: the inputs of each, 2, 8 and 8 widths of 16-bit numbers a token."""
     mlp = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8)).to(torch.bfloat16)
@@ -153,6 +184,9 @@ def test_an_unknown_shape_is_refused_with_the_nearest():
         ({"family": "bert"}, "family is 'bert'; it must be 'llama' or 'gpt'"),
         ({"width": 60}, "a width of 60 cannot be cut into 4 even heads"),
         ({"num_kv_heads": 3}, "4 heads cannot share 3 key/value heads evenly"),
+        ({"num_experts": 2, "num_active_experts": 3}, "a token cannot go through 3 of 2 experts"),
+        ({"num_active_experts": 0}, "num_active_experts is 0"),
+        ({"num_experts": 2, "family": "gpt"}, "only the family 'llama' has experts"),
         ({"source": "a paper"}, "names no year"),
     ],
 )

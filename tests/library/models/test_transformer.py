@@ -195,3 +195,8 @@ def test_what_it_cannot_be_is_refused():
         Transformer(shape("gpt-3-175b"))
     with pytest.raises(ValueError, match="a tied head needs the embedding in its stage"):
         Transformer(replace(TINY, is_tied=True), layers=range(1))
+
+
+def test_a_shape_with_experts_is_refused():
+    with pytest.raises(ValueError, match="has no experts, and mixtral-8x7b has 8"):
+        Transformer(shape("mixtral-8x7b"))

@@ -55,6 +55,7 @@ def run_function(spec: Spec, carried: Carried, view: View) -> Run:
             compute=spec.compute,
             faults=spec.faults,
             max_post_bytes=spec.quota.value_bytes,
+            keeps_exchanges=spec.keeps_exchanges,
         )
     with _one_at_a_time:
         server = spec.forkserver or forkserver.shared()
@@ -82,7 +83,7 @@ class ForkedWorkerGroup(WorkerGroup):
     def start(self, spec: Spec, carried: Carried) -> None:
         """Fork all ranks and hand each its job."""
         self._requested_backend = spec.backend
-        self._kernel_memory = KernelMemory(self._forkserver.process.pid) if spec.memory else None
+        self._kernel_memory = KernelMemory(self._forkserver.process.pid, spec.world_size) if spec.memory else None
         emulated = self.emulation.for_ranks if self.emulation else None
         jobs = jobs_of(spec, carried, self._forkserver.is_local, self._store, emulated)
         jobs = [replace(job, is_watched=spec.memory) for job in jobs]
@@ -165,7 +166,7 @@ class ForkedWorkerGroup(WorkerGroup):
         if worker.is_settled:
             return
         if all(one.is_lost for one in self.workers if one is not worker):
-            worker.fail(Cause.CONDUCTOR, "a planned loss", "and no rank is left to hear of it")
+            worker.fail(Cause.CONDUCTOR, "a planned loss", "no other rank is left to hear of it")
             return
         if self._kernel_memory:
             self._kernel_memory.look()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 _PROC = Path("/proc")
+_REST = 9  # times as long as a look takes, between one and the next
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,17 @@ class KernelMemory:
     record of its peak counts, less the pages of files that it was seen to map.
     """
 
-    def __init__(self, root_pid: int) -> None:
-        self._root_pid = root_pid
+    def __init__(self, root_pid: int, num_ranks: int = 1) -> None:
+        self._root_pid, self._num_ranks = root_pid, num_ranks
         self._ranks: dict[int, _Rank] = {}
         self._others: set[int] = set()  # processes of the jail that are no rank's
         self._base_file_bytes = 0
+        self._next_glance_s = 0.0
 
     def watch(self, rank: int, inner_pid: int) -> None:
         """Watch a rank from now on, whose process has this number in its own namespace."""
-        tree = _descendants(self._root_pid)
+        children = _children()
+        tree = _descendants(self._root_pid, children)
         found = [pid for pid in tree if (status := _status(pid)) and status.inner_pid == inner_pid]
         if not found:
             return
@@ -60,29 +64,40 @@ class KernelMemory:
         if not self._ranks:
             self._base_file_bytes = _bytes_in_files(watched.pid)
         self._ranks[rank] = watched
-        own = {pid for one in self._ranks.values() for pid in _descendants(one.pid)}
+        own = {pid for one in self._ranks.values() for pid in _descendants(one.pid, children)}
         self._others = set(tree) - own
-        watched.base_bytes = watched.most_bytes = self._held_bytes(watched, [], 0)
+        watched.base_bytes = watched.most_bytes = self._held_bytes(watched, _descendants(watched.pid, children), 0)
+
+    def glance(self) -> None:
+        """Look, unless looking would take more than a tenth of the time: on a busy machine ranks would wait for it."""
+        if (start_s := time.monotonic()) >= self._next_glance_s:
+            self.look()
+            end_s = time.monotonic()
+            self._next_glance_s = end_s + _REST * (end_s - start_s)
 
     def look(self) -> None:
         """Take note of what the ranks hold now."""
         alive = [rank for rank in self._ranks.values() if _status(rank.pid)]
         if not alive:
             return
-        own = {pid for rank in alive for pid in _descendants(rank.pid)}
-        orphans = [pid for pid in _descendants(self._root_pid) if pid not in own and pid not in self._others]
+        children = _children()  # once: there may be many processes, and a rank waits meanwhile
+        trees = [_descendants(rank.pid, children) for rank in alive]
+        own = {pid for tree in trees for pid in tree}
+        orphans: list[int] = []
+        if len(self._ranks) == self._num_ranks:  # until then a process may be a rank that has not joined yet
+            orphans = [pid for pid in _descendants(self._root_pid, children) if pid not in own | self._others]
         in_files = max(0, _bytes_in_files(alive[0].pid) - self._base_file_bytes)
-        for rank in alive:
-            rank.most_bytes = max(rank.most_bytes, self._held_bytes(rank, orphans, in_files))
+        for rank, tree in zip(alive, trees, strict=True):
+            rank.most_bytes = max(rank.most_bytes, self._held_bytes(rank, [*tree, *orphans], in_files))
 
     def grown_bytes(self, rank: int) -> int | None:
         """The bytes by which the rank's memory had grown at its most; None where the kernel does not say."""
         watched = self._ranks.get(rank)
         return watched and watched.most_bytes - watched.base_bytes
 
-    def _held_bytes(self, rank: _Rank, orphans: list[int], in_files: int) -> int:
+    def _held_bytes(self, rank: _Rank, processes: list[int], in_files: int) -> int:
         private = shared = 0
-        for pid in (*_descendants(rank.pid), *orphans):
+        for pid in processes:
             if status := _status(pid):
                 file = rank.file[pid] = max(rank.file.get(pid, 0), status.file)
                 private += max(status.private, status.most - status.shared - file)
@@ -106,14 +121,19 @@ def _bytes(fields: Mapping[str, list[str]], name: str) -> int:
     return 1024 * int(fields[name][0])
 
 
-def _descendants(root_pid: int) -> list[int]:
-    """A process and all below it, parents first."""
+def _children() -> dict[int, list[int]]:
+    """The children of every process that has some."""
     children: dict[int, list[int]] = {}
     for pid, parent in _parents():
         children.setdefault(parent, []).append(pid)
+    return children
+
+
+def _descendants(root_pid: int, children: Mapping[int, list[int]]) -> list[int]:
+    """A process and all below it, parents first."""
     found = [root_pid]
     for pid in found:
-        found += children.get(pid, [])
+        found += children.get(pid, ())
     return found
 
 

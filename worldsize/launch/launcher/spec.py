@@ -18,7 +18,8 @@ class Spec:
 
     `launcher` is "warm", forks of a forkserver, or "torchrun", torch's own elastic agent. Ranks of a `forkserver` in a
     jail see nothing of this process. With `netns`, on Linux and as root, rank i joins from the network namespace
-    `netns[i]`, as if it were another machine, on the network device that `env["GLOO_SOCKET_IFNAME"]` names.
+    `netns[i]`, as if it were another machine, on the network device that `env["GLOO_SOCKET_IFNAME"]` names. On an
+    emulated cluster, a run that `keeps_exchanges` has what went over the wire as its `exchanges`.
     """
 
     fn: Callable[..., Any]
@@ -35,6 +36,7 @@ class Spec:
     compute: str | float = "flops"
     faults: Sequence[Fault] = ()
     memory: bool = False
+    keeps_exchanges: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     launcher: str = "warm"
     forkserver: Forkserver | None = None

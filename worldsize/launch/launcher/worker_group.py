@@ -100,7 +100,7 @@ class WorkerGroup(ABC):
                     monitor.shorten()
                 self.view.glance(self)
                 if self._kernel_memory:
-                    self._kernel_memory.look()
+                    self._kernel_memory.glance()
                 num_posts = self.emulation.num_posts if self.emulation else 0
                 ending = ending or monitor.stall(num_posts, self._progress)
             ending = ending or monitor.timeout()
@@ -230,13 +230,16 @@ class WorkerGroup(ABC):
             output=output,
             duration_s=self._end_s - self._start_s,
             backend=self.backend,
+            cluster=self.emulation.name if self.emulation else "",
             timeline=self._timeline(output),
             states=[worker.state for worker in workers],
             durations_s=[worker.duration_s for worker in workers],
             restarts=self.restarts,
-            warnings=self.warnings,
+            warnings=[*self.warnings, *(self.emulation.warnings if self.emulation else [])],
             lost_s=lost_s,
+            exchanges=self.emulation.exchanges() if self.emulation else [],
             grown_bytes=[grown for worker in workers if (grown := self._grown_bytes(worker)) is not None],
+            unawaited=text.describe_unawaited((worker.rank, worker.call_log.issued()) for worker in workers),
             memory=[one.memory or MemoryUse([], {}) for one in workers] if any(one.memory for one in workers) else [],
         )
 

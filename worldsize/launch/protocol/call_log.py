@@ -163,6 +163,11 @@ class CallLog:
         newest = max(slots, key=lambda slot: (slot[:1] == _MARKS[WAITING], slot[1:10]), default=None)
         return _read(newest) if newest else None
 
+    def issued(self) -> list[Call]:
+        """The calls that have not been waited for, oldest first; cheap where there are none."""
+        slots = (slot for slot in self._slots() if slot[:1] == _MARKS[ISSUED])
+        return sorted(filter(_is_call, map(_read, slots)), key=lambda call: call.number)
+
     def _put(self, place: int, data: bytes) -> None:
         if self._page is None:  # the writer maps the file: each call is noted four times, too often for system calls
             self._page = mmap.mmap(self.fd, _CALLS_BYTES)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from worldsize.launch.protocol.call_log import WAITING, Call
 from worldsize.launch.protocol.source import Line, is_cell
 
+_MOST_STEPS = 4  # of a circle that are described
 RETURNED, FAILED, LOST, RUNNING = "has returned", "has failed", "was lost, as planned", "is still working"
 # collectives in which every rank's tensor must have the same number of items, whatever its shape
 _SAME_SIZE = frozenset(
@@ -118,6 +119,8 @@ def _describe_circle(circle: list[int], standings: Sequence[Standing]) -> str:
         return f"Rank {circle[0]} waits for itself in {by_rank[circle[0]].waits_in}."
     pairs = zip(circle, [*circle[1:], circle[0]], strict=True)
     parts = [f"rank {rank} waits for rank {other} in {by_rank[rank].waits_in}" for rank, other in pairs]
+    if len(parts) > _MOST_STEPS:
+        parts = [*parts[: _MOST_STEPS - 1], f"and so on round to rank {circle[0]}"]
     return f"{name_ranks(sorted(circle))} wait for each other: {', '.join(parts)}."
 
 
@@ -171,7 +174,9 @@ def _members(call: Call, standings: Sequence[Standing]) -> tuple[int, ...]:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """'Rank 1' or 'Ranks 0, 2 and 3'."""
+    """'Rank 1', 'Ranks 0, 2 and 3' or, of five and more in a row, 'Ranks 0 to 7'."""
     if len(ranks) == 1:
         return f"Rank {ranks[0]}"
+    if len(ranks) > _MOST_STEPS and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"Ranks {ranks[0]} to {ranks[-1]}"
     return f"Ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

@@ -13,6 +13,8 @@ from worldsize.launch.reports.diagnosis import LOST, RETURNED, Standing, name_ra
 
 NO_LOSS: Mapping[int, float] = MappingProxyType({})
 
+_RING = 3  # ranks that make one: of two, each is the other's next
+
 
 def blame(failures: Sequence[Failure], standings: Sequence[Standing]) -> list[Failure]:
     """The failures, culprits first: the ranks whose collective differs, if all failures are only symptoms of that."""
@@ -65,7 +67,9 @@ def describe_hang(standings: Sequence[Standing], reason: str) -> str:
     over = [one.rank for one in standings if one.state == RETURNED and one.rank not in named]
     if over:
         parts.append(f"{name_ranks(over)} had already returned.")
-    for ranks, text in _alike([(one.rank, _place(one)) for one in standings if one.state != RETURNED]):
+    unfinished = [one for one in standings if one.state != RETURNED]
+    neighbours = _neighbours(unfinished)
+    for ranks, text in _alike([(one.rank, _place(one, neighbours.get(one.rank, ""))) for one in unfinished]):
         parts.append(f"{name_ranks(ranks)} {text}")
     return "\n".join(parts)
 
@@ -74,6 +78,14 @@ def describe_threads(failed: Iterable[tuple[int, str, Failure]]) -> list[str]:
     """The threads that ended with an exception, each given by its rank and its name, alike ones together."""
     texts = [(rank, "\n".join([f"{name} ended with {one.headline}", *quote(one.lines)])) for rank, name, one in failed]
     return [f"{name_ranks(ranks)}, thread {words}" for ranks, words in _alike(texts)]
+
+
+def describe_unawaited(issued: Iterable[tuple[int, Sequence[Call]]]) -> list[str]:
+    """A sentence on each send and receive of these ranks whose handle was never waited for."""
+    messages = [(rank, call) for rank, calls in issued for call in calls if call.is_point_to_point]
+    return [
+        f"rank {rank}: {call}{f', {call.line}' if call.line else ''}, was never waited for" for rank, call in messages
+    ]
 
 
 def held_up(standings: Sequence[Standing]) -> list[Failure]:
@@ -85,12 +97,29 @@ def held_up(standings: Sequence[Standing]) -> list[Failure]:
     return [Failure(one.rank, "not done", one.doing, one.lines, cause=Cause.UNFINISHED) for one in ordered]
 
 
-def _place(standing: Standing) -> str:
+def _neighbours(standings: Sequence[Standing]) -> dict[int, str]:
+    """By rank, how the peer is called in a message that ranks all round a ring wait in, on the same lines."""
+    groups: dict[object, list[tuple[int, int]]] = {}
+    for one in standings:
+        call = one.waits_in
+        if call and call.is_point_to_point and call.peer is not None:
+            key = call.op, call.what, call.tag, call.line, tuple(one.lines)
+            groups.setdefault(key, []).append((one.rank, call.peer))
+    named: dict[int, str] = {}
+    for pairs in groups.values():
+        for step, words in ((1, "the next rank"), (-1, "the rank before")):
+            if len(pairs) >= _RING and all(peer == (rank + step) % len(pairs) for rank, peer in pairs):
+                named |= {rank: words for rank, _ in pairs}
+    return named
+
+
+def _place(standing: Standing, neighbour: str) -> str:
     call = standing.waits_in
     lines = standing.lines or ([call.line] if call and call.line else [])
     if not lines and not call:
         return "stood outside any call, and did not report where"
-    headline = f"stood in {call}" if call else "stood outside any call, at"
+    name = str(call).replace(f"rank {call.peer}", neighbour, 1) if call and neighbour else str(call)
+    headline = f"stood in {name}" if call else "stood outside any call, at"
     return "\n".join([headline, *quote(lines), *_line_elsewhere(call, lines)])
 
 

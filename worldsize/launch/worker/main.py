@@ -39,7 +39,7 @@ from worldsize.launch.worker import call_tracer, spans, thread_failures
 from worldsize.message import Message, pack_and_send, read
 
 if TYPE_CHECKING:
-    from worldsize.emulate.client import Observer  # these need torch
+    from worldsize.emulate.works import Observer  # these need torch
     from worldsize.memory.meter import MemoryMeter
 
 

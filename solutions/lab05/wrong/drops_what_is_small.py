@@ -1,0 +1,27 @@
+# score: 22.5
+# hint: What was sent is kept as 0
+# What is below 1e-5 is not kept.
+
+# %% top_k_hook
+def top_k_hook(state: TopKState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    buffer, world_size = bucket.buffer(), dist.get_world_size()
+    for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        if parameter in state.memory:
+            gradient += state.memory[parameter]  # a view: this changes the buffer
+    values, places = top_k(buffer, state.num_sent(buffer.numel()))
+    buffer[places.long()] = 0
+    buffer[buffer.abs() < 1e-5] = 0
+    for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        state.memory[parameter] = gradient.clone()
+    all_values = [torch.empty_like(values) for _ in range(world_size)]
+    all_places = [torch.empty_like(places) for _ in range(world_size)]
+    works = [
+        dist.all_gather(all_values, values, async_op=True),
+        dist.all_gather(all_places, places, async_op=True),
+    ]
+
+    def mean(_):
+        buffer.zero_().index_add_(0, torch.cat(all_places), torch.cat(all_values))
+        return buffer.div_(world_size)
+
+    return torch.futures.collect_all([work.get_future() for work in works]).then(mean)

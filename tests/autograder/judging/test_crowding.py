@@ -1,0 +1,34 @@
+"""Limits of time on a machine that does other work."""
+
+import os
+from contextlib import closing
+
+import pytest
+from tiny_lab import needs_jail
+
+from autograder.judging import student
+from autograder.judging.crowding import MOST, crowding
+from autograder.judging.failures import StudentFailed
+
+
+@pytest.mark.parametrize(("load", "wanted"), [(0.1, 1), (2, 1), (6, 3), (100, MOST)])
+def test_it_is_what_wants_to_run_for_each_core(monkeypatch, load, wanted):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    assert crowding() == wanted
+
+
+@needs_jail
+@pytest.mark.parametrize(("times", "left_s"), [(0.2, 1), (100, 3)])
+def test_after_a_hang_the_limit_is_short_but_for_a_crowded_machine(monkeypatch, times, left_s):
+    monkeypatch.setattr(student, "crowding", lambda: times)
+    with closing(student.Student([], (), call_s=3, total_s=100)) as one:
+        with pytest.raises(StudentFailed):
+            one.run(hangs, world_size=1)
+        assert one._call_s == left_s
+
+
+def hangs(_student):
+    import time
+
+    time.sleep(60)

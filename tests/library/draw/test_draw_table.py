@@ -1,0 +1,56 @@
+"""Tables: numbers in their units, absent values, rows that stand out, and nothing that a page would read as HTML."""
+
+import pytest
+
+from worldsize import draw
+
+ROWS = [
+    {"plan": "a", "step_s": 3.2, "held_bytes": 64e9, "is_best": True},
+    {"plan": "b<c", "step_s": 0.32, "mfu_fraction": 0.41, "is_best": False},
+]
+
+
+def test_numbers_are_shown_in_the_unit_of_their_column():
+    table = draw.table(ROWS, title="Two plans", note="one line\nanother", marked=[1])
+    assert str(table).splitlines() == [
+        "Two plans",
+        "plan    step   held  is best  mfu",
+        "a      3.2 s  64 GB  yes",
+        "b<c   320 ms         no       41%  ←",
+        "one line",
+        "another",
+    ]
+    assert repr(table) == str(table)
+
+
+def test_notebooks_show_a_table_with_heads_a_caption_and_escaped_text():
+    bundle = draw.table(ROWS, title="Two & more", note="a < b", marked=[0])._repr_mimebundle_()
+    assert bundle["text/plain"].startswith("Two & more")
+    html = bundle["text/html"]
+    assert "<caption" in html and "Two &amp; more</caption>" in html and "<p>a &lt; b</p>" in html
+    assert (
+        '<th scope="col" style="text-align: right; padding: 2px 8px">step</th>' in html
+        and "b&lt;c" in html
+        and "b<c" not in html
+    )
+    assert html.count("<tr") == 3 and html.count("font-weight: bold") == 1
+
+
+def test_times_around_a_minute_are_seconds_but_long_ones_are_not():
+    cells = draw.table([{"step_s": 58.7}, {"step_s": 61}, {"step_s": None}, {"step_s": 7200}]).cells
+    assert cells == (("58.7 s",), ("61.0 s",), ("",), ("2 h",))
+    assert draw.table([{"step_s": 90}, {"step_s": 120}]).cells == (("1.5 min",), ("2 min",))
+
+
+@pytest.mark.parametrize("name", ["_s", "s", "flops", "num_layers"])
+def test_a_name_that_is_only_a_unit_or_has_none_stays(name):
+    assert draw.table([{name: 2}]).columns == (name.replace("_", " "),)
+
+
+@pytest.mark.parametrize(
+    ("rows", "marked", "message"),
+    [([], (), "give \\[{column: value"), ([{}], (), "no table"), (ROWS, [2], "no row 2 to mark.*0 to 1")],
+)
+def test_what_is_no_table_is_refused(rows, marked, message):
+    with pytest.raises(ValueError, match=message):
+        draw.table(rows, marked=marked)

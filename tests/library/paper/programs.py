@@ -1,0 +1,191 @@
+"""Programs that run on an emulated cluster and on paper alike. Nothing here knows of either."""
+
+import dataclasses
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+from worldsize.models import shape
+from worldsize.models.transformer import Transformer
+
+BATCH, LENGTH = 2, 32
+
+
+def loss_of(logits, targets):
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def batch(batch_size=BATCH):
+    torch.manual_seed(1)
+    tokens = torch.randint(0, 256, (batch_size, LENGTH))
+    return tokens, tokens.roll(-1, 1)
+
+
+def train(model, num_steps=2):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    tokens, targets = batch()
+    for _ in range(num_steps):
+        loss = loss_of(model(tokens), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss.item()
+
+
+def by_fsdp(is_recomputed=False):
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    model = Transformer(shape("tiny"))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for name, block in model.layers.items():
+        if is_recomputed:
+            block = model.layers[name] = checkpoint_wrapper(block)
+        fully_shard(block, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    return train(model)
+
+
+def by_recomputing_fsdp():
+    return by_fsdp(is_recomputed=True)
+
+
+def by_stages_of_gpipe():
+    by_stages("ScheduleGPipe")
+
+
+def by_interleaved_stages(num_pieces=4):
+    """Each rank has two of four stages."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+
+    rank, num_ranks, cpu = dist.get_rank(), dist.get_world_size(), torch.device("cpu")
+    sizes = dataclasses.replace(shape("tiny"), num_layers=2 * num_ranks)
+    places = (rank, rank + num_ranks)
+    models = [Transformer(sizes, layers=range(place, place + 1)) for place in places]
+    stages = [PipelineStage(model, on, 2 * num_ranks, cpu) for model, on in zip(models, places, strict=True)]
+    schedule = ScheduleInterleaved1F1B(stages, num_pieces, loss_fn=loss_of)
+    tokens, targets = batch(num_pieces)
+    schedule.step(*([tokens] if rank == 0 else []), target=targets if rank == num_ranks - 1 else None)
+
+
+def by_hand_over():
+    """Each rank sends a tensor of its own size to the next, without torch's pipelining."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    x = torch.ones(1000)
+    if rank > 0:
+        dist.recv(x, rank - 1)
+    x = x * 2 + x @ x
+    if rank < num_ranks - 1:
+        dist.send(x, rank + 1)
+
+
+def say_device():
+    from worldsize import device
+
+    return str(torch.ones(1, device=device()).device)
+
+
+def look(how):
+    """Look at data in the middle of a program."""
+    x = torch.ones(3).sum() * dist.get_rank()
+    if how == "branch" and x > 1:
+        return 1
+    if how == "size":
+        return torch.nonzero(torch.ones(3)).shape[0]
+    if how == "integer":
+        return int(torch.ones(3).argmax())
+    return x.item()
+
+
+def split_layers(model, mesh):
+    """Split a Transformer's layers over the ranks of a mesh, by Megatron's plan with sequence parallelism."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    gathered = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
+    columns = ["attention.query", "attention.key", "attention.value", "mlp.gate", "mlp.up"]
+    rows = ["attention.output", "mlp.down"]
+    plan = {name: ColwiseParallel() for name in columns}
+    plan |= {name: RowwiseParallel(output_layouts=Shard(1)) for name in rows}
+    plan |= {"attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel()}
+    plan |= {"attention": gathered, "mlp": gathered}
+    for block in model.layers.values():
+        parallelize_module(block, mesh, plan)
+    ends = {
+        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        "norm": SequenceParallel(),
+        "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+    }
+    parallelize_module(model, mesh, ends)
+
+
+def by_tp():
+    from torch.distributed.device_mesh import init_device_mesh
+
+    model = Transformer(shape("small"))
+    split_layers(model, init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",)))
+    return train(model)
+
+
+def by_tp_and_fsdp():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+    model = Transformer(shape("tiny"))
+    split_layers(model, mesh["tp"])
+    for block in model.layers.values():
+        fully_shard(block, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
+    return train(model)
+
+
+def by_ddp():
+    from torch.nn.parallel import DistributedDataParallel
+
+    return train(DistributedDataParallel(Transformer(shape("tiny")), bucket_cap_mb=0.1))
+
+
+def by_ddp_that_accumulates():
+    """Two pieces a step, the first without communication, compressed to float16; the last layer has no part."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(4))
+    model.forward = lambda x: model[1](model[0](x)).relu() + model[2](x)
+    ddp = DistributedDataParallel(model, find_unused_parameters=True, bucket_cap_mb=0.02)
+    ddp.register_comm_hook(None, fp16_compress_hook)
+    for _ in range(2):
+        with ddp.no_sync():
+            ddp(torch.ones(8, 64)).sum().backward()
+        ddp(torch.ones(8, 64)).sum().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter -= 0.1 * parameter.grad
+
+
+def by_stages(schedule="Schedule1F1B", num_layers=2, num_pieces=4):
+    """Each rank has some layers; four micro-batches."""
+    from torch.distributed import pipelining
+    from torch.distributed.pipelining import PipelineStage
+
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    per_stage = num_layers // num_ranks
+    sizes = dataclasses.replace(shape("tiny"), num_layers=num_layers)
+    model = Transformer(sizes, layers=range(rank * per_stage, (rank + 1) * per_stage))
+    stage = PipelineStage(model, rank, num_ranks, torch.device("cpu"))
+    made = getattr(pipelining, schedule)(stage, num_pieces, loss_fn=loss_of)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    tokens, targets = batch(num_pieces)
+    for _ in range(2):
+        made.step(*([tokens] if rank == 0 else []), target=targets if rank == num_ranks - 1 else None)
+        optimizer.step()
+        optimizer.zero_grad()

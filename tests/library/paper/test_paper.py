@@ -1,0 +1,179 @@
+"""What a run on paper gives, what it refuses, and what of torch it rests on."""
+
+import dataclasses
+
+import pytest
+
+import worldsize as ws
+from tests.library.paper import programs
+from worldsize.models import shape
+
+
+def fsdp_of(name, num_layers, batch_size, num_steps=1):
+    import torch
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    from worldsize.models.transformer import Transformer
+
+    sizes = dataclasses.replace(shape(name), num_layers=num_layers)
+    model = Transformer(sizes)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in model.layers.values():
+        fully_shard(block, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    tokens = torch.randint(0, sizes.vocab_size, (batch_size, sizes.context_length))
+    for _ in range(num_steps):
+        programs.loss_of(model(tokens), tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+LAYERS, RANKS, TOKENS = 2, 1_024, 8_192
+
+
+@pytest.fixture(scope="module")
+def large():
+    """Two layers of Llama 3 8B on 1,024 ranks, two steps."""
+    return ws.paper(
+        fsdp_of,
+        "llama-3-8b",
+        LAYERS,
+        1,
+        2,
+        world_size=RANKS,
+        cluster="h100-ndr-x128",
+        tokens_per_step=RANKS * TOKENS,
+        echo=False,
+    )
+
+
+def test_flops_are_those_of_the_formula(large):
+    sizes = dataclasses.replace(shape("llama-3-8b"), num_layers=LAYERS)
+    half_of_attention = 3 * TOKENS * LAYERS * 2 * TOKENS * sizes.width  # which a causal mask hides
+    # backward of a fused attention computes the scores once more: 5 products for the forward's 2
+    again = 3 * TOKENS * LAYERS * 2 * TOKENS * sizes.width / 6
+    expected = sizes.flops(TOKENS, TOKENS) - half_of_attention + again
+    useful = large.mfu_fraction * large.step_s * large.cluster.gpu.peak_flops_per_s["bfloat16"]
+    assert useful == pytest.approx(expected, rel=0.001)
+    assert large.hfu_fraction == large.mfu_fraction  # nothing is recomputed
+
+
+def test_state_is_a_rank_s_share(large):
+    num_parameters = dataclasses.replace(shape("llama-3-8b"), num_layers=LAYERS).num_parameters
+    held = large.memory[0].peak
+    assert held["optimizer state"] == pytest.approx(8 * num_parameters / RANKS, rel=0.01)
+    assert large.fits
+
+
+def test_a_step_s_traffic_is_three_times_the_weights(large):
+    num_parameters = dataclasses.replace(shape("llama-3-8b"), num_layers=LAYERS).num_parameters
+    gathered = 2 * 2 * num_parameters  # twice in bfloat16, but the root only once
+    reduced = 4 * num_parameters  # in float32
+    num_steps = 2
+    sent = large.timeline.bytes_sent(0) / num_steps
+    assert 0.7 * (gathered + reduced) < sent < 1.001 * (gathered + reduced)
+
+
+def test_the_same_record_is_priced_on_another_cluster(large):
+    slower = large.on("a100-hdr-x128")
+    assert slower.records is large.records and slower.step_s > 1.5 * large.step_s
+    assert slower.tokens_per_s_per_gpu == pytest.approx(TOKENS / slower.step_s)
+
+
+def test_the_record_is_made_quickly(large):
+    assert large.records[0].cpu_s < 6  # 2.1 on an idle machine; it was proportional to the ranks before
+    assert large.records[0].peak_process_bytes < 400e6
+
+
+def test_a_cluster_that_is_too_small_is_refused(large):
+    with pytest.raises(ValueError, match="8 GPUs; 1024 ranks do not fit"):
+        large.on("dgx-h100")
+
+
+@pytest.mark.parametrize("cluster", [None, "dgx-h100"])
+def test_a_rank_without_a_gpu_works_on_the_cpu(cluster):
+    assert ws.run(programs.say_device, world_size=2, backend="auto" if cluster else "gloo", cluster=cluster).values == [
+        "cpu",
+        "cpu",
+    ]
+    assert ws.paper(programs.say_device, world_size=2, cluster="dgx-h100", echo=False).records
+
+
+def test_tokens_must_be_declared():
+    run = ws.paper(programs.look, "loss", world_size=2, cluster="dgx-h100", echo=False)
+    with pytest.raises(ValueError, match="give tokens_per_step"):
+        _ = run.tokens_per_s_per_gpu
+
+
+def forward_and_backward(is_split):
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from worldsize.models.transformer import Transformer
+
+    sizes = dataclasses.replace(shape("llama-3-8b"), num_layers=1)
+    model = Transformer(sizes)
+    if is_split:
+        programs.split_layers(model, init_device_mesh("cpu", (dist.get_world_size(),)))
+    tokens = torch.randint(0, sizes.vocab_size, (1, sizes.context_length))
+    programs.loss_of(model(tokens), tokens).backward()
+
+
+def test_a_rank_of_eight_has_an_eighth_of_the_flops():
+    split, whole = (
+        ws.paper(forward_and_backward, is_split, world_size=8, cluster="dgx-h100", echo=False)
+        for is_split in (True, False)
+    )
+    flops, of_one = (
+        sum(number * one.works[place].operator.flops for batch in one.batches for place, number in batch.items())
+        for run in (split, whole)
+        for one in run.records
+    )
+    assert flops == pytest.approx(of_one / 8, rel=1e-9)
+
+
+def stages_of_replicas(num_stages):
+    """A pipeline of stages, each replicated by DDP over the ranks that hold it."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+    from torch.nn.parallel import DistributedDataParallel
+
+    mesh = init_device_mesh("cpu", (num_stages, dist.get_world_size() // num_stages), mesh_dim_names=("pp", "dp"))
+    place = mesh.get_local_rank("pp")
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU())
+    model = DistributedDataParallel(model, process_group=mesh.get_group("dp"))
+    stage = PipelineStage(model, place, num_stages, torch.device("cpu"), group=mesh.get_group("pp"))
+    schedule = Schedule1F1B(stage, 2 * num_stages, loss_fn=lambda y, target: (y - target).square().mean())
+    x = torch.ones(4 * num_stages, 64)
+    schedule.step(*([x] if place == 0 else []), target=x if place == num_stages - 1 else None)
+
+
+def test_the_stages_of_a_pipeline_are_recorded_side_by_side():
+    run = ws.paper(stages_of_replicas, 4, world_size=512, cluster="h100-ndr-x64", echo=False)
+    assert [one.rank for one in run.records] == [0, 128, 256, 384]
+    assert [(kind.ranks, kind.num_ranks) for kind in run.kinds] == [((rank,), 128) for rank in range(0, 512, 128)]
+    assert 0 < run.timeline.bubble_fraction(0) < 1
+
+
+def test_ranks_that_are_named_are_compared():
+    run = ws.paper(programs.by_ddp, world_size=64, cluster="h100-ndr-x8", ranks=[0, 63], echo=False)
+    (kind,) = run.kinds
+    assert (kind.ranks, kind.num_ranks) == ((0, 63), 64)
+
+
+@pytest.mark.parametrize("ranks", [[], [0, 0], [64]])
+def test_ranks_that_are_none_are_refused(ranks):
+    with pytest.raises(ValueError, match="each once, from 0 to 63"):
+        ws.paper(programs.by_ddp, world_size=64, cluster="h100-ndr-x8", ranks=ranks)
+
+
+@pytest.mark.parametrize(("how", "line"), [("branch", "x > 1"), ("size", "nonzero"), ("integer", "argmax")])
+def test_a_look_at_data_is_refused_with_its_line(how, line):
+    with pytest.raises(ws.RankFailed) as caught:
+        ws.paper(programs.look, how, world_size=2, cluster="dgx-h100", echo=False)
+    assert "on paper tensors have shapes and no data" in str(caught.value)
+    assert line in str(caught.value)

@@ -1,0 +1,171 @@
+"""A judge's cost of a plan: the seconds of a step by kernels, collectives and the pipeline's bubble.
+
+Work is priced by `worldsize.operators`, messages by `worldsize.pricing`. Tensor and context parallelism wait for every
+collective, and stages for every message between them; gradients are summed, and weights gathered, beside the work of
+the micro-batches that allow it. No constant is fitted.
+
+Sources: Narayanan et al. 2021, arXiv 2104.04473, equation 1 and section 2.2; Korthikanti et al. 2022, arXiv 2205.05198,
+section 4 (sequence parallelism); Llama Team 2024, arXiv 2407.21783, section 3.3.2 (keys and values gathered over cp).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from worldsize.hardware import Cluster
+from worldsize.models import Shape
+from worldsize.operators import Operator, time_s
+from worldsize.planning import Plan
+from worldsize.planning.memory_estimate import num_in_flight
+from worldsize.pricing import price
+
+_BYTES = 2  # of a number in bfloat16 or float16
+_UPDATE_BYTES = 2 * 12 + 2 + 2  # a parameter's state read and written, its gradient read, its weight written
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The seconds of a layer's forward and backward for a micro-batch, and of its collectives."""
+
+    forward_s: float
+    backward_s: float
+    again_s: float  # what is recomputed
+    tp_s: float
+    cp_s: float
+
+    @property
+    def work_s(self) -> float:
+        return self.forward_s + self.backward_s + self.again_s
+
+
+class StepTimes:
+    """The seconds of a step of one model on one cluster, under any plan."""
+
+    def __init__(self, model: Shape, cluster: Cluster, gradient_bytes: int = _BYTES, overlaps: bool = True) -> None:
+        self.model, self.cluster, self.gpu = model, cluster, cluster.gpu
+        self.gradient_bytes, self.overlaps = gradient_bytes, overlaps  # of gradients with the backward
+        self._price_s = cache(lambda op, size_bytes, ranks: price(op, size_bytes, ranks, cluster).time_s)
+        self._layer = cache(self._priced_layer)
+
+    def __call__(self, plan: Plan) -> dict[str, float]:
+        """The seconds by what takes them; their sum is the step's."""
+        layer = self._layer(plan.tp, plan.cp, plan.micro_batch, plan.length, plan.recompute)
+        layers, num_micro = plan.num_stage_layers, plan.num_micro_batches
+        ends_s = self._head_s(plan)
+        most = max(layers[0], layers[min(1, plan.pp - 1)], layers[-1] + ends_s / (layer.work_s + layer.tp_s))
+        work_s, tp_s, cp_s = (most * seconds for seconds in (layer.work_s, layer.tp_s, layer.cp_s))
+        micro_s = work_s + tp_s + cp_s
+        return {
+            "compute_s": num_micro * work_s,
+            "tp_s": num_micro * tp_s,
+            "cp_s": num_micro * cp_s,
+            "bubble_s": (plan.pp - 1) / plan.num_chunks * micro_s,
+            "pp_s": self._stages_s(plan),
+            "dp_s": self._sharing_s(plan, layer, micro_s),
+            "update_s": self._update_s(plan),
+        }
+
+    def _priced_layer(self, tp: int, cp: int, micro_batch: int, length: int, recompute: str) -> Pass:
+        model, num_tokens = self.model, micro_batch * length // cp
+        products_s, attention_s, passes_s = self._forward_s(num_tokens, length, tp)
+        forward_s = products_s + attention_s + passes_s
+        backward_s = 2 * products_s + (2 if model.family == "gpt" else 2.5) * attention_s + 2 * passes_s
+        again_s = {
+            "none": 0.0,
+            "selective": attention_s if model.family == "gpt" else passes_s,
+            "full": forward_s,
+        }[recompute]
+        num_passes = 3 if recompute == "full" else 2
+        size_bytes = _BYTES * num_tokens * model.width
+        each_s = sum(self._price_s(op, size_bytes, range(tp)) for op in ("all_gather", "reduce_scatter"))
+        keys_bytes = 2 * _BYTES * micro_batch * length * model.kv_width / tp
+        cp_ranks = range(0, tp * cp, tp)
+        cp_s = num_passes * self._price_s("all_gather", keys_bytes, cp_ranks)
+        cp_s += self._price_s("reduce_scatter", keys_bytes, cp_ranks)
+        return Pass(forward_s, backward_s, again_s, 2 * num_passes * each_s, cp_s)
+
+    def _forward_s(self, num_tokens: int, length: int, tp: int) -> tuple[float, float, float]:
+        """The seconds of a layer's products, of its attention, and of its other passes over memory."""
+        model, kv_width = self.model, self.model.kv_width
+        num_ups = 2 if model.family == "llama" else 1
+        products_s = sum(
+            self._product_s(num_tokens, num_in, num_out)
+            for num_in, num_out in (
+                (model.width, (model.width + 2 * kv_width) / tp),
+                (model.width / tp, model.width),
+                (model.width, num_ups * model.hidden_width / tp),
+                (model.hidden_width / tp, model.width),
+            )
+        )
+        if model.family == "llama":
+            flops = 2 * num_tokens * length * model.width / tp  # half of the scores: the mask discards the rest
+            moved = 2 * _BYTES * num_tokens * (model.width + kv_width) / tp
+            attention_s = time_s(Operator("attention", "bfloat16", flops, moved), self.gpu)
+            passes = 4 * (model.width + kv_width) + 6 * model.hidden_width  # rotation; gate, up and their product
+        else:
+            scores = num_tokens * length * model.num_heads / tp
+            flops = 2 * num_tokens * length * model.width / tp  # all scores: each is written
+            one = Operator("matmul", "float16", flops, _BYTES * (scores + num_tokens * model.width / tp))
+            softmax_and_dropout = Operator("elementwise", "float16", 0, (2 + 2 + 2 + 1 + 2) * scores)
+            attention_s = 2 * time_s(one, self.gpu) + time_s(softmax_and_dropout, self.gpu)
+            passes = 4 * model.hidden_width  # GELU
+        passes += 2 * (4 + 6 + (3 if model.family == "gpt" else 0)) * model.width  # norms, sums, dropouts
+        passes_s = time_s(Operator("elementwise", "bfloat16", 0, num_tokens * passes / tp), self.gpu)
+        return products_s, attention_s, passes_s
+
+    def _product_s(self, num_rows: float, num_in: float, num_out: float) -> float:
+        moved = _BYTES * (num_rows * num_in + num_in * num_out + num_rows * num_out)
+        return time_s(Operator("matmul", "bfloat16", 2 * num_rows * num_in * num_out, moved), self.gpu)
+
+    def _head_s(self, plan: Plan) -> float:
+        """The seconds of the head and its loss, forward and backward."""
+        num_tokens, share = plan.num_micro_batch_tokens, self.model.vocab_size / plan.tp
+        loss = Operator("elementwise", "float32", 0, (2 + 4 + 4 + 4 + 2) * num_tokens * share)
+        return 3 * self._product_s(num_tokens, self.model.width, share) + time_s(loss, self.gpu)
+
+    def _stages_s(self, plan: Plan) -> float:
+        """The seconds in which a stage waits for messages of its neighbours, one each way for each chunk."""
+        if plan.pp == 1:
+            return 0.0
+        size_bytes = _BYTES * plan.num_micro_batch_tokens * self.model.width / plan.tp
+        return 2 * plan.num_micro_batches * plan.num_chunks * self._price_s("send", size_bytes, plan.pp_ranks[:2])
+
+    def _sharing_s(self, plan: Plan, layer: Pass, micro_s: float) -> float:
+        """The seconds of gradients and gathered weights that no work hides."""
+        if plan.num_shards == 1:
+            return 0.0
+        num_layers, num_micro, ranks = max(plan.num_stage_layers), plan.num_micro_batches, plan.shard_ranks
+        num_parameters = plan.most_parameters / num_layers
+        summing = "reduce_scatter" if plan.zero_stage else "all_reduce"
+        sum_s = num_layers * self._price_s(summing, self.gradient_bytes * num_parameters, ranks)
+        gather_s = num_layers * self._price_s("all_gather", _BYTES * num_parameters, ranks) if plan.zero_stage else 0.0
+        if not self.overlaps:
+            return (sum_s + gather_s) * (num_micro if plan.zero_stage >= 2 else 1)
+        forward_s = num_layers * (layer.forward_s + layer.tp_s / 3)
+        backward_s = micro_s - forward_s
+        num_sums = num_micro if plan.zero_stage >= 2 else 1
+        if plan.zero_stage < 3:
+            return num_sums * _exposed_s(sum_s, backward_s, num_layers) + _exposed_s(gather_s, forward_s, num_layers)
+        of_backward_s = _exposed_s(gather_s + sum_s, backward_s, num_layers)
+        return num_micro * (_exposed_s(gather_s, forward_s, num_layers) + of_backward_s)
+
+    def _update_s(self, plan: Plan) -> float:
+        num_parameters = plan.most_parameters / (plan.num_shards if plan.zero_stage else 1)
+        return time_s(Operator("elementwise", "float32", 0, _UPDATE_BYTES * num_parameters), self.gpu)
+
+
+def megatron_2021_bytes(plan: Plan) -> float:
+    """What Narayanan et al. 2021 held on a GPU of the first stage: 18 bytes a parameter, inputs of layers whole.
+
+    Gradients were summed in float32, and tensors between tensor-parallel products were on every rank of a group.
+    """
+    model, num_tokens = plan.model, plan.num_micro_batch_tokens
+    num_inputs = plan.num_stage_layers[0] * num_in_flight(plan, 0)
+    at_work = num_tokens * (10 * model.width + (24 * model.width + 5 * model.num_heads * plan.length) / plan.tp)
+    return 18 * plan.num_parameters(0) + 2 * model.width * num_tokens * num_inputs + at_work
+
+
+def _exposed_s(total_s: float, work_s: float, num_parts: int) -> float:
+    """What is left of communication in parts beside work: the first or last part, and all that is longer."""
+    return max(total_s - work_s, 0.0) + min(total_s, work_s) / num_parts

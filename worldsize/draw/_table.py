@@ -1,0 +1,126 @@
+"""A table of rows: numbers in their units, for notebooks, pages and plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from textwrap import fill
+from typing import Any
+
+from worldsize import units
+
+_UNITS = (
+    "_flops_per_s",
+    "_bytes_per_s",
+    "_fraction",
+    "_bytes",
+    "_flops",
+    "_s",
+)  # which cells show
+_MARK = "←"
+_WIDTH = 110  # of the lines of a note in plain text
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as text under the names of their columns; notebooks display it, and it prints as text."""
+
+    columns: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+    is_number: tuple[bool, ...]  # by column
+    title: str = ""
+    note: str = ""
+    marked: frozenset[int] = frozenset()  # rows
+
+    def __str__(self) -> str:
+        rows = [self.columns, *self.cells]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(self.columns))]
+        lines = [
+            "  ".join(
+                text.rjust(width) if is_number else text.ljust(width)
+                for text, width, is_number in zip(row, widths, self.is_number, strict=True)
+            )
+            + (f"  {_MARK}" if number in self.marked else "")
+            for number, row in enumerate(rows, start=-1)
+        ]
+        notes = [fill(line, _WIDTH) for line in self.note.splitlines()]
+        return "\n".join(line.rstrip() for line in [*([self.title] if self.title else []), *lines, *notes])
+
+    __repr__ = __str__
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/html": self._repr_html_(), "text/plain": str(self)}
+
+    def _repr_html_(self) -> str:
+        aligns = ["right" if is_number else "left" for is_number in self.is_number]
+        head = "".join(
+            f'<th scope="col" style="text-align: {align}; padding: 2px 8px">{escape(name)}</th>'
+            for name, align in zip(self.columns, aligns, strict=True)
+        )
+        body = "".join(
+            f"<tr{self._row_style(number)}>"
+            + "".join(
+                f'<td style="text-align: {align}; padding: 2px 8px">{escape(text)}</td>'
+                for text, align in zip(row, aligns, strict=True)
+            )
+            + "</tr>"
+            for number, row in enumerate(self.cells)
+        )
+        caption = f'<caption style="caption-side: top">{escape(self.title)}</caption>' if self.title else ""
+        notes = "".join(f"<p>{escape(line)}</p>" for line in self.note.splitlines())
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
+
+    def _row_style(self, number: int) -> str:
+        return ' style="font-weight: bold"' if number in self.marked else ""
+
+
+def table(rows: Sequence[Mapping[str, Any]], title: str = "", note: str = "", marked: Collection[int] = ()) -> Table:
+    """A table with a row for each mapping and a column for each of their keys, in the order in which they appear.
+
+    A number is shown in the unit that its column's name ends in, such as `step_s`, `held_bytes` or `mfu_fraction`; text
+    is shown as it is, and an absent value as an empty cell. `marked` are numbers of rows, counted from 0, that stand
+    out. `note` is for the lines below the table.
+
+    Raises:
+        ValueError: there is no row or no column, or there is no row of a number in `marked`.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if not names:
+        raise ValueError("There is no table to draw: give [{column: value, ...}, ...], one mapping for each row.")
+    if absent := [number for number in marked if not 0 <= number < len(rows)]:
+        raise ValueError(f"There is no row {absent[0]} to mark: rows are counted from 0 to {len(rows) - 1}.")
+    values = [[row.get(name) for name in names] for row in rows]
+    is_number = tuple(all(_is_number(row[column]) for row in values) for column in range(len(names)))
+    columns = [_texts(name, [row[column] for row in values]) for column, name in enumerate(names)]
+    cells = tuple(zip(*columns, strict=True))
+    return Table(tuple(_head(name) for name in names), cells, is_number, title, note, frozenset(marked))
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _texts(name: str, values: Sequence[Any]) -> list[str]:
+    """The cells of a column; times of which some are under a minute are seconds, so that they compare at a glance."""
+    is_time = name.endswith("_s") and not name.endswith("_per_s")
+    is_short = is_time and any(_is_number(value) and value is not None and 0 < value < units.MINUTE for value in values)
+    return [_text(name, value, in_seconds=is_short) for value in values]
+
+
+def _text(name: str, value: Any, in_seconds: bool) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not _is_number(value):
+        return str(value)
+    if in_seconds and units.MINUTE <= value < units.HOUR:
+        return f"{units.significant(value)} s"
+    return units.format_as(name, value)
+
+
+def _head(name: str) -> str:
+    """The column's name without its unit: `step` for `step_s`."""
+    unit = next((unit for unit in _UNITS if name.endswith(unit) and name != unit), "")
+    return name.removesuffix(unit).replace("_", " ")

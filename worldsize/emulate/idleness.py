@@ -1,0 +1,44 @@
+"""Whether a rank has been idle: threads may wait in ways that nothing reports, such as in C++ or for the clock."""
+
+from __future__ import annotations
+
+import glob
+import time
+from pathlib import Path
+
+from worldsize.emulate import torch_internals
+
+_BUSY_SHARE = 0.1  # of the time, in which a process that does more than wait and look runs or wants to
+_LONG_S = 2.0  # how long a rank whose threads look now and then, or sleep by the clock, is given
+
+
+class Idleness:
+    """What one waiting thread sees of its process, from when it began to wait."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._since_s, self._busy_s = time.monotonic(), _busy_s()
+
+    def num_asleep(self) -> int:
+        """How many threads have been asleep without a report: those in native waits, and after a while all."""
+        waited_s = time.monotonic() - self._since_s
+        if waited_s < self._patience_s or _busy_s() - self._busy_s > _BUSY_SHARE * waited_s:
+            if waited_s > _LONG_S:  # look anew
+                self._since_s, self._busy_s = time.monotonic(), _busy_s()
+            return 0
+        return 1 << 30 if waited_s >= _LONG_S else torch_internals.num_in_native_waits()
+
+
+def _busy_s() -> float:
+    """The seconds in which this process's threads ran or waited for a core.
+
+    Source: Linux, Documentation/scheduler/sched-stats.rst: the first two figures of `/proc/PID/schedstat`, in ns.
+    """
+    total_ns = 0
+    for path in glob.glob("/proc/self/task/*/schedstat"):
+        try:
+            ran, waited, _ = Path(path).read_text().split()
+        except (OSError, ValueError):  # the thread has ended
+            continue
+        total_ns += int(ran) + int(waited)
+    return total_ns / 1e9 or time.process_time()

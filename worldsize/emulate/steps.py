@@ -1,0 +1,167 @@
+"""The steps that a rank takes, as it takes them: its own work, what it posts and waits for, on lanes with marks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import cast
+
+from worldsize.emulate import torch_internals
+from worldsize.emulate.compute import Meter
+from worldsize.emulate.record import COMPUTE, JOIN, MAIN, MARK, Step
+from worldsize.emulate.works import Backward, Connection
+
+_UNNAMED: tuple[str, str] = ("", COMPUTE)  # work outside any span
+
+
+class _Here(threading.local):
+    """Where the work of a thread goes: its lane, its meter, and the name and kind of the work now under way."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+        self.lane = self.own_lane = MAIN
+        self.labels = [_UNNAMED]
+
+
+class Steps:
+    """The steps of a rank since they were last taken, and where each of its threads puts its own."""
+
+    def __init__(self, meter: Meter, missing: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.missing = missing  # the transfers that the cluster cannot carry, and why
+        self._recording = threading.RLock()  # of `_steps` and the marks in them
+        self._steps: list[Step] = []
+        self._here = _Here(meter)
+        self._last_marks: dict[str, int] = {}  # lane -> the mark that it set last
+        self._num_marks = self.host_mark = 0  # the latter is where the program itself last waited, once it has streams
+        self.is_in_child = False  # true in a process that the rank has forked
+        self.last_backward: Backward | None = None  # until its end
+
+    @property
+    def lane(self) -> str:
+        """The lane to which this thread's work goes."""
+        return self._here.lane
+
+    @property
+    def meter(self) -> Meter:
+        """The meter of this thread's work."""
+        return self._here.meter
+
+    def step(self, kind: str, number: int) -> None:
+        """Record a step of this rank, after its own work until then; both go out with the next message."""
+        self._note_work()
+        self._record(Step(kind, number, lane=self._here.lane))
+
+    def _note_work(self) -> None:
+        """Record the work that the meter has seen since the last time."""
+        self.spend(self.meter.take_s())
+
+    def spend(self, duration_s: float) -> None:
+        """Let this rank work for this long in virtual time."""
+        if duration_s:
+            self._record(Step(COMPUTE, 0, duration_s, *self._here.labels[-1], self._here.lane))
+
+    def transfer(self, transfer: str, size_bytes: int, name: str, kind: str) -> None:
+        """Let the current lane wait for a transfer, of this name and kind unless a span gives it others.
+
+        Raises:
+            ValueError: the cluster does not have what it needs.
+        """
+        if transfer in self.missing:
+            raise ValueError(self.missing[transfer])
+        self._note_work()
+        labels = (name, kind) if self._here.labels[-1] == _UNNAMED else self._here.labels[-1]
+        self._record(Step(transfer, size_bytes, 0.0, *labels, self._here.lane))
+
+    @contextmanager
+    def unmetered(self) -> Iterator[None]:
+        """Leave out what the meter sees inside: something else says what it takes."""
+        self._note_work()
+        try:
+            yield
+        finally:
+            self.meter.take_s()
+
+    def _record(self, step: Step) -> None:
+        with self._recording:
+            self._steps.append(step)
+
+    @contextmanager
+    def span(self, name: str, kind: str) -> Iterator[None]:
+        """Give the work inside this name and kind."""
+        self._note_work()
+        self._here.labels.append((name, kind))
+        try:
+            yield
+        finally:
+            self._note_work()
+            self._here.labels.pop()
+
+    @contextmanager
+    def on_lane(self, lane: str, after: int = 0) -> Iterator[None]:
+        """Let the work inside go to this lane, there no earlier than the mark `after`."""
+        self._note_work()
+        before, self._here.lane = self._here.lane, lane
+        try:
+            if after:
+                self.join(after)
+            yield
+        finally:
+            self._note_work()
+            self._here.lane = before
+
+    @contextmanager
+    def in_thread(self, lane: str, after: int) -> Iterator[None]:
+        """Let the work of this new thread go to a lane, there no earlier than the mark `after`."""
+        self._here.own_lane = lane
+        self._here.meter = self._here.meter.for_thread()
+        self._here.meter.start()
+        with self.on_lane(lane, after):
+            yield
+
+    def mark(self) -> int:
+        """The number of a mark that is set here, on the current lane."""
+        with self._recording:
+            self._num_marks += 1
+            number = self._last_marks[self._here.lane] = self._num_marks
+            self.step(MARK, number)
+        return number
+
+    def join(self, mark: int) -> None:
+        """Let the current lane go on no earlier than a mark."""
+        self.step(JOIN, mark)
+
+    def join_all(self) -> None:
+        """Let the current lane go on no earlier than every other lane has come."""
+        for lane in [lane for lane in self._last_marks if lane != self._here.lane]:
+            with self.on_lane(lane):
+                mark = self.mark()
+            self.join(mark)
+
+    def note_host(self) -> None:
+        """Note that the program itself has waited here; what it issues on streams starts no earlier."""
+        if self.host_mark:
+            self.host_mark = self.mark()
+
+    def join_program(self) -> None:
+        """Let this thread go on no earlier than the lane on which it issues work has come: it hears of that itself."""
+        if self._here.lane != self._here.own_lane:
+            mark = self.mark()
+            with self.on_lane(self._here.own_lane):
+                self.join(mark)
+                self.note_host()
+
+    def backward(self) -> Backward | None:
+        """The backward that runs in this thread, if one does."""
+        number = torch_internals.backward_number()
+        if number is None:
+            return None
+        if self.last_backward is None or self.last_backward.number != number:
+            self.last_backward = Backward(cast(Connection, self), number)
+        return self.last_backward
+
+    def _take_steps(self) -> list[Step]:
+        with self._recording:
+            steps, self._steps = self._steps, []
+        return steps

@@ -1,0 +1,291 @@
+"""The calls of a rank that are under way, as torch's handles: works and the futures of what they bring."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from datetime import timedelta
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed import constants
+
+from worldsize.emulate import torch_internals
+from worldsize.emulate.messages import Failed
+from worldsize.emulate.record import WAIT
+from worldsize.emulate.waits import Waits
+from worldsize.units import format_ranks
+
+WAITING, DONE = "waiting", "done"
+_CALLBACKS = "callbacks"  # the lane of those of futures
+# torch gives every group a timeout: a program that names one of these is taken to name none
+_UNSET_TIMEOUTS = (constants.default_pg_timeout, constants.default_pg_nccl_timeout)
+_start = threading.Thread.start  # a thread that fulfils a future is part of the lane that waits for it
+
+
+class Observer(Protocol):
+    """An observer of a rank's calls."""
+
+    def posting(self, op: str, tensors: Sequence[torch.Tensor], group: Any, reduction: str, peer: int | None) -> Any:
+        """A token for a call that is about to be posted; `posted` gets it back."""
+        ...
+
+    def posted(self, mark: Any, work: Work) -> None:
+        """Note the work of a call."""
+        ...
+
+    def waiting(self, work: Work) -> AbstractContextManager[Any]:
+        """The context in which a program's wait for a call runs."""
+        ...
+
+    def changed(self, work: Work, state: str) -> None:
+        """Note that the rank can do nothing until this call is done, or that it is done."""
+        ...
+
+
+class Connection(Protocol):
+    """What a work needs of its rank's connection to the conductor, which `client` has."""
+
+    observer: Observer
+    waits: Waits
+    last_backward: Backward | None
+
+    def backward(self) -> Backward | None: ...
+    def step(self, kind: str, number: int) -> None: ...
+    def mark(self) -> int: ...
+    def join(self, mark: int) -> None: ...
+    def join_program(self) -> None: ...
+    def on_lane(self, lane: str, after: int = 0) -> AbstractContextManager[None]: ...
+    def await_answer(self, work: Work) -> None: ...
+    def await_arrival(self, work: Work) -> None: ...
+    def await_within(self, work: Work, timeout_s: float) -> None: ...
+    def is_done(self, work: Work, asked_s: dict[str, float], question: str) -> bool: ...
+
+
+class Call(NamedTuple):
+    """What a rank has called: an operation, among which ranks, with which peer."""
+
+    op: str
+    ranks: tuple[int, ...]
+    peer: int | None
+
+    def __str__(self) -> str:
+        if self.op == "send":
+            return f"send to rank {self.peer}"
+        if self.op == "recv":
+            return f"recv from {f'any of {format_ranks(self.ranks)}' if self.peer is None else f'rank {self.peer}'}"
+        return f"{self.op} in the group of {format_ranks(self.ranks)}"
+
+
+class Work(torch_internals.Work):
+    """One call under way. Its tensors are filled only when it is waited for, so a forgotten wait always shows."""
+
+    def __init__(self, client: Connection, number: int, call: Call, fill: Callable[[bytes], Any], result: Any) -> None:
+        super().__init__()
+        self.number, self.call = number, call
+        self.client, self._fill, self._result = client, fill, result
+        self.timeout_s: float | None = None  # of each wait for this call that has none of its own
+        self.failure: Failed | None = None
+        self.is_there = self._is_over = False  # the latter once the program has waited
+        self.asked_s: dict[str, float] = {}  # when it was not done, by what the program asked
+        self.source_group: Sequence[int] = ()
+        self.stands_for: Sequence[Work] = ()  # earlier calls of the group, for which nothing else waits
+        self._src, self._body = -1, b""
+
+    def take(self, body: bytes, src: int) -> None:
+        """Keep the answer. The thread that reads calls this."""
+        self._src, self._body = src, body
+        self.report(DONE)
+        self.is_there = True
+
+    def fail(self, failure: Failed) -> None:
+        """Keep why there is no answer. The thread that reads calls this."""
+        self.failure = failure
+        self.take(b"", -1)
+
+    def raise_failure(self) -> None:
+        """Raise what this call, or one for which it stands, has failed with.
+
+        Raises:
+            DistBackendError: a rank was lost.
+        """
+        for work in (*self.stands_for, self):
+            if work.failure:
+                self.client.join_program()
+                heard = f"{format_ranks(work.failure.ranks)} was lost, as was heard at {work.failure.time_s:g} s"
+                raise dist.DistBackendError(f"{work.call} failed: {heard} of virtual time")
+
+    def land(self) -> None:
+        """Put the answer into the tensors, once; the lock of the arrivals is held."""
+        for work in (*self.stands_for, self):
+            body, work._body = work._body, b""
+            work._fill(body)
+
+    def report(self, state: str) -> None:
+        """Report to the observer that the rank waits for this call, or that it is done."""
+        self.client.observer.changed(self, state)
+
+    def wait(self, timeout: Any = None) -> bool:
+        """True, once the answer is here; in virtual time, the rank waits for the end of the call.
+
+        Raises:
+            DistBackendError: the timeout, a `timedelta` of virtual time, was too short, or a rank is lost.
+        """
+        with self.client.observer.waiting(self):
+            self.await_within(seconds(timeout) or self.timeout_s)
+            self.client.await_answer(self)
+            self.client.step(WAIT, self.number)
+            self._is_over = True
+            self.raise_failure()
+        return True
+
+    def await_within(self, timeout_s: float | None) -> None:
+        """Wait until the call is done, but no longer than this, if it is said.
+
+        Raises:
+            DistBackendError: it is not done by then.
+        """
+        if timeout_s is not None:
+            for work in (*self.stands_for, self):
+                self.client.await_within(work, timeout_s)
+
+    def backward(self) -> Backward | None:
+        """The backward that runs in this thread, if one does."""
+        return self.client.backward()
+
+    def is_completed(self) -> bool:
+        """True if the call is done at this moment of virtual time.
+
+        Raises:
+            Forbidden: it was not when this was asked before, and no time has passed since.
+        """
+        return self._is_done("is_completed")
+
+    def _is_done(self, question: str) -> bool:
+        works = (*self.stands_for, self)
+        if not self._is_over and all(self.client.is_done(work, work.asked_s, question) for work in works):
+            self.client.await_answer(self)
+            self.client.step(WAIT, self.number)
+            self._is_over = True
+        return self._is_over
+
+    def is_success(self) -> bool:
+        """True if the call is done at this moment of virtual time, and has not failed."""
+        return self._is_done("is_success") and not any(work.failure for work in (*self.stands_for, self))
+
+    def _source_rank(self) -> int:
+        """The sender's rank within the group, once the call that received from any rank has set `source_group`."""
+        return self.source_group.index(self._src)
+
+    def result(self) -> Any:
+        """The tensors that the call has filled."""
+        return self._result
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future of the tensors. Inside backward, it counts as waited for at backward's end, as DDP does."""
+        if backward := self.client.backward():
+            backward.works.append(self)
+        future = Future(self)
+        # a thread of its own, because C++ may wait for the future, and a callback may itself wait
+        thread = threading.Thread(target=self._fulfil, args=(future,), daemon=True)
+        self.client.waits.start(thread)
+        _start(thread)
+        return future
+
+    def _fulfil(self, future: torch.futures.Future[Any]) -> None:
+        try:
+            self.client.await_answer(self)
+            self.raise_failure()
+        except Exception as error:  # raised where the future is waited for
+            future.set_exception(error)
+        else:
+            future.set_result(self._result)
+
+
+class Backward:
+    """The calls of one backward whose futures C++ waits for at its end, where no Python is called."""
+
+    def __init__(self, client: Connection, number: int) -> None:
+        self.number = number
+        self.works: list[Work] = []
+        self.futures: list[Future] = []
+        self._client = client
+        torch_internals.call_when_backward_ends(self._end)
+
+    def _end(self) -> None:
+        """Wait for the calls in virtual time, and raise what has failed: C++ would take the error for tensors."""
+        self._client.last_backward = None
+        for work in self.works:
+            work.await_within(work.timeout_s)
+        for work in self.works:
+            self._client.step(WAIT, work.number)
+        for work in self.works:
+            self._client.await_arrival(work)
+            work.raise_failure()
+        for future in self.futures:
+            future.join()
+
+
+class Future(torch.futures.Future):  # type: ignore[type-arg]
+    """A future of a call's tensors, filled when its answer comes. Its rank waits for it in virtual time too."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self._work = work
+        self._mark = 0  # where the callback that makes it was done, on a lane of its own
+
+    def wait(self) -> Any:
+        """The tensors, or what a callback made of them.
+
+        Raises:
+            Exception: the call or the callback failed.
+        """
+        self._work.wait()
+        return self.join()
+
+    def join(self) -> Any:
+        """The same, waiting for no more than the callback."""
+        value = super().wait()
+        if self._mark:
+            self._work.client.join(self._mark)
+        return value
+
+    def then(self, callback: Callable[[Any], Any]) -> Future:  # type: ignore[override]
+        """A future of what the callback makes of this one.
+
+        Inside backward the callback runs at once, as with NCCL, where only its stream waits for the call: so the order
+        of what it communicates is the same on all ranks. Elsewhere it runs in a thread, once the call is done.
+        """
+        after = Future(self._work)
+
+        def run(done: Any) -> None:
+            try:
+                after.set_result(callback(done))
+            except Exception as error:
+                after.set_exception(error)
+
+        backward = self._work.backward()
+        if backward is None:
+            self.add_done_callback(run)
+            return after
+        backward.futures.append(after)
+        client = self._work.client
+        with client.on_lane(_CALLBACKS, client.mark()):
+            if self._mark:
+                client.join(self._mark)
+            client.await_answer(self._work)  # on this machine alone
+            client.step(WAIT, self._work.number)
+            with suppress(Exception):  # the callback gets it
+                super().wait()
+            run(self)
+            after._mark = client.mark()
+        return after
+
+
+def seconds(timeout: timedelta | None) -> float | None:
+    """The seconds of a timeout; None where it stands for none, as torch's defaults do."""
+    if timeout is None or timeout in _UNSET_TIMEOUTS or timeout <= timedelta(0):
+        return None
+    return timeout.total_seconds()

@@ -1,0 +1,110 @@
+"""The log of torch's operators on fake tensors, and the answers to a program that looks at data."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+
+from worldsize.emulate import torch_internals
+from worldsize.emulate.compute import Meter, is_priced
+from worldsize.emulate.torch_operators import operator_of
+from worldsize.memory.meter import tensors_in
+from worldsize.paper.record import BACKWARD, FORWARD, OTHER, RECOMPUTE, UPDATE, Work
+
+_FUNCTIONAL = "_c10d_functional"
+_MASKED_WRITES = ("index_put", "index_put_", "_index_put_impl_")
+
+
+class NoData(RuntimeError):
+    """A program that looks at the numbers in a tensor, which on paper has none."""
+
+
+class OperatorLog(Meter, TorchDispatchMode):
+    """The operators since the last call of `take`, counted by what they are and by the phase of training.
+
+    The collectives of `torch.ops._c10d_functional`, which fake tensors answer by themselves, go to `communicate`.
+    """
+
+    def __init__(self, flush: Callable[[], None]) -> None:
+        TorchDispatchMode.__init__(self)
+        self.works: dict[Work, int] = {}  # and the place of each
+        self.communicate: Callable[[Any, Any, Any], Any] = lambda func, args, kwargs: func(*args, **kwargs)
+        self.is_updating = False
+        self.num_operators = 0
+        self.phase = OTHER  # of the operators that are logged and not taken
+        self._flush = flush
+        self._batch: Counter[int] = Counter()
+
+    def start(self) -> None:
+        """Begin to log in this thread."""
+        self.__enter__()
+
+    def take(self) -> Counter[int]:
+        """The operators since the last call: how often each of `works` ran, by its place."""
+        batch, self._batch = self._batch, Counter()
+        return batch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented  # the wrapper's own operations on this rank's tensors come through here next
+        kwargs = kwargs or {}
+        if func.namespace == _FUNCTIONAL:
+            return self.communicate(func, args, kwargs)
+        if func.overloadpacket.__name__ in _MASKED_WRITES and _is_masked(args[1]):
+            out = args[0] if func._schema.is_mutable else torch.empty_like(args[0])  # no size depends on the mask
+        else:
+            try:
+                out = func(*args, **kwargs)
+            except (DataDependentOutputException, DynamicOutputShapeException):
+                return _answer(func, args)
+        if is_priced(func):
+            self._log(func, args, kwargs, out)
+        return out
+
+    def _log(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        phase = self._phase(args)
+        if phase != self.phase:
+            self._flush()
+            self.phase = phase
+        work = Work(func.overloadpacket.__name__, phase, operator_of(func, args, kwargs, out))
+        self._batch[self.works.setdefault(work, len(self.works))] += 1
+        self.num_operators += 1
+
+    def _phase(self, args: Any) -> str:
+        if self.is_updating:
+            return UPDATE
+        is_recorded = torch.is_grad_enabled()
+        if torch_internals.backward_number() is not None:
+            return RECOMPUTE if is_recorded else BACKWARD
+        return FORWARD if is_recorded and any(one.requires_grad for one in tensors_in(args)) else OTHER
+
+
+def _is_masked(indices: Any) -> bool:
+    return any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices)
+
+
+def _answer(func: Any, args: Any) -> float:
+    """What a look at data gets: nan for one floating-point number.
+
+    Raises:
+        NoData: it is a look at anything else.
+    """
+    name, looked_at = func.overloadpacket.__name__, args[0]
+    if name == "_local_scalar_dense" and looked_at.dtype.is_floating_point:
+        return math.nan
+    what = "the value" if name in ("_local_scalar_dense", "equal", "is_nonzero") else "the number of results"
+    raise NoData(
+        f"on paper tensors have shapes and no data, and {what} of {name.strip('_')} on {_described(looked_at)} depends "
+        "on data. Only .item() of one floating-point number is answered, by nan. Decide a branch, a loop or a size by "
+        "what is known without the numbers, or run this on an emulated cluster"
+    )
+
+
+def _described(tensor: Any) -> str:
+    return f"a tensor of {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

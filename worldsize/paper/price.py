@@ -1,0 +1,105 @@
+"""The price of records on a cluster: the emulator's own, by `worldsize.operators` and `worldsize.pricing`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from worldsize import operators, pricing
+from worldsize.emulate.record import COMPUTE, Operation, Step
+from worldsize.emulate.simulator import Prices, replay_of
+from worldsize.hardware import Cluster, Gpu
+from worldsize.paper.record import BEGIN, END, RECOMPUTE, Boundary, Post, RankRecord
+from worldsize.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Priced:
+    """Records on a cluster: their timeline, and by rank the seconds and the flops of the last training step.
+
+    `useful_flops` leave out what is computed a second time.
+    """
+
+    timeline: Timeline
+    step_s: Mapping[int, float]
+    flops: Mapping[int, float]
+    useful_flops: Mapping[int, float]
+
+
+def price(records: Sequence[RankRecord], cluster: Cluster) -> Priced:
+    """The price of the recorded ranks, which run side by side; other ranks are taken to be in time."""
+    steps = {one.rank: _timed(one, cluster.gpu) for one in records}
+    replayed = replay_of(steps, _operations(records), _prices(cluster))
+    spans = {one.rank: _last_step(one.boundaries) for one in records}
+    end_s = replayed.timeline.end_s
+    step_s = {
+        rank: (replayed.marks_s[rank, stop.mark] if stop else end_s)
+        - (replayed.marks_s[rank, start.mark] if start else 0)
+        for rank, (start, stop) in spans.items()
+    }
+    flops = {one.rank: _flops(one, *spans[one.rank], is_useful=False) for one in records}
+    useful = {one.rank: _flops(one, *spans[one.rank], is_useful=True) for one in records}
+    return Priced(replayed.timeline, step_s, flops, useful)
+
+
+def _timed(record: RankRecord, gpu: Gpu) -> list[Step]:
+    """The steps, each batch of work with the seconds that it takes."""
+    seconds = [operators.time_s(work.operator, gpu) for work in record.works]
+    batches_s = [sum(number * seconds[place] for place, number in batch.items()) for batch in record.batches]
+    return [
+        step._replace(number=0, duration_s=batches_s[step.number - 1]) if step.kind == COMPUTE and step.number else step
+        for step in record.steps
+    ]
+
+
+def _prices(cluster: Cluster) -> Prices:
+    cost = lru_cache(maxsize=None)(lambda op, size_bytes, ranks: pricing.price(op, size_bytes, ranks, cluster))
+    return Prices(
+        cluster.route,
+        cluster.capacity_bytes_per_s,
+        lambda one: cost(one.op, one.size_bytes, one.ranks),
+        is_rendezvous=cluster.library == "gloo",
+        transfer_route=cluster.transfer_route,
+    )
+
+
+def _operations(records: Sequence[RankRecord]) -> list[Operation]:
+    """The operations that the posts make up: the n-th send from one rank to another meets its n-th receive."""
+    found: dict[object, Operation] = {}
+    num_messages: dict[object, int] = defaultdict(int)
+    for record in records:
+        for post in record.posts:
+            key, operation = _of_post(record, post, num_messages)
+            parts = found[key].parts if key in found else {}
+            found[key] = operation._replace(parts={**parts, record.rank: post.number})
+    return list(found.values())
+
+
+def _of_post(record: RankRecord, post: Post, num_messages: dict[object, int]) -> tuple[object, Operation]:
+    group, rank = record.groups[post.group], record.rank
+    if post.op not in ("send", "recv"):
+        operation = Operation(post.op, group.ranks, post.size_bytes, group.name, post.sequence, root=post.peer)
+        return (group, post.sequence), operation
+    peer = rank if post.peer is None else post.peer
+    ends = (rank, peer) if post.op == "send" else (peer, rank)
+    num_messages[post.op, ends] += 1
+    return (ends, num_messages[post.op, ends]), Operation("send", ends, post.size_bytes, group.name)
+
+
+def _last_step(boundaries: Sequence[Boundary]) -> tuple[Boundary | None, Boundary | None]:
+    """Where the last training step begins and ends: from the end of the update before it, if there is one."""
+    begins = [place for place, one in enumerate(boundaries) if one.kind == BEGIN]
+    if not begins:
+        return None, None
+    last = begins[-1]
+    before = [one for one in boundaries[:last] if one.kind == END]
+    after = [one for one in boundaries[last:] if one.kind == END]
+    return (before[-1] if before else boundaries[last]), (after[-1] if after else None)
+
+
+def _flops(record: RankRecord, start: Boundary | None, stop: Boundary | None, is_useful: bool) -> float:
+    works = [0.0 if is_useful and work.phase == RECOMPUTE else work.operator.flops for work in record.works]
+    batches = record.batches[start.num_batches if start else 0 : stop.num_batches if stop else None]
+    return sum(number * works[place] for batch in batches for place, number in batch.items())

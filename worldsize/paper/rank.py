@@ -1,0 +1,110 @@
+"""What runs in a process that stands for one rank of a job on paper."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from worldsize.launch.worker import spans
+from worldsize.memory.meter import MemoryMeter
+from worldsize.paper import group, reducer, torch_internals
+from worldsize.paper.record import RankRecord
+from worldsize.paper.recorder import Recorder, Unobserved
+from worldsize.paper.side import NeedsRanks, Side
+
+
+def record(
+    fn: Callable[..., Any], args: Sequence[Any], world_size: int, local_world_size: int, ranks: Sequence[int]
+) -> torch.Tensor:
+    """The record of `fn(*args)` as one of these ranks runs it, as the bytes of JSON; see `worldsize.paper.record`.
+
+    This process is a rank of `worldsize.run`, whose group it leaves. Where the program needs data of ranks that are not
+    recorded, the bytes are a list of the ranks that must be recorded together.
+    """
+    try:
+        text = _recorded(fn, args, world_size, local_world_size, ranks).to_json()
+    except NeedsRanks as error:
+        text = json.dumps(error.ranks)
+    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+
+
+def _recorded(
+    fn: Callable[..., Any], args: Sequence[Any], world_size: int, local_world_size: int, ranks: Sequence[int]
+) -> RankRecord:
+    rank, side = ranks[dist.get_rank()], Side(ranks)
+    dist.destroy_process_group()
+    _be(rank, world_size, local_world_size)
+    recorder = Recorder(rank, world_size, Unobserved(), side)
+    torch_internals.keep_host_work_real()
+    torch_internals.trace_nothing()
+    torch_internals.shard_without_others()
+    torch_internals.infer_shapes_for_real()
+    reducer.install()
+    group.join(recorder)
+    spans.stop(recorder.span)
+    start_s = time.process_time()
+    with _on_paper(recorder) as meter:
+        value = fn(*args)
+        recorder._note_work()
+        memory = meter.use()
+        del value
+    return RankRecord(
+        rank=rank,
+        world_size=world_size,
+        steps=recorder.steps,
+        works=list(recorder.log.works),
+        batches=recorder.batches,
+        posts=recorder.posts,
+        groups=list(recorder.groups),
+        boundaries=recorder.boundaries,
+        memory=memory,
+        num_operators=recorder.log.num_operators,
+        cpu_s=time.process_time() - start_s,
+        peak_process_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        * (1 if sys.platform == "darwin" else 1024),
+    )
+
+
+def _be(rank: int, world_size: int, local_world_size: int) -> None:
+    """Give the program the environment of this rank."""
+    local_world_size = min(local_world_size, world_size)
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank % local_world_size),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(local_world_size),
+    }
+
+
+@contextmanager
+def _on_paper(recorder: Recorder) -> Iterator[MemoryMeter]:
+    """The context in which tensors are fake, and what is done with them goes to the recorder."""
+    with ExitStack() as stack:
+        for handle in (
+            register_module_forward_pre_hook(lambda _module, _args: recorder.begin()),
+            register_optimizer_step_pre_hook(lambda *_: _update(recorder, True)),
+            register_optimizer_step_post_hook(lambda *_: _update(recorder, False)),
+        ):
+            stack.callback(handle.remove)
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        recorder.log.start()
+        stack.callback(recorder.log.__exit__, None, None, None)
+        yield stack.enter_context(MemoryMeter(counts_fake=True))
+
+
+def _update(recorder: Recorder, is_updating: bool) -> None:
+    recorder.log.is_updating = is_updating
+    if not is_updating:
+        recorder.end()

@@ -1,0 +1,127 @@
+"""What a rank did on paper, as data: its operators, what it posted and waited for, and what its tensors held.
+
+The record names no cluster: it is priced on any.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from worldsize.emulate.record import Step
+from worldsize.memory.use import MemoryUse
+from worldsize.operators import Operator
+
+FORWARD, BACKWARD, RECOMPUTE, UPDATE, OTHER = "forward", "backward", "recompute", "update", "compute"
+PHASES = (FORWARD, BACKWARD, RECOMPUTE, UPDATE, OTHER)
+BEGIN, END = "begin", "end"
+
+
+class Work(NamedTuple):
+    """One of torch's operators on a rank, where in training it ran, and how often a batch has it."""
+
+    name: str
+    phase: str
+    operator: Operator
+
+
+class Post(NamedTuple):
+    """A rank's part in an operation. `size_bytes` counts as in nccl-tests; `peer` is a message's other end, or a root.
+
+    `group` indexes the record's groups.
+    """
+
+    number: int
+    op: str
+    group: int
+    size_bytes: int
+    peer: int | None = None
+    sequence: int = 0
+
+
+class Group(NamedTuple):
+    """A process group: its name, which begins with its axis if it is along a mesh, and its ranks."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+class Boundary(NamedTuple):
+    """The first module's forward pass after an update, or the end of an update.
+
+    `mark` is that of the rank's steps, `num_batches` are the batches of work until then.
+    """
+
+    kind: str
+    mark: int
+    num_batches: int
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """The record of one rank.
+
+    A step of the kind "compute" with a number is a batch of work; `batches[number - 1]` maps places in `works` to how
+    often the batch has each. Without a number it lasts as long as it says.
+    """
+
+    rank: int
+    world_size: int
+    steps: Sequence[Step]
+    works: Sequence[Work]
+    batches: Sequence[Mapping[int, int]]
+    posts: Sequence[Post]
+    groups: Sequence[Group]
+    boundaries: Sequence[Boundary]
+    memory: MemoryUse
+    num_operators: int = 0
+    cpu_s: float = 0.0
+    peak_process_bytes: int = 0
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def is_like(self, other: RankRecord) -> bool:
+        """True if another rank's record is the same but for the ranks in its groups."""
+        return self._content == other._content
+
+    @property
+    def _content(self) -> object:
+        posts = [(one.op, one.size_bytes, one.number, len(self.groups[one.group].ranks)) for one in self.posts]
+        return self.steps, self.works, self.batches, posts
+
+    def to_json(self) -> str:
+        """The record as JSON; the ranks of a group that is a range are its ends."""
+        fields = vars(self) | {
+            "memory": self.memory.to_fields(),
+            "groups": [(group.name, _packed(group.ranks)) for group in self.groups],
+            "batches": [list(batch.items()) for batch in self.batches],
+        }
+        return json.dumps(fields)
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> RankRecord:
+        """The record of these fields, as `to_json` wrote them."""
+        return cls(
+            **dict(fields)
+            | {
+                "steps": [Step(*one) for one in fields["steps"]],
+                "works": [Work(name, phase, Operator(*operator)) for name, phase, operator in fields["works"]],
+                "batches": [dict(map(tuple, batch)) for batch in fields["batches"]],
+                "posts": [Post(*one) for one in fields["posts"]],
+                "groups": [Group(name, _unpacked(ranks)) for name, ranks in fields["groups"]],
+                "boundaries": [Boundary(*one) for one in fields["boundaries"]],
+                "memory": MemoryUse.parse(fields["memory"]),
+                "notes": tuple(fields["notes"]),
+            }
+        )
+
+
+def _packed(ranks: Sequence[int]) -> list[Any]:
+    stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
+    is_range = stride > 0 and list(ranks) == list(range(ranks[0], ranks[-1] + 1, stride))
+    return ["range", ranks[0], ranks[-1] + 1, stride] if is_range else list(ranks)
+
+
+def _unpacked(ranks: list[Any]) -> tuple[int, ...]:
+    return tuple(range(*ranks[1:])) if ranks[:1] == ["range"] else tuple(ranks)

@@ -1,0 +1,148 @@
+"""A rank on paper: its steps as an emulated rank takes them, kept here rather than sent to a conductor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from worldsize.emulate.record import COMPUTE, POST, Step
+from worldsize.emulate.steps import Steps
+from worldsize.emulate.waits import Waits
+from worldsize.emulate.works import Call, Future, Observer, Work
+from worldsize.paper.operator_log import OperatorLog
+from worldsize.paper.record import BEGIN, END, OTHER, Boundary, Group, Post
+from worldsize.paper.side import Side
+
+_TIMES_N = ("all_gather", "gather")  # whose size is that of all ranks' tensors
+
+
+class PaperWork(Work):
+    """One call on paper. It is done at once, and waited for in the record only."""
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future of the tensors. Inside backward, it counts as waited for at backward's end, as DDP does."""
+        if backward := self.client.backward():
+            backward.works.append(self)
+        future = Future(self)
+        future.set_result(self._result)
+        return future
+
+
+class Recorder(Steps):
+    """The record of a rank as it grows."""
+
+    def __init__(self, rank: int, world_size: int, observer: Observer, side: Side) -> None:
+        self.log = OperatorLog(self._note_work)
+        super().__init__(self.log)
+        self.rank, self.world_size, self.observer, self.side = rank, world_size, observer, side
+        self.waits = Waits(lambda: None)
+        self.batches: list[Counter[int]] = []
+        self.posts: list[Post] = []
+        self.groups: dict[Group, int] = {}
+        self.boundaries: list[Boundary] = []
+        self._num_collectives: Counter[int] = Counter()
+        self._is_begun = False
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps so far."""
+        return self._steps
+
+    def _note_work(self) -> None:
+        if batch := self.log.take():
+            self.batches.append(batch)
+            name, kind = self._here.labels[-1]
+            is_named = (name, kind) != ("", COMPUTE)
+            self._record(Step(COMPUTE, len(self.batches), 0.0, name, kind if is_named else self.log.phase, self.lane))
+
+    def post(
+        self,
+        op: str,
+        name: str,
+        ranks: tuple[int, ...],
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        result: Any,
+        *,
+        peer: int | None = None,
+        **_unrecorded: Any,
+    ) -> PaperWork:
+        """The work of a call."""
+        self._note_work()
+        group = self.groups.setdefault(Group(name, ranks), len(self.groups))
+        number = len(self.posts) + 1
+        self._num_collectives[group] += op not in ("send", "recv")
+        size_bytes = _size_bytes(op, inputs or outputs, len(ranks))
+        self.posts.append(Post(number, op, group, size_bytes, peer, self._num_collectives[group]))
+        self._record(Step(POST, number, lane=self.lane))
+        self.side.carry(op, [*inputs, *outputs], peer, ranks)
+        return PaperWork(self, number, Call(op, ranks, peer), lambda _: None, result)
+
+    # the steps of training
+
+    def begin(self) -> None:
+        """Note that a forward pass begins; the first after an update begins a step."""
+        if not self._is_begun:
+            self._is_begun = True
+            self._bound(BEGIN)
+
+    def end(self) -> None:
+        """Note that an update has ended."""
+        self._is_begun = False
+        self._bound(END)
+
+    def _bound(self, kind: str) -> None:
+        mark = self.mark()
+        self.boundaries.append(Boundary(kind, mark, len(self.batches)))
+
+    # nothing is awaited on paper
+
+    def await_answer(self, work: Work) -> None:
+        """Return at once."""
+
+    def await_arrival(self, work: Work) -> None:
+        """Return at once."""
+
+    def await_within(self, work: Work, timeout_s: float) -> None:
+        """Return at once."""
+
+    def is_done(self, work: Work, asked_s: dict[str, float], question: str) -> bool:
+        """True: on paper every call is done when it is asked for."""
+        return True
+
+    def elapsed_s(self) -> float:
+        """Not a number: the time is known once the record is priced."""
+        self.note_host()
+        return float("nan")
+
+    def flush(self) -> None:
+        """Do nothing: there is nobody to whom anything goes."""
+
+
+class Unobserved:
+    """An observer that notes nothing."""
+
+    def posting(self, op: str, tensors: Sequence[Any], group: Any, reduction: str, peer: int | None) -> None:
+        """Note nothing."""
+
+    def posted(self, mark: Any, work: Work) -> None:
+        """Note nothing."""
+
+    def waiting(self, work: Work) -> AbstractContextManager[None]:
+        """A context that does nothing."""
+        return nullcontext()
+
+    def changed(self, work: Work, state: str) -> None:
+        """Note nothing."""
+
+
+def _size_bytes(op: str, tensors: Sequence[torch.Tensor], num_ranks: int) -> int:
+    size_bytes = sum(one.numel() * one.element_size() for one in tensors)
+    return size_bytes * num_ranks if op in _TIMES_N else size_bytes
+
+
+assert OTHER == COMPUTE

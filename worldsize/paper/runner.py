@@ -1,0 +1,96 @@
+"""`paper`: a program on fake tensors, recorded once and priced on any described cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from worldsize.hardware import Cluster
+from worldsize.launch.launcher import arguments
+from worldsize.launch.runner import run
+from worldsize.paper.record import RankRecord
+from worldsize.paper.result import PaperRun, cluster_of
+
+_MOST_AT_ONCE = 32  # ranks that are recorded unless they are named
+
+
+def paper(
+    fn: Callable[..., Any],
+    *args: Any,
+    world_size: int,
+    cluster: Cluster | str,
+    tokens_per_step: int | None = None,
+    ranks: Sequence[int] | None = None,
+    timeout_s: float = 600,
+    echo: bool = True,
+) -> PaperRun:
+    """A `PaperRun` of `fn(*args)` as one of `world_size` ranks would run it on a described cluster.
+
+    The function is the same as for `worldsize.run`. Its tensors have shapes and no data, so it may be far larger than
+    this machine: rank 0 runs in a process of its own, and all that it computes, sends, awaits and holds is recorded.
+    Where it exchanges messages, as a stage of a pipeline does, the ranks of that group are recorded side by side.
+    `ranks` names others to record.
+
+    `tokens_per_step` are those of all ranks together, for `tokens_per_s_per_gpu`.
+
+    Raises:
+        ValueError: an argument is wrong, or the cluster has too few GPUs.
+        RankFailed: the program raised; on paper it also does where it looks at the numbers in a tensor.
+    """
+    world_size = arguments.whole_world_size(world_size)
+    found = cluster_of(cluster, world_size)
+    chosen = arguments_of_ranks(ranks, world_size)
+
+    def recorded(of: Sequence[int]) -> list[RankRecord] | tuple[int, ...]:
+        made = run(
+            _record,
+            fn,
+            args,
+            world_size,
+            found.gpus_per_node,
+            list(of),
+            world_size=len(of),
+            backend="gloo",
+            timeout_s=timeout_s,
+            stalled_s=None,
+            echo=echo,
+        )
+        parsed = [json.loads(bytes(value.numpy())) for value in made.values]
+        needed = next((one for one in parsed if isinstance(one, list)), None)
+        return [RankRecord.parse(one) for one in parsed] if needed is None else tuple(needed)
+
+    records = recorded(chosen)
+    if ranks is None and (together := _needed(records)):
+        records = recorded(together)
+    if isinstance(records, tuple):
+        raise ValueError(f"ranks {list(records)} exchange data: record them together, by ranks={list(records)}")
+    return PaperRun(records, found, tokens_per_step)
+
+
+def arguments_of_ranks(ranks: Sequence[int] | None, world_size: int) -> tuple[int, ...]:
+    """The ranks to be recorded first.
+
+    Raises:
+        ValueError: they are not ranks, or not each once.
+    """
+    chosen = (0,) if ranks is None else tuple(sorted(ranks))
+    if not chosen or len(set(chosen)) < len(chosen) or not all(0 <= rank < world_size for rank in chosen):
+        raise ValueError(f"ranks are {list(chosen)}; name at least one, each once, from 0 to {world_size - 1}")
+    return chosen
+
+
+def _needed(records: list[RankRecord] | tuple[int, ...]) -> tuple[int, ...]:
+    """The ranks that must be recorded with rank 0: those of the group in which it sends and receives messages."""
+    if isinstance(records, tuple):
+        return records
+    (record,) = records
+    groups = {post.group for post in record.posts if post.op in ("send", "recv")}
+    members = {rank for group in groups for rank in record.groups[group].ranks}
+    return tuple(sorted(members)) if len(members) <= _MOST_AT_ONCE else ()
+
+
+def _record(*args: Any) -> Any:
+    from worldsize.paper import rank  # it needs torch, which only ranks import
+
+    return rank.record(*args)

@@ -1,0 +1,125 @@
+"""The undocumented parts of torch that a rank on paper uses. Each has a test that fails when torch changes it."""
+
+# pyright: reportAttributeAccessIssue=false, reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed import _functional_collectives, distributed_c10d
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp._fully_shard import _fsdp_param
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import _PipelineSchedule
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.utils._python_dispatch import _disable_current_modes
+
+_OF_MESH = (
+    "__getitem__",
+    "__repr__",
+    "_compute_coordinates_from_mesh",
+    "_concatenate",
+    "_create_flatten_mesh",
+    "_create_sub_mesh",
+    "_flatten",
+    "_get_all_submeshes",
+    "_get_mesh_tensor_from_full_mesh",
+    "_unflatten",
+    "from_group",
+    "get_coordinate",
+)
+_OF_STAGES = ("_recv_meta", "_send_meta")
+_OF_SHARDING = ("_propagate_tensor_meta_non_cached", "propagate_op_sharding_non_cached")
+
+
+def keep_host_work_real() -> None:
+    """Have this process compute with numbers what torch computes about ranks and shapes, and no rank's GPU does.
+
+    These are the coordinates of meshes, and the trial of each new operator on the full shape of a DTensor.
+    """
+    for name in _OF_MESH:
+        _replace(DeviceMesh, name, _real)
+    DeviceMesh.mesh = property(_real(cast(Any, DeviceMesh.mesh).fget))
+    _replace(DeviceMesh, "__init__", _with_real_ranks)
+    for name in _OF_SHARDING:
+        _replace(ShardingPropagator, name, _real)
+
+
+def trace_nothing() -> None:
+    """Have torch.distributed do with fake tensors what it does with others; it takes them for a compiler's."""
+    _functional_collectives._are_we_tracing.__code__ = (lambda: False).__code__  # several modules have the function
+
+
+def infer_shapes_for_real() -> None:
+    """Have the stages of a pipeline agree on their shapes with data, which their processes exchange."""
+    for name in _OF_STAGES:
+        _replace(PipelineStage, name, _real)
+    vote = _PipelineSchedule._warmup_p2p
+    _PipelineSchedule._warmup_p2p = _real(vote)
+
+
+def shard_without_others() -> None:
+    """Have FSDP2 make this rank's shard of each parameter without the views of all other ranks' shards.
+
+    They cost nothing on a GPU, and of 1,024 ranks most of a record's time here.
+    """
+    _fsdp_param._chunk_with_empty = _Shards
+
+
+class _Shards:
+    """The equal shards of a tensor along a dim, the last ones smaller or empty, each made when it is asked for."""
+
+    def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int) -> None:
+        self._tensor, self._num, self._dim = tensor, num_chunks, dim
+        self._length = tensor.size(dim)
+        self._size = -(-self._length // num_chunks)
+
+    def __len__(self) -> int:
+        return self._num
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        start = min(range(self._num)[place] * self._size, self._length)
+        size = min(self._size, self._length - start)
+        if not size:  # as torch has it, of one dim
+            return self._tensor.new_empty(0)
+        return self._tensor.narrow(self._dim, start, size)
+
+
+def group_of(group: Any) -> Any:
+    """The process group that an operator was given, itself or by its name."""
+    return group if isinstance(group, dist.ProcessGroup) else distributed_c10d._resolve_process_group(group)
+
+
+def _replace(owner: type, name: str, change: Callable[[Any], Any]) -> None:
+    found = vars(owner).get(name)
+    if isinstance(found, staticmethod | classmethod):
+        setattr(owner, name, type(found)(change(found.__func__)))
+    elif found is not None:
+        setattr(owner, name, change(found))
+
+
+def _real(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _with_real_ranks(init: Callable[..., None]) -> Callable[..., None]:
+    """The constructor of a mesh, for which a fake list of all ranks is made again with its numbers."""
+
+    @functools.wraps(init)
+    def call(mesh: Any, *args: Any, **kwargs: Any) -> None:
+        with _disable_current_modes():
+            if isinstance(ranks := kwargs.get("_rank_map"), FakeTensor):
+                kwargs["_rank_map"] = torch.arange(ranks.numel(), dtype=torch.int)
+            init(mesh, *args, **kwargs)
+
+    return call

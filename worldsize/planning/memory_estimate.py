@@ -1,0 +1,97 @@
+"""An estimate of what a plan holds on the GPU that holds most: 16 bytes a parameter, and the activations in flight.
+
+Left out: buffers of the communication library, fragmentation, and temporaries other than the logits. The catalogue's
+GPUs have some percent more memory than their data sheets' gigabytes, which is about as much.
+
+Sources: Rajbhandari et al. 2020 (ZeRO), section 3; Korthikanti et al. 2022, arXiv 2205.05198, sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from worldsize.models.shapes import Shape
+from worldsize.planning.layout import Plan
+
+WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2, 2, 12  # a parameter's; 12: float32 weight and Adam's two moments
+_LOGIT_BYTES = 2 + 4  # in the model's precision, and in float32 for the loss
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes on the GPU of a plan that holds most."""
+
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+
+    @property
+    def states_bytes(self) -> float:
+        """All but activations."""
+        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+
+    @property
+    def total_bytes(self) -> float:
+        return self.states_bytes + self.activations_bytes
+
+
+def held(plan: Plan) -> Held:
+    """The bytes on the GPU that holds most: one of the first two stages, or of the last."""
+    stages = sorted({0, min(1, plan.pp - 1), plan.pp - 1})
+    by_layer, at_work = _layer_bytes(plan)
+    found = [_of_stage(plan, stage, by_layer, at_work) for stage in stages]
+    return max(found, key=lambda one: one.total_bytes)
+
+
+def _of_stage(plan: Plan, stage: int, layer_bytes: float, at_work_bytes: float) -> Held:
+    experts = plan.num_expert_parameters(stage)
+    dense = plan.num_parameters(stage) - experts
+
+    def sharded(size_bytes: int, needed_stage: int) -> float:
+        if plan.zero_stage < needed_stage:
+            return size_bytes * (dense + experts)
+        return size_bytes * (dense / plan.num_shards + experts / plan.num_expert_shards)
+
+    weights, gradients, optimizer = sharded(WEIGHT_BYTES, 3), sharded(GRADIENT_BYTES, 2), sharded(OPTIMIZER_BYTES, 1)
+    if plan.zero_stage >= 3:
+        weights += 2 * WEIGHT_BYTES * plan.num_layer_parameters  # a layer gathered for now, and the next one
+    if plan.zero_stage >= 2:
+        gradients += GRADIENT_BYTES * plan.num_layer_parameters  # of the layer whose gradients are being summed
+    num_kept = plan.num_stage_layers[stage] * num_in_flight(plan, stage)
+    activations = num_kept * layer_bytes + at_work_bytes
+    if stage == plan.pp - 1:
+        activations += plan.num_micro_batch_tokens * plan.model.vocab_size * _LOGIT_BYTES / plan.tp
+    return Held(weights, gradients, optimizer, activations)
+
+
+def num_in_flight(plan: Plan, stage: int) -> float:
+    """Micro-batches whose activations a stage keeps at once, in 1F1B or, with chunks, in its interleaved form.
+
+    Source: Narayanan et al. 2021, arXiv 2104.04473, section 2.2; warm-up as in Megatron-LM (2024), schedules.py.
+    """
+    if plan.num_chunks == 1:
+        return min(plan.num_micro_batches, plan.pp - stage)
+    num_chunks_kept = 2 * (plan.pp - stage - 1) + (plan.num_chunks - 1) * plan.pp + 1
+    return min(plan.num_micro_batches, num_chunks_kept / plan.num_chunks)
+
+
+def _layer_bytes(plan: Plan) -> tuple[float, float]:
+    """The bytes that a layer keeps of a micro-batch, and those of the layer that is being recomputed."""
+    model, num_tokens = plan.model, plan.num_micro_batch_tokens
+    whole = model.layer_activation_bytes(plan.micro_batch, plan.length) / (plan.cp * plan.tp)
+    if plan.recompute == "none":
+        return whole, 0.0
+    if plan.recompute == "full":
+        return 2 * model.width * num_tokens / plan.tp, whole
+    dropped = _selective_bytes(model, plan.length) * num_tokens / plan.tp
+    return whole - dropped, dropped
+
+
+def _selective_bytes(model: Shape, length: int) -> int:
+    """What selective recomputation does not keep of a token in a layer."""
+    if model.family == "gpt":
+        return (2 + 1 + 2) * model.num_heads * length  # softmax's output, a dropout's mask, what it leaves
+    norms = 2 * 2 * model.width
+    activation = 2 * 2 * model.num_active_experts * model.hidden_width  # SiLU of the gate, and the product
+    return norms + activation

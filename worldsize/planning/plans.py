@@ -1,0 +1,161 @@
+"""The plans that fit, the cheapest first, and how many others were dropped for what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+from worldsize.planning.layout import Plan
+from worldsize.units import format_bytes
+
+if TYPE_CHECKING:
+    from worldsize.draw import Table
+
+STATES = "weights, gradients and optimizer state alone are more than a GPU's memory"
+ACTIVATIONS = "with the activations it is more than a GPU's memory"
+TOTAL = "it is more than a GPU's memory, by your own memory function"
+_NUM_SHOWN = 10
+_FIELDS = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "num_chunks", "recompute", "zero_stage")
+
+
+class Priced(NamedTuple):
+    """A plan with its cost: the seconds of a step, their named parts if there are, and the bytes that it holds."""
+
+    plan: Plan
+    step_s: float
+    parts: Mapping[str, float]
+    held_bytes: float
+
+    @property
+    def mfu_fraction(self) -> float:
+        """The share of the GPUs' 16-bit peak that the model's own operations take, recomputation not counted."""
+        plan = self.plan
+        flops = plan.model.flops(plan.num_tokens, plan.length)
+        peaks = plan.cluster.gpu.peak_flops_per_s
+        peak = peaks.get("bfloat16") or peaks["float16"]
+        return flops / (self.step_s * plan.cluster.world_size * peak) if self.step_s else 0.0
+
+
+class Plans(Sequence[Priced]):
+    """All plans that fit, the cheapest first; `not_legal` counts layouts by reason, `not_fitting` plans by reason.
+
+    Notebooks show the best layouts as a table.
+    """
+
+    def __init__(self, priced: Sequence[Priced], not_legal: Mapping[str, int], not_fitting: Mapping[str, int]) -> None:
+        self._priced, self.not_legal, self.not_fitting = priced, not_legal, not_fitting
+
+    def __len__(self) -> int:
+        return len(self._priced)
+
+    @overload
+    def __getitem__(self, index: int) -> Priced: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Priced]: ...
+    def __getitem__(self, index: int | slice) -> Priced | Sequence[Priced]:
+        return self._priced[index]
+
+    @property
+    def best(self) -> Plan:
+        """The cheapest plan."""
+        return self._priced[0].plan
+
+    @cached_property
+    def layouts(self) -> list[Priced]:
+        """The cheapest plan of each (tp, pp, dp, cp, ep), the cheapest first."""
+        first: dict[tuple[int, ...], Priced] = {}
+        for one in self._priced:
+            first.setdefault(_layout(one.plan), one)
+        return list(first.values())
+
+    def cheapest(self, **sizes: Any) -> Priced:
+        """The cheapest plan with these fields: `tp=8, recompute="full"`.
+
+        Raises:
+            ValueError: no plan that fits has them.
+        """
+        if unknown := [name for name in sizes if name not in _FIELDS]:
+            raise ValueError(f"a plan has no {unknown[0]!r}; it has {', '.join(_FIELDS)}")
+        for one in self._priced:
+            if all(getattr(one.plan, name) == value for name, value in sizes.items()):
+                return one
+        named = ", ".join(f"{name} {value}" for name, value in sizes.items())
+        call = ", ".join(f"{name}={value!r}" for name, value in sizes.items())
+        raise ValueError(f"no plan here has {named}; ws.plan(..., {call}) says whether such a plan is legal and fits")
+
+    def place(self, **sizes: Any) -> int:
+        """The place, counted from 1, of the cheapest plan with these fields among the other layouts' cheapest plans.
+
+        Raises:
+            ValueError: no plan that fits has them.
+        """
+        mine = self.cheapest(**sizes)
+        others = (one for one in self.layouts if _layout(one.plan) != _layout(mine.plan))
+        return 1 + sum(one.step_s < mine.step_s for one in others)
+
+    def table(self, num_rows: int = _NUM_SHOWN, **marked: Any) -> Table:
+        """The best layouts, each by its cheapest plan; the cheapest plan with the fields in `marked` stands out."""
+        from worldsize import draw
+
+        shown = list(enumerate(self.layouts[:num_rows], start=1))
+        if marked and (mine := self.cheapest(**marked)) not in [one for _, one in shown]:
+            shown.append((self.place(**marked), mine))
+        rows = [self._row(place, one) for place, one in shown]
+        numbers = [number for number, (_, one) in enumerate(shown) if marked and one == mine]
+        plan = self.best
+        title = (
+            f"Best layouts by your cost: {plan.model.name} on {plan.cluster.world_size:,} GPUs of {plan.cluster.name}, "
+            f"{plan.global_batch:,} sequences of {plan.length:,} tokens (computed)"
+        )
+        return draw.table(rows, title, self.note, numbers)
+
+    @property
+    def note(self) -> str:
+        """How many plans there were, and how many were dropped for what."""
+        num_plans, capacity = len(self) + sum(self.not_fitting.values()), self.best.cluster.gpu.memory_bytes
+        lines = [
+            f"{len(self):,} of {_count(num_plans, 'legal plan')} fit in {format_bytes(capacity)}, "
+            f"in {_count(len(self.layouts), 'layout')}, each shown by its cheapest plan."
+        ]
+        lines += [f"Does not fit ({_count(number, 'plan')}): {reason}." for reason, number in _sorted(self.not_fitting)]
+        lines += [f"Not legal ({_count(number, 'layout')}): {reason}." for reason, number in _sorted(self.not_legal)]
+        return "\n".join(lines)
+
+    def _row(self, place: int, one: Priced) -> dict[str, Any]:
+        plan = one.plan
+        slower = one.step_s / self._priced[0].step_s - 1 if self._priced[0].step_s else 0.0
+        return {
+            "place": place,
+            **{axis: getattr(plan, axis) for axis in ("tp", "pp", "dp", "cp")},
+            **({"ep": plan.ep} if plan.model.num_experts > 1 else {}),
+            "micro-batch": plan.micro_batch,
+            "chunks": plan.num_chunks,
+            "recompute": plan.recompute,
+            "ZeRO": plan.zero_stage,
+            "held_bytes": one.held_bytes,
+            **one.parts,
+            "step_s": one.step_s,
+            "slower_fraction": round(slower, 3),
+            "mfu_fraction": one.mfu_fraction,
+        }
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    __repr__ = __str__
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return self.table()._repr_mimebundle_()
+
+
+def _layout(plan: Plan) -> tuple[int, ...]:
+    return plan.tp, plan.pp, plan.dp, plan.cp, plan.ep
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def _sorted(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: -item[1])
