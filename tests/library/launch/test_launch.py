@@ -316,7 +316,6 @@ def exits():
 
 def is_killed():
     def on_rank():
-        dist.barrier()  # until all are connected: one that still connects would wait for the dead rank
         if dist.get_rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         dist.barrier()
@@ -369,7 +368,13 @@ def test_the_report_names_the_culprit_and_quotes_its_line(make, headline, quoted
 
 def test_victims_are_named_in_one_sentence_and_never_first(monkeypatch):
     monkeypatch.setattr(monitor, "_GRACE_S", 20.0)  # until the others have noticed, on however busy a machine
-    error = failed(is_killed(), world_size=3)
+    killed = is_killed()
+
+    def on_rank():
+        dist.barrier()  # until all are connected: one that still connects would wait for the dead rank
+        killed()
+
+    error = failed(on_rank, world_size=3)
     assert "Ranks 0 and 2 lost the connection because of it." in str(error).splitlines()
     assert [one.is_victim for one in error.failures] == [False, True, True]
 
