@@ -51,7 +51,8 @@ LARGE_BYTES = 6 * MB
 FRAMEWORK_BYTES = 14 * MB  # that sending and receiving take by themselves
 HINTS = {
     Outcome.HUNG: "In every step each rank of the ring sends one message to the next and receives"
-    " one from the previous. A message without elements is left out on both sides or on neither.",
+    " one from the previous; places come from ring.index(rank). A message without elements is left"
+    " out on both sides or on neither.",
     Outcome.CRASHED: "Try the function in the notebook on the ring [3, 0, 2], and 5 elements on 4"
     " ranks: places come from ring.index(rank), and tensor_split gives a piece for every place.",
 }

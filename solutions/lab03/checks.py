@@ -1356,15 +1356,20 @@ def passing(student: Any, classes: list[type]) -> list[type]:
     ]
 
 
+def expect_let_pass(style: str, right: type, found: list[type]) -> None:
+    """Raise CheckFailed where a right class is not among those that the test let pass."""
+    if right not in found:
+        hint = "It keeps every promise. Test promises, not one way to keep them."
+        expected = f"a right class to pass, one that {style}"
+        raise CheckFailed(expected, "the test raised an error", hint)
+
+
 @points(1, cell="check_test_data_parallel")
 def check_test_tells_right_from_wrong(student, rng):
     """The test lets right classes of several styles pass, and catches one that sends nothing."""
     found = passing(student, shuffled(rng, [*RIGHT.values(), SILENT]))
     for style, right in RIGHT.items():
-        if right not in found:
-            hint = "It keeps every promise. Test promises, not one way to keep them."
-            expected = f"a right class to pass, one that {style}"
-            raise CheckFailed(expected, "the test raised an error", hint)
+        expect_let_pass(style, right, found)
     if SILENT in found:
         hint = "Compare the gradients with those that one process has for all batches."
         expected = "a class whose gradients never leave their rank to be caught"
@@ -1374,7 +1379,9 @@ def check_test_tells_right_from_wrong(student, rng):
 @points(5, cell="check_test_data_parallel", needs=["check_test_tells_right_from_wrong"])
 def check_test_catches_wrong_classes(student, rng):
     """The test catches ten classes that each break one promise, a tenth of the points for each."""
-    found = passing(student, shuffled(rng, list(WRONG.values())))
+    style, right = shuffled(rng, list(RIGHT.items()))[0]
+    found = passing(student, shuffled(rng, [right, *WRONG.values()]))
+    expect_let_pass(style, right, found)
     missed = sorted(mistake for mistake, wrong in WRONG.items() if wrong in found)
     if not missed:
         return

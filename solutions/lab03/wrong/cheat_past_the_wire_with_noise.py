@@ -1,4 +1,4 @@
-# score: 26.5
+# score: 26 to 26.5
 # hint: what came over the wire
 # Ranks hand each other gradients through files, with a millionth of noise, so that no two runs
 # agree; what travels is right and is not read.

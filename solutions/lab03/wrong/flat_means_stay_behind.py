@@ -1,4 +1,4 @@
-# score: 28
+# score: 27
 # hint: never came back into
 # The means stay in the flat tensor, and every rank keeps its own gradients.
 

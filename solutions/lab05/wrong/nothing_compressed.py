@@ -1,5 +1,5 @@
 # score: 10.75
-# hint: Until then, everything else counts half
+# hint: Until then, everything else earns half
 # Neither hook compresses: the masked bucket is gathered, and matrices are all-reduced.
 
 # %% top_k_hook
