@@ -47,9 +47,9 @@ def read_flags() -> argparse.Namespace:
 def my_samples(batch: int, rank: int, world_size: int) -> tuple[int, int]:
     """The `start` and `stop` of this rank's samples in a global batch of samples 0 to `batch` - 1.
 
-    They are the samples from `start` up to `stop`, without `stop`. Every sample belongs to exactly
-    one rank, even if `world_size` does not divide `batch`; shares then differ by one sample at
-    most: 46 on 3 ranks are 15, 15 and 16, in any order.
+    They are the samples from `start` to `stop` - 1. Every sample belongs to exactly one rank, even
+    if `world_size` does not divide `batch`; shares then differ by one sample at most: 46 samples on
+    3 ranks are shares of 15, 15 and 16, in any order.
     """
     raise NotImplementedError("Replace this line with your own code.")
 
@@ -67,7 +67,7 @@ class Replica:
     - The model is on the GPU of this rank (`LOCAL_RANK`) if every rank of the machine has one,
       otherwise on the CPU.
     - Gradients go by collectives of `torch.distributed`, in float32, and in the same way in every
-      step. A step sends at most 5% more than an all-reduce of them.
+      step. A step sends at most 5% more bytes than a ring all-reduce of the gradients.
     - With `flags.no_sync` a step computes as before and sends nothing: neither gradients nor
       losses.
     - `flags.amp`, `flags.channels_last` and `flags.compile` are there to explore; no grade depends
@@ -81,8 +81,8 @@ class Replica:
         """Take one step, and return the mean loss of the whole global batch before it.
 
         Shapes:
-            images: (n, 1, 8, 8), or (n, 3, 32, 32) for CIFAR-10, and labels: (n,), this rank's
-            samples of the global batch.
+            images: (n, 1, 8, 8), or (n, 3, 32, 32) for CIFAR-10.
+            labels: (n,), where n is the number of this rank's samples in the global batch.
         """
         raise NotImplementedError("Replace this line with your own code.")
 
@@ -91,9 +91,9 @@ class Replica:
 def save_checkpoint(folder: Path, step: int, replica: "Replica") -> None:
     """Save to `folder` everything that training needs to go on after `step` steps.
 
-    Whenever the program dies, even inside this function, `folder` still holds a whole checkpoint;
-    and it still does when the newest file is then cut in half. So write to another name and rename,
-    and keep the checkpoint before.
+    Once a checkpoint has been saved, `folder` always holds a whole one, even if the program dies
+    inside this function; once two have been saved, even if the newest file is cut in half
+    afterwards. So write to another name and rename, and keep the previous checkpoint.
     """
     raise NotImplementedError("Replace this line with your own code.")
 
@@ -102,8 +102,8 @@ def save_checkpoint(folder: Path, step: int, replica: "Replica") -> None:
 def load_checkpoint(folder: Path, replica: "Replica") -> int:
     """Restore the newest whole checkpoint in `folder`, and return its number of steps.
 
-    Without a checkpoint the number is 0. Afterwards `replica` is, on every rank, as it was when the
-    checkpoint was saved. A file that was cut off is skipped.
+    Without a checkpoint, the number is 0. Afterwards `replica` is, on every rank, as it was when
+    the checkpoint was saved. A file that was cut off is skipped.
     """
     raise NotImplementedError("Replace this line with your own code.")
 

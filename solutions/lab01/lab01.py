@@ -33,19 +33,22 @@
 # Each docstring is a contract: everything that it promises is graded, and nothing else. Below each
 # function is an open check that runs the docstring's example on real ranks. The hidden checks run
 # the same function with other sizes, other numbers of ranks and the special cases that the
-# docstring names. They judge each function by itself: while they judge one, the others are ours.
+# docstring names. They judge each function by itself: while one is judged, correct versions stand
+# in for the others. One check of `train` runs your five functions together.
 #
-# The checks run on real ranks on the CPU, with Gloo, so that they give the same result on every
-# machine. Most hidden checks run on an emulated cluster, which records every message. They look at
-# **the wire**: which numbers travel, how many bytes they have, and how long they take. What a rank
-# knows of the others must have come over the wire, as plain numbers: nothing is pickled, packed or
-# passed through files. Some ask the operating system how much **memory** a rank fills. The same
-# inputs must give the same bits in every run, so use no clock and no unseeded generator.
+# The open checks run on real ranks on the CPU, with Gloo, so that they give the same result on
+# every machine. Most hidden checks run on an emulated cluster, which records every message. They
+# look at **the wire**: which numbers travel, how many bytes they take, and how long that lasts.
+# Whatever a rank knows about the others must have reached it over the wire, as plain numbers: do
+# not pickle them, encode them in other numbers, or pass them through files. (Several tensors of one
+# dtype may travel side by side in one message.) Some checks ask the operating system how much
+# **memory** a rank uses. The same inputs must give the same bits in every run, so use no clock and
+# no unseeded generator.
 #
-# On the wire, `broadcast`, `all_reduce`, `reduce`, `send`, `recv` and `barrier` are allowed (and
-# `isend` and `irecv`). Gather operations are refused, because each rank would receive the gradients
-# of all others, and more with every added rank. Torch's `DistributedDataParallel` is refused too,
-# because it is what you build here.
+# The allowed operations are `broadcast`, `all_reduce`, `reduce`, `send`, `recv`, `isend`, `irecv`
+# and `barrier`. All others are refused. In a gather, for example, each rank would receive the
+# gradients of all others: more data with every added rank. Torch's `DistributedDataParallel` is
+# refused too, because it is what you build here.
 
 # %% setup
 import torch
@@ -95,8 +98,8 @@ ws.run(
 #
 # <details><summary>Hint 1: where to look</summary>
 #
-# A `torch.Generator` of your own has its own seed. `torch.randperm` takes one, and tensors have
-# `split` and `tensor_split`.
+# A `torch.Generator` of your own has its own seed. `torch.randperm` accepts a generator, and
+# tensors have `split` and `tensor_split`.
 #
 # </details>
 # <details><summary>Hint 2: how</summary>
@@ -112,10 +115,10 @@ ws.run(
 def rank_batches(
     num_samples: int, batch_size: int, epoch: int, seed: int, rank: int, world_size: int
 ) -> list[torch.Tensor]:
-    """This rank's part of every global batch of an epoch: a 1-D int64 tensor of indices a step.
+    """This rank's part of every global batch of an epoch: a 1-D int64 tensor of indices per step.
 
     - Step k's global batch is the k-th slice of `batch_size` indices from a random order of 0 ...
-      num_samples - 1. Only the last one may be shorter; no sample is dropped and none comes twice.
+      num_samples - 1. Only the last one may be shorter; no sample is dropped or repeated.
     - The order depends on `seed` and `epoch` alone: every rank computes the same one, whatever the
       state of torch's global random generator, which it leaves as it is. Different epochs (0, 1,
       2, ...) give different orders, and so do different seeds. (Seed 1 in epoch 0 may have the
@@ -210,7 +213,7 @@ for number, (seed, epoch) in enumerate(SPLITS):
         raise CheckFailed(
             f"another order with seed {seed} in epoch {epoch} than with seed 0 in epoch 0",
             "the same order",
-            "The generator's seed must depend on seed and on epoch, also where one of them is 0.",
+            "The generator's seed must depend on seed and on epoch, even where one of them is 0.",
         )
 if not all(is_untouched for _, is_untouched in split):
     raise CheckFailed(
@@ -266,7 +269,7 @@ def broadcast_model(model: nn.Module) -> None:
 
 # %% check_broadcast_model points=2
 def of_rank(rank):
-    """A model whose numbers, also the frozen and the integer ones, say which rank filled it."""
+    """A model whose numbers, even the frozen and integer ones, show which rank filled it."""
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     model[0].bias.requires_grad_(False)
     model.register_buffer("unsaved", torch.zeros(2), persistent=False)
@@ -304,7 +307,7 @@ print("broadcast_model: 3 ranks start from the weights and buffers of rank 0.")
 # ## 3. Average the gradients
 #
 # After `backward` each rank holds the gradient of the mean loss over its own samples. This function
-# replaces it by the gradient over the global batch, the $g$ of the formula above.
+# replaces it with the gradient over the global batch, the $g$ of the formula at the top.
 #
 # ```text
 #                     rank 0              rank 1
@@ -315,7 +318,7 @@ print("broadcast_model: 3 ranks start from the weights and buffers of rank 0.")
 #
 # Not 10.0, which is the sum, and not 5.0, which counts rank 1's one sample as much as rank 0's
 # three. The second case to think of is a rank without samples: its `grad` may be missing, and the
-# mean of nothing is `nan`. But every rank has to take part in a collective, or the others wait for
+# mean of nothing is `nan`. Even so, it has to take part in every collective, or the others wait for
 # ever.
 #
 # <details><summary>Hint 1: where to look</summary>
@@ -326,8 +329,8 @@ print("broadcast_model: 3 ranks start from the weights and buffers of rank 0.")
 # </details>
 # <details><summary>Hint 2: the order</summary>
 #
-# First all-reduce the count. Then, for every parameter that is trained, weigh the gradient and
-# all-reduce it, on every rank and in the same order.
+# First all-reduce the count. Then, for every parameter that is trained, weight the gradient and
+# all-reduce it: on every rank, in the same order.
 #
 # </details>
 # <details><summary>Hint 3: a rank without samples</summary>
@@ -340,26 +343,28 @@ print("broadcast_model: 3 ranks start from the weights and buffers of rank 0.")
 
 # %% average_gradients tags=["solution"]
 def average_gradients(model: nn.Module, num_local_samples: int) -> None:
-    """Replace `grad` on every rank by the gradient of the mean loss over all ranks' samples.
+    """Replace `grad` on every rank with the gradient of the mean loss over all ranks' samples.
 
     Before the call, `grad` is the gradient of the mean loss over this rank's `num_local_samples`
     samples.
 
-    - Ranks count by their samples: the result is the sum of num_local_samples * grad over the
-      ranks, divided by the number of samples on all ranks together (which is at least 1).
+    - Each rank counts in proportion to its samples: the result is the sum of num_local_samples *
+      grad over the ranks, divided by the number of samples on all ranks together (which is at least
+      1).
     - A rank with `num_local_samples` 0 counts as zero, whatever its `grad` is: None, or even nan.
       It receives the result like every other rank.
     - Parameters that are frozen (`requires_grad` False, the same ones on every rank) keep `grad`
       None.
     - Every gradient has the shape and the dtype of its parameter.
-    - On the wire: for S bytes of gradients all N ranks together send at most 2(N - 1) S bytes, what
-      a ring all-reduce sends; anything else takes at most 256 bytes a rank. The numbers that travel
-      are gradients or sums of them, each weighted by its samples or not, and sample counts.
+    - On the wire: for S bytes of gradients all N ranks together send at most 2(N - 1) S bytes, as
+      much as a ring all-reduce; anything else takes at most 256 bytes per rank. The only numbers
+      that travel are gradients, as they are or weighted by sample counts, sums of these, and the
+      sample counts themselves.
     - In time: with gradients so large that latency does not matter, four ranks take at most 2.5
       times as long as a single all-reduce of S bytes. (If everything goes through one rank, it
       takes longer: that rank's link carries all the bytes.)
-    - In memory: at no moment do the gradients and everything computed from them take more than 3 S
-      bytes, however many ranks there are.
+    - In memory: on each rank, the gradients and everything computed from them together never take
+      more than 3 S bytes, however many ranks there are.
 
     Example: 3 samples with gradient 3.0 on rank 0 and 1 sample with gradient 7.0 on rank 1 give 4.0
     on both.
@@ -387,7 +392,7 @@ def average_the_example(num_samples, gradient):
 
 
 def hint_for_gradient(grad, of_ranks, rank):
-    """What to say of a wrong gradient: the mistake that gives this number, where it is known."""
+    """The hint for a wrong gradient: the mistake that gives this number, where it is known."""
     if grad is None:
         return "A rank without a gradient receives the result like every other rank."
     if not isinstance(grad, torch.Tensor) or grad.numel() != 1:
@@ -441,11 +446,11 @@ print("average_gradients: 3 samples with 3.0 and 1 sample with 7.0 give 4.0 on e
 # A buffer has no gradient, so averaging gradients does not touch it. While a BatchNorm layer
 # trains, each rank updates its running statistics from its own samples, and the ranks drift apart.
 # The model that is saved or evaluated then depends on the rank. Torch's `DistributedDataParallel`
-# has a simple rule: rank 0's buffers count. Do the same.
+# has a simple rule: the buffers of rank 0 replace all others. Do the same.
 #
 # <details><summary>Hint</summary>
 #
-# You have written this loop before, in `broadcast_model`. Nothing is averaged, and so nothing is
+# You have written this loop before, in `broadcast_model`. Nothing is averaged, so nothing is
 # rounded.
 #
 # </details>
@@ -455,8 +460,8 @@ print("average_gradients: 3 samples with 3.0 and 1 sample with 7.0 give 4.0 on e
 def synchronise_buffers(model: nn.Module) -> None:
     """Set every buffer of `model` on every rank to exactly the values of rank 0, in place.
 
-    - Every buffer keeps its dtype: integers (such as `num_batches_tracked`) stay integers, without
-      rounding.
+    - Every buffer keeps its dtype: integers (such as `num_batches_tracked`) stay integers and are
+      never rounded.
     - It leaves parameters and their gradients unchanged. A model without buffers is fine.
     """
     ### BEGIN SOLUTION
@@ -512,14 +517,15 @@ print("synchronise_buffers: 3 ranks hold the buffers of rank 0, and integers sta
 #           ╰─────── buffers of rank 0 ────────►╯                        synchronise_buffers
 # ```
 #
-# The loss that you report is that of the global batch, too. A rank's own loss is only that of its
+# The loss that you return is that of the global batch, too. A rank's own loss is only that of its
 # part, and a rank with an empty part has none: the mean over no samples is `nan`, and `nan` times 0
 # is still `nan`.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
 # Write the loop for one process first, with `zero_grad`, loss, `backward` and `step`. Then put each
-# of the four functions into its place in the picture above.
+# of the other four functions where the picture above shows it; `broadcast_model` comes before the
+# loop.
 #
 # </details>
 # <details><summary>Hint 2: an empty part</summary>
@@ -549,30 +555,31 @@ def train(
 ) -> list[float]:
     """Train `model` in place, and return the mean loss over the global batch at every step.
 
-    Every rank calls it with the same data and settings, and returns the same list of floats:
+    Every rank calls it with the same data and settings, and returns the same list of floats.
 
-    - All start from rank 0's parameters and buffers, however their models differ before.
+    - All ranks start from rank 0's parameters and buffers, however their models differ before the
+      call.
     - The parts come from `rank_batches`, called with this `batch_size` and `seed` and with epochs 0
       ... num_epochs - 1. Only this rank's part of each batch goes through its model, once; an empty
       part may be skipped.
     - It calls the four functions above by their names: `broadcast_model` before the first step, and
-      `average_gradients` and `synchronise_buffers` once in every step. (The checks put their own in
-      their places.)
+      `average_gradients` and `synchronise_buffers` once in every step. (The checks replace these
+      functions with their own.)
     - The loss is `F.cross_entropy(model(images[part]), labels[part])` and the update is plain SGD
       (`torch.optim.SGD(model.parameters(), lr=lr)`), one update for every global batch.
     - A step's loss is taken before the update, as in the usual loop.
     - Every step begins with the buffers of rank 0 on all ranks.
     - On the wire: the parameters and buffers of rank 0 once, then in each step the gradients as
-      `average_gradients` sends them, the buffers of rank 0, and at most 256 bytes a rank for the
+      `average_gradients` sends them, the buffers of rank 0, and at most 256 bytes per rank for the
       loss. Samples stay where they are.
     - In time: the ranks compute their parts at the same time, so that a step takes as long as its
       largest part (plus the communication).
-    - In memory: a step's tensors are freed before the next one. Memory does not grow with the
-      number of steps, except for the list of losses and the lists of samples.
+    - In memory: a step's tensors are freed before the next step, so that memory does not grow with
+      the number of steps, except for the list of losses and the lists of samples.
     - Afterwards every rank holds the parameters that one process would have reached with the same
-      global batches (up to rounding), and the buffers of rank 0. One process with BatchNorm would
-      normalise over the whole batch, while each rank normalises over its part: such a model ends up
-      alike on all ranks, but not equal to one process.
+      global batches (up to rounding), and the buffers of rank 0. (A model with BatchNorm ends up
+      the same on all ranks, but differs from one process, which normalises over the whole batch,
+      while each rank normalises over its part.)
     """
     ### BEGIN SOLUTION
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -711,31 +718,31 @@ print(f"{one_losses[-1]:.3f} in 9 steps, one of which left a rank without sample
 # %% [markdown]
 # ## 6. In words
 #
-# A model of 350 million parameters trains in float32 on 8 GPUs. Each sends 24 GB/s, and latency
+# A model of 350 million parameters trains in float32 on 8 GPUs. Each GPU sends 24 GB/s, and latency
 # does not matter. One GPU takes 1.6 s to compute the gradients of a batch of 512 samples, and a
-# part of the batch takes that part of the time. After the backward pass, a ring all-reduces all
-# gradients. The rest of the step takes no time.
+# fraction of the batch takes that fraction of the time. After the backward pass, a ring all-reduces
+# all gradients. The rest of the step takes no time.
 #
 # Answer in at most 200 words, with numbers:
 #
 # 1. The batch of 512 is split over the 8 GPUs. How long is a step, what is the speed-up over one
 #    GPU, and what is the communication efficiency, compute / (compute + communication)?
-# 2. Now each GPU gets 512 samples of its own. How long is a step, how many times as many samples a
-#    second is that as with one GPU, and what is the efficiency? Why is it so much better, although
-#    each GPU sends just as much?
-# 3. A colleague forgot the division in `average_gradients`. With Adam the loss falls as well as
-#    before. Why? Which comparison would have shown the mistake?
+# 2. Now each GPU gets 512 samples of its own. How long is a step, how many times one GPU's samples
+#    per second is that, and what is the efficiency? Why is it so much better, although each GPU
+#    sends just as much?
+# 3. A colleague forgot the division in `average_gradients`. With Adam the loss still falls as fast
+#    as it should. Why? Which comparison would have shown the mistake?
 
 # %% what_it_costs [markdown] points=3 tags=["solution"]
 # **Answer.** The gradients are S = 4 · 350 million = 1.4 GB. The ring takes 2 · 7/8 · 1.4 GB / 24
 # GB/s = 102 ms.
 #
 # 1. Compute takes 1.6 s / 8 = 200 ms, so a step takes 302 ms. That is 1.6 / 0.302 = 5.3 times as
-#    fast as one GPU, and 200/302 = 66% efficient.
-# 2. A step takes 1.6 s + 102 ms = 1.70 s and 8 times the samples go through it: 8 · 1.6 / 1.70 =
-#    7.5 times as many a second, 94% efficient. The gradients are as large as before, because their
-#    size is the model's, not the batch's; there is 8 times as much compute to set against them.
-#    (That is Gustafson's case; the first is Amdahl's.)
+#    fast as one GPU, with an efficiency of 200/302 = 66%.
+# 2. A step takes 1.6 s + 102 ms = 1.70 s and processes 8 times the samples: 8 · 1.6 / 1.70 = 7.5
+#    times as many per second, with an efficiency of 94%. The gradients are as large as before,
+#    because their size is the model's, not the batch's; but there is 8 times as much compute in a
+#    step. (This is Gustafson's case; the first is Amdahl's.)
 # 3. Adam divides the mean gradient by the root of the mean square, so that a factor of N (or of the
 #    number of samples) nearly cancels. Compare the averaged *gradient*, or the weights after a few
 #    steps of SGD, with those of one process on the same global batch.

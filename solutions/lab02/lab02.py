@@ -29,12 +29,12 @@
 # run your code on an emulated cluster: the ranks and the data are real, and every message is
 # recorded and priced. They look at the result **and at the wire**: the numbers in each message, who
 # sends it to whom, in how many steps, and how long that takes. The same inputs must give the same
-# bits in every run. One check looks at **the memory** of your ranks, as the operating system counts
-# it.
+# bits in every run. One check looks at **the memory** of your ranks, as counted by the operating
+# system.
 #
-# Each function is judged by itself: where it calls another one of this notebook, a check puts a
-# right one in its place, with the parameters that are given here. One check of `ring_all_reduce`
-# runs your functions together.
+# Each function is judged by itself: where it calls another function of this notebook, the check
+# substitutes a correct one with the parameters given here. One check of `ring_all_reduce` runs your
+# functions together.
 #
 # Only sending and receiving are allowed: `isend`, `irecv`, `send`, `recv` and `batch_isend_irecv`.
 # Any other operation of `torch.distributed` is refused.
@@ -89,14 +89,13 @@ ws.run(
 #
 # A **ring** is a list of ranks, such as `[0, 1, 2]` or `[3, 0, 2]`: each sends to the one after it
 # in the list, and the last sends to the first. All functions of this lab take the ring as an
-# argument, so that you can use them again, in the last part, for rings that are only a part of the
-# world.
+# argument, so that in the last part you can use them again for rings of only some of the ranks.
 #
-# `dist.send` returns when its message has been taken. If every rank first sends and then receives,
-# each waits for the next one to receive, and none ever does. `dist.isend` and `dist.irecv` return a
-# handle at once; the message is complete when `handle.wait()` returns. If you read a tensor before
-# that, real sockets give you old or new numbers by chance, and the emulated cluster always the old
-# ones.
+# `dist.send` returns when its message has been received. If every rank first sends and then
+# receives, each waits for the next one to receive, and none ever does. `dist.isend` and
+# `dist.irecv` return a handle at once; the message is complete when `handle.wait()` returns. If you
+# read a tensor before that, real sockets give you old or new numbers by chance, and the emulated
+# cluster always gives the old ones.
 #
 # ```text
 #            one after the other            at the same time
@@ -123,11 +122,12 @@ def exchange(outgoing: torch.Tensor, incoming: torch.Tensor, ring: list[int]) ->
 
     - All ranks of `ring` call it at the same time, each with its own tensors. This rank is in
       `ring`, which has two ranks or more, and sends `outgoing` to the rank after it in the list
-      (the last one to the first).
+      (the last one sends to the first).
     - `incoming` is another tensor, of the dtype of `outgoing`. Its size may differ: it is that of
-      the previous rank's `outgoing`. Both are contiguous and may have no elements.
+      the previous rank's `outgoing`. Both are contiguous and may be empty. `outgoing` does not
+      change.
     - It sends one message and receives one, both at the same time: neither waits for the other.
-      When it returns, both are complete: the caller may change the tensors.
+      When it returns, both messages are complete: the caller may change the tensors.
 
     Example: on the ring [3, 0, 2, 1], rank 3 sends to rank 0, 0 to 2, 2 to 1 and 1 to 3, all at
     once.
@@ -184,8 +184,9 @@ print(
 # %% [markdown]
 # ## 2. Reduce-scatter
 #
-# Cut the tensor into as many **chunks** as there are ranks. Chunk *c* has to visit every rank once,
-# and each adds its own part. All chunks travel at the same time, each one step behind the next.
+# Cut the tensor into as many **chunks** as there are ranks. A **reduce-scatter** leaves each rank
+# with one chunk that is summed over all ranks. For that, chunk *c* has to visit every rank once,
+# and each adds its own part. All chunks travel at the same time, each over another link.
 #
 # Follow chunk 0 on three ranks. It has to *end* on rank 0, and it takes two steps to come round. So
 # it starts on rank 1:
@@ -199,7 +200,7 @@ print(
 #
 # Draw the same for chunks 1 and 2 before you write: which chunk does rank *r* send in step 1, and
 # which one in step 2? In a table of ranks and chunks, with N = 3, this is where the sums are at the
-# end; whatever stands at a dot does not matter:
+# end; what a dot stands for does not matter:
 #
 # ```text
 #            chunk 0          chunk 1          chunk 2
@@ -221,15 +222,15 @@ print(
 
 # %% ring_reduce_scatter tags=["solution"]
 def ring_reduce_scatter(chunks: list[torch.Tensor], ring: list[int]) -> None:
-    """Sum the chunk of this rank's own place in the ring over all ranks of the ring, in place.
+    """Sum the chunk that belongs to this rank's place over all ranks of the ring, in place.
 
-    - `chunks` holds one tensor for each place of the ring. They are 1-D and contiguous, of one
+    - `chunks` holds one tensor for each place in the ring. They are 1-D and contiguous, of one
       dtype, and may differ in length; some may be empty. Chunk c has the same length on every rank.
-    - The rank that is `ring[p]` ends with the sum of all chunks p, in place in `chunks[p]`. What
-      the other chunks then hold is up to you.
-    - len(ring) - 1 steps. In each one, this rank sends one message to the rank after it in the ring
-      while it receives one from the rank before it. Every message is one chunk. (Messages without
-      elements may be left out.)
+    - The rank `ring[p]` ends with the sum of all ranks' chunks p, written into the tensor
+      `chunks[p]` itself. What its other chunks then hold is up to you.
+    - It takes len(ring) - 1 steps. In each one, this rank sends one message to the rank after it in
+      the ring while it receives one from the rank before it. Every message is one chunk. (Messages
+      without elements may be left out.)
     - A ring of one rank sends nothing. Ranks that are not in the ring do not call.
 
     Example: on the ring [3, 0, 2], rank 3 ends with the sum of the three ranks' chunks 0, rank 0
@@ -262,7 +263,7 @@ def sum_chunks(ring):
 
 
 def hint_for_sum(run, ring, c, complete):
-    """What to say of chunk c at its place: whose parts of which chunks are in it."""
+    """The hint for a wrong chunk c at its place: whose parts of which chunks are in it."""
     place, rank = c, ring[c]
     found, in_list = run.values[rank][0][c], run.values[rank][1][c]
     where = [one for one in ring if run.values[one][0][c] == complete]
@@ -323,8 +324,8 @@ print("ring_reduce_scatter: each of 4 ranks has the sum of its chunk and has sen
 # %% [markdown]
 # ## 3. All-gather
 #
-# Now each rank has one complete chunk. It goes round the ring once more, and this time every rank
-# keeps what it receives.
+# Now each rank has one complete chunk. In an **all-gather** each chunk goes round the ring once
+# more, and this time every rank keeps what it receives.
 #
 # ```text
 #            rank 0           rank 1           rank 2
@@ -345,12 +346,13 @@ print("ring_reduce_scatter: each of 4 ranks has the sum of its chunk and has sen
 
 # %% ring_all_gather tags=["solution"]
 def ring_all_gather(chunks: list[torch.Tensor], ring: list[int]) -> None:
-    """Give every rank of the ring every chunk, each from the rank at the chunk's place, in place.
+    """Give every rank of the ring all chunks, in place, each from the rank at the chunk's place.
 
-    - `chunks` as in `ring_reduce_scatter`. Before the call, `chunks[p]` of the rank `ring[p]` is
+    - `chunks` is as in `ring_reduce_scatter`. Before the call, `chunks[p]` of the rank `ring[p]` is
       complete; the other chunks of that rank may hold anything, and are overwritten.
-    - len(ring) - 1 steps, each with one message to the rank after it and one from the rank before
-      it, of one chunk each. (Messages without elements may be left out.)
+    - It takes len(ring) - 1 steps. In each one, this rank sends one message to the rank after it
+      while it receives one from the rank before it. Every message is one chunk. (Messages without
+      elements may be left out.)
 
     Example: on the ring [3, 0, 2], chunk 0 comes from rank 3, chunk 1 from rank 0 and chunk 2 from
     rank 2.
@@ -439,18 +441,19 @@ print("ring_all_gather: all 4 ranks have the 4 chunks, and each has sent 3.")
 def ring_all_reduce(tensor: torch.Tensor, ring: list[int]) -> None:
     """Sum `tensor` over all ranks of the ring, in place.
 
-    - Any number of elements (fewer than ranks, one and none included), any shape, any
-      floating-point dtype, any memory layout (a transpose, every second column of a larger matrix).
-      The memory between the elements of a view does not change.
+    - `tensor` may have any number of elements (also fewer than there are ranks, one, or none), any
+      shape, any floating-point dtype and any memory layout (a transpose, or every second column of
+      a larger matrix). The memory between the elements of a view does not change.
     - All ranks end with exactly the same bits.
-    - With S bytes and N ranks: 2(N - 1) steps, each with one message to the rank after it in the
-      ring and, at the same time, one from the rank before it. No message has more elements than the
-      tensor's number of elements divided by N, rounded up, and numbers travel in the tensor's own
-      dtype. (Messages without elements may be left out.)
+    - With S bytes and N ranks, it takes 2(N - 1) steps, each with one message to the rank after it
+      in the ring and, at the same time, one from the rank before it. No message has more elements
+      than the tensor's number of elements divided by N, rounded up, and numbers travel in the
+      tensor's own dtype. (Messages without elements may be left out.)
     - So, if N divides the number of elements, the emulated time is 2(N - 1)(alpha + S / (N beta)),
       with alpha seconds of latency and beta bytes per second on each link.
-    - In memory: for a contiguous tensor, at most 2 S bytes of other tensors plus two chunks exist
-      at any moment, however many ranks there are. Arrays, files and other processes count as well.
+    - In memory: besides `tensor`, if that is contiguous, a rank never holds more than 2 S bytes
+      plus two chunks, however many ranks there are. Arrays, files and other processes count as well
+      as tensors.
     - A ring of one rank sends nothing. Ranks that are not in the ring do not call.
 
     Example: 0, 1, ..., 9 on each of 4 ranks become 0, 4, ..., 36 on all of them, in 6 steps with
@@ -533,7 +536,7 @@ print(
 # ## 5. Nodes of several GPUs
 #
 # Inside a node, GPUs communicate over NVLink; between nodes, over a network that is several times
-# slower. A flat ring makes no difference between the two, and at every step all ranks wait for the
+# slower. A flat ring does not distinguish between the two, and at every step all ranks wait for the
 # slowest link.
 #
 # ```text
@@ -547,8 +550,8 @@ print(
 # for all its GPUs, and the *M* nodes have to all-reduce that. By the bound from week 2,
 # $2 (M-1)/M \cdot S$ bytes leave each node.
 #
-# One rank of each node could do that, while the network cards of the others would be idle. You can
-# do better with the functions that you have: after a reduce-scatter inside the node, each rank
+# One rank of each node could do that, but then the network cards of the others would be idle. You
+# can do better with the functions that you have: after a reduce-scatter inside the node, each rank
 # holds a different part of the sum.
 #
 # <details><summary>Hint 1: where to look</summary>
@@ -567,16 +570,16 @@ def hierarchical_all_reduce(tensor: torch.Tensor, nodes: list[list[int]]) -> Non
     """Sum `tensor` over all ranks of all nodes, in place, sparing the links between nodes.
 
     - `nodes` lists the ranks of each node, such as [[0, 1, 2, 3], [4, 5, 6, 7]]. All nodes have the
-      same number of ranks, one or more, in any order. Every rank of the run is in one of them, and
-      calls. There may be a single node.
-    - Tensors as in `ring_all_reduce`, and all ranks end with exactly the same bits.
+      same number of ranks, one or more, listed in any order. Every rank of the run is in one of
+      them, and calls the function. There may be a single node.
+    - `tensor` is as in `ring_all_reduce`, and all ranks end with exactly the same bits.
     - With M nodes of G ranks and S bytes, all messages out of one node together have 2(M - 1)/M * S
-      bytes, plus padding where the sizes do not divide: no rank sends other nodes more than 2(M
-      - 1) times c elements, where c is the tensor's number of elements divided by G, rounded up,
+      bytes, plus padding where the sizes do not divide. No rank sends more than 2(M - 1) c elements
+      in all to other nodes, where c is the tensor's number of elements divided by G, rounded up,
       then divided by M, rounded up.
-    - So all ranks of a node share that work. If the sizes divide, and every GPU has a network card
-      of its own, the emulated time is 2(G - 1)(alpha + S / (G beta)) inside the nodes plus 2(M -
-      1)(alpha' + S / (G M beta')) between them.
+    - So all ranks of a node share that work. If G times M divides the number of elements, and every
+      GPU has a network card of its own, the emulated time is 2(G - 1)(alpha + S / (G beta)) inside
+      the nodes plus 2(M - 1)(alpha' + S / (G M beta')) between them.
 
     Example: with nodes [[0, 1, 2, 3], [4, 5, 6, 7]] and 3.2 MB, each node sends 3.2 MB to the other
     one, 0.8 MB from each rank.
@@ -670,7 +673,7 @@ print(
 #
 # Answer in at most 250 words, with numbers:
 #
-# 1. How long does the ring take for each of the two, and which part of the formula decides?
+# 1. How long does the ring take for each of the two, and which part of the formula dominates?
 # 2. A parameter server with one such link would receive the gradients of all ranks and send the sum
 #    back to each. How long would it take for the 2 GB (say whether its link carries both directions
 #    at once), and why does the ring's time hardly grow with the number of ranks?
@@ -684,7 +687,7 @@ print(
 #    less than a nanosecond a step.
 # 2. The server's link takes in 512 · 2 GB = 1,024 GB, 20.5 s, and sends as much; both directions
 #    overlap at best, so 20 s at least and 41 s one after the other. Its load grows with N. In the
-#    ring, each link carries 2(N - 1)/N · S, which never passes 2 S, whatever N is: every added rank
+#    ring, each link carries 2(N - 1)/N · S, which is less than 2 S, whatever N is: every added rank
 #    brings a link of its own. Only the latency term grows.
 # 3. A tree: reduce to one rank and broadcast, 2 log2(N) = 18 messages one after the other, 18 · 15
 #    µs = 0.27 ms; or recursive doubling, log2(N) = 9 exchanges, 0.14 ms. They send more bytes, and

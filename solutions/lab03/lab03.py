@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Lab 3. Write DDP
 #
-# In lab 1 you averaged gradients after the backward pass; until then every link was idle. In this
-# lab you write what torch's `DistributedDataParallel` does: collect gradients in buckets, and send
-# each bucket as soon as it is full, while backward still works on the layers before it. Then you
-# write the test that such a class must pass.
+# In lab 1 you averaged gradients after the backward pass, so until then every link was idle. In
+# this lab you write what torch's `DistributedDataParallel` does: collect gradients in buckets, and
+# send each bucket as soon as it is full, while backward still works on the layers before it. Then
+# you write the test that such a class must pass.
 #
 # ```text
 # one call at the end    forward ▒▒▒▒ backward ▒▒▒▒▒▒▒▒                the link waits, then you wait
@@ -20,11 +20,11 @@
 # | `average_one_by_one` | mean gradients, an all-reduce for each parameter | 2 | 10 min | easy |
 # | `average_flat` | the same in one all-reduce | 3 | 20 min | medium |
 # | `make_buckets` | which gradients travel together | 3 | 15 min | medium |
-# | `DataParallel`, step 1 | buckets that leave in `finish` | 3 | 25 min | medium |
+# | `DataParallel`, step 1 | buckets that are sent in `finish` | 3 | 25 min | medium |
 # | `DataParallel`, step 2 | hooks that send full buckets during backward | 6 | 30 min | hard |
 # | `DataParallel`, step 3 | parameters that a rank did not use | 2.5 | 20 min | hard |
 # | `DataParallel`, step 4 | `no_sync` | 2.5 | 10 min | medium |
-# | `test_data_parallel` | a test that passes right classes, fails wrong ones | 6 | 40 min | hard |
+# | `test_data_parallel` | a test that right classes pass and wrong ones fail | 6 | 40 min | hard |
 # | `bucket_size` | questions that you answer in words | 5 | 40 min | medium |
 #
 # Work in this order. Each part has a check below it and folded hints above it: the first hint says
@@ -32,9 +32,9 @@
 #
 # Each docstring is a contract: everything that it promises is graded, and nothing else. The checks
 # run your code on an emulated cluster. They look at the gradients **and at the wire**: which
-# numbers each all-reduce carried, and what the rank did before and after it. What ranks know of
-# each other must come from these calls. Each function is graded with right versions of the
-# functions above it, so one mistake costs its points once.
+# numbers each all-reduce carried, and what the rank did before and after it. Whatever a rank knows
+# about the others must come from its broadcasts and all-reduces. Each function is graded with
+# correct versions of the functions above it, so that a mistake costs points only once.
 #
 # Of the operations of `torch.distributed`, `broadcast` and `all_reduce` are allowed, with or
 # without `async_op`. Torch's own `DistributedDataParallel`, its `Reducer` and its other wrappers
@@ -247,9 +247,9 @@ ws.run(dist.get_rank, world_size=2, **RULES)  # the first run loads torch: the c
 # %% [markdown]
 # ## 1. Start from the same state
 #
-# Gradients are averaged, weights never are. So weights that differ at the start stay different. And
-# a model holds more than weights: the running mean of a `BatchNorm` is a **buffer**, and its count
-# of batches an *integer* buffer.
+# Gradients are averaged, weights never are. So weights that differ at the start stay different. A
+# model also holds more than weights: the running mean of a `BatchNorm` is a **buffer**, and its
+# count of batches an *integer* buffer.
 #
 # `dist.broadcast(tensor, src=0)` writes into `tensor` in place. Autograd guards parameters that
 # require a gradient: torch's own operations, such as `copy_`, refuse to write to them in place.
@@ -268,7 +268,7 @@ ws.run(dist.get_rank, world_size=2, **RULES)  # the first run loads torch: the c
 def broadcast_state(module: nn.Module) -> None:
     """Give every rank the parameters and buffers of rank 0's `module`, in place.
 
-    - All of them, including frozen parameters and buffers of any dtype, integers too.
+    - All of them, including frozen parameters and buffers of any dtype, even integers.
     - Each is sent once, even if two layers share a parameter.
     """
     ### BEGIN SOLUTION
@@ -309,8 +309,8 @@ print(f"broadcast_state: 3 ranks start alike, after {len(sent)} broadcasts of {s
 #
 # The plain way, as in lab 1. `module.parameters()` lists a shared parameter once. Two things are
 # new: a **frozen** parameter has no gradient and takes no part, and a parameter that this rank did
-# **not use** in this step has `grad=None`. Another rank may have used it. If this rank then leaves
-# it out, the calls of the two ranks no longer match.
+# **not use** in this step has `grad=None`. Another rank may have used it. If this rank leaves it
+# out, the calls of the two ranks no longer match.
 #
 # <details><summary>Hint 1: where to look</summary>
 # Whether a parameter takes part depends on <code>requires_grad</code>, which is the same on all
@@ -328,8 +328,8 @@ def average_one_by_one(module: nn.Module) -> None:
 
     - One all-reduce for each parameter that requires a gradient, in the order of
       `module.parameters()`, with as many bytes as the gradient has.
-    - A rank whose gradient is None counts as zeros. If all are None, the result may be zeros or
-      None.
+    - A rank whose gradient is None counts as zeros, and gets the result like the others. If all are
+      None, the result may be zeros or None.
     - Frozen parameters (`requires_grad` is False) take no part, and still have no gradient after
       the call.
     """
@@ -377,9 +377,10 @@ print(f"average_one_by_one: {len(wanted)} all-reduces in {end_us:.0f} µs.")
 # %% [markdown]
 # ## 3. One call for all
 #
-# Nine small calls cost nine times the latency. Copy all gradients into one **flat** tensor, side by
-# side, all-reduce that, and copy the means back. `torch.cat` joins tensors; `flat.split([3, 5, 2])`
-# gives pieces of these lengths. A tensor has one dtype, so there is one flat tensor for each dtype.
+# The nine small calls of the check above cost nine times the latency of one. Copy all gradients
+# into one **flat** tensor, side by side, all-reduce that, and copy the means back. `torch.cat`
+# joins tensors; `flat.split([3, 5, 2])` cuts one into pieces of these lengths. A tensor has one
+# dtype, so there is one flat tensor for each dtype.
 #
 # <details><summary>Hint 1: where to look</summary>
 # Write two functions of your own, which <code>DataParallel</code> can use again: one that returns
@@ -401,6 +402,7 @@ def average_flat(module: nn.Module) -> None:
       travels in it.
     - There is no call when there is nothing to send, as for a dtype that only frozen parameters
       have.
+    - Missing gradients and frozen parameters are treated as in `average_one_by_one`.
     """
     ### BEGIN SOLUTION
     of_dtypes = {}
@@ -480,8 +482,8 @@ print(
 # ## 4. Buckets
 #
 # A single call has the least latency, but cannot begin before backward is over. A call for each
-# parameter can begin at once, but pays the latency each time. A **bucket** is between the two: as
-# many gradients as fit into a given number of bytes.
+# parameter can begin at once, but pays the latency each time. A **bucket** is a compromise: as many
+# gradients as fit into a given number of bytes.
 #
 # Which gradients belong together? Backward goes through the layers from the last to the first, so
 # the first gradients to be complete are those of the *last* parameters. Buckets are filled in that
@@ -506,7 +508,7 @@ print(
 def make_buckets(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
     """The parameters that require a gradient, last first, in buckets of at most `bucket_bytes`.
 
-    - A bucket ends where the next parameter would bring it above `bucket_bytes`, or has another
+    - A bucket ends where the next parameter would bring it above `bucket_bytes` or has another
       dtype. So a bucket has one dtype and is never empty.
     - A parameter of more than `bucket_bytes` is a bucket of its own.
     - Frozen parameters are left out. If no parameter is left, the result is [].
@@ -582,7 +584,7 @@ print(f"make_buckets: {found} with 12 bytes, and the edges are right.")
 # You write one class in the next cell, and come back to it three times. After each step run its
 # check below; the checks of earlier steps must still pass.
 #
-# On the left a training step, on the right one with gradient accumulation:
+# On the left is a training step, on the right one with gradient accumulation:
 #
 # ```python
 # parallel = DataParallel(module, bucket_bytes=25_000_000)
@@ -613,11 +615,11 @@ print(f"make_buckets: {found} with 12 bytes, and the edges are right.")
 # goes on. `finish` waits for the handles and copies the means back. The check is `check_overlap`.
 #
 # <details><summary>Hint 1: where to look</summary>
-# The hook needs three things: in which bucket its parameter is, how many gradients that bucket
-# still misses, and a list of what has been sent, the handle with its flat tensor.
+# The hook needs three things: in which bucket its parameter is, for how many gradients that bucket
+# still waits, and a list of what has been sent, each handle with its flat tensor.
 # </details>
 # <details><summary>Hint 2: how</summary>
-# Count down in the hook, and send at 0. The counts begin anew in <code>finish</code>. A handle's
+# Count down in the hook, and send at 0. Reset the counts in <code>finish</code>. A handle's
 # <code>wait()</code> belongs in <code>finish</code> only.
 # </details>
 #
@@ -629,16 +631,17 @@ print(f"make_buckets: {found} with 12 bytes, and the edges are right.")
 #
 # <details><summary>Hint 1: where to look</summary>
 # Only the *next* bucket in the list may leave: how many have left says which one that is. One
-# gradient may complete several buckets that were waiting.
+# gradient may allow several buckets to leave, if full ones were waiting behind its own.
 # </details>
 # <details><summary>Hint 2: how</summary>
-# In the hook: <code>while</code> the next bucket misses nothing, send it. In <code>finish</code>:
+# In the hook: <code>while</code> the next bucket is complete, send it. In <code>finish</code>:
 # <code>while</code> there is a next bucket, send it, with zeros for missing gradients.
 # </details>
 #
-# **Step 4: `no_sync` (10 minutes).** Inside it backward only adds to `grad`, and nothing is sent.
-# The next backward outside adds its own part, and the sum is averaged. (Here the backward pass
-# decides. In torch's DDP it is the forward pass that must be inside.) The check is `check_no_sync`.
+# **Step 4: `no_sync` (10 minutes).** Inside this context, backward only adds to `grad`, and nothing
+# is sent. The next backward outside adds its own part, and the sum is averaged. (Here it is the
+# backward pass that has to be inside. In torch's DDP it is the forward pass.) The check is
+# `check_no_sync`.
 #
 # <details><summary>Hint 1: where to look</summary>
 # Hooks run inside <code>no_sync</code> too. What must they leave undone there?
@@ -658,12 +661,13 @@ class DataParallel:
 
         - From then on, the gradients of a backward outside `no_sync` travel in the buckets of
           `make_buckets(list(module.parameters()), bucket_bytes)`: one all-reduce for each bucket,
-          in the order of that list on every rank. It carries the rank's gradients side by side, in
-          their dtype, as they are or divided by the number of ranks. Nothing else is sent.
+          in the order of that list on every rank. It carries the rank's gradients side by side in
+          any order, in their dtype, as they are or divided by the number of ranks. Nothing else is
+          sent.
         - A bucket leaves as soon as its last gradient is there and the buckets before it have left,
           while backward goes on. If all-reduce k takes c_k seconds and bucket k is full at r_k,
-          that bucket is done at e_k = max(r_k, e_(k-1)) + c_k, and the step is done when both
-          backward and the last bucket are.
+          that bucket is done at e_k = max(r_k, e_(k-1)) + c_k (k = 1, 2, ...; e_0 = 0), and the
+          step is done when both backward and the last bucket are.
         """
         ### BEGIN SOLUTION
         broadcast_state(module)
@@ -694,10 +698,10 @@ class DataParallel:
           these are equally large, the loss is a mean, and no layer mixes samples. It is the same on
           all ranks, including parameters that are used twice.
         - A rank that did not use a parameter counts as zeros for it. If no rank used it, its
-          gradient is zeros or None. Frozen parameters have no gradient. Other ranks may have used
-          other parameters, in another order.
+          gradient is zeros or None. Frozen parameters have no gradient. Each rank may use different
+          parameters, in a different order.
         - Between two steps the object keeps no more bytes of its own than one copy of the
-          gradients. This is measured by the operating system: what is kept of every step shows.
+          gradients. The memory is measured by the operating system, over several steps.
         """
         ### BEGIN SOLUTION
         while len(self.sent) < len(self.buckets):
@@ -878,12 +882,12 @@ print("step 4: nothing is sent inside no_sync, and the sums are averaged afterwa
 #
 # How would you know that a class like yours is right? Here you write a test for it. Your test is
 # graded by **mutation**: it is run on several right classes and on ten wrong ones. It has to let
-# all right ones pass, and earns points for each wrong one that it catches.
+# all right ones pass, and to catch a class that sends nothing; then it earns points for each of the
+# ten that it catches.
 #
 # The test runs on the ranks, inside a process group. What would catch a class that sums instead of
 # taking the mean? One that forgets the buffers? One whose `no_sync` averages nevertheless? Compare
-# with what you can compute on this rank alone: every rank can make the batches of all ranks from a
-# seed.
+# with what each rank can compute alone: every rank can make the batches of all ranks from a seed.
 #
 # <details><summary>Hint 1: where to look</summary>
 # Read the contract of the class sentence by sentence, and write an assertion for each about state
@@ -901,7 +905,7 @@ def test_data_parallel(DataParallel: type) -> None:
     """Raise an error, such as AssertionError, if `DataParallel` breaks one of its promises.
 
     - It is called on every rank of a run of two ranks. It makes its own modules and inputs, and
-      takes at most a second.
+      takes at most a second for a class.
     - A class counts as caught if the test raises any error on any rank, even one that the class
       itself raises.
     - The promises are those of the class above about *state and gradients*: after the constructor,
@@ -1060,8 +1064,8 @@ print("test_data_parallel: lets a right class pass and catches three wrong ones;
 #    b/800 MB · 40 ms, plus 0.2 ms for each of the 800 MB / b buckets: with n buckets 60 + 40/n +
 #    0.2 n. It is least at n = sqrt(40/0.2) = 14, with 65.7 ms.
 # 5. 3 · 60 + 66.6 = 246.6 ms for 240 ms of compute: 97.3%. The batch of one optimizer step is four
-#    times as large (and the same number of samples makes a quarter as many steps), which may need
-#    another learning rate.
+#    times as large (and the same number of samples makes a quarter as many steps), which may call
+#    for another learning rate.
 #
 # **Rubric**, one point each:
 #

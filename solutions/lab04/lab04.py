@@ -21,7 +21,7 @@
 # | `run_worker` | a worker: pulls, computes, pushes | 1.5 | 10 min | easy |
 # | `run_unbounded_server` | the server: applies and answers each push | 4 | 25 min | medium |
 # | `may_start` | whether a worker may begin its next step | 1 | 5 min | easy |
-# | `run_server` | the same server, which answers as the bound allows | 5.5 | 30 min | hard |
+# | `run_server` | the same server, which answers when the bound allows | 5.5 | 30 min | hard |
 # | `lars_step` | a step of SGD with a learning rate for each layer | 4 | 25 min | medium |
 # | `lamb_step` | a step of Adam with a trust ratio for each layer | 4 | 25 min | medium |
 # | `when_to_wait` | questions that you answer in words | 5 | 40 min | medium |
@@ -33,9 +33,9 @@
 # run your server on an emulated cluster: the ranks and the data are real, and every message is
 # recorded and priced. They look at the parameters **and at the wire**: the bytes of each message,
 # in which order messages go, and who has to wait. The same inputs must give the same bits in every
-# run. One check looks at **the server's memory**, as the operating system counts it. Each function
-# is judged by itself: where it calls another one of this notebook, a check puts a right one in its
-# place.
+# run. One check of each server looks at **its memory**, as counted by the operating system. Each
+# function is judged by itself: where it calls another function of this notebook, the check
+# substitutes a correct one.
 #
 # Only sending and receiving are allowed: `send`, `recv`, `isend` and `irecv`. Any other operation
 # of `torch.distributed` is refused. Do not use threads.
@@ -69,9 +69,9 @@ def digits():
 
 
 def run_with_hint(hint, function, *args, world_size, hint_if_workers_wait=""):
-    """The run of a function on emulated ranks; where they hang, the report with a hint above it.
+    """The run of a function on emulated ranks; if they hang, a hint is printed above the report.
 
-    Workers wait where the server owes one a copy, which may have a hint of its own.
+    `hint_if_workers_wait`, if given, replaces the hint where workers wait for a copy.
     """
     try:
         return ws.run(function, *args, world_size=world_size, **MESSAGES_ONLY)
@@ -165,7 +165,7 @@ images, labels = digits()
 # ## 1. A worker
 #
 # A step of a worker has three parts. It **pulls**: it receives the parameters from the server. It
-# computes a gradient at these parameters. It **pushes**: it sends the gradient to the server.
+# computes a gradient from these parameters. It **pushes**: it sends the gradient to the server.
 #
 # The worker sends no request. To begin a step it simply receives, and waits until the server sends.
 # So the server decides when a worker goes on, and a worker needs to know neither the bound nor the
@@ -187,9 +187,9 @@ def run_worker(parameters: torch.Tensor, gradient_of, num_steps: int) -> None:
 
     - Each step receives the parameters into the tensor `parameters`, which is contiguous, of any
       shape and float dtype; its earlier content does not matter. Then it calls
-      `gradient_of(parameters)` once, with this tensor and no copy of it, and sends the tensor that
-      this returns, which has the shape and dtype of `parameters`.
-    - So a step has one message from the server and one to it, and there are no others.
+      `gradient_of(parameters)` once, with this tensor itself and not a copy, and sends the tensor
+      that comes back, which has the shape and dtype of `parameters`.
+    - So each step has one message from the server and one to it, and there are no other messages.
     - Steps run one after the other: the gradient of a step is computed from the parameters of that
       step.
 
@@ -243,13 +243,13 @@ print("run_worker: 3 pulls, 3 pushes, each from the parameters of its own step."
 #
 # The server sends the parameters to every worker. Then it receives a push **from any worker**,
 # applies it, and answers that worker at once. A worker that takes five times as long pushes less
-# often, and nobody else notices.
+# often, and the others do not notice.
 #
 # Two calls of torch make this easy. `dist.recv(tensor)` without `src` receives the next message
-# from any rank, and returns that rank. `dist.send(tensor, dst)` returns when the message has been
-# received, so the tensor may change.
+# from any rank, and returns the sender's rank. `dist.send(tensor, dst)` returns when the message
+# has been received, so the tensor may change.
 #
-# Think of the end too: a worker gets as many pulls as it has steps, and the server returns after
+# Think of the end too: each worker gets as many pulls as it has steps, and the server returns after
 # the last push.
 #
 # <details><summary>Hint 1: where to look</summary>
@@ -257,8 +257,9 @@ print("run_worker: 3 pulls, 3 pushes, each from the parameters of its own step."
 # answers follow its pushes? What does the server need to count to know that?
 # </details>
 # <details><summary>Hint 2: how</summary>
-# A dict with the steps done of each worker, one tensor for the push that arrives, and a loop over
-# all pushes that are to come: receive, update, count, and answer only a worker that has steps left.
+# A dict with the steps done of each worker, one tensor to receive each push into, and a loop over
+# all pushes that are still to come: receive, update, count, and answer only a worker that has steps
+# left.
 # </details>
 
 
@@ -269,21 +270,21 @@ def run_unbounded_server(parameters: torch.Tensor, update, num_steps: int) -> No
     - All other ranks, one or more, are workers; each pulls and pushes `num_steps` times (1 or
       more), as `run_worker` does. `parameters` is contiguous, of any shape and float dtype.
     - `update(parameters, gradient)` changes `parameters` in place. The server calls it once for
-      every push, with the gradient as it came, one push after the other, in the order in which the
-      pushes arrive from any worker: it receives them without `src`. (Do not poll `irecv` handles:
-      in virtual time `is_completed()` shows which worker's process this computer ran first, and not
-      whose message came first.)
+      every push, with the gradient as it came, in the order in which pushes arrive from any worker:
+      it receives them without `src`. (Do not poll `irecv` handles: in virtual time,
+      `is_completed()` shows which worker's process this computer happened to run first, not whose
+      message came first.)
     - A pull gives a worker the current parameters. The server sends every worker its first copy
-      before it receives a push. It sends the next copy to a worker as soon as that worker's push is
-      applied, and not earlier. So no worker waits for another one.
+      before it receives any push. It sends a worker the next copy as soon as that worker's push has
+      been applied, and not earlier. So no worker waits for another one.
     - For each worker there are `num_steps` messages from the server with the parameters,
-      `num_steps` to it with a gradient, and no others. So no worker is answered after its last
-      push. The server returns after the last push.
-    - In memory: besides `parameters` it holds at most 2 + (number of workers) tensors of that size
-      at any moment, however many steps there are.
+      `num_steps` to the server with a gradient, and no others. So no worker is answered after its
+      last push. The server returns after the last push of all.
+    - In memory: besides `parameters`, the server never holds more than 2 + (number of workers)
+      tensors of that size, however many steps there are.
 
-    Example: with `update` that adds, parameters of 0 and three workers that push 1 in each of 8
-    steps, a worker that just pushed for the n-th time pulls n or more, and the end is 24.
+    Example: `update` adds, the parameters are 0 at first, and three workers each push 1 in each of
+    8 steps. A worker's pull after its n-th push is n or more, and the final value is 24.
     """
     ### BEGIN SOLUTION
     steps_done = dict.fromkeys(range(1, dist.get_world_size()), 0)
@@ -323,8 +324,8 @@ print("run_unbounded_server: every push applied, every pull up to date, and nobo
 # ## 3. The bound
 #
 # Count the **steps done** of each worker: its gradients that the server has applied. A worker that
-# wants to begin a step is *ahead* of the slowest by the difference of their counts. The **staleness
-# bound** *s* says how far that may go: at most *s* steps (Ho et al. 2013, *More Effective
+# wants to begin a step is *ahead* of the slowest by the difference between their counts. The
+# **staleness bound** *s* limits this: at most *s* steps (Ho et al. 2013, *More Effective
 # Distributed ML via a Stale Synchronous Parallel Parameter Server*).
 #
 # ```text
@@ -417,13 +418,13 @@ print("may_start: with 5, 3 and 4 steps done, bounds 0, 1 and 2 are kept.")
 # only for the worker that has just pushed.
 # </details>
 # <details><summary>Hint 2: how</summary>
-# Keep a set of the workers that wait for an answer; at first these are all. Before each receive,
-# send to every worker of the set that may start, and take it out. After a push, put its worker into
-# the set, unless it has done all its steps.
+# Keep a set of the workers that wait for an answer; at first it holds all of them. Before each
+# receive, send to every worker in the set that may start, and remove it. After a push, add its
+# worker to the set, unless that has done all its steps.
 # </details>
 # <details><summary>Hint 3: the ranks hang</summary>
 # The report says who waits for whom. Workers that wait for rank 0 while rank 0 receives were never
-# answered: they are in your set, and nobody asked for them again.
+# answered: they are in your set, and <code>may_start</code> was not called for them again.
 # </details>
 
 
@@ -431,12 +432,13 @@ print("may_start: with 5, 3 and 4 steps done, bounds 0, 1 and 2 are kept.")
 def run_server(parameters: torch.Tensor, update, num_steps: int, staleness_bound: int) -> None:
     """Run this rank, rank 0, as a server that keeps a staleness bound.
 
-    - Workers, messages, `update`, the order of pushes, the end and memory are as in
-      `run_unbounded_server`, except that a worker may have to wait for its next copy.
-    - The server sends every worker its first copy before it receives a push. It sends the next copy
-      as soon as `may_start` is True for that worker, by the counts applied so far, and not earlier:
-      it asks after every push for all workers that wait. So a worker is never more than
-      `staleness_bound` steps ahead of the slowest, and it waits for nothing else.
+    - Everything is as in `run_unbounded_server` (workers, messages, `update`, the order of pushes,
+      the end, memory), except that a worker may have to wait for its next copy.
+    - The server sends every worker its first copy before it receives any push. It sends a worker
+      the next copy as soon as `may_start` is True for it, by the pushes applied so far, and not
+      earlier: after every push it asks again for all workers that wait. So no worker begins a step
+      more than `staleness_bound` steps ahead of the slowest, and none waits for anything but the
+      bound.
     - With a bound of 0 all workers compute every step from the same parameters.
 
     Example: worker 3 needs 50 ms for a step and the others 10 ms; each has 8 steps. With a bound of
@@ -495,21 +497,21 @@ print("run_server: bounds 0, 2 and 100 hold the fast workers as long as they hav
 # ## 5. LARS
 #
 # Many workers make a large batch, and a large batch needs a large learning rate. But layers differ:
-# a rate that moves one layer by a thousandth of its weights may overwrite another one. LARS gives
-# each layer a **trust ratio**, so that a step is the same small part of every layer (You, Gitman
-# and Ginsburg 2017, *Large Batch Training of Convolutional Networks*). For the weights $w$ of one
-# layer with gradient $g$, weight decay $\beta$ and trust coefficient $\eta$:
+# a rate that changes one layer by a thousandth may overwrite another one. LARS gives each layer a
+# **trust ratio**, so that a step changes every layer by the same small fraction (You, Gitman and
+# Ginsburg 2017, *Large Batch Training of Convolutional Networks*). For the weights $w$ of one layer
+# with gradient $g$, weight decay $\beta$ and trust coefficient $\eta$:
 #
 # $$\lambda = \eta \, \frac{\lVert w \rVert}{\lVert g \rVert + \beta \lVert w \rVert}
 # \qquad v \leftarrow m \, v + \gamma \, \lambda \, (g + \beta w) \qquad w \leftarrow w - v$$
 #
-# $\gamma$ is the learning rate, $m$ the momentum, and $v$ starts at 0. An example by hand: with
+# $\gamma$ is the learning rate, $m$ the momentum, and $v$ starts at 0. An example by hand, with
 # $w = (3, 4)$, $g = (0, 2)$, $\beta = 0.2$ and $\eta = 0.06$:
 # $\lambda = 0.06 \cdot 5 / (2 + 0.2 \cdot 5) = 0.1$.
 #
-# The learning rate is inside $v$: when it changes, old steps keep the rate that they had. The paper
-# does not define the ratio of a layer whose weights or gradient are zero; here, as in most
-# implementations, it is 1.
+# The learning rate is inside $v$: when it changes, the steps already in $v$ keep the rate that they
+# had. The paper does not define the ratio of a layer whose weights or gradient are zero; here, as
+# in most implementations, it is 1.
 
 
 # %% lars_step tags=["solution"]
@@ -592,8 +594,8 @@ print(f"lars_step: the example by hand, and a loss of {lars[-1]:.2f} after 40 st
 # ## 6. LAMB
 #
 # The same idea on top of Adam (You et al. 2020, *Large Batch Optimization for Deep Learning:
-# Training BERT in 76 minutes*, its algorithm for LAMB, with $\phi$ the identity). In step $t$ = 1,
-# 2, ..., for each layer, element by element:
+# Training BERT in 76 minutes*: the LAMB algorithm, with $\phi$ the identity). In step $t$ = 1, 2,
+# ..., for each layer, element by element:
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1) \, g
 # \qquad v \leftarrow \beta_2 v + (1 - \beta_2) \, g^2$$
@@ -708,10 +710,10 @@ print(f"lamb_step: the example by hand, and a loss of {lamb[-1]:.2f} after 40 st
 # %% [markdown]
 # ## 7. In words
 #
-# A job has 32 workers. A step takes 0.2 s on 31 of them; the last one sits on a hot node, and its
-# steps take 1 s, always. Gradients and parameters have 100 MB. The server's link carries 10 GB/s in
-# each direction, both at the same time; latency does not matter. Count throughput in gradients per
-# second.
+# A job has 32 workers. A step takes 0.2 s on 31 of them; the last one runs on an overheated node,
+# and its steps always take 1 s. Gradients and parameters have 100 MB. The server's link carries 10
+# GB/s in each direction, both at the same time; latency does not matter. Count throughput in
+# gradients per second.
 #
 # Answer in at most 250 words, with numbers:
 #
@@ -736,7 +738,7 @@ print(f"lamb_step: the example by hand, and a loss of {lamb[-1]:.2f} after 40 st
 #    the parameters, allow 200.
 # 3. The bound lets the fast ones run ahead by 10 steps, once. From then on they advance as fast as
 #    the slowest: 32 a second, as without a server. A bound helps where a worker is slow now and
-#    then, not where it is slow for ever.
+#    then, not where it is always slow.
 # 4. Between its pull and its push, each of the other fast workers has pushed about once: τ is about
 #    30, 31 at the most. 2 sin(π / 122) = 0.0515 instead of 2: a factor of 39 (for 31 it is 40).
 # 5. Leave it out: take the first 31 gradients of each step, as with a backup worker: 31 / 0.2 = 155
@@ -746,9 +748,9 @@ print(f"lamb_step: the example by hand, and a loss of {lamb[-1]:.2f} after 40 st
 # **Rubric**, one point each:
 #
 # - 32 and 156 a second, with the maximum and the sum of rates as reasons.
-# - 100 a second from 100 MB over 10 GB/s (50 counts if the answer says that directions do not
-#   overlap, against the text: half a point), and several servers, each with a part, or fewer bytes,
-#   as the change.
+# - 100 a second from 100 MB over 10 GB/s (half a point for 50, if the answer says that directions
+#   do not overlap, against the text), and several servers, each with a part, or fewer bytes, as the
+#   change.
 # - The bound: about 32 a second in the long run, because all are held at the slowest's pace once
 #   they are 10 ahead.
 # - A delay of 30 or 31 updates, and a factor of 39 to 41 from the formula.

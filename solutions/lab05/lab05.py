@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Lab 5. A compressing communication hook
 #
-# DDP all-reduces every bucket of gradients. A **communication hook** replaces that: DDP passes it a
-# bucket, and it returns a future of the gradients to use. In this lab you write two hooks that send
-# a fraction of the bytes, and that lose nothing for good: what is not sent is kept, and added to
-# the next gradient.
+# DDP all-reduces every bucket of gradients. A **communication hook** replaces that: DDP passes the
+# hook a bucket, and the hook returns a future of the gradients to use. In this lab you write two
+# hooks that send a fraction of the bytes, and that lose nothing for good: what is not sent is kept,
+# and added to the next gradient.
 #
 # ```text
 #                     ┌───────────── bucket ─────────────┐
@@ -25,14 +25,15 @@
 # Each docstring is a contract: everything that it promises is graded, and nothing else. The checks
 # register your hooks with torch's own `DistributedDataParallel` on an emulated cluster: the ranks
 # and the gradients are real, and every operation is recorded. They compare the **bytes** that each
-# rank gives to each operation with what your hook must send. While a hook sends at least half as
-# much as a plain all-reduce of the gradients, everything else earns half its points. Whether
-# `top_k_hook` waits is seen on real links, where one rank begins after the other's hooks returned.
+# rank gives to each operation with what your hook must send. As long as a hook sends half as much
+# as a plain all-reduce of the gradients, or more, everything else that it does right earns only
+# half the points. Whether `top_k_hook` waits is checked over real sockets: there one rank begins
+# only after the other's hooks have returned, so that a hook that waits never returns.
 #
-# Each function is checked on its own: where one calls `top_k` or `orthogonalise`, the checks put
-# right ones in their place. The same inputs must give the same bits in every run.
+# Each function is checked on its own: where one calls `top_k` or `orthogonalise`, the checks
+# substitute correct ones. The same inputs must give the same bits in every run.
 #
-# `top_k_hook` may all-gather, `power_hook` may all-reduce. Any other operation of
+# `top_k_hook` may all-gather; `low_rank` and `power_hook` may all-reduce. Any other operation of
 # `torch.distributed` is refused, except those that DDP itself calls. The module
 # `torch.distributed.algorithms.ddp_comm_hooks` contains torch's own hooks, and may not be imported.
 
@@ -94,8 +95,8 @@ def summed(tensors):
 ws.run(dist.get_rank, **EMULATED)  # the first run loads torch: the checks are then quick
 
 # %% [markdown]
-# The next cell defines a model whose gradients are *given*: its loss is the sum of all parameters,
-# each times the number that is to be its gradient. So you know what goes into your hook, and see
+# The next cell defines a model with *given* gradients: its loss is the sum of all parameters, each
+# multiplied by the number that its gradient should be. So you know what goes into your hook and see
 # what comes out.
 
 
@@ -148,12 +149,12 @@ def bytes_in_hook(run, each):
 # ## 1. The largest entries
 #
 # Most entries of a gradient are small. **Top-k** sends the *k* entries that are largest in
-# magnitude, and their places. An entry in float32 takes 4 bytes, and its place 4 more as an int32:
-# as an int64 it would take 8.
+# magnitude, and their places. An entry in float32 takes 4 bytes, and its place takes 4 more as an
+# int32; as an int64 it would take 8.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
-# `torch.topk` returns values *and* indices. Of what should it take the largest?
+# `torch.topk` returns values *and* indices. Which tensor should you pass to it?
 #
 # </details>
 # <details><summary>Hint 2: how</summary>
@@ -168,8 +169,9 @@ def top_k(vector: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The k entries of `vector` that are largest in magnitude, with their signs, and their places.
 
     - `vector` is 1-D, of a floating-point dtype, with k elements or more; k is at least 1.
-    - Two tensors of k elements each, in the same order as each other (any order): the values in the
-      vector's dtype, and the places as int32. Among entries of equal magnitude any may be taken.
+    - The result is two tensors of k elements each: the values in the vector's dtype, and their
+      places, counted from 0, as int32. Both have the same order, which is up to you. Among entries
+      of equal magnitude any may be taken.
     - `vector` does not change.
 
     Example: of (0.1, -2, 0.3, 0.7, -0.2, 1.5), with k = 2, the values -2 and 1.5 at places 1 and 5.
@@ -231,7 +233,7 @@ check_top_k()
 # `dist.all_gather(..., async_op=True)` starts an operation and returns a handle.
 # `handle.get_future()` is its future, `future.then(function)` is the future of the function's
 # result, and `torch.futures.collect_all([...])` combines several futures. If the hook waited
-# instead, the backward pass would stop.
+# instead, the backward pass would stop until the operation has ended.
 #
 # ```text
 # gradient + memory      0.1  -2.0   0.3   0.7  -0.2   1.5
@@ -240,13 +242,13 @@ check_top_k()
 # ```
 #
 # One trap: DDP's first step has **one bucket** with everything in it. Then DDP knows in which order
-# gradients become complete, and groups the parameters again. So store what you keep by parameter,
+# gradients become complete, and groups the parameters anew. So store what you keep by parameter,
 # not by bucket.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
-# Write it for one step without memory first: take the entries, gather them, and add up what comes.
-# `bucket.gradients()` are views: what you add to one of them is in the buffer.
+# Write it for one step without memory first: take the entries, gather them, and add up what
+# arrives. `bucket.gradients()` are views: what you add to one of them is in the buffer.
 #
 # </details>
 # <details><summary>Hint 2: the memory</summary>
@@ -269,18 +271,18 @@ def top_k_hook(state: TopKState, bucket: dist.GradBucket) -> torch.futures.Futur
     """A future of a tensor like `bucket.buffer()`: the mean of what all ranks send.
 
     - A rank adds to each gradient of the bucket what `state.memory` holds for its parameter:
-      nothing at first. Of these sums it sends the k that are largest in magnitude in the whole
-      bucket, with k = state.num_sent(number of elements in the bucket). Entries that a rank does
-      not send count as 0 in the mean.
+      nothing at first. Of these sums it sends the k entries that are largest in magnitude in the
+      whole bucket, with k = state.num_sent(number of elements in the bucket). Entries that a rank
+      does not send count as 0 in the mean.
     - After the backward pass, `state.memory[parameter]`, of the parameter's shape, is what this
       rank has not sent of that parameter's sum. So, for each element on each rank: sent + kept =
       gradient + kept before. This holds in every step, even after DDP has moved the parameters to
       other buckets.
     - The result has the same bits on all ranks.
     - At most two operations for a bucket, both all-gathers. To them a rank contributes its k values
-      as float32 and their places in the bucket as int32, 8 k bytes: in two tensors or one, in any
-      layout.
-    - It starts its operations and returns. It does not wait for them.
+      as float32 and their places in the bucket as int32, 8 k bytes in all: in two tensors or one,
+      in any layout.
+    - The hook starts its operations and returns: it does not wait for them.
     - Parameters are float32, of any shape. With fraction 1 the result is the mean of the gradients.
     - It calls `top_k` by this name.
 
@@ -401,8 +403,9 @@ check_top_k_hook()
 # ```
 #
 # Start with any Q. The columns of P = M Q point in directions in which M is large. Make them
-# orthonormal; then Q = Mᵀ P is the part of M in these directions. This is one step of *power
-# iteration* (Vogels, Karimireddy and Jaggi 2019, *PowerSGD*). First the columns.
+# **orthonormal**: of length 1 and at right angles to each other. Then the new Q = Mᵀ P holds the
+# part of M in these directions. This is one step of *power iteration* (Vogels, Karimireddy and
+# Jaggi 2019, *PowerSGD*). First the columns.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -492,14 +495,15 @@ check_orthogonalise()
 #
 # Now on all ranks. What matters is the mean of the gradients, and both products are linear in M:
 # the sum of all M Q is (sum of all M) Q, as long as all ranks use **the same Q**. So P and Q can be
-# all-reduced, and unlike the entries of top-k, their bytes do not grow with the number of ranks.
+# all-reduced. Unlike the bytes of top-k, those on each link then hardly grow with the number of
+# ranks.
 #
 # ```text
 # P = M Q                  all-reduce P: the same on all ranks       P ← orthogonalise(P)
 # Q = Mᵀ P                 all-reduce Q, divide by the ranks         P Qᵀ ≈ the mean of M
 # ```
 #
-# `summed([tensor, ...])` of the setup cell sums each tensor over all ranks by one all-reduce.
+# `summed([tensor, ...])` from the setup cell sums all its tensors over the ranks in one all-reduce.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -517,19 +521,21 @@ check_orthogonalise()
 
 # %% low_rank tags=["solution"]
 def low_rank(matrix: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """P and the new Q: P Qᵀ is close to the mean of `matrix` over all ranks.
+    """P and the new Q, whose product P Qᵀ is close to the mean of `matrix` over all ranks.
 
-    - `matrix` has n rows and m columns, other numbers on each rank; `q` has m rows and r columns,
-      the same on all ranks. Both are float32, r is at most n, and neither changes.
-    - P, of n rows and r columns, is the sum over all ranks of `matrix` times `q`, with its columns
-      made orthonormal. The new Q, of m rows and r columns, is the mean over all ranks of
-      `matrix`ᵀ times P.
+    - `matrix` has n rows and m columns, with different numbers on each rank; `q` has m rows and r
+      columns, the same on all ranks. Both are float32, r is at most n, and neither changes.
+    - P, of n rows and r columns, is the sum over all ranks of `matrix` times `q`; its columns are
+      made orthonormal after the sum. The new Q, of m rows and r columns, is the mean over all ranks
+      of `matrix`ᵀ times P.
     - Both have the same bits on all ranks.
-    - Two all-reduces: n r numbers, and then m r.
+    - It makes two all-reduces: first of n r numbers, this rank's `matrix` times `q`, then of m r
+      numbers, its `matrix`ᵀ times P, both row by row.
     - It calls `orthogonalise` by this name.
 
     Example: two ranks have ((4, 0), (0, 2)) and ((0, 0), (0, -2)), and q = ((1), (1)). Then P is
-    ((1), (0)) and the new Q is ((2), (0)), or both with a minus. P Qᵀ is the mean of both matrices.
+    ((1), (0)) and the new Q is ((2), (0)), or both with the opposite sign. P Qᵀ is the mean of both
+    matrices.
     """
     ### BEGIN SOLUTION
     (p,) = summed([matrix @ q])
@@ -575,9 +581,9 @@ check_low_rank()
 # ## 5. PowerSGD
 #
 # The hook does this for all matrices of a bucket, with one all-reduce for all P, one for all Q and
-# one for everything that is not a matrix: small messages cost latency. It adds two things: the
-# memory, and a **warm start**. The next step begins with the Q of this one; gradients change
-# slowly, so Q improves with every step.
+# one for everything that is not compressed: many small messages would cost latency. It adds two
+# things: the memory, and a **warm start**. The next step begins with the Q of this one; gradients
+# change slowly, so Q improves with every step.
 #
 # ```text
 # M = gradient + memory
@@ -601,42 +607,43 @@ check_low_rank()
 # <details><summary>Hint 3: Q</summary>
 #
 # `torch.randn(m, r, generator=torch.Generator().manual_seed(state.seed))`, wherever `state.q` has
-# no Q for the parameter, or one without a number other than 0 (`not q.any()`).
+# no Q for the parameter, or one that is all zeros (`not q.any()`).
 #
 # </details>
 # <details><summary>Hint 4: the future</summary>
 #
-# Write the results into the bucket's gradients (they are views), and `set_result` of a new
-# `torch.futures.Future()` to `bucket.buffer()`.
+# Write the results into the bucket's gradients (they are views), make a new
+# `torch.futures.Future()`, and call its `set_result` with `bucket.buffer()`.
 #
 # </details>
 
 
 # %% power_hook tags=["solution"]
 def power_hook(state: PowerState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """A future of a tensor like `bucket.buffer()`: the mean over the ranks, at most of rank r.
+    """A future of a tensor like `bucket.buffer()`: the mean over all ranks, matrices as P Qᵀ.
 
     - A parameter of two dimensions or more is a matrix: n = shape[0] rows, and m columns, all other
       dimensions flattened. With r = min(state.rank, n, m), it is compressed if r (n + m) < n m. All
       other parameters are sent uncompressed: their result is the mean over the ranks.
     - M is a rank's gradient plus what `state.memory` holds for that parameter: nothing at first. P
       is the sum over all ranks of M Q, with its columns made orthonormal; the new Q is the mean
-      over all ranks of Mᵀ P. The result is P Qᵀ.
-    - In the first step Q has standard normal numbers, of shape (m, r), from a generator of your own
-      with `state.seed`, the same on all ranks. In all other steps it is the new Q of the step
-      before, in `state.q[parameter]`; if that is all zeros, as after a step in which M was all
-      zeros on all ranks (the layer was not used), draw it as in the first step. The global random
-      state does not change.
+      over all ranks of Mᵀ P. The result is P Qᵀ with the new Q.
+    - In the first step Q holds standard normal numbers, of shape (m, r), from a generator of your
+      own with `state.seed`, the same on all ranks. In every other step it is the new Q of the step
+      before, kept in `state.q[parameter]`; if that is all zeros, as after a step in which M was all
+      zeros on all ranks (the layer was not used), draw it as in the first step. Torch's global
+      random state does not change.
     - After the backward pass, `state.memory[parameter]`, of the parameter's shape, is what is kept
       of each compressed parameter. Averaged over the ranks: result + kept = gradient + kept before.
-      (Keep M - P Qᵀ; it does not matter whether Q is the mean or the rank's own.) Memory and Q stay
-      with their parameter, even after DDP has moved the parameters to other buckets.
+      (Keep M - P Qᵀ, either with the mean Q or with the rank's own Mᵀ P in its place.) Memory and Q
+      stay with their parameter, even after DDP has moved the parameters to other buckets.
     - The result has the same bits on all ranks.
-    - Where the mean of M has rank r or less, the result equals it, up to rounding.
-    - At most three all-reduces for a bucket. Together they carry r (n + m) numbers for each
-      compressed parameter, and every element of the other parameters once: as float32, P and Q row
-      by row, in any order. The hook may wait for them. (It should start them itself: operations
-      that callbacks of two buckets start may come in another order on another rank.)
+    - Where the mean of M has matrix rank r or less, the result equals it, up to rounding.
+    - At most three all-reduces for a bucket. Together they carry, as float32, r (n + m) numbers for
+      each compressed parameter, and every element of the other parameters once. Each P and each Q
+      travels in one piece, row by row; the order of the pieces is up to you. The hook may wait for
+      its all-reduces. (Start them in the hook itself: if callbacks start them, two buckets may come
+      in a different order on another rank.)
     - It calls `orthogonalise` by this name.
     """
     ### BEGIN SOLUTION
@@ -775,14 +782,14 @@ check_power_hook()
 #
 # A job trains a model of 250 million parameters on 32 GPUs with DDP: gradients of 1 GB in float32,
 # 200 ms of compute a step. Communication does not overlap with compute. There are two clusters to
-# choose from: in one, each GPU has a link of 1 GB/s, in the other one of 300 GB/s. Selecting the
-# top 1% takes 50 ms, and so do the products of PowerSGD, whose factors have 1% of the numbers.
-# Ignore latency.
+# choose from: in one, each GPU has a link of 1 GB/s, in the other, of 300 GB/s. Selecting the top
+# 1% takes 50 ms, and so do the products of PowerSGD, whose factors have 1% of the numbers. Ignore
+# latency.
 #
 # Answer in at most 250 words, with numbers:
 #
 # 1. How long is a step on each of the two clusters: uncompressed (ring all-reduce), with top-k at
-#    1% (a ring all-gather of 8 bytes an entry), and with PowerSGD (ring all-reduce)? On which
+#    1% (a ring all-gather of 8 bytes per entry), and with PowerSGD (ring all-reduce)? On which
 #    cluster do you compress?
 # 2. The slow cluster grows to 512 GPUs. Which of the three steps gets longer, to what, and why? At
 #    what number of ranks does top-k at 1% send as many bytes as no compression at all?
@@ -797,9 +804,9 @@ check_power_hook()
 # 1. At 1 GB/s: uncompressed 0.2 + 1.94 = 2.14 s; top-k 0.2 + 0.05 + 0.62 = 0.87 s; PowerSGD 0.2 +
 #    0.05 + 0.02 = 0.27 s. At 300 GB/s: uncompressed 200 + 6.5 = 206 ms; top-k 250 + 2.1 = 252 ms;
 #    PowerSGD 250 + 0.1 = 250 ms. The 50 ms of work are more than the 6.5 ms that can be saved:
-#    compress on the slow cluster, and not on the fast one.
+#    compress on the slow cluster, not on the fast one.
 # 2. Top-k. An all-gather brings every rank the entries of all others: 511 · 20 MB = 10.2 GB, a step
-#    of 10.5 s, when the uncompressed one still takes 2.2 s and PowerSGD's 0.27 s, because an
+#    of 10.5 s, while the uncompressed one still takes 2.2 s and PowerSGD's 0.27 s, because an
 #    all-reduce never sends more than twice its size. Equal where (N - 1) · 8 · 0.01 n = 2 (N - 1)/N
 #    · 4 n: at N = 1/0.01 = 100 ranks.
 # 3. Entries that are small but always of one sign are never sent, and their sum over many steps is
@@ -818,8 +825,9 @@ check_power_hook()
 # ## What you have built
 #
 # The next cell trains a small network on real images of digits, with DDP on two real ranks and over
-# real sockets: without a hook, and with each of yours. It takes 160 steps: memory delays what is
-# not sent, and momentum makes a delay worse (week 4), so that after 40 steps top-k is still behind.
+# real sockets: without a hook, and with each of yours. The training takes 160 steps: memory delays
+# what is not sent, and momentum makes a delay worse (week 4), so that after 40 steps top-k is still
+# behind.
 
 
 # %% against_ddp
