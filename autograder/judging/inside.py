@@ -66,6 +66,17 @@ def call_on_rank(cells: list[tuple[str, str]], setting: Setting, on_rank: Callab
     return on_rank(run_cells(cells), *args, *made)
 
 
+def record_on_rank(
+    cells: list[tuple[str, str]], setting: Setting, on_rank: Callable[..., Any], args: Sequence[Any], *job: Any
+) -> Any:
+    """The record on paper of `call_on_rank` with these arguments; `job` is the size of it and which ranks to record."""
+    from functools import partial
+
+    from worldsize.paper import rank
+
+    return rank.record(partial(call_on_rank, cells, setting, on_rank), args, *job)
+
+
 def run_cells(cells: list[tuple[str, str]]) -> StudentModule:
     """The student's module, once all its cells have run."""
     import sys

@@ -15,7 +15,8 @@ import cloudpickle
 from autograder.judging import failures
 from autograder.judging.crowding import crowding
 from autograder.judging.failures import PROGRAMS, StudentFailed
-from autograder.judging.inside import Made, Setting, call_on_rank, call_under_agent
+from autograder.judging.inside import Made, Setting, call_on_rank, call_under_agent, record_on_rank
+from autograder.judging.on_paper import claimed, expect_agreement
 from autograder.judging.program_under_test import SubmittedProgram
 from autograder.judging.report import Outcome
 from autograder.sandbox import Sandbox, limits_with, zygote
@@ -25,6 +26,7 @@ from worldsize.launch import RankFailed, Run, RunTimeout
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.runner import launch
+from worldsize.paper.result import PaperRun, cluster_of
 
 # the limit of a call once one has hung, on an idle machine: the code is known not to end by itself
 _AFTER_A_HANG_S = 5.0
@@ -162,6 +164,38 @@ class Student:
         setting = _setting(forbid, student_ranks, made)
         return self._on_ranks(on_rank, setting, args, world_size=world_size, each=each, **options)
 
+    def on_paper(
+        self,
+        on_rank: Callable[..., Any],
+        *args: Any,
+        world_size: int,
+        cluster: Cluster | str,
+        small: Sequence[Any],
+        small_world_size: int,
+        forbid: Mapping[str, str] | None = None,
+    ) -> PaperRun:
+        """What `on_rank(student, *args)` would do as one of `world_size` ranks of a cluster, on paper.
+
+        Its record is made in the student's process, so it is a claim. Therefore the same function also runs with data,
+        as `on_rank(student, *small)` on `small_world_size` emulated ranks, and on paper with these arguments: the
+        conductor's bytes and calls and the kernel's memory must bear out what the paper says.
+
+        Raises:
+            CheckFailed: the two differ.
+            StudentFailed: as for `run`, and where what came back is no record.
+        """
+        found = cluster_of(cluster, world_size)
+
+        def claim(of: Sequence[Any], num_ranks: int) -> PaperRun:
+            job = (self._cells, _setting(forbid, None, None), on_rank, of, num_ranks, found.gpus_per_node)
+            return claimed(lambda ranks: self._record(job, ranks), num_ranks, found)
+
+        options = {"cluster": found, "compute": "flops", "memory": True, "forbid": forbid}
+        expect_agreement(
+            claim(small, small_world_size), self.emulated(on_rank, *small, world_size=small_world_size, **options)
+        )
+        return claim(args, world_size)
+
     @property
     def num_gpus(self) -> int:
         """The number of GPUs visible inside."""
@@ -175,6 +209,11 @@ class Student:
     def reference(self, name: str) -> SubmittedProgram:
         """Our own solution to it, which runs in the same sandbox: what it takes there is what the task takes."""
         return SubmittedProgram(self._references[name], self._shown, self._launch, self._limit_s, self._sources)
+
+    def _record(self, job: Sequence[Any], ranks: Sequence[int]) -> Sequence[Any]:
+        """What these ranks returned of a job on paper."""
+        _pickle_by_value(job[2])
+        return self._launch(record_on_rank, *job, list(ranks), world_size=len(ranks), backend="gloo").values
 
     def _on_ranks(self, on_rank: Callable[..., Any], setting: Setting, args: Sequence[Any], **options: Any) -> Run:
         _pickle_by_value(on_rank)

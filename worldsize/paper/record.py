@@ -101,7 +101,11 @@ class RankRecord:
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> RankRecord:
-        """The record of these fields, as `to_json` wrote them."""
+        """The record of these fields, as `to_json` wrote them.
+
+        Raises:
+            ValueError: a group has more ranks than the job. Other fields that no record has may raise anything.
+        """
         return cls(
             **dict(fields)
             | {
@@ -109,7 +113,7 @@ class RankRecord:
                 "works": [Work(name, phase, Operator(*operator)) for name, phase, operator in fields["works"]],
                 "batches": [dict(map(tuple, batch)) for batch in fields["batches"]],
                 "posts": [Post(*one) for one in fields["posts"]],
-                "groups": [Group(name, _unpacked(ranks)) for name, ranks in fields["groups"]],
+                "groups": [Group(name, _unpacked(ranks, fields["world_size"])) for name, ranks in fields["groups"]],
                 "boundaries": [Boundary(*one) for one in fields["boundaries"]],
                 "memory": MemoryUse.parse(fields["memory"]),
                 "notes": tuple(fields["notes"]),
@@ -123,5 +127,8 @@ def _packed(ranks: Sequence[int]) -> list[Any]:
     return ["range", ranks[0], ranks[-1] + 1, stride] if is_range else list(ranks)
 
 
-def _unpacked(ranks: list[Any]) -> tuple[int, ...]:
-    return tuple(range(*ranks[1:])) if ranks[:1] == ["range"] else tuple(ranks)
+def _unpacked(ranks: list[Any], world_size: int) -> tuple[int, ...]:
+    found = range(*ranks[1:]) if ranks[:1] == ["range"] else ranks
+    if len(found) > world_size:
+        raise ValueError(f"a group of {len(found)} ranks in a job of {world_size}")
+    return tuple(found)

@@ -40,10 +40,9 @@ def paper(
     """
     world_size = arguments.whole_world_size(world_size)
     found = cluster_of(cluster, world_size)
-    chosen = arguments_of_ranks(ranks, world_size)
 
-    def recorded(of: Sequence[int]) -> list[RankRecord] | tuple[int, ...]:
-        made = run(
+    def values_of(of: Sequence[int]) -> Sequence[Any]:
+        return run(
             _record,
             fn,
             args,
@@ -55,17 +54,38 @@ def paper(
             timeout_s=timeout_s,
             stalled_s=None,
             echo=echo,
-        )
-        parsed = [json.loads(bytes(value.numpy())) for value in made.values]
-        needed = next((one for one in parsed if isinstance(one, list)), None)
-        return [RankRecord.parse(one) for one in parsed] if needed is None else tuple(needed)
+        ).values
 
-    records = recorded(chosen)
+    return PaperRun(records_of(values_of, ranks, world_size), found, tokens_per_step)
+
+
+def records_of(
+    values_of: Callable[[Sequence[int]], Sequence[Any]], ranks: Sequence[int] | None, world_size: int
+) -> list[RankRecord]:
+    """The records of these ranks; by default of rank 0 and, if it exchanges messages, of the others of that group.
+
+    `values_of(ranks)` starts a process for each of them and gives what `worldsize.paper.rank.record` returned there.
+
+    Raises:
+        ValueError: the ranks are wrong, need others beside them, or what was returned is not a record.
+    """
+    chosen = arguments_of_ranks(ranks, world_size)
+    records = _read(values_of(chosen))
     if ranks is None and (together := _needed(records)):
-        records = recorded(together)
+        chosen = arguments_of_ranks(together, world_size)
+        records = _read(values_of(chosen))
     if isinstance(records, tuple):
         raise ValueError(f"ranks {list(records)} exchange data: record them together, by ranks={list(records)}")
-    return PaperRun(records, found, tokens_per_step)
+    if tuple(one.rank for one in records) != chosen:
+        raise ValueError(f"records of other ranks than {list(chosen)}")
+    return records
+
+
+def _read(values: Sequence[Any]) -> list[RankRecord] | tuple[int, ...]:
+    """The records that ranks returned, or the ranks that must be recorded together."""
+    parsed = [json.loads(bytes(value.numpy())) for value in values]
+    needed = next((one for one in parsed if isinstance(one, list)), None)
+    return [RankRecord.parse(one) for one in parsed] if needed is None else tuple(needed)
 
 
 def arguments_of_ranks(ranks: Sequence[int] | None, world_size: int) -> tuple[int, ...]:
@@ -83,10 +103,11 @@ def arguments_of_ranks(ranks: Sequence[int] | None, world_size: int) -> tuple[in
 def _needed(records: list[RankRecord] | tuple[int, ...]) -> tuple[int, ...]:
     """The ranks that must be recorded with rank 0: those of the group in which it sends and receives messages."""
     if isinstance(records, tuple):
-        return records
-    (record,) = records
-    groups = {post.group for post in record.posts if post.op in ("send", "recv")}
-    members = {rank for group in groups for rank in record.groups[group].ranks}
+        members = set(records)
+    else:
+        (record,) = records
+        groups = {post.group for post in record.posts if post.op in ("send", "recv")}
+        members = {rank for group in groups for rank in record.groups[group].ranks}
     return tuple(sorted(members)) if len(members) <= _MOST_AT_ONCE else ()
 
 
