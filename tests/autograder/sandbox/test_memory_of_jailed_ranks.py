@@ -12,7 +12,14 @@ from autograder.sandbox import Sandbox
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = needs_jail
 SIZE = 100 * 10**6
-ORPHAN = f"filled = b'x' * {SIZE}; print('full', flush=True); import time; time.sleep(60)"
+# fills its memory once its parent, a copy of the whole rank, is gone and counts no more
+ORPHAN = f"""
+import sys, time
+sys.stdin.read()
+filled = b"x" * {SIZE}
+print("full", flush=True)
+time.sleep(60)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +47,14 @@ def orphan():
     import sys
 
     reading, writing = os.pipe()
+    until_gone, held_by_parent = os.pipe()
     parent = os.fork()
     if parent == 0:
         os.setsid()
-        subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=writing)
+        subprocess.Popen([sys.executable, "-c", ORPHAN], stdin=until_gone, stdout=writing)
         os._exit(0)
     os.waitpid(parent, 0)
+    os.close(held_by_parent)
     assert os.read(reading, 4) == b"full"
 
 
