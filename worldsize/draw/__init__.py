@@ -10,6 +10,7 @@ from worldsize.draw._memory_use import memory_use
 from worldsize.draw._mesh import mesh
 from worldsize.draw._messages import messages
 from worldsize.draw._scaling import scaling
+from worldsize.draw._scatter import scatter
 from worldsize.draw._table import Table, table
 from worldsize.draw._timeline import timeline, timelines
 from worldsize.draw.picture import Picture
@@ -29,6 +30,7 @@ __all__ = [
     "mesh",
     "messages",
     "scaling",
+    "scatter",
     "table",
     "timeline",
     "timelines",
