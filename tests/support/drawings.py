@@ -110,9 +110,9 @@ def scatter() -> Picture:
 
 
 def node() -> Picture:
-    """Everything that a description may have, and the way to a GPU of another node."""
-    cluster = replace(hardware.H100_NDR, name="four-h100", gpus_per_node=4, nics_per_node=4)
-    return draw.node(cluster, ("gpu1", "node1.gpu2"))
+    """A switch of NVLink, NICs, a network, PCIe switches and storage, and the way to a GPU of another node."""
+    cluster = replace(hardware.H100_NDR, name="two-h100", gpus_per_node=2, nics_per_node=2, local_storage=None)
+    return draw.node(cluster, ("gpu1", "node1.gpu0"))
 
 
 def node_with_links() -> Picture:

@@ -70,8 +70,8 @@ def node(cluster: str | Cluster, path: Sequence[str] | None = None, title: str =
     axes.axis("off")
     heading = title or _heading(described, taken, path)
     axes.text(0.1, -_TOP_IN + 0.2, heading, fontsize=11, fontweight="bold", color=INK, va="center")
-    _draw_frames(axes, layout, taken)
     _draw_links(axes, layout, is_faint=taken is not None)
+    _draw_frames(axes, layout, taken)
     for part in layout.parts.values():
         _draw_part(axes, part)
     for row in layout.rows:
@@ -132,18 +132,16 @@ def _draw_links(axes: Axes, layout: Layout, is_faint: bool) -> None:
         xs, ys = zip(*line.points, strict=True)
         width = {"gpus": 1.4 + 1.0 * (line.num_links - 1) if line.num_links < 4 else 3.4}.get(line.kind, 1.2)
         axes.plot(xs, ys, color=_LINES[line.kind], linewidth=width, alpha=0.45 if is_faint else 1, zorder=1)
-    switch = layout.parts.get("switch")
-    for gpu in range(layout.cluster.gpus_per_node) if switch and layout.cluster.host else ():
-        x = layout.host_x(gpu)  # the link to the host passes the switch through a gap in it
-        axes.add_patch(Rectangle((x - 0.05, switch.top - 0.02), 0.1, switch.height + 0.04, color="white", zorder=2.5))
-        axes.plot(
-            [x, x],
-            [switch.top - 0.03, switch.bottom + 0.03],
-            color=GREY,
-            linewidth=1.2,
-            alpha=0.45 if is_faint else 1,
-            zorder=2.6,
-        )
+    if "switch" in layout.parts and layout.cluster.host:
+        for gpu in range(layout.cluster.gpus_per_node):
+            _draw_passing(axes, layout.parts["switch"], layout.host_x(gpu), is_faint)
+
+
+def _draw_passing(axes: Axes, bar: Part, x: float, is_faint: bool) -> None:
+    """Draw a link that passes a part through a gap in it."""
+    axes.add_patch(Rectangle((x - 0.05, bar.top - 0.02), 0.1, bar.height + 0.04, color="white", zorder=2.5))
+    ends, alpha = [bar.top - 0.03, bar.bottom + 0.03], 0.45 if is_faint else 1
+    axes.plot([x, x], ends, color=GREY, linewidth=1.2, alpha=alpha, zorder=2.6)
 
 
 def _draw_part(axes: Axes, part: Part) -> None:
