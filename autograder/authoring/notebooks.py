@@ -4,7 +4,7 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import nbformat
@@ -17,7 +17,16 @@ from traitlets.config.loader import Config, PyFileConfigLoader
 
 from autograder.authoring import programs
 from autograder.authoring.needs import metadata_of
-from autograder.authoring.scripts import AuthoringError, Cell, Script, read_lab, read_week
+from autograder.authoring.scripts import (
+    AuthoringError,
+    Cell,
+    Script,
+    as_given_in_lesson,
+    is_buggy,
+    read_lab,
+    read_week,
+    without_markers,
+)
 from autograder.course import CONFIG_FILE, QUIZ_KEY, hidden, notebook_of
 
 METADATA = {
@@ -109,10 +118,27 @@ def release(root: Path, name: str, config: Config) -> None:
         converter.log.removeHandler(messages)
 
 
-def notebook(script: Script, graded: bool) -> NotebookNode:
-    """The notebook of a script, with nbgrader's metadata where it is graded."""
-    cells = [_cell(cell, graded) for cell in script.cells]
+def notebook(script: Script, graded: bool, solved: bool = False) -> NotebookNode:
+    """The notebook of a script, with nbgrader's metadata where it is graded.
+
+    Turns of a lesson are to be written, with a worked answer folded below their checks, unless they are `solved`.
+    """
+    cells = []
+    for cell in script.cells:
+        source = cell.source
+        if cell.is_turn:
+            source = without_markers(source) if solved else as_given_in_lesson(source)
+        cells.append(_cell(replace(cell, source=source), graded))
+        if not solved:
+            cells += [_worked_answer(turn) for turn in script.cells if turn.is_turn and cell.title == turn.check]
     return new_notebook(cells=cells, metadata=METADATA | metadata_of(script))
+
+
+def _worked_answer(turn: Cell) -> NotebookNode:
+    summary = "The bug, and its fix" if is_buggy(turn.source) else "A worked answer"
+    code = f"```python\n{without_markers(turn.source).strip()}\n```"
+    text = f"<details><summary>{summary}</summary>\n\n{code}\n\n</details>"
+    return new_markdown_cell(text, id=f"answer-{turn.id}"[:64])
 
 
 def render(node: NotebookNode) -> str:

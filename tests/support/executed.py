@@ -1,24 +1,62 @@
 """Lessons and labs executed from top to bottom, and what their cells gave."""
 
+import ast
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import nbformat
+from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from repository import ROOT
 
 from autograder.authoring.known_answers import compose
 from autograder.authoring.notebooks import notebook
-from autograder.authoring.scripts import read_week
+from autograder.authoring.scripts import Cell, read_week
 
 
 def week_outputs(script: Path, folder: Path, parameters: str) -> dict[str, list]:
-    """The outputs of every code cell by the cell's id, after one run of the whole week with these parameters."""
-    week = notebook(read_week(script), graded=False)
+    """The outputs of every code cell by id, after one run of the whole week, solved, with these parameters."""
+    week = notebook(read_week(script), graded=False, solved=True)
     place = next(index for index, cell in enumerate(week.cells) if cell.id == "parameters")
     week.cells.insert(place + 1, nbformat.v4.new_code_cell(parameters, id="injected"))
     return executed(week, folder)
+
+
+def unsolved_outputs(script: Path, folder: Path) -> dict[str, list]:
+    """The outputs of an untouched week's turns and checks, and of the cells that these need, by id."""
+    lesson = read_week(script)
+    wanted = _needed([cell for cell in lesson.cells if cell.kind == "code"])
+    week = notebook(lesson, graded=False)
+    week.cells = [cell for cell in week.cells if cell.id in wanted]
+    return executed(week, folder)
+
+
+def _needed(cells: list[Cell]) -> set[str]:
+    """The ids of the turns, of their checks, and of the cells that define a name that one of these reads."""
+    checks = {cell.check for cell in cells if cell.is_turn}
+    wanted, names = set(), set()
+    for cell in reversed(cells):
+        tree = ast.parse(TransformerManager().transform_cell(cell.source))
+        read, set_here = _names(tree)
+        if cell.is_turn or cell.title in (*checks, "parameters", "setup") or set_here & names:
+            wanted.add(cell.id)
+            names |= read
+    return wanted
+
+
+def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """The names that a cell reads anywhere, and those that its top level defines or changes."""
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    read = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    inside = {
+        id(name)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.Lambda)
+        for name in ast.walk(function)
+    }
+    return read, defined | {node.id for node in names if isinstance(node.ctx, ast.Store) and id(node) not in inside}
 
 
 def lab_outputs(
