@@ -54,20 +54,21 @@ from worldsize.explore import explore
 
 folder = Path("build/week01")
 folder.mkdir(parents=True, exist_ok=True)
+predictions = ledger.Predictions("week01")
 print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 
 # %% [markdown]
 # ## 2. Predict
 #
-# Put a number in place of each `None` above **before you go on**. A guess that is ten times off
-# teaches more than a number read afterwards. The ledger keeps your prediction, and refuses to
-# change it once the result is known.
+# The next cell asks for four numbers, and waits. A guess that is ten times off teaches more than a
+# number read afterwards. Where a result is known later, it is printed beside your prediction, which
+# cannot change any more. A number in place of a `None` above is an answer too.
 
 # %% predict
-ledger.predict("GPT-3 on one A100", predicted_years, "years")
-ledger.predict("memory of a 7.5B model", predicted_memory_gb, "GB")
-ledger.predict("between two stops of 16,384 GPUs", predicted_hours, "hours")
-ledger.predict("speed-up of 2 ranks", predicted_speedup, "times")
+predictions.ask("GPT-3 on one A100", predicted_years, "years", section=3)
+predictions.ask("memory of a 7.5B model", predicted_memory_gb, "GB", section=3)
+predictions.ask("between two stops of 16,384 GPUs", predicted_hours, "hours", section=3)
+predictions.ask("speed-up of 2 ranks", predicted_speedup, "times", section=6)
 
 # %% [markdown]
 # ## 3. Build it worse first
@@ -93,7 +94,7 @@ for source, flops_per_s in {"data sheet": 312e12, "best measured": 271.2e12}.ite
         f"{units.format_count(gpt3_flops)} FLOPs, {source}:"
         f" {units.format_time_s(gpt3_flops / flops_per_s)}"
     )
-ledger.result("GPT-3 on one A100", gpt3_flops / 312e12 / units.YEAR)
+predictions.reveal("GPT-3 on one A100", gpt3_flops / 312e12 / units.YEAR)
 
 # %% [markdown]
 # Decades, on a GPU that never waits for anything. On 1,024 A100s it would be 34 days, by the
@@ -187,7 +188,7 @@ def model_bytes(num_parameters):
 
 
 sizes = {"1.5B (GPT-2)": 1.5e9, "7.5B": 7.5e9, "13B": 13e9}
-ledger.result("memory of a 7.5B model", sum(model_bytes(7.5e9).values()) / units.GB)
+predictions.reveal("memory of a 7.5B model", sum(model_bytes(7.5e9).values()) / units.GB)
 large = {label: model_bytes(num_parameters) for label, num_parameters in sizes.items()}
 draw.memory(large, 80 * units.GB, "Mixed-precision Adam, computed", "one A100 or H100")
 
@@ -276,7 +277,7 @@ print(
     f"one stop every {hours_between_stops:.1f} hours, though each GPU has one in {gpu_years:.1f}"
     " years"
 )
-ledger.result("between two stops of 16,384 GPUs", hours_between_stops)
+predictions.reveal("between two stops of 16,384 GPUs", hours_between_stops)
 
 # %% [markdown]
 # ### Several ranks that never talk
@@ -769,7 +770,7 @@ draw.scaling(step_times_s, title=f"Measured here, {where}, {os.cpu_count()} core
 # %% held_out
 median_s = {n: statistics.median(times) for n, times in step_times_s.items()}
 speedups = {n: median_s[1] / median_s[n] for n in median_s}
-ledger.result("speed-up of 2 ranks", speedups[2])
+predictions.reveal("speed-up of 2 ranks", speedups[2])
 serial = min(1, max(0, 2 / speedups[2] - 1))  # from speed-up = 1 / (s + (1 - s) / 2)
 most = max(speedups)
 print(
@@ -1133,7 +1134,7 @@ print(
 # First, your predictions beside the results. A ratio far from 1 is where to read again.
 
 # %% predictions_beside_results
-ledger.show()
+predictions.table()
 
 # %% [markdown]
 # Five questions. Each answer has its own explanation, also the wrong ones.

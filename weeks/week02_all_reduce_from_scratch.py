@@ -49,19 +49,20 @@ from worldsize import draw, hardware, ledger, pricing, quiz, units
 from worldsize.explore import explore
 
 Path("build/week02").mkdir(parents=True, exist_ok=True)
+predictions = ledger.Predictions("week02")
 print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 
 # %% [markdown]
 # ## 2. Predict
 #
-# Put a number in place of each `None` above before you go on. The gradients of ResNet-50 are 25.6
-# million numbers of 4 bytes.
+# The next cell asks for four numbers, and waits. The gradients of ResNet-50 are 25.6 million
+# numbers of 4 bytes.
 
 # %% predict
-ledger.predict("server's link, 64 workers", predicted_server_gb, "GB")
-ledger.predict("sent by each of 64 ranks for 100 MB", predicted_ring_mb, "MB")
-ledger.predict("a message of 4 bytes here", predicted_latency_us, "µs")
-ledger.predict("speed-up of torch's all-reduce", predicted_speedup, "times")
+predictions.ask("server's link, 64 workers", predicted_server_gb, "GB", section=6)
+predictions.ask("sent by each of 64 ranks for 100 MB", predicted_ring_mb, "MB", section=4)
+predictions.ask("a message of 4 bytes here", predicted_latency_us, "µs", section=6)
+predictions.ask("speed-up of torch's all-reduce", predicted_speedup, "times", section=5)
 
 # %% [markdown]
 # ## 3. Build it worse first
@@ -216,7 +217,7 @@ for num_ranks in (2, 4, 8, 64, 1024):
     bound_mb, through_mb = 2 * (num_ranks - 1) / num_ranks * 100, (num_ranks - 1) * 100
     summary = f"each must send {bound_mb:5.1f} MB; rank 0 above would send {through_mb:,} MB"
     print(f"{num_ranks:5} ranks, 100 MB: {summary}")
-ledger.result("sent by each of 64 ranks for 100 MB", 2 * 63 / 64 * 100)
+predictions.reveal("sent by each of 64 ranks for 100 MB", 2 * 63 / 64 * 100)
 
 # %% [markdown]
 # ### Halves, and halves of halves
@@ -395,7 +396,9 @@ for name, time_s in race_s.items():
         f"{name:<20} {units.format_time_s(time_s):>8} for 16 MB on {world_size} ranks, measured"
         " here"
     )
-ledger.result("speed-up of torch's all-reduce", race_s["through_rank_0"] / race_s["all_reduce"])
+predictions.reveal(
+    "speed-up of torch's all-reduce", race_s["through_rank_0"] / race_s["all_reduce"]
+)
 
 # %% [markdown]
 # Here all ranks share one machine: its cores copy every byte, and its memory is the network. So
@@ -441,7 +444,7 @@ timings = ws.run(
     ping_pong, [*fitted_sizes, held_out_size], 33, world_size=2, backend=backend
 ).values[0]
 message_s = dict(zip([*fitted_sizes, held_out_size], timings, strict=True))
-ledger.result("a message of 4 bytes here", message_s[4] / units.US)
+predictions.reveal("a message of 4 bytes here", message_s[4] / units.US)
 
 # %% [markdown]
 # Fit α and β so that the *relative* errors are small: a plain least-squares fit would only look at
@@ -663,7 +666,7 @@ for num_ranks in (2, 8, 64, 512):
         f"{num_ranks:4} ranks {link:>29} {units.format_time_s(server_s):>12}"
         f" {units.format_time_s(ring_s):>11}"
     )
-ledger.result("server's link, 64 workers", 2 * 64 * gradient_bytes / units.GB)
+predictions.reveal("server's link, 64 workers", 2 * 64 * gradient_bytes / units.GB)
 
 # %% [markdown]
 # With two ranks the server takes twice as long, with 512 a hundred times. The ring's links never
@@ -783,7 +786,7 @@ except ws.RunError as report:
 # First, your predictions beside the results.
 
 # %% predictions_beside_results
-ledger.show()
+predictions.table()
 
 # %% [markdown]
 # Five questions. Each answer has its own explanation, also the wrong ones.

@@ -54,20 +54,22 @@ from worldsize.explore import explore
 
 Path("build/week03").mkdir(parents=True, exist_ok=True)
 DDP = nn.parallel.DistributedDataParallel
+predictions = ledger.Predictions("week03")
 print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 
 # %% [markdown]
 # ## 2. Predict
 #
-# Put a number in place of each `None` above before you go on. A *row* is one sample of a linear
-# layer's input: an image, or one token of a text. A step of B rows is one forward and one backward
-# pass over them.
+# The next cell asks for four numbers, and waits. A *row* is one sample of a linear layer's input:
+# an image, or one token of a text. A step of B rows is one forward and one backward pass over them.
 
 # %% predict
-ledger.predict("efficiency, 10 ms and then 8 ms", predicted_efficiency_percent, "%")
-ledger.predict("efficiency, the same in 8 layers, overlapped", predicted_overlapped_percent, "%")
-ledger.predict("PCIe adds to a step of 2,048 rows", predicted_pcie_percent, "%")
-ledger.predict("rows below which two GPUs always lose", predicted_rows, "rows")
+predictions.ask("efficiency, 10 ms and then 8 ms", predicted_efficiency_percent, "%", section=3)
+predictions.ask(
+    "efficiency, the same in 8 layers, overlapped", predicted_overlapped_percent, "%", section=4
+)
+predictions.ask("PCIe adds to a step of 2,048 rows", predicted_pcie_percent, "%", section=6)
+predictions.ask("rows below which two GPUs always lose", predicted_rows, "rows", section=6)
 
 # %% [markdown]
 # ## 3. Build it worse first
@@ -230,7 +232,7 @@ compute_s = FORWARD_S + BACKWARD_S
 print(f"formula:  10 / (10 + 8) = {10 / 18:.1%}")
 print(f"emulated: {apart.end_s * 1e3:.2f} ms a step, {compute_s / apart.end_s:.1%} of it compute")
 assert abs(compute_s / apart.end_s - 10 / 18) < 1e-9
-ledger.result("efficiency, 10 ms and then 8 ms", 100 * compute_s / apart.end_s)
+predictions.reveal("efficiency, 10 ms and then 8 ms", 100 * compute_s / apart.end_s)
 
 # %% [markdown]
 # ## 4. Build it well
@@ -296,7 +298,7 @@ print(
     f"eight, overlapped:   {hidden.end_s * 1e3:.2f} ms, {compute_s / hidden.end_s:.1%} of it"
     " compute"
 )
-ledger.result("efficiency, the same in 8 layers, overlapped", 100 * compute_s / hidden.end_s)
+predictions.reveal("efficiency, the same in 8 layers, overlapped", 100 * compute_s / hidden.end_s)
 both = {"one call at the end": apart, "eight calls, overlapped": hidden}
 draw.timelines(both, title="10 ms of compute, 8 ms of communication, emulated")
 
@@ -615,7 +617,7 @@ for name in ("pcie-box", "dgx-a100", "dgx-h100"):
             f"{name:<12} {units.format_count(num_weights):>7} {formula:14.1%}"
             f" {added[name, width]:12.1%}"
         )
-ledger.result("PCIe adds to a step of 2,048 rows", 100 * added["pcie-box", 512])
+predictions.reveal("PCIe adds to a step of 2,048 rows", 100 * added["pcie-box", 512])
 
 # %% [markdown]
 # Look at the second row of PCIe and of the A100's NVLink: a model of one million weights, at 2,048
@@ -706,7 +708,9 @@ for where, num_rows, widths in (
     )
     print(f"{where.name:<12} {num_rows:7,} {least_rows:6,.0f} {by_formula:>13} {by_run:>10}")
 pcie = described(CLUSTERS[1])
-ledger.result("rows below which two GPUs always lose", 4 / 3 * pcie.flops_per_s / pcie.bytes_per_s)
+predictions.reveal(
+    "rows below which two GPUs always lose", 4 / 3 * pcie.flops_per_s / pcie.bytes_per_s
+)
 
 # %% [markdown]
 # "Never" means: at no size that was tried. The formula knows the flops of matrix products, one
@@ -920,7 +924,7 @@ for rank, gradients in enumerate(mixed.values):
 # First, your predictions beside the results.
 
 # %% predictions_beside_results
-ledger.show()
+predictions.table()
 
 # %% [markdown]
 # Five questions. Each answer has its own explanation, also the wrong ones.

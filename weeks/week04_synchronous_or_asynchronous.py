@@ -63,20 +63,21 @@ from worldsize.faults import SlowRank
 from worldsize.images import load_digits
 
 torch.set_num_threads(1)  # the matrices are tiny: threads would only wait for each other
+predictions = ledger.Predictions("week04")
 print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 
 # %% [markdown]
 # ## 2. Predict
 #
-# Put a number in place of each `None` above before you go on.
+# The next cell asks for six numbers, and waits.
 
 # %% predict
-ledger.predict("kept by 8 waiting for one slow worker", predicted_sync_percent, "%")
-ledger.predict("kept by 8 that do not wait", predicted_async_percent, "%")
-ledger.predict("the slowest of 64", predicted_slowest_of_64, "mean steps")
-ledger.predict("mean staleness of 8 workers", predicted_staleness, "updates")
-ledger.predict("learning rate, 7 updates late", predicted_rate_factor, "times smaller")
-ledger.predict("speed-up of a server here, one worker slow", predicted_speedup, "times")
+predictions.ask("kept by 8 waiting for one slow worker", predicted_sync_percent, "%", section=3)
+predictions.ask("kept by 8 that do not wait", predicted_async_percent, "%", section=3)
+predictions.ask("the slowest of 64", predicted_slowest_of_64, "mean steps", section=3)
+predictions.ask("mean staleness of 8 workers", predicted_staleness, "updates", section=4)
+predictions.ask("learning rate, 7 updates late", predicted_rate_factor, "times smaller", section=4)
+predictions.ask("speed-up of a server here, one worker slow", predicted_speedup, "times", section=4)
 
 # %% [markdown]
 # ## 3. Build it worse first
@@ -188,8 +189,8 @@ async_rate = sum(1 / time_s for time_s in times_s)
 print(f"8 workers, one 5 times slower, computed: {full_rate:.0f} gradients/s if all were fast")
 print(f"  all wait for the slowest: {sync_rate:3.0f} gradients/s, {sync_rate / full_rate:.1%}")
 print(f"  nobody waits:             {async_rate:3.0f} gradients/s, {async_rate / full_rate:.1%}")
-ledger.result("kept by 8 waiting for one slow worker", 100 * sync_rate / full_rate)
-ledger.result("kept by 8 that do not wait", 100 * async_rate / full_rate)
+predictions.reveal("kept by 8 waiting for one slow worker", 100 * sync_rate / full_rate)
+predictions.reveal("kept by 8 that do not wait", 100 * async_rate / full_rate)
 
 # %% [markdown]
 # ### Nobody is broken, and still all wait
@@ -228,7 +229,7 @@ print(
     f"emulated, 8 ranks, 100 steps with a mean of 10 ms: {slow_steps.end_s / 100 / 0.01:.2f} mean"
     " steps"
 )
-ledger.result("the slowest of 64", harmonic(64))
+predictions.reveal("the slowest of 64", harmonic(64))
 
 # %% [markdown]
 # ### Backup workers
@@ -364,7 +365,7 @@ print(
     f"all-reduce {sync_rate_here:4.0f} gradients/s, server {async_rate_here:4.0f} gradients/s,"
     " measured here"
 )
-ledger.result("speed-up of a server here, one worker slow", async_rate_here / sync_rate_here)
+predictions.reveal("speed-up of a server here, one worker slow", async_rate_here / sync_rate_here)
 draw.timeline(at_will.timeline, title="A server's workers, measured here")
 
 # %% [markdown]
@@ -421,7 +422,7 @@ for worker, delays in by_worker.items():
     )
 mean_here = statistics.mean(tau for _, tau in served["staleness"])
 print(f"all gradients: mean {mean_here:.2f}, where N - 1 = {world_size - 1}")
-ledger.result("mean staleness of 8 workers", 8 - 1)
+predictions.reveal("mean staleness of 8 workers", 8 - 1)
 
 # %% [markdown]
 # The slow worker's gradients are the stalest. But the **mean over all gradients is N − 1, whatever
@@ -474,7 +475,7 @@ for delay in (0, 1, 3, 7, 31):
         f"{delay:2} late: formula {stable_rate(delay):.3f}, found by running {low:.3f},"
         f" {factor:4.1f} times smaller"
     )
-ledger.result("learning rate, 7 updates late", 2 / stable_rate(7))
+predictions.reveal("learning rate, 7 updates late", 2 / stable_rate(7))
 
 # %% [markdown]
 # So with 8 workers, where gradients are 7 late, the learning rate has to be almost ten times
@@ -969,7 +970,7 @@ draw.timelines(
 # First, your predictions beside the results.
 
 # %% predictions_beside_results
-ledger.show()
+predictions.table()
 
 # %% [markdown]
 # Five questions. Each answer has its own explanation, also the wrong ones.

@@ -59,6 +59,7 @@ from worldsize.explore import explore
 Path("build/week05").mkdir(parents=True, exist_ok=True)
 torch.set_num_threads(1)  # as the ranks do: they share the cores
 PIXELS, LABELS = images.load_digits()
+predictions = ledger.Predictions("week05")
 print(
     f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs, {len(LABELS)} images of digits"
 )
@@ -66,14 +67,18 @@ print(
 # %% [markdown]
 # ## 2. Predict
 #
-# Put a number in place of each `None` above before you go on. An entry of a float32 gradient takes
-# 4 bytes; one that is sent alone takes 4 more for its place.
+# The next cell asks for four numbers, and waits. An entry of a float32 gradient takes 4 bytes; one
+# that is sent alone takes 4 more for its place.
 
 # %% predict
-ledger.predict("loss with the largest 1% over loss with all", predicted_loss_ratio, "times")
-ledger.predict("ranks at which gathering 1% saves nothing", predicted_ranks, "ranks")
-ledger.predict("ranks at which gathering int8 saves nothing", predicted_int8_ranks, "ranks")
-ledger.predict("speed-up by float16 on 10 Gb/s", predicted_speedup, "times")
+predictions.ask(
+    "loss with the largest 1% over loss with all", predicted_loss_ratio, "times", section=3
+)
+predictions.ask("ranks at which gathering 1% saves nothing", predicted_ranks, "ranks", section=4)
+predictions.ask(
+    "ranks at which gathering int8 saves nothing", predicted_int8_ranks, "ranks", section=4
+)
+predictions.ask("speed-up by float16 on 10 Gb/s", predicted_speedup, "times", section=6)
 
 # %% [markdown]
 # ## 3. Build it worse first
@@ -208,7 +213,7 @@ losses = ws.run(
 ).values[0]
 for name, of_method in losses.items():
     print(f"{name:<16} loss " + "  ".join(f"{loss:6.3f}" for loss in of_method))
-ledger.result(
+predictions.reveal(
     "loss with the largest 1% over loss with all",
     losses["largest 1%"][-1] / losses["everything"][-1],
     "times",
@@ -398,8 +403,8 @@ for name, f in GATHERED.items():
         + row
         + f"{2 / f:12.0f} ranks"
     )
-ledger.result("ranks at which gathering int8 saves nothing", 2 / GATHERED["int8"])
-ledger.result(
+predictions.reveal("ranks at which gathering int8 saves nothing", 2 / GATHERED["int8"])
+predictions.reveal(
     "ranks at which gathering 1% saves nothing", 2 / GATHERED["largest 1%, 8 bytes an entry"]
 )
 
@@ -972,7 +977,7 @@ for where, num_ranks, method, formula, time_s in rows:
     )
 found_s = {(where, method): time_s for where, _, method, _, time_s in rows}
 on_10_gb = "4 x 10 Gb/s, emulated"
-ledger.result(
+predictions.reveal(
     "speed-up by float16 on 10 Gb/s", found_s[on_10_gb, "float32"] / found_s[on_10_gb, "float16"]
 )
 
@@ -1169,7 +1174,7 @@ except ws.RunError as report:
 # First, your predictions beside the results.
 
 # %% predictions_beside_results
-ledger.show()
+predictions.table()
 
 # %% [markdown]
 # Five questions. Each answer has its own explanation, also the wrong ones.

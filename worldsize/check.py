@@ -1,12 +1,19 @@
-"""Comparisons of a student's result with the right one; a failure says what to do next."""
+"""Comparisons of a student's result with the right one; a failure says what to do next, and a lesson goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
+
+TODO = "your turn"  # the words with which an unwritten function of a lesson raises NotImplementedError
 
 
 class Drawn(Protocol):
@@ -90,3 +97,97 @@ def _as_float(number: float) -> float:
         return float(number)
     except OverflowError:  # an int too large for a float
         return float("inf") if number > 0 else float("-inf")
+
+
+@contextmanager
+def turn(name: str) -> Iterator[None]:
+    """A check, in a lesson, of the function `name` that students write: whatever fails inside is shown, not raised.
+
+    A function that is not written yet is named; a failed check, an error of the function's own and a failed run become
+    a box under the cell, whose text begins with "Not yet:".
+    """
+    from worldsize.launch import RunError, RunStopped
+
+    try:
+        yield
+    except RunStopped:  # by the student
+        raise
+    except Exception as error:
+        failure = error.failures[0] if isinstance(error, RunError) and error.failures else None
+        if _is_unwritten(error, name) or (failure and _is_stub(failure.kind, failure.message)):
+            print(f"{name} is not written yet. Write it in the cell above, run that cell, and then run this one again.")
+        elif isinstance(error, CheckFailed):
+            _show(Box(name, (("expected", error.expected), ("got", error.actual), ("hint", error.hint))), error.picture)
+        elif failure and failure.kind == CheckFailed.__name__:
+            _show(Box(name, (("", failure.message),)))
+        elif isinstance(error, RunError):
+            _show(Box(name, (), str(error)))
+        else:
+            _show(Box(name, (("", _headline(error)),), _place(error)))
+
+
+def _is_unwritten(error: BaseException | None, name: str) -> bool:
+    """True if the function's stub was called, or if its cell has not run."""
+    while error is not None:
+        if isinstance(error, NameError) and error.name == name:
+            return True
+        if _is_stub(type(error).__name__, str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _is_stub(kind: str, message: str) -> bool:
+    return kind == NotImplementedError.__name__ and message in (TODO, "")  # torch raises it with other words
+
+
+def _headline(error: Exception) -> str:
+    try:
+        message = str(error)
+    except Exception:  # the error's own text may be broken
+        message = ""
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _place(error: Exception) -> str:
+    """The innermost line of the student's own that led to the error."""
+    from worldsize.launch.protocol.source import own_lines, quote
+
+    return "\n".join(quote(own_lines(traceback.extract_tb(error.__traceback__))[-1:]))
+
+
+@dataclass(frozen=True)
+class Box:
+    """What failed, as a notebook shows it under a check: facts with their names, and a report in fixed width."""
+
+    name: str
+    facts: tuple[tuple[str, str], ...]
+    report: str = ""
+
+    def __repr__(self) -> str:
+        width = max((len(label) for label, text in self.facts if text), default=0) + 1
+        facts = [f"  {label + ':':<{width}} {text}" if label else f"  {text}" for label, text in self.facts if text]
+        return "\n".join([f"Not yet: {self.name}", *facts, *([self.report] if self.report else [])])
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        facts = "".join(
+            f"<div><b>{label.capitalize()}:</b> {escape(text)}</div>" if label else f"<div>{escape(text)}</div>"
+            for label, text in self.facts
+            if text
+        )
+        report = f'<pre style="white-space: pre-wrap; margin: 0.5em 0 0">{escape(self.report)}</pre>'
+        # colours of text and background are the front end's own, so that it suits a light and a dark theme
+        html = (
+            '<div role="status" style="border-left: 4px solid #D55E00; padding: 0.2em 0.8em; line-height: 1.5">'
+            f"<div><b>✗ Not yet: <code>{escape(self.name)}</code></b></div>{facts}{report if self.report else ''}</div>"
+        )
+        return {"text/html": html, "text/plain": repr(self)}
+
+
+def _show(box: Box, picture: Callable[[], Drawn] | None = None) -> None:
+    from IPython.display import display
+
+    display(box)
+    if picture is not None:
+        with contextlib.suppress(Exception):  # a picture that cannot be drawn must not hide the words
+            display(picture())

@@ -6,24 +6,30 @@ import contextlib
 import json
 import math
 import os
+import re
+import string
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from worldsize.explore import frontend
 from worldsize.units import significant
 
 FILE_NAME = "ledger.json"
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 
 
 @dataclass
 class Entry:
-    """One predicted quantity; a value that is not known yet is None."""
+    """One predicted quantity; a value that is not known yet is None. `section` explains the result."""
 
     prediction: float | None = None
     result: float | None = None
     unit: str = ""
+    section: int | str | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -33,7 +39,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """The ledger as a table that notebooks display and that prints as text."""
+    """A week's predictions as a table that notebooks display and that prints as text."""
 
     entries: dict[str, Entry]
 
@@ -69,42 +75,135 @@ class Table:
         return {"text/html": html, "text/plain": str(self)}
 
 
-def predict(name: str, value: float | None, unit: str = "", path: str | os.PathLike[str] = FILE_NAME) -> None:
-    """Record your prediction of `name`, or, if `value` is None, that there is none yet.
+class Predictions:
+    """The predictions of one week, kept in a file beside the notebook together with those of the other weeks."""
 
-    Raises:
-        ValueError: the value is not a number, or the prediction would change although the result is known.
-    """
-    entries = _read(path)
-    entry = entries.setdefault(name, Entry(unit=unit))
-    if value is None:
-        if entry.prediction is None:
-            print(f"{name}: no prediction yet; put a number in place of None.")
-            _write(path, entries)
-        return
-    value = _number(name, value)
-    if entry.result is not None and value != entry.prediction:
-        stands = _amount(entry.prediction, entry.unit) or "no prediction"
-        raise ValueError(
-            f"The result of {name!r} is already known ({_amount(entry.result, entry.unit)}), so your prediction "
-            f"stays as it was: {stands}. To start over, delete {os.fspath(path)}."
-        )
-    entry.prediction, entry.unit = value, unit
-    _write(path, entries)
-    print(f"{name}: you predict {_amount(value, unit)}.")
+    def __init__(self, week: str, path: str | os.PathLike[str] = FILE_NAME) -> None:
+        self.week, self.path = week, path
+        self._asked: list[str] = []
+
+    def ask(
+        self,
+        name: str,
+        value: float | None,
+        unit: str = "",
+        *,
+        section: int | str | None = None,
+        choices: Sequence[float] | None = None,
+    ) -> None:
+        """Record your prediction of `name`; if `value` is None, ask for it, and wait.
+
+        Nobody is asked twice, and nobody in an unattended run. `section` is where the result is derived; `choices` are
+        magnitudes to choose from, though any number is an answer.
+
+        Raises:
+            ValueError: the value is not a number, or the prediction would change although the result is known.
+        """
+        if name not in self._asked:
+            self._asked.append(name)
+        weeks, entry = self._read(name)
+        if value is not None:
+            value = _number(name, value)
+        elif entry.prediction is None and entry.result is None:
+            value = _answer(name, unit, choices)
+        if value is not None and entry.result is not None and value != entry.prediction:
+            stands = _amount(entry.prediction, entry.unit) or "no prediction"
+            raise ValueError(
+                f"The result of {name!r} is already known ({_amount(entry.result, entry.unit)}), so your prediction "
+                f"stays as it was: {stands}. To start over, delete {os.fspath(self.path)}."
+            )
+        if value is not None:
+            entry.prediction = value
+        entry.unit, entry.section = unit or entry.unit, section
+        _write(self.path, weeks)
+        said = f"you predict {_brief(entry.prediction, unit)}." if entry.prediction is not None else "no prediction"
+        print(f"{name}: {said}")
+
+    def reveal(self, name: str, value: float, unit: str = "") -> None:
+        """Record what was computed or measured, and print it beside the prediction, which cannot change any more.
+
+        Raises:
+            ValueError: the value is not a number.
+        """
+        value = _number(name, value)
+        weeks, entry = self._read(name)
+        entry.result, entry.unit = value, unit or entry.unit
+        _write(self.path, weeks)
+        derived = "" if entry.section is None else f" Section {entry.section} derives it."
+        print(f"{name}: {_comparison(entry)}.{derived}")
+
+    def table(self) -> Table:
+        """This week's predictions beside their results, in the order in which they were asked for."""
+        entries = _read(self.path).get(self.week, {})
+        names = dict.fromkeys([*self._asked, *entries])
+        return Table({name: entries[name] for name in names if name in entries})
+
+    def _read(self, name: str) -> tuple[dict[str, dict[str, Entry]], Entry]:
+        """All that is in the file, and in it this week's entry, a new one if there is none."""
+        weeks = _read(self.path)
+        return weeks, weeks.setdefault(self.week, {}).setdefault(name, Entry())
 
 
-def result(name: str, value: float, unit: str = "", path: str | os.PathLike[str] = FILE_NAME) -> None:
-    """Record what was computed or measured; from then on, the prediction cannot change."""
-    entries = _read(path)
-    entry = entries.setdefault(name, Entry())
-    entry.result, entry.unit = _number(name, value), unit or entry.unit
-    _write(path, entries)
+def _answer(name: str, unit: str, choices: Sequence[float] | None) -> float | None:
+    """What the person at the front end answers; None where there is nobody."""
+    if not frontend.is_interactive():
+        return None
+    from IPython.core.error import StdinNotImplementedError
+
+    offered = dict(zip(string.ascii_lowercase, choices or (), strict=False))
+    amount = f"a number, in {unit}" if unit else "a number"
+    if offered:
+        listed = ",  ".join(f"{letter}) {_brief(choice, unit)}" for letter, choice in offered.items())
+        prompt = f"Your prediction, {name}?  {listed}.  A letter or {amount}: "
+    else:
+        prompt = f"Your prediction, {name}? A{amount[1:]}: "
+    while True:
+        try:
+            text = input(prompt).strip()
+        except StdinNotImplementedError:  # the front end changed its mind
+            return None
+        value = offered.get(text.rstrip(")").lower(), _typed(text, unit))
+        if value is not None:
+            return float(value)
+        letters = f"one of the letters {', '.join(offered)}, or " if offered else ""
+        print(f"{text!r} is not an answer: type {letters}{amount}, such as 12.5. A rough guess will do.")
 
 
-def show(path: str | os.PathLike[str] = FILE_NAME) -> Table:
-    """Every prediction beside its result, as a table."""
-    return Table(_read(path))
+def _typed(text: str, unit: str) -> float | None:
+    """The number that was typed, with or without its unit; None if it is none."""
+    text = text[: -len(unit)].strip() if unit and text.lower().endswith(unit.lower()) else text
+    try:
+        value = float(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _comparison(entry: Entry) -> str:
+    """The prediction, the result, and how far they are apart, in words."""
+    prediction, result, unit = entry.prediction, entry.result, entry.unit
+    is_what = f"it is {_brief(result, unit)}"
+    if prediction is None:
+        return f"{is_what} (no prediction)"
+    said = f"you predicted {_brief(prediction, unit)}; {is_what}"
+    if prediction == result:
+        return f"{said}, as you said"
+    ratio = entry.ratio
+    if ratio is None:
+        return f"{said}, not zero"
+    if ratio == 0:
+        return f"{said}: nothing at all"
+    if ratio < 0:
+        return f"{said}, of the opposite sign"
+    if 0.9 <= ratio <= 1.1:
+        return f"{said}, within 10%"
+    if ratio > 1:
+        return f"{said}, {_factor(ratio)} times as much"
+    return f"{said}, 1/{_factor(1 / ratio)} of that" if ratio < 0.1 else f"{said}, {ratio:.0%} of that"
+
+
+def _factor(factor: float) -> str:
+    return significant(factor, 2) if factor < 1e6 else f"{factor:.1e}"
 
 
 def _number(name: str, value: Any) -> float:
@@ -121,15 +220,28 @@ def _amount(value: float | None, unit: str) -> str:
     if value is None:
         return ""
     text = significant(value) if 1e-3 <= abs(value) < 1e9 or value == 0 else f"{value:.2e}"
-    return f"{text} {unit}".rstrip()
+    return f"{text}%" if unit == "%" else f"{text} {unit}".rstrip()
 
 
-def _read(path: str | os.PathLike[str]) -> dict[str, Entry]:
+def _brief(value: float | None, unit: str) -> str:
+    """An amount as it is said: `3 GB` where a column of a table has `3.00 GB`."""
+    text, space, unit = _amount(value, unit).replace("%", " %").partition(" ")
+    if "." in text and "e" not in text:
+        text = text.rstrip("0").rstrip(".")
+    return f"{text}{space}{unit}".replace(" %", "%")
+
+
+def _read(path: str | os.PathLike[str]) -> dict[str, dict[str, Entry]]:
+    """Every week's entries by name."""
     file = Path(path)
     if not file.exists():
         return {}
     try:
-        return {name: Entry(**_checked(fields)) for name, fields in json.loads(file.read_bytes()).items()}
+        weeks = json.loads(file.read_bytes())
+        return {
+            week: {name: Entry(**_checked(fields)) for name, fields in entries.items()}
+            for week, entries in weeks.items()
+        }
     except (ValueError, TypeError, AttributeError) as error:
         copy = _free_name(file)
         file.rename(copy)
@@ -137,7 +249,9 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Entry]:
         return {}
 
 
-def _checked(fields: dict[str, Any]) -> dict[str, Any]:
+def _checked(fields: Any) -> dict[str, Any]:
+    if not isinstance(fields, dict):
+        raise ValueError("its predictions are not sorted by week")
     numbers = [fields.get("prediction"), fields.get("result")]
     if not all(number is None or isinstance(number, int | float) for number in numbers):
         raise ValueError("a prediction or result is not a number")
@@ -149,8 +263,9 @@ def _free_name(file: Path) -> Path:
     return next(copy for copy in copies if not copy.exists())
 
 
-def _write(path: str | os.PathLike[str], entries: dict[str, Entry]) -> None:
-    text = json.dumps({name: asdict(entry) for name, entry in entries.items()}, indent=2, ensure_ascii=False)
+def _write(path: str | os.PathLike[str], weeks: dict[str, dict[str, Entry]]) -> None:
+    plain = {week: {name: asdict(entry) for name, entry in entries.items()} for week, entries in weeks.items()}
+    text = json.dumps(plain, indent=2, ensure_ascii=False)
     folder = Path(path).resolve().parent
     handle, draft = tempfile.mkstemp(dir=folder, prefix=".ledger-", suffix=".json")
     try:

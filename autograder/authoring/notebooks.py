@@ -1,10 +1,10 @@
-"""Building notebooks from scripts, the same bytes every time, and releasing labs with nbgrader."""
+"""Building notebooks and a page of numbers from scripts, the same bytes every time; releasing labs with nbgrader."""
 
 import logging
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import nbformat
@@ -17,7 +17,17 @@ from traitlets.config.loader import Config, PyFileConfigLoader
 
 from autograder.authoring import programs
 from autograder.authoring.needs import metadata_of
-from autograder.authoring.scripts import AuthoringError, Cell, Script, read_lab, read_week
+from autograder.authoring.numbers_page import PAGE, numbers_page
+from autograder.authoring.scripts import (
+    AuthoringError,
+    Cell,
+    Script,
+    as_given_in_lesson,
+    is_buggy,
+    read_lab,
+    read_week,
+    without_markers,
+)
 from autograder.course import CONFIG_FILE, QUIZ_KEY, hidden, notebook_of
 
 METADATA = {
@@ -86,6 +96,9 @@ def build_fresh(root: Path, into: Path, names: Sequence[str] = ()) -> list[Path]
         target = into / script.path.relative_to(root).with_suffix(".ipynb")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(render(notebook(script, graded=script.path in sources.labs)), encoding="utf-8")
+    if sources.weeks:  # all weeks are on it, whichever were asked for
+        (into / PAGE).parent.mkdir(exist_ok=True)
+        (into / PAGE).write_text(numbers_page(find_sources(root).weeks), encoding="utf-8")
     config = PyFileConfigLoader(CONFIG_FILE, path=str(root)).load_config()
     for lab in sources.labs:
         _copy_given_files(lab.parent, into / lab.parent.relative_to(root), config.CourseDirectory.ignore)
@@ -109,10 +122,27 @@ def release(root: Path, name: str, config: Config) -> None:
         converter.log.removeHandler(messages)
 
 
-def notebook(script: Script, graded: bool) -> NotebookNode:
-    """The notebook of a script, with nbgrader's metadata where it is graded."""
-    cells = [_cell(cell, graded) for cell in script.cells]
+def notebook(script: Script, graded: bool, solved: bool = False) -> NotebookNode:
+    """The notebook of a script, with nbgrader's metadata where it is graded.
+
+    Turns of a lesson are to be written, with a worked answer folded below their checks, unless they are `solved`.
+    """
+    cells = []
+    for cell in script.cells:
+        source = cell.source
+        if cell.is_turn:
+            source = without_markers(source) if solved else as_given_in_lesson(source)
+        cells.append(_cell(replace(cell, source=source), graded))
+        if not solved:
+            cells += [_worked_answer(turn) for turn in script.cells if turn.is_turn and cell.title == turn.check]
     return new_notebook(cells=cells, metadata=METADATA | metadata_of(script))
+
+
+def _worked_answer(turn: Cell) -> NotebookNode:
+    summary = "The bug, and its fix" if is_buggy(turn.source) else "A worked answer"
+    code = f"```python\n{without_markers(turn.source).strip()}\n```"
+    text = f"<details><summary>{summary}</summary>\n\n{code}\n\n</details>"
+    return new_markdown_cell(text, id=f"answer-{turn.id}"[:64])
 
 
 def render(node: NotebookNode) -> str:
@@ -163,8 +193,8 @@ def _copy_given_files(solution: Path, target: Path, ignore: list[str]) -> None:
 
 
 def _built_files(root: Path) -> Iterator[Path]:
-    """What only a build writes: every notebook of the course and all of labs/, relative to `root`."""
-    for pattern in ("weeks/*.ipynb", "solutions/*/*.ipynb", "labs/**/*"):
+    """What only a build writes: every notebook of the course, its numbers, and all of labs/, relative to `root`."""
+    for pattern in (str(PAGE), "weeks/*.ipynb", "solutions/*/*.ipynb", "labs/**/*"):
         for path in root.glob(pattern):
             inside = path.relative_to(root)
             is_of_a_quiz = hidden(root / "solutions" / inside.parts[1]).name == QUIZ_KEY

@@ -14,12 +14,15 @@ from jupytext.cell_reader import DoublePercentScriptCellReader
 from nbformat.validator import NotebookValidationError
 
 from autograder.authoring import python_parser
+from worldsize.check import TODO
 
 ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 CELL_MARKER = re.compile(r"\s*# ?%%(?:\s|$)")
 MAGIC = re.compile(r"^# (%%?[a-z_]{2,}(?:\s.*)?)$", re.MULTILINE)
 PYTHON_CELL_MAGICS = ("torchrun", "time", "timeit", "capture")
 OPTIONS = {"title", "tags", "points"}
+INSTEAD = re.compile(r"\s*### INSTEAD\s*$")
+MAX_TURN_LINES = 8
 
 Problem = tuple[int, str]
 
@@ -53,6 +56,16 @@ class Cell:
     def is_solution(self) -> bool:
         """True where students write."""
         return "solution" in self.tags
+
+    @property
+    def is_turn(self) -> bool:
+        """True where readers of a lesson write, or find a bug."""
+        return "turn" in self.tags
+
+    @property
+    def check(self) -> str:
+        """The title of the cell that checks this one."""
+        return f"check_{self.title}"
 
     @property
     def is_check(self) -> bool:
@@ -120,8 +133,46 @@ def split_regions(source: str) -> Iterator[tuple[str, bool, bool]]:
 
 
 def without_markers(source: str) -> str:
-    """The source with its solution, without the marker lines."""
-    return "\n".join(line for line in source.split("\n") if not _marker(line))
+    """The source with its solution, without the marker lines and without what stands instead of the solution."""
+    return "\n".join(line for line, part in _parts(source) if part in ("given", "solution"))
+
+
+def is_buggy(source: str) -> bool:
+    """True where readers are given wrong lines instead of none."""
+    return any(part == "instead" for _, part in _parts(source))
+
+
+def as_given_in_lesson(source: str) -> str:
+    """A turn cell as readers get it: wrong lines instead of the right ones, or a line that raises."""
+    return "\n".join(line for line in _given(source) if line is not None)
+
+
+def _given(source: str) -> Iterator[str | None]:
+    """What readers get of every line of a turn cell; None where they get nothing."""
+    is_to_do = not is_buggy(source)
+    for line, part in _parts(source):
+        if part == "given":
+            yield line
+        elif part == "instead":
+            yield re.sub(r"^(\s*)# ?", r"\1", line).rstrip()
+        elif part == "BEGIN" and is_to_do:
+            yield f'{line[: len(line) - len(line.lstrip())]}raise NotImplementedError("{TODO}")'
+        else:
+            yield None
+
+
+def _parts(source: str) -> Iterator[tuple[str, str]]:
+    """Every line and what it is: given, solution, instead, or the name of a marker."""
+    part = "given"
+    for line in source.split("\n"):
+        if marker := _marker(line):
+            yield line, marker
+            part = "solution" if marker == "BEGIN" else "given"
+        elif INSTEAD.match(line):
+            yield line, "INSTEAD"
+            part = "instead"
+        else:
+            yield line, part
 
 
 def located(path: Path, problems: Iterable[Problem]) -> list[str]:
@@ -222,10 +273,11 @@ def _solution_markers_pair(cells: list[Cell]) -> Iterator[Problem]:
         opened, regions = 0, 0
         for line, text in enumerate(cell.source.split("\n"), start=cell.line + 1):
             marker = _marker(text)
-            if marker and not cell.is_solution:
+            if marker and not (cell.is_solution or cell.is_turn):
                 yield (
                     line,
-                    f'`{marker} SOLUTION` stands outside a solution cell: add tags=["solution"] to its cell.',
+                    f'`{marker} SOLUTION` stands outside a solution cell: add tags=["solution"] to its cell, or, in a'
+                    ' lesson, tags=["turn"].',
                 )
             elif marker == "BEGIN" and opened:
                 yield line, f"`BEGIN SOLUTION` stands inside the solution that begins on line {opened}."
@@ -235,7 +287,7 @@ def _solution_markers_pair(cells: list[Cell]) -> Iterator[Problem]:
                 yield line, "`END SOLUTION` closes a solution that was never begun."
             elif marker == "END":
                 opened = 0
-        if opened and cell.is_solution:
+        if opened and (cell.is_solution or cell.is_turn):
             yield opened, "This `BEGIN SOLUTION` has no `END SOLUTION` in its cell."
         if cell.kind == "code" and cell.is_solution and not regions:
             yield (
@@ -279,10 +331,9 @@ def _points_are_in_place(cells: list[Cell]) -> Iterator[Problem]:
 
 def _solutions_are_checked(cells: list[Cell]) -> Iterator[Problem]:
     for place, cell in enumerate(cells):
-        wanted = f"check_{cell.title}"
-        checked = any(later.is_check and later.title == wanted for later in cells[place:])
+        checked = any(later.is_check and later.title == cell.check for later in cells[place:])
         if cell.kind == "code" and cell.is_solution and cell.title and not checked:
-            yield cell.line, f"No cell after this one checks it: add `# %% {wanted} points=N`."
+            yield cell.line, f"No cell after this one checks it: add `# %% {cell.check} points=N`."
 
 
 def _nothing_is_graded(cells: list[Cell]) -> Iterator[Problem]:
@@ -291,11 +342,69 @@ def _nothing_is_graded(cells: list[Cell]) -> Iterator[Problem]:
             yield cell.line, "A lesson is not graded: points and solution cells belong in solutions/."
 
 
+def _numbers_have_their_heading(cells: list[Cell]) -> Iterator[Problem]:
+    for cell in cells:
+        if cell.title == "numbers_to_remember" and not cell.source.startswith("## Numbers to remember\n"):
+            yield cell.line, "The numbers to remember are a markdown cell that begins with `## Numbers to remember`."
+
+
+def _labs_have_no_turns(cells: list[Cell]) -> Iterator[Problem]:
+    for cell in cells:
+        if cell.is_turn:
+            yield cell.line, 'Only a lesson has cells with tags=["turn"]: in a lab, write tags=["solution"].'
+
+
+def _turns_are_whole(cells: list[Cell]) -> Iterator[Problem]:
+    for place, cell in enumerate(cells):
+        if not cell.is_turn:
+            continue
+        if cell.kind != "code":
+            yield cell.line, "A turn is a code cell: its text belongs in the cell above."
+            continue
+        if f"def {cell.title}(" not in cell.source or not cell.title.isidentifier():
+            yield cell.line, f"A turn is called like the function that it defines, and `{cell.title}` defines no such."
+        parts = [part for _, part in _parts(cell.source)]
+        if parts.count("BEGIN") != 1:
+            yield cell.line, "A turn has one `### BEGIN SOLUTION` and one `### END SOLUTION` round what readers write."
+        num_lines = sum(part == "solution" and bool(line.strip()) for line, part in _parts(cell.source))
+        if not 1 <= num_lines <= MAX_TURN_LINES:
+            yield cell.line, f"The solution of a turn has 1 to {MAX_TURN_LINES} lines; this one has {num_lines}."
+        check = next((later for later in cells[place:] if later.kind == "code" and later.title == cell.check), None)
+        if check is None:
+            yield cell.line, f"No cell after this one checks it: add `# %% {cell.check}`."
+        elif f'check.turn("{cell.title}")' not in check.source:
+            yield (
+                check.line,
+                f'This check stops the lesson where it fails: put it in `with check.turn("{cell.title}"):`.',
+            )
+
+
+def _bugs_are_in_place(cells: list[Cell]) -> Iterator[Problem]:
+    for cell in cells:
+        inside, since = False, 0
+        for line, text in enumerate(cell.source.split("\n"), start=cell.line + 1):
+            if marker := _marker(text):
+                inside, since = marker == "BEGIN", 0
+            elif INSTEAD.match(text) and (not inside or not cell.is_turn):
+                yield line, "`### INSTEAD` stands outside the solution of a turn: it parts right lines from wrong ones."
+            elif INSTEAD.match(text) and since:
+                yield line, f"This solution has an `### INSTEAD` on line {since} already."
+            elif INSTEAD.match(text):
+                since = line
+            elif since and text.strip() and not text.lstrip().startswith("#"):
+                yield (
+                    line,
+                    "What stands below `### INSTEAD` is given to readers: write each line as a comment, `# line`.",
+                )
+
+
 def _code_compiles(cells: list[Cell]) -> Iterator[Problem]:
     for cell in cells:
         if cell.kind != "code":
             continue
-        error = _syntax_error(cell.source) or _syntax_error(_as_given(cell.source))
+        # line for line, so that an error keeps its line number
+        given = "\n".join(line or "" for line in _given(cell.source)) if cell.is_turn else _as_given(cell.source)
+        error = _syntax_error(cell.source) or _syntax_error(given)
         if error:
             yield cell.line + (error.lineno or 2) - 1, f"This code has a syntax error: {error.msg}."
 
@@ -374,10 +483,11 @@ def _literal(node: ast.expr) -> object:
         return None
 
 
-SHARED_RULES = (_options_are_known, _ids_are_unique, _solution_markers_pair, _code_compiles)
-WEEK_RULES = (*SHARED_RULES, _titles_make_ids, _nothing_is_graded)
+SHARED_RULES = (_options_are_known, _ids_are_unique, _solution_markers_pair, _bugs_are_in_place, _code_compiles)
+WEEK_RULES = (*SHARED_RULES, _titles_make_ids, _nothing_is_graded, _turns_are_whole, _numbers_have_their_heading)
 LAB_RULES = (
     *SHARED_RULES,
+    _labs_have_no_turns,
     _titles_are_ids,
     _nbgrader_markers_are_unused,
     _points_are_numbers,

@@ -123,7 +123,7 @@ def test_ledger_shows_predictions_beside_results(outputs, folder):
     rows = {line.split("  ")[0]: line for line in text.splitlines()}
     assert "10.0 years" in rows["GPT-3 on one A100"] and "32.0 years" in rows["GPT-3 on one A100"]
     assert "no prediction" in rows["between two stops of 16,384 GPUs"]
-    entries = json.loads((folder / "ledger.json").read_text())
+    entries = json.loads((folder / "ledger.json").read_text())["week01"]
     assert entries["memory of a 7.5B model"]["prediction"] == 60
     assert all(entry["result"] is not None for entry in entries.values())
 

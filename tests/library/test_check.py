@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from worldsize import CheckFailed, expect_close
+from worldsize import CheckFailed, RunStopped, expect_close, run
+from worldsize.check import TODO, Box, turn
 
 NAN, INF = float("nan"), float("inf")
 
@@ -113,3 +114,110 @@ def test_a_hint_goes_with_every_kind_of_failure():
     wanted = torch.ones(2)
     wrong = (None, torch.ones(3), torch.ones(2).int(), torch.tensor([1.0, math.pi]))
     assert all(failure(value, wanted, "x", "Look at the sign.").endswith("Look at the sign.") for value in wrong)
+
+
+def unwritten(*_):
+    raise NotImplementedError(TODO)
+
+
+def test_unwritten_function_is_named_and_the_lesson_goes_on(capsys):
+    with turn("average"):
+        unwritten()
+    assert capsys.readouterr().out.startswith("average is not written yet.")
+    with turn("average"):
+        try:
+            unwritten()
+        except NotImplementedError as error:
+            raise RuntimeError("the harness says") from error
+    assert capsys.readouterr().out.startswith("average is not written yet.")
+
+
+def test_function_whose_cell_has_not_run_is_not_written_yet(capsys):
+    with turn("average"):
+        average()  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+    assert capsys.readouterr().out.startswith("average is not written yet.")
+
+
+def test_function_that_is_not_written_is_named_when_ranks_call_it(capsys):
+    with turn("average"):
+        run(unwritten, world_size=2, backend="gloo")
+    assert capsys.readouterr().out == (
+        "2 ranks on Gloo\n"
+        "average is not written yet. Write it in the cell above, run that cell, and then run this one again.\n"
+    )
+
+
+def test_failed_check_is_a_box_that_begins_with_not_yet(capsys):
+    with turn("average"):
+        expect_close(2.0, 3.0, "the <mean>", "divide by the number of ranks")
+    assert capsys.readouterr().out.splitlines() == [
+        "Not yet: average",
+        "  expected: the <mean> to be 3",
+        "  got:      2",
+        "  hint:     divide by the number of ranks",
+    ]
+
+
+def test_box_in_html_is_escaped_and_has_no_colours_of_text():
+    bundle = Box("average", (("expected", "a <b>"), ("hint", "")), "rank 1\n  waits & waits")._repr_mimebundle_()
+    assert bundle["text/plain"].startswith("Not yet: average\n  expected: a <b>\n")
+    assert "a &lt;b&gt;" in bundle["text/html"] and "waits &amp; waits" in bundle["text/html"]
+    assert "Hint" not in bundle["text/html"] and " color:" not in bundle["text/html"]
+
+
+def test_failed_check_in_a_rank_is_a_box(capsys):
+    def check():
+        raise CheckFailed("a sum", "a mean")
+
+    with turn("average"):
+        run(check, world_size=2, backend="gloo")
+    assert capsys.readouterr().out == "2 ranks on Gloo\nNot yet: average\n  Expected: a sum. Got: a mean.\n"
+
+
+def test_error_of_the_functions_own_shows_its_line_and_no_traceback(capsys):
+    with turn("average"):
+        divide(1, 0)
+    out = capsys.readouterr().out.splitlines()
+    assert out[:2] == ["Not yet: average", "  ZeroDivisionError: division by zero"]
+    assert "test_check.py, line" in out[2] and out[2].endswith("in divide")
+    assert out[3].strip() == "return total / num_ranks" and len(out) == 4
+
+
+def divide(total, num_ranks):
+    return total / num_ranks
+
+
+def test_failed_run_shows_its_report(capsys):
+    with turn("average"):
+        run(divide, 1, 0, world_size=2, backend="gloo")
+    out = capsys.readouterr().out
+    assert out.startswith("2 ranks on Gloo\nNot yet: average\n") and "ZeroDivisionError" in out and "in divide" in out
+    assert "Traceback" not in out
+
+
+def test_torchs_own_not_implemented_is_an_error_of_the_function(capsys):
+    with turn("average"):
+        raise NotImplementedError("Could not run 'aten::add' on this backend")
+    assert capsys.readouterr().out.startswith("Not yet: average\n  NotImplementedError: Could not run")
+
+
+def test_picture_of_a_failed_check_is_shown_below_and_may_fail(capsys):
+    def fails():
+        raise OSError("no font")
+
+    for picture, end in ((lambda: "the picture", "the picture\n"), (fails, "got:      b\n")):
+        with turn("average"):
+            raise CheckFailed("a", "b", picture=picture)
+        assert capsys.readouterr().out.endswith(end)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RunStopped("The run was stopped.")])
+def test_stop_button_stops(error):
+    with pytest.raises(type(error)), turn("average"):
+        raise error
+
+
+def test_right_answer_says_what_the_lesson_says(capsys):
+    with turn("average"):
+        print("Right.")
+    assert capsys.readouterr().out == "Right.\n"

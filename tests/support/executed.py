@@ -1,24 +1,59 @@
 """Lessons and labs executed from top to bottom, and what their cells gave."""
 
+import ast
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import nbformat
+from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from repository import ROOT
 
 from autograder.authoring.known_answers import compose
 from autograder.authoring.notebooks import notebook
-from autograder.authoring.scripts import read_week
+from autograder.authoring.scripts import Cell, read_week
 
 
 def week_outputs(script: Path, folder: Path, parameters: str) -> dict[str, list]:
-    """The outputs of every code cell by the cell's id, after one run of the whole week with these parameters."""
-    week = notebook(read_week(script), graded=False)
+    """The outputs of every code cell by id, after one run of the whole week, solved, with these parameters."""
+    week = notebook(read_week(script), graded=False, solved=True)
     place = next(index for index, cell in enumerate(week.cells) if cell.id == "parameters")
     week.cells.insert(place + 1, nbformat.v4.new_code_cell(parameters, id="injected"))
     return executed(week, folder)
+
+
+def unsolved_outputs(script: Path, folder: Path) -> dict[str, list]:
+    """The outputs of an untouched week's turns and checks, and of the cells that these need, by id."""
+    lesson = read_week(script)
+    wanted = _needed([cell for cell in lesson.cells if cell.kind == "code"])
+    week = notebook(lesson, graded=False)
+    week.cells = [cell for cell in week.cells if cell.id in wanted]
+    return executed(week, folder)
+
+
+def _needed(cells: list[Cell]) -> set[str]:
+    """The ids of the turns, of their checks, and of the cells that define a name that one of these reads."""
+    names = {cell.id: _names(ast.parse(TransformerManager().transform_cell(cell.source))) for cell in cells}
+    checks = {cell.check for cell in cells if cell.is_turn}
+    wanted = {cell.id for cell in cells if cell.is_turn or cell.title in (*checks, "parameters", "setup")}
+    while True:
+        read = {name for cell_id in wanted for name in names[cell_id][0]}
+        more = wanted | {cell_id for cell_id, (_, made) in names.items() if made & read}
+        if more == wanted:
+            return wanted
+        wanted = more
+
+
+def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """The names that a cell reads anywhere, and those that its top level defines or imports."""
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda)]
+    inside = {id(node) for function in functions for node in ast.walk(function)}
+    made = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    made |= {(node.asname or node.name).split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.alias)}
+    made |= {node.id for node in names if isinstance(node.ctx, ast.Store) and id(node) not in inside}
+    return {node.id for node in names if isinstance(node.ctx, ast.Load)}, made
 
 
 def lab_outputs(

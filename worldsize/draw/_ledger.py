@@ -29,7 +29,7 @@ class Entry(Protocol):
 
 
 class Entries(Protocol):
-    """What `ledger.show()` gives."""
+    """What `Predictions.table()` gives."""
 
     @property
     def entries(self) -> Mapping[str, Entry]: ...
@@ -72,14 +72,14 @@ class _Row:
 def ledger(table: Entries, title: str = "Your predictions") -> Picture:
     """One row per question, in order: prediction over result on a scale of factors, and the median factor.
 
-    `table` is what `ledger.show()` gives. A row without a ratio says why: no prediction, no result yet, a value that is
-    zero or not a number, or values of opposite signs.
+    `table` is what `Predictions.table()` gives. A row without a ratio says why: no prediction, no result yet, a value
+    that is zero or not a number, or values of opposite signs.
 
     Raises:
         ValueError: the ledger is empty.
     """
     if not table.entries:
-        raise ValueError("The ledger is empty: put in a prediction with `ledger.predict(name, value, unit)` first.")
+        raise ValueError("The ledger is empty: make a prediction with `predictions.ask(name, value, unit)` first.")
     rows = [_Row(name, entry, _ratio(entry)) for name, entry in table.entries.items()]
     names = [fill(row.name, 36) for row in rows]
     num_lines = sum(1 + text.count("\n") for text in names)

@@ -79,12 +79,12 @@ def test_a_whole_course_is_described_by_its_worst_guesses():
 
 
 def test_an_empty_ledger_says_how_to_begin():
-    with pytest.raises(ValueError, match=r"The ledger is empty: put in a prediction with `ledger\.predict"):
+    with pytest.raises(ValueError, match=r"The ledger is empty: make a prediction with `predictions\.ask"):
         draw.ledger(Table({}))
 
 
 def test_what_the_ledger_shows_is_what_is_drawn(tmp_path):
-    path = tmp_path / "ledger.json"
-    ledger.predict("years on one GPU", 16, "years", path)
-    ledger.result("years on one GPU", 32, "years", path)
-    assert "years on one GPU, 16 for 32 years" in draw.ledger(ledger.show(path)).alt
+    predictions = ledger.Predictions("week01", tmp_path / "ledger.json")
+    predictions.ask("years on one GPU", 16, "years")
+    predictions.reveal("years on one GPU", 32, "years")
+    assert "years on one GPU, 16 for 32 years" in draw.ledger(predictions.table()).alt
