@@ -94,6 +94,8 @@ def test_the_hops_of_a_way_are_those_that_are_priced():
     assert hops("dgx-a100", "host", "gpu3") == ["node0 memory", "node0 uplink1 to device", "gpu3 to device"]
     stored = ["gpu0 to host", "node0 uplink0 to host", "node0 memory", "node0 shared write", "all shared write"]
     assert hops("dgx-h100", "gpu0", "storage") == stored
+    read = ["all shared read", "node0 shared read", "node0 memory", "node0 uplink0 to device", "gpu0 to device"]
+    assert hops("dgx-h100", "storage", "gpu0") == read
     assert hops("dgx-h100", "drives", "gpu0")[0] == "node0 local read"
 
 
