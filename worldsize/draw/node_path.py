@@ -95,7 +95,7 @@ def _end(name: str, cluster: Cluster) -> End:
     if node >= cluster.num_nodes or gpu >= cluster.gpus_per_node:
         raise ValueError(
             f"{cluster.name} has no {name}; it has {cluster.num_nodes} node{'s' * (cluster.num_nodes > 1)} of "
-            f"{cluster.gpus_per_node} GPUs, counted from 0 on each node."
+            f"{cluster.gpus_per_node} GPUs, counted from 0 in each node."
         )
     return End(name, gpu, node)
 
