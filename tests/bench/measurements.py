@@ -31,6 +31,7 @@ import bench_lots
 import bench_overlapping
 import bench_planning
 import bench_quizzing
+import bench_recording
 import bench_reducing
 import bench_regrading
 import bench_serving
@@ -271,6 +272,7 @@ PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_training.training,
     bench_compressing.compressing,
     bench_planning.planning,
+    bench_recording.recording,
     bench_regrading.regrading,
     bench_cutting.cutting,
     bench_budgets.budgets,

@@ -1,6 +1,7 @@
 """Runs on paper: a program on tensors without data, recorded once and priced on any described cluster."""
 
+from worldsize.paper.depth import DeepRun
 from worldsize.paper.result import Kind, PaperRun
 from worldsize.paper.runner import paper
 
-__all__ = ["Kind", "PaperRun", "paper"]
+__all__ = ["DeepRun", "Kind", "PaperRun", "paper"]
