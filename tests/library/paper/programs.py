@@ -143,6 +143,21 @@ def by_autocast():
         optimizer.zero_grad()
 
 
+def by_converted_parameters():
+    """A model in 16 bits whose parameters have had gradients, and one that begins without storage."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
+    model(torch.ones(8, 64)).sum().backward()
+    model.to(torch.bfloat16)
+    with torch.device("meta"):
+        other = torch.nn.Linear(64, 64)
+    other.to_empty(device="cpu").to(torch.bfloat16)
+    optimizer = torch.optim.AdamW([*model.parameters(), *other.parameters()])
+    for _ in range(2):
+        other(model(torch.ones(8, 64, dtype=torch.bfloat16))).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def by_empty_parameters():
     """A model that has no storage until it is sharded."""
     from torch.distributed.device_mesh import init_device_mesh

@@ -21,6 +21,7 @@ PROGRAMS = [
     *PIPELINES,
     programs.by_autocast,
     programs.by_context_parallelism,
+    programs.by_converted_parameters,
     programs.by_ddp,
     programs.by_ddp_that_accumulates,
     programs.by_empty_parameters,
