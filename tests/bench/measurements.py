@@ -30,6 +30,7 @@ import bench_launching
 import bench_lots
 import bench_overlapping
 import bench_planning
+import bench_predicting
 import bench_quizzing
 import bench_recording
 import bench_reducing
@@ -273,6 +274,7 @@ PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_compressing.compressing,
     bench_planning.planning,
     bench_recording.recording,
+    bench_predicting.predicting,
     bench_regrading.regrading,
     bench_cutting.cutting,
     bench_budgets.budgets,

@@ -91,7 +91,10 @@ class Gpt(nn.Module):
             x = checkpoint(layer, x, use_reentrant=True) if sizes.recompute == "full" else layer(x)
         if not sizes.has_ends:
             return x
-        logits = F.linear(_whole(self.norm(x), sizes), self.embedding).flatten(0, 1).float()  # (T B, V/tp)
+        x = self.norm(x)
+        if sizes.tp > 1:
+            x = _Gather.apply(x, sizes.tp) if sizes.is_sequence_split else _Copy.apply(x)
+        logits = F.linear(x, self.embedding).flatten(0, 1).float()  # (T B, V/tp)
         for _ in range(3 if sizes.tp > 1 else 0):  # the largest logit, the target's, the sum of exponentials
             dist.all_reduce(torch.empty(len(logits)))
         return F.cross_entropy(logits, (tokens % len(self.embedding)).flatten())
@@ -107,15 +110,16 @@ class Layer(nn.Module):
         self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.query_key_value = nn.Linear(width, 3 * width // tp)
         self.output = nn.Linear(width // tp, width, bias=False)
-        self.up, self.down = nn.Linear(width, sizes.hidden_width // tp), nn.Linear(sizes.hidden_width // tp, width, False)
+        self.up = nn.Linear(width, sizes.hidden_width // tp)
+        self.down = nn.Linear(sizes.hidden_width // tp, width, bias=False)
 
     def forward(self, x):  # (T, B, W)
         sizes = self.sizes
-        y = self.query_key_value(_whole(self.attention_norm(x), sizes))  # (T, B, 3 W/tp)
+        y = _by_columns(self.query_key_value, self.attention_norm(x), sizes)  # (T, B, 3 W/tp)
         core = self._flash if sizes.has_flash else self._scores
         y = checkpoint(core, y, use_reentrant=False) if sizes.recompute == "selective" else core(y)
         x = x + _dropout(_sum(self.output(y), sizes), sizes)
-        y = F.gelu(self.up(_whole(self.mlp_norm(x), sizes)))
+        y = F.gelu(_by_columns(self.up, self.mlp_norm(x), sizes))
         return x + _dropout(_sum(self.down(y), sizes), sizes)
 
     def _scores(self, y):
@@ -136,11 +140,11 @@ def _dropout(x, sizes):
     return x if sizes.has_flash else torch.native_dropout(x, 0.1, True)[0]  # MosaicML's runs have none
 
 
-def _whole(x, sizes):
-    """All tokens, before a product that is split by columns."""
-    if sizes.tp == 1:
-        return x
-    return _Gather.apply(x, sizes.tp) if sizes.is_sequence_split else _Copy.apply(x)
+def _by_columns(linear, x, sizes):
+    """A product of all tokens that is split by columns."""
+    if sizes.tp > 1 and sizes.is_sequence_split:
+        return _GatheredLinear.apply(x, linear.weight, linear.bias, sizes.tp)
+    return linear(_Copy.apply(x) if sizes.tp > 1 else x)
 
 
 def _sum(x, sizes):
@@ -197,6 +201,23 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         return _scattered(grad, ctx.tp), None
+
+
+class _GatheredLinear(torch.autograd.Function):
+    """A product that keeps its part of the tokens and gathers the others once more in backward, as Megatron-LM's."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, tp):
+        ctx.save_for_backward(x, weight)
+        ctx.tp = tp
+        return F.linear(_gathered(x, tp), weight, bias)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        whole = _gathered(x, ctx.tp).flatten(0, 1)
+        flat = grad.flatten(0, 1)
+        return _scattered(grad @ weight, ctx.tp), flat.t() @ whole, flat.sum(0), None
 
 
 class _Scatter(torch.autograd.Function):

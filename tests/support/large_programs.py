@@ -13,37 +13,50 @@ from worldsize.models import shape
 from worldsize.models.transformer import Transformer
 
 
-def fully_sharded(num_layers: int, name: str, num_steps: int = 1) -> None:
-    """FSDP2 over all ranks, a sequence on each."""
+def fully_sharded(
+    num_layers: int,
+    name: str,
+    num_steps: int = 1,
+    recompute: str = "none",
+    num_sequences: int = 1,
+    length: int | None = None,
+) -> None:
+    """FSDP2 over all ranks, so many sequences on each; `recompute` is "none", "full" or "operators"."""
     sizes = dataclasses.replace(shape(name), num_layers=num_layers)
     model = _empty(sizes)
+    _recompute(model, recompute)
     _shard(model)
     model.to_empty(device="cpu")
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-    tokens = torch.randint(0, sizes.vocab_size, (1, sizes.context_length))
+    tokens = torch.randint(0, sizes.vocab_size, (num_sequences, length or sizes.context_length))
     for _ in range(num_steps):
         _loss(model(tokens), tokens).backward()
         optimizer.step()
         optimizer.zero_grad()
 
 
-def split_and_sharded(num_layers: int, name: str, tp: int, num_sequences: int = 1) -> None:
-    """Tensor and sequence parallelism over `tp` ranks, FSDP2 over the others; each layer is computed again."""
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+def split_and_sharded(num_layers: int, name: str, tp: int, num_steps: int = 1, num_sequences: int = 1) -> None:
+    """Tensor and sequence parallelism over `tp` ranks, FSDP2 over the others; each layer is computed again.
+
+    The logits stay split, and so does their loss.
+    """
     from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import loss_parallel
 
     mesh = init_device_mesh("cpu", (dist.get_world_size() // tp, tp), mesh_dim_names=("dp", "tp"))
     sizes = dataclasses.replace(shape(name), num_layers=num_layers)
     model = _empty(sizes)
     _split(model, mesh["tp"])
-    for number, block in model.layers.items():
-        model.layers[number] = checkpoint_wrapper(block)
+    _recompute(model, "full")
     _shard(model, mesh["dp"])
     model.to_empty(device="cpu")
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     tokens = torch.randint(0, sizes.vocab_size, (num_sequences, sizes.context_length))
-    _loss(model(tokens), tokens).backward()
-    optimizer.step()
+    for _ in range(num_steps):
+        with loss_parallel():
+            _loss(model(tokens), tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def in_stages(num_layers: int, name: str, tp: int, pp: int, num_pieces: int) -> None:
@@ -71,6 +84,31 @@ def in_stages(num_layers: int, name: str, tp: int, pp: int, num_pieces: int) -> 
 def _empty(sizes, layers=None):
     with torch.device("meta"):
         return Transformer(sizes, layers=layers)
+
+
+def _recompute(model, recompute: str) -> None:
+    """Compute layers again: whole, or but for attention and every second product, as torchtitan does."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    attention = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+
+    def contexts():
+        num_products = {True: 0, False: 0}
+
+        def policy(context, operator, *_args, **_kwargs):
+            is_product = str(operator) == "aten.mm.default"
+            num_products[context.is_recompute] += is_product
+            is_kept = str(operator) == attention or (is_product and num_products[context.is_recompute] % 2)
+            return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+        return create_selective_checkpoint_contexts(policy)
+
+    if recompute == "none":
+        return
+    options = {"context_fn": contexts} if recompute == "operators" else {}
+    for number, block in model.layers.items():
+        model.layers[number] = checkpoint_wrapper(block, **options)
 
 
 def _loss(logits, targets):
@@ -105,7 +143,8 @@ def _split(model, mesh, is_sequence_split: bool = True) -> None:
     if model.embedding is not None:
         ends["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
     if model.head is not None:
-        ends["head"] = ColwiseParallel(input_layouts=between, output_layouts=Replicate())
+        logits = {"output_layouts": Shard(-1), "use_local_output": False} if is_sequence_split else {}
+        ends["head"] = ColwiseParallel(input_layouts=between, **(logits or {"output_layouts": Replicate()}))
     if is_sequence_split:
         gathered = PrepareModuleInput(input_layouts=(between,), desired_input_layouts=(Replicate(),))
         plan |= {"attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel()}
