@@ -2,7 +2,7 @@
 
 from worldsize.check import CheckFailed, expect_close
 from worldsize.launch import RankFailed, Run, RunError, RunStopped, RunTimeout, device, profile, run, span, torchrun
-from worldsize.paper import DeepRun, PaperRun, paper
+from worldsize.paper import DeepRun, PaperRun, declared, paper
 from worldsize.planning import plan
 from worldsize.timeline import Event, Timeline
 
@@ -17,6 +17,7 @@ __all__ = [
     "RunStopped",
     "RunTimeout",
     "Timeline",
+    "declared",
     "device",
     "expect_close",
     "paper",

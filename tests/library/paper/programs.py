@@ -143,6 +143,43 @@ def by_autocast():
         optimizer.zero_grad()
 
 
+def by_experts(is_declared=True):
+    """An expert on each rank. Tokens go to the rank of theirs and come back; the router spreads them evenly."""
+    import worldsize as ws
+
+    num_ranks, num_tokens, width = dist.get_world_size(), 32, 64
+    router, expert = torch.nn.Linear(width, num_ranks), torch.nn.Linear(width, width)
+    x = torch.randn(num_tokens, width)
+    scores = router(x).softmax(-1)
+    chosen = torch.arange(num_tokens) % num_ranks if is_declared else scores.argmax(-1)
+    order = chosen.argsort()
+    counts = torch.bincount(chosen, minlength=num_ranks)
+    theirs = torch.empty_like(counts)
+    dist.all_to_all_single(theirs, counts)
+    evenly = [num_tokens // num_ranks] * num_ranks
+    sent = ws.declared(counts, on_paper=evenly) if is_declared else counts.tolist()
+    received = ws.declared(theirs, on_paper=evenly)
+    tokens = _Exchanged.apply(x[order], sent, received)
+    back = _Exchanged.apply(expert(tokens).relu(), received, sent)
+    (back * scores.gather(1, chosen[:, None])[order]).sum().backward()
+
+
+class _Exchanged(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, sent, received):
+        ctx.sizes = sent, received
+        out = x.new_empty(sum(received), *x.shape[1:])
+        dist.all_to_all_single(out, x.contiguous(), received, sent)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        sent, received = ctx.sizes
+        out = grad.new_empty(sum(sent), *grad.shape[1:])
+        dist.all_to_all_single(out, grad.contiguous(), sent, received)
+        return out, None, None
+
+
 def by_converted_parameters():
     """A model in 16 bits whose parameters have had gradients, and one that begins without storage."""
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import torch
 
 import worldsize as ws
 from tests.library.paper import programs
@@ -280,3 +281,16 @@ def test_a_look_at_data_is_refused_with_its_line(how, line):
         ws.paper(programs.look, how, world_size=2, cluster="dgx-h100", echo=False)
     assert "on paper tensors have shapes and no data" in str(caught.value)
     assert line in str(caught.value)
+
+
+def test_a_routing_that_is_not_declared_is_refused():
+    with pytest.raises(ws.RankFailed, match=r"ws\.declared") as caught:
+        ws.paper(programs.by_experts, False, world_size=4, cluster="dgx-h100", echo=False)
+    assert "counts.tolist()" in str(caught.value)
+
+
+def test_a_declared_number_is_the_tensors_where_it_has_some():
+    counts = torch.tensor([3, 5])
+    assert ws.declared(counts, on_paper=[4, 4]) == [3, 5]
+    with pytest.raises(ValueError, match="declare one for each"):
+        ws.declared(counts, on_paper=[8])

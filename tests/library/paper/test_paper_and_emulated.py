@@ -25,6 +25,7 @@ PROGRAMS = [
     programs.by_ddp,
     programs.by_ddp_that_accumulates,
     programs.by_empty_parameters,
+    programs.by_experts,
     programs.by_fsdp,
     programs.by_hand_over,
     programs.by_hsdp,
