@@ -54,10 +54,13 @@ class PaperRun(Figures):
     def _priced(self) -> price.Priced:
         return price.price(self.records, self.cluster)
 
-    @property
+    @cached_property
     def timeline(self) -> Timeline:
-        """The events of the recorded ranks, from the start of the program."""
-        return self._priced.timeline
+        """The events of the recorded ranks, from the start of the program, and how many ranks each stands for."""
+        stands_for = {
+            rank: kind.num_ranks // len(kind.ranks) for kind in self.kinds if kind.num_ranks for rank in kind.ranks
+        }
+        return replace(self._priced.timeline, stands_for=stands_for)
 
     @property
     def step_s(self) -> float:

@@ -8,6 +8,7 @@ import torch
 import worldsize as ws
 from tests.library.paper import programs
 from worldsize import units
+from worldsize.draw.timeline_content import TimelineContent
 from worldsize.explore import explore
 from worldsize.models import shape
 
@@ -261,6 +262,8 @@ def test_the_stages_of_a_pipeline_are_recorded_side_by_side():
     assert [one.rank for one in run.records] == [0, 128, 256, 384]
     assert [(kind.ranks, kind.num_ranks) for kind in run.kinds] == [((rank,), 128) for rank in range(0, 512, 128)]
     assert 0 < run.timeline.bubble_fraction(0) < 1
+    assert run.timeline.name_of(128) == "rank 128, for 128"
+    assert TimelineContent(run.timeline).name_of[384] == "rank 384, for 128"
 
 
 def test_ranks_that_are_named_are_compared():
