@@ -2,12 +2,13 @@
 
 from worldsize.check import CheckFailed, expect_close
 from worldsize.launch import RankFailed, Run, RunError, RunStopped, RunTimeout, device, profile, run, span, torchrun
-from worldsize.paper import PaperRun, paper
+from worldsize.paper import DeepRun, PaperRun, declared, paper
 from worldsize.planning import plan
 from worldsize.timeline import Event, Timeline
 
 __all__ = [
     "CheckFailed",
+    "DeepRun",
     "Event",
     "PaperRun",
     "RankFailed",
@@ -16,6 +17,7 @@ __all__ = [
     "RunStopped",
     "RunTimeout",
     "Timeline",
+    "declared",
     "device",
     "expect_close",
     "paper",

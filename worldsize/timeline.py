@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 
 from worldsize.chrome_trace import chrome_trace
@@ -20,9 +20,12 @@ class Timeline:
 
     A rank **works** while an event of any kind but communication and wait is under way and it does not wait, as it may
     inside a span. Time in which several events overlap counts once, everywhere.
+
+    Of a run on paper, `stands_for` is how many ranks of the job a recorded one stands for, itself among them.
     """
 
     events: list[Event] = field(default_factory=list[Event])
+    stands_for: Mapping[int, int] = field(default_factory=dict[int, int])
 
     @property
     def num_ranks(self) -> int:
@@ -33,6 +36,11 @@ class Timeline:
     def end_s(self) -> float:
         """Seconds from the start of the run to the end of its last event."""
         return max((event.end_s for event in self.events), default=0.0)
+
+    def name_of(self, rank: int) -> str:
+        """The rank in words, with the number of those that it stands for."""
+        num_alike = self.stands_for.get(rank, 1)
+        return f"rank {rank}, for {num_alike:,}" if num_alike > 1 else f"rank {rank}"
 
     def of(self, rank: int) -> list[Event]:
         """The events of one rank, in order of time."""

@@ -30,7 +30,9 @@ import bench_launching
 import bench_lots
 import bench_overlapping
 import bench_planning
+import bench_predicting
 import bench_quizzing
+import bench_recording
 import bench_reducing
 import bench_regrading
 import bench_serving
@@ -271,6 +273,8 @@ PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_training.training,
     bench_compressing.compressing,
     bench_planning.planning,
+    bench_recording.recording,
+    bench_predicting.predicting,
     bench_regrading.regrading,
     bench_cutting.cutting,
     bench_budgets.budgets,

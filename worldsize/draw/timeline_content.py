@@ -25,6 +25,7 @@ class TimelineContent:
         self.of_rank: dict[int, list[Event]] = {rank: [] for rank in sorted({event.rank for event in self.events})}
         for event in self.events:
             self.of_rank[event.rank].append(event)
+        self.name_of = {rank: run.name_of(rank) for rank in self.of_rank}
         self.start_s = min(event.start_s for event in self.events)
         self.end_s = max(event.end_s for event in self.events)
         self.bubbles = {rank: without(self._lived(rank), working(events)) for rank, events in self.of_rank.items()}

@@ -127,7 +127,7 @@ class Panel:
         beside = blended_transform_factory(self.axes.transAxes, self.axes.transData)
         unit = self.axes.bbox.width / self.axes.figure.dpi  # inches of the axes' width
         step = int(np.ceil(_TEXT_PX / (self.row_in * SCREEN_DPI)))
-        ranks = [(f"rank {rank}", row + 0.5) for rank, row in self.row_of.items() if row % step == 0]
+        ranks = [(self.busy.name_of[rank], row + 0.5) for rank, row in self.row_of.items() if row % step == 0]
         is_named = self.names_in > 0 and len(self.busy.lanes) > 1
         left = -(_PAD + (self.names_in if is_named else 0)) / unit
         self._write([text for text, _ in ranks], [(left, y) for _, y in ranks], beside, align="right")
@@ -155,7 +155,7 @@ def lane_edges(busy: TimelineContent) -> list[float]:
 
 def rank_names_in(busy: TimelineContent) -> float:
     """Inches that the names of ranks need."""
-    return max(width_in(f"rank {rank}", _NAME_SIZE) for rank in busy.of_rank) + 2 * _PAD
+    return max(width_in(name, _NAME_SIZE) for name in busy.name_of.values()) + 2 * _PAD
 
 
 def lane_names_in(busy: TimelineContent, row: float) -> float:

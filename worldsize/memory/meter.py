@@ -217,6 +217,13 @@ def note_communication(tensors: Iterable[torch.Tensor]) -> None:
         meter.count_as(COMMUNICATION, tensors)
 
 
+def forget(parameter: torch.Tensor) -> None:
+    """Have no meter refer to a parameter until it is used again."""
+    for meter in _entered:
+        if handle := meter._parameters.pop(parameter, None):
+            handle.remove()
+
+
 @contextlib.contextmanager
 def in_new_thread() -> Iterator[None]:
     """Count the operations of this new thread, too, wherever this process's are counted."""

@@ -1,6 +1,8 @@
 """Runs on paper: a program on tensors without data, recorded once and priced on any described cluster."""
 
+from worldsize.paper.declared import declared
+from worldsize.paper.depth import DeepRun
 from worldsize.paper.result import Kind, PaperRun
 from worldsize.paper.runner import paper
 
-__all__ = ["Kind", "PaperRun", "paper"]
+__all__ = ["DeepRun", "Kind", "PaperRun", "declared", "paper"]

@@ -62,7 +62,9 @@ class OperatorLog(Meter, TorchDispatchMode):
             try:
                 out = func(*args, **kwargs)
             except (DataDependentOutputException, DynamicOutputShapeException):
-                return _answer(func, args)
+                if not (num_counts := _num_counts(func, args, kwargs)):
+                    return _answer(func, args)
+                out = args[0].new_empty(num_counts, dtype=torch.int64)
         if is_priced(func):
             self._log(func, args, kwargs, out)
         return out
@@ -85,6 +87,13 @@ class OperatorLog(Meter, TorchDispatchMode):
         return FORWARD if is_recorded and any(one.requires_grad for one in tensors_in(args)) else OTHER
 
 
+def _num_counts(func: Any, args: Any, kwargs: Any) -> int:
+    """The counts that `torch.bincount` was asked for at least, and gives where no number is larger; otherwise 0."""
+    if func.overloadpacket.__name__ != "bincount":
+        return 0
+    return kwargs.get("minlength", args[2] if len(args) > 2 else 0)
+
+
 def _is_masked(indices: Any) -> bool:
     return any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices)
 
@@ -102,7 +111,8 @@ def _answer(func: Any, args: Any) -> float:
     raise NoData(
         f"on paper tensors have shapes and no data, and {what} of {name.strip('_')} on {_described(looked_at)} depends "
         "on data. Only .item() of one floating-point number is answered, by nan. Decide a branch, a loop or a size by "
-        "what is known without the numbers, or run this on an emulated cluster"
+        "what is known without the numbers, declare them by ws.declared(tensor, on_paper=[...]), or run this on an "
+        "emulated cluster"
     )
 
 

@@ -17,13 +17,13 @@ from worldsize.timeline import Timeline
 
 @dataclass(frozen=True)
 class Priced:
-    """Records on a cluster: their timeline, and by rank the seconds and the flops of the last training step.
+    """Records on a cluster: their timeline, and by rank start and end of the last training step, and its flops.
 
     `useful_flops` leave out what is computed a second time.
     """
 
     timeline: Timeline
-    step_s: Mapping[int, float]
+    spans_s: Mapping[int, tuple[float, float]]
     flops: Mapping[int, float]
     useful_flops: Mapping[int, float]
 
@@ -34,14 +34,16 @@ def price(records: Sequence[RankRecord], cluster: Cluster) -> Priced:
     replayed = replay_of(steps, _operations(records), _prices(cluster))
     spans = {one.rank: _last_step(one.boundaries) for one in records}
     end_s = replayed.timeline.end_s
-    step_s = {
-        rank: (replayed.marks_s[rank, stop.mark] if stop else end_s)
-        - (replayed.marks_s[rank, start.mark] if start else 0)
+    spans_s = {
+        rank: (
+            replayed.marks_s[rank, start.mark] if start else 0.0,
+            replayed.marks_s[rank, stop.mark] if stop else end_s,
+        )
         for rank, (start, stop) in spans.items()
     }
     flops = {one.rank: _flops(one, *spans[one.rank], is_useful=False) for one in records}
     useful = {one.rank: _flops(one, *spans[one.rank], is_useful=True) for one in records}
-    return Priced(replayed.timeline, step_s, flops, useful)
+    return Priced(replayed.timeline, spans_s, flops, useful)
 
 
 def _timed(record: RankRecord, gpu: Gpu) -> list[Step]:

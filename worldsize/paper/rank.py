@@ -49,6 +49,7 @@ def _recorded(
     recorder = Recorder(rank, world_size, Unobserved(), side)
     torch_internals.keep_host_work_real()
     torch_internals.trace_nothing()
+    torch_internals.convert_in_place()
     torch_internals.shard_without_others()
     torch_internals.infer_shapes_for_real()
     reducer.install()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from worldsize import hardware
+from worldsize.event import COMMUNICATION
 from worldsize.hardware import Cluster
 from worldsize.memory.use import MemoryUse
 from worldsize.paper import price
+from worldsize.paper.figures import Figures
 from worldsize.paper.record import RankRecord
 from worldsize.timeline import Timeline
-from worldsize.units import format_bytes, format_ranks, format_time_s
+from worldsize.units import format_ranks
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Kind:
 
 
 @dataclass
-class PaperRun:
+class PaperRun(Figures):
     """A program's record on some ranks of a job, priced on a cluster.
 
     The step is the last of training: from the update before it, or from the first forward pass, to its own update; the
@@ -52,45 +54,33 @@ class PaperRun:
     def _priced(self) -> price.Priced:
         return price.price(self.records, self.cluster)
 
-    @property
+    @cached_property
     def timeline(self) -> Timeline:
-        """The events of the recorded ranks, from the start of the program."""
-        return self._priced.timeline
+        """The events of the recorded ranks, from the start of the program, and how many ranks each stands for."""
+        stands_for = {
+            rank: kind.num_ranks // len(kind.ranks) for kind in self.kinds if kind.num_ranks for rank in kind.ranks
+        }
+        return replace(self._priced.timeline, stands_for=stands_for)
 
     @property
     def step_s(self) -> float:
         """Seconds of the last training step on the slowest recorded rank."""
-        return max(self._priced.step_s.values())
+        return max(stop_s - start_s for start_s, stop_s in self._priced.spans_s.values())
 
     @property
-    def tokens_per_s_per_gpu(self) -> float:
-        """Tokens of a step per second and GPU.
+    def sent_bytes(self) -> float:
+        """Bytes that a rank puts on the wire in the last training step; of several, the one that sends most."""
+        sent = dict.fromkeys(self._priced.spans_s, 0.0)
+        for event in self.timeline.events:
+            start_s, stop_s = self._priced.spans_s[event.rank]
+            if event.kind == COMMUNICATION and start_s <= event.start_s < stop_s:
+                sent[event.rank] += event.sent_bytes
+        return max(sent.values())
 
-        Raises:
-            ValueError: the number of tokens was not given.
-        """
-        if self.tokens_per_step is None:
-            raise ValueError("a program does not say what a token is: give tokens_per_step, of all ranks, to ws.paper")
-        return self.tokens_per_step / self.step_s / self.world_size
-
-    @property
-    def mfu_fraction(self) -> float:
-        """The useful flops of a step over those that the recorded GPUs could do meanwhile in bfloat16.
-
-        Useful are the flops of products and attention, of a causal attention half, without what is computed again in
-        backward. Source of the term: Chowdhery et al. 2022 (PaLM), appendix B, who count the whole of attention.
-        """
-        return self._fraction(self._priced.useful_flops)
-
-    @property
-    def hfu_fraction(self) -> float:
-        """The same with what is computed again: hardware's flops."""
-        return self._fraction(self._priced.flops)
-
-    def _fraction(self, flops: Mapping[int, float]) -> float:
-        peaks = self.cluster.gpu.peak_flops_per_s
-        peak = peaks.get("bfloat16") or peaks.get("float16") or max(peaks.values())
-        return sum(flops.values()) / len(flops) / self.step_s / peak
+    def flops(self, is_useful: bool = True) -> float:
+        """Flops of a rank's step, the mean over the recorded ones; useful ones are not computed a second time."""
+        of_ranks = self._priced.useful_flops if is_useful else self._priced.flops
+        return sum(of_ranks.values()) / len(of_ranks)
 
     @property
     def memory(self) -> list[MemoryUse]:
@@ -98,9 +88,19 @@ class PaperRun:
         return [replace(one.memory, capacity_bytes=self.cluster.gpu.memory_bytes) for one in self.records]
 
     @property
-    def fits(self) -> bool:
-        """True if no recorded rank's tensors hold more than its GPU has."""
-        return all(one.memory.most_bytes <= self.cluster.gpu.memory_bytes for one in self.records)
+    def peak_bytes(self) -> float:
+        """The most bytes that a recorded rank's tensors hold."""
+        return self._fullest.most_bytes
+
+    @property
+    def _fullest(self) -> MemoryUse:
+        return max((one.memory for one in self.records), key=lambda memory: memory.most_bytes)
+
+    def by_name(self) -> dict[str, float]:
+        """The figures by name, of the peak also its kinds."""
+        return super().by_name() | {
+            f"{kind.replace(' ', '_')}_bytes": size for kind, size in self._fullest.peak.items()
+        }
 
     @property
     def kinds(self) -> list[Kind]:
@@ -132,15 +132,7 @@ class PaperRun:
         return PaperRun(self.records, cluster_of(cluster, self.world_size), self.tokens_per_step)
 
     def __repr__(self) -> str:
-        most = max(one.memory.most_bytes for one in self.records)
-        gpu = self.cluster.gpu
-        room = "fits on" if self.fits else "does not fit on"
-        ranks = format_ranks([one.rank for one in self.records])
-        return (
-            f"PaperRun({self.world_size:,} ranks on {self.cluster.name}, recorded: {ranks}; "
-            f"step {format_time_s(self.step_s)}, MFU {self.mfu_fraction:.0%}, "
-            f"peak {format_bytes(most)}, which {room} {gpu.name} with {format_bytes(gpu.memory_bytes)})"
-        )
+        return f"PaperRun({self.described(f'recorded: {format_ranks([one.rank for one in self.records])}')})"
 
 
 def cluster_of(cluster: Cluster | str, world_size: int) -> Cluster:

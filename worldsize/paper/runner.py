@@ -4,15 +4,44 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 from worldsize.hardware import Cluster
 from worldsize.launch.launcher import arguments
 from worldsize.launch.runner import run
+from worldsize.paper.depth import DeepRun, depths_of
 from worldsize.paper.record import RankRecord
 from worldsize.paper.result import PaperRun, cluster_of
 
 _MOST_AT_ONCE = 32  # ranks that are recorded unless they are named
+
+
+@overload
+def paper(
+    fn: Callable[..., Any],
+    *args: Any,
+    world_size: int,
+    cluster: Cluster | str,
+    tokens_per_step: int | None = None,
+    ranks: Sequence[int] | None = None,
+    depths: None = None,
+    timeout_s: float = 600,
+    echo: bool = True,
+) -> PaperRun: ...
+
+
+@overload
+def paper(
+    fn: Callable[..., Any],
+    *args: Any,
+    world_size: int,
+    cluster: Cluster | str,
+    tokens_per_step: int | None = None,
+    ranks: Sequence[int] | None = None,
+    depths: Sequence[int],
+    timeout_s: float = 600,
+    echo: bool = True,
+) -> DeepRun: ...
 
 
 def paper(
@@ -22,9 +51,10 @@ def paper(
     cluster: Cluster | str,
     tokens_per_step: int | None = None,
     ranks: Sequence[int] | None = None,
+    depths: Sequence[int] | None = None,
     timeout_s: float = 600,
     echo: bool = True,
-) -> PaperRun:
+) -> PaperRun | DeepRun:
     """A `PaperRun` of `fn(*args)` as one of `world_size` ranks would run it on a described cluster.
 
     The function is the same as for `worldsize.run`. Its tensors have shapes and no data, so it may be far larger than
@@ -34,12 +64,32 @@ def paper(
 
     `tokens_per_step` are those of all ranks together, for `tokens_per_s_per_gpu`.
 
+    With `depths`, such as (2, 4), the function's first argument is its number of layers: it is recorded with these
+    instead, and the result, a `DeepRun`, is on the line through them.
+
     Raises:
         ValueError: an argument is wrong, or the cluster has too few GPUs.
         RankFailed: the program raised; on paper it also does where it looks at the numbers in a tensor.
     """
     world_size = arguments.whole_world_size(world_size)
     found = cluster_of(cluster, world_size)
+    if depths is not None:
+        rising = depths_of(depths, args[0] if args else None)
+        runs = {
+            depth: paper(
+                fn,
+                depth,
+                *args[1:],
+                world_size=world_size,
+                cluster=found,
+                tokens_per_step=tokens_per_step,
+                ranks=ranks,
+                timeout_s=timeout_s,
+                echo=echo,
+            )
+            for depth in rising
+        }
+        return DeepRun(args[0], runs)
 
     def values_of(of: Sequence[int]) -> Sequence[Any]:
         return run(

@@ -19,6 +19,8 @@ from torch.distributed.pipelining.schedules import _PipelineSchedule
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import _disable_current_modes
 
+from worldsize.memory.meter import forget
+
 _OF_MESH = (
     "__getitem__",
     "__repr__",
@@ -61,6 +63,29 @@ def infer_shapes_for_real() -> None:
         _replace(PipelineStage, name, _real)
     vote = _PipelineSchedule._warmup_p2p
     _PipelineSchedule._warmup_p2p = _real(vote)
+
+
+def convert_in_place() -> None:
+    """Have a module's `to`, `to_empty` and the like change fake parameters in place, as they change others.
+
+    torch swaps fake ones with new tensors, which it refuses where anybody has a weak reference to them, as its own
+    modes and a meter do.
+    """
+    swap = torch.utils.swap_tensors
+
+    def convert(tensor: torch.Tensor, other: torch.Tensor) -> None:
+        is_fake = isinstance(tensor, FakeTensor) and isinstance(other, FakeTensor)
+        if is_fake and tensor.fake_device == other.fake_device:
+            tensor.data = other.data
+            return
+        if is_fake:  # from "meta" to a device
+            forget(tensor)
+            memo = tensor.fake_mode.fake_tensor_converter.tensor_memo
+            for key in [key for key, known in memo.items() if known is tensor]:
+                del memo[key]
+        swap(tensor, other)
+
+    torch.utils.swap_tensors = convert
 
 
 def shard_without_others() -> None:

@@ -69,6 +69,148 @@ def by_interleaved_stages(num_pieces=4):
     schedule.step(*([tokens] if rank == 0 else []), target=targets if rank == num_ranks - 1 else None)
 
 
+def by_zero_bubble():
+    by_split_backwards("InterleavedZeroBubble")
+
+
+def by_zero_bubble_in_a_v():
+    by_split_backwards("ZBVZeroBubble", is_v=True)
+
+
+def by_dual_pipe():
+    by_split_backwards("DualPipeV", is_v=True)
+
+
+def by_split_backwards(schedule, is_v=False, num_pieces=4):
+    """Backward in two parts, those of inputs before those of weights; in a V the first rank has the last stage, too."""
+    from torch.distributed.pipelining import PipelineStage
+    from torch.distributed.pipelining.schedules import get_schedule_class
+
+    rank, num_ranks, cpu = dist.get_rank(), dist.get_world_size(), torch.device("cpu")
+    sizes = dataclasses.replace(shape("tiny"), num_layers=2 * num_ranks)
+    places = (rank, 2 * num_ranks - 1 - rank if is_v else rank + num_ranks)
+    models = [Transformer(sizes, layers=range(place, place + 1)) for place in places]
+    stages = [PipelineStage(model, on, 2 * num_ranks, cpu) for model, on in zip(models, places, strict=True)]
+    tokens, targets = batch(num_pieces)
+    made = get_schedule_class(schedule)(stages, num_pieces, loss_fn=loss_of)
+    made.step(*([tokens] if rank == 0 else []), target=targets if 2 * num_ranks - 1 in places else None)
+
+
+def by_context_parallelism():
+    """Each rank has a part of the sequence and gathers keys and values; every query sees all of them."""
+    from torch.distributed.nn.functional import all_gather
+
+    queries, keys, values = (torch.randn(1, 4, LENGTH, 16, requires_grad=True) for _ in range(3))
+    keys, values = (torch.cat(all_gather(one), 2) for one in (keys, values))
+    F.scaled_dot_product_attention(queries, keys, values).sum().backward()
+
+
+def by_hsdp():
+    """Shards within a pair of ranks, replicas over the pairs."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("replicate", "shard"))
+    model = Transformer(shape("tiny"))
+    for block in [*model.layers.values(), model]:
+        fully_shard(block, mesh=mesh)
+    return train(model)
+
+
+def by_selective_checkpointing():
+    """What products give is kept, all else is computed again."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    def policy(_context, operator, *_args, **_kwargs):
+        is_product = operator is torch.ops.aten.mm.default
+        return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
+
+    model = Transformer(shape("tiny"))
+    for name, block in model.layers.items():
+        model.layers[name] = checkpoint_wrapper(block, context_fn=lambda: create_selective_checkpoint_contexts(policy))
+    return train(model)
+
+
+def by_autocast():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.cross_entropy(model(torch.randn(8, 64)), torch.randint(0, 8, (8,)))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def by_experts(is_declared=True):
+    """An expert on each rank. Tokens go to the rank of theirs and come back; the router spreads them evenly."""
+    import worldsize as ws
+
+    num_ranks, num_tokens, width = dist.get_world_size(), 32, 64
+    router, expert = torch.nn.Linear(width, num_ranks), torch.nn.Linear(width, width)
+    x = torch.randn(num_tokens, width)
+    scores = router(x).softmax(-1)
+    chosen = torch.arange(num_tokens) % num_ranks if is_declared else scores.argmax(-1)
+    order = chosen.argsort()
+    counts = torch.bincount(chosen, minlength=num_ranks)
+    theirs = torch.empty_like(counts)
+    dist.all_to_all_single(theirs, counts)
+    evenly = [num_tokens // num_ranks] * num_ranks
+    sent = ws.declared(counts, on_paper=evenly) if is_declared else counts.tolist()
+    received = ws.declared(theirs, on_paper=evenly)
+    tokens = _Exchanged.apply(x[order], sent, received)
+    back = _Exchanged.apply(expert(tokens).relu(), received, sent)
+    (back * scores.gather(1, chosen[:, None])[order]).sum().backward()
+
+
+class _Exchanged(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, sent, received):
+        ctx.sizes = sent, received
+        out = x.new_empty(sum(received), *x.shape[1:])
+        dist.all_to_all_single(out, x.contiguous(), received, sent)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        sent, received = ctx.sizes
+        out = grad.new_empty(sum(sent), *grad.shape[1:])
+        dist.all_to_all_single(out, grad.contiguous(), sent, received)
+        return out, None, None
+
+
+def by_converted_parameters():
+    """A model in 16 bits whose parameters have had gradients, and one that begins without storage."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
+    model(torch.ones(8, 64)).sum().backward()
+    model.to(torch.bfloat16)
+    with torch.device("meta"):
+        other = torch.nn.Linear(64, 64)
+    other.to_empty(device="cpu").to(torch.bfloat16)
+    optimizer = torch.optim.AdamW([*model.parameters(), *other.parameters()])
+    for _ in range(2):
+        other(model(torch.ones(8, 64, dtype=torch.bfloat16))).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def by_empty_parameters():
+    """A model that has no storage until it is sharded."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    with torch.device("meta"):
+        model = Transformer(shape("tiny"))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
+    for block in [*model.layers.values(), model]:
+        fully_shard(block, mesh=mesh)
+    model.to_empty(device="cpu")
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.02)
+    return train(model)
+
+
 def by_hand_over():
     """Each rank sends a tensor of its own size to the next, without torch's pipelining."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()

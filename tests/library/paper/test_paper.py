@@ -3,9 +3,13 @@
 import dataclasses
 
 import pytest
+import torch
 
 import worldsize as ws
 from tests.library.paper import programs
+from worldsize import units
+from worldsize.draw.timeline_content import TimelineContent
+from worldsize.explore import explore
 from worldsize.models import shape
 
 
@@ -79,6 +83,107 @@ def test_the_same_record_is_priced_on_another_cluster(large):
     slower = large.on("a100-hdr-x128")
     assert slower.records is large.records and slower.step_s > 1.5 * large.step_s
     assert slower.tokens_per_s_per_gpu == pytest.approx(TOKENS / slower.step_s)
+
+
+def test_another_cluster_is_chosen_in_an_explorer(large):
+    explorer = explore(large.on, cluster=["h100-ndr-x128", "a100-hdr-x128"])
+    texts = [
+        part.text
+        for cluster in ("h100-ndr-x128", "a100-hdr-x128")
+        for part in explorer.parts(explorer.call({"cluster": cluster}))
+    ]
+    assert texts == [repr(large), repr(large.on("a100-hdr-x128"))]
+
+
+def state_bytes(num_ranks):
+    num_parameters = dataclasses.replace(shape("llama-3-8b"), num_layers=LAYERS).num_parameters
+    return {"optimizer_state_bytes": 8 * num_parameters / num_ranks, "step_s": 0.1}
+
+
+def test_a_formula_stands_beside_the_record(large):
+    table = large.compare(state_bytes, RANKS)
+    assert table.columns == ("figure", "formula", "on paper", "off")
+    (state, step) = table.cells
+    assert state == ("optimizer state", "11.6 MB", "11.7 MB", state[3]) and abs(float(state[3].rstrip("%"))) < 1
+    assert step[:3] == ("step", "100 ms", units.format_as("step_s", large.step_s))
+    assert "1,024 ranks" in table.title
+
+
+def peak_bytes():
+    return 10**9
+
+
+def test_a_single_number_has_the_name_of_its_formula(large):
+    ((figure, formula, *_),) = large.compare(peak_bytes).cells
+    assert (figure, formula) == ("peak", "1 GB")
+
+
+@pytest.mark.parametrize(
+    ("formula", "message"),
+    [
+        (lambda: "much", "a number, or numbers by name; 'much' is neither"),
+        (lambda: {}, "a formula without figures"),
+        ({"weight_bytes": 1}, "weight_bytes is not known on paper; there are step_s, mfu_fraction"),
+    ],
+)
+def test_a_formula_without_figures_is_refused(large, formula, message):
+    with pytest.raises(ValueError, match=message):
+        large.compare(formula)
+
+
+def test_what_is_sent_in_a_step_is_half_of_two(large):
+    assert large.sent_bytes == pytest.approx(large.timeline.bytes_sent(0) / 2, rel=1e-9)
+
+
+def layers_by_fsdp(num_layers, is_recomputed=False):
+    import torch
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.distributed.fsdp import fully_shard
+
+    from worldsize.models.transformer import Transformer
+
+    model = Transformer(dataclasses.replace(shape("llama-3-8b"), num_layers=num_layers))
+    for name, block in model.layers.items():
+        if is_recomputed:
+            block = model.layers[name] = checkpoint_wrapper(block)
+        fully_shard(block)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    tokens = torch.randint(0, 128_256, (1, 2_048))
+    programs.loss_of(model(tokens), tokens).backward()
+    optimizer.step()
+
+
+def test_a_depth_lies_on_the_line_through_two():
+    kwargs = {"world_size": 8, "cluster": "dgx-h100", "tokens_per_step": 8 * 2_048, "echo": False}
+    deep, whole = ws.paper(layers_by_fsdp, 8, depths=(2, 3, 4), **kwargs), ws.paper(layers_by_fsdp, 8, **kwargs)
+    assert list(deep.runs) == [2, 3, 4] and deep.runs[3].records[0].num_operators < whole.records[0].num_operators
+    assert deep.flops() == pytest.approx(whole.flops(), rel=1e-9)
+    assert deep.sent_bytes == pytest.approx(whole.sent_bytes, rel=1e-9)
+    assert deep.step_s == pytest.approx(whole.step_s, rel=0.02)
+    assert deep.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.02)
+    assert deep.mfu_fraction == pytest.approx(whole.mfu_fraction, rel=0.02)
+    assert deep.tokens_per_s_per_gpu == pytest.approx(whole.tokens_per_s_per_gpu, rel=0.02)
+    assert max(map(abs, deep.error_fraction.values())) < 0.02
+    slower = deep.on("dgx-a100")
+    assert slower.step_s == pytest.approx(whole.on("dgx-a100").step_s, rel=0.02)
+    assert "8 layers, of which 2, 3, 4 were recorded" in repr(deep)
+    assert deep.compare({"step_s": deep.step_s}).cells[0][3] == "+0.0%"
+
+
+def takes_no_depth(_num_layers):
+    return programs.say_device()
+
+
+def test_a_program_that_takes_no_depth_is_refused():
+    with pytest.raises(ValueError, match="with 4 layers the program does no more than with 2"):
+        ws.paper(takes_no_depth, 8, depths=(2, 4), world_size=2, cluster="dgx-h100", echo=False)
+
+
+@pytest.mark.parametrize("depths", [(2,), (2, 2), (0, 2), (2, 9)])
+def test_depths_that_are_none_are_refused(depths):
+    with pytest.raises(ValueError, match="name two or more numbers of layers"):
+        ws.paper(takes_no_depth, 8, depths=depths, world_size=2, cluster="dgx-h100")
 
 
 def test_the_record_is_made_quickly(large):
@@ -157,6 +262,8 @@ def test_the_stages_of_a_pipeline_are_recorded_side_by_side():
     assert [one.rank for one in run.records] == [0, 128, 256, 384]
     assert [(kind.ranks, kind.num_ranks) for kind in run.kinds] == [((rank,), 128) for rank in range(0, 512, 128)]
     assert 0 < run.timeline.bubble_fraction(0) < 1
+    assert run.timeline.name_of(128) == "rank 128, for 128"
+    assert TimelineContent(run.timeline).name_of[384] == "rank 384, for 128"
 
 
 def test_ranks_that_are_named_are_compared():
@@ -177,3 +284,16 @@ def test_a_look_at_data_is_refused_with_its_line(how, line):
         ws.paper(programs.look, how, world_size=2, cluster="dgx-h100", echo=False)
     assert "on paper tensors have shapes and no data" in str(caught.value)
     assert line in str(caught.value)
+
+
+def test_a_routing_that_is_not_declared_is_refused():
+    with pytest.raises(ws.RankFailed, match=r"ws\.declared") as caught:
+        ws.paper(programs.by_experts, False, world_size=4, cluster="dgx-h100", echo=False)
+    assert "counts.tolist()" in str(caught.value)
+
+
+def test_a_declared_number_is_the_tensors_where_it_has_some():
+    counts = torch.tensor([3, 5])
+    assert ws.declared(counts, on_paper=[4, 4]) == [3, 5]
+    with pytest.raises(ValueError, match="declare one for each"):
+        ws.declared(counts, on_paper=[8])

@@ -6,23 +6,37 @@ import worldsize as ws
 from tests.library.paper import programs
 
 N = 4
-NUM_RANKS = {programs.by_stages: 2, programs.by_stages_of_gpipe: 2, programs.by_interleaved_stages: 2}
+PIPELINES = [
+    programs.by_stages,
+    programs.by_stages_of_gpipe,
+    programs.by_interleaved_stages,
+    programs.by_zero_bubble,
+    programs.by_zero_bubble_in_a_v,
+    programs.by_dual_pipe,
+]
+NUM_RANKS = dict.fromkeys(PIPELINES, 2)
 CLUSTER = "dgx-h100"
 MESHES_BYTES = 256  # the lists of ranks of meshes, which the emulated run counts, and on paper are the host's
 PROGRAMS = [
+    *PIPELINES,
+    programs.by_autocast,
+    programs.by_context_parallelism,
+    programs.by_converted_parameters,
     programs.by_ddp,
     programs.by_ddp_that_accumulates,
+    programs.by_empty_parameters,
+    programs.by_experts,
     programs.by_fsdp,
     programs.by_hand_over,
-    programs.by_interleaved_stages,
+    programs.by_hsdp,
     programs.by_recomputing_fsdp,
-    programs.by_stages,
-    programs.by_stages_of_gpipe,
+    programs.by_selective_checkpointing,
     programs.by_tp,
     programs.by_tp_and_fsdp,
 ]
-# a few tensors live a little longer on paper than with data, or less long; the bytes on the wire are the same
-MEMORY_DIFFERS = [programs.by_ddp_that_accumulates, programs.by_tp_and_fsdp]
+# a few tensors live a little longer on paper than with data, or less long, or count as another kind; the bytes on the
+# wire are the same
+MEMORY_DIFFERS = [programs.by_context_parallelism, programs.by_ddp_that_accumulates, programs.by_tp_and_fsdp]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

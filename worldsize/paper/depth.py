@@ -1,0 +1,115 @@
+"""A program of many equal layers, from its records with fewer of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from worldsize.hardware import Cluster
+from worldsize.paper.figures import Figures
+from worldsize.paper.result import PaperRun, cluster_of
+
+
+@dataclass(frozen=True)
+class DeepRun(Figures):
+    """A step's figures at a depth that is not recorded, each on the line through those of the two largest recorded.
+
+    `runs` are the recorded ones by their number of layers; their timelines show what a layer does.
+    """
+
+    num_layers: int
+    runs: Mapping[int, PaperRun]
+
+    def __post_init__(self) -> None:
+        shallow, deep = (self.runs[depth].records for depth in self._two)
+        if len(shallow) != len(deep) or not all(
+            one.num_operators < other.num_operators for one, other in zip(shallow, deep, strict=True)
+        ):
+            first, second = self._two
+            raise ValueError(
+                f"with {second} layers the program does no more than with {first} on every rank: "
+                "its first argument is not the number of layers, or a rank has none of the layers that were added"
+            )
+
+    @property
+    def _two(self) -> tuple[int, int]:
+        first, second = sorted(self.runs)[-2:]
+        return first, second
+
+    @property
+    def cluster(self) -> Cluster:  # type: ignore[override]
+        """The cluster on which the records are priced."""
+        return self.runs[self._two[1]].cluster
+
+    @property
+    def tokens_per_step(self) -> int | None:  # type: ignore[override]
+        """The tokens of all ranks in a step."""
+        return self.runs[self._two[1]].tokens_per_step
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self.runs[self._two[1]].world_size
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of the last training step."""
+        return self._line(lambda run: run.step_s)
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that a rank puts on the wire in the last training step; of several, the one that sends most."""
+        return self._line(lambda run: run.sent_bytes)
+
+    def flops(self, is_useful: bool = True) -> float:
+        """Flops of a rank's step, the mean over the recorded ones; useful ones are not computed a second time."""
+        return self._line(lambda run: run.flops(is_useful))
+
+    @property
+    def peak_bytes(self) -> float:
+        """The most bytes that a recorded rank's tensors hold; of several, those of the one that then holds most."""
+        places = range(len(self.runs[self._two[1]].records))
+        return max(self._line(lambda run, place=place: run.records[place].memory.most_bytes) for place in places)
+
+    @property
+    def error_fraction(self) -> Mapping[str, float] | None:
+        """How far the line through two depths misses a third, by figure; None where only two are recorded."""
+        *shallow, deepest = sorted(self.runs)
+        if len(shallow) < 2:
+            return None
+        tried = DeepRun(deepest, {depth: self.runs[depth] for depth in shallow}).by_name()
+        there = self.runs[deepest].by_name()
+        return {name: value / there[name] - 1 for name, value in tried.items() if there[name]}
+
+    def on(self, cluster: Cluster | str) -> DeepRun:
+        """The same records, priced on another cluster.
+
+        Raises:
+            ValueError: there is no such cluster, or it has too few GPUs.
+        """
+        found = cluster_of(cluster, self.world_size)
+        return DeepRun(self.num_layers, {depth: run.on(found) for depth, run in self.runs.items()})
+
+    def _line(self, figure: Callable[[PaperRun], float]) -> float:
+        first, second = self._two
+        start, stop = figure(self.runs[first]), figure(self.runs[second])
+        return start + (stop - start) * (self.num_layers - first) / (second - first)
+
+    def __repr__(self) -> str:
+        recorded = ", ".join(map(str, sorted(self.runs)))
+        return f"DeepRun({self.described(f'{self.num_layers} layers, of which {recorded} were recorded')})"
+
+
+def depths_of(depths: Sequence[int], num_layers: object) -> list[int]:
+    """The depths to be recorded.
+
+    Raises:
+        ValueError: they are fewer than two, not rising, or not below the program's first argument.
+    """
+    rising = sorted(set(depths))
+    if not isinstance(num_layers, int) or len(rising) < 2 or rising[0] < 1 or rising[-1] > num_layers:
+        raise ValueError(
+            f"depths are {list(depths)}: name two or more numbers of layers, up to the first argument of the program, "
+            f"which is its number of layers; it is {num_layers!r}"
+        )
+    return rising

@@ -1,0 +1,139 @@
+"""What a step on paper takes and holds, however it is known, and a formula of one's own beside it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+from worldsize.hardware import Cluster
+from worldsize.units import format_as, format_bytes, format_time_s
+
+if TYPE_CHECKING:
+    from worldsize.draw import Table
+
+
+class Figures:
+    """The figures of a step on a cluster, and what follows from them."""
+
+    cluster: Cluster
+    tokens_per_step: int | None
+
+    @property
+    @abstractmethod
+    def world_size(self) -> int:
+        """The number of ranks."""
+
+    @property
+    @abstractmethod
+    def step_s(self) -> float:
+        """Seconds of a training step."""
+
+    @property
+    @abstractmethod
+    def sent_bytes(self) -> float:
+        """Bytes that a rank puts on the wire in a step."""
+
+    @property
+    @abstractmethod
+    def peak_bytes(self) -> float:
+        """The most bytes that a rank's tensors hold."""
+
+    @abstractmethod
+    def flops(self, is_useful: bool = True) -> float:
+        """Flops of a rank's step; useful ones are not computed a second time."""
+
+    @property
+    def fits(self) -> bool:
+        """True if no rank's tensors hold more than its GPU has."""
+        return self.peak_bytes <= self.cluster.gpu.memory_bytes
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Tokens of a step per second and GPU.
+
+        Raises:
+            ValueError: the number of tokens was not given.
+        """
+        if self.tokens_per_step is None:
+            raise ValueError("a program does not say what a token is: give tokens_per_step, of all ranks, to ws.paper")
+        return self.tokens_per_step / self.step_s / self.world_size
+
+    @property
+    def mfu_fraction(self) -> float:
+        """The useful flops of a step over those that the recorded GPUs could do meanwhile in bfloat16.
+
+        Useful are the flops of products and attention, of a causal attention half, without what is computed again in
+        backward. Source of the term: Chowdhery et al. 2022 (PaLM), appendix B, who count the whole of attention.
+        """
+        return self._fraction(self.flops())
+
+    @property
+    def hfu_fraction(self) -> float:
+        """The same with what is computed again: hardware's flops."""
+        return self._fraction(self.flops(is_useful=False))
+
+    def _fraction(self, flops: float) -> float:
+        peaks = self.cluster.gpu.peak_flops_per_s
+        peak = peaks.get("bfloat16") or peaks.get("float16") or max(peaks.values())
+        return flops / self.step_s / peak
+
+    def compare(self, formula: Callable[..., Any] | Mapping[str, float], *args: Any) -> Table:
+        """A formula's figures beside these: a table of what it says, what is on paper, and how far off it is.
+
+        `formula(*args)` returns figures by name, such as `step_s`, `mfu_fraction`, `sent_bytes`, `peak_bytes`, or at
+        the peak `weights_bytes` and `activations_bytes`; a single number has the function's name.
+
+        Raises:
+            ValueError: it returns something else, or a figure that a run on paper does not have.
+        """
+        from worldsize import draw  # it draws with packages that a rank need not import
+
+        given = formula if isinstance(formula, Mapping) else _by_name(formula, formula(*args))
+        here = self.by_name()
+        if not given or (unknown := given.keys() - here.keys()):
+            what = f"{', '.join(sorted(unknown))} is not known" if given else "a formula without figures"
+            raise ValueError(f"{what} on paper; there are {', '.join(here)}")
+        rows = [
+            {
+                "figure": name.rpartition("_")[0].replace("_", " ") if name in here else name,
+                "formula": format_as(name, value),
+                "on paper": format_as(name, here[name]),
+                "off": f"{100 * (value / here[name] - 1):+.1f}%" if here[name] else "",
+            }
+            for name, value in given.items()
+        ]
+        return draw.table(rows, title=f"A formula and the program, {self.world_size:,} ranks (on paper)")
+
+    def by_name(self) -> dict[str, float]:
+        """The figures by name."""
+        found = {
+            "step_s": self.step_s,
+            "mfu_fraction": self.mfu_fraction,
+            "hfu_fraction": self.hfu_fraction,
+            "sent_bytes": self.sent_bytes,
+            "peak_bytes": self.peak_bytes,
+        }
+        if self.tokens_per_step is not None:
+            found["tokens_per_s_per_gpu"] = self.tokens_per_s_per_gpu
+        return found
+
+    def described(self, what: str) -> str:
+        """The run in a sentence; `what` says what is recorded."""
+        gpu = self.cluster.gpu
+        room = "fits on" if self.fits else "does not fit on"
+        return (
+            f"{self.world_size:,} ranks on {self.cluster.name}, {what}; "
+            f"step {format_time_s(self.step_s)}, MFU {self.mfu_fraction:.0%}, "
+            f"peak {format_bytes(self.peak_bytes)}, which {room} {gpu.name} with {format_bytes(gpu.memory_bytes)}"
+        )
+
+
+def _by_name(formula: Callable[..., Any], value: Any) -> Mapping[str, float]:
+    """What a formula returned, by name; a single number has the formula's."""
+    if isinstance(value, Mapping):
+        return value
+    if not isinstance(value, Real):
+        raise ValueError(f"a formula returns a number, or numbers by name; {value!r} is neither")
+    return {formula.__name__: float(value)}
