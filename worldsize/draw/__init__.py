@@ -9,7 +9,9 @@ from worldsize.draw._memory_over_time import live_bytes, memory_over_time
 from worldsize.draw._memory_use import memory_use
 from worldsize.draw._mesh import mesh
 from worldsize.draw._messages import messages
+from worldsize.draw._node import node
 from worldsize.draw._scaling import scaling
+from worldsize.draw._scatter import scatter
 from worldsize.draw._table import Table, table
 from worldsize.draw._timeline import timeline, timelines
 from worldsize.draw.picture import Picture
@@ -28,7 +30,9 @@ __all__ = [
     "memory_use",
     "mesh",
     "messages",
+    "node",
     "scaling",
+    "scatter",
     "table",
     "timeline",
     "timelines",

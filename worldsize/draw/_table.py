@@ -94,7 +94,7 @@ def table(rows: Sequence[Mapping[str, Any]], title: str = "", note: str = "", ma
     is_number = tuple(all(_is_number(row[column]) for row in values) for column in range(len(names)))
     columns = [_texts(name, [row[column] for row in values]) for column, name in enumerate(names)]
     cells = tuple(zip(*columns, strict=True))
-    return Table(tuple(_head(name) for name in names), cells, is_number, title, note, frozenset(marked))
+    return Table(tuple(head(name) for name in names), cells, is_number, title, note, frozenset(marked))
 
 
 def _is_number(value: Any) -> bool:
@@ -120,7 +120,7 @@ def _text(name: str, value: Any, in_seconds: bool) -> str:
     return units.format_as(name, value)
 
 
-def _head(name: str) -> str:
-    """The column's name without its unit: `step` for `step_s`."""
+def head(name: str) -> str:
+    """A column's name without its unit: `step` for `step_s`."""
     unit = next((unit for unit in _UNITS if name.endswith(unit) and name != unit), "")
     return name.removesuffix(unit).replace("_", " ")

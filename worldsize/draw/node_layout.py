@@ -1,0 +1,317 @@
+"""Where the parts of a described node lie in a picture, and the links between them; independent of a drawing library.
+
+Lengths are inches; y grows downwards. From the top: network, NICs, GPUs, what joins them, PCIe switches, host, storage.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import combinations
+from statistics import mean
+from typing import NamedTuple
+
+from worldsize import units
+from worldsize.hardware import Cluster, Dragonfly, FatTree, Storage
+
+Point = tuple[float, float]
+
+WIDTH_IN = 9.0
+MOST_GPUS = 24
+_LEFT_IN, _RIGHT_IN, _PEER_IN = 2.3, 0.1, 1.15  # for the names of rows; the margin; for the other nodes
+_PART_IN, _TALL_IN, _GAP_IN, _ARCS_IN = 0.3, 0.42, 0.44, 1.0
+_FAN_IN = 0.55  # between a NIC and several GPUs
+_NARROW_IN = 0.45  # a column in which only a number has room
+_SLOT = 0.27  # of a column: how far left of a GPU's middle its link to the host runs
+_STORE_IN = 1.5
+
+
+class Part(NamedTuple):
+    """A box: its middle, its size, and what is written in it."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    text: str
+    kind: str
+
+    @property
+    def top(self) -> float:
+        return self.y - self.height / 2
+
+    @property
+    def bottom(self) -> float:
+        return self.y + self.height / 2
+
+
+class Line(NamedTuple):
+    """A link, or `num_links` of them, between two parts."""
+
+    points: tuple[Point, ...]
+    kind: str
+    num_links: int = 1
+
+
+class Row(NamedTuple):
+    """What is written beside a row of parts or of links."""
+
+    y: float
+    text: str
+    is_parts: bool
+
+
+@dataclass
+class Layout:
+    """All parts by name, all links, and the names of the rows."""
+
+    cluster: Cluster
+    parts: dict[str, Part] = field(default_factory=dict)
+    lines: list[Line] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    height: float = 0.0
+
+    @property
+    def left(self) -> float:
+        """Where the columns of GPUs begin."""
+        return _LEFT_IN
+
+    @property
+    def right(self) -> float:
+        """Where they end."""
+        return WIDTH_IN - _RIGHT_IN - (_PEER_IN if self.cluster.num_nodes > 1 else 0.0)
+
+    @property
+    def column(self) -> float:
+        """The width of a GPU's column."""
+        return (self.right - self.left) / self.cluster.gpus_per_node
+
+    def gpu_x(self, gpu: int) -> float:
+        """The middle of a GPU's column."""
+        return self.left + (gpu + 0.5) * self.column
+
+    def host_x(self, gpu: int) -> float:
+        """Where a GPU's link to its host runs: beside the one to the switch of NVLink, where there is one."""
+        return self.gpu_x(gpu) - (_SLOT * self.column if "switch" in self.parts else 0.0)
+
+    def bridge_x(self, nic: int) -> float:
+        """Where a NIC's link to the bridge runs: between two GPUs."""
+        gpus = self.gpus_of(nic)
+        return mean(map(self.gpu_x, gpus)) + (self.column / 2 if len(gpus) % 2 else 0.0)
+
+    def gpus_of(self, nic: int) -> list[int]:
+        """The GPUs that leave the node through a NIC."""
+        return [gpu for gpu in range(self.cluster.gpus_per_node) if self.cluster.nic_of(gpu) == nic]
+
+    def uplink_of(self, gpu: int) -> str:
+        """The PCIe switch that a GPU is on; empty where none is described."""
+        name = f"uplink{gpu // self.cluster.host.gpus_per_uplink}" if self.cluster.host else ""
+        return name if name in self.parts else ""
+
+    def arc(self, src: int, dst: int, num_points: int = 25) -> tuple[Point, ...]:
+        """The link of a mesh as half an ellipse above the GPUs, from its source on."""
+        x0, x1, top = self.gpu_x(src), self.gpu_x(dst), self.parts["gpu0"].top
+        height = _ARCS_IN * (0.18 + 0.77 * abs(dst - src) / (self.cluster.gpus_per_node - 1))
+        angles = [math.pi * step / (num_points - 1) for step in range(num_points)]
+        return tuple(((x0 + x1) / 2 - (x1 - x0) / 2 * math.cos(a), top - height * math.sin(a)) for a in angles)
+
+    def bar(self, name: str, y: float, text: str, height: float = _PART_IN, right: float | None = None) -> Part:
+        """Add a part that is as wide as the node."""
+        end = self.right if right is None else right
+        self.parts[name] = Part((self.left + end) / 2, y, end - self.left, height, text, name)
+        return self.parts[name]
+
+
+def layout_of(cluster: Cluster) -> Layout:
+    """The places of everything that a cluster's description says of a node and of what it is joined to."""
+    layout = Layout(cluster)
+    y = _add_network(layout, 0.0)
+    y = _add_gpus(layout, y)
+    y = _add_intra(layout, y)
+    y = _add_host(layout, y)
+    layout.height = _add_storage(layout, y)
+    return layout
+
+
+def rate(bytes_per_s: float) -> str:
+    """Text such as `371 GB/s`."""
+    return units.format_as("x_bytes_per_s", bytes_per_s)
+
+
+def network_name(cluster: Cluster) -> str:
+    """What joins the nodes, in words."""
+    network = cluster.network
+    if isinstance(network, Dragonfly):
+        return f"dragonfly: groups of {network.routers_per_group} routers, {network.nics_per_router} NICs on each"
+    if isinstance(network, FatTree):
+        levels = [f"{level.name} switches{_ratio(level.oversubscription)}" for level in network.levels]
+        return f"fat tree: {', '.join(levels)}"
+    rails = (
+        "one for each NIC of a node" if cluster.is_rail and cluster.nics_per_node > 1 else "all NICs of a node on one"
+    )
+    return f"leaf switches, {rails}{_ratio(cluster.oversubscription)}"
+
+
+def store_name(store: Storage) -> str:
+    """A store with its rates, in words."""
+    text = f"{store.name}: reads {rate(store.read_bytes_per_s)}, writes {rate(store.write_bytes_per_s)}"
+    if store.total_read_bytes_per_s and store.total_write_bytes_per_s:
+        total = f"{rate(store.total_read_bytes_per_s)} and {rate(store.total_write_bytes_per_s)}"
+        return f"{text} a node;\n{total} for all nodes together"
+    return text
+
+
+def _ratio(oversubscription: float) -> str:
+    return f", {oversubscription:g}:1" if oversubscription != 1 else ""
+
+
+def _add_network(layout: Layout, y: float) -> float:
+    cluster = layout.cluster
+    if cluster.inter is None:
+        return y
+    store = cluster.shared_storage if cluster.shared_storage and cluster.shared_storage.is_on_nics else None
+    end = WIDTH_IN - _RIGHT_IN - (_STORE_IN + 0.25 if store else 0.0)
+    network = layout.bar("network", y + _TALL_IN / 2, network_name(cluster), _TALL_IN, end)
+    layout.rows.append(Row(network.y, f"network of {cluster.num_nodes} node{'s' * (cluster.num_nodes > 1)}", True))
+    if store:
+        x = WIDTH_IN - _RIGHT_IN - _STORE_IN / 2
+        text = f"{store.name}: reads\n{rate(store.read_bytes_per_s)} a node"
+        layout.parts["shared"] = Part(x, network.y, _STORE_IN, _TALL_IN, text, "shared")
+        layout.lines.append(Line(((end, network.y), (end + 0.25, network.y)), "network"))
+    y = network.bottom + _GAP_IN
+    layout.rows.append(
+        Row(
+            network.bottom + _GAP_IN / 2,
+            f"{cluster.inter.name}\n{rate(cluster.inter.bandwidth_bytes_per_s)} a NIC",
+            False,
+        )
+    )
+    for nic in range(cluster.nics_per_node):
+        x = mean(map(layout.gpu_x, layout.gpus_of(nic)))
+        text = f"nic{nic}" if layout.column > _NARROW_IN else f"{nic}"
+        part = Part(x, y + _PART_IN / 2, 0.62 * layout.column, _PART_IN, text, "nic")
+        layout.parts[f"nic{nic}"] = part
+        layout.lines.append(Line(((x, network.bottom), (x, part.top)), "network"))
+    layout.rows.append(Row(y + _PART_IN / 2, f"{cluster.nics_per_node} NIC{'s' * (cluster.nics_per_node > 1)}", True))
+    is_fan = cluster.is_switched and cluster.nics_per_node < cluster.gpus_per_node
+    return y + _PART_IN + (_FAN_IN if is_fan else 0.26)
+
+
+def _add_gpus(layout: Layout, y: float) -> float:
+    cluster, mesh = layout.cluster, layout.cluster.mesh
+    if mesh:
+        most = max(map(max, mesh.num_links))
+        many = f", up to {most} a pair" if most > 1 else ""
+        text = f"{mesh.link.name}{many}\n{rate(mesh.link.bandwidth_bytes_per_s)} a link"
+        layout.rows.append(Row(y + _ARCS_IN / 2, text, False))
+        y += _ARCS_IN
+    for gpu in range(cluster.gpus_per_node):
+        text = f"gpu{gpu}" if layout.column > _NARROW_IN else f"{gpu}"
+        layout.parts[f"gpu{gpu}"] = Part(
+            layout.gpu_x(gpu), y + _PART_IN / 2, 0.76 * layout.column, _PART_IN, text, "gpu"
+        )
+    layout.rows.append(Row(y + _PART_IN / 2, f"{cluster.gpus_per_node} × {cluster.gpu.name}", True))
+    for i, j in combinations(range(cluster.gpus_per_node), 2) if mesh else ():
+        if mesh and mesh.num_links[i][j]:
+            layout.lines.append(Line(layout.arc(i, j), "gpus", mesh.num_links[i][j]))
+    if cluster.is_switched:
+        for nic in range(cluster.nics_per_node if cluster.inter else 0):
+            part = layout.parts[f"nic{nic}"]
+            for one in layout.gpus_of(nic):
+                layout.lines.append(Line(((part.x, part.bottom), (layout.gpu_x(one), y)), "pcie"))
+    return y + _PART_IN
+
+
+def _add_intra(layout: Layout, y: float) -> float:
+    """Add what joins all GPUs of the node, unless it is their host."""
+    cluster, intra = layout.cluster, layout.cluster.intra
+    if intra.kind == "pcie" and cluster.is_switched and cluster.host:
+        return y
+    name, heading, text = "switch", "NVLink switch", ""
+    if not cluster.is_switched:
+        assert cluster.bridge_bytes_per_s is not None
+        name, heading = "bridge", "host bridge"
+        text = f"{rate(cluster.bridge_bytes_per_s)}, which all GPUs and NICs share"
+    elif intra.kind == "pcie":
+        name, heading, text = "pcie", "PCIe", "where GPUs without a link between them meet"
+    layout.rows.append(Row(y + _GAP_IN / 2, f"{intra.name}\n{rate(intra.bandwidth_bytes_per_s)} a GPU", False))
+    bar = layout.bar(name, y + _GAP_IN + _PART_IN / 2, text)
+    layout.rows.append(Row(bar.y, heading, True))
+    kind = "gpus" if intra.kind == "nvlink" else "pcie"
+    for gpu in range(cluster.gpus_per_node):
+        layout.lines.append(Line(((layout.gpu_x(gpu), y), (layout.gpu_x(gpu), bar.top)), kind))
+    if name == "bridge" and cluster.inter:
+        for nic in range(cluster.nics_per_node):
+            part, x = layout.parts[f"nic{nic}"], layout.bridge_x(nic)
+            layout.lines.append(
+                Line(
+                    ((part.x, part.bottom), (part.x, part.bottom + 0.12), (x, part.bottom + 0.12), (x, bar.top)), "pcie"
+                )
+            )
+    return bar.bottom
+
+
+def _add_host(layout: Layout, y: float) -> float:
+    cluster, host = layout.cluster, layout.cluster.host
+    if host is None:
+        return y
+    copies = f"{host.link.name}\n{rate(host.link.bandwidth_bytes_per_s)} a GPU"
+    if cluster.intra.kind == "pcie" and cluster.is_switched:
+        messages = f"{cluster.intra.name}, {rate(cluster.intra.bandwidth_bytes_per_s)} a GPU"
+        copies = f"{messages}\n{rate(host.link.bandwidth_bytes_per_s)} for copies to the host"
+    layout.rows.append(Row(y + _GAP_IN / 2, copies, False))
+    start, y = y, y + _GAP_IN
+    if host.gpus_per_uplink > 1:
+        _add_uplinks(layout, y)
+        y += _PART_IN + _GAP_IN
+    text = f"{host.name}: {units.format_as('x_bytes', host.memory_bytes)}, {rate(host.memory_bandwidth_bytes_per_s)}"
+    bar = layout.bar("host", y + _PART_IN / 2, text)
+    layout.rows.append(Row(bar.y, "host: CPUs and memory", True))
+    if "bridge" in layout.parts:
+        layout.lines.append(Line(((bar.x, start), (bar.x, bar.top)), "pcie", 2))
+        return bar.bottom
+    for gpu in range(cluster.gpus_per_node):
+        uplink = layout.uplink_of(gpu)
+        end = layout.parts[uplink].top if uplink else bar.top
+        begin = start if "pcie" in layout.parts else layout.parts["gpu0"].bottom
+        layout.lines.append(Line(((layout.host_x(gpu), begin), (layout.host_x(gpu), end)), "pcie"))
+    for name in {layout.uplink_of(gpu) for gpu in range(cluster.gpus_per_node)} - {""}:
+        part = layout.parts[name]
+        layout.lines.append(Line(((part.x, part.bottom), (part.x, bar.top)), "pcie"))
+    return bar.bottom
+
+
+def _add_uplinks(layout: Layout, y: float) -> None:
+    cluster, host = layout.cluster, layout.cluster.host
+    assert host is not None
+    for first in range(0, cluster.gpus_per_node, host.gpus_per_uplink):
+        gpus = range(first, min(first + host.gpus_per_uplink, cluster.gpus_per_node))
+        width = (len(gpus) - 0.3) * layout.column
+        text = "PCIe switch" if width > 0.9 else "PCIe"
+        name = f"uplink{first // host.gpus_per_uplink}"
+        layout.parts[name] = Part(mean(map(layout.gpu_x, gpus)), y + _PART_IN / 2, width, _PART_IN, text, "uplink")
+    layout.rows.append(Row(y + _PART_IN / 2, "PCIe switches", True))
+    shared = f"uplink: {rate(host.link.bandwidth_bytes_per_s)}\nfor {host.gpus_per_uplink} GPUs together"
+    layout.rows.append(Row(y + _PART_IN + _GAP_IN / 2, shared, False))
+
+
+def _add_storage(layout: Layout, y: float) -> float:
+    cluster = layout.cluster
+    for name, store, heading in (
+        ("local", cluster.local_storage, "the node's drives"),
+        ("shared", cluster.shared_storage, "shared storage"),
+    ):
+        if store is None or name in layout.parts:
+            continue
+        width = layout.right - layout.left
+        is_local = name == "local"  # narrower, so that the link to the shared store passes beside it
+        x, end = layout.left + (0.3 if is_local else 0.85) * width, layout.left + (0.7 if is_local else 1.0) * width
+        text, height = store_name(store), _PART_IN if is_local else _TALL_IN
+        y += 0.24
+        bar = layout.bar(name, y + height / 2, text, height, end)
+        layout.rows.append(Row(bar.y, heading, True))
+        above = layout.parts.get("host")
+        if above:
+            layout.lines.append(Line(((x, above.bottom), (x, bar.top)), "storage"))
+        y = bar.bottom
+    return y
