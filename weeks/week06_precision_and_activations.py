@@ -9,23 +9,24 @@
 # | You do not need | a GPU: what one would do is computed, emulated or run on paper, and says so |
 # | Afterwards | lab 6, *a loss scaler and a checkpointed sequential* |
 #
-# Until now every model fitted. This week begins the part of the course in which it does not. Before
-# anything is spread over GPUs, there are two ways to need less on each of them: **fewer bytes for
-# each number**, and **fewer numbers kept**. Both cost nothing on the network. Each has a price, and
-# each has a way to go wrong in silence.
+# Until now every model fitted. This week begins the part of the course in which it does not.
+# Before anything is spread over GPUs, there are two ways to need less on each of them: **fewer
+# bytes for each number**, and **fewer numbers kept**. Both cost nothing on the network. Each has
+# a price, and each has a way to go wrong in silence.
 #
-# **s** is the length of a sequence in tokens, **b** the number of sequences, **h** the width of the
-# model, **a** its attention heads and **L** its layers, as in Korthikanti et al. 2022, whose
+# **s** is the length of a sequence in tokens, **b** the number of sequences, **h** the width of
+# the model, **a** its attention heads and **L** its layers, as in Korthikanti et al. 2022, whose
 # formula we shall take apart.
 
 # %% [markdown]
 # ## 1. The question
 #
-# > Which numbers of a training step can do with 16 bits, which must have 32, and which need not be
-# > kept at all?
+# > Which numbers of a training step can do with 16 bits, which must have 32, and which need not
+# > be kept at all?
 #
 # Afterwards you can say what a training step holds, byte by byte and before it runs; repair a
-# float16 run that does not learn; and buy memory with computing at a price that you have worked out.
+# float16 run that does not learn; and buy memory with computing at a price that you have worked
+# out.
 
 # %% parameters tags=["parameters"]
 cluster = "dgx-h100"  # the emulated cluster, and the one on which the 8B model runs on paper
@@ -63,6 +64,7 @@ import worldsize as ws
 from worldsize import check, draw, hardware, ledger, memory, models, quiz, text, units
 from worldsize.explore import explore
 
+# %% start
 torch.set_num_threads(1)  # as the ranks do: they share the cores
 TOKENS = text.tokens()
 predictions = ledger.Predictions("week06")
@@ -78,9 +80,7 @@ print(f"{os.cpu_count()} CPU cores, {len(TOKENS):,} bytes of text")
 # %% predict
 predictions.ask("1,000 ones added in bfloat16", predicted_sum, "", section=3)
 predictions.ask("logits' gradients that float16 loses", predicted_lost_percent, "%", section=4)
-predictions.ask(
-    "activations of 4k tokens, GPT of 7B", predicted_activations_gb, "GB", section=5
-)
+predictions.ask("activations of 4k tokens, GPT of 7B", predicted_activations_gb, "GB", section=5)
 predictions.ask("full recomputation, Llama 3 8B, adds", predicted_longer_percent, "%", section=6)
 
 # %% [markdown]
@@ -110,15 +110,15 @@ predictions.reveal("1,000 ones added in bfloat16", added_one_by_one(1000, torch.
 # %% [markdown]
 # A bfloat16 number has 8 significant bits. From 256 on, its neighbours are 2 apart: 256 + 1 lies
 # half-way to 258, is rounded to 256, and the sum stands still. In float16, with 11 bits, the same
-# happens at 2,048. `torch.sum` gets it right because it adds in float32 and rounds once, at the end.
-# Tensor cores do the same inside a matrix product: **inputs of 16 bits, sums of 32**. Keep that
-# sentence; half of this week follows from it.
+# happens at 2,048. `torch.sum` gets it right because it adds in float32 and rounds once, at the
+# end. Tensor cores do the same inside a matrix product: **inputs of 16 bits, sums of 32**. Keep
+# that sentence; half of this week follows from it.
 #
 # ### Weights that do not move
 #
 # An optimizer adds as well: a small update to a large weight, thousands of times. The course's
-# transformer (`worldsize.models.Transformer`, Llama's shape), in its tiniest size, learns the bytes
-# of a real text. First a harness, then the same run with float32 and with bfloat16 weights.
+# transformer (`worldsize.models.Transformer`, Llama's shape), in its tiniest size, learns the
+# bytes of a real text. First a harness, then the same run with float32 and with bfloat16 weights.
 
 
 # %% harness
@@ -176,10 +176,10 @@ draw.curves(runs, title="The same training with two kinds of weights, measured h
 
 # %% [markdown]
 # Nothing fails. The loss falls, more slowly, and a reader of one curve would blame the learning
-# rate. The second number shows the cause: in bfloat16 more than three weights of four are exactly what
-# they were before the step. Adam's updates are at most about as large as the learning rate, 0.0003,
-# and a weight of 0.1 has its neighbours 0.0005 apart. An update of less than half of that is rounded
-# away, and so is the next one.
+# rate. The second number shows the cause: in bfloat16 more than three weights of four are exactly
+# what they were before the step. Adam's updates are at most about as large as the learning rate,
+# 0.0003, and a weight of 0.1 has its neighbours 0.0005 apart. An update of less than half of that
+# is rounded away, and so is the next one.
 #
 # ### Not a number after one step
 #
@@ -204,11 +204,11 @@ for step, (tokens, targets) in enumerate(batches(2), 1):
 print(f"Adam's eps of 1e-8 in float16: {torch.tensor(1e-8, dtype=torch.float16).item()}")
 
 # %% [markdown]
-# Adam divides the mean gradient by $\sqrt{v} + \epsilon$, where v is the mean *square*. The square of
-# a gradient of 0.001, times Adam's 0.001 for a new value, is $10^{-9}$, and float16 rounds it to 0.
-# For such cases there is $\epsilon = 10^{-8}$, which float16 rounds to 0 as well. So most weights are
-# divided by 0, and those without a gradient, such as the embedding of a byte that the batch does not
-# contain, are 0 / 0. One step, and the model is gone.
+# Adam divides the mean gradient by $\sqrt{v} + \epsilon$, where v is the mean *square*. The
+# square of a gradient of 0.001, times Adam's 0.001 for a new value, is $10^{-9}$, and float16
+# rounds it to 0. For such cases there is $\epsilon = 10^{-8}$, which float16 rounds to 0 as well.
+# So most weights are divided by 0, and those without a gradient, such as the embedding of a byte
+# that the batch does not contain, are 0 / 0. One step, and the model is gone.
 #
 # Three failures, and none of them says "precision". A sum stops growing, weights stop moving,
 # numbers vanish. The cure is not more bits everywhere: it is to know which numbers need them.
@@ -217,9 +217,9 @@ print(f"Adam's eps of 1e-8 in float16: {torch.tensor(1e-8, dtype=torch.float16).
 #
 # ### Two questions to ask of a format
 #
-# A floating-point number is a sign, an **exponent** that says between which powers of two it lies,
-# and a **mantissa** that says where between them. The exponent's bits decide the *range*, the
-# mantissa's bits the *spacing*.
+# A floating-point number is a sign, an **exponent** that says between which powers of two it
+# lies, and a **mantissa** that says where between them. The exponent's bits decide the *range*,
+# the mantissa's bits the *spacing*.
 
 
 # %% formats
@@ -275,19 +275,21 @@ rows = [
 draw.table(rows, title="Formats, computed from their bits; rates: H100 SXM data sheet, dense")
 
 # %% [markdown]
-# TF32 is not a way to store numbers. It is what tensor cores do with float32 inputs where they are
-# allowed to: drop 13 bits of the mantissa, multiply, add in float32. float16 and bfloat16 spend the
-# same 16 bits differently: float16 on spacing, bfloat16 on range. Below its smallest *normal* number
-# a format goes on for a while with fewer and fewer bits (*subnormal* numbers), and then there is 0.
-# E4M3 has given up infinity and all but one pattern for "not a number", which takes it from 240 to
-# 448 (Micikevicius et al. 2022, *FP8 Formats for Deep Learning*, section 3.1).
+# TF32 is not a way to store numbers. It is what tensor cores do with float32 inputs where they
+# are allowed to: drop 13 bits of the mantissa, multiply, add in float32. float16 and bfloat16
+# spend the same 16 bits differently: float16 on spacing, bfloat16 on range. Below its smallest
+# *normal* number a format goes on for a while with fewer and fewer bits (*subnormal* numbers),
+# and then there is 0. E4M3 has given up infinity and all but one pattern for "not a number",
+# which takes it from 240 to 448 (Micikevicius et al. 2022, *FP8 Formats for Deep Learning*,
+# section 3.1).
 #
 # ### Your turn: the gap to the next number
 #
 # 5 minutes · easy
 #
 # Write the gap between the number x and the next larger one of a format, for a normal x.
-# `torch.finfo(dtype).eps` is the gap at 1. Section 3 used two such gaps: 2 at 256, and 0.0005 at 0.1.
+# `torch.finfo(dtype).eps` is the gap at 1. Section 3 used two such gaps: 2 at 256, and 0.0005 at
+# 0.1.
 #
 # <details><summary>Hint</summary>
 #
@@ -317,16 +319,16 @@ with check.turn("gap"):
 # %% [markdown]
 # ### What gradients need
 #
-# Here are the gradients of a real backward pass: the float32 model from section 3, 8,192 tokens of
-# text (the context of Llama 3), at three places. First where they lie, then the share that each
-# format turns into 0.
+# Here are the gradients of a real backward pass: the float32 model from section 3, 8,192 tokens
+# of text (the context of Llama 3), at three places. First where they lie, then the share that
+# each format turns into 0.
 
 
 # %% gradients
 def gradients_by_place(model, tokens, targets):
     """The magnitudes of the gradients at three places of the backward pass that are not 0."""
     last = model.layers[str(len(model.layers) - 1)]
-    places = {"logits": model.head, "MLP gate": last.mlp.gate, "residual": model.layers["0"]}
+    places = {"logits": model.head, "MLP gates": last.mlp.gate, "residuals": model.layers["0"]}
     found, handles = {}, []
 
     def watch(place, output):
@@ -368,52 +370,68 @@ draw.table(rows, title="Gradients of 8,192 tokens, measured here, and what forma
 
 
 # %% formats_drawn
-def formats_drawn(log2_scale=0, gradients="logits"):
-    """The range of each format on one axis, over a histogram of gradients times 2**log2_scale."""
-    values = 2.0**log2_scale * GRADIENTS[gradients]
-    picture = draw.Picture(9, 4.2)
-    axes = picture.subplots()
-    counts, edges = torch.histogram(values.log2(), bins=72, range=(-48.0, 24.0))
-    heights = 5.4 - 5.7 * counts / counts.max()
-    axes.fill_between(edges[:-1], heights, 5.4, step="post", color="#BBBBBB", zorder=0)
-    words = []
+LOW, HIGH = -48.0, 24.0  # the powers of two that the picture shows
+
+
+def draw_formats(axes, values):
+    """Draw the range of each format as a bar, and return the share of the values that it loses."""
+    lost = {}
     for row, (name, one) in enumerate(FORMATS.items()):
         ends = [math.log2(end) for end in (one.smallest, one.smallest_normal, one.largest)]
-        low, normal, high = (min(max(end, -48), 24) for end in ends)
-        axes.barh(row, high - normal, left=normal, height=0.36, color="#0072B2")
-        style = {"height": 0.36, "color": "white", "edgecolor": "#0072B2", "hatch": "////"}
-        axes.barh(row, normal - low, left=low, **style)
-        zero = lost_fraction(values, one.dtype or torch.float32)
+        start, normal, stop = (min(max(end, LOW), HIGH) for end in ends)
+        axes.barh(row, stop - normal, left=normal, height=0.3, color="#0072B2")
+        style = {"height": 0.3, "color": "white", "edgecolor": "#0072B2", "hatch": "////"}
+        axes.barh(row, normal - start, left=start, **style)
+        if start == LOW:
+            white = {"color": "white", "fontsize": 7, "va": "center"}
+            axes.text(LOW + 0.5, row, f"◄ from 2^{ends[0]:.0f}", **white)
+            axes.text(HIGH - 0.5, row, f"to 2^{ends[2]:.0f} ►", ha="right", **white)
         over = (values > one.largest).float().mean().item()
-        words.append(f"{name}: {zero:.1%} become 0, {over:.1%} too large")
-        axes.text(25, row, words[-1].split(": ")[1], va="center", fontsize=9)
-    axes.set(yticks=range(len(FORMATS)), yticklabels=FORMATS, ylim=(5.4, -0.5), xlim=(-48, 24))
-    axes.set_xlabel("power of two (hatched: fewer and fewer bits; grey: how many gradients lie there)")
-    title = f"Gradients of the {gradients} times 2^{log2_scale}, measured here, and six formats"
+        lost[name] = f"{lost_fraction(values, one.dtype or torch.float32):.1%} lost"
+        lost[name] += f", {over:.1%} too large" if over else ""
+        axes.text(HIGH + 1, row, lost[name], va="center", fontsize=9)
+    return lost
+
+
+# %% formats_explored
+def formats_drawn(log2_scale=0, gradients="logits"):
+    """The range of each format on one axis, under a histogram of gradients times 2**log2_scale."""
+    values, picture = 2.0**log2_scale * GRADIENTS[gradients], draw.Picture(9, 4.4)
+    axes = picture.subplots()
+    counts, edges = torch.histogram(values.log2(), bins=72, range=(LOW, HIGH))
+    heights = 5.5 - 5.6 * counts / counts.max()
+    axes.fill_between(edges[:-1], heights, 5.5, step="post", color="#D55E00", alpha=0.4, zorder=3)
+    lost = draw_formats(axes, values)
+    labels = [f"{name}\n{2**one.mantissa_bits:,} a doubling" for name, one in FORMATS.items()]
+    axes.set(yticks=range(6), yticklabels=labels, ylim=(5.5, -0.5), xlim=(LOW, HIGH))
+    axes.set_xlabel("power of two (hatched: fewer and fewer bits; orange: how many gradients)")
+    title = f"The {gradients}' gradients times 2^{log2_scale}, measured here, and six formats"
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
-    picture.alt = f"{title}. {'; '.join(words)}."
+    picture.alt = f"{title}. " + "; ".join(f"{name}: {share}" for name, share in lost.items()) + "."
     return picture
 
 
 explore(formats_drawn, log2_scale=(0, 24, 1), gradients=[*GRADIENTS])
 
 # %% [markdown]
-# Read the picture from left to right. bfloat16 has float32's range, and loses nothing: this is why it
-# is the main format of this course. float16 begins where the gradients thin out. It cuts off the tail,
-# and stores nearly all the rest as subnormals. The FP8 formats, as they are, see hardly anything.
+# Read the picture from left to right. bfloat16 has float32's range, and loses nothing: this is
+# why it is the main format of this course. float16 begins where the gradients thin out. It cuts
+# off the tail, and stores nearly all the rest as subnormals. The FP8 formats, as they are, see
+# hardly anything.
 #
 # The loss is a *mean*, so each gradient of an activation has a factor of 1 / (number of tokens):
 # the grey hill moves one binade to the left for each doubling of the micro-batch.
 #
-# Move the slider. Multiplied by $2^{16}$, the hill lies in the middle of float16. That is all there
-# is to loss scaling.
+# Move the slider. Multiplied by $2^{16}$, the hill lies in the middle of float16. That is all
+# there is to loss scaling.
 #
 # ### Master weights
 #
 # The second failure of section 3 was the update. Micikevicius et al. 2018, *Mixed Precision
-# Training*, section 3.1, gave the remedy that everybody uses: the optimizer keeps a float32 **master
-# copy**. Forward and backward work on a 16-bit copy, and after each step the copy is made anew.
+# Training*, section 3.1, gave the remedy that everybody uses: the optimizer keeps a float32
+# **master copy**. Forward and backward work on a 16-bit copy, and after each step the copy is
+# made anew.
 #
 # ```text
 # master weights, 32 bits ──round──► working weights, 16 bits ──► forward, backward
@@ -429,8 +447,8 @@ explore(formats_drawn, log2_scale=(0, 24, 1), gradients=[*GRADIENTS])
 #
 # <details><summary>Hint</summary>
 #
-# Three operations. Widen the gradient first: `rate * gradient` of a bfloat16 gradient is rounded to
-# bfloat16 before it reaches the master. `working.copy_(master)` rounds.
+# Three operations. Widen the gradient first: `rate * gradient` of a bfloat16 gradient is rounded
+# to bfloat16 before it reaches the master. `working.copy_(master)` rounds.
 # </details>
 
 
@@ -456,9 +474,10 @@ with check.turn("master_step"):
     print(f"Right: {working[0]:.4f}. In bfloat16 alone all 100 updates are lost, and it is 1.")
 
 # %% [markdown]
-# With Adam it is the same, and this is where the famous 16 bytes for each parameter come from: 2 for
-# the working weight, 2 for its gradient, and 4 + 4 + 4 for master, momentum and variance. The class
-# below updates one tensor after the other, so that a float32 gradient exists for one tensor at a time.
+# With Adam it is the same, and this is where the famous 16 bytes for each parameter come from: 2
+# for the working weight, 2 for its gradient, and 4 + 4 + 4 for master, momentum and variance. The
+# class below updates one tensor after the other, so that a float32 gradient exists for one tensor
+# at a time.
 
 
 # %% master_adam
@@ -481,6 +500,7 @@ class MasterAdam:
             weight.grad = master.grad = None
 
 
+# %% masters_measured
 name = "bfloat16, float32 masters"
 model = new_model(torch.bfloat16)
 runs[name], moved[name] = train(model, MasterAdam(model.parameters()))
@@ -491,9 +511,9 @@ rows = [
 draw.table(rows, title="50 steps, measured here")
 
 # %% [markdown]
-# The loss of float32 to two digits, with every product in bfloat16. The working weights still move
-# only now and then: a master drifts until the nearest bfloat16 number is another one. Nothing is
-# lost on the way.
+# The loss of float32 to two digits, with every product in bfloat16. The working weights still
+# move only now and then: a master drifts until the nearest bfloat16 number is another one.
+# Nothing is lost on the way.
 #
 # ### Loss scaling
 #
@@ -515,11 +535,11 @@ rows = [
 draw.table(rows, title="Logits' gradients in float16 and the largest of all three, by scale")
 
 # %% [markdown]
-# Between "too small" and "too large" there is room, and it moves as training goes on. So the scale
-# is **dynamic**: start high; when a gradient overflows, *skip the step* and halve the scale; after
-# some number of good steps, double it. In torch that is `torch.amp.GradScaler`: start at 65,536,
-# halve on overflow, double after 2,000 good steps. A real float16 run, with a start that is far too
-# high and only 6 good steps for doubling, so that something happens:
+# Between "too small" and "too large" there is room, and it moves as training goes on. So the
+# scale is **dynamic**: start high; when a gradient overflows, *skip the step* and halve the
+# scale; after some number of good steps, double it. In torch that is `torch.amp.GradScaler`:
+# start at 65,536, halve on overflow, double after 2,000 good steps. A real float16 run, with a
+# start that is far too high and only 6 good steps for doubling, so that something happens:
 
 
 # %% dynamic
@@ -540,6 +560,7 @@ def train_float16(model, optimizer, scaler, num_steps):
     return losses, scales, skipped
 
 
+# %% dynamic_measured
 model = new_model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**28, growth_interval=6)
@@ -552,11 +573,11 @@ draw.curves(
 )
 
 # %% [markdown]
-# A falling scale at the start is how a scaler finds its place, and one skipped step in a thousand is
-# its normal life. A scale that falls *and goes on falling* is an alarm: see section 8.
+# A falling scale at the start is how a scaler finds its place, and one skipped step in a thousand
+# is its normal life. A scale that falls *and goes on falling* is an alarm: see section 8.
 #
-# Is there more to it than multiplying and dividing? Three steps by hand against the production code,
-# both in float16 with a scale of 65,536:
+# Is there more to it than multiplying and dividing? Three steps by hand against the production
+# code, both in float16 with a scale of 65,536:
 
 # %% oracle_scaler
 by_hand, by_torch = new_model(), new_model()
@@ -580,9 +601,9 @@ pairs = zip(by_hand.parameters(), by_torch.parameters(), strict=True)
 print(f"same weights, bit for bit: {all(torch.equal(a, b) for a, b in pairs)}")
 
 # %% [markdown]
-# Bit for bit, because a scale that is a power of two changes exponents only. What `GradScaler` adds
-# is the search for overflow, the skipping and the schedule; lab 6 asks you for these, on several
-# ranks that must all skip together.
+# Bit for bit, because a scale that is a power of two changes exponents only. What `GradScaler`
+# adds is the search for overflow, the skipping and the schedule; lab 6 asks you for these, on
+# several ranks that must all skip together.
 #
 # ### Find the bug: the run that clips everything
 #
@@ -633,9 +654,10 @@ with check.turn("clipped_step"):
 # ### Autocast: who decides
 #
 # Nobody casts by hand. Inside `torch.autocast` every operation is on one of three lists: products
-# and convolutions run in the 16-bit type, whatever comes in; sums that need bits (softmax, losses,
-# norms) run in float32; everything else runs in what it is given, the widest of its inputs. The
-# weights stay float32, which makes them their own masters. What our transformer does under it:
+# and convolutions run in the 16-bit type, whatever comes in; sums that need bits (softmax,
+# losses, norms) run in float32; everything else runs in what it is given, the widest of its
+# inputs. The weights stay float32, which makes them their own masters. What our transformer does
+# under it:
 
 
 # %% autocast
@@ -654,6 +676,7 @@ class SeenTypes(TorchDispatchMode):
         return result
 
 
+# %% autocast_measured
 OPERATIONS = {
     "mm": "matrix product",
     "_scaled_dot_product_flash_attention_for_cpu": "attention",
@@ -672,14 +695,14 @@ draw.table(rows, title="One forward pass under autocast with bfloat16, measured 
 
 # %% [markdown]
 # The embedding gives float32, and float32 plus bfloat16 is float32: under autocast the **residual
-# stream stays in float32**. That costs memory, as the next section shows. Large runs therefore keep
-# working weights in bfloat16, as `MasterAdam` does, or let FSDP cast them (week 7).
+# stream stays in float32**. That costs memory, as the next section shows. Large runs therefore
+# keep working weights in bfloat16, as `MasterAdam` does, or let FSDP cast them (week 7).
 #
 # ### Eight bits
 #
-# An H100 multiplies FP8 matrices at twice the rate of bfloat16. With 4 exponent bits no single scale
-# fits a whole model, so there is **one for each tensor or each block of it**, chosen by the largest
-# magnitude in it. Overflow cannot be seen afterwards, as a loss scaler sees it:
+# An H100 multiplies FP8 matrices at twice the rate of bfloat16. With 4 exponent bits no single
+# scale fits a whole model, so there is **one for each tensor or each block of it**, chosen by the
+# largest magnitude in it. Overflow cannot be seen afterwards, as a loss scaler sees it:
 
 # %% eight_bits
 large = torch.tensor([448.0, 465.0, 1000.0, math.inf])
@@ -692,34 +715,38 @@ for place, values in GRADIENTS.items():
 
 # %% [markdown]
 # torch's conversion to E4M3 **saturates**: infinity becomes 448. So the scale is chosen from the
-# largest magnitude *before* the conversion. Micikevicius et al. 2022, section 3, give E4M3 to weights
-# and activations and E5M2, with its wider range, to gradients. DeepSeek-V3 (2024, section 3.3.2) used
-# E4M3 for everything, with a scale for each 1 x 128 tile of activations and each 128 x 128 block of
-# weights: a finer scale did what the wider range was for. It kept master weights and the sums of
-# gradients in float32.
+# largest magnitude *before* the conversion. Micikevicius et al. 2022, section 3, give E4M3 to
+# weights and activations and E5M2, with its wider range, to gradients. DeepSeek-V3 (2024, section
+# 3.3.2) used E4M3 for everything, with a scale for each 1 x 128 tile of activations and each 128
+# x 128 block of weights: a finer scale did what the wider range was for. It kept master weights
+# and the sums of gradients in float32.
 #
 # ## 5. What a layer keeps
 #
-# 16 bytes for each parameter are gone before a single token comes in. Now the tokens. Backward needs
-# the inputs of most operations, so forward keeps them. How many bytes is that?
+# 16 bytes for each parameter are gone before a single token comes in. Now the tokens. Backward
+# needs the inputs of most operations, so forward keeps them. How many bytes is that?
 #
 # ### A GPT layer, counted and measured
 #
-# Korthikanti et al. 2022 (*Reducing Activation Recomputation in Large Transformer Models*, section
-# 4.1) count one layer of a GPT, with 16-bit activations and 1 byte for each entry of a dropout's mask:
+# Korthikanti et al. 2022 (*Reducing Activation Recomputation in Large Transformer Models*,
+# section 4.1) count one layer of a GPT, with 16-bit activations and 1 byte for each entry of a
+# dropout's mask:
 #
 # | part | keeps | bytes |
 # |---|---|---|
 # | two layer norms | their inputs | 4 sbh |
 # | query, key, value | one shared input, and the three results | 2 + 6 sbh |
-# | softmax, dropout, times values | result 2, mask 1, result 2, for each pair of tokens and each head | 5 as²b |
+# | softmax, dropout, times values | per pair of tokens and head 2, mask 1, 2 | 5 as²b |
 # | output projection, dropout | input 2, mask 1 | 3 sbh |
 # | MLP: up, GELU, down, dropout | inputs 2 + 8 + 8, mask 1 | 19 sbh |
 #
 # $$\text{bytes of a layer} = sbh \left(34 + 5 \frac{as}{h}\right)$$
 #
-# Here is that layer, written down, and measured: `memory.held()` says by kind what a rank's tensors
-# hold. We run one layer more and see what it adds.
+# The first term grows with the length of the sequence, the second with its square. From
+# $s = 6.8 h/a$ on, 870 tokens with heads of 128, the second is the larger one.
+#
+# Here is that layer, written down, and measured: `memory.held()` says by kind what a rank's
+# tensors hold. We run one layer more and see what it adds.
 
 
 # %% gpt_layer
@@ -768,6 +795,7 @@ def kept_by_gpt(cases):
     return found
 
 
+# %% kept_measured
 CASES = [(128, 2, 256, 4), (256, 2, 256, 8), (256, 4, 512, 8)]
 alone = {"world_size": 1, "echo": False}
 found_bytes = ws.run(kept_by_gpt, CASES, memory=True, **alone).values[0]
@@ -783,17 +811,17 @@ rows = [
 draw.table(rows, title="A GPT layer's activations in units of sbh bytes: computed, measured here")
 
 # %% [markdown]
-# The formula and the measurement disagree, by 9 to 14%, and both are right. On a CPU torch multiplies by a
-# mask *in the type of the activations*, 2 bytes, where a GPU's kernel keeps 1. There are three masks:
-# two of sbh entries and one of as²b. Count 2 bytes for each, and the 34 becomes 36, the 5 becomes 6,
-# and the measurement is met to a thousandth. This is what a formula with its assumptions written
-# beside it is good for.
+# The formula and the measurement disagree, by 9 to 14%, and both are right. On a CPU torch
+# multiplies by a mask *in the type of the activations*, 2 bytes, where a GPU's kernel keeps 1.
+# There are three masks: two of sbh entries and one of as²b. Count 2 bytes for each, and the 34
+# becomes 36, the 5 becomes 6, and the measurement is met to a thousandth. This is what a formula
+# with its assumptions written beside it is good for.
 #
 # ### Llama's layer
 #
 # Most models of today have no dropout, an MLP with a gate, and an attention that never writes its
-# scores to memory (FlashAttention). So eq. 1 is not their formula. Their own, with **f** the hidden
-# width of the MLP and as many key heads as query heads:
+# scores to memory (FlashAttention). So eq. 1 is not their formula. Their own, with **f** the
+# hidden width of the MLP and as many key heads as query heads:
 #
 # $$sbh \left(16 + 8 \frac{f}{h}\right), \qquad \text{and } 2 \frac{as}{h} \text{ more if attention
 # writes its softmax}$$
@@ -802,14 +830,14 @@ draw.table(rows, title="A GPT layer's activations in units of sbh bytes: compute
 #
 # 10 minutes · medium
 #
-# `Mlp` computes `down(silu(gate(x)) * up(x))`. Count the bytes that it keeps for backward in bfloat16,
-# its input x included. Each product of matrices needs its input again; `silu` needs its input; a
-# product of two tensors needs both.
+# `Mlp` computes `down(silu(gate(x)) * up(x))`. Count the bytes that it keeps for backward in
+# bfloat16, its input x included. Each product of matrices needs its input again; `silu` needs its
+# input; a product of two tensors needs both.
 #
 # <details><summary>Hint</summary>
 #
-# One tensor of the model's width, and four of the hidden width: two that come out of the matrices,
-# two that are made from them. A tensor that two operations need is kept once.
+# One tensor of the model's width, and four of the hidden width: two that come out of the
+# matrices, two that are made from them. A tensor that two operations need is kept once.
 # </details>
 
 
@@ -841,9 +869,9 @@ with check.turn("mlp_bytes"):
     print("Right, to the byte. For Llama-2-7B it is 23.5 of the layer's 37.5 sbh.")
 
 # %% [markdown]
-# Now the whole layer, measured in three ways: with torch's fused attention, with one that writes its
-# scores, and under autocast. Beside it what that means for one sequence of 4,096 tokens in 32 layers
-# of Llama-2-7B's shape.
+# Now the whole layer, measured in three ways: with torch's fused attention, with one that writes
+# its scores, and under autocast. Beside it what that means for one sequence of 4,096 tokens in 32
+# layers of Llama-2-7B's shape.
 
 
 # %% kept_by_llama
@@ -900,19 +928,20 @@ print(f"weights, gradients and optimizer state of Llama-2-7B: {units.format_byte
 draw.table(rows, title="A layer in units of sbh (small: measured here), and 7B at 4k (computed)")
 
 # %% [markdown]
-# **104 GB for one sequence**, about as much as all the states of the model. But that is a GPT of this
-# shape. Llama-2-7B itself would keep 54 GB if it wrote its scores, and 20 GB with fused attention.
-# FlashAttention is known for its speed; here it saves 34 GB, and it does so by recomputing: backward
-# computes the scores again, block by block.
+# **104 GB for one sequence**, about as much as all the states of the model. But that is a GPT of
+# this shape. Llama-2-7B itself would keep 54 GB if it wrote its scores, and 20 GB with fused
+# attention. FlashAttention is known for its speed; here it saves 34 GB, and it does so by
+# recomputing: backward computes the scores again, block by block.
 #
-# The measured 38.0 is the formula's 37.5 and small change: a float32 number a token for each norm, and
-# one for each token and head, from which fused attention begins again. Autocast's float32 residual
-# stream costs a quarter more. (Its bfloat16 copies of the weights are not counted here.)
+# The measured 38.0 is the formula's 37.5 and small change: a float32 number a token for each
+# norm, and one for each token and head, from which fused attention begins again. Autocast's
+# float32 residual stream costs a quarter more. (Its bfloat16 copies of the weights are not
+# counted here.)
 #
 # ### Memory over a step
 #
-# Forward piles activations up, backward takes them away and leaves gradients. One step of the *small*
-# transformer, 4 layers, measured here, by what the bytes are:
+# Forward piles activations up, backward takes them away and leaves gradients. One step of the
+# *small* transformer, 4 layers, measured here, by what the bytes are:
 
 
 # %% step
@@ -929,6 +958,7 @@ def forward(model, tokens, layers_a_segment=0, **options):
     return model.head(model.norm(x))
 
 
+# %% training_step
 def training_step(shape, batch_size, length, layers_a_segment=0):
     """Train for one step with 16 bytes a parameter, after one that makes the optimizer's state."""
     torch.set_num_threads(1)
@@ -954,8 +984,9 @@ print(step_run.memory[0].explain())
 draw.memory_use({"small": step_run.memory[0]}, title="One training step by kind, measured here")
 
 # %% [markdown]
-# The mountain is the step. States are the floor below it; its top is where forward ends and backward
-# begins; what is left at its foot on the right are gradients, which the update uses up.
+# On the left the model is made, and a first update makes the optimizer's state. Then comes the
+# step: a mountain on a floor of states. Forward climbs it layer by layer; its top is where
+# forward ends and backward begins; backward leaves gradients behind, and the update uses them up.
 #
 # ## 6. Compute it again
 #
@@ -964,8 +995,8 @@ draw.memory_use({"small": step_run.memory[0]}, title="One training step by kind,
 # Activations are kept because backward needs them. But they can be made again. **Gradient
 # checkpointing** (also: activation checkpointing, recomputation; Chen et al. 2016, *Training Deep
 # Nets with Sublinear Memory Cost*) cuts the layers into segments. Forward keeps the input of each
-# segment and throws the rest away; when backward comes to a segment, it runs that segment's forward
-# again, from the input that it kept, and goes on.
+# segment and throws the rest away; when backward comes to a segment, it runs that segment's
+# forward again, from the input that it kept, and goes on.
 #
 # ```text
 # forward    x ─[1]─[2]─x─[3]─[4]─x─[5]─[6]─ loss        x: kept
@@ -976,8 +1007,8 @@ draw.memory_use({"small": step_run.memory[0]}, title="One training step by kind,
 #
 # One call does it: `y = torch.utils.checkpoint.checkpoint(segment, x, use_reentrant=False)`. Four
 # ways to use it, on the same model with 16 layers: nothing; each layer; segments of four; and
-# **selective**, which keeps the results of the expensive operations (matrix products and attention)
-# and makes only the cheap rest again. Each runs with real data on an emulated H100.
+# **selective**, which keeps the results of the expensive operations (matrix products and
+# attention) and makes only the cheap rest again. Each runs with real data on an emulated H100.
 
 
 # %% variants
@@ -1025,13 +1056,14 @@ rows = [
 draw.table(rows, title=f"16 layers: memory measured here, time emulated on {cluster}")
 
 # %% [markdown]
-# The gradients are the same bit for bit, because the same operations run on the same numbers. Checkpoint
-# each layer, and the activations shrink to a ninth. Selective recomputation saves more than a third of
-# the activations for 3% of the time. Segments of four run as many layers again as segments of one, and hold more
-# at the peak: why they lose here, and where they win, comes below.
+# The gradients are the same bit for bit, because the same operations run on the same numbers.
+# Checkpoint each layer, and the activations shrink to a ninth. Selective recomputation saves more
+# than a third of the activations for 3% of the time. Segments of four run as many layers again as
+# segments of one, and hold more at the peak: why they lose here, and where they win, comes below.
 #
-# One trap of torch's: `checkpoint_sequential(layers, 4, x)` looks like segments of four, but does not
-# checkpoint its last segment, whose activations then stay in full. The loop in `forward` does.
+# One trap of torch's: `checkpoint_sequential(layers, 4, x)` looks like segments of four, but does
+# not checkpoint its last segment, whose activations then stay in full. The loop in `forward`
+# does.
 
 # %% variants_drawn
 chosen = {name: passes[name].memory[0] for name in ("none", "segments of 4", "each layer")}
@@ -1040,10 +1072,10 @@ draw.memory_use(chosen, title="A forward and backward pass of 16 layers, measure
 # %% [markdown]
 # ### What a second forward costs
 #
-# "A third more" is what everybody says: forward is 1, backward 2, one more forward makes 4 in place of
-# 3. Measure it for four kinds of block. What is *computed* again is counted here; how long that
-# *takes* is priced on paper, at real sizes: forward and backward of two blocks on one GPU, once with
-# `checkpoint` round each block and once without.
+# "A third more" is what everybody says: forward is 1, backward 2, one more forward makes 4 in
+# place of 3. Measure it for four kinds of block. What is *computed* again is counted here; how
+# long that *takes* is priced on paper, at real sizes: forward and backward of two blocks on one
+# GPU, once with `checkpoint` round each block and once without.
 
 
 # %% blocks
@@ -1060,6 +1092,7 @@ def blocks_of(kind, width, num_heads=4):
     return [nn.Sequential(*layers, *end), nn.Sequential(*layers, *end)]
 
 
+# %% pass_through
 def pass_through(kind, width, num_heads, batch_size, length, is_checkpointed, stops_early=True):
     """Run blocks of a kind forward and backward."""
     torch.set_num_threads(1)
@@ -1083,26 +1116,25 @@ def counted_flops(*args):
     return counter.get_total_flops()
 
 
+# %% recompute_cost_measured
 rows, again = [], {}
-for kind, sizes, where in (
-    ("MLP", (4096, 32, 1, 8192), "dgx-h100"),
-    ("MLP with dropout", (4096, 32, 1, 8192), "dgx-h100"),
-    ("Llama layer", (4096, 32, 1, 8192), "dgx-h100"),
-    ("GPT layer", (6144, 64, 4, 2048), "dgx-a100"),
-):
-    tiny = (kind, 64, 4, 1, 128)
-    flops = [counted_flops(*tiny, is_checkpointed) for is_checkpointed in (False, True)]
-    plain, recomputed = (
-        ws.paper(pass_through, kind, *sizes, one, world_size=1, cluster=where, echo=False)
-        for one in (False, True)
-    )
-    again[kind], gpt_plain = recomputed.step_s / plain.step_s - 1, plain
-    forward_s = plain.timeline.time_s(0, "forward")
+BLOCKS = {
+    "MLP": (4096, 32, 1, 8192),
+    "MLP with dropout": (4096, 32, 1, 8192),
+    "Llama layer": (4096, 32, 1, 8192),
+    "GPT layer": (6144, 64, 4, 2048),
+}
+for kind, sizes in BLOCKS.items():
+    flops = [counted_flops(kind, 64, 4, 1, 128, is_again) for is_again in (False, True)]
+    on = {"world_size": 1, "cluster": "dgx-a100" if "GPT" in kind else "dgx-h100", "echo": False}
+    plain, redone = (ws.paper(pass_through, kind, *sizes, one, **on) for one in (False, True))
+    added_s = redone.step_s - plain.step_s
+    again[kind], gpt_plain = added_s / plain.step_s, plain
     rows.append(
         {
             "block": kind,
             "of a forward, operations_fraction": 3 * (flops[1] / flops[0] - 1),
-            "of a forward, time_fraction": (recomputed.step_s - plain.step_s) / forward_s,
+            "of a forward, time_fraction": added_s / plain.timeline.time_s(0, "forward"),
             "step longer by_fraction": again[kind],
         }
     )
@@ -1110,24 +1142,25 @@ note = "operations: counted here, small; time: on paper, H100, and A100 for the 
 draw.table(rows, title="What full recomputation repeats", note=note)
 
 # %% [markdown]
-# "A third" is an upper bound for operations, not a constant. `checkpoint` **stops early**: as soon as everything that
-# backward asked for is there, it leaves the forward. The last matrix product of a block is never asked
-# for, because its output is the *next* block's input, and that was kept. So an MLP of two
-# matrices repeats one; a Llama layer all but the `down` matrix, about three quarters. Put a dropout at
-# the end, and its mask is asked for: now everything is repeated, and the third is right.
+# "A third" is an upper bound for operations, not a constant. `checkpoint` **stops early**: as
+# soon as everything that backward asked for is there, it leaves the forward. The last matrix
+# product of a block is never asked for, because its output is the *next* block's input, and that
+# was kept. So an MLP of two matrices repeats one; a Llama layer all but the `down` matrix, about
+# three quarters. Put a dropout at the end, and its mask is asked for: now everything is repeated,
+# and the third is right.
 #
-# In time a GPT layer pays more than a third, 38%, because the part that is repeated has more of the
-# slow, memory-bound work than backward has. Korthikanti et al. *measured* 39% for this layer, one of
-# their 22-billion model (section 6.2, table 4: 7.7 ms forward and 11.9 backward; ours is one GPU alone,
-# theirs one of eight that share the layer).
+# In time a GPT layer pays more than a third, 38%, because the part that is repeated has more of
+# the slow, memory-bound work than backward has. Korthikanti et al. *measured* 39% for this layer,
+# one of their 22-billion model (section 6.2, table 4: 7.7 ms forward and 11.9 backward; ours is
+# one GPU alone, theirs one of eight that share the layer).
 #
 # ### Your turn: what a recompute repeats
 #
 # 5 minutes · easy
 #
 # Count the operations that backward repeats when `checkpoint` is round the course's `Mlp`,
-# `down(silu(gate(x)) * up(x))`. A product of a (T, W) with a (W, F) matrix is 2 T W F operations; leave
-# out everything else.
+# `down(silu(gate(x)) * up(x))`. A product of a (T, W) with a (W, F) matrix is 2 T W F operations;
+# leave out everything else.
 #
 # <details><summary>Hint</summary>
 #
@@ -1163,13 +1196,14 @@ with check.turn("repeated_flops"):
 # %% [markdown]
 # ### Selective, and an error in the paper
 #
-# Their own answer was finer: keep everything but the *core* of attention, the part with $5as^2b$ bytes
-# and few operations. In section 5 they say what it costs: 2.7% more operations for GPT-3, and 1.6% for
-# MT-NLG. Their appendix A says what is computed again: $QK^T$ and the product with V, $2Bs^2h$ each. A
-# layer's forward and backward take $72Bsh^2 (1 + s/6h)$. Divide:
+# Their own answer was finer: keep everything but the *core* of attention, the part with $5as^2b$
+# bytes and few operations. In section 5 they say what it costs: 2.7% more operations for GPT-3,
+# and 1.6% for MT-NLG. Their appendix A says what is computed again: $QK^T$ and the product with
+# V, $2Bs^2h$ each. A layer's forward and backward take $72Bsh^2 (1 + s/6h)$. Divide:
 #
-# $$\frac{4Bs^2h}{72Bsh^2 (1 + s/6h)} \approx \frac{s}{18h}, \qquad \text{where the paper's equations 8 and
-# 9 have } \frac{s}{6h}$$
+# $$\frac{4Bs^2h}{72Bsh^2 (1 + s/6h)} \approx \frac{s}{18h}$$
+#
+# where the paper's equations 8 and 9 have $s/6h$.
 
 
 # %% selective
@@ -1196,22 +1230,23 @@ for stops_early in (False, True):
 draw.table(rows, title="Selective recomputation: operations added to a step")
 
 # %% [markdown]
-# The paper's figures are three times too large, and its last column of table 5 (hardware FLOPs) with
-# them: their method is better than they said. In *time* they measured 7%, because softmax and dropout,
-# which hardly count as operations, are repeated too. Today's `checkpoint` even skips the product with
-# V, the last one, and repeats half of that.
+# The paper's figures are three times too large, and its last column of table 5 (hardware FLOPs)
+# with them: their method is better than they said. In *time* they measured 7%, because softmax
+# and dropout, which hardly count as operations, are repeated too. Today's `checkpoint` even skips
+# the product with V, the last one, and repeats half of that.
 #
 # ### How long should a segment be?
 #
-# With segments of k layers the peak holds the inputs of n/k segments and one segment whole. If a layer
-# keeps A bytes and its input is x bytes:
+# With segments of k layers the peak holds the inputs of n/k segments and one segment whole. If a
+# layer keeps A bytes and its input is x bytes:
 #
 # $$\frac{n}{k} x + kA \quad\text{is smallest at}\quad k = \sqrt{n x / A}$$
 #
-# Where a layer keeps little more than its input, A = x, that is Chen et al.'s $\sqrt{n}$: 1,000 layers,
-# 32 segments. In a transformer A is about 20 times x, and the same formula gives $k = \sqrt{32 / 20}
-# \approx 1$ for 32 layers: **checkpoint each layer**. Our table above says the same: segments of four
-# hold more and repeat no less. (Narayanan et al. 2021, section 3.5, find so too: one or two layers.)
+# Where a layer keeps little more than its input, A = x, that is Chen et al.'s $\sqrt{n}$: 1,000
+# layers, 32 segments. In a transformer A is about 20 times x, and the same formula gives
+# $k = \sqrt{32 / 20} \approx 1$ for 32 layers: **checkpoint each layer**. Our table above says
+# the same: segments of four hold more and repeat no less. (Narayanan et al. 2021, section 3.5,
+# find so too: one or two layers.)
 
 
 # %% plan_memory
@@ -1235,6 +1270,7 @@ def plan_memory(layers_a_segment=1, tokens=8192, num_gpus=1):
     return picture, f"Recomputing adds {(1 - down) / 3:.1%} to the layers' operations."
 
 
+# %% plan_memory_explored
 explore(
     plan_memory,
     layers_a_segment=(1, 32, "x2"),
@@ -1245,8 +1281,8 @@ explore(
 # %% [markdown]
 # ### The whole model, on paper
 #
-# And Llama 3 8B itself: the same `training_step` as above, unmodified, one sequence of 8,192 tokens, all
-# 32 layers on one H100, recorded on fake tensors.
+# And Llama 3 8B itself: the same `training_step` as above, unmodified, one sequence of 8,192
+# tokens, all 32 layers on one H100, recorded on fake tensors.
 
 # %% on_paper
 llama = models.shape("llama-3-8b")
@@ -1279,36 +1315,39 @@ draw.memory_use(
 )
 
 # %% [markdown]
-# Recomputation takes the mountain away, and not the floor. Weights, gradients and optimizer state are
-# 128 GB whatever happens to activations, and no H100 has so much: this is where week 7 begins.
+# Recomputation takes the mountain away, and not the floor. Weights, gradients and optimizer state
+# are 128 GB whatever happens to activations, and no H100 has so much: this is where week 7
+# begins.
 #
-# Two more things stand in the table. **MFU** counts only the operations that the model needs, so it
-# falls by as much as the step grows. **HFU** counts what the hardware did and stays: a run that
-# reports a fine HFU may be recomputing a quarter of it. And the step grows by less than the layer in
-# the table of blocks, because head, loss and update are not repeated.
+# Two more things stand in the table. **MFU** counts only the operations that the model needs, so
+# it falls by as much as the step grows. **HFU** counts what the hardware did and stays: a run
+# that reports a fine HFU may be recomputing a quarter of it. And the step grows by less than the
+# layer in the table of blocks, because head, loss and update are not repeated.
 #
-# The small peak that is left is the *head*: 8,192 tokens times 128,256 entries in float32 are 4.2 GB,
-# and the loss needs three such tensors at once. Checkpointing layers does not touch it.
+# The small peak that is left is the *head*: 8,192 tokens times 128,256 entries in float32 are 4.2
+# GB, and the loss needs three such tensors at once. Checkpointing layers does not touch it.
 #
 # ### The exam question, answered
 #
 # *How does gradient checkpointing reduce memory usage in large model training?*
 #
-# > Backward needs the activations of forward, so training keeps all of them: $sbh(34 + 5as/h)$ bytes in
-# > each layer of a GPT. With checkpointing, forward keeps only the input of each segment of layers, 2sbh
-# > bytes, and drops the rest. When backward reaches a segment, it runs the segment's forward again from
-# > that input, uses the activations and frees them. At the peak there are the inputs of all segments
-# > and *one* segment's activations: of n layers in segments of k, $(n/k)x + kA$, of the order of
-# > $\sqrt n$ at best. It reduces activations only; weights, gradients and optimizer state stay. The
-# > price is up to one more forward, a third more operations. Selective checkpointing repeats only what
-# > is large and cheap, such as attention's softmax. The gradients are the same, provided that dropout
-# > draws the same numbers again, so the state of the random generator is part of what is kept.
+# > Backward needs the activations of forward, so training keeps all of them: $sbh(34 + 5as/h)$
+# > bytes in each layer of a GPT. With checkpointing, forward keeps only the input of each segment
+# > of layers, 2sbh bytes, and drops the rest. When backward reaches a segment, it runs the
+# > segment's forward again from that input, uses the activations and frees them. At the peak
+# > there are the inputs of all segments and *one* segment's activations: of n layers in segments
+# > of k, $(n/k)x + kA$, of the order of $\sqrt n$ at best. It reduces activations only; weights,
+# > gradients and optimizer state stay. The price is up to one more forward, a third more
+# > operations. Selective checkpointing repeats only what is large and cheap, such as attention's
+# > softmax. The gradients are the same, provided that dropout draws the same numbers again, so
+# > the state of the random generator is part of what is kept.
 #
 # ### Gradient accumulation
 #
-# The third way to hold fewer activations: not the whole batch at once. Run micro-batches one after the
-# other, let their gradients add up in `.grad`, update once. No operation is repeated, and the batch is
-# as large as you like. The same eight sequences at once and in four parts, small transformer, here:
+# The third way to hold fewer activations: not the whole batch at once. Run micro-batches one
+# after the other, let their gradients add up in `.grad`, update once. No operation is repeated,
+# and the batch is as large as you like. The same eight sequences at once and in four parts, small
+# transformer, here:
 
 
 # %% accumulated
@@ -1326,14 +1365,16 @@ def accumulated(num_parts):
 
 whole, parts = ws.run(lambda: [accumulated(1), accumulated(4)], memory=True, **alone).values[0]
 difference = (whole[0] - parts[0]).norm() / whole[0].norm()
-print(f"activations: {units.format_bytes(whole[1])} at once, {units.format_bytes(parts[1])} in four")
+sizes = [units.format_bytes(one[1]) for one in (whole, parts)]
+print(f"activations: {sizes[0]} at once, {sizes[1]} in four parts")
 print(f"relative difference of the gradients: {difference:.0e}")
-sums = torch.tensor([added_one_by_one(n, torch.bfloat16) / n for n in (64, 256, 1024)])
-print(f"equal micro-gradients added in bfloat16, 64, 256, 1,024 of them: {sums.tolist()} of the sum")
+for num in (64, 256, 1024):
+    share = added_one_by_one(num, torch.bfloat16) / num
+    print(f"{num:,} equal gradients added in bfloat16: {share:.0%} of the sum")
 
 # %% [markdown]
-# The second line is the first failure of this week once more: `.grad` of a bfloat16 weight is bfloat16,
-# and a sum of many micro-gradients in it stands still. Accumulate in float32.
+# The second line is the first failure of this week once more: `.grad` of a bfloat16 weight is
+# bfloat16, and a sum of many micro-gradients in it stands still. Accumulate in float32.
 #
 # The loop above divides by the number of parts. That is right because all parts have equally many
 # tokens. Real sequences do not.
@@ -1435,36 +1476,39 @@ rows = [
 draw.table(rows, title="Memory: formula, measurement, paper")
 
 # %% side_by_side_time
-third, most = 1 / 3, (1 - down) / 3
+third, most, least = 1 / 3, (1 - down) / 3, core_fraction(2048, 6144)
 rows = [
     compared("16 small layers, each again", most, emulated, "emulated, H100"),
     compared("Llama 3 8B, a layer again", most, again["Llama layer"], "on paper, H100"),
     compared("Llama 3 8B, the whole step", most, longer, "on paper, H100"),
     compared("GPT 22B, a layer again", third, again["GPT layer"], "on paper, A100", 0.39),
-    compared("GPT 22B, its core again", core_fraction(2048, 6144), core_longer, "on paper, A100", 0.07),
+    compared("GPT 22B, its core again", least, core_longer, "on paper, A100", 0.07),
 ]
-draw.table(rows, title="Time: formula (operations), emulation, paper; published: Korthikanti et al., table 4")
+note = "formula: operations; published: Korthikanti et al. 2022, table 4"
+draw.table(rows, title="Time: formula, emulation, paper, published", note=note)
 
 # %% [markdown]
-# Memory can be counted: every row agrees with its formula to about a percent, and the one percent is
-# known (norms in float32). Time cannot be counted from operations alone: the formula of operations is
-# right within a few points for whole layers, and far off for the core of attention, 1.8% against 7 to
-# 12%, where nearly all time goes into reading and writing. Our price for it is too high by 5 points:
-# their softmax and dropout are one fused kernel, and ours are several.
+# Memory can be counted: every row agrees with its formula to about a percent, and the one percent
+# is known (norms in float32). Time cannot be counted from operations alone: the formula of
+# operations is right within a few points for whole layers, and far off for the core of attention,
+# 1.8% against 7 to 12%, where nearly all time goes into reading and writing. Our price for it is
+# too high by 5 points: their softmax and dropout are one fused kernel, and ours are several.
 #
 # ## 8. When it breaks
 #
 # ### The batch that was not the batch
 #
-# On 4 October 2024 a user reported (huggingface/trl, issue 2175) that two models, trained with a batch of
-# 32 and with a batch of 1 accumulated 32 times, end at clearly different losses: higher with
-# accumulation. The two should be the same training. The first answer was that some difference is to be
-# expected, from accumulating in 16 bits under FSDP. It was a good guess (see section 6), and wrong.
+# On 4 October 2024 a user reported (huggingface/trl, issue 2175) that two models, trained with a
+# batch of 32 and with a batch of 1 accumulated 32 times, end at clearly different losses: higher
+# with accumulation. The two should be the same training. The first answer was that some
+# difference is to be expected, from accumulating in 16 bits under FSDP. It was a good guess (see
+# section 6), and wrong.
 #
 # On 15 October the makers of Unsloth found it (*Bugs in LLM training: gradient accumulation fix*;
-# transformers pull request 34191). Each micro-batch divided its loss by *its own* number of tokens, and
-# the means were averaged. That is the batch's mean only if all have equally many tokens: tests, with
-# sequences cut to one length, had always passed. With 10 tokens at a loss of 2 and 1,000 at a loss of 1:
+# transformers pull request 34191). Each micro-batch divided its loss by *its own* number of
+# tokens, and the means were averaged. That is the batch's mean only if all have equally many
+# tokens: tests, with sequences cut to one length, had always passed. With 10 tokens at a loss of
+# 2 and 1,000 at a loss of 1:
 
 
 # %% mean_of_means
@@ -1483,29 +1527,32 @@ for lengths in ([60, 60, 60, 60], [4, 60, 12, 40], [1, 2, 60, 60]):
     )
 
 # %% [markdown]
-# The repair changed the interface: the loss function must be given the number of tokens of the *whole*
-# batch before the first micro-batch runs (pull request 34198). And the repair had to be repaired: in
-# December the gradient norm (transformers issue 35203) and the reported loss (pull request 35438) were
-# still wrong in some paths. Unsloth's post says that the fault had been reported in 2021. The same
-# mean of means waits in data parallelism: DDP averages the *ranks'* means, whatever their token counts.
+# The repair changed the interface: the loss function must be given the number of tokens of the
+# *whole* batch before the first micro-batch runs (pull request 34198). And the repair had to be
+# repaired: in December the gradient norm (transformers issue 35203) and the reported loss (pull
+# request 35438) were still wrong in some paths. Unsloth's post says that the fault had been
+# reported in 2021. The same mean of means waits in data parallelism: DDP averages the *ranks'*
+# means, whatever their token counts.
 #
-# **How this week's tools find it**: one batch, as uneven as you can make it, once in one piece and once
-# in parts; compare the *gradients*, in float32, not the losses of two runs. That takes a second, and
-# 100% is not rounding. In float32 it also refutes the first explanation at once.
+# **How this week's tools find it**: one batch, as uneven as you can make it, once in one piece
+# and once in parts; compare the *gradients*, in float32, not the losses of two runs. That takes a
+# second, and a difference of three quarters is not rounding: in float32 it refutes the first
+# explanation at once.
 #
 # ### A scale that goes on falling
 #
-# Before BLOOM, BigScience trained 104 billion parameters in float16. Around iteration 7,000 the loss
-# rose from 6.4 to 14 within ten steps, at a loss scale of 2,048, and in the end was not a number; a
-# repetition diverged at iteration 6,900. They changed seeds, Adam's $\beta_2$ and the warm-up without
-# success; a smaller initialisation, a norm after the embedding and a lower rate helped. For 176 billion
-# they took bfloat16 with float32 accumulation, and saw no instability in the first 24 billion tokens.
-# They say themselves that several things had changed at once, and that none was tried alone
-# (bigscience-workshop/bigscience, `tr8-104B-wide/chronicles.md` and `tr11-176B-ml/chronicles.md`).
+# Before BLOOM, BigScience trained 104 billion parameters in float16. Around iteration 7,000 the
+# loss rose from 6.4 to 14 within ten steps, at a loss scale of 2,048, and in the end was not a
+# number; a repetition diverged at iteration 6,900. They changed seeds, Adam's $\beta_2$ and the
+# warm-up without success; a smaller initialisation, a norm after the embedding and a lower rate
+# helped. For 176 billion they took bfloat16 with float32 accumulation, and saw no instability in
+# the first 24 billion tokens. They say themselves that several things had changed at once, and
+# that none was tried alone (bigscience-workshop/bigscience, `tr8-104B-wide/chronicles.md` and
+# `tr11-176B-ml/chronicles.md`).
 #
 # Your picture of the loss scale is the instrument. A scale that falls at the start is finding its
-# place. One that falls late and does not recover says that gradients grow; a bfloat16 run has the same
-# trouble and no such alarm, so watch its gradient norm.
+# place. One that falls late and does not recover says that gradients grow; a bfloat16 run has the
+# same trouble and no such alarm, so watch its gradient norm.
 #
 # ## 9. Numbers to remember
 
@@ -1514,73 +1561,79 @@ for lengths in ([60, 60, 60, 60], [4, 60, 12, 40], [1, 2, 60, 60]):
 #
 # | number | threshold | where it comes from |
 # |---|---|---|
-# | **1/256** | an update of less than 1/512 to 1/256 of a bfloat16 weight is lost: keep float32 masters | half a gap, with 8 significant bits (section 3) |
-# | **65,504 and 2⁻²⁴** | float16's largest and smallest numbers: gradients live below, so scale the loss; bfloat16 needs none | 5 exponent bits, 10 of mantissa (section 4) |
-# | **16 bytes a parameter** | an 80 GB GPU holds the states of 5 billion parameters, and then not one activation | 2 + 2 + 4 + 4 + 4, Adam with masters (section 4) |
-# | **sbh(34 + 5as/h), sbh(16 + 8f/h)** | GPT with scores written, Llama with fused attention: 194 and 37.5 bytes at 7B and 4k; from s = 6.8 h/a on (870 tokens, with heads of 128), scores are more than half of a GPT layer | counted, measured (section 5) |
-# | **1/4 to 1/3** | what recomputing every layer adds to a step; MFU falls to 3/4 to 4/5, HFU does not | early stop leaves out the last product (section 6) |
+# | **1/512** of a weight | bfloat16 loses every smaller update: keep masters | half a gap, section 3 |
+# | **2⁻²⁴ to 65,504** | float16's range: scale the loss; bfloat16 needs no scale | section 4 |
+# | **16 B** a parameter | 80 GB hold the states of 5 billion, and no token yet | section 4 |
+# | **sbh(34 + 5as/h)** | a GPT layer; from s = 6.8 h/a on, mostly scores | section 5 |
+# | **sbh(16 + 8f/h)** | a Llama layer, fused attention; 37.5 sbh at 7B | section 5 |
+# | **1/4 to 1/3** | added to a step when all layers run again; MFU falls, HFU stays | section 6 |
 
 # %% [markdown]
 # ## 10. Problems
 #
-# **1.** 64 micro-batches, each with a gradient of exactly 1 for some weight, are added in bfloat16 in
-# `.grad`. Is the sum right? And 512?
+# **1.** 64 micro-batches, each with a gradient of exactly 1 for some weight, are added in
+# bfloat16 in `.grad`. Is the sum right? And 512?
 #
 # <details><summary>Answer</summary>
 #
-# Whole numbers up to 256 are bfloat16 numbers, so 64 is right. From 256 on the gap is 2, and 256 + 1
-# rounds to 256: 512 micro-batches give 256, half of the sum. Real gradients are not whole numbers, and
-# lose digits earlier: once the sum is 256 times a term, the term is lost.
+# Whole numbers up to 256 are bfloat16 numbers, so 64 is right. From 256 on the gap is 2, and 256
+# + 1 rounds to 256: 512 micro-batches give 256, half of the sum. Real gradients are not whole
+# numbers, and lose digits earlier: once the sum is 256 times a term, the term is lost.
 # </details>
 #
-# **2.** A weight is 0.02, the learning rate of Adam $3 \cdot 10^{-5}$. Does the weight move in bfloat16?
+# **2.** A weight is 0.02, the learning rate of Adam $3 \cdot 10^{-5}$. Does the weight move in
+# bfloat16?
 #
 # <details><summary>Answer</summary>
 #
-# $2^{-6} = 0.0156 \le 0.02 < 2^{-5}$, so the gap is $2^{-6} \cdot 2^{-7} = 2^{-13} = 0.000122$, half of it
-# 0.000061. Adam's update is at most about the rate, 0.00003: it is lost, in every step.
+# $2^{-6} = 0.0156 \le 0.02 < 2^{-5}$, so the gap is $2^{-6} \cdot 2^{-7} = 2^{-13} = 0.000122$,
+# half of it 0.000061. Adam's update is at most about the rate, 0.00003: it is lost, in every
+# step.
 # </details>
 #
-# **3.** GPT-3 has h = 12,288, a = 96, s = 2,048. Which part of a layer's activations is attention's
-# core, and what is left of the layer when it is recomputed?
+# **3.** GPT-3 has h = 12,288, a = 96, s = 2,048. Which part of a layer's activations is
+# attention's core, and what is left of the layer when it is recomputed?
 #
 # <details><summary>Answer</summary>
 #
-# $5as/h = 5 \cdot 96 \cdot 2048 / 12288 = 80$. Of 34 + 80 = 114 the core is 80, 70%; 34 are left (Korthikanti et
-# al., section 5, say 70% too). It costs $s/18h$ = 0.9% of the operations.
+# $5as/h = 5 \cdot 96 \cdot 2048 / 12288 = 80$. Of 34 + 80 = 114 the core is 80, 70%; 34 are left
+# (Korthikanti et al., section 5, say 70% too). It costs $s/18h$ = 0.9% of the operations.
 # </details>
 #
-# **4.** Llama 3 8B is trained with sequences of 8,192 tokens on GPUs of 80 GB; the states are sharded over 8
-# (week 7), 16 GB each. Without recomputation, do the activations of one sequence fit? Of two?
+# **4.** Llama 3 8B is trained with sequences of 8,192 tokens on GPUs of 80 GB; the states are
+# sharded over 8 (week 7), 16 GB each. Without recomputation, do the activations of one sequence
+# fit? Of two?
 #
 # <details><summary>Answer</summary>
 #
-# A quarter as many key heads as query heads: keys and values take 0.5 + 0.5 in place of 2 + 2, so the 16
-# becomes 13, and $13 + 8 \cdot 3.5 = 41$ bytes. $41 \cdot 8192 \cdot 4096$ = 1.38 GB a layer, 44 GB for 32, and
-# 12.6 GB for the head's three float32 tensors. 16 + 44 + 13 = 73 GB: one fits. Two need 130 GB, and do
-# not. With every layer recomputed two need 16 + 4.3 + 2.8 + 25 = 48 GB; the head has become the largest part.
+# A quarter as many key heads as query heads: keys and values take 0.5 + 0.5 in place of 2 + 2, so
+# the 16 becomes 13, and $13 + 8 \cdot 3.5 = 41$ bytes. $41 \cdot 8192 \cdot 4096$ = 1.38 GB a
+# layer, 44 GB for 32, and 12.6 GB for the head's three float32 tensors. 16 + 44 + 13 = 73 GB: one
+# fits. Two need 130 GB, and do not. With every layer recomputed two need 16 + 4.3 + 2.8 + 25 = 48
+# GB; the head has become the largest part.
 # </details>
 #
-# **5.** A run reports an HFU of 52%. It recomputes every layer of a GPT. What is its MFU, and how much faster
-# would a step be if the memory were there?
+# **5.** A run reports an HFU of 52%. It recomputes every layer of a GPT. What is its MFU, and how
+# much faster would a step be if the memory were there?
 #
 # <details><summary>Answer</summary>
 #
-# The hardware does 4 where the model needs 3: MFU = 52% · 3/4 = 39%. At the same rate of operations the
-# step takes 3/4 of the time. (So it is for the runs of Narayanan et al. 2021, table 1: 52% of peak, with
-# recomputation counted in.)
+# The hardware does 4 where the model needs 3: MFU = 52% · 3/4 = 39%. At the same rate of
+# operations the step takes 3/4 of the time. (So it is for the runs of Narayanan et al. 2021,
+# table 1: 52% of peak, with recomputation counted in.)
 # </details>
 #
-# **6.** *Design.* 24 layers, a layer keeps 1.5 GB and its input is 0.075 GB; 20 GB are free for activations,
-# and a step without recomputation takes 1 s, a third of it forward. You may choose for each layer
-# whether to recompute it. How many, and how long is the step?
+# **6.** *Design.* 24 layers, a layer keeps 1.5 GB and its input is 0.075 GB; 20 GB are free for
+# activations, and a step without recomputation takes 1 s, a third of it forward. You may choose
+# for each layer whether to recompute it. How many, and how long is the step?
 #
 # <details><summary>Answer</summary>
 #
-# Recompute r layers: those keep 0.075 r, the others 1.5 (24 - r), and while one is recomputed it is there
-# in full: 0.075 r + 1.5 (24 - r) + 1.5 ≤ 20 gives r ≥ 12.3, so 13: 0.975 + 16.5 + 1.5 = 19.0 GB. At most
-# 13/24 of a forward more: 1 + 13/24 · 1/3 = 1.18 s, and about 1.14 s if each stops at three quarters.
-# Recomputing all would cost 1.33 s for memory that nobody needed. Which layers is a question for lab 6.
+# Recompute r layers: those keep 0.075 r, the others 1.5 (24 - r), and while one is recomputed it
+# is there in full: 0.075 r + 1.5 (24 - r) + 1.5 ≤ 20 gives r ≥ 12.3, so 13: 0.975 + 16.5 + 1.5 =
+# 19.0 GB. At most 13/24 of a forward more: 1 + 13/24 · 1/3 = 1.18 s, and about 1.14 s if each
+# stops at three quarters. Recomputing all would cost 1.33 s for memory that nobody needed. Which
+# layers is a question for lab 6.
 # </details>
 #
 # ### Self-check
@@ -1600,11 +1653,14 @@ quiz.ask("week06", seed=seed)
 # ## To take with you
 #
 # - Multiply in 16 bits, add in 32. Sums, updates and losses are additions.
-# - bfloat16 has range, float16 has digits. A float16 run needs a loss scale; both need master weights.
-# - A formula of activations is as good as its list of assumptions: dropout, masks, scores, precision.
+# - bfloat16 has range, float16 has digits. A float16 run needs a loss scale; both need master
+#   weights.
+# - A formula of activations is as good as its list of assumptions: dropout, masks, scores,
+#   precision.
 # - Checkpointing removes activations, and only these, for a quarter to a third of a step. In a
 #   transformer, checkpoint each layer, or select what is large and cheap.
 # - Accumulated gradients are the batch's gradient if you divide by the batch's tokens.
 #
-# **Now the lab**: [lab 6, a loss scaler and a checkpointed sequential](../labs/lab06/lab06.ipynb).
-# Then **week 7**, *ZeRO and FSDP*: the 16 bytes that are still there.
+# **Now the lab**: [lab 6, a loss scaler and a checkpointed
+# sequential](../labs/lab06/lab06.ipynb). Then **week 7**, *ZeRO and FSDP*: the 16 bytes that are
+# still there.
