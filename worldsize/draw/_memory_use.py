@@ -13,7 +13,7 @@ from worldsize.memory import MemoryUse
 
 _NUM_HOLDINGS = 3  # that a panel names
 _MAX_CHARS = 100
-_ROOM = 1.75  # the height of a panel over its highest area, for the text above
+_ROOM, _ROOM_OF_SEVERAL = 1.75, 2.45  # the height of a panel over its highest area; several panels are lower
 _MOST_ROOM = 4  # a capacity further above the peak is not drawn: it would flatten the areas
 
 
@@ -31,7 +31,7 @@ def memory_use(uses: Mapping[str, MemoryUse], title: str = "What the tensors hol
     levels = {label: _levels(use) for label, use in uses.items()}
     picture = memory_over_time(levels, capacity_bytes, title, "the GPU's memory", axis="operations")
     for axes, use in zip(picture.axes, uses.values(), strict=True):
-        _name_holdings(axes, use)
+        _name_holdings(axes, use, _ROOM if len(uses) == 1 else _ROOM_OF_SEVERAL)
     explained = " ".join(f"{label}: {use.explain()}" for label, use in uses.items())
     picture.alt = f"{picture.alt} {explained}"
     return picture
@@ -42,9 +42,9 @@ def _levels(use: MemoryUse) -> dict[str, list[tuple[float, float]]]:
     return {kind: list(zip(use.operations, sizes, strict=True)) for kind, sizes in use.sizes.items() if any(sizes)}
 
 
-def _name_holdings(axes: Axes, use: MemoryUse) -> None:
+def _name_holdings(axes: Axes, use: MemoryUse, room: float) -> None:
     lines = [_cut(str(one)) for one in use.holdings[:_NUM_HOLDINGS]]
-    axes.set_ylim(0, axes.get_ylim()[1] / 1.25 * _ROOM)
+    axes.set_ylim(0, axes.get_ylim()[1] / 1.25 * room)
     text = "\n".join(["most at the peak:", *lines])
     axes.text(0.01, 0.98, text, transform=axes.transAxes, va="top", fontsize=7, parse_math=False, bbox=white_box())
 
