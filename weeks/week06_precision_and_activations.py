@@ -1561,7 +1561,7 @@ for lengths in ([60, 60, 60, 60], [4, 60, 12, 40], [1, 2, 60, 60]):
 #
 # | number | threshold | where it comes from |
 # |---|---|---|
-# | **1/512** of a weight | bfloat16 loses every smaller update: keep masters | half a gap, section 3 |
+# | **1/512** of a weight | bfloat16 loses smaller updates: keep masters | half a gap, section 3 |
 # | **2⁻²⁴ to 65,504** | float16's range: scale the loss; bfloat16 needs no scale | section 4 |
 # | **16 B** a parameter | 80 GB hold the states of 5 billion, and no token yet | section 4 |
 # | **sbh(34 + 5as/h)** | a GPT layer; from s = 6.8 h/a on, mostly scores | section 5 |
