@@ -18,6 +18,7 @@ from worldsize.memory.meter import tensors_in
 from worldsize.paper.record import BACKWARD, FORWARD, OTHER, RECOMPUTE, UPDATE, Work
 
 _FUNCTIONAL = "_c10d_functional"
+_CPU = torch.device("cpu")
 _MASKED_WRITES = ("index_put", "index_put_", "_index_put_impl_")
 
 
@@ -54,6 +55,8 @@ class OperatorLog(Meter, TorchDispatchMode):
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # the wrapper's own operations on this rank's tensors come through here next
         kwargs = kwargs or {}
+        if (device := kwargs.get("device")) is not None and device.type == "cuda":
+            kwargs = {**kwargs, "device": _CPU}  # a fake tensor of a GPU would need torch's own CUDA in backward
         if func.namespace == _FUNCTIONAL:
             return self.communicate(func, args, kwargs)
         if func.overloadpacket.__name__ in _MASKED_WRITES and _is_masked(args[1]):

@@ -297,3 +297,15 @@ def test_a_declared_number_is_the_tensors_where_it_has_some():
     assert ws.declared(counts, on_paper=[4, 4]) == [3, 5]
     with pytest.raises(ValueError, match="declare one for each"):
         ws.declared(counts, on_paper=[8])
+
+
+def on_a_gpu():
+    import torch
+
+    layer = torch.nn.Linear(8, 8, device="cuda")
+    layer(torch.ones(2, 8, device="cuda")).sum().backward()
+
+
+def test_tensors_may_be_made_on_a_gpu_by_name():
+    run = ws.paper(on_a_gpu, world_size=2, cluster="dgx-h100", echo=False)
+    assert run.records[0].num_operators > 3
