@@ -17,6 +17,10 @@ ASKED = {
     ),
     "week04": ("run_worker", "run_server", "may_start", "lars_step", "lamb_step", "staleness_bound", "steps_done"),
     "week05": ("def top_k", "top_k_hook", "def orthogonalise", "def power_hook", ".topk(", "linalg.qr", "state.memory"),
+    "week07": (
+        *("def shard(", "def unshard", "def gather(", "def free(", "def reduce_gradients", "def adam_step"),
+        *("class FullyShard", "class Prefetching", "def clip_gradients", "clip_grad_norm", "exp_avg", "F.pad("),
+    ),
 }
 every_week = pytest.mark.parametrize("week", WEEKS)
 
