@@ -1157,7 +1157,7 @@ draw.table(rows, title="175 billion parameters, published; the third column is c
 # in float32. Its sixteen bytes are 4 (weight) + 4 (gradient) + 8 (Adam's moments). The program runs
 # on paper with two and with four layers. Every layer is alike, so time and peak grow by the same
 # amount with each one: the table continues them to 32 layers. (The whole model on 8 GPUs, run the
-# same way, gave 0.854 s and 62.7 GB. It takes 20 s: put 32 in place of 4.)
+# same way, gave 853 ms, 64.8 GB and the same MFU. Put 32 in place of 4; it takes half a minute.)
 
 
 # %% llama
@@ -1286,10 +1286,7 @@ draw.table(rows, title="Formula beside measurement, emulation and paper")
 # added to ZeRO-3. The logits and what the allocator loses are not in it.
 
 
-# %% fits
-from worldsize.explore import explore
-
-
+# %% what_fits
 def what_fits(model="llama-3-8b", num_ranks=8, num_sequences=1, recomputes=False):
     """A bar for each stage: what a rank holds, computed, against a GPU of 80 GB."""
     sizes = shape(model)
@@ -1307,6 +1304,9 @@ def what_fits(model="llama-3-8b", num_ranks=8, num_sequences=1, recomputes=False
     picture = draw.memory(bars, 80e9, title, "80 GB")
     return picture, f"Fits into 80 GB: {', '.join(fitting) or 'nothing'}."
 
+
+# %% fits
+from worldsize.explore import explore
 
 explore(
     what_fits,

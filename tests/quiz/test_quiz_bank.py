@@ -9,6 +9,7 @@ import pytest
 import quiz_oracles_week03  # noqa: F401
 import quiz_oracles_week04  # noqa: F401
 import quiz_oracles_week05  # noqa: F401
+import quiz_oracles_week07  # noqa: F401
 from quiz_oracles import ORACLES, agree
 from repository import ROOT
 
