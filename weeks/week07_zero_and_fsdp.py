@@ -134,12 +134,15 @@ def backward(gradient, rows, outputs, weight):
 
 
 # %% [markdown]
-# The optimizer's twelve bytes in one place. It is torch's Adam, on float32 weights of its own. It
-# does not care whether it is given the whole model or a part: **Adam treats each number by
-# itself**. That is all that makes sharding its state possible.
+# The optimizer's twelve bytes in one place: torch's Adam as a function, with the tensors that it
+# reads and writes. It does not care whether it is given the whole model or a part, because **Adam
+# treats each number by itself**. That alone makes it possible to shard its state.
 
 
 # %% master
+from torch.optim.adam import adam
+
+
 def counted(kind, tensor):
     """The tensor, counted as memory of this kind."""
     memory.count_as(kind, [tensor])
@@ -151,14 +154,16 @@ class Master:
 
     def __init__(self, weights):
         self.weights = counted("optimizer state", weights.float().clone())
-        self.adam = torch.optim.Adam([self.weights], lr=1e-3, foreach=False)
+        self.moments = [counted("optimizer state", torch.zeros_like(self.weights)) for _ in "mv"]
+        self.num_steps = torch.zeros(())
 
     def update(self, summed_gradients):
         """The weights after a step, from gradients that are summed over all ranks."""
-        self.weights.grad = summed_gradients.float() / dist.get_world_size()
-        self.adam.step()
-        self.weights.grad = None
-        return counted("optimizer state", self.weights)  # Adam's own parameters count as weights
+        mean = summed_gradients.float() / dist.get_world_size()
+        rates = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+        state = [[self.weights], [mean], *([moment] for moment in self.moments), []]
+        adam(*state, [self.num_steps], foreach=False, amsgrad=False, maximize=False, **rates)
+        return self.weights
 
 
 # %% [markdown]
@@ -177,9 +182,8 @@ def ddp_step(weights, master, step):
         outputs.append(forward(outputs[-1], weight))
     gradient = outputs[-1] / NUM_ROWS
     for layer in reversed(range(NUM_LAYERS)):
-        gradients[layer], gradient = backward(
-            gradient, outputs[layer], outputs[layer + 1], weights[layer]
-        )
+        weight, between = weights[layer], outputs[layer : layer + 2]
+        gradients[layer], gradient = backward(gradient, *between, weight)
     dist.all_reduce(gradients)
     held = memory.held()
     weights.copy_(master.update(gradients))
@@ -275,9 +279,8 @@ def zero1_step(weights, master, step):
         outputs.append(forward(outputs[-1], weight))
     gradient = outputs[-1] / NUM_ROWS
     for layer in reversed(range(NUM_LAYERS)):
-        gradients[layer], gradient = backward(
-            gradient, outputs[layer], outputs[layer + 1], weights[layer]
-        )
+        weight, between = weights[layer], outputs[layer : layer + 2]
+        gradients[layer], gradient = backward(gradient, *between, weight)
     sums = torch.empty_like(part_of(weights))
     for layer in range(NUM_LAYERS):
         dist.reduce_scatter_tensor(sums[layer], gradients[layer].view(-1))
@@ -312,7 +315,8 @@ def zero2_step(weights, master, step):
         outputs.append(forward(outputs[-1], weight))
     gradient = outputs[-1] / NUM_ROWS
     for layer in reversed(range(NUM_LAYERS)):
-        of_weight, gradient = backward(gradient, outputs[layer], outputs[layer + 1], weights[layer])
+        weight, between = weights[layer], outputs[layer : layer + 2]
+        of_weight, gradient = backward(gradient, *between, weight)
         dist.reduce_scatter_tensor(sums[layer], of_weight.view(-1))
     held = memory.held()
     updated = master.update(sums).to(weights.dtype)
@@ -350,9 +354,8 @@ def zero3_step(weights, master, step):
         outputs.append(forward(outputs[-1], fetched(part)))
     gradient = outputs[-1] / NUM_ROWS
     for layer in reversed(range(NUM_LAYERS)):
-        of_weight, gradient = backward(
-            gradient, outputs[layer], outputs[layer + 1], fetched(weights[layer])
-        )
+        weight, between = fetched(weights[layer]), outputs[layer : layer + 2]
+        of_weight, gradient = backward(gradient, *between, weight)
         dist.reduce_scatter_tensor(sums[layer], of_weight.view(-1))
     held = memory.held()
     weights.copy_(master.update(sums))
@@ -754,8 +757,8 @@ def update_s(where):
 # %% offloaded
 uplink_bytes_per_s, rows = HOST.link.bandwidth_bytes_per_s / HOST.gpus_per_uplink, []
 for where, num_bytes in (("on the GPU", 0), ("fetched", 24), ("on the host", 4)):
-    time_s, held_bytes = ws.run(update_s, where, memory=True, **EMULATED).values[0]
-    row = {"update": where, "state on the GPU_bytes": held_bytes}
+    time_s, on_gpu_bytes = ws.run(update_s, where, memory=True, **EMULATED).values[0]
+    row = {"update": where, "state on the GPU_bytes": on_gpu_bytes}
     row |= {"over PCIe_bytes": num_bytes * NUM_PART}
     row["PCIe, formula_s"] = num_bytes * NUM_PART / uplink_bytes_per_s
     rows.append({**row, "update, emulated_s": time_s})
@@ -1113,7 +1116,8 @@ for num_tokens in (1024, 4096, 16384):
         adds[place, num_tokens] = 100 * (fsdp_s / ddp_s - 1)
         row = {"8 GPUs of": place, "tokens": num_tokens}
         row["tokens over R/β"] = round(num_tokens / (flops_per_s / bytes_per_s), 2)
-        row |= {"DDP_s": ddp_s, "FSDP2_s": fsdp_s}
+        exposed_s = fsdp.on(place).timeline.exposed_communication_s(0) / 3  # of three steps
+        row |= {"DDP_s": ddp_s, "FSDP2_s": fsdp_s, "of it exposed_s": exposed_s}
         rows.append({**row, "FSDP2 adds": f"{adds[place, num_tokens]:.1f}%"})
 rows.sort(key=lambda row: PLACES.index(row["8 GPUs of"]))
 predictions.reveal("FSDP adds at 4,096 tokens, 8 H100", adds["dgx-h100", 4096])
@@ -1122,11 +1126,13 @@ draw.table(rows, title="Forward and backward of four of Llama 3 8B's layers, on 
 # %% [markdown]
 # Read the third column against the last:
 #
-# - **Below R/β** the wire decides, and FSDP takes up to half as long again as DDP: three passes
-#   instead of two.
-# - **At two to four times R/β** it costs 8 to 13%. That is where "5 to 15%" comes from: the first
-#   gather and the last reduction have nothing beside them, and the layers are few.
-# - **At seven times R/β or more** it costs one or two percent.
+# - **Where the wire decides** (1,024 tokens, and PCIe at 4,096) FSDP takes a quarter to a half
+#   longer than DDP: three passes instead of two.
+# - **"5 to 15%"** are the rows with 4,096 tokens over NVLink, at two to three and a half times R/β,
+#   and those with 16,384 over PCIe. About half of what FSDP adds over NVLink is exposed: the first
+#   gather and the last reduction have nothing beside them. The rest are copies in and out of the
+#   flat buffers that travel.
+# - **With 16,384 tokens over NVLink** it costs one or two percent.
 #
 # Published measurements say the same in their way. FSDP equals DDP for models of 611 million and
 # 2.28 billion parameters, and beyond that DDP no longer fits (FSDP, section 5.2). A T5 of 11
@@ -1203,10 +1209,10 @@ draw.table(rows, title="Llama 3 8B, FSDP2, one sequence of 8,192 tokens a GPU, o
 
 # %% [markdown]
 # **More GPUs do not help much.** From 8 to 1,024 the states shrink from 16 GB to an eighth of one,
-# and the peak by a fifth: the activations of one sequence are the same everywhere. Sharding is the
-# answer to states. The answer to activations is recomputation (week 6) and, for long sequences,
-# cutting the sequence (week 8). And the MFU stays where it was, because 8,192 tokens are above R/β
-# on all three clusters.
+# and the peak by less than a fifth: the activations of one sequence, 2 GB of logits among them, are
+# the same everywhere. Sharding is the answer to states. The answer to activations is recomputation
+# (week 6) and, for long sequences, cutting the sequence (week 8). And the MFU stays where it was,
+# because 8,192 tokens are above R/β on all three clusters.
 #
 # ### Formula beside run
 #
@@ -1512,8 +1518,8 @@ quiz.ask("week07", seed=seed)
 #   treats each number by itself, so each rank can do a part.
 # - ZeRO-1 and ZeRO-2 send what DDP sends: they stop between the halves of the all-reduce. ZeRO-3
 #   and FSDP send one and a half times as much.
-# - R/β tokens on each GPU hide full sharding. The "5 to 15%" is a place on that line: two to four
-#   times R/β, with few layers.
+# - R/β tokens on each GPU hide full sharding. The "5 to 15%" are a place on that line, not far
+#   above R/β and with few layers.
 # - Sharding shrinks states. Activations stay, and for one long sequence they are most of the peak.
 # - A gathered weight is free only when nothing refers to it any longer.
 # - What one process would compute is the test of every sharded gradient.
