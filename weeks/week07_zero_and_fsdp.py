@@ -403,14 +403,25 @@ draw.table(rows, title=f"Four ranks on an emulated {cluster}, {NUM_PARAMETERS:,}
 # %% [markdown]
 # ### What fills the memory, and when
 #
-# The same runs over time. Each operation of the rank is one step to the right; the four bumps at
-# the left of a step are forward, those at the right backward.
+# The same runs over time: each operation of the rank is one place to the right, and three steps
+# follow each other. Most of DDP's height is the optimizer's.
 
 # %% over_time
-draw.memory_use(
-    {name: runs[name].memory[0] for name in ("DDP", "ZeRO-3")},
-    title="What rank 0 holds over three steps, emulated",
-)
+levels = {
+    name: {kind: list(zip(use.operations, sizes, strict=True)) for kind, sizes in use.sizes.items()}
+    for name, use in ((name, runs[name].memory[0]) for name in ("DDP", "ZeRO-3"))
+}
+draw.memory_over_time(levels, title="What rank 0 holds, emulated", axis="operations")
+
+# %% [markdown]
+# Two things stand out besides:
+#
+# - The **green** bump at the end of each step is the update's own: all gradients at once as
+#   float32, and Adam's intermediate results. ZeRO's authors count 6 GB for such a buffer with 1.5
+#   billion parameters, and therefore work through buckets of constant size (sections 3.2 and 6.2).
+# - ZeRO-3's highest point is at the very start. There our program makes the whole model, cuts it,
+#   and throws the rest away. A model that does not fit must be made in parts: torch builds it on
+#   the "meta" device, without data, and fills each rank's shard afterwards.
 
 # %% [markdown]
 # ### Your turn: the bytes of every stage
@@ -570,7 +581,8 @@ with check.turn("lean_forward"):
 # backward it asks for the next layer before it starts on this one. It runs unmodified on the
 # emulated cluster, here with the small transformer of this course. To see what prefetch is worth,
 # take it away: in forward a rank waits for its compute before it asks for the next layer, and in
-# backward each layer prefetches only itself.
+# backward each layer prefetches only itself. (In the picture, *stream 1* has the copies into what
+# is sent; hatched is time in which a rank does not work.)
 
 
 # %% transformers
@@ -1117,22 +1129,24 @@ for num_tokens in (1024, 4096, 16384):
         row = {"8 GPUs of": place, "tokens": num_tokens}
         row["tokens over R/β"] = round(num_tokens / (flops_per_s / bytes_per_s), 2)
         exposed_s = fsdp.on(place).timeline.exposed_communication_s(0) / 3  # of three steps
-        row |= {"DDP_s": ddp_s, "FSDP2_s": fsdp_s, "of it exposed_s": exposed_s}
+        row |= {"DDP_s": ddp_s, "FSDP2_s": fsdp_s, "added_s": fsdp_s - ddp_s}
+        row["exposed, FSDP2_s"] = exposed_s
         rows.append({**row, "FSDP2 adds": f"{adds[place, num_tokens]:.1f}%"})
 rows.sort(key=lambda row: PLACES.index(row["8 GPUs of"]))
 predictions.reveal("FSDP adds at 4,096 tokens, 8 H100", adds["dgx-h100", 4096])
 draw.table(rows, title="Forward and backward of four of Llama 3 8B's layers, on paper")
 
 # %% [markdown]
-# Read the third column against the last:
+# Two different answers:
 #
-# - **Where the wire decides** (1,024 tokens, and PCIe at 4,096) FSDP takes a quarter to a half
-#   longer than DDP: three passes instead of two.
-# - **"5 to 15%"** are the rows with 4,096 tokens over NVLink, at two to three and a half times R/β,
-#   and those with 16,384 over PCIe. About half of what FSDP adds over NVLink is exposed: the first
-#   gather and the last reduction have nothing beside them. The rest are copies in and out of the
-#   flat buffers that travel.
-# - **With 16,384 tokens over NVLink** it costs one or two percent.
+# - **Over NVLink** full sharding adds the same few milliseconds to every step, 8 to 9 on A100 and 5
+#   on H100, whatever the number of tokens. About half of them are exposed: nothing runs beside the
+#   first gather and the last reduction. The rest are copies into and out of the flat buffers that
+#   travel. With 4,096 tokens that is 7 and 11%; with 16,384 one or two.
+# - **Over PCIe** the wire decides, because the tokens are fewer than R/β. Far below it FSDP adds
+#   43%, nearly the half that three passes instead of two can add at most. Just below it, 9.5%.
+#
+# So "5 to 15%" is a step of some 50 to 100 milliseconds, or a link that is a little too slow.
 #
 # Published measurements say the same in their way. FSDP equals DDP for models of 611 million and
 # 2.28 billion parameters, and beyond that DDP no longer fits (FSDP, section 5.2). A T5 of 11
@@ -1307,7 +1321,7 @@ def what_fits(model="llama-3-8b", num_ranks=8, num_sequences=1, recomputes=False
         bars[name]["activations"] = activations
     fitting = [name for name, bar in bars.items() if sum(bar.values()) <= 80e9]
     title = f"{model} on {num_ranks} GPUs, {num_sequences} x {length:,} tokens each, computed"
-    picture = draw.memory(bars, 80e9, title, "80 GB")
+    picture = draw.memory(bars, 80e9, title, "a GPU's memory")
     return picture, f"Fits into 80 GB: {', '.join(fitting) or 'nothing'}."
 
 
@@ -1518,8 +1532,8 @@ quiz.ask("week07", seed=seed)
 #   treats each number by itself, so each rank can do a part.
 # - ZeRO-1 and ZeRO-2 send what DDP sends: they stop between the halves of the all-reduce. ZeRO-3
 #   and FSDP send one and a half times as much.
-# - R/β tokens on each GPU hide full sharding. The "5 to 15%" are a place on that line, not far
-#   above R/β and with few layers.
+# - R/β tokens on each GPU hide what full sharding sends. What stays are a few milliseconds a step,
+#   for the first gather, the last reduction and copies: "5 to 15%" of a short step.
 # - Sharding shrinks states. Activations stay, and for one long sequence they are most of the peak.
 # - A gathered weight is free only when nothing refers to it any longer.
 # - What one process would compute is the test of every sharded gradient.

@@ -136,15 +136,13 @@ def test_fsdp_costs_five_to_fifteen_percent_where_the_text_says(outputs):
     table = {(row[0], row[1]): row for row in rows(outputs["five_to_fifteen"])[2:]}
     adds = {key: float(row[-1].rstrip("%")) for key, row in table.items()}
     assert len(adds) == 9
-    waits = [(place, "1,024") for place in ("dgx-a100", "dgx-h100", "pcie-box")] + [("pcie-box", "4,096")]
-    assert all(25 <= adds[key] < 50 for key in waits)
     assert all(5 <= adds[key] <= 15 for key in (("dgx-a100", "4,096"), ("dgx-h100", "4,096"), ("pcie-box", "16,384")))
     assert all(adds[place, "16,384"] < 2.5 for place in ("dgx-a100", "dgx-h100"))
-    for place, tokens_over in (("dgx-a100", 3.4), ("dgx-h100", 1.8)):
-        row = table[place, "4,096"]
-        assert float(row[2]) == pytest.approx(tokens_over, abs=0.1)
-        ddp_ms, fsdp_ms, exposed_ms = (float(text.split()[0]) for text in row[3:6])
-        assert 0.3 < exposed_ms / (fsdp_ms - ddp_ms) < 0.75
+    assert 40 < adds["pcie-box", "1,024"] < 50 and float(table["pcie-box", "16,384"][2]) < 1
+    for place, low_ms, high_ms in (("dgx-a100", 8, 9), ("dgx-h100", 4.7, 5.3)):
+        for num_tokens in ("1,024", "4,096", "16,384"):
+            added_ms, exposed_ms = (float(text.split()[0]) for text in table[place, num_tokens][5:7])
+            assert low_ms <= added_ms <= high_ms and 0.4 < exposed_ms / added_ms < 0.6
 
 
 def test_published_zero_3_falls_with_the_tokens_a_gpu(outputs):
