@@ -84,6 +84,12 @@ def stream(outputs: list) -> str:
     return "".join(output.text for output in outputs if output.output_type == "stream")
 
 
+def printed(outputs: list) -> str:
+    """What a cell printed, but for the predictions that it revealed."""
+    lines = stream(outputs).splitlines(keepends=True)
+    return "".join(line for line in lines if not line.endswith(" derives it.\n"))
+
+
 def words(outputs: list) -> str:
     """A cell's last output in words."""
     return outputs[-1]["data"]["text/plain"]
