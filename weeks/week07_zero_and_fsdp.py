@@ -143,9 +143,9 @@ def backward(gradient, rows, outputs, weight):
 from torch.optim.adam import adam
 
 
-def counted(kind, tensor):
+def counted(as_kind, tensor):
     """The tensor, counted as memory of this kind."""
-    memory.count_as(kind, [tensor])
+    memory.count_as(as_kind, [tensor])
     return tensor
 
 
@@ -160,9 +160,9 @@ class Master:
     def update(self, summed_gradients):
         """The weights after a step, from gradients that are summed over all ranks."""
         mean = summed_gradients.float() / dist.get_world_size()
-        rates = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+        constants = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
         state = [[self.weights], [mean], *([moment] for moment in self.moments), []]
-        adam(*state, [self.num_steps], foreach=False, amsgrad=False, maximize=False, **rates)
+        adam(*state, [self.num_steps], foreach=False, amsgrad=False, maximize=False, **constants)
         return self.weights
 
 
@@ -190,12 +190,13 @@ def ddp_step(weights, master, step):
     return held
 
 
-# %% train
+# %% part_of
 def part_of(weights):
     """This rank's part of every layer, a row for each: one N-th of its numbers, in order."""
     return weights.view(NUM_LAYERS, dist.get_world_size(), -1)[:, dist.get_rank()]
 
 
+# %% train
 def train(stage, step_of, num_steps, dtype=torch.bfloat16):
     """What a rank held in the last step at a stage of ZeRO, and its float32 weights after it."""
     torch.set_num_threads(1)
@@ -213,7 +214,7 @@ def train(stage, step_of, num_steps, dtype=torch.bfloat16):
 # Three helpers run a stage on four emulated ranks, count what it sends, and show what changed from
 # one version to the next.
 
-# %% run_stage
+# %% stages
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 KINDS = ("weights", "gradients", "optimizer state")
 NUM_STEPS, NUM_RANKS = 3, 4
@@ -221,6 +222,7 @@ EMULATED = {"world_size": NUM_RANKS, "cluster": cluster, "echo": False}
 runs = {}
 
 
+# %% run_stage
 def run_stage(stage, step_of):
     """Run it, keep the run, and print the bytes for each parameter."""
     run = runs[STAGES[stage]] = ws.run(train, stage, step_of, NUM_STEPS, memory=True, **EMULATED)
@@ -338,7 +340,7 @@ run_stage(2, zero2_step)
 # gathers anyway.
 
 
-# %% zero3_step
+# %% fetched
 def fetched(part):
     """The whole weight of a layer, from the parts of all ranks."""
     weight = part.new_empty(WIDTH, WIDTH)
@@ -346,6 +348,7 @@ def fetched(part):
     return weight
 
 
+# %% zero3_step
 def zero3_step(weights, master, step):
     """Train one step with everything sharded; the bytes held before the update."""
     sums = counted("gradients", torch.empty_like(weights))
@@ -386,7 +389,7 @@ def whole_weights(name, run):
     return whole.reshape(NUM_LAYERS, WIDTH, WIDTH)
 
 
-rows, wanted = [], whole_weights("DDP", runs["DDP"])
+table, wanted = [], whole_weights("DDP", runs["DDP"])
 for name, run in runs.items():
     held, sent = run.values[0][0], run.timeline.bytes_sent(0) / NUM_STEPS
     passes = sent / (2 * NUM_PARAMETERS) * NUM_RANKS / (NUM_RANKS - 1)
@@ -394,11 +397,11 @@ for name, run in runs.items():
     same = torch.equal(whole_weights(name, run), wanted)
     a_parameter = sum(states.values()) / NUM_PARAMETERS
     row = {"stage": name, **states, "bytes a parameter": a_parameter, "sent_bytes": sent}
-    rows.append({**row, "passes of P (N-1)/N": round(passes, 3), "same weights": same})
+    table.append({**row, "passes of P (N-1)/N": round(passes, 3), "same weights": same})
     assert same
-found_passes = {row["stage"]: row["passes of P (N-1)/N"] for row in rows}
+found_passes = {row["stage"]: row["passes of P (N-1)/N"] for row in table}
 predictions.reveal("bytes sent, all sharded over DDP", found_passes["ZeRO-3"] / found_passes["DDP"])
-draw.table(rows, title=f"Four ranks on an emulated {cluster}, {NUM_PARAMETERS:,} parameters")
+draw.table(table, title=f"Four ranks on an emulated {cluster}, {NUM_PARAMETERS:,} parameters")
 
 # %% [markdown]
 # ### What fills the memory, and when
@@ -407,10 +410,12 @@ draw.table(rows, title=f"Four ranks on an emulated {cluster}, {NUM_PARAMETERS:,}
 # follow each other. Most of DDP's height is the optimizer's.
 
 # %% over_time
-levels = {
-    name: {kind: list(zip(use.operations, sizes, strict=True)) for kind, sizes in use.sizes.items()}
-    for name, use in ((name, runs[name].memory[0]) for name in ("DDP", "ZeRO-3"))
-}
+levels = {}
+for name in ("DDP", "ZeRO-3"):
+    use = runs[name].memory[0]
+    levels[name] = {
+        kind: list(zip(use.operations, sizes, strict=True)) for kind, sizes in use.sizes.items()
+    }
 draw.memory_over_time(levels, title="What rank 0 holds, emulated", axis="operations")
 
 # %% [markdown]
@@ -452,14 +457,14 @@ def state_bytes(num_parameters, num_ranks, stage):
 
 # %% check_state_bytes
 with check.turn("state_bytes"):
-    for stage, row in enumerate(rows):
-        measured_bytes = row["bytes a parameter"] * NUM_PARAMETERS
+    for tried, measured in enumerate((16, 7, 5.5, 4)):  # as measured on four ranks, above
         check.expect_close(
-            float(state_bytes(NUM_PARAMETERS, NUM_RANKS, stage)),
-            measured_bytes,
-            f"the bytes at stage {stage} on {NUM_RANKS} ranks",
+            float(state_bytes(1_000_000, 4, tried)),
+            measured * 1e6,
+            f"the bytes of 1,000,000 parameters at stage {tried} on 4 ranks",
             hint="The table above counts them, kind by kind.",
         )
+    check.expect_close(float(state_bytes(1e9, 64, 3)), 0.25e9, "the bytes of 1e9 at stage 3 on 64")
     print("Right: the same bytes as the emulated ranks held at each of the four stages.")
 
 # %% [markdown]
@@ -482,13 +487,15 @@ def held_bytes(num_parameters, num_ranks, stage):
     }
 
 
-published = []
-for num_parameters, num_ranks in ((100e6, 2), (10e9, 8), (7.5e9, 64)):
-    sizes = {
-        f"{name}_bytes": sum(held_bytes(num_parameters, num_ranks, stage).values())
-        for stage, name in enumerate(STAGES)
-    }
-    published.append({"parameters": units.format_count(num_parameters), "GPUs": num_ranks, **sizes})
+def milestone(num_parameters, num_ranks):
+    """A row of the table: the bytes on a GPU at each stage."""
+    row = {"parameters": units.format_count(num_parameters), "GPUs": num_ranks}
+    for stage, name in enumerate(STAGES):
+        row[f"{name}_bytes"] = sum(held_bytes(num_parameters, num_ranks, stage).values())
+    return row
+
+
+published = [milestone(*one) for one in ((100e6, 2), (10e9, 8), (7.5e9, 64))]
 predictions.reveal("state of 10B parameters, sharded over 8", published[1]["ZeRO-3_bytes"] / 1e9)
 draw.table(published, title="Weights, gradients and optimizer state of a GPU, computed")
 
@@ -548,15 +555,14 @@ def forward_alone():
 
 
 with check.turn("lean_forward"):
-    found = ws.run(forward_alone, memory=True, **EMULATED)
-    use, layer_bytes = found.memory[0], 2 * WIDTH * WIDTH
-    most = max(use.sizes.get("communication", [0])) / layer_bytes
+    recorded = ws.run(forward_alone, memory=True, **EMULATED).memory[0]
+    most = max(recorded.sizes["communication"]) / (2 * WIDTH * WIDTH)
     if most > 2.5:
         raise CheckFailed(
             "at most 2 whole layers gathered at a time",
-            f"{most:.0f} layers. {use.explain()}",
+            f"{most:.0f} layers. {recorded.explain()}",
             "`saved` refers to every weight until the function returns.",
-            picture=lambda: draw.memory_use({"rank 0": use}, title="Your forward pass, emulated"),
+            picture=lambda: draw.memory_use({"rank 0": recorded}, "Your forward pass, emulated"),
         )
     print(f"Right: at most {most:.0f} gathered at a time, and each is freed once it was used.")
 
@@ -699,14 +705,14 @@ with check.turn("prefetched_s"):
 # section 3.3.2): with tensor and pipeline parallelism beside it, the weights of one GPU are few.
 
 # %% reshard
-num_parameters, rows = shape("small").num_parameters, []
+model_bytes, table = 2 * shape("small").num_parameters, []
 for how in WAYS[1:]:
     run = ways[how]
     sent_bytes = run.timeline.bytes_sent(0) / 2  # of two steps
-    passes = sent_bytes / (2 * num_parameters) * 2  # times N / (N - 1), with N = 2
+    passes = sent_bytes / model_bytes * 2  # times N / (N - 1), with N = 2
     row = {"weights are": how, "sent_bytes": sent_bytes, "passes of P (N-1)/N": round(passes, 2)}
-    rows.append({**row, "step_s": run.values[0], "peak_bytes": run.memory[0].most_bytes})
-draw.table(rows, title=f"FSDP2, small transformer in bfloat16, 2 ranks, emulated on {cluster}")
+    table.append({**row, "step_s": run.values[0], "peak_bytes": run.memory[0].most_bytes})
+draw.table(table, title=f"FSDP2, small transformer in bfloat16, 2 ranks, emulated on {cluster}")
 
 # %% [markdown]
 # The sizes of all-gathers decide as well. FSDP's authors split 2³⁰ float32 elements into calls of
@@ -714,14 +720,14 @@ draw.table(rows, title=f"FSDP2, small transformer in bfloat16, 2 ranks, emulated
 # 3.2.1 and figure 2b). The prices of the emulator, for 16 A100 in two nodes:
 
 # %% call_sizes
-two_nodes, rows = hardware.cluster("a100-hdr-x2"), []
+two_nodes, table = hardware.cluster("a100-hdr-x2"), []
 for millions in (1, 3.3, 10, 33, 100, 1073.7):
     call = pricing.price("all_gather", 4e6 * millions, range(16), two_nodes)
     all_s = 2**30 / (1e6 * millions) * call.time_s
-    rows.append({"elements a call": f"{millions:g} million", "all calls_s": all_s})
-for row in rows:
-    row["more than one call"] = f"{row['all calls_s'] / rows[-1]['all calls_s'] - 1:.0%}"
-draw.table(rows, title="All-gather of 2³⁰ float32 numbers, 16 A100, computed")
+    table.append({"elements a call": f"{millions:g} million", "all calls_s": all_s})
+for row in table:
+    row["more than one call"] = f"{row['all calls_s'] / table[-1]['all calls_s'] - 1:.0%}"
+draw.table(table, title="All-gather of 2³⁰ float32 numbers, 16 A100, computed")
 
 # %% [markdown]
 # That is why the unit of sharding is a transformer block and not a matrix: a block of Llama 3 8B
@@ -767,15 +773,15 @@ def update_s(where):
 
 
 # %% offloaded
-uplink_bytes_per_s, rows = HOST.link.bandwidth_bytes_per_s / HOST.gpus_per_uplink, []
+uplink_bytes_per_s, table = HOST.link.bandwidth_bytes_per_s / HOST.gpus_per_uplink, []
 for where, num_bytes in (("on the GPU", 0), ("fetched", 24), ("on the host", 4)):
     time_s, on_gpu_bytes = ws.run(update_s, where, memory=True, **EMULATED).values[0]
     row = {"update": where, "state on the GPU_bytes": on_gpu_bytes}
     row |= {"over PCIe_bytes": num_bytes * NUM_PART}
     row["PCIe, formula_s"] = num_bytes * NUM_PART / uplink_bytes_per_s
-    rows.append({**row, "update, emulated_s": time_s})
+    table.append({**row, "update, emulated_s": time_s})
 draw.table(
-    rows,
+    table,
     title=f"Adam on {NUM_PART / 1e6:g} million parameters a rank, {NUM_RANKS} ranks of {cluster}",
     note=f"Formula: {HOST.gpus_per_uplink} GPUs share an uplink to the host.",
 )
@@ -791,15 +797,15 @@ draw.table(
 # %% needed_bandwidth
 from worldsize import operators
 
-V100, rows = hardware.cluster("dgx-1v").gpu, []
+V100, table = hardware.cluster("dgx-1v").gpu, []
 needed = operators.flops_per_s("matmul", "float16", V100) / 2048  # R/B
 for moved, computed, slide in (
     ("weights and gradients, a GPU", needed, 60e9),
     ("optimizer state, all links together", 4 * needed, 1500e9),
 ):
     row = {"moved": moved, "R/B, 4R/B_bytes_per_s": computed, "ZeRO-Infinity_bytes_per_s": slide}
-    rows.append({**row, "ratio": round(slide / computed, 1)})
-draw.table(rows, title="To move in the time of the products: 2,048 tokens, V100, computed")
+    table.append({**row, "ratio": round(slide / computed, 1)})
+draw.table(table, title="To move in the time of the products: 2,048 tokens, V100, computed")
 
 # %% [markdown]
 # ZeRO-Infinity's slides (SC21, pages 7 to 10) ask for 60 GB/s and 1,500 GB/s at 2K tokens a GPU,
@@ -899,15 +905,15 @@ def sent_in_training(run, num_steps=2):
 # %% four_ways
 two_by_two = {"name": "2 nodes of 2 A100", "gpus_per_node": 2, "num_nodes": 2, "nics_per_node": 2}
 NODES = dataclasses.replace(hardware.cluster("a100-hdr"), **two_by_two)
-found, rows = {}, []
+found, table = {}, []
 for how in ("DDP", "FSDP2", "FSDP2, kept", "HSDP"):
     found[how] = ws.run(transformer_steps, how, world_size=4, cluster=NODES, echo=False)
     difference = (found[how].values[0] - found["DDP"].values[0]).abs().max().item()
     sent = sent_in_training(found[how])
-    rows.append({"by": how, "difference from DDP": f"{difference:.0e}", **sent})
+    table.append({"by": how, "difference from DDP": f"{difference:.0e}", **sent})
     assert difference < 1e-4
 draw.table(
-    rows,
+    table,
     title="Two steps of the tiny transformer, float32, on 2 emulated nodes of 2 A100",
     note="The last two columns: what rank 0 sent in a step, over the bytes of the model, in groups"
     " inside its node and in groups that span both nodes.",
@@ -926,13 +932,13 @@ draw.table(
 # of W/G nodes all-reduces M/G bytes: $2 (M/G) (W-G)/W$.
 
 # %% hsdp_across_nodes
-rows = []
+table = []
 for W, G in ((4, 2), (16, 8), (512, 8)):
     theirs_per_model, ring_per_model = 2 * (W - 1) / (G * W), 2 / G * (W - G) / W
     row = {"ranks W": W, "in a node G": G, "paper": round(theirs_per_model, 3)}
-    rows.append({**row, "ring of nodes": round(ring_per_model, 3)})
-rows[0]["emulated"] = sent_in_training(found["HSDP"])["across nodes"]
-draw.table(rows, title="Bytes that each rank sends across nodes with HSDP, over the model's")
+    table.append({**row, "ring of nodes": round(ring_per_model, 3)})
+table[0]["emulated"] = sent_in_training(found["HSDP"])["across nodes"]
+draw.table(table, title="Bytes that each rank sends across nodes with HSDP, over the model's")
 
 # %% [markdown]
 # ### DeepSpeed
@@ -994,10 +1000,10 @@ if importlib.util.find_spec("deepspeed") is None:
 else:
     os.environ["DS_ACCELERATOR"] = "cpu"
     options = {"world_size": 2, "backend": "gloo", "echo": False, "timeout_s": 300}
-    by_stage = [ws.run(by_deepspeed, stage, **options).values[0] for stage in range(4)]
-    for stage in (1, 2, 3):
-        difference = (by_stage[stage] - by_stage[0]).abs().max()
-        print(f"DeepSpeed, stage {stage}: largest difference from DDP's weights {difference:.0e}")
+    by_stage = [ws.run(by_deepspeed, number, **options).values[0] for number in range(4)]
+    for number in (1, 2, 3):
+        difference = (by_stage[number] - by_stage[0]).abs().max()
+        print(f"DeepSpeed, stage {number}: largest difference from DDP's weights {difference:.0e}")
 
 # %% [markdown]
 # ## 6. Formula, measurement, emulation, paper
@@ -1041,11 +1047,11 @@ def tokens_to_hide(wire_bytes, flops_per_s, bytes_per_s):
 
 # %% check_tokens_to_hide
 with check.turn("tokens_to_hide"):
-    for wire_bytes, name, share in ((6, "FSDP", 1), (4, "DDP", 2 / 3), (8, "fp32 sums", 4 / 3)):
+    for wire_bytes, which, share in ((6, "FSDP", 1), (4, "DDP", 2 / 3), (8, "fp32 sums", 4 / 3)):
         check.expect_close(
             float(tokens_to_hide(wire_bytes, 800e12, 400e9)),
             share * 2000,
-            f"the tokens for {wire_bytes} bytes ({name}) at 800 TFLOP/s and 400 GB/s",
+            f"the tokens for {wire_bytes} bytes ({which}) at 800 TFLOP/s and 400 GB/s",
             hint="6 P B / R seconds of compute; what are the seconds on the wire?",
         )
     print("Right: 2/3 R/β for DDP, as in week 3; R/β for FSDP; 4/3 R/β with sums in float32.")
@@ -1067,16 +1073,16 @@ def rates(name, num_ranks):
     return flops_per_s, size_bytes * (num_ranks - 1) / num_ranks / time_s
 
 
-rows = []
-for name, num_ranks in (
+table = []
+for name, num_gpus in (
     *(("pcie-box", 8), ("dgx-a100", 8), ("dgx-h100", 8)),
     *(("a100-hdr-x8", 64), ("h100-ndr-x8", 64), ("h100-ndr-x128", 1024)),
 ):
-    flops_per_s, bytes_per_s = rates(name, num_ranks)
-    row = {"cluster": name, "GPUs": num_ranks, "R_flops_per_s": flops_per_s}
-    row |= {"β_bytes_per_s": bytes_per_s, "R/β, tokens a GPU": round(flops_per_s / bytes_per_s)}
-    rows.append(row)
-draw.table(rows, title="Tokens that hide full sharding in bfloat16, computed")
+    R, beta = rates(name, num_gpus)
+    row = {"cluster": name, "GPUs": num_gpus, "R_flops_per_s": R}
+    row |= {"β_bytes_per_s": beta, "R/β, tokens a GPU": round(R / beta)}
+    table.append(row)
+draw.table(table, title="Tokens that hide full sharding in bfloat16, computed")
 
 # %% [markdown]
 # On TPU v5p the same inequality gives 2,550 tokens a chip over one axis of its network, and 850
@@ -1116,25 +1122,25 @@ def second_step_s(run):
 
 
 # %% five_to_fifteen
-PLACES, rows, adds = ("dgx-a100", "dgx-h100", "pcie-box"), [], {}
+PLACES, table, adds = ("dgx-a100", "dgx-h100", "pcie-box"), [], {}
 for num_tokens in (1024, 4096, 16384):
     ddp, fsdp = (
         ws.paper(passes, how, num_tokens, world_size=8, cluster=PLACES[0], echo=False)
         for how in ("DDP", "FSDP2")
     )
     for place in PLACES:
-        flops_per_s, bytes_per_s = rates(place, 8)
+        R, beta = rates(place, 8)
         ddp_s, fsdp_s = second_step_s(ddp.on(place)), second_step_s(fsdp.on(place))
         adds[place, num_tokens] = 100 * (fsdp_s / ddp_s - 1)
         row = {"8 GPUs of": place, "tokens": num_tokens}
-        row["tokens over R/β"] = round(num_tokens / (flops_per_s / bytes_per_s), 2)
+        row["tokens over R/β"] = round(num_tokens / (R / beta), 2)
         exposed_s = fsdp.on(place).timeline.exposed_communication_s(0) / 3  # of three steps
         row |= {"DDP_s": ddp_s, "FSDP2_s": fsdp_s, "added_s": fsdp_s - ddp_s}
         row["exposed, FSDP2_s"] = exposed_s
-        rows.append({**row, "FSDP2 adds": f"{adds[place, num_tokens]:.1f}%"})
-rows.sort(key=lambda row: PLACES.index(row["8 GPUs of"]))
+        table.append({**row, "FSDP2 adds": f"{adds[place, num_tokens]:.1f}%"})
+table.sort(key=lambda row: PLACES.index(row["8 GPUs of"]))
 predictions.reveal("FSDP adds at 4,096 tokens, 8 H100", adds["dgx-h100", 4096])
-draw.table(rows, title="Forward and backward of four of Llama 3 8B's layers, on paper")
+draw.table(table, title="Forward and backward of four of Llama 3 8B's layers, on paper")
 
 # %% [markdown]
 # Two different answers:
@@ -1156,16 +1162,16 @@ draw.table(rows, title="Forward and backward of four of Llama 3 8B's layers, on 
 # by its own mix of tensor, pipeline and data parallelism (weeks 8 to 10):
 
 # %% fewer_tokens
-rows = []
+table = []
 for num_gpus, zero_tflops, mixed_tflops in ((384, 144, 153), (768, 88, 149), (1536, 44, 141)):
     where = hardware.cluster(f"a100-hdr-x{num_gpus // 8}")
-    flops_per_s, bytes_per_s = rates(where.name, num_gpus)
+    R, beta = rates(where.name, num_gpus)
     num_tokens = 1536 * 2048 // num_gpus
     row = {"GPUs": num_gpus, "tokens a GPU": num_tokens}
-    row["tokens over R/β"] = round(num_tokens * bytes_per_s / flops_per_s, 1)
+    row["tokens over R/β"] = round(num_tokens * beta / R, 1)
     row |= {"ZeRO-3, TFLOP/s": zero_tflops, "mixed, TFLOP/s": mixed_tflops}
-    rows.append({**row, "ZeRO-3 over mixed": f"{zero_tflops / mixed_tflops:.0%}"})
-draw.table(rows, title="175 billion parameters, published; the third column is computed")
+    table.append({**row, "ZeRO-3 over mixed": f"{zero_tflops / mixed_tflops:.0%}"})
+draw.table(table, title="175 billion parameters, published; the third column is computed")
 
 # %% [markdown]
 # The direction is that of the formula, the size is not: SC21's ZeRO-3 of 2021 fell earlier and
@@ -1204,7 +1210,7 @@ def at_32(value_of_run, runs_by_layers):
 
 
 # %% llama_on_paper
-rows = []
+table = []
 for num_gpus, place in ((8, "dgx-h100"), (64, "h100-ndr-x8"), (1024, "h100-ndr-x128")):
     run_of = {
         num: ws.paper(train_llama, num, world_size=num_gpus, cluster=place, echo=False)
@@ -1216,10 +1222,9 @@ for num_gpus, place in ((8, "dgx-h100"), (64, "h100-ndr-x8"), (1024, "h100-ndr-x
     row["activations_bytes"] = at_32(lambda run: run.memory[0].peak["activations"], run_of)
     row["peak_bytes"] = at_32(lambda run: run.memory[0].most_bytes, run_of)
     row |= {"step_s": step_s, "tokens/s a GPU": round(LLAMA.context_length / step_s)}
-    rows.append({**row, "MFU": f"{flops / step_s:.1%}"})
-llama_rows = rows
-predictions.reveal("peak of Llama 3 8B on 8 GPUs", rows[0]["peak_bytes"] / 1e9)
-draw.table(rows, title="Llama 3 8B, FSDP2, one sequence of 8,192 tokens a GPU, on paper")
+    table.append({**row, "MFU": f"{flops / step_s:.1%}"})
+predictions.reveal("peak of Llama 3 8B on 8 GPUs", table[0]["peak_bytes"] / 1e9)
+draw.table(table, title="Llama 3 8B, FSDP2, one sequence of 8,192 tokens a GPU, on paper")
 
 # %% [markdown]
 # **More GPUs do not help much.** From 8 to 1,024 the states shrink from 16 GB to an eighth of one,
@@ -1276,7 +1281,7 @@ emulated = {name: states_of(run.values[0][0]) for name, run in runs.items()}
 layer = [run_of[num].memory[0].peak["activations"] for num in (2, 4)]
 
 # %% formula_beside_run
-few, many, rows = NUM_PARAMETERS, HUNDRED.num_parameters, []
+few, many, table = NUM_PARAMETERS, HUNDRED.num_parameters, []
 kept_bytes = LLAMA.layer_activation_bytes(1, LLAMA.context_length)
 for what, by, formula, size in (
     (
@@ -1292,8 +1297,8 @@ for what, by, formula, size in (
     ("activations of a layer of 8B", "on paper", kept_bytes, (layer[1] - layer[0]) / 2),
 ):
     row = {"bytes on a rank": what, "found": by, "formula_bytes": formula, "run_bytes": size}
-    rows.append({**row, "error": f"{formula / size - 1:+.2%}"})
-draw.table(rows, title="Formula beside measurement, emulation and paper")
+    table.append({**row, "error": f"{formula / size - 1:+.2%}"})
+draw.table(table, title="Formula beside measurement, emulation and paper")
 
 # %% [markdown]
 # The states are right to the byte or nearly so, at every stage and by every way. What the formula
@@ -1385,14 +1390,14 @@ def in_one_process(num_ranks):
 
 
 # %% used_twice_shown
-rows = []
+table = []
 for name, adds in (("keeps the last piece", False), ("adds the pieces", True)):
     values = ws.run(used_twice, adds, **EMULATED).values
     loss = sum(loss.item() for loss, _ in values) / NUM_RANKS
-    rows.append({"sharded gradient": name, "loss": f"{loss:.4f}", "norm": f"{values[0][1]:.5f}"})
+    table.append({"sharded gradient": name, "loss": f"{loss:.4f}", "norm": f"{values[0][1]:.5f}"})
 loss, norm = in_one_process(NUM_RANKS)
-rows.append({"sharded gradient": "one process", "loss": f"{loss:.4f}", "norm": f"{norm:.5f}"})
-draw.table(rows, title=f"A layer used twice in a step, {NUM_RANKS} ranks, emulated")
+table.append({"sharded gradient": "one process", "loss": f"{loss:.4f}", "norm": f"{norm:.5f}"})
+draw.table(table, title=f"A layer used twice in a step, {NUM_RANKS} ranks, emulated")
 
 # %% [markdown]
 # **What was seen**: the same losses at first, other gradient norms. **What it was**: one of two
