@@ -170,7 +170,7 @@ class Master:
 # ### Everything everywhere
 #
 # Data parallelism as in week 3, with one all-reduce. Each step function returns what the rank holds
-# at its fullest moment, after backward and before the update.
+# after backward and before the update, when all three kinds are there.
 
 
 # %% ddp_step
@@ -500,8 +500,8 @@ predictions.reveal("state of 10B parameters, sharded over 8", published[1]["ZeRO
 draw.table(published, title="Weights, gradients and optimizer state of a GPU, computed")
 
 # %% [markdown]
-# **States only.** "10 billion parameters fit into 20 GB" is true of these three rows of the memory
-# picture and of nothing else. Activations come on top, and one gathered layer. Section 6 adds them.
+# **States only.** "10 billion parameters fit into 20 GB" is true of weights, gradients and
+# optimizer state alone. Activations come on top, and gathered layers: section 6 adds them.
 #
 # A published slip, while we are adding up: section 6.1 of the ZeRO paper puts the checkpointed
 # activations of a 100-billion-parameter model (125 layers, width 8,192, batch 32, 1,024 tokens, two
@@ -549,9 +549,11 @@ def lean_forward(parts, rows):
 
 # %% check_lean_forward
 def forward_alone():
-    """The outputs of the last layer, from sharded weights."""
-    weights = counted("weights", part_of(starting_weights()).to(torch.bfloat16, copy=True))
-    return lean_forward(weights, rows_of(0, torch.bfloat16))[-1]
+    """The outputs of the last layer, from parts of which no rank ever had the whole."""
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    parts = torch.randn(NUM_LAYERS, WIDTH * WIDTH // NUM_RANKS, generator=generator) / WIDTH
+    parts = counted("weights", parts.to(torch.bfloat16))
+    return lean_forward(parts, rows_of(0, torch.bfloat16))[-1]
 
 
 with check.turn("lean_forward"):
@@ -699,10 +701,7 @@ with check.turn("prefetched_s"):
 #
 # `reshard_after_forward=False` keeps each layer whole from forward to backward. That saves the
 # second gather: two passes over the wire instead of three. And it costs the memory of the weights:
-# 2P bytes at the peak. Torch's documentation puts it beside DeepSpeed's names like this
-# (torchtitan, docs/fsdp.md): `True` is ZeRO-3, `False` is ZeRO-2 in its traffic, and a mesh of two
-# dimensions is what others call MiCS or HSDP. Llama 3 was trained with `False` (Llama Team 2024,
-# section 3.3.2): with tensor and pipeline parallelism beside it, the weights of one GPU are few.
+# 2P bytes at the peak. Llama 3 was trained so (Llama Team 2024, section 3.3.2).
 
 # %% reshard
 model_bytes, table = 2 * shape("small").num_parameters, []
@@ -945,14 +944,15 @@ draw.table(table, title="Bytes that each rank sends across nodes with HSDP, over
 #
 # ZeRO's authors built it into DeepSpeed. The model is wrapped in an *engine*, which has its own
 # `backward` and `step`, and the stage is a number in its configuration. The idea is that of
-# `fully_shard`:
+# `fully_shard` (torchtitan, docs/fsdp.md, has most of this table):
 #
 # | | DeepSpeed | FSDP2 |
 # |---|---|---|
 # | optimizer state sharded | `"stage": 1` | |
-# | and the gradients | `"stage": 2` | `reshard_after_forward=False`, with the weights' shards |
+# | and the gradients | `"stage": 2` | `reshard_after_forward=False` sends as much |
 # | and the weights | `"stage": 3` | `reshard_after_forward=True` |
-# | sharded in a node, copied across | MiCS, hpZ | a mesh of two dimensions |
+# | sharded in a node, copied across | MiCS | a mesh of two dimensions |
+# | gathered in backward within a node | hpZ, of ZeRO++ | `reshard_after_forward=8` |
 # | offload | `"offload_optimizer"` | `offload_policy=CPUOffloadPolicy()` |
 #
 # The paper describes stage 3 with broadcasts from the owner of each part (ZeRO, section 5.3), FSDP
