@@ -17,7 +17,7 @@ INSTRUCTOR = tomllib.loads((ROOT / "autograder/pyproject.toml").read_text())["pr
 CORE, EXTRAS = STUDENT["dependencies"], STUDENT["optional-dependencies"]
 DECLARED = {
     "worldsize": CORE,
-    "weeks": CORE,
+    "weeks": CORE + EXTRAS["deepspeed"],  # which a lesson names where it is absent
     "solutions": CORE + EXTRAS["instructor"],  # hidden checks are the instructor's
     "autograder": CORE + EXTRAS["instructor"] + EXTRAS["ray"],
 }
