@@ -25,9 +25,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from rich.table import Table
 
 from autograder.authoring.known_answers import compose, read_answer, solution_cells
-from autograder.feedback.mathml import FormulasToMathML, OfflineHTMLExporter
 from autograder.grading.exports import Standing
 from autograder.judging.report import RECORD
+from worldsize.pages import FormulasToMathML, OfflineHTMLExporter
 
 _RESULT = re.compile(r"\] (\w+: (?:[\d.]+ of [\d.]+ points|malformed submission).*)")
 

@@ -38,7 +38,7 @@ _PLACES = {
     # students' text and feedback
     "FeedbackExporter": "autograder.feedback.page:FeedbackExporter",
     "FeedbackGrades": "autograder.feedback.page:Grades",
-    "FormulasToMathML": "autograder.feedback.mathml:FormulasToMathML",
+    "FormulasToMathML": "worldsize.pages:FormulasToMathML",
     "clean_html": "autograder.feedback.sanitize:clean",
     "highlight_code": "autograder.feedback.sanitize:highlight_code",
     "markdown_to_html": "autograder.feedback.sanitize:markdown_to_html",

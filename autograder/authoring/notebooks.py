@@ -1,4 +1,4 @@
-"""Building notebooks from scripts, the same bytes every time, and releasing labs with nbgrader."""
+"""Building notebooks and a page of numbers from scripts, the same bytes every time; releasing labs with nbgrader."""
 
 import logging
 import shutil
@@ -17,6 +17,7 @@ from traitlets.config.loader import Config, PyFileConfigLoader
 
 from autograder.authoring import programs
 from autograder.authoring.needs import metadata_of
+from autograder.authoring.numbers_page import PAGE, numbers_page
 from autograder.authoring.scripts import (
     AuthoringError,
     Cell,
@@ -95,6 +96,9 @@ def build_fresh(root: Path, into: Path, names: Sequence[str] = ()) -> list[Path]
         target = into / script.path.relative_to(root).with_suffix(".ipynb")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(render(notebook(script, graded=script.path in sources.labs)), encoding="utf-8")
+    if sources.weeks:  # all weeks are on it, whichever were asked for
+        (into / PAGE).parent.mkdir(exist_ok=True)
+        (into / PAGE).write_text(numbers_page(find_sources(root).weeks), encoding="utf-8")
     config = PyFileConfigLoader(CONFIG_FILE, path=str(root)).load_config()
     for lab in sources.labs:
         _copy_given_files(lab.parent, into / lab.parent.relative_to(root), config.CourseDirectory.ignore)
@@ -189,8 +193,8 @@ def _copy_given_files(solution: Path, target: Path, ignore: list[str]) -> None:
 
 
 def _built_files(root: Path) -> Iterator[Path]:
-    """What only a build writes: every notebook of the course and all of labs/, relative to `root`."""
-    for pattern in ("weeks/*.ipynb", "solutions/*/*.ipynb", "labs/**/*"):
+    """What only a build writes: every notebook of the course, its numbers, and all of labs/, relative to `root`."""
+    for pattern in (str(PAGE), "weeks/*.ipynb", "solutions/*/*.ipynb", "labs/**/*"):
         for path in root.glob(pattern):
             inside = path.relative_to(root)
             is_of_a_quiz = hidden(root / "solutions" / inside.parts[1]).name == QUIZ_KEY

@@ -342,6 +342,12 @@ def _nothing_is_graded(cells: list[Cell]) -> Iterator[Problem]:
             yield cell.line, "A lesson is not graded: points and solution cells belong in solutions/."
 
 
+def _numbers_have_their_heading(cells: list[Cell]) -> Iterator[Problem]:
+    for cell in cells:
+        if cell.title == "numbers_to_remember" and not cell.source.startswith("## Numbers to remember\n"):
+            yield cell.line, "The numbers to remember are a markdown cell that begins with `## Numbers to remember`."
+
+
 def _labs_have_no_turns(cells: list[Cell]) -> Iterator[Problem]:
     for cell in cells:
         if cell.is_turn:
@@ -478,7 +484,7 @@ def _literal(node: ast.expr) -> object:
 
 
 SHARED_RULES = (_options_are_known, _ids_are_unique, _solution_markers_pair, _bugs_are_in_place, _code_compiles)
-WEEK_RULES = (*SHARED_RULES, _titles_make_ids, _nothing_is_graded, _turns_are_whole)
+WEEK_RULES = (*SHARED_RULES, _titles_make_ids, _nothing_is_graded, _turns_are_whole, _numbers_have_their_heading)
 LAB_RULES = (
     *SHARED_RULES,
     _labs_have_no_turns,

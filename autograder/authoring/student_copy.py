@@ -70,11 +70,14 @@ def self_checks(file: Path) -> str:
 
 def student_project(project: Mapping) -> str:
     """The pyproject.toml of `worldsize` alone: what students need and no more."""
-    about = {key: value for key, value in project["project"].items() if key != "optional-dependencies"}
+    left_out = ("optional-dependencies", "entry-points")
+    about = {key: value for key, value in project["project"].items() if key not in left_out}
+    entry_points = project["project"].get("entry-points", {})
     setuptools = project["tool"]["setuptools"]
     tables = {
         "build-system": project["build-system"],
         "project": about,
+        **{f'project.entry-points."{group}"': points for group, points in entry_points.items()},
         "tool.setuptools.packages.find": setuptools["packages"]["find"],
         "tool.setuptools.package-data": setuptools["package-data"],
     }

@@ -23,8 +23,8 @@ from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
 from autograder.feedback import check_results
-from autograder.feedback.mathml import OfflineHTMLExporter
 from autograder.judging.report import RECORD, CheckResult, Outcome, Report, format_points
+from worldsize.pages import OfflineHTMLExporter
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 _STYLES = ("xcode", "github-dark")  # of code on light and on dark

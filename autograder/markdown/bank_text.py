@@ -10,8 +10,9 @@ from typing import Any
 
 import mistune
 
-from autograder.markdown.formulas import mathml, typst_of
+from autograder.markdown.formulas import typst_of
 from autograder.markdown.typst_source import escaped, quoted
+from worldsize.formulas import mathml
 
 Node = dict[str, Any]
 _MARKDOWN = mistune.create_markdown(renderer="ast", plugins=["math", "table"])

@@ -1,4 +1,4 @@
-"""LaTeX formulas as MathML, by latex2mathml, and from that as Typst's mathematics."""
+"""LaTeX formulas as Typst's mathematics, by way of MathML."""
 
 from __future__ import annotations
 
@@ -6,42 +6,10 @@ import re
 from functools import lru_cache
 from xml.etree.ElementTree import Element, fromstring
 
-from latex2mathml.converter import convert
-
 from autograder.markdown.typst_source import escaped, quoted
+from worldsize.formulas import mathml, tag
 
 _BRACES = {"⏟": "underbrace", "⏞": "overbrace", "_": "underline", "¯": "overline", "―": "overline"}
-_NUM_PARTS = {
-    "mfrac": 2,
-    "mover": 2,
-    "mroot": 2,
-    "msub": 2,
-    "msubsup": 3,
-    "msup": 2,
-    "munder": 2,
-    "munderover": 3,
-}
-
-
-@lru_cache(maxsize=4096)
-def mathml(latex: str, display: str = "inline") -> str:
-    """A formula as MathML.
-
-    Raises:
-        ValueError: it cannot be read, is incomplete, or has an unknown command.
-    """
-    try:
-        made = convert(latex, display=display)
-        nodes = list(fromstring(made).iter())
-    except Exception as error:  # latex2mathml raises errors of many kinds
-        raise ValueError(f"the formula {latex!r} cannot be read: {error!r}") from error
-    for node in nodes:
-        text = node.text or ""
-        if len(node) != _NUM_PARTS.get(_name(node), len(node)):
-            raise ValueError(f"the formula {latex!r} is incomplete")
-        if len(text) > 1 and text.startswith("\\"):
-            raise ValueError(f"the formula {latex!r} has {text!r}, which is unknown")
-    return made
 
 
 @lru_cache(maxsize=4096)
@@ -50,12 +18,8 @@ def typst_of(latex: str) -> str:
     return _of(fromstring(mathml(latex)))
 
 
-def _name(node: Element) -> str:
-    return node.tag.rpartition("}")[2]
-
-
 def _of(node: Element) -> str:
-    name, text = _name(node), (node.text or "").strip()
+    name, text = tag(node), (node.text or "").strip()
     parts = [_of(child) for child in node]
     match name:
         case "math" | "mrow" | "mstyle" | "mpadded" | "mtd":

@@ -12,7 +12,7 @@ from html import escape, unescape
 from html.parser import HTMLParser
 from typing import Any
 
-from autograder.markdown.formulas import mathml
+from worldsize.formulas import mathml
 
 _BLOCKS = {"p", "pre", "blockquote", "ul", "ol", "li", "table", "thead", "tbody", "tr", "th", "td", "hr", "div"}
 _INLINE = {"a", "img", "br", "em", "strong", "code", "sub", "sup", "span", "b", "i", "kbd", "q"}

@@ -7,7 +7,7 @@ import pytest
 from drawings import DRAWINGS, gallery
 from playwright.sync_api import expect
 
-from autograder.feedback.mathml import OfflineHTMLExporter
+from worldsize.pages import OfflineHTMLExporter
 
 pytestmark = pytest.mark.browser
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from autograder.authoring.notebooks import build
 from autograder.demo import StepFailed, demo
-from autograder.feedback.mathml import FormulasToMathML, OfflineHTMLExporter
+from worldsize.pages import FormulasToMathML, OfflineHTMLExporter
 
 WEEK = """
 # %% [markdown]

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from executed import assert_figures_have_words, assert_quiet, stream, week_outputs, words
+from executed import assert_figures_have_words, assert_quiet, printed, stream, week_outputs, words
 from repository import ROOT
 
 from worldsize import quiz
@@ -105,7 +105,7 @@ def test_pcie_adds_20_to_40_percent_and_nvlink_5_to_10_to_a_small_model(outputs)
 
 
 def test_two_gpus_lose_below_the_break_even_size_and_below_the_batch(outputs):
-    rows = [line.split() for line in stream(outputs["break_even_emulated"]).splitlines()[1:]]
+    rows = [line.split() for line in printed(outputs["break_even_emulated"]).splitlines()[1:]]
     assert [row[-2:] for row in rows if "never" in row] == [["never", "never"]] * 2
     sizes = [[float(text.removesuffix("K")) for text in row[-2:]] for row in rows if "never" not in row]
     assert len(sizes) == 3

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from executed import assert_figures_have_words, assert_quiet, stream, week_outputs, words
+from executed import assert_figures_have_words, assert_quiet, printed, stream, week_outputs, words
 from repository import ROOT
 
 from worldsize import quiz
@@ -39,12 +39,12 @@ def test_a_synchronous_step_takes_as_long_as_the_slowest_worker(outputs):
     fast, slow = stream(outputs["synchronous_measured"]).splitlines()
     fast_ms, slow_ms = (float(re.search(r"(\d+) ms", line)[1]) for line in (fast, slow))
     assert slow_ms >= 100 and fast_ms >= 20  # asleep for so long, however busy the machine is
-    text = stream(outputs["one_slow_of_eight"])
+    text = printed(outputs["one_slow_of_eight"])
     assert "80 gradients/s, 20.0%" in text and "360 gradients/s, 90.0%" in text
 
 
 def test_the_slowest_of_many_is_a_harmonic_number(outputs):
-    lines = stream(outputs["slowest_of_many"]).splitlines()
+    lines = printed(outputs["slowest_of_many"]).splitlines()
     for line in lines[:5]:
         formula, drawn = numbers(line.split("H_N")[1].replace("20,000", ""))
         assert abs(formula / drawn - 1) < 0.03
@@ -54,14 +54,14 @@ def test_the_slowest_of_many_is_a_harmonic_number(outputs):
 
 
 def test_the_server_makes_nobody_wait_and_gradients_are_late(outputs):
-    all_reduce, server = numbers(stream(outputs["asynchronous_measured"]))[:2]
+    all_reduce, server = numbers(printed(outputs["asynchronous_measured"]))[:2]
     assert server > all_reduce
-    mean, expected = numbers(stream(outputs["staleness_measured"]).splitlines()[-1].replace("N - 1", ""))
+    mean, expected = numbers(printed(outputs["staleness_measured"]).splitlines()[-1].replace("N - 1", ""))
     assert expected == 2 and 1.2 < mean <= 2
 
 
 def test_stability_bound_is_found_by_running(outputs):
-    rows = [numbers(line) for line in stream(outputs["stability"]).splitlines()]
+    rows = [numbers(line) for line in printed(outputs["stability"]).splitlines()]
     assert [row[0] for row in rows] == [0, 1, 3, 7, 31]
     assert all(abs(row[1] - row[2]) <= 0.001 for row in rows)
     assert rows[3][1:] == [0.209, 0.209, 9.6]

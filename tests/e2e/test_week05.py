@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from executed import assert_figures_have_words, assert_quiet, stream, week_outputs, words
+from executed import assert_figures_have_words, assert_quiet, printed, stream, week_outputs, words
 from repository import ROOT
 
 from worldsize import quiz
@@ -38,7 +38,7 @@ def test_nothing_warns_and_every_figure_has_words(outputs):
 
 
 def test_a_part_that_is_forgotten_costs_accuracy(outputs):
-    rows = {line[:16].strip(): line.split()[-1] for line in stream(outputs["worse_first"]).splitlines()}
+    rows = {line[:16].strip(): line.split()[-1] for line in printed(outputs["worse_first"]).splitlines()}
     assert float(rows["largest 1%"]) > 3 * float(rows["everything"])
     assert float(rows["random 1%"]) > 2.2
     assert rows["random 1% x 100"] == "nan"
@@ -54,7 +54,7 @@ def test_bias_and_spread_are_those_of_their_formulas(outputs):
 
 
 def test_what_is_gathered_grows_with_the_ranks(outputs):
-    text = stream(outputs["gather_or_reduce"])
+    text = printed(outputs["gather_or_reduce"])
     ends = {line.split(",")[0]: line.split()[-2:] for line in text.splitlines() if line.endswith("ranks")}
     assert ends == {"int8": ["8", "ranks"], "sign": ["64", "ranks"], "largest 1%": ["100", "ranks"]}
     assert re.search(r"float16, all-reduce +50\.0 +87\.5", text)
@@ -91,7 +91,7 @@ def test_plot_holds_every_method_with_its_bytes(outputs):
 
 
 def test_compression_pays_on_ethernet_and_not_on_nvlink(outputs):
-    rows = [line for line in stream(outputs["table"]).splitlines() if "emulated" in line or "measured" in line]
+    rows = [line for line in printed(outputs["table"]).splitlines() if "emulated" in line or "measured" in line]
     assert len(rows) == 16
     found = {}
     for row in rows:

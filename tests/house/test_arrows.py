@@ -8,13 +8,13 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
-    {"units", "event", "intervals", "critical_path", "chrome_trace", "timeline"},
+    {"units", "formulas", "event", "intervals", "critical_path", "chrome_trace", "timeline"},
     {"memory", "images", "models", "framing", "fields", "message"},
     {"hardware"},
     {"emulate", "faults", "gloo", "operators", "pricing"},
     {"launch"},
     {"check", "draw", "netlab", "paper"},
-    {"explore", "bench", "quiz", "ledger", "planning"},
+    {"explore", "bench", "quiz", "ledger", "pages", "planning"},
 ]
 # one level below these, a folder or a file is a part: at most so many parts, on so many floors of imports
 HOUSES = {"autograder": (17, 8), "worldsize.launch": (9, 6)}

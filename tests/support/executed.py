@@ -34,29 +34,26 @@ def unsolved_outputs(script: Path, folder: Path) -> dict[str, list]:
 
 def _needed(cells: list[Cell]) -> set[str]:
     """The ids of the turns, of their checks, and of the cells that define a name that one of these reads."""
+    names = {cell.id: _names(ast.parse(TransformerManager().transform_cell(cell.source))) for cell in cells}
     checks = {cell.check for cell in cells if cell.is_turn}
-    wanted, names = set(), set()
-    for cell in reversed(cells):
-        tree = ast.parse(TransformerManager().transform_cell(cell.source))
-        read, set_here = _names(tree)
-        if cell.is_turn or cell.title in (*checks, "parameters", "setup") or set_here & names:
-            wanted.add(cell.id)
-            names |= read
-    return wanted
+    wanted = {cell.id for cell in cells if cell.is_turn or cell.title in (*checks, "parameters", "setup")}
+    while True:
+        read = {name for cell_id in wanted for name in names[cell_id][0]}
+        more = wanted | {cell_id for cell_id, (_, made) in names.items() if made & read}
+        if more == wanted:
+            return wanted
+        wanted = more
 
 
 def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """The names that a cell reads anywhere, and those that its top level defines or changes."""
+    """The names that a cell reads anywhere, and those that its top level defines or imports."""
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    read = {node.id for node in names if isinstance(node.ctx, ast.Load)}
-    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    inside = {
-        id(name)
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.Lambda)
-        for name in ast.walk(function)
-    }
-    return read, defined | {node.id for node in names if isinstance(node.ctx, ast.Store) and id(node) not in inside}
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda)]
+    inside = {id(node) for function in functions for node in ast.walk(function)}
+    made = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    made |= {(node.asname or node.name).split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.alias)}
+    made |= {node.id for node in names if isinstance(node.ctx, ast.Store) and id(node) not in inside}
+    return {node.id for node in names if isinstance(node.ctx, ast.Load)}, made
 
 
 def lab_outputs(
@@ -85,6 +82,12 @@ def errors(outputs: list) -> list:
 def stream(outputs: list) -> str:
     """What a cell printed."""
     return "".join(output.text for output in outputs if output.output_type == "stream")
+
+
+def printed(outputs: list) -> str:
+    """What a cell printed, but for the predictions that it revealed."""
+    lines = stream(outputs).splitlines(keepends=True)
+    return "".join(line for line in lines if not line.endswith(" derives it.\n"))
 
 
 def words(outputs: list) -> str:

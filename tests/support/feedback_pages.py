@@ -4,9 +4,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from tiny_lab import ROOT
 from traitlets.config.loader import PyFileConfigLoader
 
-from autograder.feedback.mathml import FormulasToMathML
 from autograder.feedback.page import FeedbackExporter
 from autograder.judging.report import CheckResult, Report
+from worldsize.pages import FormulasToMathML
 
 
 def check(

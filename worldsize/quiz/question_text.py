@@ -12,12 +12,15 @@ from worldsize.event import Event
 from worldsize.quiz.variant import Gaps, Options, Order, Picture, Variant
 from worldsize.timeline import Timeline
 
+QUESTIONS = "worldsize-questions"  # the class of what `as_html` gives
+
 
 def as_html(title: str, variants: Sequence[Variant]) -> str:
     """The questions as an HTML list, for a page on which nobody can answer."""
     items = "".join(f"<li>{_question_html(variant)}</li>" for variant in variants)
     note = "Run this cell in JupyterLab to answer and to get an explanation of every choice."
-    return f"<div><p><b>Self-check: {escape(title)}</b></p><ol>{items}</ol><p><i>{note}</i></p></div>"
+    head = f"<p><b>Self-check: {escape(title)}</b></p>"
+    return f'<div class="{QUESTIONS}">{head}<ol>{items}</ol><p><i>{note}</i></p></div>'
 
 
 def as_text(title: str, variants: Sequence[Variant]) -> str:

@@ -234,3 +234,13 @@ def test_a_comment_on_a_question_that_stays_behind_stays_behind(tmp_path):
         shown, hidden = sorted(ids, key=lambda id: kept[ids.index(id)])
         assert self_checks(file).count("42, the") == count
         assert shown in self_checks(file) and hidden not in self_checks(file)
+
+
+def test_lessons_go_in_as_notebooks_and_never_as_the_scripts_that_hold_their_solutions(files):
+    assert {Path(path).suffix for path in files if path.startswith("weeks/")} == {".ipynb"}
+
+
+def test_nbconvert_knows_the_pages_of_a_students_worldsize(files):
+    project = tomllib.loads(files["pyproject.toml"].decode())["project"]
+    assert project["entry-points"] == {"nbconvert.exporters": {"worldsize": "worldsize.pages:LessonExporter"}}
+    assert any(one.startswith("latex2mathml") for one in project["dependencies"])

@@ -15,9 +15,9 @@ from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
 from autograder.authoring.scripts import parse
-from autograder.feedback.mathml import FormulasToMathML
 from autograder.feedback.page import FeedbackExporter
 from autograder.feedback.sanitize import clean, highlight_code, markdown_to_html
+from worldsize.pages import FormulasToMathML
 
 NBGRADER = f"{nbgrader.__path__[0]}/server_extensions/formgrader"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAG7buVgAAAABJRU5ErkJggg=="

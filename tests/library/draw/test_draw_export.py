@@ -8,7 +8,7 @@ import pytest
 from drawings import DRAWINGS, gallery
 from nbconvert.exporters import HTMLExporter, MarkdownExporter
 
-from autograder.feedback.mathml import OfflineHTMLExporter
+from worldsize.pages import OfflineHTMLExporter
 
 FROM_ELSEWHERE = re.compile(
     r"""(?:src|href)\s*=\s*["']?\s*(?:https?:)?//|@import|url\(\s*["']?https?:""", re.IGNORECASE
