@@ -1,11 +1,12 @@
 """One small drawing of every kind of picture: what the image tests compare and the export tests carry."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 from nbformat import NotebookNode, v4
 
-from worldsize import draw, units
+from worldsize import draw, hardware, units
 from worldsize.draw import Picture
 from worldsize.ledger import Entry, Table
 from worldsize.memory import Holding, MemoryUse
@@ -97,6 +98,28 @@ def mesh() -> Picture:
     return draw.mesh({"dp": 2, "pp": 2, "tp": 4}, "tp", 8, title="Sixteen ranks")
 
 
+def scatter() -> Picture:
+    """Three families on a logarithmic axis; two of the points are so near each other that a name has a line."""
+    points = {
+        "sharded": {"ZeRO 1": (62e9, 0.43), "ZeRO 3": (31e9, 0.39), "ZeRO 3, recomputed": (17e9, 0.31)},
+        "tensor parallel": {"TP 2": (58e9, 0.41), "TP 8": (17.3e9, 0.318), "TP 8, sequence parallel": (16.6e9, 0.305)},
+        "pipeline": {"GPipe": (76e9, 0.35), "1F1B": (40e9, 0.35)},
+    }
+    labels = {"x_label": "held_bytes", "y_label": "mfu_fraction"}
+    return draw.scatter(points, title="Plans, computed", log="x", **labels)
+
+
+def node() -> Picture:
+    """A switch of NVLink, NICs, a network, PCIe switches and storage, and the way to a GPU of another node."""
+    cluster = replace(hardware.H100_NDR, name="two-h100", gpus_per_node=2, nics_per_node=2, local_storage=None)
+    return draw.node(cluster, ("gpu1", "node1.gpu0"))
+
+
+def node_with_links() -> Picture:
+    """GPUs joined in pairs, and a way over one of the links."""
+    return draw.node("v100-quad", ("gpu0", "gpu2"))
+
+
 def ledger() -> Picture:
     """Near, far, very far, and what cannot be compared."""
     entries = {
@@ -171,6 +194,9 @@ DRAWINGS: dict[str, Callable[[], Picture]] = {
         scaling_of_several,
         cost,
         mesh,
+        scatter,
+        node,
+        node_with_links,
         ledger,
         curves,
     )

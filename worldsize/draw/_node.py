@@ -10,16 +10,26 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyBboxPatch, Rectangle
 
 from worldsize import hardware, units
-from worldsize.draw.node_layout import MOST_GPUS, WIDTH_IN, Layout, Part, layout_of, network_name, rate, store_name
+from worldsize.draw.node_layout import (
+    FRAME_IN,
+    MOST_GPUS,
+    WIDTH_IN,
+    Layout,
+    Part,
+    layout_of,
+    network_name,
+    rate,
+    store_name,
+)
 from worldsize.draw.node_path import Way, way
 from worldsize.draw.outlined_text import width_in
 from worldsize.draw.palette import BLUE, GREY, INK, VERMILLION
 from worldsize.draw.picture import Picture
 from worldsize.hardware import Cluster
 
-_TOP_IN, _BELOW_IN = 0.42, 0.12  # for the title; under everything
+_TOP_IN, _BELOW_IN = 0.46, 0.12  # for the title; under everything
 _PEER_X = WIDTH_IN - 0.1 - 0.5
-_LISTED_IN, _PER_LINE = 0.24, 3  # hops of a path under the picture
+_LISTED_IN, _PER_LINE, _HOP_SIZE = 0.24, 3, 9  # hops of a path under the picture: their lines, and the size of text
 _FILLS = {  # light enough for text, in both themes
     "gpu": "#BFDDF0",
     "nic": "#F8DFA6",
@@ -51,8 +61,8 @@ def node(cluster: str | Cluster, path: Sequence[str] | None = None, title: str =
         raise ValueError(f"{described.name} has {described.gpus_per_node} GPUs a node; {MOST_GPUS} can be drawn.")
     layout = layout_of(described)
     taken = way(layout, path, _PEER_X) if path is not None else None
-    num_lines = math.ceil(len(taken.rates) / _PER_LINE) if taken else 0
-    height = _TOP_IN + layout.height + _BELOW_IN + (0.14 + _LISTED_IN * num_lines if taken else 0.0)
+    listed = _listed(taken) if taken else []
+    height = _TOP_IN + layout.height + _BELOW_IN + (0.14 + _LISTED_IN * len(listed) if taken else 0.0)
 
     picture = Picture(WIDTH_IN, height, layout=None)
     axes = picture.add_axes((0, 0, 1, 1))
@@ -60,8 +70,8 @@ def node(cluster: str | Cluster, path: Sequence[str] | None = None, title: str =
     axes.axis("off")
     heading = title or _heading(described, taken, path)
     axes.text(0.1, -_TOP_IN + 0.2, heading, fontsize=11, fontweight="bold", color=INK, va="center")
-    _draw_frames(axes, layout, taken)
     _draw_links(axes, layout, is_faint=taken is not None)
+    _draw_frames(axes, layout, taken)
     for part in layout.parts.values():
         _draw_part(axes, part)
     for row in layout.rows:
@@ -69,7 +79,7 @@ def node(cluster: str | Cluster, path: Sequence[str] | None = None, title: str =
         axes.text(0.1, row.y, row.text, fontweight="bold" if row.is_parts else "normal", **style)
     if taken:
         _draw_way(axes, taken)
-        _list_hops(axes, taken, layout.height + 0.26)
+        _list_hops(axes, listed, layout.height + 0.26)
     picture.alt = _describe(layout, heading) + (_describe_way(taken) if taken else "")
     return picture
 
@@ -85,12 +95,10 @@ def _draw_frames(axes: Axes, layout: Layout, taken: Way | None) -> None:
     """Draw the edge of the node and, where there are others, of one of these beside it."""
     cluster = layout.cluster
     network = layout.parts.get("network")
-    bottom = max(part.bottom for name, part in layout.parts.items() if name != "shared") + 0.1
+    bottom = max(part.bottom for name, part in layout.parts.items() if name != "shared") + FRAME_IN
     top = network.bottom + 0.16 if network else min(part.top for part in layout.parts.values()) - 0.1
     if cluster.mesh and not network:
         top = -0.02
-    if not network and cluster.num_nodes == 1:
-        top = max(top, -0.1)
     style = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": "none", "edgecolor": INK, "linewidth": 1.2}
     edge = layout.left - 0.11
     axes.add_patch(FancyBboxPatch((edge, top), layout.right + 0.07 - edge, bottom - top, zorder=0.5, **style))
@@ -112,7 +120,7 @@ def _draw_peer(axes: Axes, layout: Layout, taken: Way | None, bottom: float) -> 
         _draw_part(axes, gpu._replace(x=_PEER_X, width=0.62, text=f"gpu{taken.peer.gpu}"))
         lines = [(network.bottom, nic.top), (nic.bottom, gpu.top)]
     else:
-        lines = [(network.bottom, nic.top)]
+        lines = [(network.bottom, network.bottom + 0.16)]
     for start, end in lines:
         axes.plot([_PEER_X, _PEER_X], [start, end], color=_LINES["network"], linewidth=1.4, zorder=1)
     style = {"ha": "center", "va": "center", "fontsize": 8.5, "color": INK}
@@ -124,18 +132,16 @@ def _draw_links(axes: Axes, layout: Layout, is_faint: bool) -> None:
         xs, ys = zip(*line.points, strict=True)
         width = {"gpus": 1.4 + 1.0 * (line.num_links - 1) if line.num_links < 4 else 3.4}.get(line.kind, 1.2)
         axes.plot(xs, ys, color=_LINES[line.kind], linewidth=width, alpha=0.45 if is_faint else 1, zorder=1)
-    switch = layout.parts.get("switch")
-    for gpu in range(layout.cluster.gpus_per_node) if switch and layout.cluster.host else ():
-        x = layout.host_x(gpu)  # the link to the host passes the switch through a gap in it
-        axes.add_patch(Rectangle((x - 0.05, switch.top - 0.02), 0.1, switch.height + 0.04, color="white", zorder=2.5))
-        axes.plot(
-            [x, x],
-            [switch.top - 0.03, switch.bottom + 0.03],
-            color=GREY,
-            linewidth=1.2,
-            alpha=0.45 if is_faint else 1,
-            zorder=2.6,
-        )
+    if "switch" in layout.parts and layout.cluster.host:
+        for gpu in range(layout.cluster.gpus_per_node):
+            _draw_passing(axes, layout.parts["switch"], layout.host_x(gpu), is_faint)
+
+
+def _draw_passing(axes: Axes, bar: Part, x: float, is_faint: bool) -> None:
+    """Draw a link that passes a part through a gap in it."""
+    axes.add_patch(Rectangle((x - 0.05, bar.top - 0.02), 0.1, bar.height + 0.04, color="white", zorder=2.5))
+    ends, alpha = [bar.top - 0.03, bar.bottom + 0.03], 0.45 if is_faint else 1
+    axes.plot([x, x], ends, color=GREY, linewidth=1.2, alpha=alpha, zorder=2.6)
 
 
 def _draw_part(axes: Axes, part: Part) -> None:
@@ -152,17 +158,30 @@ def _draw_part(axes: Axes, part: Part) -> None:
         zorder=2,
     )
     axes.add_patch(box)
-    axes.text(part.x, part.y, part.text, ha="center", va="center", fontsize=size, color=INK, zorder=3, linespacing=1.15)
+    behind = {"facecolor": _FILLS[part.kind], "linewidth": 0, "pad": 1}  # a way passes behind the text
+    axes.text(
+        part.x,
+        part.y,
+        part.text,
+        ha="center",
+        va="center",
+        fontsize=size,
+        color=INK,
+        zorder=4,
+        linespacing=1.15,
+        bbox=behind,
+    )
 
 
 def _draw_way(axes: Axes, taken: Way) -> None:
     numbers = {hop: number for number, (hop, _) in enumerate(taken.rates, start=1)}
     points = [point for leg in taken.legs for point in leg.points]
     xs, ys = zip(*points, strict=True)
-    axes.plot(xs, ys, color=BLUE, linewidth=3.2, solid_joinstyle="round", alpha=0.85, zorder=3.5)
+    axes.plot(xs, ys, color=BLUE, linewidth=3.2, solid_joinstyle="round", zorder=3.5)
     _draw_head(axes, points)
     for leg in taken.legs:
-        for (x, y), hop in zip(_spaced(leg.points, len(leg.hops)), leg.hops, strict=True):
+        places = [leg.beside] if leg.beside else _spaced(leg.points, len(leg.hops))
+        for (x, y), hop in zip(places, leg.hops, strict=True):
             _draw_badge(axes, x, y, numbers[hop], hop.name in taken.slowest)
 
 
@@ -198,16 +217,25 @@ def _draw_badge(axes: Axes, x: float, y: float, number: int, is_slowest: bool) -
     axes.text(x, y, f"{number}", zorder=6, **style)
 
 
-def _list_hops(axes: Axes, taken: Way, y: float) -> None:
-    """Write the hops with their rates in columns."""
-    for number, (hop, bytes_per_s) in enumerate(taken.rates):
-        x = 0.2 + (WIDTH_IN - 0.2) / _PER_LINE * (number % _PER_LINE)
-        at = y + _LISTED_IN * (number // _PER_LINE)
+def _listed(taken: Way) -> list[list[tuple[int, str, bool]]]:
+    """The lines of a list of hops: each its number, its rate in words, and whether none is slower."""
+    texts = []
+    for number, (hop, bytes_per_s) in enumerate(taken.rates, start=1):
         is_slowest = hop.name in taken.slowest
-        _draw_badge(axes, x, at, number + 1, is_slowest)
-        text = f"{hop.name}: {rate(bytes_per_s)}{', slowest' if is_slowest else ''}"
-        weight = "bold" if is_slowest else "normal"
-        axes.text(x + 0.15, at, text, va="center", fontsize=9, color=INK, fontweight=weight)
+        texts.append((number, f"{hop.name}: {rate(bytes_per_s)}{', slowest' if is_slowest else ''}", is_slowest))
+    widest = max(width_in(text, _HOP_SIZE, "bold") for _, text, _ in texts)
+    per_line = _PER_LINE if widest < WIDTH_IN / _PER_LINE - 0.55 else _PER_LINE - 1
+    return [texts[start : start + per_line] for start in range(0, len(texts), per_line)]
+
+
+def _list_hops(axes: Axes, listed: Sequence[Sequence[tuple[int, str, bool]]], y: float) -> None:
+    """Write the hops with their rates in columns."""
+    for line, hops in enumerate(listed):
+        for column, (number, text, is_slowest) in enumerate(hops):
+            x, at = 0.2 + (WIDTH_IN - 0.2) / len(listed[0]) * column, y + _LISTED_IN * line
+            _draw_badge(axes, x, at, number, is_slowest)
+            weight = "bold" if is_slowest else "normal"
+            axes.text(x + 0.15, at, text, va="center", fontsize=_HOP_SIZE, color=INK, fontweight=weight)
 
 
 def _describe(layout: Layout, heading: str) -> str:
@@ -240,4 +268,4 @@ def _describe_way(taken: Way) -> str:
     slowest = " and ".join(taken.slowest)
     start = units.format_as("time_s", taken.latency_s)
     verb = "is" if len(taken.slowest) == 1 else "are"
-    return f" The way takes {start} and then, hop by hop: {hops}. The slowest {verb} {slowest}."
+    return f" A small message takes {start}; the hops carry: {hops}. The slowest {verb} {slowest}."

@@ -19,11 +19,13 @@ Point = tuple[float, float]
 WIDTH_IN = 9.0
 MOST_GPUS = 24
 _LEFT_IN, _RIGHT_IN, _PEER_IN = 2.3, 0.1, 1.15  # for the names of rows; the margin; for the other nodes
-_PART_IN, _TALL_IN, _GAP_IN, _ARCS_IN = 0.3, 0.42, 0.44, 1.0
+_PART_IN, _BAR_IN, _TALL_IN, _GAP_IN, _ARCS_IN = 0.3, 0.36, 0.42, 0.44, 1.0
+_PORT_IN = 0.56  # where the numbers of two hops need room
 _FAN_IN = 0.55  # between a NIC and several GPUs
 _NARROW_IN = 0.45  # a column in which only a number has room
+FRAME_IN = 0.1  # between the parts of a node and its edge
 _SLOT = 0.27  # of a column: how far left of a GPU's middle its link to the host runs
-_STORE_IN = 1.5
+_STEP_IN = 0.24  # between the host and its storage
 
 
 class Part(NamedTuple):
@@ -115,7 +117,7 @@ class Layout:
         angles = [math.pi * step / (num_points - 1) for step in range(num_points)]
         return tuple(((x0 + x1) / 2 - (x1 - x0) / 2 * math.cos(a), top - height * math.sin(a)) for a in angles)
 
-    def bar(self, name: str, y: float, text: str, height: float = _PART_IN, right: float | None = None) -> Part:
+    def bar(self, name: str, y: float, text: str, height: float = _BAR_IN, right: float | None = None) -> Part:
         """Add a part that is as wide as the node."""
         end = self.right if right is None else right
         self.parts[name] = Part((self.left + end) / 2, y, end - self.left, height, text, name)
@@ -169,15 +171,15 @@ def _add_network(layout: Layout, y: float) -> float:
     cluster = layout.cluster
     if cluster.inter is None:
         return y
-    store = cluster.shared_storage if cluster.shared_storage and cluster.shared_storage.is_on_nics else None
-    end = WIDTH_IN - _RIGHT_IN - (_STORE_IN + 0.25 if store else 0.0)
-    network = layout.bar("network", y + _TALL_IN / 2, network_name(cluster), _TALL_IN, end)
+    end = WIDTH_IN - _RIGHT_IN
+    store = cluster.shared_storage
+    if store and store.is_on_nics:
+        bar = layout.bar("shared", y + _TALL_IN / 2, store_name(store), _TALL_IN, end)
+        layout.rows.append(Row(bar.y, "shared storage", True))
+        y = bar.bottom + _STEP_IN
+        layout.lines.append(Line(((bar.x, bar.bottom), (bar.x, y)), "network"))
+    network = layout.bar("network", y + _BAR_IN / 2, network_name(cluster), right=end)
     layout.rows.append(Row(network.y, f"network of {cluster.num_nodes} node{'s' * (cluster.num_nodes > 1)}", True))
-    if store:
-        x = WIDTH_IN - _RIGHT_IN - _STORE_IN / 2
-        text = f"{store.name}: reads\n{rate(store.read_bytes_per_s)} a node"
-        layout.parts["shared"] = Part(x, network.y, _STORE_IN, _TALL_IN, text, "shared")
-        layout.lines.append(Line(((end, network.y), (end + 0.25, network.y)), "network"))
     y = network.bottom + _GAP_IN
     layout.rows.append(
         Row(
@@ -231,11 +233,12 @@ def _add_intra(layout: Layout, y: float) -> float:
     if not cluster.is_switched:
         assert cluster.bridge_bytes_per_s is not None
         name, heading = "bridge", "host bridge"
-        text = f"{rate(cluster.bridge_bytes_per_s)}, which all GPUs and NICs share"
+        text = f"{rate(cluster.bridge_bytes_per_s)}, shared by all GPUs{' and NICs' if cluster.inter else ''}"
     elif intra.kind == "pcie":
         name, heading, text = "pcie", "PCIe", "where GPUs without a link between them meet"
-    layout.rows.append(Row(y + _GAP_IN / 2, f"{intra.name}\n{rate(intra.bandwidth_bytes_per_s)} a GPU", False))
-    bar = layout.bar(name, y + _GAP_IN + _PART_IN / 2, text)
+    gap = _GAP_IN if intra.kind == "nvlink" else _PORT_IN
+    layout.rows.append(Row(y + gap / 2, f"{intra.name}\n{rate(intra.bandwidth_bytes_per_s)} a GPU", False))
+    bar = layout.bar(name, y + gap + _BAR_IN / 2, text)
     layout.rows.append(Row(bar.y, heading, True))
     kind = "gpus" if intra.kind == "nvlink" else "pcie"
     for gpu in range(cluster.gpus_per_node):
@@ -255,17 +258,17 @@ def _add_host(layout: Layout, y: float) -> float:
     cluster, host = layout.cluster, layout.cluster.host
     if host is None:
         return y
-    copies = f"{host.link.name}\n{rate(host.link.bandwidth_bytes_per_s)} a GPU"
+    gap, copies = _GAP_IN, f"{host.link.name}\n{rate(host.link.bandwidth_bytes_per_s)} a GPU"
     if cluster.intra.kind == "pcie" and cluster.is_switched:
         messages = f"{cluster.intra.name}, {rate(cluster.intra.bandwidth_bytes_per_s)} a GPU"
-        copies = f"{messages}\n{rate(host.link.bandwidth_bytes_per_s)} for copies to the host"
-    layout.rows.append(Row(y + _GAP_IN / 2, copies, False))
-    start, y = y, y + _GAP_IN
+        gap, copies = _PORT_IN, f"{messages}\n{rate(host.link.bandwidth_bytes_per_s)} for copies to the host"
+    layout.rows.append(Row(y + gap / 2, copies, False))
+    start, y = y, y + gap
     if host.gpus_per_uplink > 1:
         _add_uplinks(layout, y)
         y += _PART_IN + _GAP_IN
     text = f"{host.name}: {units.format_as('x_bytes', host.memory_bytes)}, {rate(host.memory_bandwidth_bytes_per_s)}"
-    bar = layout.bar("host", y + _PART_IN / 2, text)
+    bar = layout.bar("host", y + _BAR_IN / 2, text)
     layout.rows.append(Row(bar.y, "host: CPUs and memory", True))
     if "bridge" in layout.parts:
         layout.lines.append(Line(((bar.x, start), (bar.x, bar.top)), "pcie", 2))
@@ -307,11 +310,11 @@ def _add_storage(layout: Layout, y: float) -> float:
         is_local = name == "local"  # narrower, so that the link to the shared store passes beside it
         x, end = layout.left + (0.3 if is_local else 0.85) * width, layout.left + (0.7 if is_local else 1.0) * width
         text, height = store_name(store), _PART_IN if is_local else _TALL_IN
-        y += 0.24
+        y += _STEP_IN if is_local or "local" in layout.parts else _PORT_IN
         bar = layout.bar(name, y + height / 2, text, height, end)
         layout.rows.append(Row(bar.y, heading, True))
         above = layout.parts.get("host")
         if above:
             layout.lines.append(Line(((x, above.bottom), (x, bar.top)), "storage"))
         y = bar.bottom
-    return y
+    return y if y == layout.parts.get("shared", layout.parts["gpu0"]).bottom else y + FRAME_IN

@@ -12,6 +12,8 @@ from worldsize.hardware import Cluster, Hop
 
 _STORES = {"storage": "shared", "drives": "local"}  # an end of a path, and the part of the picture
 
+_BESIDE_IN = 0.2
+
 
 @dataclass(frozen=True)
 class End:
@@ -28,10 +30,11 @@ class End:
 
 @dataclass
 class Leg:
-    """A part of a path between two parts of the node, and the hops that it stands for."""
+    """A part of a path, the hops that it stands for, and where their number stands if not on the way itself."""
 
     points: list[Point]
     hops: list[Hop] = field(default_factory=list)
+    beside: Point | None = None
 
 
 @dataclass
@@ -117,8 +120,8 @@ def _to_joint(layout: Layout, gpu: int, other: int) -> list[Point]:
     start = (layout.gpu_x(gpu), parts["gpu0"].bottom)
     if not names and uplink:
         x = parts[uplink].x
-        return [start, (start[0], parts[uplink].y), (x, parts[uplink].y), (x, joint.y)]
-    return [start, (start[0], joint.y)]
+        return [start, (start[0], parts[uplink].top), (x, parts[uplink].top), (x, joint.top)]
+    return [start, (start[0], joint.top)]
 
 
 def _to_peer(layout: Layout, gpu: int, hops: Sequence[Hop], peer_x: float) -> list[Leg]:
@@ -130,9 +133,9 @@ def _to_peer(layout: Layout, gpu: int, hops: Sequence[Hop], peer_x: float) -> li
     before, through, after = hops[: nics[0]], hops[nics[0] + 1 : nics[1]], hops[nics[1] + 1 :]
     return [
         Leg(_to_nic(layout, gpu, nic), list(before)),
-        Leg([(own.x, own.top), (own.x, network.y)], [hops[nics[0]]]),
-        Leg([(own.x, network.y), (peer_x, network.y)], list(through)),
-        Leg([(peer_x, network.y), (peer_x, own.top)], [hops[nics[1]]]),
+        Leg([(own.x, own.top), (own.x, network.bottom)], [hops[nics[0]]]),
+        Leg([(own.x, network.bottom), (peer_x, network.bottom)], list(through)),
+        Leg([(peer_x, network.bottom), (peer_x, own.top)], [hops[nics[1]]]),
         Leg([(peer_x, own.bottom), (peer_x, parts["gpu0"].top)], list(after)),
     ]
 
@@ -144,7 +147,14 @@ def _to_nic(layout: Layout, gpu: int, nic: int) -> list[Point]:
         return [(x, own.top), (part.x, part.bottom)]
     bridge, beside = layout.parts["bridge"], layout.bridge_x(nic)
     turn = part.bottom + 0.12
-    return [(x, own.bottom), (x, bridge.y), (beside, bridge.y), (beside, turn), (part.x, turn), (part.x, part.bottom)]
+    return [
+        (x, own.bottom),
+        (x, bridge.top),
+        (beside, bridge.top),
+        (beside, turn),
+        (part.x, turn),
+        (part.x, part.bottom),
+    ]
 
 
 def _way_to_host(layout: Layout, home: End, other: End, is_out: bool) -> Way:
@@ -167,49 +177,53 @@ def _copy_legs(layout: Layout, gpu: int, hops: Sequence[Hop]) -> list[Leg]:
     if "bridge" in parts:
         bridge = parts["bridge"]
         legs = [
-            Leg([start, (x, bridge.y)], first),
-            Leg([(x, bridge.y), (bridge.x, bridge.y)], [kinds["bridge"]]),
-            Leg([(bridge.x, bridge.y), (host.x, host.y)]),
+            Leg([start, (x, bridge.top)], first),
+            Leg([(x, bridge.top), (bridge.x, bridge.top)], [kinds["bridge"]]),
+            Leg([(bridge.x, bridge.top), (host.x, host.top)]),
         ]
     elif uplink := layout.uplink_of(gpu):
         switch = parts[uplink]
         legs = [
-            Leg([start, (x, switch.y)], first),
-            Leg([(x, switch.y), (switch.x, switch.y), (switch.x, host.y)], [kinds["uplink"]]),
+            Leg([start, (x, switch.top)], first),
+            Leg([(x, switch.top), (switch.x, switch.top), (switch.x, switch.bottom)]),
+            Leg([(switch.x, switch.bottom), (switch.x, host.top)], [kinds["uplink"]]),
         ]
     else:
-        legs = [Leg([start, (x, host.y)], first)]
-    return [*legs, Leg([legs[-1].points[-1]] * 2, [kinds["memory"]])]
+        legs = [Leg([start, (x, host.top)], first)]
+    x, y = legs[-1].points[-1]
+    return [*legs, Leg([(x, y)], [kinds["memory"]], beside=(x + _BESIDE_IN, y))]
 
 
 def _file_legs(layout: Layout, gpu: int, store: str, hops: Sequence[Hop]) -> list[Leg]:
     parts = layout.parts
     host, target = parts["host"], parts[store]
     last = [hop for hop in hops if hop.kind not in ("bridge", "nic")]
-    if "network" in parts and target.y == parts["network"].y:  # which NICs carry
+    if "network" in parts and target.y < parts["network"].y:  # which NICs carry
         nic = layout.cluster.nic_of(gpu)
         own, network, edge = parts[f"nic{nic}"], parts["network"], layout.left - 0.06
         turn = own.bottom + 0.09
-        way = [(edge, host.y), (edge, turn), (own.x, turn), (own.x, own.bottom)]
+        way = [(edge, host.top), (edge, turn), (own.x, turn), (own.x, own.bottom)]
         if "bridge" in parts:
             beside, bridge = layout.bridge_x(nic), parts["bridge"]
             turn = own.bottom + 0.12
             way = [
-                (host.x, host.y),
-                (host.x, bridge.y),
-                (beside, bridge.y),
+                (host.x, host.top),
+                (host.x, bridge.top),
+                (beside, bridge.top),
                 (beside, turn),
                 (own.x, turn),
                 (own.x, own.bottom),
             ]
         return [
             Leg(way, [hop for hop in hops if hop.kind == "bridge"]),
-            Leg([(own.x, own.top), (own.x, network.y)], [hop for hop in hops if hop.kind == "nic"]),
-            Leg([(own.x, network.y), (target.x, target.y)], last),
+            Leg([(own.x, own.top), (own.x, network.bottom)], [hop for hop in hops if hop.kind == "nic"]),
+            Leg([(own.x, network.bottom), (target.x, network.bottom)], last[:1]),
+            Leg([(target.x, network.bottom), (target.x, network.top)]),
+            Leg([(target.x, network.top), (target.x, target.bottom)], last[1:]),
         ]
     x = next(line.points[0][0] for line in layout.lines if line.kind == "storage" and line.points[1][1] == target.top)
-    return [Leg([(x, host.y), (x, target.y)], last)]
+    return [Leg([(x, host.top), (x, host.bottom)]), Leg([(x, host.bottom), (x, target.top)], last)]
 
 
 def _reversed(legs: Iterable[Leg]) -> list[Leg]:
-    return [Leg(leg.points[::-1], leg.hops[::-1]) for leg in reversed(list(legs))]
+    return [Leg(leg.points[::-1], leg.hops[::-1], leg.beside) for leg in reversed(list(legs))]
