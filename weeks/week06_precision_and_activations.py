@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | Reading and doing | about 90 minutes: five short exercises, two explorers |
+# | Reading and doing | about 90 minutes: five short exercises, a bug to find, two explorers |
 # | Running | about a minute on two CPU cores |
 # | You need | weeks 1 to 5; from week 1, what fills memory |
 # | You do not need | a GPU: what one would do is computed, emulated or run on paper, and says so |
@@ -421,7 +421,7 @@ explore(formats_drawn, log2_scale=(0, 24, 1), gradients=[*GRADIENTS])
 # hardly anything.
 #
 # The loss is a *mean*, so each gradient of an activation has a factor of 1 / (number of tokens):
-# the grey hill moves one binade to the left for each doubling of the micro-batch.
+# the orange hill moves one power of two to the left for each doubling of the micro-batch.
 #
 # Move the slider. Multiplied by $2^{16}$, the hill lies in the middle of float16. That is all
 # there is to loss scaling.
@@ -429,7 +429,7 @@ explore(formats_drawn, log2_scale=(0, 24, 1), gradients=[*GRADIENTS])
 # ### Master weights
 #
 # The second failure of section 3 was the update. Micikevicius et al. 2018, *Mixed Precision
-# Training*, section 3.1, gave the remedy that everybody uses: the optimizer keeps a float32
+# Training*, section 3.1, gave the remedy in use ever since: the optimizer keeps a float32
 # **master copy**. Forward and backward work on a 16-bit copy, and after each step the copy is
 # made anew.
 #
@@ -474,10 +474,10 @@ with check.turn("master_step"):
     print(f"Right: {working[0]:.4f}. In bfloat16 alone all 100 updates are lost, and it is 1.")
 
 # %% [markdown]
-# With Adam it is the same, and this is where the famous 16 bytes for each parameter come from: 2
-# for the working weight, 2 for its gradient, and 4 + 4 + 4 for master, momentum and variance. The
-# class below updates one tensor after the other, so that a float32 gradient exists for one tensor
-# at a time.
+# With Adam it is the same, and this is where the 16 bytes for each parameter of week 1 come from:
+# 2 for the working weight, 2 for its gradient, and 4 + 4 + 4 for master, momentum and variance.
+# The class below updates one tensor after the other, so that a float32 gradient exists for one
+# tensor at a time.
 
 
 # %% master_adam
@@ -573,8 +573,9 @@ draw.curves(
 )
 
 # %% [markdown]
-# A falling scale at the start is how a scaler finds its place, and one skipped step in a thousand
-# is its normal life. A scale that falls *and goes on falling* is an alarm: see section 8.
+# A falling scale at the start is how a scaler finds its place. Later it doubles until it
+# overflows: with torch's defaults, one skipped step in about 2,000 is its normal life. A scale
+# that falls *and goes on falling* is an alarm: see section 8.
 #
 # Is there more to it than multiplying and dividing? Three steps by hand against the production
 # code, both in float16 with a scale of 65,536:
@@ -702,7 +703,7 @@ draw.table(rows, title="One forward pass under autocast with bfloat16, measured 
 #
 # An H100 multiplies FP8 matrices at twice the rate of bfloat16. With 4 exponent bits no single
 # scale fits a whole model, so there is **one for each tensor or each block of it**, chosen by the
-# largest magnitude in it. Overflow cannot be seen afterwards, as a loss scaler sees it:
+# largest magnitude in it. A loss scaler's trick, to wait for an overflow, does not carry over:
 
 # %% eight_bits
 large = torch.tensor([448.0, 465.0, 1000.0, math.inf])
@@ -735,7 +736,7 @@ for place, values in GRADIENTS.items():
 # | part | keeps | bytes |
 # |---|---|---|
 # | two layer norms | their inputs | 4 sbh |
-# | query, key, value | one shared input, and the three results | 2 + 6 sbh |
+# | query, key, value | one shared input, and the three results | 2 sbh + 6 sbh |
 # | softmax, dropout, times values | per pair of tokens and head 2, mask 1, 2 | 5 as²b |
 # | output projection, dropout | input 2, mask 1 | 3 sbh |
 # | MLP: up, GELU, down, dropout | inputs 2 + 8 + 8, mask 1 | 19 sbh |
@@ -823,8 +824,9 @@ draw.table(rows, title="A GPT layer's activations in units of sbh bytes: compute
 # scores to memory (FlashAttention). So eq. 1 is not their formula. Their own, with **f** the
 # hidden width of the MLP and as many key heads as query heads:
 #
-# $$sbh \left(16 + 8 \frac{f}{h}\right), \qquad \text{and } 2 \frac{as}{h} \text{ more if attention
-# writes its softmax}$$
+# $$sbh \left(16 + 8 \frac{f}{h}\right)$$
+#
+# If attention writes its softmax, the bracket has $2as/h$ more.
 #
 # ### Your turn: what SwiGLU keeps
 #
@@ -1061,9 +1063,9 @@ draw.table(rows, title=f"16 layers: memory measured here, time emulated on {clus
 # than a third of the activations for 3% of the time. Segments of four run as many layers again as
 # segments of one, and hold more at the peak: why they lose here, and where they win, comes below.
 #
-# One trap of torch's: `checkpoint_sequential(layers, 4, x)` looks like segments of four, but does
-# not checkpoint its last segment, whose activations then stay in full. The loop in `forward`
-# does.
+# One trap of torch's: `checkpoint_sequential(layers, 4, x)` cuts four segments and does not
+# checkpoint the last of them, whose activations then stay in full. The loop in `forward`
+# checkpoints all.
 
 # %% variants_drawn
 chosen = {name: passes[name].memory[0] for name in ("none", "segments of 4", "each layer")}
@@ -1149,10 +1151,10 @@ draw.table(rows, title="What full recomputation repeats", note=note)
 # three quarters. Put a dropout at the end, and its mask is asked for: now everything is repeated,
 # and the third is right.
 #
-# In time a GPT layer pays more than a third, 38%, because the part that is repeated has more of
-# the slow, memory-bound work than backward has. Korthikanti et al. *measured* 39% for this layer,
-# one of their 22-billion model (section 6.2, table 4: 7.7 ms forward and 11.9 backward; ours is
-# one GPU alone, theirs one of eight that share the layer).
+# In time a GPT layer pays more than a third, 38%: forward is more than a third of its step,
+# because softmax, dropout and norms take time and are hardly any operations. Korthikanti et al.
+# *measured* 39% for this layer, one of their 22-billion model (section 6.2, table 4: 7.7 ms
+# forward and 11.9 backward; ours is one GPU alone, theirs one of eight that share the layer).
 #
 # ### Your turn: what a recompute repeats
 #
@@ -1230,10 +1232,10 @@ for stops_early in (False, True):
 draw.table(rows, title="Selective recomputation: operations added to a step")
 
 # %% [markdown]
-# The paper's figures are three times too large, and its last column of table 5 (hardware FLOPs)
-# with them: their method is better than they said. In *time* they measured 7%, because softmax
-# and dropout, which hardly count as operations, are repeated too. Today's `checkpoint` even skips
-# the product with V, the last one, and repeats half of that.
+# The paper's figures are three times too large, and the hardware FLOPs of its table 5 with them:
+# their method is better than they said. In *time* they measured 7%, because softmax and dropout,
+# which hardly count as operations, are repeated too. Today's `checkpoint` even skips the product
+# with V, the last one, and repeats half of that.
 #
 # ### How long should a segment be?
 #
@@ -1433,6 +1435,8 @@ with check.turn("accumulate"):
 
 # %% [markdown]
 # ## 7. Formula, measurement, emulation, paper
+#
+# Two tables with what this week has computed, measured, emulated and run on paper.
 
 # %% side_by_side
 layer_bytes = llama.layer_activation_bytes(1, 8192)
@@ -1492,7 +1496,7 @@ draw.table(rows, title="Time: formula, emulation, paper, published", note=note)
 # is known (norms in float32). Time cannot be counted from operations alone: the formula of
 # operations is right within a few points for whole layers, and far off for the core of attention,
 # 1.8% against 7 to 12%, where nearly all time goes into reading and writing. Our price for it is
-# too high by 5 points: their softmax and dropout are one fused kernel, and ours are several.
+# too high by 5 points: on paper each operation is a kernel of its own, and real ones are fused.
 #
 # ## 8. When it breaks
 #
@@ -1553,15 +1557,13 @@ for lengths in ([60, 60, 60, 60], [4, 60, 12, 40], [1, 2, 60, 60]):
 # Your picture of the loss scale is the instrument. A scale that falls at the start is finding its
 # place. One that falls late and does not recover says that gradients grow; a bfloat16 run has the
 # same trouble and no such alarm, so watch its gradient norm.
-#
-# ## 9. Numbers to remember
 
 # %% numbers_to_remember [markdown]
 # ## Numbers to remember
 #
 # | number | threshold | where it comes from |
 # |---|---|---|
-# | **1/512** of a weight | bfloat16 loses smaller updates: keep masters | half a gap, section 3 |
+# | **1/512** of a weight | bfloat16 loses any smaller update: keep masters | section 3 |
 # | **2⁻²⁴ to 65,504** | float16's range: scale the loss; bfloat16 needs no scale | section 4 |
 # | **16 B** a parameter | 80 GB hold the states of 5 billion, and no token yet | section 4 |
 # | **sbh(34 + 5as/h)** | a GPT layer; from s = 6.8 h/a on, mostly scores | section 5 |
@@ -1569,7 +1571,7 @@ for lengths in ([60, 60, 60, 60], [4, 60, 12, 40], [1, 2, 60, 60]):
 # | **1/4 to 1/3** | added to a step when all layers run again; MFU falls, HFU stays | section 6 |
 
 # %% [markdown]
-# ## 10. Problems
+# ## 9. Problems
 #
 # **1.** 64 micro-batches, each with a gradient of exactly 1 for some weight, are added in
 # bfloat16 in `.grad`. Is the sum right? And 512?

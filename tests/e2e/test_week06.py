@@ -90,7 +90,7 @@ def test_bfloat16_weights_stay_where_they_are_and_masters_move_them(outputs):
 
 def test_float16_alone_breaks_in_its_first_step(outputs):
     first, second, eps = stream(outputs["all_in_float16"]).splitlines()
-    _, _, num_zero, num_broken, num_weights = numbers(first)
+    _, _, num_zero, _, num_broken, num_weights = numbers(first)
     assert num_zero < num_broken and num_broken > num_weights / 2
     assert second.startswith("step 2: loss nan") and eps.endswith(" 0.0")
 
