@@ -413,15 +413,16 @@ draw.table(table, title=f"Four ranks on an emulated {cluster}, {NUM_PARAMETERS:,
 levels = {}
 for name in ("DDP", "ZeRO-3"):
     use = runs[name].memory[0]
+    held_by_kind = {kind: sizes for kind, sizes in use.sizes.items() if any(sizes)}
     levels[name] = {
-        kind: list(zip(use.operations, sizes, strict=True)) for kind, sizes in use.sizes.items()
+        kind: list(zip(use.operations, sizes, strict=True)) for kind, sizes in held_by_kind.items()
     }
 draw.memory_over_time(levels, title="What rank 0 holds, emulated", axis="operations")
 
 # %% [markdown]
 # Two things stand out besides:
 #
-# - The **green** bump at the end of each step is the update's own: all gradients at once as
+# - The bump of *temporaries* at the end of each step is the update's own: all gradients at once as
 #   float32, and Adam's intermediate results. ZeRO's authors count 6 GB for such a buffer with 1.5
 #   billion parameters, and therefore work through buckets of constant size (sections 3.2 and 6.2).
 # - ZeRO-3's highest point is at the very start. There our program makes the whole model, cuts it,
