@@ -413,15 +413,16 @@ draw.table(table, title=f"Four ranks on an emulated {cluster}, {NUM_PARAMETERS:,
 levels = {}
 for name in ("DDP", "ZeRO-3"):
     use = runs[name].memory[0]
+    held_by_kind = {kind: sizes for kind, sizes in use.sizes.items() if any(sizes)}
     levels[name] = {
-        kind: list(zip(use.operations, sizes, strict=True)) for kind, sizes in use.sizes.items()
+        kind: list(zip(use.operations, sizes, strict=True)) for kind, sizes in held_by_kind.items()
     }
 draw.memory_over_time(levels, title="What rank 0 holds, emulated", axis="operations")
 
 # %% [markdown]
 # Two things stand out besides:
 #
-# - The **green** bump at the end of each step is the update's own: all gradients at once as
+# - The bump of *temporaries* at the end of each step is the update's own: all gradients at once as
 #   float32, and Adam's intermediate results. ZeRO's authors count 6 GB for such a buffer with 1.5
 #   billion parameters, and therefore work through buckets of constant size (sections 3.2 and 6.2).
 # - ZeRO-3's highest point is at the very start. There our program makes the whole model, cuts it,
@@ -1322,11 +1323,11 @@ def what_fits(model="llama-3-8b", num_ranks=8, num_sequences=1, recomputes=False
     bars = {}
     for stage, name in enumerate(STAGES):
         bars[name] = held_bytes(sizes.num_parameters, num_ranks, stage)
-        bars[name]["gathered layers"] = 2 * layer_bytes if stage == 3 else 0
+        bars[name]["gathered"] = 2 * layer_bytes if stage == 3 else 0
         bars[name]["activations"] = activations
     fitting = [name for name, bar in bars.items() if sum(bar.values()) <= 80e9]
     title = f"{model} on {num_ranks} GPUs, {num_sequences} x {length:,} tokens each, computed"
-    picture = draw.memory(bars, 80e9, title, "a GPU's memory")
+    picture = draw.memory(bars, 80e9, title, "GPU")
     return picture, f"Fits into 80 GB: {', '.join(fitting) or 'nothing'}."
 
 
@@ -1342,8 +1343,8 @@ explore(
 )
 
 # %% [markdown]
-# Find the smallest number of GPUs on which Llama 3 70B trains with one sequence each. Which slider
-# helps Llama 3 8B on 8 GPUs when you want four sequences?
+# Choose Llama 3 70B and raise the number of GPUs: what keeps it from fitting on any number? Tick
+# `recomputes`: how many does it take now? And which control lets 8B take four sequences on 8 GPUs?
 #
 # ## 7. When it breaks
 #
@@ -1438,7 +1439,7 @@ for name, make_optimizer in (
 # %% [markdown]
 # AdamW divides each gradient by its own size, so that a factor cancels; clipping to a norm hides it
 # as well. SGD moves an eighth of the way. A comparison with one process shows the factor at once. A
-# loss curve with AdamW never does.
+# loss curve with AdamW does not.
 #
 # (The third mistake of this kind is in lab 7: the norm for **clipping**, taken over each rank's own
 # shard. Then the clipping depends on the number of GPUs; torch issue 170862 is one such report.)
