@@ -17,11 +17,7 @@ INSTRUCTOR = tomllib.loads((ROOT / "autograder/pyproject.toml").read_text())["pr
 CORE, EXTRAS = STUDENT["dependencies"], STUDENT["optional-dependencies"]
 DECLARED = {
     "worldsize": CORE,
-<<<<<<< HEAD
-    "weeks": CORE + EXTRAS["deepspeed"],  # which a lesson names where it is absent
-=======
     "weeks": CORE + EXTRAS["deepspeed"],  # week 7 does without it where it is absent
->>>>>>> 6ff90d639b412eafb7b0d21ae30bcaa8c958788c
     "solutions": CORE + EXTRAS["instructor"],  # hidden checks are the instructor's
     "autograder": CORE + EXTRAS["instructor"] + EXTRAS["ray"],
 }
