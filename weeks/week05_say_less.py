@@ -1195,5 +1195,6 @@ quiz.ask("week05", seed=seed)
 # - Order is free: what is needed first should be sent first.
 #
 # **Now the lab**: [lab 5, a compressing communication hook](../labs/lab05/lab05.ipynb). The largest
-# entries with a memory, and two thin factors in place of a matrix. Then **week 6**, *Precision and
-# activations*: fewer bits not only on the wire, but everywhere.
+# entries with a memory, and two thin factors in place of a matrix. Then [week 6, precision and
+# activations](week06_precision_and_activations.ipynb): fewer bits not only on the wire, but
+# everywhere.

@@ -982,7 +982,6 @@ def training_step(shape, batch_size, length, layers_a_segment=0):
 # %% step_drawn
 small = models.shape("small")
 step_run = ws.run(training_step, small, 4, 256, memory=True, **alone)
-print(step_run.memory[0].explain())
 draw.memory_use({"small": step_run.memory[0]}, title="One training step by kind, measured here")
 
 # %% [markdown]
@@ -1257,7 +1256,7 @@ def plan_memory(layers_a_segment=1, tokens=8192, num_gpus=1):
     shape, k = models.shape("llama-3-8b"), layers_a_segment
     layer_bytes = shape.layer_activation_bytes(1, tokens)
     states = {"states, 16 B a parameter": 16 * shape.num_parameters / num_gpus}
-    inputs_bytes = math.ceil(shape.num_layers / k) * 2 * tokens * shape.width
+    inputs_bytes = 2 * tokens * shape.width * math.ceil(shape.num_layers / k)
     parts = {
         "keep all": {**states, "kept activations": shape.num_layers * layer_bytes},
         f"segments of {k}": {
@@ -1266,7 +1265,8 @@ def plan_memory(layers_a_segment=1, tokens=8192, num_gpus=1):
             "one segment, recomputed": k * layer_bytes,
         },
     }
-    title = f"Llama 3 8B, {tokens:,} tokens, 1/{num_gpus} of the states (computed, without logits)"
+    share = f"1/{num_gpus} of the" if num_gpus > 1 else "all"
+    title = f"Llama 3 8B, {tokens:,} tokens, {share} states (computed, without logits)"
     picture = draw.memory(parts, 80e9, title, "an H100's memory")
     down = 2 * shape.width * shape.hidden_width / (k * shape.layer_flops(tokens))
     return picture, f"Recomputing adds {(1 - down) / 3:.1%} to the layers' operations."
