@@ -613,7 +613,7 @@ def checkpointed(segments, tensor: torch.Tensor) -> torch.Tensor:
     """The output of the segments, one after the other, whose activations are recomputed.
 
     - `segments` is a list of modules that each take and return one tensor; a module may be in it
-      more than once. No module changes its input, or has buffers that change. `tensor` may be of
+      twice. No module changes its input, or has buffers that change. `tensor` may be of
       any dtype, also integers, and may require a gradient or not.
     - The output is that of a plain loop over the segments, and so are the gradients that
       `loss.backward()` gives the input and all parameters: to the bit, in float32, float64 and
