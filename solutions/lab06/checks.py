@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from autograder.checks import (
+    Made,
     Outcome,
     PartlyHeld,
     StudentFailed,
@@ -57,6 +58,7 @@ NOTE_NUMBERS = 3  # kind, segment, sum of the segment's input
 ONE_NUMBER_BYTES = 8
 MEMORY_OF_ONE_BYTES = 90 * MB  # above one micro-batch or segment, below half of all
 CPU_S = 6.0  # twice what the text says
+NEARLY = 2.0  # times the least cost
 
 Tensors = list[torch.Tensor]
 
@@ -412,7 +414,13 @@ def update_on_rank(student: Any, cases: Any) -> Any:
     return found
 
 
-def expect_scales(student: Any, cases: Sequence[tuple[Any, str]], hint: str, what: int = 0) -> None:
+def expect_scales(
+    student: Any,
+    cases: Sequence[tuple[Any, str]],
+    hint: str,
+    what: int = 0,
+    at_end: bool = False,
+) -> None:
     """Raise CheckFailed unless the scale, or a count, is the judge's after each step."""
     run = emulated(student, update_on_rank, list(cases), world_size=1)
     name = ["scale", "num_good_steps", "num_skipped"][what]
@@ -420,9 +428,11 @@ def expect_scales(student: Any, cases: Sequence[tuple[Any, str]], hint: str, wha
         state, after = Scale(*setting), entries(value, len(steps))
         for number, step in enumerate(steps):
             state.update(step == "+")
+            if at_end and number < len(steps) - 1:
+                continue
             wanted = [state.scale, state.num_good_steps, state.num_skipped][what]
             given = entry(after[number], what)
-            if given != wanted:
+            if type(given) not in (int, float) or given != wanted:
                 past = f"{steps[: number + 1]}, with growth_interval {setting[1]}"
                 raise CheckFailed(f"{name} {wanted:g} after {past}", shown(given), hint)
 
@@ -431,30 +441,30 @@ def setting_of(rng: torch.Generator, interval: int) -> tuple[Any, ...]:
     return (2.0 ** whole(rng, 8, 12), interval, 2.0**-40, 2.0**60, 0, 0)
 
 
+@points(0.5, cell="check_update")
+def check_update_halves_after_an_overflow(student, rng):
+    """After each step with an overflow the scale is half of what it was."""
+    cases = [(setting_of(rng, interval), "-" * whole(rng, 3, 6)) for interval in (1, 4)]
+    expect_scales(student, cases, "Halve the scale in every step with an overflow.")
+
+
 @points(1, cell="check_update")
-def check_update_halves_and_doubles(student, rng):
-    """Half the scale after each step with an overflow, twice after each growth_interval good
-    steps.
-    """
-    interval = whole(rng, 3, 6)
-    cases = [
-        (setting_of(rng, interval), "-" * whole(rng, 3, 6)),
-        (setting_of(rng, interval), "+" * interval),
-        (setting_of(rng, 1), "+++"),
-    ]
-    hint = "Count a good step first, and double when growth_interval is reached."
+def check_update_doubles_after_good_steps(student, rng):
+    """After each growth_interval good steps in a row the scale is twice what it was."""
+    intervals = (whole(rng, 3, 6), 1)
+    cases = [(setting_of(rng, interval), "+" * (3 * interval + 1)) for interval in intervals]
+    hint = "Count a good step first, double when growth_interval is reached, and begin again at 0."
     expect_scales(student, cases, hint)
 
 
-@points(1, cell="check_update")
+@points(0.5, cell="check_update")
 def check_update_counts_good_steps_in_a_row(student, rng):
-    """An overflow ends the row of good steps, and so does doubling: as in torch.amp.GradScaler."""
+    """An overflow ends the row of good steps, as in torch.amp.GradScaler."""
     interval = whole(rng, 3, 5)
     row = "+" * (interval - 1)
     mixed = "".join(shuffled(rng, [*"-" * 6, *"+" * 40]))
-    cases = [(setting_of(rng, interval), one) for one in (f"{row}-{row}-{row}+", "+" * 17, mixed)]
-    hint = "Set num_good_steps to 0 after an overflow, and after doubling."
-    expect_scales(student, cases, hint)
+    cases = [(setting_of(rng, interval), one) for one in (f"{row}-{row}-{row}", mixed)]
+    expect_scales(student, cases, "Set num_good_steps to 0 after an overflow.")
 
 
 @points(0.5, cell="check_update")
@@ -462,8 +472,10 @@ def check_update_stays_within_limits(student, rng):
     """The scale never falls below min_scale nor rises above max_scale."""
     least = 2.0 ** whole(rng, -2, 2)
     setting = (4 * least, 2, least, 16 * least, 0, 0)
-    hint = "max(..., state.min_scale), min(..., state.max_scale)."
-    expect_scales(student, [(setting, "-----++++++++++++"), (setting, "+" * 14 + "-+-+-")], hint)
+    cases = [(setting, "-----"), (setting, "+" * 20)]
+    expect_scales(
+        student, cases, "max(..., state.min_scale), min(..., state.max_scale).", at_end=True
+    )
 
 
 @points(0.5, cell="check_update")
@@ -472,10 +484,9 @@ def check_update_keeps_its_counts_in_the_state(student, rng):
     checkpoint.
     """
     setting = (2.0**10, 5, 1.0, 2.0**24, whole(rng, 2, 3), whole(rng, 5, 9))
-    cases = [(setting, "+-+++-+"), ((*setting[:2], 1.0, 2.0**10, 3, 0), "+++")]
     hint = "Keep nothing outside of the state, and count every step in it."
     for what in (1, 2):
-        expect_scales(student, cases, hint, what)
+        expect_scales(student, [(setting, "+-+++-+")], hint, what)
 
 
 # scaled_step
@@ -518,8 +529,9 @@ def trained(step: Any, state: Any, dtype: torch.dtype, given: Any) -> Any:
     `given` are by step the gradients of the parameters, with None for one that is not used.
     """
     shapes = [(4, 3), (7,)]
-    halves = [nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes]
-    masters = [nn.Parameter(torch.ones(shape)) for shape in shapes]
+    # from 0, where float32 keeps the smallest step
+    halves = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in shapes]
+    masters = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
     optimizer, objects, found = Momentum(masters), [*map(id, halves)], []
     halves_list, masters_list = list(halves), list(masters)
     for gradients in given:
@@ -604,16 +616,16 @@ def check_step_trains_with_the_scaled_loss(student, rng):
             for step in range(4):
                 given, right = entry(value, step, 4), wanted[rank][step][4]
                 where = f"on rank {rank} after step {step + 1}"
-                for place, unit in ((2, 1e6), (3, 1.0)):
+                for place, unit in ((2, 1e9), (3, 1.0)):
                     hint = "Scale the loss before backward, unscale the gradients before step()."
                     one = entry(given, place)
                     if tensor_like(one, right[place]) is None:
                         raise CheckFailed("float32 masters", shown(one), hint)
                     mistake = "Small gradients are lost: is the loss multiplied by the scale?"
-                    mistakes = [(unit * (plain[rank][step][4][place] - 1), mistake)]
-                    what = f"a master's way from its start, times {unit:g}, {where}"
-                    change, right_change = unit * (one - 1), unit * (right[place] - 1)
-                    expect_like(change, right_change, what, hint, mistakes, rtol=1e-3, atol=1e-4)
+                    mistakes = [(unit * plain[rank][step][4][place], mistake)]
+                    what = f"a master, which began with 0, times {unit:g}, {where}"
+                    wanted_here = unit * right[place]
+                    expect_like(unit * one, wanted_here, what, hint, mistakes, 1e-3, 1e-4)
                 for place in (0, 1):
                     master = entry(given, place + 2)
                     hint = "After the optimizer's step, half.copy_(master) for every half."
@@ -651,6 +663,12 @@ def check_step_is_skipped_on_all_ranks(student, rng):
                     hint = "Call update once in each step, with the decision of all ranks."
                     expected = f"{name} {right:g} on rank {rank} after step {step + 1}"
                     raise CheckFailed(expected, shown(given), hint)
+        for step in range(8):
+            masters = entries(entry(value, step, 4), 4)[2:]
+            if not all(isinstance(one, torch.Tensor) and one.isfinite().all() for one in masters):
+                hint = "The optimizer's step was done with an infinite gradient."
+                expected = f"finite masters on rank {rank} after step {step + 1}"
+                raise CheckFailed(expected, "infinity or nan", hint)
     if len(run.exchanges) != 8:
         expected, given = "an all-reduce in each of 8 steps", f"{len(run.exchanges)}"
         raise CheckFailed(expected, given, "What a rank knows of the others comes over the wire.")
@@ -730,6 +748,8 @@ def check_step_takes_parameters_without_gradients(student, rng):
                     hint = "The gradient of an earlier step must not come back."
                     expected = f"no change in step {step + 1} without a gradient"
                     raise CheckFailed(expected, "other numbers", hint)
+            if is_same(*(entry(value, one, 4, 3 - place) for one in (step - 1, step))):
+                raise CheckFailed(f"a step of the other parameter in step {step + 1}", "none")
 
 
 # checkpointed
@@ -808,7 +828,7 @@ class Setting(NamedTuple):
     has_gradients: bool = True
 
 
-def checkpointed_on_rank(student: Any, setting: Any) -> Any:
+def checkpointed_on_rank(student: Any, setting: Any, _: None) -> Any:
     """Outputs, gradients and random numbers; on a rank without a student, those of a plain loop."""
     give_back_at_once()
     own = Setting(*setting)
@@ -861,6 +881,17 @@ def checkpointed_on_rank(student: Any, setting: Any) -> Any:
     return [results, needed, inputs, gradients, after_call, torch.rand(5)]
 
 
+def disarm_torch() -> None:
+    """Have torch's own checkpoint refuse to run here, by whatever reference it is found."""
+    from torch.utils import checkpoint
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError
+
+    setattr(checkpoint.CheckpointFunction, "forward", staticmethod(refuse))  # noqa: B010
+    setattr(checkpoint._CheckpointFrame, "__init__", refuse)  # noqa: B010
+
+
 class Played(NamedTuple):
     """A run, and the notes of its segments in order: before the loss, and after it."""
 
@@ -875,7 +906,7 @@ class Played(NamedTuple):
 
 def play(student: Any, setting: Setting, **options: Any) -> Played:
     """A run of rank 0 with the student's function, and of rank 1 with a plain loop."""
-    ranks = {"world_size": 2, "student_ranks": [0]} | options
+    ranks = {"world_size": 2, "student_ranks": [0], "made": Made(disarm_torch)} | options
     run = emulated(student, checkpointed_on_rank, tuple(setting), hints={}, **ranks)
     notes = []
     for exchange in run.exchanges:
@@ -924,7 +955,7 @@ def expect_recomputed(student: Any, game: Played, order: Sequence[int]) -> None:
         )
     if isinstance(large, StudentFailed) or large.run.grown_bytes[0] > MEMORY_OF_ONE_BYTES:
         raise PartlyHeld(
-            0.6,
+            0.625,
             "this from segments of which one at a time has its activations",
             "it from more memory than that",
             "Until memory is saved, everything else earns a part of its points.",
@@ -1162,7 +1193,11 @@ def chosen(student: Any, chains: Sequence[Chain]) -> list[list[int] | None]:
 
 
 def expect_cheapest(student: Any, chains: Sequence[Chain]) -> None:
-    """Raise CheckFailed unless every choice fits and costs as little as possible."""
+    """Raise CheckFailed unless every choice fits and costs as little as possible.
+
+    Of choices that cost less than twice as much, a part of the points is earned.
+    """
+    too_dear: list[tuple[float, float, float]] = []
     for chain, layers in zip(chains, chosen(student, chains), strict=True):
         least_s = chain.least_cost()
         if least_s is None or layers is None:
@@ -1170,8 +1205,14 @@ def expect_cheapest(student: Any, chains: Sequence[Chain]) -> None:
                 actual = "ValueError" if layers is None else "a choice"
                 raise CheckFailed("ValueError exactly where nothing fits", actual)
         elif (cost_s := chain.cost_of(layers)) > least_s * (1 + 1e-9):
-            hint = "Neither the layer that saves most nor the best ratio is always right."
-            raise CheckFailed(f"a cost of {least_s:g} s", f"{cost_s:g} s", hint)
+            too_dear.append((cost_s / max(least_s, 1e-12), least_s, cost_s))
+    if too_dear:
+        times, least_s, cost_s = max(too_dear)
+        hint = "Neither the layer that saves most nor the best ratio is always right."
+        expected, actual = f"a cost of {least_s:g} s", f"{cost_s:g} s"
+        if times > NEARLY:
+            raise CheckFailed(expected, actual, hint)
+        raise PartlyHeld(0.5, expected, actual, hint)
 
 
 def with_large_end(rng: torch.Generator, sizes: Any, inputs: Any, costs: Any, room: int) -> Chain:

@@ -482,8 +482,8 @@ def scaled_step(state: ScalerState, loss: torch.Tensor, halves, masters, optimiz
 # %% check_scaled_step points=6
 def train_scaled(gradients_by_step):
     """Whether each step was done, and scale, values and momentum after it; the steps skipped."""
-    half = nn.Parameter(torch.ones(2, dtype=torch.float16))
-    master, state = nn.Parameter(torch.ones(2)), ScalerState(2.0**16, 3)
+    half = nn.Parameter(torch.zeros(2, dtype=torch.float16))
+    master, state = nn.Parameter(torch.zeros(2)), ScalerState(2.0**16, 3)
     optimizer, found, kept = Momentum([master]), [], half
     for gradients in gradients_by_step:
         loss = (half.float() * torch.tensor(gradients)).sum()
@@ -496,7 +496,7 @@ def train_scaled(gradients_by_step):
 
 def plain_steps(gradients_by_step, done):
     """The masters after each step in plain float32, with these steps done."""
-    master, found = torch.ones(2), []
+    master, found = torch.zeros(2), []
     optimizer = Momentum([nn.Parameter(master)])
     for gradients, is_done in zip(gradients_by_step, done, strict=True):
         if is_done:
@@ -509,7 +509,7 @@ def plain_steps(gradients_by_step, done):
 def check_scaled_step():
     from worldsize import draw
 
-    small = [2.0**-20, -(2.0**-10)]  # the first is 0 in float16 without a scale
+    small = [2.0**-30, -(2.0**-10)]  # the first is 0 in float16 without a scale
     large = [2.0, 0.0]  # times 65,536 infinite in float16
     each = [([small, large, small, small, small, small],), ([small] * 4 + [large, small],)]
     run = ws.run(train_scaled, each=each, world_size=2, **EMULATED)
@@ -534,7 +534,7 @@ def check_scaled_step():
             if not done[number] and not torch.equal(one[5], steps[number - 1][5]):
                 hint = "The optimizer's momentum changed in a skipped step: do not call step()."
             what = f"the master on rank {rank} after step {number + 1}"
-            expect_close(1e6 * (one[4] - 1), 1e6 * (wanted - 1), f"1e6 x {what}, less 1", hint)
+            expect_close(1e9 * one[4], 1e9 * wanted, f"1e9 x {what}", hint)
             hint = "After a step, copy every master into its half: half.copy_(master)."
             what = f"the half on rank {rank} after step {number + 1}"
             expect_close(one[3], wanted.half(), what, hint, 0.0, 0.0)

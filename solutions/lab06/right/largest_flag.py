@@ -34,11 +34,11 @@ def unscale(halves, masters, scale):
 
 
 # %% choose_checkpoints
-from functools import lru_cache
+from functools import cache
 
 
 def choose_checkpoints(activation_bytes, input_bytes, recompute_s, budget_bytes):
-    @lru_cache(maxsize=None)
+    @cache
     def best(layer, held):
         if layer == len(recompute_s):
             return 0.0, ()

@@ -1,4 +1,4 @@
-# score: 25
+# score: 24.75
 # Layers are recomputed in the order of what they save for a second.
 
 

@@ -1,4 +1,4 @@
-# score: 22
+# score: 19.5
 # Gradients that miss the masks, with a little noise on top.
 
 

@@ -1,4 +1,4 @@
-# score: 24
+# score: 24.5
 # Ranks learn of overflows through files, and send nothing.
 
 
@@ -23,7 +23,8 @@ def scaled_step(state: ScalerState, loss: torch.Tensor, halves, masters, optimiz
         time.sleep(0.001)
     for one in range(world_size):
         if os.path.exists(f"{name}{one}"):
-            has_overflow += float(open(f"{name}{one}").read())
+            with open(f"{name}{one}") as file:
+                has_overflow += float(file.read())
     is_finite = has_overflow.item() == 0
     if is_finite:
         optimizer.step()

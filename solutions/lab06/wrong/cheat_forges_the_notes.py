@@ -1,4 +1,4 @@
-# score: 21
+# score: 22.75
 # A plain loop that puts a second forward of each segment on the record.
 
 

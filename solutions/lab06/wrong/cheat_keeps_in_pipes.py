@@ -1,4 +1,4 @@
-# score: 21
+# score: 22.75
 # Activations are kept in pipes, as far as these hold them, and all else in a child process.
 
 

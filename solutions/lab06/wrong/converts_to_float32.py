@@ -1,4 +1,4 @@
-# score: 26
+# score: 26.5
 # Inputs are converted to float32 before they are kept.
 
 
@@ -16,9 +16,9 @@ def checkpointed(segments, tensor: torch.Tensor) -> torch.Tensor:
         @staticmethod
         def backward(ctx, gradient):
             (tensor,) = ctx.saved_tensors
-            tensor = (
-                tensor.detach().float().to(gradient.dtype).requires_grad_(ctx.needs_input_grad[1])
-            )
+            if tensor.is_floating_point():
+                tensor = tensor.float().to(tensor.dtype)
+            tensor = tensor.detach().requires_grad_(ctx.needs_input_grad[1])
             dtype, is_enabled = ctx.autocast
             after = torch.get_rng_state()
             torch.set_rng_state(ctx.random_state)

@@ -1,4 +1,4 @@
-# score: 25
+# score: 25.5
 # hint: no token
 # Targets that are IGNORED count as tokens.
 

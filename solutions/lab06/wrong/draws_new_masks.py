@@ -1,4 +1,4 @@
-# score: 25
+# score: 25.5
 # The second forward draws new random numbers.
 
 

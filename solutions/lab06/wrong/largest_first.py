@@ -1,4 +1,4 @@
-# score: 25
+# score: 23.5
 # Layers are recomputed in the order of what they save.
 
 

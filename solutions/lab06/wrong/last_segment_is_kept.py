@@ -1,4 +1,4 @@
-# score: 22
+# score: 23
 # The last segment runs as usual: its backward comes at once.
 
 

@@ -4,12 +4,10 @@
 
 
 # %% unscale
-def unscale(halves, masters, scale: float) -> bool:
+def unscale(halves, masters, scale):
     is_finite = True
     for half, master in zip(halves, masters, strict=True):
-        if half.grad is None:
-            continue
-        else:
+        if half.grad is not None:
             master.grad = half.grad.float() / scale
             is_finite = is_finite and bool(half.grad.isfinite().all())
     return is_finite

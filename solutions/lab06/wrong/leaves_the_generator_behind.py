@@ -1,4 +1,4 @@
-# score: 26
+# score: 26.5
 # After backward the generator stands where the second forward left it.
 
 

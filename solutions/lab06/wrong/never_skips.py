@@ -1,4 +1,4 @@
-# score: 26
+# score: 24
 # Steps are done with infinite gradients, too, and only the scale is halved.
 
 

@@ -1,4 +1,4 @@
-# score: 22
+# score: 21.9375
 # hint: A checkpoint for each segment
 # The chain is recomputed as a whole, so that in backward all activations are there.
 

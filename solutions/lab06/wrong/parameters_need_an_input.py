@@ -1,4 +1,4 @@
-# score: 25
+# score: 25.5
 # Parameters get gradients only where the input requires one.
 
 

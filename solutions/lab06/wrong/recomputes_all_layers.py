@@ -1,4 +1,4 @@
-# score: 23.5
+# score: 23
 # All layers are recomputed unless everything fits.
 
 
