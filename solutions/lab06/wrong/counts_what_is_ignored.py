@@ -1,0 +1,15 @@
+# score: 25.5
+# hint: no token
+# Targets that are IGNORED count as tokens.
+
+
+# %% accumulate
+def accumulate(sum_of_losses, micro_batches) -> int:
+    own = [targets.numel() for _, targets in micro_batches]
+    count = torch.tensor([float(sum(own))], dtype=torch.float64)
+    dist.all_reduce(count)
+    num_tokens = int(count.item())
+    for num, (inputs, targets) in zip(own, micro_batches, strict=True):
+        if num:
+            (sum_of_losses(inputs, targets) / num_tokens).backward()
+    return num_tokens

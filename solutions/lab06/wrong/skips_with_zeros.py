@@ -1,0 +1,25 @@
+# score: 26
+# hint: Neither call optimizer.step()
+# A skipped step calls the optimizer with gradients of zeros, so that momentum moves it.
+
+
+# %% scaled_step
+def scaled_step(state: ScalerState, loss: torch.Tensor, halves, masters, optimizer) -> bool:
+    (loss * state.scale).backward()
+    has_overflow = torch.tensor([0.0 if unscale(halves, masters, state.scale) else 1.0])
+    dist.all_reduce(has_overflow)
+    is_finite = has_overflow.item() == 0
+    if is_finite:
+        pass
+    else:
+        for master in masters:
+            master.grad = torch.zeros_like(master)
+    optimizer.step()
+    if is_finite:
+        with torch.no_grad():
+            for half, master in zip(halves, masters, strict=True):
+                half.copy_(master)
+    for parameter in (*halves, *masters):
+        parameter.grad = None
+    update(state, is_finite)
+    return is_finite
