@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from worldsize.launch.worker import spans
 from worldsize.memory.meter import MemoryMeter
-from worldsize.paper import group, reducer, torch_internals
+from worldsize.paper import cuda, group, reducer, torch_internals
 from worldsize.paper.record import RankRecord
 from worldsize.paper.recorder import Recorder, Unobserved
 from worldsize.paper.side import NeedsRanks, Side
@@ -50,6 +50,7 @@ def _recorded(
     torch_internals.keep_host_work_real()
     torch_internals.trace_nothing()
     torch_internals.convert_in_place()
+    cuda.stand_in()
     torch_internals.shard_without_others()
     torch_internals.infer_shapes_for_real()
     reducer.install()

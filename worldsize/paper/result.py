@@ -118,10 +118,19 @@ class PaperRun(Figures):
 
     @property
     def _is_one_of_each(self) -> bool:
-        """True when the recorded ranks are a group that exchanges messages: each stands for its place in all such."""
+        """True when the recorded ranks are groups that exchange messages, all alike: each stands for its place."""
         ranks = tuple(one.rank for one in self.records)
-        groups = (one.groups[post.group].ranks for one in self.records for post in one.posts if post.op == "send")
-        return any(tuple(sorted(group)) == ranks for group in groups)
+        sends = ((one, post) for one in self.records for post in one.posts if post.op == "send")
+        groups = {tuple(sorted(one.groups[post.group].ranks)) for one, post in sends}
+        if sorted(rank for group in groups for rank in group) != list(ranks):
+            return False
+        record_of = {one.rank: one for one in self.records}
+        first, *others = sorted(groups)
+        return all(
+            len(group) == len(first)
+            and all(record_of[rank].is_like(record_of[same]) for rank, same in zip(group, first, strict=True))
+            for group in others
+        )
 
     def on(self, cluster: Cluster | str) -> PaperRun:
         """The same record, priced on another cluster.

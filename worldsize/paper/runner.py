@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from worldsize.hardware import Cluster
 from worldsize.launch.launcher import arguments
@@ -23,7 +23,7 @@ def paper(
     world_size: int,
     cluster: Cluster | str,
     tokens_per_step: int | None = None,
-    ranks: Sequence[int] | None = None,
+    ranks: Sequence[int] | Literal["corners"] | None = None,
     depths: None = None,
     timeout_s: float = 600,
     echo: bool = True,
@@ -37,7 +37,7 @@ def paper(
     world_size: int,
     cluster: Cluster | str,
     tokens_per_step: int | None = None,
-    ranks: Sequence[int] | None = None,
+    ranks: Sequence[int] | Literal["corners"] | None = None,
     depths: Sequence[int],
     timeout_s: float = 600,
     echo: bool = True,
@@ -50,7 +50,7 @@ def paper(
     world_size: int,
     cluster: Cluster | str,
     tokens_per_step: int | None = None,
-    ranks: Sequence[int] | None = None,
+    ranks: Sequence[int] | Literal["corners"] | None = None,
     depths: Sequence[int] | None = None,
     timeout_s: float = 600,
     echo: bool = True,
@@ -60,7 +60,8 @@ def paper(
     The function is the same as for `worldsize.run`. Its tensors have shapes and no data, so it may be far larger than
     this machine: rank 0 runs in a process of its own, and all that it computes, sends, awaits and holds is recorded.
     Where it exchanges messages, as a stage of a pipeline does, the ranks of that group are recorded side by side.
-    `ranks` names others to record.
+    `ranks` names others to record; "corners" adds the last rank and the ends of each group that a recorded rank uses,
+    by which `PaperRun.kinds` finds what ranks differ in.
 
     `tokens_per_step` are those of all ranks together, for `tokens_per_s_per_gpu`.
 
@@ -110,7 +111,9 @@ def paper(
 
 
 def records_of(
-    values_of: Callable[[Sequence[int]], Sequence[Any]], ranks: Sequence[int] | None, world_size: int
+    values_of: Callable[[Sequence[int]], Sequence[Any]],
+    ranks: Sequence[int] | Literal["corners"] | None,
+    world_size: int,
 ) -> list[RankRecord]:
     """The records of these ranks; by default of rank 0 and, if it exchanges messages, of the others of that group.
 
@@ -119,10 +122,14 @@ def records_of(
     Raises:
         ValueError: the ranks are wrong, need others beside them, or what was returned is not a record.
     """
-    chosen = arguments_of_ranks(ranks, world_size)
+    named = None if ranks == "corners" else ranks
+    chosen = arguments_of_ranks(named, world_size)
     records = _read(values_of(chosen))
-    if ranks is None and (together := _needed(records)):
+    if named is None and (together := _needed(records)):
         chosen = arguments_of_ranks(together, world_size)
+        records = _read(values_of(chosen))
+    if ranks == "corners" and not isinstance(records, tuple) and (together := _corners(records)) != chosen:
+        chosen = together
         records = _read(values_of(chosen))
     if isinstance(records, tuple):
         raise ValueError(f"ranks {list(records)} exchange data: record them together, by ranks={list(records)}")
@@ -148,6 +155,19 @@ def arguments_of_ranks(ranks: Sequence[int] | None, world_size: int) -> tuple[in
     if not chosen or len(set(chosen)) < len(chosen) or not all(0 <= rank < world_size for rank in chosen):
         raise ValueError(f"ranks are {list(chosen)}; name at least one, each once, from 0 to {world_size - 1}")
     return chosen
+
+
+def _corners(records: list[RankRecord]) -> tuple[int, ...]:
+    """The recorded ranks, the job's last one, and the first and last of each group that they use.
+
+    Raises:
+        ValueError: they are more than are recorded at once.
+    """
+    ends = {end for one in records for group in one.groups for end in (group.ranks[0], group.ranks[-1])}
+    corners = sorted({one.rank for one in records} | ends | {records[0].world_size - 1})
+    if len(corners) > _MOST_AT_ONCE:
+        raise ValueError(f"{len(corners)} corners; at most {_MOST_AT_ONCE} ranks are found: name some by ranks")
+    return tuple(corners)
 
 
 def _needed(records: list[RankRecord] | tuple[int, ...]) -> tuple[int, ...]:

@@ -272,6 +272,25 @@ def test_ranks_that_are_named_are_compared():
     assert (kind.ranks, kind.num_ranks) == ((0, 63), 64)
 
 
+def test_the_corners_of_a_pipeline_are_of_its_stages_kinds():
+    run = ws.paper(stages_of_replicas, 2, world_size=64, cluster="h100-ndr-x8", ranks="corners", echo=False)
+    assert [(kind.ranks, kind.num_ranks) for kind in run.kinds] == [((0, 31), 32), ((32, 63), 32)]
+
+
+def more_on_the_last():
+    import torch
+    import torch.distributed as dist
+
+    is_last = dist.get_rank() == dist.get_world_size() - 1
+    x = torch.ones(64, 64) @ torch.ones(64, 64)
+    dist.all_reduce(x @ x if is_last else x)
+
+
+def test_a_last_rank_that_does_more_is_a_kind_found_by_corners():
+    run = ws.paper(more_on_the_last, world_size=64, cluster="h100-ndr-x8", ranks="corners", echo=False)
+    assert [(kind.ranks, kind.num_ranks) for kind in run.kinds] == [((0,), None), ((63,), None)]
+
+
 @pytest.mark.parametrize("ranks", [[], [0, 0], [64]])
 def test_ranks_that_are_none_are_refused(ranks):
     with pytest.raises(ValueError, match="each once, from 0 to 63"):
@@ -309,3 +328,29 @@ def on_a_gpu():
 def test_tensors_may_be_made_on_a_gpu_by_name():
     run = ws.paper(on_a_gpu, world_size=2, cluster="dgx-h100", echo=False)
     assert run.records[0].num_operators > 3
+
+
+def moved_to_a_gpu():
+    import torch
+
+    torch.cuda.set_device(torch.cuda.current_device())
+    layer = torch.nn.Linear(8, 8).to("cuda").cuda()
+    x = torch.ones(2, 8).to(device=torch.device("cuda", 0), dtype=torch.float32).cuda()
+    layer(x).sum().backward()
+    torch.cuda.synchronize()
+
+
+def test_a_program_may_move_to_a_gpu_by_name():
+    assert ws.paper(moved_to_a_gpu, world_size=2, cluster="dgx-h100", echo=False).records[0].num_operators > 3
+
+
+def has_a_stream():
+    import torch
+
+    return torch.cuda.Stream()
+
+
+def test_a_stream_of_cuda_is_refused_with_its_line():
+    with pytest.raises(ws.RankFailed, match=r"ws\.device\(\)") as caught:
+        ws.paper(has_a_stream, world_size=2, cluster="dgx-h100", echo=False)
+    assert "torch.cuda.Stream()" in str(caught.value)
