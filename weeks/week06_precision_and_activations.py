@@ -177,13 +177,13 @@ draw.curves(runs, title="The same training with two kinds of weights, measured h
 # %% [markdown]
 # Nothing fails. The loss falls, more slowly, and a reader of one curve would blame the learning
 # rate. The second number shows the cause: in bfloat16 more than three weights of four are exactly
-# what they were before the step. Adam's updates are at most about as large as the learning rate,
-# 0.0003, and a weight of 0.1 has its neighbours 0.0005 apart. An update of less than half of that
-# is rounded away, and so is the next one.
+# what they were before the step. Adam's updates are seldom larger than the learning rate, 0.0003,
+# and most are far smaller. A weight of 0.1 has its neighbours 0.0005 apart. An update of less than
+# half of that is rounded away, and so is the next one.
 #
 # ### Not a number after one step
 #
-# In float16 it does not even come to that:
+# A float16 run does not even get that far:
 
 
 # %% all_in_float16
@@ -207,8 +207,9 @@ print(f"Adam's eps of 1e-8 in float16: {torch.tensor(1e-8, dtype=torch.float16).
 # Adam divides the mean gradient by $\sqrt{v} + \epsilon$, where v is the mean *square*. The
 # square of a gradient of 0.001, times Adam's 0.001 for a new value, is $10^{-9}$, and float16
 # rounds it to 0. For such cases there is $\epsilon = 10^{-8}$, which float16 rounds to 0 as well.
-# So most weights are divided by 0, and those without a gradient, such as the embedding of a byte
-# that the batch does not contain, are 0 / 0. One step, and the model is gone.
+# So most updates are a division by 0, and become infinite. Where there is no gradient, as for the
+# embedding of a byte that the batch does not contain, the update is 0 / 0. One step, and the model
+# is gone.
 #
 # Three failures, and none of them says "precision". A sum stops growing, weights stop moving,
 # numbers vanish. The cure is not more bits everywhere: it is to know which numbers need them.
@@ -326,7 +327,7 @@ with check.turn("gap"):
 
 # %% gradients
 def gradients_by_place(model, tokens, targets):
-    """The magnitudes of the gradients at three places of the backward pass that are not 0."""
+    """The magnitudes, without zeros, of the gradients at three places of the backward pass."""
     last = model.layers[str(len(model.layers) - 1)]
     places = {"logits": model.head, "MLP gates": last.mlp.gate, "residuals": model.layers["0"]}
     found, handles = {}, []
@@ -519,20 +520,24 @@ draw.table(rows, title="50 steps, measured here")
 #
 # The third remedy is for float16 alone. Multiply the *loss* by a scale S; by the chain rule every
 # gradient is S times as large; divide by S before the update, in float32. How large may S be? As
-# large as it can without the largest gradient passing 65,504:
+# large as it can without the largest gradient passing 65,504. That one belongs to a *weight*, whose
+# gradient is a sum over all tokens:
 
 # %% scales
+model = trained["weights in float32"]
+loss_of(model, *next(batches(1, 128, seed=1))).backward()
+biggest = max(weight.grad.abs().max() for weight in model.parameters())
+model.zero_grad()
 rows = [
     {
         "scale": f"2^{power}",
         "become 0_fraction": lost_fraction(GRADIENTS["logits"], torch.float16, 2.0**power),
-        "largest": f"2^{(2.0**power * biggest).log2():.1f}",
+        "largest of a weight": f"2^{(2.0**power * biggest).log2():.1f}",
         "overflows": bool(2.0**power * biggest > 65504),
     }
-    for biggest in [max(values.max() for values in GRADIENTS.values())]
     for power in (0, 4, 8, 16, 24, 32)
 ]
-draw.table(rows, title="Logits' gradients in float16 and the largest of all three, by scale")
+draw.table(rows, title="Logits' gradients in float16, and the largest of a weight, by scale")
 
 # %% [markdown]
 # Between "too small" and "too large" there is room, and it moves as training goes on. So the
@@ -602,9 +607,9 @@ pairs = zip(by_hand.parameters(), by_torch.parameters(), strict=True)
 print(f"same weights, bit for bit: {all(torch.equal(a, b) for a, b in pairs)}")
 
 # %% [markdown]
-# Bit for bit, because a scale that is a power of two changes exponents only. What `GradScaler`
-# adds is the search for overflow, the skipping and the schedule; lab 6 asks you for these, on
-# several ranks that must all skip together.
+# Bit for bit: torch multiplies by 1 / 65536 where we divide by 65536, and with a power of two both
+# change the exponent only. What `GradScaler` adds is the search for overflow, the skipping and the
+# schedule; lab 6 asks you for these, on several ranks that must all skip together.
 #
 # ### Find the bug: the run that clips everything
 #
@@ -931,14 +936,15 @@ draw.table(rows, title="A layer in units of sbh (small: measured here), and 7B a
 
 # %% [markdown]
 # **104 GB for one sequence**, about as much as all the states of the model. But that is a GPT of
-# this shape. Llama-2-7B itself would keep 54 GB if it wrote its scores, and 20 GB with fused
+# this shape. Llama-2-7B itself would keep 54.5 GB if it wrote its scores, and 20 GB with fused
 # attention. FlashAttention is known for its speed; here it saves 34 GB, and it does so by
 # recomputing: backward computes the scores again, block by block.
 #
-# The measured 38.0 is the formula's 37.5 and small change: a float32 number a token for each
-# norm, and one for each token and head, from which fused attention begins again. Autocast's
-# float32 residual stream costs a quarter more. (Its bfloat16 copies of the weights are not
-# counted here.)
+# The measured 38.0 is the formula's 37.5 and small change in float32: a number for each token and
+# head, with which fused attention computes its scores again; the sines and cosines that turn
+# queries and keys; and a number a token for each norm. At a width of 4,096 that is less. Autocast's
+# float32 residual stream costs a quarter more. (Its bfloat16 copies of the weights are not counted
+# here.)
 #
 # ### Memory over a step
 #
@@ -1197,10 +1203,10 @@ with check.turn("repeated_flops"):
 # %% [markdown]
 # ### Selective, and an error in the paper
 #
-# Their own answer was finer: keep everything but the *core* of attention, the part with $5as^2b$
-# bytes and few operations. In section 5 they say what it costs: 2.7% more operations for GPT-3,
-# and 1.6% for MT-NLG. Their appendix A says what is computed again: $QK^T$ and the product with
-# V, $2Bs^2h$ each. A layer's forward and backward take $72Bsh^2 (1 + s/6h)$. Divide:
+# The answer of Korthikanti et al. was finer: keep everything but the *core* of attention, the part
+# with $5as^2b$ bytes and few operations. In section 5 they say what it costs: 2.7% more operations
+# for GPT-3, and 1.6% for MT-NLG. Their appendix A says what is computed again: $QK^T$ and the
+# product with V, $2Bs^2h$ each. A layer's forward and backward take $72Bsh^2 (1 + s/6h)$. Divide:
 #
 # $$\frac{4Bs^2h}{72Bsh^2 (1 + s/6h)} \approx \frac{s}{18h}$$
 #
@@ -1231,10 +1237,10 @@ for stops_early in (False, True):
 draw.table(rows, title="Selective recomputation: operations added to a step")
 
 # %% [markdown]
-# The paper's figures are three times too large, and the hardware FLOPs of its table 5 with them:
-# their method is better than they said. In *time* they measured 7%, because softmax and dropout,
-# which hardly count as operations, are repeated too. Today's `checkpoint` even skips the product
-# with V, the last one, and repeats half of that.
+# The paper's figures for the extra work are three times too large, and the HFU of its table 5
+# counts that work too: their method is better than they said. In *time* they measured 7%, because
+# softmax and dropout, which hardly count as operations, are repeated too. Today's `checkpoint` even
+# skips the product with V, the last one, and repeats half of that.
 #
 # ### How long should a segment be?
 #
@@ -1247,7 +1253,7 @@ draw.table(rows, title="Selective recomputation: operations added to a step")
 # layers, 32 segments. In a transformer A is about 20 times x, and the same formula gives
 # $k = \sqrt{32 / 20} \approx 1$ for 32 layers: **checkpoint each layer**. Our table above says
 # the same: segments of four hold more and repeat no less. (Narayanan et al. 2021, section 3.5,
-# find so too: one or two layers.)
+# recommend one or two layers too.)
 
 
 # %% plan_memory
@@ -1321,7 +1327,7 @@ draw.memory_use(
 # are 128 GB whatever happens to activations, and no H100 has so much: this is where week 7
 # begins.
 #
-# Two more things stand in the table. **MFU** counts only the operations that the model needs, so
+# Two more columns of the table matter. **MFU** counts only the operations that the model needs, so
 # it falls by as much as the step grows. **HFU** counts what the hardware did and stays: a run
 # that reports a fine HFU may be recomputing a quarter of it. And the step grows by less than the
 # layer in the table of blocks, because head, loss and update are not repeated.
@@ -1375,7 +1381,7 @@ for num in (64, 256, 1024):
     print(f"{num:,} equal gradients added in bfloat16: {share:.0%} of the sum")
 
 # %% [markdown]
-# The second line is the first failure of this week once more: `.grad` of a bfloat16 weight is
+# The last line is the first failure of this week once more: `.grad` of a bfloat16 weight is
 # bfloat16, and a sum of many micro-gradients in it stands still. Accumulate in float32.
 #
 # The loop above divides by the number of parts. That is right because all parts have equally many
@@ -1429,7 +1435,10 @@ with check.turn("accumulate"):
     accumulate(model, [*zip(tokens.split(1), targets.split(1), strict=True)])
     found = gradient_of(model)
     loss_of(model, tokens, targets).backward()
-    hint = "A mean over each micro-batch counts a token of a short one more than one of a long one."
+    hint = (
+        "A mean over each micro-batch counts a token of a short one more than one of a long one."
+        " Divide by the number of targets that are not -100, in all micro-batches together."
+    )
     check.expect_close(found, gradient_of(model), "the accumulated gradient", hint, atol=1e-6)
     print("Right: the gradient of the whole batch, one micro-batch at a time.")
 
@@ -1493,10 +1502,11 @@ draw.table(rows, title="Time: formula, emulation, paper, published", note=note)
 
 # %% [markdown]
 # Memory can be counted: every row agrees with its formula to about a percent, and the one percent
-# is known (norms in float32). Time cannot be counted from operations alone: the formula of
-# operations is right within a few points for whole layers, and far off for the core of attention,
-# 1.8% against 7 to 12%, where nearly all time goes into reading and writing. Our price for it is
-# too high by 5 points: on paper each operation is a kernel of its own, and real ones are fused.
+# is known (the float32 numbers of section 5). Time cannot be counted from operations alone. Their
+# formula is right within five points for whole layers. For the core of attention it is far off,
+# 1.8% against 7% measured, because nearly all time there goes into reading and writing. Our price
+# for the core, 12.5%, is too high: on paper each operation is a kernel of its own, and real ones
+# are fused.
 #
 # ## 8. When it breaks
 #
@@ -1568,7 +1578,7 @@ for lengths in ([60, 60, 60, 60], [4, 60, 12, 40], [1, 2, 60, 60]):
 # | **16 B** a parameter | 80 GB hold the states of 5 billion, and no token yet | section 4 |
 # | **sbh(34 + 5as/h)** | a GPT layer; from s = 6.8 h/a on, mostly scores | section 5 |
 # | **sbh(16 + 8f/h)** | a Llama layer, fused attention; 37.5 sbh at 7B | section 5 |
-# | **1/4 to 1/3** | added to a step when all layers run again; MFU falls, HFU stays | section 6 |
+# | **23 to 38%** | added to a step when all layers run again; MFU falls, HFU stays | section 6 |
 
 # %% [markdown]
 # ## 9. Problems
@@ -1589,8 +1599,8 @@ for lengths in ([60, 60, 60, 60], [4, 60, 12, 40], [1, 2, 60, 60]):
 # <details><summary>Answer</summary>
 #
 # $2^{-6} = 0.0156 \le 0.02 < 2^{-5}$, so the gap is $2^{-6} \cdot 2^{-7} = 2^{-13} = 0.000122$,
-# half of it 0.000061. Adam's update is at most about the rate, 0.00003: it is lost, in every
-# step.
+# half of it 0.000061. Adam's updates are seldom larger than the rate, 0.00003, so nearly all of
+# them are lost.
 # </details>
 #
 # **3.** GPT-3 has h = 12,288, a = 96, s = 2,048. Which part of a layer's activations is
@@ -1611,8 +1621,8 @@ for lengths in ([60, 60, 60, 60], [4, 60, 12, 40], [1, 2, 60, 60]):
 # A quarter as many key heads as query heads: keys and values take 0.5 + 0.5 in place of 2 + 2, so
 # the 16 becomes 13, and $13 + 8 \cdot 3.5 = 41$ bytes. $41 \cdot 8192 \cdot 4096$ = 1.38 GB a
 # layer, 44 GB for 32, and 12.6 GB for the head's three float32 tensors. 16 + 44 + 13 = 73 GB: one
-# fits. Two need 130 GB, and do not. With every layer recomputed two need 16 + 4.3 + 2.8 + 25 = 48
-# GB; the head has become the largest part.
+# fits. Two need 129 GB, and do not. With every layer recomputed two need 16 + 4.3 + 2.8 + 25 = 48
+# GB at most; the head has become the largest part.
 # </details>
 #
 # **5.** A run reports an HFU of 52%. It recomputes every layer of a GPT. What is its MFU, and how
@@ -1659,8 +1669,9 @@ quiz.ask("week06", seed=seed)
 #   weights.
 # - A formula of activations is as good as its list of assumptions: dropout, masks, scores,
 #   precision.
-# - Checkpointing removes activations, and only these, for a quarter to a third of a step. In a
-#   transformer, checkpoint each layer, or select what is large and cheap.
+# - Checkpointing removes activations, and only these. It makes a step a quarter to a third longer,
+#   or a little more where softmax and dropout are kernels of their own. In a transformer,
+#   checkpoint each layer, or select what is large and cheap.
 # - Accumulated gradients are the batch's gradient if you divide by the batch's tokens.
 #
 # **Now the lab**: [lab 6, a loss scaler and a checkpointed

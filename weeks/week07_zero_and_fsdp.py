@@ -376,9 +376,9 @@ run_stage(3, zero3_step)
 # ### All four, side by side
 #
 # "2P, 2P, 2P and 3P" say the papers (ZeRO, section 7), counted in elements and with the factor
-# $(N-1)/N$ left out. At N = 2 that factor is a half. The table divides by it. All four stages must
-# also give **the same weights**, bit by bit: the same numbers are added in the same order, and only
-# where they are kept differs.
+# $(N-1)/N$ left out. On four ranks that factor is 3/4. The table divides by it. All four stages
+# must also give **the same weights**, bit by bit: the same numbers are added in the same order, and
+# only where they are kept differs.
 
 
 # %% side_by_side
@@ -552,9 +552,15 @@ def lean_forward(parts, rows):
 def forward_alone():
     """The outputs of the last layer, from parts of which no rank ever had the whole."""
     generator = torch.Generator().manual_seed(dist.get_rank())
-    parts = torch.randn(NUM_LAYERS, WIDTH * WIDTH // NUM_RANKS, generator=generator) / WIDTH
-    parts = counted("weights", parts.to(torch.bfloat16))
-    return lean_forward(parts, rows_of(0, torch.bfloat16))[-1]
+    parts = torch.randn(NUM_LAYERS, WIDTH * WIDTH // NUM_RANKS, generator=generator)
+    parts = counted("weights", (parts / math.sqrt(WIDTH)).to(torch.bfloat16))
+    rows = rows_of(0, torch.bfloat16)
+    found = lean_forward(parts, rows)[-1]
+    for part in parts:
+        rows = forward(rows, fetched(part))
+    hint = "Apply all layers in turn, and return the list of the input and all outputs."
+    check.expect_close(found, rows, "the outputs of the last layer", hint)
+    return found
 
 
 with check.turn("lean_forward"):
@@ -715,6 +721,9 @@ for how in WAYS[1:]:
 draw.table(table, title=f"FSDP2, small transformer in bfloat16, 2 ranks, emulated on {cluster}")
 
 # %% [markdown]
+# A third fewer bytes are sent, and 1.4 MB more are held at the peak. The step is hardly shorter,
+# because prefetch had hidden the second gather already.
+#
 # The sizes of all-gathers decide as well. FSDP's authors split 2³⁰ float32 elements into calls of
 # different sizes and saw the time rise quickly below 33 million elements a call (FSDP, section
 # 3.2.1 and figure 2b). The prices of the emulator, for 16 A100 in two nodes:
@@ -791,8 +800,8 @@ draw.table(
 # those bytes. Whether either shows depends on how long the rest of the step is. The weights'
 # products take $6PB/R$ seconds on a GPU that reaches R flops a second. To move the state of P/N
 # parameters out and in, 24 bytes each, in that time, all links together must carry
-# $24P / (6PB/R) = 4R/B$ bytes a second. Weights and gradients, moved once each way for forward,
-# backward and the reduction, are 6P bytes: $R/B$ for each GPU.
+# $24P / (6PB/R) = 4R/B$ bytes a second. If the weights come in twice, for forward and for backward,
+# and the gradients go out once, that is 6P bytes for each GPU: $R/B$ bytes a second.
 
 # %% needed_bandwidth
 from worldsize import operators
@@ -853,7 +862,9 @@ print(f"largest difference of a weight from FSDP2's after 3 steps: {difference:.
 assert difference < 1e-4
 
 # %% [markdown]
-# The parts agree too, row by row: FSDP2 also gives each rank one N-th of every matrix.
+# The parts agree too, row by row: FSDP2 also gives each rank one N-th of every matrix. The largest
+# difference is a rounding error that Adam has made larger: it divides each gradient by its own
+# size, so where a gradient is nearly 0, its rounding error becomes a visible part of a step.
 #
 # ### One model, four ways
 #
@@ -1028,8 +1039,8 @@ else:
 # 5 minutes · medium
 #
 # R/β is for six bytes on the wire for each parameter and step. DDP sends four in bfloat16. FSDP2
-# with `reduce_dtype=torch.float32`, as Llama 3 was trained (section 3.3.2), sends 2 + 2 + 4. Write
-# the number of tokens for any such number of bytes.
+# with `reduce_dtype=torch.float32` sends 2 + 2 + 4. (Llama 3 also summed in float32, but kept its
+# weights after forward: 2 + 4.) Write the number of tokens for any such number of bytes.
 #
 # <details><summary>Hint</summary>
 #
@@ -1040,7 +1051,7 @@ else:
 
 # %% tokens_to_hide tags=["turn"]
 def tokens_to_hide(wire_bytes, flops_per_s, bytes_per_s):
-    """The tokens a GPU that compute for as long as `wire_bytes` for each parameter travel."""
+    """The tokens on each GPU whose compute takes as long as `wire_bytes` a parameter travel."""
     ### BEGIN SOLUTION
     return wire_bytes / bytes_per_s * flops_per_s / 6
     ### END SOLUTION
@@ -1146,14 +1157,19 @@ draw.table(table, title="Forward and backward of four of Llama 3 8B's layers, on
 # %% [markdown]
 # Two different answers:
 #
-# - **Over NVLink** full sharding adds the same few milliseconds to every step, 8 to 9 on A100 and 5
-#   on H100, whatever the number of tokens. About half of them are exposed: nothing runs beside the
-#   first gather and the last reduction. The rest are copies into and out of the flat buffers that
-#   travel. With 4,096 tokens that is 7 and 11%; with 16,384 one or two.
+# - **Over NVLink** full sharding adds the same few milliseconds to these four layers, 8 to 9 on
+#   A100 and 5 on H100, whatever the number of tokens. About half of them are exposed: nothing runs
+#   beside the first gather and the last reduction. The rest are copies into and out of the flat
+#   buffers that travel. With 4,096 tokens that is 7 and 11%; with 16,384 one or two. (1,024 tokens
+#   are fewer than R/β. But R/β counts the weights' products alone. Attention, norms and copies run
+#   beside the wire as well, and hide the rest.)
 # - **Over PCIe** the wire decides, because the tokens are fewer than R/β. Far below it FSDP adds
 #   43%, nearly the half that three passes instead of two can add at most. Just below it, 9.5%.
 #
-# So "5 to 15%" is a step of some 50 to 100 milliseconds, or a link that is a little too slow.
+# So "5 to 15%" is a few thousand tokens on each GPU, or a link that is a little too slow. A longer
+# step does not help if it is longer by more *layers*, because each layer has its own copies: eight
+# layers with 4,096 tokens take 88 ms on H100 by DDP, and FSDP2 adds 7.3 ms, 8%. (Put 8 in place of
+# 4 in `FOUR_LAYERS`.)
 #
 # Published measurements say the same in their way. FSDP equals DDP for models of 611 million and
 # 2.28 billion parameters, and beyond that DDP no longer fits (FSDP, section 5.2). A T5 of 11
@@ -1230,9 +1246,13 @@ draw.table(table, title="Llama 3 8B, FSDP2, one sequence of 8,192 tokens a GPU, 
 # %% [markdown]
 # **More GPUs do not help much.** From 8 to 1,024 the states shrink from 16 GB to an eighth of one,
 # and the peak by less than a fifth: the activations of one sequence, 2 GB of logits among them, are
-# the same everywhere. Sharding is the answer to states. The answer to activations is recomputation
-# (week 6) and, for long sequences, cutting the sequence (week 8). And the MFU stays where it was,
-# because 8,192 tokens are above R/β on all three clusters.
+# the same everywhere. (This program takes the loss in bfloat16, to keep it short. Take it in
+# float32, as in week 6, and the head needs three tensors of 4.2 GB.) Sharding is the answer to
+# states. The answer to activations is recomputation (week 6) and, for long sequences, cutting the
+# sequence (week 8). And the MFU stays where it was. With sums in float32 the threshold is 4/3 R/β:
+# 3,000 and 3,600 tokens, and 9,000 on 1,024 GPUs. The 8,192 tokens are above it on the first two
+# clusters. On the third they are a little below it, but attention, which R/β does not count,
+# computes beside the wire as well, and hides what is left.
 #
 # ### Formula beside run
 #
@@ -1302,8 +1322,9 @@ for what, by, formula, size in (
 draw.table(table, title="Formula beside measurement, emulation and paper")
 
 # %% [markdown]
-# The states are right to the byte or nearly so, at every stage and by every way. What the formula
-# does not know is what comes on top, and that is most of the peak of the table before.
+# The states are right to the byte or nearly so, at every stage and by every way. The formula leaves
+# out what comes on top of the states, and for Llama 3 8B, in the table before, that is most of the
+# peak.
 #
 # ### Does it fit?
 #
@@ -1350,14 +1371,15 @@ explore(
 #
 # ### The loss is right, the gradient is not
 #
-# In December 2025 someone trained the same model three times with DeepSpeed's ZeRO-2, with one seed
-# (deepspeedai/DeepSpeed, issue 7718). Up to version 0.17.5 the gradient norms of the first steps
-# were 4.74, 3.98 and 6.03. From 0.17.6 on they were 1.63, 1.49 and 3.25, while the losses agreed to
-# four digits at first: 1.4401, 1.3686. With ZeRO-3 the new version gave 4.77. Nothing failed and
-# nothing warned. In August 2026 issue 8224 gave a cause for a case of this kind, in versions 0.18.3
-# to 0.19.3 with bfloat16: **a module that is used twice in a step**, such as an encoder applied to
-# two inputs, gets its gradient in two pieces, and the reduction left one of them out. A fix came
-# five days later (pull request 8245). Whether both issues have the same cause is not said there.
+# In December 2025 someone trained the same model three times with DeepSpeed, with one seed
+# (deepspeedai/DeepSpeed, issue 7718). Up to version 0.17.5, with ZeRO-2, the gradient norms of the
+# first steps were 4.74, 3.98 and 6.03. From 0.17.6 on, also with ZeRO-2, they were 1.63, 1.49 and
+# 3.25, while the losses agreed to four digits at first: 1.4401, 1.3686. With ZeRO-3 the new version
+# gave 4.77. Nothing failed and nothing warned. In August 2026 issue 8224 gave a cause for a case of
+# this kind, in versions 0.18.3 to 0.19.3 with bfloat16: **a module that is used twice in a step**,
+# such as an encoder applied to two inputs, gets its gradient in two pieces, and the reduction left
+# one of them out. A fix came five days later (pull request 8245). Whether both issues have the same
+# cause is not said there.
 #
 # The mistake is easy to make when gradients leave as soon as they are made. Here it is in our own
 # ZeRO-2, with one layer that is applied to two inputs:
@@ -1469,7 +1491,7 @@ for name, make_optimizer in (
 # </details>
 #
 # 2. A step accumulates the gradients of 4 micro-batches. How many passes of P (N - 1)/N does each
-#    stage send in a step, if none may hold more than its table says?
+#    stage send in a step, if none may hold more than the table of section 4 says?
 #
 # <details><summary>Answer</summary>
 #
@@ -1538,8 +1560,8 @@ quiz.ask("week07", seed=seed)
 #   treats each number by itself, so each rank can do a part.
 # - ZeRO-1 and ZeRO-2 send what DDP sends: they stop between the halves of the all-reduce. ZeRO-3
 #   and FSDP send one and a half times as much.
-# - R/β tokens on each GPU hide what full sharding sends. What stays are a few milliseconds a step,
-#   for the first gather, the last reduction and copies: "5 to 15%" of a short step.
+# - R/β tokens on each GPU hide what full sharding sends. What stays are the first gather, the last
+#   reduction, and copies in each layer: "5 to 15%" with a few thousand tokens on each GPU.
 # - Sharding shrinks states. Activations stay, and for one long sequence they are most of the peak.
 # - A gathered weight is free only when nothing refers to it any longer.
 # - What one process would compute is the test of every sharded gradient.
