@@ -1,4 +1,4 @@
-# score: 24.5
+# score: 24
 # hint: takes part
 # A rank with an overflow returns before the all-reduce, and the others wait for it.
 
