@@ -718,7 +718,10 @@ def expect_as_plain(what, make, tensor, hint, autocast=False):
     """The order of passes; raise CheckFailed unless all is as in the plain loop."""
     passes = []
     right = trained(plain_loop, make([]), tensor, autocast)
-    given = trained(checkpointed, make(passes), tensor, autocast)
+    try:
+        given = trained(checkpointed, make(passes), tensor, autocast)
+    except RuntimeError as error:  # torch's own, such as one on two types in a product
+        raise CheckFailed(f"a training step {what}", f"{error}", hint) from error
     expect_close(given[0], right[0], f"the output {what}", hint, 0.0, 0.0)
     for one, wanted in zip(given[1], right[1], strict=True):
         if wanted is not None:

@@ -1,5 +1,6 @@
 """Lab 6's open checks as a student runs them, and its solution beside torch's own scaler and checkpoint."""
 
+import re
 import types
 
 import pytest
@@ -34,10 +35,7 @@ def test_open_checks_pass_with_the_solution_and_draw_what_they_measured(solved):
 
 def test_training_in_float16_finds_its_scale(solved):
     lines = stream(solved["trained_in_float16"]).splitlines()
-    found = [
-        [float(word.replace(",", "")) for word in line.replace(", ", " ").split() if word[0].isdigit()]
-        for line in lines
-    ]
+    found = [[float(word.replace(",", "")) for word in re.findall(r"\d[\d,.]*\d|\d", line)] for line in lines]
     assert len(found) == 2
     for _, loss, scale, num_skipped in found:
         assert loss < 0.5 and scale < 2**24 and num_skipped > 0
@@ -51,7 +49,7 @@ def headlines(tmp_path, *names):
     outputs = lab_outputs("lab06", tmp_path, cells, without=("trained_in_float16",))
     found = {name: errors(of) for name, of in outputs.items()}
     said = {name: f"{of[0].ename} " + "\n".join(of[0].traceback) for name, of in found.items() if of}
-    assert all(one.startswith("CheckFailed") for one in said.values())
+    assert [one for one in said.values() if not one.startswith("CheckFailed")] == []
     return said
 
 
