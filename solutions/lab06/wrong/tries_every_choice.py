@@ -1,5 +1,5 @@
 # score: 26.5
-# hint: none so far
+# hint: keep equally much
 # All choices are tried, which takes too long for 32 layers.
 
 
