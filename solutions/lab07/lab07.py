@@ -707,6 +707,9 @@ def call_after_backward(inputs, function):
 #
 # So reduce a unit when one of its parameters *has* a gradient, and look again in `finish`.
 #
+# In the class, four methods are proposed. The first two become hooks; `functools.partial` gives a
+# hook the place of its block.
+#
 # <details><summary>Hint 1: where to look</summary>
 #
 # Two hooks on each block's module: `register_forward_pre_hook(function)` calls
@@ -747,42 +750,44 @@ class FullyShard:
       returns is called later, just before the next reduction starts or in `finish`: so gradients
       travel while backward works on the next block, and only one reduction is under way.
     - A unit that was not used in a step, and a frozen one, is not reduced.
+
+    Only the constructor and `finish` are called from outside; the other methods are a proposal.
     """
 
     def __init__(self, blocks: list[Block], gathers: OnDemand) -> None:
+        self.blocks, self.gathers = blocks, gathers
         ### BEGIN SOLUTION
-        self.blocks, self.gathers, self.take_in = blocks, gathers, None
+        self.take_in = None
         for place, block in enumerate(blocks):
             block.module.register_forward_pre_hook(partial(self.before_forward, place))
             block.module.register_forward_hook(partial(self.after_forward, place))
         ### END SOLUTION
 
-    ### BEGIN SOLUTION
     def before_forward(self, place, module, inputs):
+        """A pre-hook of the module at this place; what it returns replaces the inputs."""
+        ### BEGIN SOLUTION
         self.gathers.use(place, is_backward=False)
         return call_after_backward(inputs, partial(self.after_backward, place))
+        ### END SOLUTION
 
     def after_forward(self, place, module, inputs, output):
+        """A hook of the module at this place."""
+        ### BEGIN SOLUTION
         self.gathers.drop(place)
         if output.requires_grad:
             output.register_hook(lambda _: self.gathers.use(place, is_backward=True))
+        ### END SOLUTION
 
     def after_backward(self, place):
-        self.reduce(place)
-        self.gathers.drop(place)
-
-    def reduce(self, place):
+        """Do what is due when backward has passed the block at this place."""
+        ### BEGIN SOLUTION
         for unit in self.blocks[place].units:
             if any(one.grad is not None for one in unit.parameters):
-                self.take_last()
+                if self.take_in:
+                    self.take_in()
                 self.take_in = reduce_gradients(unit)
-
-    def take_last(self):
-        if self.take_in:
-            self.take_in()
-        self.take_in = None
-
-    ### END SOLUTION
+        self.gathers.drop(place)
+        ### END SOLUTION
 
     def finish(self) -> None:
         """End the step; the training loop calls it after each `backward()`.
@@ -795,7 +800,9 @@ class FullyShard:
         ### BEGIN SOLUTION
         for place in range(len(self.blocks)):
             self.after_backward(place)
-        self.take_last()
+        if self.take_in:
+            self.take_in()
+        self.take_in = None
         ### END SOLUTION
 
 
@@ -853,8 +860,7 @@ def gradients_of_blocks(orders):
     sharded = FullyShard(blocks, OnDemand(blocks))
     for step, order in enumerate(orders):
         loss_of(layers, batch(dist.get_rank(), step), order).backward()
-        if sharded.finish() is not None:
-            break
+        sharded.finish()
     return [
         ([names[one] for one in unit.parameters], unit.gradient, unit.is_gathered)
         for unit in units_of(blocks)
@@ -972,23 +978,7 @@ class Prefetching:
     """Gathers as `OnDemand` does, and the next block's units while this block computes."""
 
     def __init__(self, blocks: list[Block]) -> None:
-        ### BEGIN SOLUTION
-        self.blocks, self.handles = blocks, {}
-        ### END SOLUTION
-
-    ### BEGIN SOLUTION
-    def start(self, place):
-        if 0 <= place < len(self.blocks):
-            for unit in self.blocks[place].units:
-                if not unit.is_gathered:
-                    self.handles[unit] = gather(unit)
-
-    def wait(self, place):
-        for unit in self.blocks[place].units:
-            if unit in self.handles:
-                self.handles.pop(unit).wait()
-
-    ### END SOLUTION
+        self.blocks, self.handles = blocks, {}  # of units whose gather may be under way
 
     def use(self, place: int, is_backward: bool) -> None:
         """Have the weights of the block at this place there, and the next block's on their way.
@@ -999,9 +989,13 @@ class Prefetching:
           what is missing is gathered, whichever block was used before.
         """
         ### BEGIN SOLUTION
-        self.start(place)
-        self.start(place - 1 if is_backward else place + 1)
-        self.wait(place)
+        for one in (place, place - 1 if is_backward else place + 1):
+            for unit in self.blocks[one].units if 0 <= one < len(self.blocks) else ():
+                if not unit.is_gathered:
+                    self.handles[unit] = gather(unit)
+        for unit in self.blocks[place].units:
+            if unit in self.handles:
+                self.handles.pop(unit).wait()
         ### END SOLUTION
 
     def drop(self, place: int) -> None:
@@ -1010,8 +1004,9 @@ class Prefetching:
         - If the gather of one is still under way, it waits for that before it frees the memory.
         """
         ### BEGIN SOLUTION
-        self.wait(place)
         for unit in self.blocks[place].units:
+            if unit in self.handles:
+                self.handles.pop(unit).wait()
             free(unit)
         ### END SOLUTION
 
