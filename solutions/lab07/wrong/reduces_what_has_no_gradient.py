@@ -1,0 +1,38 @@
+# score: 0
+# hint: reduce a unit only if
+# Every trainable unit is reduced in every step, also where it was not used.
+
+# %% FullyShard
+class FullyShard:
+    def __init__(self, blocks, gathers):
+        self.blocks, self.gathers, self.take_in = blocks, gathers, None
+        self.done = set()
+        for place, block in enumerate(blocks):
+            block.module.register_forward_pre_hook(partial(self.before_forward, place))
+            block.module.register_forward_hook(partial(self.after_forward, place))
+
+    def before_forward(self, place, module, inputs):
+        self.gathers.use(place, is_backward=False)
+        return call_after_backward(inputs, partial(self.after_backward, place))
+
+    def after_forward(self, place, module, inputs, output):
+        self.gathers.drop(place)
+        if output.requires_grad:
+            output.register_hook(lambda _: self.gathers.use(place, is_backward=True))
+
+    def after_backward(self, place):
+        for unit in self.blocks[place].units:
+            if unit.requires_grad and unit not in self.done:
+                self.done.add(unit)
+                if self.take_in:
+                    self.take_in()
+                self.take_in = reduce_gradients(unit)
+        self.gathers.drop(place)
+
+    def finish(self):
+        for place in range(len(self.blocks)):
+            self.after_backward(place)
+        if self.take_in:
+            self.take_in()
+        self.take_in = None
+        self.done = set()
