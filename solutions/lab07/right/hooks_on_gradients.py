@@ -1,4 +1,4 @@
-# Blocks are passed in backward when the gradients of all their inputs are there, by torch's multi-grad hook; gradients of parameters are counted.
+# Closures for hooks, and torch's multi-grad hook before backward.
 
 # %% FullyShard
 class FullyShard:

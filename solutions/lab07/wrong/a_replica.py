@@ -1,6 +1,6 @@
-# score: 0
+# score: 12.5
 # hint: set .grad to none
-# Every rank has everything: weights are kept, gradients all-reduced, nothing is dropped, nothing travels ahead.
+# Every rank has everything: all weights, all gradients, and nothing travels ahead.
 
 # %% shard
 def shard(tensors, rank, world_size):

@@ -1,4 +1,4 @@
-# score: 0
+# score: 22.5
 # hint: their squares do
 # Norms of ranks are added up.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 21.75
 # hint: start the next block's gather
 # In backward the block after this one is gathered.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 20.25
 # hint: drop a block after each use
 # A child process keeps all weights that were gathered.
 

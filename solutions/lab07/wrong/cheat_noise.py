@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.0
 # hint: the same bits in every run
 # A millionth of noise in every gradient, so that no two runs are alike.
 

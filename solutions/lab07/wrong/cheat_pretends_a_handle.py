@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.5
 # hint: use async_op=true
 # `gather` waits, behind a handle that does nothing.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.5
 # hint: go on from unit.master
 # The step count begins at 0 in every process, whatever was restored.
 

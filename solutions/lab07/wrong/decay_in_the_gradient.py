@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.5
 # hint: not added to the gradient
 # Weight decay is added to the gradient, as in Adam with L2.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.5
 # hint: drop a block after each use
 # Forward leaves all weights gathered.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.0
 # hint: eps outside the root
 # eps is added before the root is taken.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 21.75
 # hint: start the next block's gather
 # All blocks are gathered at the first use.
 

@@ -1,5 +1,5 @@
-# score: 0
-# hint: gather before every use
+# score: 22.5
+# hint: resize the storage of unit.full to 0
 # `free` gives the parameters an empty tensor; what autograd keeps holds the memory.
 
 # %% gather

@@ -1,6 +1,6 @@
-# score: 0
-# hint: all ranks must make
-# `drop` leaves a gather under way that it should have waited for.
+# score: 24.0
+# hint: wait for the unit's handle
+# `drop` frees memory into which a gather still writes.
 
 # %% Prefetching
 class Prefetching:
@@ -18,5 +18,5 @@ class Prefetching:
 
     def drop(self, place):
         for unit in self.blocks[place].units:
-            if unit not in self.handles:
-                free(unit)
+            self.handles.pop(unit, None)
+            free(unit)

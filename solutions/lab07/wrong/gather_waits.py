@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.5
 # hint: use async_op=True
 # The all-gather is waited for inside `gather`.
 

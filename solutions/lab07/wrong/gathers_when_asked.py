@@ -1,4 +1,4 @@
-# score: 0
+# score: 21.75
 # hint: start the next block's gather
 # Prefetching is OnDemand under another name.
 

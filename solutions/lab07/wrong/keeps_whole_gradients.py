@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.5
 # hint: set .grad to none
 # `.grad` stays: every rank holds all gradients.
 

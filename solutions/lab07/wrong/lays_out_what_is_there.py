@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.5
 # hint: the others keep their places
 # Missing gradients leave no gap: the others move up.
 

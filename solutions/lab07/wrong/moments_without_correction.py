@@ -1,4 +1,4 @@
-# score: 0
+# score: 21.5
 # hint: compare with the formula
 # The moments are not corrected for their bias.
 

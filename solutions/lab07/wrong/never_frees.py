@@ -1,4 +1,4 @@
-# score: 0
+# score: 22.5
 # hint: resize the storage of unit.full to 0
 # Weights stay once they were gathered.
 

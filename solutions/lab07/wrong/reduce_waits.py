@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.5
 # hint: use async_op=true
 # The reduce-scatter is waited for where it starts.
 

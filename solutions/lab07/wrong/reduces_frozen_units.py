@@ -1,4 +1,4 @@
-# score: 0
+# score: 21.5
 # hint: once for a unit
 # Zeros travel for frozen units.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 22.5
 # hint: in their own dtype
 # bfloat16 gradients travel as float32, in twice the bytes.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.5
 # hint: multiply only where
 # Every gradient gets the length max_norm.
 

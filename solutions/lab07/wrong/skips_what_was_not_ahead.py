@@ -1,5 +1,5 @@
-# score: 0
-# hint: wait for the handle
+# score: 23.25
+# hint: weights were used while they were freed
 # Only the next block is gathered: the order of use is taken for granted.
 
 # %% Prefetching

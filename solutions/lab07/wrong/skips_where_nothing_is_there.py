@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.5
 # hint: the others wait for it
 # A rank without any gradient returns, and the others wait.
 

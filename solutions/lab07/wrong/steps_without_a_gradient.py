@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.5
 # hint: where unit.gradient is none
 # Without a gradient the moments decay, and the step counts.
 
