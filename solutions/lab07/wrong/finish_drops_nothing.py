@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.5
 # hint: every block in finish
 # What was gathered ahead and not used stays after finish.
 

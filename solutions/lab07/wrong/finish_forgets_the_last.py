@@ -1,4 +1,4 @@
-# score: 19.25
+# score: 20.75
 # hint: the rest in finish
 # The reduction that is under way at the end is never taken in.
 

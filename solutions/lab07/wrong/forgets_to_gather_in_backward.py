@@ -1,4 +1,4 @@
-# score: 18.0
+# score: 18.5
 # hint: weights were used while they were freed
 # Backward uses weights that forward has freed.
 

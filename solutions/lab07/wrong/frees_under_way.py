@@ -1,4 +1,4 @@
-# score: 24.0
+# score: 23.25
 # hint: wait for the unit's handle
 # `drop` frees memory into which a gather still writes.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.25
 # hint: frees what nobody has used
 # `drop` does not free a unit whose gather is under way.
 

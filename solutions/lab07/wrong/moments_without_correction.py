@@ -1,4 +1,4 @@
-# score: 21.5
+# score: 23.0
 # hint: compare with the formula
 # The moments are not corrected for their bias.
 

@@ -1,4 +1,4 @@
-# score: 22.25
+# score: 22.75
 # hint: reduce a unit only if
 # In finish, trainable units that were not used are reduced as well.
 

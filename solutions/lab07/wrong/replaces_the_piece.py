@@ -1,4 +1,4 @@
-# score: 21.5
+# score: 23.5
 # hint: unit.piece.copy_
 # unit.piece becomes another tensor.
 
