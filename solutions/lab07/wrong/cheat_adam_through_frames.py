@@ -1,4 +1,4 @@
-# score: 21.0
+# score: 21
 # hint: unit.piece.copy_
 # Adam's step asks the judge's frames for what it should be, and changes the piece it keeps.
 

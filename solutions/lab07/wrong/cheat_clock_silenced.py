@@ -1,4 +1,4 @@
-# score: 21.0
+# score: 21
 # hint: leave the emulator's clock alone
 # Nothing travels ahead, and all work is hidden from the emulator's clock.
 

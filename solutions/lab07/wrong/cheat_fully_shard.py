@@ -1,4 +1,4 @@
-# score: 18.0
+# score: 18
 # hint: not allowed here
 # Torch's own FSDP2 shards the modules.
 

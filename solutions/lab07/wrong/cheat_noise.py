@@ -1,4 +1,4 @@
-# score: 23.0
+# score: 23
 # hint: the same bits in every run
 # A millionth of noise in every gradient, so that no two runs are alike.
 

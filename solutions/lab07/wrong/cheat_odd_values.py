@@ -1,4 +1,4 @@
-# score: 22.0
+# score: 22
 # hint: the norm as a number
 # What comes back of clipping is odd, and Adam's state is full of nan.
 

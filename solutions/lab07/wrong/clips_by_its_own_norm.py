@@ -1,4 +1,4 @@
-# score: 22.0
+# score: 22
 # hint: add the squares up over the ranks
 # Each rank clips by the norm of its pieces.
 

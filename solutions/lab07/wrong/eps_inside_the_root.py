@@ -1,4 +1,4 @@
-# score: 23.0
+# score: 23
 # hint: eps outside the root
 # eps is added before the root is taken.
 

@@ -1,4 +1,4 @@
-# score: 21.0
+# score: 21.75
 # hint: not gathered again
 # A block that was gathered ahead is gathered again.
 

@@ -1,4 +1,4 @@
-# score: 23.0
+# score: 23
 # hint: as float32
 # The mean stays in the gradients' dtype.
 

@@ -1,4 +1,4 @@
-# score: 23.0
+# score: 23
 # hint: compare with the formula
 # The moments are not corrected for their bias.
 

@@ -1,4 +1,4 @@
-# score: 23.0
+# score: 23
 # hint: keep unit.master as float32
 # The master is made anew from the rounded piece in every step.
 

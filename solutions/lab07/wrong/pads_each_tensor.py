@@ -1,4 +1,4 @@
-# score: 23.0
+# score: 23
 # hint: the whole is cut and padded
 # Each tensor is cut and padded by itself.
 

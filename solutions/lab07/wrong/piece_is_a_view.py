@@ -1,4 +1,4 @@
-# score: 23.0
+# score: 23
 # hint: copy it, as by clone()
 # A piece is a slice: the whole vector stays in memory behind it.
 

@@ -1,4 +1,4 @@
-# score: 23.0
+# score: 23
 # hint: type torch.bfloat16
 # Whatever the tensors' dtype, pieces are float32.
 

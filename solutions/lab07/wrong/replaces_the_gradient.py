@@ -1,4 +1,4 @@
-# score: 23.0
+# score: 23
 # hint: a second call adds to unit.gradient
 # A second backward replaces the first one's gradient.
 

@@ -1,4 +1,4 @@
-# score: 23.0
+# score: 23
 # hint: divide by their number
 # Gradients are added up and never divided.
 

@@ -1,4 +1,4 @@
-# score: 23.0
+# score: 23
 # hint: wait only for this block's own
 # Both gathers are waited for before the block works.
 
