@@ -731,7 +731,7 @@ def check_unshard_gives_views(student, rng):
 # gather and free
 
 
-@points(1, cell="check_gather")
+@points(1, cell="check_gather_and_free")
 def check_gather_sends_pieces(student, rng):
     """Each gather is one all-gather of the pieces in their dtype, also where the unit is gathered
     already; then the parameters are what the pieces hold.
@@ -758,7 +758,7 @@ def check_gather_sends_pieces(student, rng):
                     expect_like(given, wanted * 2**step, what, hint)
 
 
-@points(0.5, cell="check_gather")
+@points(0.5, cell="check_gather_and_free")
 def check_gather_does_not_wait(student, rng):
     """`gather` returns a handle at once, though another rank is late."""
     weights = drawn_tensors(rng, (whole(rng, 3, 9),), (3, 4))
@@ -770,7 +770,7 @@ def check_gather_does_not_wait(student, rng):
         )
 
 
-@points(1.5, cell="check_gather")
+@points(1.5, cell="check_gather_and_free")
 def check_free_gives_memory_back(student, rng):
     """After `free` the memory is gone, although tensors that autograd kept share it; a later gather
     fills the memory that they see.

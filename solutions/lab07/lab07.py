@@ -118,8 +118,8 @@ def make_blocks(modules):
     """A block for each module, in which parameters of one kind and the same users are a unit."""
     users, groups = {}, {}
     for place, module in enumerate(modules):
-        for parameter in module.parameters():
-            users.setdefault(parameter, []).append(place)
+        for one in module.parameters():
+            users.setdefault(one, []).append(place)
     for parameter, places in users.items():
         kind = (tuple(places), parameter.dtype, parameter.requires_grad)
         groups.setdefault(kind, []).append(parameter)
@@ -259,7 +259,7 @@ check_shard()
 # </details>
 
 
-# %% gather tags=["solution"]
+# %% gather_and_free tags=["solution"]
 def gather(unit: Unit):
     """Start to gather the weights of all ranks into `unit.full`; return the handle to wait for.
 
@@ -287,7 +287,7 @@ def free(unit: Unit) -> None:
     ### END SOLUTION
 
 
-# %% check_gather points=3
+# %% check_gather_and_free points=3
 def gather_and_free(weights):
     """Weights by round, the bytes of the storage after `free`, and how long `gather` took."""
     unit = Unit([nn.Parameter(one.clone()) for one in weights])
@@ -314,7 +314,7 @@ def gather_and_free(weights):
     return found, unit.full.untyped_storage().nbytes(), taken_s, unit.full is full, seen
 
 
-def check_gather():
+def check_gather_and_free():
     weights = [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([[4.0, 5.0], [6.0, 7.0]])]
     run = ws.run(gather_and_free, weights, world_size=2, **EMULATED)
     found, num_bytes, taken_s, is_full, seen = run.values[0]
@@ -338,7 +338,7 @@ def check_gather():
     print("gather, free: the weights come back into the same memory; freed, they take 0 bytes.")
 
 
-check_gather()
+check_gather_and_free()
 
 # %% [markdown]
 # ## 3. Each rank gets its piece of the mean

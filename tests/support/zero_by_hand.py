@@ -21,7 +21,7 @@ def solution_source(path: Path = LAB / "lab07.py") -> str:
     solved = solution_cells(path)
     given = {cell.title: cell.source for cell in parse(path).cells if cell.title in ("setup", "units", "on_demand")}
     given["setup"] = given["setup"].split("\nws.run(")[0]
-    order = ("setup", "units", "shard", "gather", "reduce_gradients", "adam_step", "on_demand")
+    order = ("setup", "units", "shard", "gather_and_free", "reduce_gradients", "adam_step", "on_demand")
     order += ("FullyShard", "Prefetching", "clip_gradients")
     return "\n\n".join((given | solved)[title] for title in order)
 

@@ -24,7 +24,7 @@ def unshard(flat, shapes):
     return found
 
 
-# %% gather
+# %% gather_and_free
 def gather(unit):
     storage = unit.full.untyped_storage()
     storage.resize_(unit.full.numel() * unit.full.element_size())

@@ -16,7 +16,7 @@ def unshard(flat, shapes):
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-# %% gather
+# %% gather_and_free
 def gather(unit):
     unit.full.untyped_storage().resize_(unit.full.nbytes)
     return dist.all_gather_into_tensor(unit.full, unit.piece, async_op=True)

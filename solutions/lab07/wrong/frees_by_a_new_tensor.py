@@ -2,7 +2,7 @@
 # hint: resize the storage of unit.full to 0
 # `free` gives the parameters an empty tensor; what autograd keeps holds the memory.
 
-# %% gather
+# %% gather_and_free
 def gather(unit):
     if not unit.full.numel():
         unit.full = torch.empty(len(unit.piece) * dist.get_world_size(), dtype=unit.piece.dtype)

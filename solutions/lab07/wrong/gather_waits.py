@@ -2,7 +2,7 @@
 # hint: use async_op=True
 # The all-gather is waited for inside `gather`.
 
-# %% gather
+# %% gather_and_free
 def gather(unit):
     unit.full.untyped_storage().resize_(unit.full.nbytes)
     handle = dist.all_gather_into_tensor(unit.full, unit.piece, async_op=True)
