@@ -818,8 +818,9 @@ draw.table(table, title="To move in the time of the products: 2,048 tokens, V100
 
 # %% [markdown]
 # ZeRO-Infinity's slides (SC21, pages 7 to 10) ask for 60 GB/s and 1,500 GB/s at 2K tokens a GPU,
-# where one PCIe 3 link gives 12. They want more than our break-even, and eight times as much for
-# the update, since nothing overlaps it there. Both scale with 1/B: more tokens, less to carry.
+# where one PCIe 3 link gives 12. For weights and gradients that is 1.3 times our break-even. For
+# the optimizer state it is eight times ours, because nothing overlaps the update there. Both are
+# proportional to 1/B: with twice the tokens, half the bandwidth is enough.
 #
 # ## 5. Compare with the production oracle
 #
