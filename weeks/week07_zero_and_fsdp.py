@@ -555,12 +555,12 @@ def forward_alone():
     parts = torch.randn(NUM_LAYERS, WIDTH * WIDTH // NUM_RANKS, generator=generator)
     parts = counted("weights", (parts / math.sqrt(WIDTH)).to(torch.bfloat16))
     rows = rows_of(0, torch.bfloat16)
-    found = lean_forward(parts, rows)[-1]
+    last = lean_forward(parts, rows)[-1]
     for part in parts:
         rows = forward(rows, fetched(part))
     hint = "Apply all layers in turn, and return the list of the input and all outputs."
-    check.expect_close(found, rows, "the outputs of the last layer", hint)
-    return found
+    check.expect_close(last, rows, "the outputs of the last layer", hint)
+    return last
 
 
 with check.turn("lean_forward"):
