@@ -1237,8 +1237,8 @@ for stops_early in (False, True):
 draw.table(rows, title="Selective recomputation: operations added to a step")
 
 # %% [markdown]
-# The paper's figures for the extra work are three times too large, and the HFU of its table 5
-# counts that work too: their method is better than they said. In *time* they measured 7%, because
+# The paper's figures for the extra work are three times too large, and the HFU in its table 5
+# includes them: their method is better than they said. In *time* they measured 7%, because
 # softmax and dropout, which hardly count as operations, are repeated too. Today's `checkpoint` even
 # skips the product with V, the last one, and repeats half of that.
 #

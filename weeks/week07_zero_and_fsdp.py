@@ -555,12 +555,12 @@ def forward_alone():
     parts = torch.randn(NUM_LAYERS, WIDTH * WIDTH // NUM_RANKS, generator=generator)
     parts = counted("weights", (parts / math.sqrt(WIDTH)).to(torch.bfloat16))
     rows = rows_of(0, torch.bfloat16)
-    found = lean_forward(parts, rows)[-1]
+    last = lean_forward(parts, rows)[-1]
     for part in parts:
         rows = forward(rows, fetched(part))
     hint = "Apply all layers in turn, and return the list of the input and all outputs."
-    check.expect_close(found, rows, "the outputs of the last layer", hint)
-    return found
+    check.expect_close(last, rows, "the outputs of the last layer", hint)
+    return last
 
 
 with check.turn("lean_forward"):
@@ -818,8 +818,9 @@ draw.table(table, title="To move in the time of the products: 2,048 tokens, V100
 
 # %% [markdown]
 # ZeRO-Infinity's slides (SC21, pages 7 to 10) ask for 60 GB/s and 1,500 GB/s at 2K tokens a GPU,
-# where one PCIe 3 link gives 12. They want more than our break-even, and eight times as much for
-# the update, since nothing overlaps it there. Both scale with 1/B: more tokens, less to carry.
+# where one PCIe 3 link gives 12. For weights and gradients that is 1.3 times our break-even. For
+# the optimizer state it is eight times ours, because nothing overlaps the update there. Both are
+# proportional to 1/B: with twice the tokens, half the bandwidth is enough.
 #
 # ## 5. Compare with the production oracle
 #
