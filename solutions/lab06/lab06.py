@@ -918,9 +918,11 @@ def check_choose_checkpoints():
 
     example = [40, 40, 40], [4, 4, 4], [3, 2, 1]
     for budget, wanted in ((90, [1]), (120, [])):
-        given, hint = choose_checkpoints(*example, budget), ""
+        given, hint = choose_checkpoints(*example, budget), "That is not the least cost."
         if given == [2]:
             hint = "At layer 2 memory holds 84, and the 40 that are recomputed: 124."
+        elif given == [0]:
+            hint = "That fits and costs 3; to recompute layer 1 instead costs 2."
         elif given == [0, 1, 2]:
             hint = "That fits, but recomputing less is enough."
         if given != wanted:
