@@ -1035,7 +1035,8 @@ def check_checkpointed_keeps_the_autocast(student, rng):
     """The second forward is under the autocast of the first, although backward is outside of it."""
     setting = linear_setting(rng, autocast=True)
     hint = "Note is_autocast_enabled and get_autocast_dtype in forward, and use them in backward."
-    expect_trained(student, (setting, "under autocast", hint))
+    with hinted({Outcome.CRASHED: hint}):
+        expect_trained(student, (setting, "under autocast", hint))
 
 
 @points(1, cell="check_checkpointed")
