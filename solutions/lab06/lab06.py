@@ -718,10 +718,7 @@ def expect_as_plain(what, make, tensor, hint, autocast=False):
     """The order of passes; raise CheckFailed unless all is as in the plain loop."""
     passes = []
     right = trained(plain_loop, make([]), tensor, autocast)
-    try:
-        given = trained(checkpointed, make(passes), tensor, autocast)
-    except RuntimeError as error:  # torch's own, such as one on two types in a product
-        raise CheckFailed(f"a training step {what}", f"{error}", hint) from error
+    given = trained(checkpointed, make(passes), tensor, autocast)
     expect_close(given[0], right[0], f"the output {what}", hint, 0.0, 0.0)
     for one, wanted in zip(given[1], right[1], strict=True):
         if wanted is not None:
@@ -928,8 +925,6 @@ def check_choose_checkpoints():
             hint = "That fits and costs 3; to recompute layer 1 instead costs 2."
         elif given == [0, 1, 2]:
             hint = "That fits, but recomputing less is enough."
-        elif given == [0]:
-            hint = "That costs 3: the first layer that helps need not be in the best choice."
         if given != wanted:
             raise CheckFailed(f"{wanted} for the example with {budget}", f"{given}", hint)
     try:
