@@ -1118,9 +1118,9 @@ def pass_through(kind, width, num_heads, batch_size, length, is_checkpointed, st
 # %% recompute_cost
 def counted_flops(*args):
     """The floating-point operations of `pass_through`, counted here."""
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counted:
         pass_through(*args)
-    return counter.get_total_flops()
+    return counted.get_total_flops()
 
 
 # %% recompute_cost_measured
@@ -1191,10 +1191,10 @@ with check.turn("repeated_flops"):
         counts = []
         for is_checkpointed in (False, True):
             x = torch.randn(num, width, requires_grad=True)
-            with FlopCounterMode(display=False) as counter:
+            with FlopCounterMode(display=False) as counted:
                 y = checkpoint(mlp, x, use_reentrant=False) if is_checkpointed else mlp(x)
                 y.sum().backward()
-            counts.append(counter.get_total_flops())
+            counts.append(counted.get_total_flops())
         hint = "gate and up are needed for what backward multiplies; is the output of down?"
         expected = float(counts[1] - counts[0])
         check.expect_close(repeated_flops(num, width, hidden), expected, "the operations", hint)
