@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Lab 6. Precision and activations
 #
-# Two thirds of a training GPU's memory hold numbers that could be half as long, or that could be
+# The memory of a training GPU holds numbers that could be half as long, and numbers that could be
 # computed again. In this lab you write what makes both safe: a **loss scaler**, which keeps small
-# gradients alive in float16, and **checkpointing**, which throws activations away and recomputes
-# them. Before that, a warm-up: accumulated gradients of uneven micro-batches. After it, a small
+# gradients from vanishing in float16, and **checkpointing**, which drops activations and recomputes
+# them. Before that comes a warm-up, the gradients of uneven micro-batches; after it, a small
 # planner: which layers should be recomputed if memory is short?
 #
 # ```text
@@ -25,11 +25,13 @@
 #
 # Each docstring is a contract: everything that it promises is graded, and nothing else. Each
 # function is checked on its own: where one calls another function of this notebook, the checks
-# substitute a correct one. The same inputs must give the same bits in every run.
+# substitute a correct one.
 #
 # The checks compare the bytes that each rank gives to its operations, and count on the record how
 # often a segment's forward ran. Memory is counted by the operating system, from outside: arrays of
-# NumPy, files in memory and other processes count as well.
+# NumPy, files in memory and other processes count as well. As long as `checkpointed` recomputes
+# nothing, everything else that it does right earns half its points; if it recomputes but saves no
+# memory, little more.
 #
 # The only operation of `torch.distributed` that is allowed is `all_reduce`. Torch's own
 # `GradScaler` and `torch.utils.checkpoint` are refused.
@@ -98,7 +100,8 @@ ws.run(dist.get_rank, world_size=1, **EMULATED)  # the first run loads torch: th
 # the optimizer steps. The loss of a batch is the mean over its *tokens*. In October 2024, users
 # found that several libraries computed something else: each micro-batch was divided by its own
 # number of tokens, and then the means were averaged (huggingface/transformers PR 34191). That is
-# right only if all micro-batches have equally many tokens. Ranks raise the same question again.
+# right only if all micro-batches have equally many tokens. The same holds for the means of several
+# ranks.
 #
 # ```text
 # micro-batch    tokens    sum of losses    mean
@@ -220,9 +223,9 @@ check_accumulate()
 # %% [markdown]
 # ## 2. Unscale
 #
-# float16 has no number between 0 and 6·10⁻⁸. Gradients below that become 0, and no optimizer brings
-# them back. Multiplying the *loss* by a scale multiplies every gradient, so that more of them
-# survive. Before the optimizer's step they must be divided by the scale again, but not in float16.
+# float16 has no number between 0 and 6·10⁻⁸. Gradients far below that become 0. Multiplying the
+# *loss* by a scale multiplies every gradient, so that more of them survive. Before the optimizer's
+# step they must be divided by the scale again, but not in float16.
 #
 # The parameters that compute are **halves**, in float16 or bfloat16. For each there is a **master**
 # in float32, which the optimizer changes: a small update would be lost in a half.
@@ -328,6 +331,12 @@ check_unscale()
 #
 # Draw the table above for six good steps, and for an overflow right after another one. When is
 # `num_good_steps` set to 0?
+#
+# </details>
+# <details><summary>Hint 2: how</summary>
+#
+# Count the good step first, and then compare with `state.growth_interval`. `max` and `min` keep the
+# scale within its limits.
 #
 # </details>
 
@@ -643,22 +652,22 @@ def checkpointed(segments, tensor: torch.Tensor) -> torch.Tensor:
             return segment(tensor)
 
         @staticmethod
-        def backward(ctx, gradient):
+        def backward(ctx, of_output):
             (tensor,) = ctx.saved_tensors
             tensor = tensor.detach().requires_grad_(ctx.needs_input_grad[1])
             dtype, is_enabled = ctx.autocast
-            after = torch.get_rng_state()
+            found_state = torch.get_rng_state()
             torch.set_rng_state(ctx.random_state)
             with (
                 torch.enable_grad(),
                 torch.autocast("cpu", dtype, enabled=is_enabled, cache_enabled=False),
             ):
                 output = ctx.segment(tensor)
-            torch.set_rng_state(after)
+            torch.set_rng_state(found_state)
             inputs = [tensor, *ctx.segment.parameters()]
             needed = ctx.needs_input_grad[1:]
             wanted = [one for one, is_needed in zip(inputs, needed, strict=True) if is_needed]
-            found = iter(torch.autograd.grad(output, wanted, gradient, allow_unused=True))
+            found = iter(torch.autograd.grad(output, wanted, of_output, allow_unused=True))
             return None, *(next(found) if is_needed else None for is_needed in needed)
 
     for segment in segments:
@@ -818,8 +827,8 @@ check_checkpointed()
 # %% [markdown]
 # ## 6. Which layers?
 #
-# Recomputing everything costs a third more time or so, and often some of it is enough. Suppose that
-# each layer may be recomputed or not. What is the cheapest choice that fits into memory?
+# Where backward takes twice as long as forward, recomputing everything makes a step a third longer.
+# Often it is enough to recompute some layers. Which choice is the cheapest that fits into memory?
 #
 # The last layer is a special case. Backward begins with it, while all that the others keep is
 # still there: to recompute it, its activations must fit in beside that, so nothing is gained.

@@ -14,7 +14,7 @@ def checkpointed(segments, tensor: torch.Tensor) -> torch.Tensor:
             return segment(tensor)
 
         @staticmethod
-        def backward(ctx, gradient):
+        def backward(ctx, of_output):
             (tensor,) = ctx.saved_tensors
             tensor = tensor.detach().requires_grad_(ctx.needs_input_grad[1])
             dtype, is_enabled = ctx.autocast
@@ -27,7 +27,7 @@ def checkpointed(segments, tensor: torch.Tensor) -> torch.Tensor:
             inputs = [tensor, *ctx.segment.parameters()]
             needed = ctx.needs_input_grad[1:]
             wanted = [one for one, is_needed in zip(inputs, needed, strict=True) if is_needed]
-            found = iter(torch.autograd.grad(output, wanted, gradient, allow_unused=True))
+            found = iter(torch.autograd.grad(output, wanted, of_output, allow_unused=True))
             return None, *(next(found) if is_needed else None for is_needed in needed)
 
     for segment in segments:

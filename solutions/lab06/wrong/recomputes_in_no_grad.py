@@ -14,22 +14,22 @@ def checkpointed(segments, tensor: torch.Tensor) -> torch.Tensor:
             return segment(tensor)
 
         @staticmethod
-        def backward(ctx, gradient):
+        def backward(ctx, of_output):
             (tensor,) = ctx.saved_tensors
             tensor = tensor.detach().requires_grad_(ctx.needs_input_grad[1])
             dtype, is_enabled = ctx.autocast
-            after = torch.get_rng_state()
+            found_state = torch.get_rng_state()
             torch.set_rng_state(ctx.random_state)
             with (
                 torch.no_grad(),
                 torch.autocast("cpu", dtype, enabled=is_enabled, cache_enabled=False),
             ):
                 output = ctx.segment(tensor)
-            torch.set_rng_state(after)
+            torch.set_rng_state(found_state)
             inputs = [tensor, *ctx.segment.parameters()]
             needed = ctx.needs_input_grad[1:]
             wanted = [one for one, is_needed in zip(inputs, needed, strict=True) if is_needed]
-            found = iter(torch.autograd.grad(output, wanted, gradient, allow_unused=True))
+            found = iter(torch.autograd.grad(output, wanted, of_output, allow_unused=True))
             return None, *(next(found) if is_needed else None for is_needed in needed)
 
     for segment in segments:
