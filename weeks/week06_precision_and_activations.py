@@ -1435,10 +1435,7 @@ with check.turn("accumulate"):
     accumulate(model, [*zip(tokens.split(1), targets.split(1), strict=True)])
     found = gradient_of(model)
     loss_of(model, tokens, targets).backward()
-    hint = (
-        "A mean over each micro-batch counts a token of a short one more than one of a long one."
-        " Divide by the number of targets that are not -100, in all micro-batches together."
-    )
+    hint = "Divide by the number of targets that are not -100, in all micro-batches together."
     check.expect_close(found, gradient_of(model), "the accumulated gradient", hint, atol=1e-6)
     print("Right: the gradient of the whole batch, one micro-batch at a time.")
 

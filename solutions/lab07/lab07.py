@@ -395,10 +395,10 @@ def reduce_gradients(unit: Unit):
     if not unit.requires_grad:
         return lambda: None
     flat = torch.zeros_like(unit.piece).repeat(dist.get_world_size())
-    for parameter, view in zip(unit.parameters, unshard(flat, unit.shapes), strict=True):
-        if parameter.grad is not None:
-            view.copy_(parameter.grad)
-            parameter.grad = None
+    for own, view in zip(unit.parameters, unshard(flat, unit.shapes), strict=True):
+        if own.grad is not None:
+            view.copy_(own.grad)
+            own.grad = None
     total = torch.empty_like(unit.piece)
     handle = dist.reduce_scatter_tensor(total, flat, async_op=True)
 
@@ -950,8 +950,9 @@ check_FullyShard()
 # %% [markdown]
 # ## 6. The next block's weights
 #
-# In the picture above every gather is waited for. Stage 3 pays because it need not be: the order of
-# the blocks is known, so the next block's weights can travel while this one computes.
+# In the picture above every gather is waited for. It need not be: the order of the blocks is known,
+# so the next block's weights can travel while this one computes. Gathering ahead in backward alone
+# made training of GPT-175B about 18% faster (FSDP, section 5.2).
 #
 # ```text
 # on demand      gather 0 ▒▒▒▒▒ gather 1 ▒▒▒▒▒ gather 2 ▒▒▒▒▒
