@@ -1042,7 +1042,7 @@ def train_in_halves(num_steps=60):
         loss = nn.functional.cross_entropy(output.float(), labels[places])
         scaled_step(state, loss, halves, masters, optimizer)
     with torch.no_grad():
-        loss = nn.functional.cross_entropy(model.eval()(pixels.half()).float(), labels)
+        loss = nn.functional.cross_entropy(model.train(False)(pixels.half()).float(), labels)
     return loss.item(), state.scale, state.num_skipped
 
 
