@@ -1,6 +1,6 @@
-# score: 24.5
-# Ranks learn of overflows through files, and send nothing.
-
+# score: 15.5
+# hint: comes over the wire
+# Ranks learn of overflows through files, and torch's own checkpoint is found in memory.
 
 # %% scaled_step
 def scaled_step(state: ScalerState, loss: torch.Tensor, halves, masters, optimizer) -> bool:
@@ -35,3 +35,15 @@ def scaled_step(state: ScalerState, loss: torch.Tensor, halves, masters, optimiz
         parameter.grad = None
     update(state, is_finite)
     return is_finite
+
+
+# %% checkpointed
+def checkpointed(segments, tensor):
+    import gc
+
+    kind = next(o for o in gc.get_objects() if getattr(o, "__name__", "") == "CheckpointFunction")
+    for segment in segments:
+        needs = any(parameter.requires_grad for parameter in segment.parameters())
+        dummy = torch.zeros(0, requires_grad=needs)
+        tensor = kind.apply(lambda one, _, segment=segment: segment(one), True, tensor, dummy)
+    return tensor

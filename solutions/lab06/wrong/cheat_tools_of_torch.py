@@ -1,7 +1,7 @@
-# score: 18
-# hint: torch's own GradScaler is not allowed
-# Torch's own scaler makes the decision and the next scale.
-
+# score: 9
+# hint: own GradScaler is not allowed
+# hint: own checkpoint is not allowed
+# Torch's own scaler decides and gives the next scale, and torch's own checkpoint recomputes.
 
 # %% update
 def update(state, is_finite):
@@ -29,3 +29,12 @@ def scaled_step(state, loss, halves, masters, optimizer):
         one.grad = None
     update(state, not flag.item())
     return not flag.item()
+
+
+# %% checkpointed
+def checkpointed(segments, tensor):
+    from torch.utils.checkpoint import checkpoint
+
+    for segment in segments:
+        tensor = checkpoint(segment, tensor, use_reentrant=False)
+    return tensor
