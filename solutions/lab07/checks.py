@@ -33,6 +33,7 @@ from autograder.checks import (
     expect_grown,
     expect_same_again,
     expect_work,
+    integer,
     points,
     positive,
     shown,
@@ -1520,7 +1521,8 @@ def expect_norm(run: Run, pieces: Any, number: int = 0) -> float:
         given = entry(run.values[rank], number, 0)
         if isinstance(given, torch.Tensor) and given.numel() == 1:
             given = given.item()
-        if not isinstance(given, int | float):
+        given = given if isinstance(given, float) else integer(given)
+        if given is None:
             raise CheckFailed("the norm as a number", shown(given), "Return total.sqrt().item().")
         hint = "The root of the sum of all squares, over all units and ranks."
         own = norm_of([of_rank])

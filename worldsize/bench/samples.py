@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
+import time
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from worldsize.bench.reference_run import flat_weights
 from worldsize.bench.task import Images
 from worldsize.launch.worker.spans import span
 
+_LETTING_GO_S = 0.1
 ADDRESS = "WORLDSIZE_FEED"  # the socket of the harness, in the environment of every rank
 
 
@@ -78,6 +81,9 @@ def open_samples(batch_size: int, seed: int, images: Images = "digits") -> Sampl
     Under a harness they come from there, and neither `seed` nor `images` has any effect: the samples cannot be known in
     advance. Without one they are drawn here.
     """
+    # Gloo's threads outlive destroy_process_group in torch 2.13; one that wants to let go of a tensor while the
+    # interpreter is being taken down aborts the program, which 3 of 48 did on a loaded machine
+    atexit.register(time.sleep, _LETTING_GO_S)
     if address := os.environ.get(ADDRESS):
         return Samples(address, int(os.environ.get("RANK", 0)))
     return LocalSamples(batch_size, seed, images)
