@@ -1,6 +1,6 @@
 # score: 29.5
-# hint: average_one_by_one
-# A rank without a gradient makes no call: the calls of the others then meet the wrong ones.
+# hint: rank
+# A rank without a gradient makes no call: the calls of others then meet the wrong ones, or none.
 
 
 # %% average_one_by_one
