@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import os
 import platform
 import subprocess
@@ -24,6 +23,7 @@ from autograder.authoring.known_answers import compose, read_answer, solution_ce
 from autograder.authoring.needs import needs_of, refuse_absent
 from autograder.course import is_project, notebook_of, open_course
 from autograder.files import file_sha256, write_whole
+from autograder.grading import proven
 from autograder.grading.audit_log import engine_sha256
 from autograder.grading.engines import LocalPool
 from autograder.grading.preprocessor import Grade
@@ -32,7 +32,6 @@ from autograder.judging.report import Outcome, Report
 from autograder.submissions.student_code import given_imports, student_cells
 
 KEPT = Path("build", "verified")  # below the course's folder
-PROVEN = Path("solutions", "proven.json")  # the hash of each lab's checks.py when all of it was last proven
 
 
 @dataclass(frozen=True)
@@ -318,23 +317,51 @@ def _fingerprint(root: Path, case: Case) -> str:
 
 def is_proven(root: Path, lab: str) -> bool:
     """True where every known answer of the lab was once judged by all checks, written as they are now."""
-    return _proven(root).get(lab) == _checks_sha256(root, lab)
+    proof = proven.read(root).get(lab)
+    return proof is not None and proof.checks == _checks_sha256(root, lab)
+
+
+def sample(root: Path, cases: Sequence[Case]) -> list[Case]:
+    """The cases without those that say least where a lab's checks and known answers are as they were proven.
+
+    Of such a lab there remain all right answers, all cheating ones, and those that fail a check and the fewest others.
+    """
+    proofs = {lab: proof for lab, proof in proven.read(root).items() if is_proven(root, lab)}
+    narrowest = {lab: proof.narrowest for lab, proof in proofs.items() if proof.answers == _answers_sha256(root, lab)}
+    return [
+        case
+        for case in cases
+        if case.is_judged_whole or case.score is None or case.name in narrowest.get(case.lab, [case.name])
+    ]
 
 
 def note_proven(root: Path, findings: Sequence[Finding]) -> None:
-    """Record the labs of which these findings judge every known answer by all checks, as declared."""
-    proven = _proven(root)
+    """Record the labs of which these findings show every known answer as declared, by all checks or by proven ones."""
+    proofs = proven.read(root)
     for lab in {one.case.lab for one in findings}:
         own = [one for one in findings if one.case.lab == lab]
-        is_whole = {one.case.name for one in own} == {case.name for case in cases(root, lab)}
-        if is_whole and all(not one.problems and one.num_judged == len(one.report.checks) for one in own):
-            proven[lab] = _checks_sha256(root, lab)
-    if proven != _proven(root):
-        write_whole(root / PROVEN, json.dumps(proven, indent=1, sort_keys=True) + "\n")
+        is_whole = all(one.num_judged == len(one.report.checks) for one in own)
+        are_all = {one.case.name for one in own} == {case.name for case in cases(root, lab)}
+        if are_all and not any(one.problems for one in own) and (is_whole or is_proven(root, lab)):
+            proofs[lab] = _proof(root, lab, own)
+    if proofs != proven.read(root):
+        proven.write(root, proofs)
 
 
-def _proven(root: Path) -> dict[str, str | None]:
-    return json.loads((root / PROVEN).read_text()) if (root / PROVEN).exists() else {}
+def _proof(root: Path, lab: str, findings: Sequence[Finding]) -> proven.Proof:
+    failed = {
+        one.case.name: {check.name for check in one.report.checks if check.earned < check.points}
+        for one in findings
+        if one.case.score is not None and one.case.name != "untouched"
+    }
+    checks, answers = _checks_sha256(root, lab) or "", _answers_sha256(root, lab)
+    return proven.Proof(checks=checks, answers=answers, narrowest=proven.narrowest(failed))
+
+
+def _answers_sha256(root: Path, lab: str) -> str:
+    """A hash of the lab's known answers as the judge receives them, and of what each must get."""
+    basis = [(case, _submitted(root, case)) for case in cases(root, lab)]
+    return hashlib.sha256(repr(basis).encode()).hexdigest()
 
 
 def _checks_sha256(root: Path, lab: str) -> str | None:

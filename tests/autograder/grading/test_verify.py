@@ -18,6 +18,7 @@ from autograder.grading.verify import (
     cases,
     is_proven,
     note_proven,
+    sample,
     unlike_draws,
     verify,
 )
@@ -245,6 +246,32 @@ def test_reach_is_enough_only_while_the_checks_are_as_they_were_proven(tmp_path)
     checks = root / "solutions" / NAME / "checks.py"
     checks.write_text(checks.read_text() + "\n")
     assert not is_proven(root, NAME)
+
+
+def test_of_a_lab_as_it_was_proven_a_sample_leaves_out_answers_that_say_no_more_than_others(tmp_path):
+    root = make_course(tmp_path)
+    folder = root / "solutions" / NAME / "wrong"
+    folder.mkdir()
+    for name in ("broad", "cheat_broad", "narrow", "other"):
+        (folder / f"{name}.py").write_text(WRONG.format(score=1, hint="sum"))
+    failed = {"wrong/broad": "ab", "wrong/cheat_broad": "ab", "wrong/narrow": "a", "wrong/other": "b"}
+    findings = [
+        Finding(case, report(*(failing(case.name, failed, name) for name in "ab")), [], num_judged=2)
+        for case in cases(root, NAME)
+    ]
+    everything = {case.name for case in cases(root, NAME)}
+    assert {case.name for case in sample(root, cases(root, NAME))} == everything
+    note_proven(root, findings)
+    assert {case.name for case in sample(root, cases(root, NAME))} == everything - {"wrong/broad"}
+    (folder / "other.py").write_text(WRONG.format(score=2, hint="sum"))
+    assert {case.name for case in sample(root, cases(root, NAME))} == everything
+    by_reach = [replace(finding, num_judged=1) for finding in findings]
+    note_proven(root, by_reach)  # enough, for the checks are proven
+    assert {case.name for case in sample(root, cases(root, NAME))} == everything - {"wrong/broad"}
+
+
+def failing(answer, failed, check):
+    return Outcome.WRONG if check in failed.get(answer, "") else Outcome.PASSED
 
 
 CELLS = {
