@@ -290,6 +290,10 @@ def memory_on_rank(student: Any, width: int) -> Any:
     return len([torch.ones(width, width) for _ in range(3)])
 
 
+class BatchFailed(Exception):
+    """What ends no_sync before its end."""
+
+
 def gated_on_rank(student: Any, seed: int, mine: Any, server: int) -> Any:
     """One step whose backward asks the scripted rank `server` for factors.
 
@@ -311,9 +315,12 @@ def gated_on_rank(student: Any, seed: int, mine: Any, server: int) -> Any:
     dist.distributed_c10d.GroupMember.WORLD = pair  # pyright: ignore[reportAttributeAccessIssue]
     module = Gated(seed, ask)
     parallel = parallel_of(student, module, LAYER_BYTES)
-    for inputs, path, is_quiet in mine:
-        with parallel.no_sync() if is_quiet else contextlib.nullcontext():
+    for inputs, path, quiet in mine:
+        place = parallel.no_sync() if quiet else contextlib.nullcontext()
+        with contextlib.suppress(BatchFailed), place:
             parallel(inputs, path).square().mean().backward()
+            if quiet == "until an error":
+                raise BatchFailed
     parallel.finish()
     return None
 
@@ -908,17 +915,24 @@ def check_parallel_sends_its_buckets(student, rng):
 # Step 2: overlap
 
 
-def run_gated(student: Any, rng: torch.Generator, paths: list[Any], is_late: bool = False) -> Any:
+def run_gated(
+    student: Any,
+    rng: torch.Generator,
+    paths: list[Any],
+    is_late: bool = False,
+    quiet: str = "whole",
+) -> Any:
     """A step whose backward asks for factors: the run, and what each rank's backward was made of.
 
     Each layer is a bucket. `paths` are the layers of each rank's passes, of which all but the last
-    are inside no_sync. With `is_late`, rank 1 gets a factor once rank 0 has asked for the next one.
+    are inside no_sync, until its end or an error. With `is_late`, rank 1 gets a factor once rank 0
+    has asked for the next one.
     """
     seed = whole(rng, 0, 10**6)
     passes, factors = [], []
     for of_rank in paths:
         inputs = [torch.randn(3, Gated.WIDTH, generator=rng) for _ in of_rank]
-        is_quiet = [True] * (len(of_rank) - 1) + [False]
+        is_quiet = [quiet] * (len(of_rank) - 1) + [""]
         passes.append(list(zip(inputs, of_rank, is_quiet, strict=True)))
         factors.append([positive(rng, Gated.WIDTH) for path in of_rank for _ in path])
     programs = [
@@ -1052,12 +1066,21 @@ def check_no_sync_sends_nothing(student, rng):
             raise CheckFailed(expected, f"{num_calls}", QUIET)
 
 
-@points(1.5, cell="check_no_sync")
+@points(1.25, cell="check_no_sync")
 def check_no_sync_sends_sums_with_the_next_backward(student, rng):
     """The next backward outside sends what has been added up, each bucket as soon as it is full."""
     with advice(QUIET):
         seen = run_gated(student, rng, [[FULL, FULL], [FULL, FULL]])
     expect_on_time(seen, QUIET)
+
+
+@points(0.25, cell="check_no_sync")
+def check_no_sync_ends_with_an_error(student, rng):
+    """After an error inside `no_sync`, the next backward sends each bucket once it is full."""
+    hint = "An error leaves the context too: end it in a finally."
+    with advice(hint):
+        seen = run_gated(student, rng, [[FULL, FULL], [FULL, FULL]], quiet="until an error")
+    expect_on_time(seen, hint)
 
 
 @points(0.5, cell="check_no_sync")

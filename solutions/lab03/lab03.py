@@ -718,7 +718,7 @@ class DataParallel:
 
         The next backward outside sends everything that has been added up since, each bucket as soon
         as it is full, and `finish` averages it, including the gradients of parameters that this
-        last backward did not use.
+        last backward did not use. An error inside ends the context as its last line does.
         """
         ### BEGIN SOLUTION
         self.is_syncing = False
