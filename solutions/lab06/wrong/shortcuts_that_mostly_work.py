@@ -1,6 +1,5 @@
 # score: 20.75
 # hint: in all dimensions
-# hint: half types round it
 # hint: allow_unused=True
 # Counts by length and in bfloat16, skips at limits, forgets types and rounds budgets.
 
