@@ -120,11 +120,12 @@ def put_out_of_reach(name: str, sentence: str) -> None:
 
     A class loses its constructor: nothing else holds it, so no reference that student code can take leads to it. A
     module cannot be imported: an audit hook, which Python cannot take away, refuses its import and the opening of its
-    files. What stays possible in one's own process: to bring along a copy of what is Python source, and to rebuild a
-    C++ object by hand through ctypes or in another process that is started afresh.
+    files, compiled ones too. What stays possible in one's own process: to bring along a copy of what is Python source,
+    and to rebuild a C++ object by hand through ctypes or in another process that is started afresh.
     """
     import importlib
     import importlib.util
+    import os
     import sys
 
     from worldsize import emulate
@@ -150,8 +151,10 @@ def put_out_of_reach(name: str, sentence: str) -> None:
     def audit(event: str, args: tuple[Any, ...]) -> None:
         if event == "import" and (args[0] == name or str(args[0]).startswith(f"{name}.")):
             refuse()
-        if event == "open" and f"/{below}" in str(args[0]):
-            refuse()
+        if event == "open" and isinstance(args[0], str | bytes):
+            path = os.path.realpath(os.fsdecode(args[0])).replace("/__pycache__/", "/")
+            if f"/{below}" in path:
+                refuse()
 
     sys.addaudithook(audit)
 

@@ -29,12 +29,14 @@
 #
 # The checks compare the bytes that each rank gives to its operations, and count on the record how
 # often a segment's forward ran. Memory is counted by the operating system, from outside: arrays of
-# NumPy, files in memory and other processes count as well. As long as `checkpointed` recomputes
-# nothing, everything else that it does right earns half its points; if it recomputes but saves no
-# memory, little more.
+# NumPy, files in memory and other processes count as well. As long as `checkpointed` keeps the
+# activations of the first forward, everything else that it does right earns half its points, even
+# if a second forward runs; if it recomputes all segments at the same time, little more.
 #
 # The only operation of `torch.distributed` that is allowed is `all_reduce`. Torch's own
-# `GradScaler` and `torch.utils.checkpoint` are refused.
+# `GradScaler` and `torch.utils.checkpoint` are refused, also when they are loaded from their files.
+# All other operations of torch may be used. Reading torch's source is a good way to learn; pasting
+# it is not. No check can see who wrote a cell, but your instructor reads it.
 
 # %% setup
 import math
@@ -128,9 +130,9 @@ ws.run(dist.get_rank, world_size=1, **EMULATED)  # the first run loads torch: th
 def accumulate(sum_of_losses, micro_batches) -> int:
     """Add this rank's part of the gradient of the mean loss per token; return how many tokens.
 
-    - `micro_batches` is a list of pairs (inputs, targets). Each element of `targets` is a token,
-      unless it is IGNORED. `sum_of_losses(inputs, targets)` is the sum of the losses of a
-      micro-batch's tokens, a tensor of one element.
+    - `micro_batches` is a list of pairs (inputs, targets). Each element of `targets`, which may
+      have any shape, is a token, unless it is IGNORED. `sum_of_losses(inputs, targets)` is the sum
+      of the losses of a micro-batch's tokens, a tensor of one element.
     - The mean is that over all tokens of all micro-batches of all ranks. A rank adds to the
       gradients of its parameters the part of its own micro-batches: the *sum* over the ranks of
       what they add is the gradient of the mean. What was in `grad` before stays in it.
@@ -620,7 +622,8 @@ def checkpointed(segments, tensor: torch.Tensor) -> torch.Tensor:
       any dtype, also integers, and may require a gradient or not.
     - The output is that of a plain loop over the segments, and so are the gradients that
       `loss.backward()` gives the input and all parameters: to the bit, in float32, float64 and
-      bfloat16, and also if the call (but not backward) is under `torch.autocast("cpu")`.
+      bfloat16, and also if the call (but not backward) is under `torch.autocast("cpu", dtype)`
+      with any dtype. A parameter that its segment does not use has no gradient.
     - Random numbers are drawn as in the plain loop: a segment's second forward has the masks of the
       first. Torch's generator is left as the plain loop would leave it, by the call and also by
       backward, before which the caller may draw other numbers.

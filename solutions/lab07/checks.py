@@ -59,6 +59,8 @@ RULES = {
     },
 }
 SEEN = {**RULES, "keeps_exchanges": True}
+WEIGHED = {"memory": True, "keeps_exchanges": False}
+WITH_SCRIPT = {"allow": RULES["allow"] | {"send", "recv"}, "student_ranks": {0, 1}}
 LEARNING_RATE = 0.01
 
 NO_WAIT = "Use async_op=True, and wait where the contract says so: not in this call."
@@ -328,32 +330,42 @@ def adam_on_rank(
     for gradient in gradients:
         unit.gradient = gradient
         student.adam_step(unit, LEARNING_RATE, **options)
-        is_done = unit.gradient is None and unit.piece is piece
         held = [unit.master, unit.exp_avg, unit.exp_avg_sq]
+        is_copy = unit.master is None or unit.master.data_ptr() != piece.data_ptr()
+        is_done = unit.gradient is None and unit.piece is piece and is_copy
         copies = [one.clone() if isinstance(one, torch.Tensor) else one for one in held]
         found.append([unit.piece.clone(), is_done, unit.num_steps, *copies])
     return found
 
 
 class Passes(nn.Module):
-    """A block with two layers of sizes of its own, whose weights other blocks may share."""
+    """A block with two layers of sizes of its own, whose weights other blocks may share.
+
+    An idle one leaves the bias of its first layer unused.
+    """
+
+    is_idle = False
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(width, hidden), nn.Linear(hidden, width)
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.second(torch.tanh(self.first(inputs))))
+    def forward(self, inputs: torch.Tensor, factor: float | torch.Tensor = 1.0) -> torch.Tensor:
+        bias = None if self.is_idle else self.first.bias
+        hidden = nn.functional.linear(inputs, self.first.weight, bias)
+        return torch.tanh(self.second(torch.tanh(hidden * factor)))
 
 
 class Sizes(NamedTuple):
-    """A model of blocks: which share the first weight, and which parameters are frozen."""
+    """A model of blocks: which share the first weight, and which parameters have no gradient."""
 
     seed: int
     width: int
     hidden: Sequence[int]
     tied: Sequence[tuple[int, int]] = ()
     frozen: Sequence[tuple[int, str]] = ()
+    idle: Sequence[int] = ()
+    others: Sequence[torch.Tensor] = ()  # what each block is given besides
 
 
 def model_of(sizes: Sizes) -> list[nn.Module]:
@@ -370,12 +382,14 @@ def model_of(sizes: Sizes) -> list[nn.Module]:
         modules[other].first.weight = modules[one].first.weight  # pyright: ignore[reportAttributeAccessIssue]
     for place, name in sizes.frozen:
         modules[place].get_parameter(name).requires_grad_(False)
+    for place in sizes.idle:
+        modules[place].is_idle = True  # pyright: ignore[reportAttributeAccessIssue]
     return modules
 
 
-def passed(modules: Sequence[nn.Module], order: Sequence[int], inputs: torch.Tensor) -> Any:
+def passed(modules: Sequence[nn.Module], order: Sequence[int], inputs: Any, *others: Any) -> Any:
     for place in order:
-        inputs = modules[place](inputs)
+        inputs = modules[place](inputs, *others)
     return inputs
 
 
@@ -397,7 +411,7 @@ def shard_model_on_rank(student: Any, sizes: Sizes, steps: Any) -> Any:
                 sharded.finish()
             else:
                 with torch.no_grad():
-                    outputs.append(passed(modules, order, inputs).clone())
+                    outputs.append(passed(modules, order, inputs, *sizes.others).clone())
                 gathers.use(order[0], False)  # as one that gathers ahead leaves it
                 sharded.finish()
         units = units_of(blocks)
@@ -411,7 +425,7 @@ def shard_model_on_rank(student: Any, sizes: Sizes, steps: Any) -> Any:
 class Heavy(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.full((width, width), 1.0 / width))
+        self.weight = nn.Parameter(torch.rand(width, width) / width)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return nn.functional.linear(inputs, self.weight)
@@ -584,11 +598,17 @@ def clip_on_rank(student: Any, cases: Any) -> Any:
         for unit, piece in zip(units, pieces, strict=True):
             unit.gradient = piece
         norm = student.clip_gradients(units, max_norm)
-        found.append([norm, [unit.gradient for unit in units]])
+        is_kept = all(unit.gradient is one for unit, one in zip(units, pieces, strict=True))
+        found.append([norm, [unit.gradient for unit in units], is_kept])
     return found
 
 
 # What the judge draws, computes and compares.
+
+
+def emulated(student: Any, *args: Any, hint: Any = None, **options: Any) -> Run:
+    with advice(ADVICE if hint is None else hint):
+        return student.emulated(*args, **(SEEN | options))
 
 
 @contextlib.contextmanager
@@ -601,6 +621,14 @@ def advice(hint: str | Mapping[Outcome, str]) -> Iterator[None]:
         if text := hints.get(error.outcome, ""):
             error.args = (f"{error}\n{text}",)
         raise
+
+
+def script_of(factors: Sequence[Tensors]) -> list[tuple[int, torch.Tensor | None]]:
+    """The turns of a scripted rank, which answers each rank's requests with its factors."""
+    by_turn = [
+        (rank, one) for turns in zip(*factors, strict=True) for rank, one in enumerate(turns)
+    ]
+    return [turn for rank, one in by_turn for turn in ((rank, None), (rank, one))]
 
 
 def expect_no_wait(student: Any, on_rank: Any, *args: Any, **options: Any) -> Run:
@@ -739,8 +767,7 @@ def check_gather_sends_pieces(student, rng):
     """
     weights = drawn_tensors(rng, (whole(rng, 3, 9),), (3, whole(rng, 2, 5)), ())
     cases = [weights, [one.bfloat16() for one in weights]]
-    with advice(ADVICE):
-        run = student.emulated(gather_on_rank, cases, False, world_size=2, **SEEN)
+    run = emulated(student, gather_on_rank, cases, False, world_size=2)
     for rank in range(2):
         calls = calls_of(run, rank, *RULES["allow"])
         if [one.op for one in calls] != ["all_gather"] * 6:
@@ -777,10 +804,7 @@ def check_free_gives_memory_back(student, rng):
     fills the memory that they see.
     """
     num_units, size = 4, whole(rng, 24, 26) * MB // 4
-    with advice(ADVICE):
-        run = student.emulated(
-            free_on_rank, num_units, size // 4, world_size=2, memory=True, **RULES
-        )
+    run = emulated(student, free_on_rank, num_units, size // 4, world_size=2, **WEIGHED)
     most = num_units * size / 2 + 3 * size + 9 * MB
     hint = "Resize the storage of unit.full to 0. Tensors that share it then hold nothing."
     what = f"{num_units} pieces of {size / 2 / MB:.1f} MiB, with one unit gathered at a time"
@@ -808,14 +832,20 @@ def reduced(
     """Some calls; `missing` has by call and rank the places of parameters without a gradient."""
     shapes = [(whole(rng, 3, 9),), (), (4, whole(rng, 3, 5))]
 
-    def of_rank(gone: Sequence[int]) -> list[torch.Tensor | None]:
-        return [None if n in gone else one for n, one in enumerate(drawn_tensors(rng, *shapes))]
+    def of_rank(gone: Sequence[int], unit: int) -> list[torch.Tensor | None]:
+        drawn = [unit * torch.randint(1, 101, one, generator=rng).float() for one in shapes]
+        return [None if n in gone else one for n, one in enumerate(drawn)]
 
-    gradients = [[of_rank(gone) for gone in of_call] for of_call in missing]
+    # whole numbers, whose means bfloat16 holds; of the sum over two calls it would lose the second
+    units = [256, 1][: len(missing)]
+    gradients = [
+        [of_rank(gone, unit) for gone in of_call]
+        for unit, of_call in zip(units, missing, strict=True)
+    ]
     each = [([of_call[rank] for of_call in gradients],) for rank in range(num)]
-    with advice({Outcome.HUNG: "A rank without a gradient sends zeros: the others wait for it."}):
-        args = (reduce_on_rank, shapes, dtypes, False)
-        run = student.emulated(*args, world_size=num, each=each, **SEEN)
+    hint = {Outcome.HUNG: "A rank without a gradient sends zeros: the others wait for it."}
+    args = (reduce_on_rank, shapes, dtypes, False)
+    run = emulated(student, *args, hint=hint, world_size=num, each=each)
     flats = [
         [
             [flat_of(one, shapes, torch.float32, num).to(dtype) for one in of_call]
@@ -843,8 +873,7 @@ def expect_scattered(seen: Reduced) -> None:
 def expect_pieces(seen: Reduced, hint: str, num_calls: int = 2) -> None:
     """Raise CheckFailed unless each rank has its piece of the mean after these calls."""
     for number, of_dtype in enumerate(seen.flats):
-        num, is_half = len(of_dtype[0]), of_dtype[0][0].dtype.itemsize == 2
-        near = {"rtol": 3e-2, "atol": 3e-2} if is_half else {}
+        num, near = len(of_dtype[0]), {"rtol": 1e-6, "atol": 1e-6}
         total = torch.zeros(len(of_dtype[0][0]))
         for call, of_call in enumerate(of_dtype[:num_calls]):
             before, latest = total, mean_of(of_call)
@@ -858,6 +887,7 @@ def expect_pieces(seen: Reduced, hint: str, num_calls: int = 2) -> None:
                     (piece / num, "Divided twice: once is enough."),
                     (last, "A second call adds to unit.gradient, as a second backward does."),
                     (earlier + num * last, "That is the sum over the ranks: divide."),
+                    (piece.bfloat16().float(), "Add up as float32: bfloat16 loses the second."),
                 ]
                 what = f"unit.gradient on rank {rank} after call {call + 1}"
                 given = entry(seen.run.values[rank], 0, number, call, 0)
@@ -1010,6 +1040,13 @@ def check_weight_decay_is_decoupled(student, rng):
     for step in range(4):  # where gradients are 0, nothing else moves the weights
         wanted = weights * (1 - LEARNING_RATE * decay) ** (step + 1)
         expect_like(entry(found, step, 0), wanted, f"the weights after step {step + 1}", hint)
+    state = [weights.clone(), torch.ones(num), torch.ones(num), 10**6]  # no bias to correct
+    found = adam(student, weights, state, [torch.zeros(num)], weight_decay=20 * decay)
+    late = (weights - LEARNING_RATE * 0.9 / 0.999**0.5) * (1 - LEARNING_RATE * 20 * decay)
+    given = tensor_like(entry(found, 0, 0), late)
+    if given is not None and torch.allclose(given, late, rtol=1e-5):
+        hint = "First the weights shrink, then Adam moves them."
+        raise CheckFailed("weight decay of the weights before the step", "of those after it", hint)
 
 
 @points(0.5, cell="check_adam_step")
@@ -1063,8 +1100,9 @@ def check_steps_change_the_unit_in_place(student, rng):
     weights, *gradients = drawn_tensors(rng, *[(num,)] * 3)
     found = adam(student, weights, None, [gradients[0], None, gradients[1]])
     if any(entry(found, step, 1) is not True for step in range(3)):
-        hint = "Write by unit.piece.copy_(...), and set unit.gradient to None at the end."
-        raise CheckFailed("the same unit.piece, and no unit.gradient", "another state", hint)
+        hint = "Write by unit.piece.copy_(...), set unit.gradient to None, clone for unit.master."
+        expected = "the same unit.piece, no unit.gradient, and memory of its own for unit.master"
+        raise CheckFailed(expected, "another state", hint)
     hint = "Return at once where unit.gradient is None."
     if entry(found, 2, 2) != 2:
         raise CheckFailed("unit.num_steps to be 2", shown(entry(found, 2, 2)), hint)
@@ -1082,8 +1120,7 @@ HELD = {"width": 1050, "num_blocks": 8}
 def growth(student: Any) -> Run:
     """A step of a large model, watched by the kernel."""
     args = (hold_on_rank, HELD["width"], HELD["num_blocks"])
-    with advice(ADVICE):
-        return student.emulated(*args, world_size=2, memory=True, **RULES)
+    return emulated(student, *args, world_size=2, **WEIGHED)
 
 
 def most_held() -> float:
@@ -1125,7 +1162,7 @@ class Stepped(NamedTuple):
             if has_gradients:
                 passed(modules, order, inputs).square().mean().backward()
             else:
-                outputs.append(passed(modules, order, inputs).detach())
+                outputs.append(passed(modules, order, inputs, *self.sizes.others).detach())
         flats = []
         for _, parameters in grouped(modules):
             gradients = [one.grad for one in parameters]
@@ -1157,9 +1194,8 @@ def step_blocks(
         ]
         for _ in range(num)
     ]
-    with advice(ADVICE):
-        each = [(of_rank,) for of_rank in steps]
-        run = student.emulated(shard_model_on_rank, sizes, world_size=num, each=each, **SEEN)
+    each = [(of_rank,) for of_rank in steps]
+    run = emulated(student, shard_model_on_rank, sizes, world_size=num, each=each)
     return Stepped(run, sizes, steps)
 
 
@@ -1168,7 +1204,7 @@ def expect_gradients(seen: Stepped, hint: str) -> None:
     num = len(seen.steps)
     for step in range(len(seen.steps[0])):
         owns = [seen.own(rank, step)[0] for rank in range(num)]
-        for number, (places, parameters) in enumerate(seen.groups):
+        for number, (places, _) in enumerate(seen.groups):
             what = f"the gradient of the unit of block {' and '.join(map(str, places))}"
             flats = [of_rank[number] for of_rank in owns]
             wanted = None if flats[0] is None else mean_of(flats)
@@ -1177,13 +1213,11 @@ def expect_gradients(seen: Stepped, hint: str) -> None:
                 if wanted is None:
                     if given is not None:
                         why = "Reduce a unit only if one of its parameters has a gradient."
-                        raise CheckFailed(
-                            f"None: {what} that was not used or is frozen", shown(given), why
-                        )
+                        expected = f"None: {what} that was not used or is frozen"
+                        raise CheckFailed(expected, shown(given), why)
                     continue
                 piece = wanted.split(len(wanted) // num)[rank]
                 expect_like(given, piece, f"{what} on rank {rank}", hint)
-            del parameters
     for rank in range(num):
         expect_reduced(seen, rank, hint)
 
@@ -1200,15 +1234,12 @@ def expect_reduced(seen: Stepped, rank: int, hint: str) -> None:
         given = call.tensor(rank)
         sent[len(given)] = sent.get(len(given), 0) + given
     for size, total in wanted.items():
-        given = sent.get(size)
-        pairs = (1, num)
-        if given is None or not any(
-            torch.allclose(given * part, total, rtol=1e-3, atol=1e-6) for part in pairs
-        ):
-            actual = "no such reduce-scatter" if given is None else "other numbers"
-            raise CheckFailed(
-                f"rank {rank} to reduce-scatter its own gradients of each unit", actual, hint
-            )
+        given = sent.get(size, torch.full_like(total, torch.nan))
+        pairs = [(given * part, total) for part in (1, num)]
+        if not any(torch.allclose(*pair, rtol=1e-3, atol=1e-6) for pair in pairs):
+            actual = "other numbers" if size in sent else "no such reduce-scatter"
+            expected = f"rank {rank} to reduce-scatter its own gradients of each unit"
+            raise CheckFailed(expected, actual, hint)
 
 
 @points(1.5, cell="check_FullyShard")
@@ -1232,14 +1263,12 @@ def check_gradients_are_those_of_one_process(student, rng):
         for size in sizes:
             if gathers.count(size) > 4:
                 hint = "Gather once for a use in forward, and once for it in backward."
-                raise CheckFailed(
-                    "4 gathers of a block in two steps", f"{gathers.count(size)}", hint
-                )
+                actual = f"{gathers.count(size)}"
+                raise CheckFailed("4 gathers of a block in two steps", actual, hint)
         if len(reductions) > 2 * len(sizes):
             hint = "Reduce each unit once, when backward has passed its block."
-            raise CheckFailed(
-                f"{2 * len(sizes)} reductions in two steps", f"{len(reductions)}", hint
-            )
+            expected = f"{2 * len(sizes)} reductions in two steps"
+            raise CheckFailed(expected, f"{len(reductions)}", hint)
     expect_freed(student)
 
 
@@ -1260,16 +1289,18 @@ def check_a_block_may_be_used_twice(student, rng):
 @points(0.75, cell="check_FullyShard")
 def check_tied_frozen_and_unused_units(student, rng):
     """A tied weight gets the gradient of both its blocks; frozen parameters and blocks that were
-    not used have none, and frozen weights are there in backward.
+    not used have none, and frozen weights are there in backward. A unit is reduced also where one
+    of its parameters has no gradient.
     """
     frozen = [(1, "second.bias"), (1, "first.weight"), (1, "second.weight")]
     frozen += [(2, f"{name}.{kind}") for name in ("first", "second") for kind in ("weight", "bias")]
     hint = (
         "A tied weight's gradient is complete after its last block in backward. Gather frozen units"
-        " too, in backward as well, and reduce only what has gradients."
+        " too, in backward as well, and reduce what has a gradient in any of its parameters."
     )
     orders = [[range(4)], [[3, 2, 0]]]
-    expect_gradients(step_blocks(student, rng, orders, tied=[(0, 3)], frozen=frozen), hint)
+    more = {"tied": [(0, 3)], "frozen": frozen, "idle": [3]}
+    expect_gradients(step_blocks(student, rng, orders, **more), hint)
     expect_freed(student)
 
 
@@ -1296,16 +1327,8 @@ def check_reduction_begins_when_backward_has_passed(student, rng):
     sizes = Sizes(whole(rng, 0, 10**6), width, shuffled(rng, range(4, 4 + num_blocks)))
     inputs = drawn_tensors(rng, *[(3, width)] * 2)
     factors = [[positive(rng).reshape(()) for _ in range(2 * num_blocks)] for _ in range(2)]
-    script = [
-        turn
-        for turns in zip(*factors, strict=True)
-        for rank, factor in enumerate(turns)
-        for turn in ((rank, None), (rank, factor))
-    ]
-    rules = SEEN | {"allow": RULES["allow"] | {"send", "recv"}, "student_ranks": {0, 1}}
-    with advice(ADVICE):
-        each = [(gated_step_on_rank, mine, sizes) for mine in [*inputs, script]]
-        run = student.emulated(or_scripted, world_size=3, each=each, **rules)
+    each = [(gated_step_on_rank, mine, sizes) for mine in [*inputs, script_of(factors)]]
+    run = emulated(student, or_scripted, world_size=3, each=each, **WITH_SCRIPT)
     hint = "Reduce a block's units in what call_after_backward calls, not all of them in finish."
     for rank in range(2):
         modules = [Gated(one, iter(()).__next__) for one in model_of(sizes)]
@@ -1323,9 +1346,8 @@ def check_reduction_begins_when_backward_has_passed(student, rng):
             flat = flat_of(gradients, [one.shape for one in gradients], torch.float32, 2)
             expect_given(call, rank, flat, f"the gradients of block {place}", hint, 2)
             if turn + 1 < num_blocks and call.numbers[rank] > asked[turn + 1]:
-                expected = (
-                    f"the gradients of block {place} to leave before backward enters the next"
-                )
+                what = f"the gradients of block {place}"
+                expected = f"{what} to leave before backward enters the next"
                 raise CheckFailed(expected, "they left later", hint)
     expect_hidden_reductions(student, rng)
     expect_freed(student)
@@ -1340,8 +1362,7 @@ def expect_hidden_reductions(student: Any, rng: torch.Generator) -> None:
     reduce_s = pricing.price("reduce_scatter", size_bytes, range(2), cluster).time_s
     times_s = [reduce_s * whole(rng, 25, 45) / 40 for _ in range(num_layers)]
     options = {"world_size": 2, "cluster": cluster}
-    with advice(ADVICE):
-        run = student.emulated(timed_step_on_rank, width, times_s, **options, **SEEN)
+    run = emulated(student, timed_step_on_rank, width, times_s, **options)
     expect_work(run, dict.fromkeys(range(2), 3 * sum(times_s)))
     end_s = num_layers * gather_s + 3 * sum(times_s) + reduce_s
     hint = "Call what reduce_gradients returned just before the next reduction, or in finish."
@@ -1353,19 +1374,22 @@ def check_evaluation_works_without_gradients(student, rng):
     """Under `torch.no_grad()` the outputs are right, nothing is reduced, and weights are freed
     after each use; after finish none stay gathered.
     """
-    seen = step_blocks(student, rng, [[range(3), [2, 0]]], quiet=(0,))
+    others = [between(rng, 0.3, 0.6) * torch.ones(())]  # a second input of each block
+    seen = step_blocks(student, rng, [[range(3), [2, 0]]], quiet=(0,), others=others)
     for rank, value in enumerate(seen.run.values):
         outputs = entries(entry(value, 0, 2), 2)
         for wanted, given in zip(seen.own(rank, 0)[1], outputs, strict=True):
-            expect_like(given, wanted, "the output without gradients", FREED)
+            hint = f"{FREED} All inputs of a block go on to it."
+            expect_like(given, wanted, "the output without gradients", hint)
         if entry(value, 0, 1) != [False] * 3:
             hint = "Drop a block after each use, and every block in finish."
             raise CheckFailed("no unit gathered after finish", "some that are", hint)
         gathers = len(calls_of(seen.run, rank, "all_gather"))
-        if calls_of(seen.run, rank, "reduce_scatter") or gathers < 5:
+        if calls_of(seen.run, rank, "reduce_scatter") or gathers < 7:
             actual = f"{gathers} gathers, or a reduction"
             hint = "Gather before each use and drop after it, with gradients and without."
-            raise CheckFailed("a gather for each of 5 uses, and no reduction", actual, hint)
+            expected = "a gather for each of 5 uses, and of 2 made ahead; no reduction"
+            raise CheckFailed(expected, actual, hint)
     expect_freed(student)
 
 
@@ -1388,26 +1412,16 @@ def play(student: Any, rng: torch.Generator, uses: Uses, num: int, tied: bool = 
     """
     weights = [drawn_tensors(rng, (whole(rng, 9, 15) + 8 * place,), (3,)) for place in range(num)]
     factors = [[positive(rng).reshape(()) for _ in uses] for _ in range(2)]
-    script = [
-        turn
-        for turns in zip(*factors, strict=True)
-        for rank, one in enumerate(turns)
-        for turn in ((rank, None), (rank, one))
-    ]
-    rules = SEEN | {"allow": RULES["allow"] | {"send", "recv"}, "student_ranks": {0, 1}}
-    each = [(prefetch_on_rank, mine, *rest) for mine, rest in (
-        (weights, (uses, tied)), (weights, (uses, tied)), (script, ()))]  # fmt: skip
-    with advice(ADVICE):
-        run = student.emulated(or_scripted, world_size=3, each=each, **rules)
+    each = [(prefetch_on_rank, weights, uses, tied)] * 2
+    each += [(prefetch_on_rank, script_of(factors))]
+    run = emulated(student, or_scripted, world_size=3, each=each, **WITH_SCRIPT)
     for rank in range(2):
         for number, (place, _) in enumerate(uses):
             of_block = [*weights[place], *(weights[-1] if tied else [])]
             wanted = torch.stack([one.double().sum() for one in of_block]) * factors[rank][number]
-            given = entry(run.values[rank], 0, number)
+            given, what = entry(run.values[rank], 0, number), f"the weights at use {number + 1}"
             hint = "Wait for the handle of every unit of this block before `use` returns."
-            expect_like(
-                given, wanted, f"the weights at use {number + 1}", hint, rtol=1e-5, atol=1e-5
-            )
+            expect_like(given, wanted, what, hint, rtol=1e-5, atol=1e-5)
         if any(entry(run.values[rank], 1) or [True]):
             hint = "`drop` frees what nobody has used, too, once its gather has ended."
             raise CheckFailed("no unit gathered after drop", "some that are", hint)
@@ -1451,10 +1465,7 @@ def check_gathers_hide_behind_work(student, rng):
     gather_s = pricing.price("all_gather", 4 * num_elements, range(2), cluster).time_s
     times_s = [gather_s * whole(rng, 30, 60) / 40 for _ in uses]
     options = {"world_size": 2, "cluster": cluster}
-    with advice(ADVICE):
-        run = student.emulated(
-            prefetch_timed_on_rank, num_elements, uses, times_s, **options, **SEEN
-        )
+    run = emulated(student, prefetch_timed_on_rank, num_elements, uses, times_s, **options)
     expect_work(run, dict.fromkeys(range(2), sum(times_s)))
     for value in run.values:
         for total in entries(value, len(uses)):
@@ -1490,18 +1501,9 @@ def check_blocks_come_in_any_order(student, rng):
 
 def clipped(student: Any, *cases: tuple[float, Any]) -> Run:
     """A run on these cases: max_norm, and pieces by rank and unit."""
-    num = len(cases[0][1])
-    each = [
-        (
-            [
-                (most, [None if one is None else one.clone() for one in of[rank]])
-                for most, of in cases
-            ],
-        )
-        for rank in range(num)
-    ]
-    with advice("All ranks call it, also those whose units have no gradient."):
-        return student.emulated(clip_on_rank, world_size=num, each=each, **SEEN)
+    num, hint = len(cases[0][1]), "All ranks call it, also those whose units have no gradient."
+    each = [([(most, of[rank]) for most, of in cases],) for rank in range(num)]
+    return emulated(student, clip_on_rank, hint=hint, world_size=num, each=each)
 
 
 def norm_of(pieces: Any) -> float:
@@ -1531,13 +1533,9 @@ def expect_norm(run: Run, pieces: Any, number: int = 0) -> float:
             sum(norm_of([of]) for of in pieces): "Norms do not add up. Their squares do.",
             wanted**2: "That is the square of the norm.",
         }
-        for like, why in mistakes.items():
-            if (
-                like
-                and math.isclose(given, like, rel_tol=1e-4)
-                and not math.isclose(like, wanted, rel_tol=1e-4)
-            ):
-                hint = why
+        is_near = partial(math.isclose, rel_tol=1e-4)
+        found = [why for one, why in mistakes.items() if is_near(given, one)]
+        hint = found[0] if found and not is_near(given, wanted) else hint
         expect_close(float(given), wanted, f"the norm on rank {rank}", hint, rtol=1e-4, atol=1e-7)
     return wanted
 
@@ -1558,13 +1556,8 @@ def check_clips_by_the_norm_of_all_pieces(student, rng):
             mistakes = [(piece * own, "That is clipped by the norm of this rank's own pieces.")]
             what = f"the piece of unit {number} on rank {rank}"
             hint = "Multiply every piece by max_norm / norm, in place."
-            expect_like(
-                entry(run.values[rank], 0, 1, number),
-                piece * (max_norm / wanted),
-                what,
-                hint,
-                mistakes,
-            )
+            given, scaled = entry(run.values[rank], 0, 1, number), piece * (max_norm / wanted)
+            expect_like(given, scaled, what, hint, mistakes)
 
 
 @points(0.5, cell="check_clip_gradients")
@@ -1576,13 +1569,15 @@ def check_one_number_travels(student, rng):
         calls = calls_of(run, rank, *RULES["allow"])
         hint = "Add up the squares of all units first, as one float32 number."
         if [one.op for one in calls] != ["all_reduce"]:
-            raise CheckFailed(
-                "one all-reduce", ", ".join(one.op for one in calls) or "nothing", hint
-            )
+            actual = ", ".join(one.op for one in calls) or "nothing"
+            raise CheckFailed("one all-reduce", actual, hint)
         squares = torch.tensor([norm_of([of_rank]) ** 2])
         expect_body(
             calls[0], squares, f"the sum of the squares of rank {rank}", hint, rank, rtol=1e-4
         )
+        if entry(run.values[rank], 0, 2) is not True:
+            hint = "Multiply in place, as by mul_."
+            raise CheckFailed("each unit.gradient to stay the same tensor", "another one", hint)
 
 
 @points(0.5, cell="check_clip_gradients")

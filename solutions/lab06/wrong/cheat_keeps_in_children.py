@@ -1,4 +1,4 @@
-# score: 22.75
+# score: 21
 # Activations are kept by child processes, and second forwards are put on the record.
 
 

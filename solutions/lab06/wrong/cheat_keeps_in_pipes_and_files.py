@@ -1,4 +1,4 @@
-# score: 22.75
+# score: 21
 # Activations are kept in pipes, then in files in memory, and second forwards are forged.
 
 

@@ -1,4 +1,4 @@
-# score: 23.5
+# score: 26.5
 # Gradients are cleared only if the step is done.
 
 

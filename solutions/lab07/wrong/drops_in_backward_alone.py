@@ -1,4 +1,4 @@
-# score: 20.25
+# score: 20
 # hint: drop a block after each use
 # Forward leaves all weights gathered.
 

@@ -39,7 +39,7 @@ def check_{name}(student, rng):
     """It holds."""
     {body}
 '''
-SETUP = "import gc, importlib, sys\nimport torch\nimport torch.distributed as dist\nfrom torch import nn"
+SETUP = "import gc, importlib.util, os, sys\nimport torch\nimport torch.distributed as dist\nfrom torch import nn"
 # each gets hold of torch's own solution, if it can
 TRICKS = {
     "ddp": "def ddp():\n    nn.parallel.DistributedDataParallel(nn.Linear(2, 2))",
@@ -76,6 +76,13 @@ TRICKS = {
         "def hooks_by_file():\n"
         "    path = torch.__path__[0] + '/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py'\n"
         "    return [open(path).read()[:9]]"
+    ),
+    "hooks_compiled": (
+        "def hooks_compiled():\n"
+        "    folder = torch.__path__[0] + '/distributed/algorithms/ddp_comm_hooks/'\n"
+        "    os.chdir(folder)\n"
+        "    path = importlib.util.cache_from_source('powerSGD_hook.py')\n"
+        "    return [len(open(path, 'rb').read())]"
     ),
 }
 NAMES = {"kept": "kept_init"}
