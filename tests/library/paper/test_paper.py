@@ -277,6 +277,44 @@ def test_the_corners_of_a_pipeline_are_of_its_stages_kinds():
     assert [(kind.ranks, kind.num_ranks) for kind in run.kinds] == [((0, 31), 32), ((32, 63), 32)]
 
 
+def on_three_axes(axes):
+    """A layer by tensor parallelism, its replicas, and stages, or parts of a sequence of which later ones see more."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    sizes = {"tp": 2, "pp": 2, "dp": 3} if "pp" in axes else {"tp": 2, "cp": 3, "dp": 2}
+    mesh = init_device_mesh("cpu", tuple(sizes[axis] for axis in axes), mesh_dim_names=axes)
+    place = {axis: mesh.get_local_rank(axis) for axis in axes}
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False), torch.nn.Linear(64, 64, bias=False))
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    x = torch.ones(8, 64)
+    if "pp" in axes:
+        num_stages = mesh["pp"].size()
+        stage = PipelineStage(model, place["pp"], num_stages, torch.device("cpu"), group=mesh.get_group("pp"))
+        schedule = Schedule1F1B(stage, 4, loss_fn=lambda y, target: (y - target).square().mean())
+        is_last = place["pp"] == num_stages - 1
+        schedule.step(*([] if place["pp"] else [x]), target=x if is_last else None)
+    else:
+        parts = [torch.empty_like(x) for _ in range(mesh["cp"].size())]
+        dist.all_gather(parts, x, group=mesh.get_group("cp"))
+        model(torch.cat(parts[: 1 + place["cp"]])).sum().backward()
+    for weight in model.parameters():
+        dist.all_reduce(weight.grad.to_local(), group=mesh.get_group("dp"))
+
+
+@pytest.mark.parametrize("axes", [("pp", "dp", "tp"), ("dp", "tp", "pp"), ("dp", "cp", "tp")], ids="x".join)
+def test_corners_of_three_axes_take_the_step_of_all_ranks(axes):
+    kwargs = {"world_size": 12, "cluster": "h100-ndr-x2", "echo": False}
+    corners, whole = (ws.paper(on_three_axes, axes, ranks=ranks, **kwargs) for ranks in ("corners", range(12)))
+    assert len(corners.records) < 12
+    assert sum(kind.num_ranks for kind in whole.kinds) == 12
+    assert corners.step_s == pytest.approx(whole.step_s, rel=1e-9)
+    assert corners.peak_bytes == whole.peak_bytes and corners.sent_bytes == whole.sent_bytes
+
+
 def more_on_the_last():
     import torch
     import torch.distributed as dist
