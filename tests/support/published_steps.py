@@ -94,7 +94,7 @@ class Errors:
         if self.median <= self.constant:
             return ""
         if self.in_series is not None and self.in_series < 0:
-            return f"{100 * self.in_series:+.0f}% with nothing side by side: its kernels or messages are slower"
+            return f"{100 * self.in_series:+.0f}% with nothing side by side: more than what FSDP2 hides"
         off = f"{100 * self.own_factor:.1f}% off with a factor of its own, {100 * self.own_hfu:.1f}% with its own HFU"
         if self.num_rows == 1:
             return f"a single row, {100 * self.bias:+.0f}%: no more to see"
