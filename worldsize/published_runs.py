@@ -1,4 +1,4 @@
-"""Training steps that others have published, for a model of a step's time to be held against."""
+"""Training steps that others have published, to compare a model of a step's time with."""
 
 from __future__ import annotations
 
