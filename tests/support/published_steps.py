@@ -1,4 +1,4 @@
-"""Published training steps beside the same on paper: run as a script, it prints every row of tests/data.
+"""Published training steps beside the same on paper: run as a script, it prints every row of tests/data for the bench.
 
 No constant is fitted to any of them: kernels are priced by `worldsize.operators`, messages by `worldsize.pricing`. So a
 source's error is that on a source left out. Which program stands for a row:
@@ -31,6 +31,7 @@ from worldsize.pricing import price
 from worldsize.units import GB, TB
 
 CSV = ROOT / "tests/data/published_runs.csv"
+PEERS_CSV = ROOT / "tests/data/peers_on_published_runs.csv"
 _UPDATE_BYTES = 2 * 12 + 2 + 2  # a parameter's state read and written, its gradient read, its weight written
 _A100_40GB = replace(
     hardware.A100,
@@ -58,6 +59,7 @@ class Step:
     published_s: float
     paper_s: float
     hfu_flops: float  # a GPU's operations in the step over its peak a second: the seconds at an HFU of 1
+    in_series_s: float | None = None  # with FSDP2: all that a GPU computes and communicates, nothing side by side
 
     @property
     def error_fraction(self) -> float:
@@ -71,6 +73,8 @@ class Errors:
     `corrected` is the median error once all steps are lengthened by one factor, the median over the other sources' rows
     of what is published over what is on paper; `anchored` the same with the factor of the source's first row, over its
     other rows; `constant` that of the null: every GPU at one HFU, the median over the other sources' rows.
+    `own_factor` and `own_hfu` are what is left with the factor and with the HFU that fit the source itself best, so how
+    well each ranks the source's rows; `in_series` is the error, with its sign, where nothing runs side by side.
     """
 
     source: str
@@ -80,6 +84,23 @@ class Errors:
     corrected: float
     anchored: float | None
     constant: float
+    own_factor: float
+    own_hfu: float
+    in_series: float | None
+
+    @property
+    def why_worse(self) -> str:
+        """What the rows say of an error that is larger than one HFU's; empty where it is not."""
+        if self.median <= self.constant:
+            return ""
+        if self.in_series is not None and self.in_series < 0:
+            return f"{100 * self.in_series:+.0f}% with nothing side by side: more than what FSDP2 hides"
+        off = f"{100 * self.own_factor:.1f}% off with a factor of its own, {100 * self.own_hfu:.1f}% with its own HFU"
+        if self.num_rows == 1:
+            return f"a single row, {100 * self.bias:+.0f}%: no more to see"
+        if self.own_factor <= self.own_hfu:
+            return f"its level alone: {off}"
+        return f"its rows differ by what is not on paper: {off}"
 
 
 def rows() -> list[dict[str, str]]:
@@ -112,9 +133,11 @@ def on_paper(row: dict[str, str]) -> Step:
     if why := why_left_out(row):
         raise ValueError(f"{row['id']}: {why}")
     published_s = float(row["iter_time_s"] or row["iter_time_s_derived"])
-    paper_s = _sharded_s(row) if row["zero_stage"] in ("2", "3") else _in_stages_s(row)
+    is_sharded = row["zero_stage"] in ("2", "3")
+    paper_s = _sharded_s(row) if is_sharded else _in_stages_s(row)
     flops = _hardware_flops(row) / int(row["n_gpus"])
-    return Step(row["id"], source_of(row), published_s, paper_s, flops / _cluster(row).gpu.peak_flops_per_s["bfloat16"])
+    hfu_flops = flops / _cluster(row).gpu.peak_flops_per_s["bfloat16"]
+    return Step(row["id"], source_of(row), published_s, paper_s, hfu_flops, _in_series_s(row) if is_sharded else None)
 
 
 def errors(steps: Sequence[Step]) -> list[Errors]:
@@ -125,6 +148,9 @@ def errors(steps: Sequence[Step]) -> list[Errors]:
         others = [one for one in steps if one.source != source]
         constant = statistics.median(one.hfu_flops / one.published_s for one in others)
         factor = statistics.median(one.published_s / one.paper_s for one in others)
+        own_factor = statistics.median(one.published_s / one.paper_s for one in of_source)
+        own_hfu = statistics.median(one.hfu_flops / one.published_s for one in of_source)
+        in_series = [one.in_series_s / one.published_s - 1 for one in of_source if one.in_series_s is not None]
         first, *rest = of_source
         anchor = first.published_s / first.paper_s
         found.append(
@@ -136,16 +162,27 @@ def errors(steps: Sequence[Step]) -> list[Errors]:
                 statistics.median(abs(factor * one.paper_s / one.published_s - 1) for one in of_source),
                 statistics.median(abs(anchor * one.paper_s / one.published_s - 1) for one in rest) if rest else None,
                 statistics.median(abs(one.hfu_flops / constant / one.published_s - 1) for one in of_source),
+                statistics.median(abs(own_factor * one.paper_s / one.published_s - 1) for one in of_source),
+                statistics.median(abs(one.hfu_flops / own_hfu / one.published_s - 1) for one in of_source),
+                statistics.median(in_series) if in_series else None,
             )
         )
     return found
 
 
+def peers() -> dict[str, dict[str, str]]:
+    """What Calculon scored, by source or set of rows."""
+    with PEERS_CSV.open(newline="") as file:
+        return {row["source"]: row for row in csv.DictReader(file)}
+
+
 def report(steps: Sequence[Step], found: Sequence[Errors]) -> str:
-    """Every row, then every source."""
-    lines = [f"{'row':26} {'published':>10} {'on paper':>10} {'error':>7}"]
+    """Every row, every source, then every source beside the guess of one HFU and beside Calculon."""
+    lines = [f"{'row':26} {'published':>10} {'on paper':>10} {'error':>7} {'in series':>10}"]
     lines += [
-        f"{one.name:26} {one.published_s:9.3f}s {one.paper_s:9.3f}s {100 * one.error_fraction:+6.1f}%" for one in steps
+        f"{one.name:26} {one.published_s:9.3f}s {one.paper_s:9.3f}s {100 * one.error_fraction:+6.1f}%"
+        + ("" if one.in_series_s is None else f" {one.in_series_s:9.3f}s")
+        for one in steps
     ]
     lines += ["", f"{'source':62} {'rows':>4} {'median':>7} {'bias':>7} {'factor':>7} {'anchor':>7} {'one HFU':>8}"]
     lines += [
@@ -154,21 +191,46 @@ def report(steps: Sequence[Step], found: Sequence[Errors]) -> str:
         f"{100 * one.constant:7.1f}%"
         for one in found
     ]
+    lines += ["", *beside(found)]
     left = {}
     for row in rows():
-        if why := why_left_out(row):
+        if row["part"] == "bench" and (why := why_left_out(row)):
             left.setdefault((source_of(row), why), []).append(row["id"])
     lines += ["", *(f"left out: {len(ids)} rows of {source}: {why}" for (source, why), ids in left.items())]
     return "\n".join(lines)
 
 
+def beside(found: Sequence[Errors]) -> list[str]:
+    """A line for each source: its error, that of one HFU, Calculon's, and why ours is the larger where it is."""
+    of_peer = peers()
+    lines = [f"{'source':44} {'on paper':>8} {'one HFU':>8} {'Calculon':>16}"]
+    for one in found:
+        peer = of_peer.pop(one.source, None)
+        theirs = f"{peer['median_error_percent']}% of {peer['num_rows']}" if peer else ""
+        text = f"{one.source:44.44} {100 * one.median:7.1f}% {100 * one.constant:7.1f}% {theirs:>16}  {one.why_worse}"
+        lines.append(text.rstrip())
+    lines += [
+        f"Calculon, {name}: {row['median_error_percent']}% of {row['num_rows']} rows" for name, row in of_peer.items()
+    ]
+    return lines
+
+
 def _sharded_s(row: dict[str, str]) -> float:
+    of_update_s = _on_the_line_s(row, "update")
     run = _sharded(_sizes(row), int(row["layers"]), _cluster(row))
-    deepest = run.runs[4]
-    shallow = run.runs[2]
-    update_s = [_seconds(one, "update") for one in (shallow, deepest)]
-    of_update_s = update_s[0] + (update_s[1] - update_s[0]) * (int(row["layers"]) - 2) / 2
     return _num_micro_batches(row) * (run.step_s - of_update_s) + of_update_s
+
+
+def _in_series_s(row: dict[str, str]) -> float:
+    of_update_s = _on_the_line_s(row, "update")
+    return _num_micro_batches(row) * (_on_the_line_s(row) - of_update_s) + of_update_s
+
+
+def _on_the_line_s(row: dict[str, str], kind: str = "") -> float:
+    """The seconds of a rank's events of this kind, or of all, on the line through two depths."""
+    runs = _sharded(_sizes(row), int(row["layers"]), _cluster(row)).runs
+    shallow_s, deep_s = (_seconds(runs[depth], kind) for depth in (2, 4))
+    return shallow_s + (deep_s - shallow_s) * (int(row["layers"]) - 2) / 2
 
 
 def _in_stages_s(row: dict[str, str]) -> float:
@@ -210,7 +272,9 @@ def _split(sizes: Sizes, cluster: Cluster) -> ws.DeepRun:
 
 
 def _seconds(run: ws.PaperRun, kind: str) -> float:
-    return sum(event.end_s - event.start_s for event in run.timeline.of(0) if event.kind == kind)
+    """The seconds of rank 0's events of this kind, or of all but its waits."""
+    events = (event for event in run.timeline.of(0) if (event.kind == kind if kind else event.kind != "wait"))
+    return sum(event.end_s - event.start_s for event in events)
 
 
 def _sizes(row: dict[str, str]) -> Sizes:
@@ -274,10 +338,10 @@ def _hardware_flops(row: dict[str, str]) -> float:
 
 
 def steps(num_of_source: int | None = None) -> list[Step]:
-    """All rows that are not left out, or so many of each source."""
+    """The bench's rows that are not left out, or so many of each source."""
     by_source: dict[str, list[dict[str, str]]] = {}
     for row in rows():
-        if why_left_out(row) is None:
+        if row["part"] == "bench" and why_left_out(row) is None:
             by_source.setdefault(source_of(row), []).append(row)
     return [on_paper(row) for of_source in by_source.values() for row in of_source[:num_of_source]]
 

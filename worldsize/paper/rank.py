@@ -58,7 +58,8 @@ def _recorded(
     spans.stop(recorder.span)
     start_s = time.process_time()
     with _on_paper(recorder) as meter:
-        value = fn(*args)
+        with cuda.saying_why():
+            value = fn(*args)
         recorder._note_work()
         memory = meter.use()
         del value
@@ -100,6 +101,7 @@ def _on_paper(recorder: Recorder) -> Iterator[MemoryMeter]:
             register_optimizer_step_post_hook(lambda *_: _update(recorder, False)),
         ):
             stack.callback(handle.remove)
+        stack.enter_context(cuda.OnCpu())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         recorder.log.start()
         stack.callback(recorder.log.__exit__, None, None, None)

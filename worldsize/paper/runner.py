@@ -160,11 +160,16 @@ def arguments_of_ranks(ranks: Sequence[int] | None, world_size: int) -> tuple[in
 def _corners(records: list[RankRecord]) -> tuple[int, ...]:
     """The recorded ranks, the job's last one, and the first and last of each group that they use.
 
+    With the last one come those with which it exchanges messages, as on a mesh: the same steps apart.
+
     Raises:
         ValueError: they are more than are recorded at once.
     """
+    last = records[0].world_size - 1
     ends = {end for one in records for group in one.groups for end in (group.ranks[0], group.ranks[-1])}
-    corners = sorted({one.rank for one in records} | ends | {records[0].world_size - 1})
+    exchanging = {one.groups[post.group].ranks for one in records for post in one.posts if post.op in ("send", "recv")}
+    of_last = {last - max(ranks) + rank for ranks in exchanging for rank in ranks}
+    corners = sorted({one.rank for one in records} | ends | of_last | {last})
     if len(corners) > _MOST_AT_ONCE:
         raise ValueError(f"{len(corners)} corners; at most {_MOST_AT_ONCE} ranks are found: name some by ranks")
     return tuple(corners)

@@ -81,7 +81,7 @@ def convert_in_place() -> None:
         if is_fake:  # from "meta" to a device
             forget(tensor)
             memo = tensor.fake_mode.fake_tensor_converter.tensor_memo
-            for key in [key for key, known in memo.items() if known is tensor]:
+            for key in [key for key, known in memo.items() if known is tensor or known is other]:
                 del memo[key]
         swap(tensor, other)
 

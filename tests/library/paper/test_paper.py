@@ -277,6 +277,44 @@ def test_the_corners_of_a_pipeline_are_of_its_stages_kinds():
     assert [(kind.ranks, kind.num_ranks) for kind in run.kinds] == [((0, 31), 32), ((32, 63), 32)]
 
 
+def on_three_axes(axes):
+    """A layer by tensor parallelism, its replicas, and stages, or parts of a sequence of which later ones see more."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    sizes = {"tp": 2, "pp": 2, "dp": 3} if "pp" in axes else {"tp": 2, "cp": 3, "dp": 2}
+    mesh = init_device_mesh("cpu", tuple(sizes[axis] for axis in axes), mesh_dim_names=axes)
+    place = {axis: mesh.get_local_rank(axis) for axis in axes}
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False), torch.nn.Linear(64, 64, bias=False))
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    x = torch.ones(8, 64)
+    if "pp" in axes:
+        num_stages = mesh["pp"].size()
+        stage = PipelineStage(model, place["pp"], num_stages, torch.device("cpu"), group=mesh.get_group("pp"))
+        schedule = Schedule1F1B(stage, 4, loss_fn=lambda y, target: (y - target).square().mean())
+        is_last = place["pp"] == num_stages - 1
+        schedule.step(*([] if place["pp"] else [x]), target=x if is_last else None)
+    else:
+        parts = [torch.empty_like(x) for _ in range(mesh["cp"].size())]
+        dist.all_gather(parts, x, group=mesh.get_group("cp"))
+        model(torch.cat(parts[: 1 + place["cp"]])).sum().backward()
+    for weight in model.parameters():
+        dist.all_reduce(weight.grad.to_local(), group=mesh.get_group("dp"))
+
+
+@pytest.mark.parametrize("axes", [("pp", "dp", "tp"), ("dp", "tp", "pp"), ("dp", "cp", "tp")], ids="x".join)
+def test_corners_of_three_axes_take_the_step_of_all_ranks(axes):
+    kwargs = {"world_size": 12, "cluster": "h100-ndr-x2", "echo": False}
+    corners, whole = (ws.paper(on_three_axes, axes, ranks=ranks, **kwargs) for ranks in ("corners", range(12)))
+    assert len(corners.records) < 12
+    assert sum(kind.num_ranks for kind in whole.kinds) == 12
+    assert corners.step_s == pytest.approx(whole.step_s, rel=1e-9)
+    assert corners.peak_bytes == whole.peak_bytes and corners.sent_bytes == whole.sent_bytes
+
+
 def more_on_the_last():
     import torch
     import torch.distributed as dist
@@ -340,17 +378,117 @@ def moved_to_a_gpu():
     torch.cuda.synchronize()
 
 
-def test_a_program_may_move_to_a_gpu_by_name():
-    assert ws.paper(moved_to_a_gpu, world_size=2, cluster="dgx-h100", echo=False).records[0].num_operators > 3
+def moved_by_number():
+    import torch
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    layer = torch.nn.Linear(8, 8).to(rank)
+    x = torch.ones(2, 8, device=rank).to(0).to(device=rank).cuda(0)
+    layer(x).sum().backward()
 
 
-def has_a_stream():
+def pinned():
     import torch
 
-    return torch.cuda.Stream()
+    with torch.cuda.device(0):
+        torch.ones(2, 8, pin_memory=True).pin_memory().to("cuda", non_blocking=True)
 
 
-def test_a_stream_of_cuda_is_refused_with_its_line():
-    with pytest.raises(ws.RankFailed, match=r"ws\.device\(\)") as caught:
-        ws.paper(has_a_stream, world_size=2, cluster="dgx-h100", echo=False)
-    assert "torch.cuda.Stream()" in str(caught.value)
+def emptied_there():
+    import torch
+
+    with torch.device("meta"):
+        layer = torch.nn.Linear(8, 8)
+    layer.to_empty(device="cuda")
+    layer(torch.ones(2, 8, device="cuda")).sum().backward()
+
+
+def staged_on_a_gpu():
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    stage = PipelineStage(torch.nn.Linear(8, 8, device="cuda"), rank, num_ranks, torch.device("cuda", rank))
+    x = torch.ones(8, 8, device="cuda")
+    schedule = ScheduleGPipe(stage, 2, loss_fn=lambda y, target: (y - target).square().mean())
+    schedule.step(*([x] if rank == 0 else []), target=x if rank == num_ranks - 1 else None)
+
+
+@pytest.mark.parametrize("program", [moved_to_a_gpu, moved_by_number, pinned, emptied_there, staged_on_a_gpu])
+def test_a_program_may_move_to_a_gpu(program):
+    assert ws.paper(program, world_size=2, cluster="dgx-h100", echo=False).records[0].num_operators > 0
+
+
+def sharded_on(device):
+    """FSDP2 of one dim of a mesh, tensor parallelism of the other."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh(device, (4, 2), mesh_dim_names=("dp", "tp"))
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64, device=device), torch.nn.Linear(64, 64, device=device))
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    for part in (*model, model):
+        fully_shard(part, mesh=mesh["dp"])
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    for _ in range(2):
+        model(torch.ones(4, 64, device=device)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def replicated_on(device):
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    layer = torch.nn.Linear(8, 8, device=device)
+    model = DistributedDataParallel(layer, device_ids=[0], output_device=0) if device == "cuda" else layer
+    model = model if device == "cuda" else DistributedDataParallel(layer)
+    model(torch.ones(2, 8, device=device)).sum().backward()
+
+
+def cast_on(device):
+    import torch
+
+    layer = torch.nn.Linear(8, 8, device=device)
+    with torch.autocast(device, torch.bfloat16):
+        y = layer(torch.ones(2, 8, device=device))
+    assert y.dtype is torch.bfloat16
+    y.sum().backward()
+
+
+@pytest.mark.parametrize("program", [sharded_on, replicated_on, cast_on])
+def test_a_program_on_a_gpu_is_recorded_as_on_the_cpu(program):
+    gpu, cpu = (ws.paper(program, on, world_size=8, cluster="dgx-h100", echo=False) for on in ("cuda", "cpu"))
+    assert gpu.records[0].is_like(cpu.records[0])
+    assert (gpu.step_s, gpu.peak_bytes) == (cpu.step_s, cpu.peak_bytes)
+
+
+def on_paper_says(name):
+    import torch
+
+    if name == "Stream":
+        return torch.cuda.Stream()
+    if name == "max_memory_allocated":
+        return torch.cuda.max_memory_allocated()
+    if name == "Generator":
+        return torch.Generator("cuda")
+    return torch.device(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("Stream", r"there is no CUDA: .*ws\.device\(\)"),
+        ("max_memory_allocated", r"run\.memory"),
+        ("Generator", r"make it by torch\.Generator\(\)"),
+        ("device", r'no GPU to number: say ws\.device\(\) .* or torch\.device\("cuda", 0\)'),
+    ],
+)
+def test_what_needs_a_gpu_is_refused_with_its_line(name, instead):
+    with pytest.raises(ws.RankFailed, match=instead) as caught:
+        ws.paper(on_paper_says, name, world_size=2, cluster="dgx-h100", echo=False)
+    assert f"return torch.{'' if name in ('Generator', 'device') else 'cuda.'}{name}(" in str(caught.value)

@@ -38,3 +38,26 @@ def test_an_error_is_that_of_a_source_left_out():
     a, b = published_steps.errors(steps)
     assert (a.median, a.bias, a.corrected, a.anchored, a.constant) == (0.5, -0.5, 0.5, 0.0, 0.5)
     assert (b.median, b.corrected, b.anchored, b.constant) == (0.0, 1.0, None, 1.0)
+
+
+def step(name, source, published_s, paper_s, hfu_flops, in_series_s=None):
+    return published_steps.Step(name, source, published_s, paper_s, hfu_flops, in_series_s)
+
+
+def test_a_source_that_one_hfu_guesses_better_says_why():
+    steps = [
+        *(step(f"a{n}", "a", 2.0 * n, 1.0 * n, 1.0 * n) for n in (1, 2, 3)),  # twice as long, each of them
+        *(step(f"b{n}", "b", 1.0 * n, 0.5 * n, 0.5 * n, 0.8 * n) for n in (1, 2, 3)),
+        *(step(f"c{n}", "c", 1.0, 1.0, 1.0) for n in (1, 2, 3)),
+    ]
+    a, b, c = published_steps.errors(steps)
+    assert a.why_worse == "its level alone: 0.0% off with a factor of its own, 0.0% with its own HFU"
+    assert b.why_worse.startswith("-20% with nothing side by side")
+    assert c.why_worse == ""
+
+
+def test_calculons_error_stands_beside_ours():
+    steps = [step("a1", "vTrain", 2.0, 1.0, 1.0), step("b1", "b", 2.0, 2.0, 2.0)]
+    lines = published_steps.beside(published_steps.errors(steps))
+    assert any(line.startswith("vTrain") and "9.1% of 103" in line for line in lines)
+    assert any("Calculon, all that it takes: 22.6% of 312 rows" in line for line in lines)
