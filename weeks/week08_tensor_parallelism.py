@@ -636,29 +636,29 @@ draw.table(table, title=f"A layer of the small transformer, {NUM_TOKENS} tokens,
 
 
 # %% held_formula
-def held_bytes(sizes, num_tokens, num_ranks, how):
-    """Bytes that a layer keeps for backward on each rank, with norms whole or cut."""
-    edges = 2 * sizes.width + 4  # a norm's input, and a float32 number a token
-    normed = 2 * sizes.width
+HOW = ("tensor", "sequence, torch", "sequence, Megatron")
+
+
+def held_parts(sizes, num_tokens, num_ranks, how):
+    """Bytes by part that a layer keeps for backward on each rank, with norms whole or cut."""
     split = 4 * sizes.width + 4 * sizes.kv_width + 4 * sizes.num_heads + 8 * sizes.hidden_width
-    if how == "sequence, by torch":
-        edges /= num_ranks
-    elif how == "sequence, by Megatron-LM":
-        edges, normed = edges / num_ranks, normed / num_ranks
-    rotation = 4 * num_tokens * sizes.head_dim  # its cosines and sines, the same on every rank
-    return num_tokens * (2 * edges + 2 * normed + split / num_ranks) + rotation
+    return {
+        "inputs of norms": num_tokens * (4 * sizes.width + 8) / (1 if how == HOW[0] else num_ranks),
+        "outputs of norms": num_tokens * 4 * sizes.width / (num_ranks if how == HOW[2] else 1),
+        "heads and hidden columns": num_tokens * split / num_ranks,
+        "rotation": 4 * num_tokens * sizes.head_dim,  # its cosines and sines, on every rank
+    }
 
 
-HOW = ("tensor", "sequence, by torch", "sequence, by Megatron-LM")
-bars = {"1 GPU": {"a layer": LLAMA.layer_activation_bytes(1, LLAMA.context_length)}}
-for how in HOW:
-    bars[f"8: {how}"] = {"a layer": held_bytes(LLAMA, LLAMA.context_length, 8, how)}
+bars = {"1 GPU": held_parts(LLAMA, LLAMA.context_length, 1, "tensor")}
+bars |= {f"8: {how}": held_parts(LLAMA, LLAMA.context_length, 8, how) for how in HOW}
 for name, bar in bars.items():
-    print(f"{name:<28} {bar['a layer'] / 1e6:6.0f} MB")
-one, cut = held_by["one rank"], held_by["sequence"]
-for name, how, num in (("tensor", HOW[0], NUM_RANKS), ("sequence", HOW[1], NUM_RANKS)):
-    error = held_bytes(LAYER, NUM_TOKENS, num, how) / held_by[name] - 1
-    print(f"small layer, {name:<10} {held_by[name]:>8,} bytes held, formula off by {error:+.1%}")
+    print(f"{name:<21} {sum(bar.values()) / 1e6:5.0f} MB")
+kept_bytes = {how: sum(held_parts(LAYER, NUM_TOKENS, NUM_RANKS, how).values()) for how in HOW}
+for how, found in ((HOW[0], held_by["tensor"]), (HOW[1], held_by["sequence"])):
+    error = kept_bytes[how] / found - 1
+    print(f"small layer, {how}: {found:,} bytes held, formula off by {error:+.1%}")
+draw.memory(bars, title="What a layer of Llama 3 8B keeps of 8,192 tokens, computed")
 
 # %% [markdown]
 # For a layer of Llama 3 8B and one sequence of 8,192 tokens that is 1,381 MB on one GPU, 411 on
@@ -762,9 +762,9 @@ for name, place, ours in (("outputs", 0, values[0][0]), ("rows' gradient", 1, va
 # %% [markdown]
 # ### Megatron-core's and FairScale's layers
 #
-# Megatron-LM's own layers live on in `megatron.core`; FairScale's are an early copy of them, which
-# Llama's first release used. In both, `gather_output=False` and `input_is_parallel=True` say that
-# the pair keeps its hidden columns where they are.
+# Megatron-LM's own layers live on in `megatron.core`; FairScale's came from them, and the published
+# code of Llama is built on those (`llama/model.py`). In both, `gather_output=False` and
+# `input_is_parallel=True` say that the pair keeps its hidden columns where they are.
 
 
 # %% by_their_layers
@@ -844,8 +844,8 @@ predictions.reveal("sent in forward, 12 layers of 512", forward_bytes / 2**20)
 
 # %% [markdown]
 # The arithmetic is right, and the last line is what is wrong with the example: **a forward pass of
-# 50 ms means 7 TFLOP/s**, a few percent of an A100. Run the same layers on paper, on one GPU and on
-# two:
+# 50 ms means 7 TFLOP/s**, 3% of what an A100 reaches. Run the same layers on paper, on one GPU and
+# on two:
 
 
 # %% milestone_on_paper
@@ -883,8 +883,9 @@ draw.table(table, title="Forward through 12 layers of width 512, 4,096 tokens, o
 # parallelism costs such a model. On two A100 with NVLink a quarter of the forward pass is
 # communication, and **two GPUs take as long as one**; over PCIe, with more than half, they take
 # longer. Half of the products, 0.7 ms, is what the cut saves; the all-reduces cost twice that. A
-# faster GPU does not help: an H100 computes faster, and its share is the same. (Each operation of
-# our layer is a kernel of its own here. With fused norms the rest shrinks, and the share grows.)
+# faster GPU does not help: an H100 has a faster link too, and nearly the same share. (Each
+# operation of our layer is a kernel of its own here. With fused norms the rest shrinks, and the
+# share grows.)
 #
 # ### Linearly and quadratically
 #
@@ -1024,8 +1025,8 @@ draw.table(
 )
 
 # %% [markdown]
-# The published model is 1.2 billion parameters at width 1,536 on V100; ours are other layers on
-# other GPUs, and fall off in the same way. What is not cut (norms, residuals) does not get faster,
+# The published model has 1.2 billion parameters and ran on V100; ours are other layers on other
+# GPUs, and fall off in the same way. What is not cut (norms, residuals) does not get faster,
 # and the wire is added. **Tensor parallelism is a way to make a model fit, and to share one batch
 # among GPUs when it cannot be divided; it is a poor way to go faster.**
 #
@@ -1066,9 +1067,10 @@ explore(
 )
 
 # %% [markdown]
-# Begin with Llama 3 8B on H100: what happens between 8 ranks and 16, and why there? Then change the
-# number of tokens: from 2,048 on it moves hardly anything, because B cancels. Below, latency
-# counts. At last choose `small`: when is one GPU the fastest?
+# Begin with Llama 3 8B on H100: how much do 16 ranks gain over 8, and 32 over 16? Then change the
+# number of tokens: from 8,192 to 32,768 hardly anything moves, because B cancels; with few tokens
+# latency counts. Take 405B on `a100-10gbe-x8`: what happens from 8 ranks to 16? And is there any
+# number of tokens at which `small` is faster on two GPUs?
 
 # %% [markdown]
 # ### Along the sequence: context parallelism
@@ -1126,7 +1128,10 @@ def attend_in_a_ring(num_tokens, num_heads=4, head_dim=64):
 
 rung = ws.run(attend_in_a_ring, 1024, **EMULATED)
 print(f"differs from attention in one process by at most {max(rung.values):.0e}")
-draw.timeline(rung.timeline, title=f"Ring attention, 1,024 tokens, emulated on {cluster}")
+events = [event for rank in range(NUM_RANKS) for event in rung.timeline.of(rank)]
+end_s = max(event.end_s for event in events if event.kind == "forward")  # comparing comes after it
+of_ring = Timeline.of_events(event for event in events if event.end_s <= end_s)
+draw.timeline(of_ring, title=f"Ring attention, 1,024 tokens, emulated on {cluster}")
 
 # %% [markdown]
 # Every message travels beside the attention to what came before it. When does that work? For c
@@ -1137,7 +1142,8 @@ draw.timeline(rung.timeline, title=f"Ring attention, 1,024 tokens, emulated on {
 #
 # on. R/β once more, and this time it is a number of tokens again, those of **one sequence**. Liu et
 # al. (section 3.1 and table 2) have it as F/B. Grouped heads send only their share of keys and
-# values, and need so many fewer.
+# values, and need so many fewer. (torch's own `context_parallel` does not run on CPUs in version
+# 2.13, so one process is the oracle here.)
 
 # %% ring_thresholds
 table = []
@@ -1260,7 +1266,6 @@ draw.table(table, title="8,192 tokens a rank, one expert each, width 4,096, on p
 # %% formula_beside_run
 layer_bytes = 4 * 2 * (NUM_RANKS - 1) / NUM_RANKS * 4 * NUM_TOKENS * LAYER.width  # float32
 per_call_s = pricing.price("all_reduce", call_bytes, range(2), hardware.cluster("dgx-a100")).time_s
-kept_bytes = [held_bytes(LAYER, NUM_TOKENS, NUM_RANKS, how) for how in HOW]
 table = []
 for what, by, formula, found in (
     ("pair, bytes sent", "emulated", 4 * PASS_BYTES, paired.timeline.bytes_sent(0)),
@@ -1271,8 +1276,8 @@ for what, by, formula, found in (
             for one in ("tensor", "sequence")
         )
     ),
-    ("layer, tensor, bytes held", "emulated", kept_bytes[0], held_by["tensor"]),
-    ("layer, sequence, bytes held", "emulated", kept_bytes[1], held_by["sequence"]),
+    ("layer, tensor, bytes held", "emulated", kept_bytes[HOW[0]], held_by["tensor"]),
+    ("layer, sequence, bytes held", "emulated", kept_bytes[HOW[1]], held_by["sequence"]),
 ):
     row = {"figure": what, "found": by, "formula_bytes": formula, "run_bytes": found}
     table.append({**row, "error": f"{formula / found - 1:+.2%}"})
@@ -1427,9 +1432,12 @@ print("on the ranks:", ", ".join(f"{own:.3f}" for _, own, _ in values))
 print(f"their sum {values[0][2]:.3f}, one process {one_process:.3f}")
 
 # %% [markdown]
-# `Partial` says that the sum is still to come. Who reads `to_local()` here, or runs an optimizer of
-# their own on it, trains every copy on its own quarter. The check of this section finds that after
-# the first step, too. Lab 8 compares your block's copies in the same way.
+# `Partial` says that the sum is still to come. An optimizer that takes `to_local()` here trains
+# each copy on its own quarter. `spread_of` finds that after the first step, too. In September 2026
+# a checker that gives every tensor such a type (replicated, partial, cut) was run over Megatron
+# Core; its author lists a norm of this kind, whose gradients are summed only when sequence
+# parallelism is on, and about a dozen other findings, not all of them verified (Megatron-LM, issue
+# 7452).
 
 # %% numbers_to_remember [markdown]
 # ## Numbers to remember
