@@ -47,6 +47,7 @@ predicted_speed_up = None
 import dataclasses
 import math
 import os
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -109,6 +110,9 @@ predictions.ask("speed-up of a Llama layer, 8 H100", predicted_speed_up, "times"
 
 # %% cuts
 WIDTH, HIDDEN, NUM_ROWS = 256, 1024, 512
+NUM_RANKS = 4  # where ranks are emulated
+EMULATED = {"world_size": NUM_RANKS, "cluster": cluster, "echo": False}
+PASS_BYTES = 2 * NUM_ROWS * WIDTH * (NUM_RANKS - 1) / NUM_RANKS
 
 
 def mine(whole, dim):
@@ -139,7 +143,7 @@ def product(inputs, weight, cut):
 # ReLU here. Each can be cut either way. Run all four for real, and compare them with one process.
 
 
-# %% naive_mlp
+# %% example
 def example(dtype=torch.float32):
     """Rows and the two weights of an MLP, the same on every rank."""
     generator = torch.Generator().manual_seed(seed)
@@ -149,6 +153,15 @@ def example(dtype=torch.float32):
     return rows.to(dtype), first.to(dtype), second.to(dtype)
 
 
+def in_one_process():
+    """The MLP's outputs, and the gradients of both weights and of the rows, by autograd alone."""
+    rows, first, second = (tensor.requires_grad_() for tensor in example())
+    outputs = (rows @ first).relu() @ second
+    (outputs.square().sum() / 2).backward()
+    return outputs.detach(), first.grad, second.grad, rows.grad
+
+
+# %% naive_mlp
 def naive_mlp(cut_of_first, cut_of_second, dtype=torch.float32):
     """The MLP's outputs, with what each product gives made whole on every rank."""
     torch.set_num_threads(1)
@@ -159,12 +172,11 @@ def naive_mlp(cut_of_first, cut_of_second, dtype=torch.float32):
 
 CUTS = [(one, other) for one in ("columns", "rows") for other in ("columns", "rows")]
 REAL = {"world_size": world_size, "backend": "gloo", "echo": False}
-rows, first, second = example()
-wanted = (rows @ first).relu() @ second
-for cuts in CUTS:
-    outputs = ws.run(naive_mlp, *cuts, **REAL).values
-    difference = max((one - wanted).abs().max().item() for one in outputs)
-    print(f"{' then '.join(cuts):<20} differs from one process by at most {difference:.0e}")
+wanted = in_one_process()
+for two_cuts in CUTS:
+    run = ws.run(naive_mlp, *two_cuts, **REAL)
+    difference = max((whole_mlp - wanted[0]).abs().max().item() for whole_mlp in run.values)
+    print(f"{' then '.join(two_cuts):<20} differs from one process by at most {difference:.0e}")
     assert difference < 1e-4
 
 # %% [markdown]
@@ -173,13 +185,10 @@ for cuts in CUTS:
 # or to reduce S bytes once.
 
 # %% naive_bytes
-NUM_RANKS = 4
-EMULATED = {"world_size": NUM_RANKS, "cluster": cluster, "echo": False}
-PASS_BYTES = 2 * NUM_ROWS * WIDTH * (NUM_RANKS - 1) / NUM_RANKS
 table = []
-for cuts in CUTS:
-    sent = ws.run(naive_mlp, *cuts, torch.bfloat16, **EMULATED).timeline.bytes_sent(0)
-    row = {"first weight by": cuts[0], "second by": cuts[1], "sent_bytes": sent}
+for two_cuts in CUTS:
+    sent = ws.run(naive_mlp, *two_cuts, torch.bfloat16, **EMULATED).timeline.bytes_sent(0)
+    row = {"first weight by": two_cuts[0], "second by": two_cuts[1], "sent_bytes": sent}
     table.append({**row, "passes of S (N-1)/N": round(sent / PASS_BYTES, 2)})
 draw.table(table, title=f"An MLP, every product made whole: {NUM_RANKS} ranks, emulated")
 
@@ -230,7 +239,7 @@ def pair_backward(gradient, rows, hidden, first, second):
     return of_first, of_second, of_rows
 
 
-# %% pair_run
+# %% pair_pass
 def pair_pass(dtype=torch.float32):
     """Outputs and gradients of the pair, forward and backward, for the loss sum(outputs²) / 2."""
     torch.set_num_threads(1)
@@ -243,15 +252,14 @@ def pair_pass(dtype=torch.float32):
     return outputs, *gradients
 
 
-rows, first, second = (tensor.requires_grad_() for tensor in example())
-wanted = (rows @ first).relu() @ second
-(wanted.square().sum() / 2).backward()
+# %% pair_run
 values = ws.run(pair_pass, **REAL).values
-parts = [torch.cat([one[1] for one in values], 1), torch.cat([one[2] for one in values], 0)]
-for name, ours, one_process in (
-    ("outputs", values[0][0], wanted.detach()),
-    *zip(("first's gradient", "second's gradient"), parts, (first.grad, second.grad), strict=True),
-    ("rows' gradient", values[-1][3], rows.grad),
+joined = [torch.cat([one[1] for one in values], 1), torch.cat([one[2] for one in values], 0)]
+for name, ours, one_process in zip(
+    ("outputs", "first's gradient", "second's gradient", "rows' gradient"),
+    (values[0][0], *joined, values[-1][3]),
+    wanted,
+    strict=True,
 ):
     check.expect_close(ours, one_process, name)
     print(f"{name:<18} as in one process")
@@ -385,8 +393,8 @@ def layer_pass(plan, is_cut_by_tokens=False):
     with ws.span("backward", kind="backward"):
         outputs.square().sum().backward()
     dist.barrier()
-    own = {name: one.grad for name, one in stage.named_parameters()}
-    return outputs.detach(), {name: whole(one) for name, one in own.items()}
+    gradients = {path: whole(weight.grad) for path, weight in stage.named_parameters()}
+    return outputs.detach(), gradients
 
 
 def whole(tensor):
@@ -395,36 +403,36 @@ def whole(tensor):
 
 
 # %% calls
-def calls(run):
+def calls(recorded):
     """The collectives of rank 0 in forward and in backward: how many of each, and bytes sent."""
-    events = run.timeline.of(0)
-    kinds = [event.kind for event in events]
+    seen = recorded.timeline.of(0)
+    kinds, titles = [one_call.kind for one_call in seen], [one_call.name for one_call in seen]
     start, turn = kinds.index("forward"), kinds.index("backward")
-    names = [event.name for event in events]
-    end = names.index("barrier", turn) if "barrier" in names else len(events)
-    found = {}
-    for direction, part in (("forward", events[start:turn]), ("backward", events[turn:end])):
-        part = [event for event in part if event.kind == "communication"]
-        count = {event.name: 0 for event in part}
-        for event in part:
-            count[event.name] += 1
-        found[direction] = ", ".join(f"{num} {name}" for name, num in count.items()) or "none"
-        found[f"{direction} sent_bytes"] = sum(event.sent_bytes for event in part)
-    return found
+    end = titles.index("barrier", turn) if "barrier" in titles else len(seen)
+    summary = {}
+    for direction, both in (("forward", seen[start:turn]), ("backward", seen[turn:end])):
+        sent_by = [one_call for one_call in both if one_call.kind == "communication"]
+        counts = Counter(one_call.name for one_call in sent_by)
+        text = ", ".join(f"{count} {title}" for title, count in counts.items())
+        summary[direction] = text or "none"
+        summary[f"{direction} sent_bytes"] = sum(one_call.sent_bytes for one_call in sent_by)
+    return summary
 
 
-def error_of(run, reference):
+def error_of(tried, reference):
     """The largest difference of a gradient, over the largest gradient of its weight."""
-    ours, theirs = run.values[0][1], reference.values[0][1]
-    assert ours.keys() == theirs.keys()
-    return max(((ours[n] - theirs[n]).abs().max() / theirs[n].abs().max()).item() for n in theirs)
+    tried, reference = tried.values[0][1], reference.values[0][1]
+    assert tried.keys() == reference.keys()
+    differences = {path: (tried[path] - reference[path]).abs().max() for path in reference}
+    return max((differences[path] / reference[path].abs().max()).item() for path in reference)
 
 
+# %% first_plan_run
 alone = ws.run(layer_pass, first_plan, world_size=1, cluster=cluster, echo=False)
 layers = {"first plan": ws.run(layer_pass, first_plan, **EMULATED)}
-found = calls(layers["first plan"])
+counted = calls(layers["first plan"])
 print(f"largest error of a gradient: {error_of(layers['first plan'], alone):.0e}")
-print(f"forward: {found['forward']}; backward: {found['backward']}")
+print(f"forward: {counted['forward']}; backward: {counted['backward']}")
 assert error_of(layers["first plan"], alone) < 1e-5
 
 # %% [markdown]
@@ -547,8 +555,8 @@ for how, num_gpus in (("one GPU", 1), ("logits gathered", 8), ("loss cut, too", 
     run = ws.paper(head_pass, how, world_size=num_gpus, cluster="dgx-h100", echo=False)
     row = {"head": how, "GPUs": num_gpus} | calls(run)
     del row["forward sent_bytes"], row["backward sent_bytes"]
-    sizes = run.memory[0].sizes
-    row["most besides weights_bytes"] = max(map(sum, zip(*map(sizes.get, BESIDES), strict=True)))
+    use = run.memory[0].sizes
+    row["most besides weights_bytes"] = max(map(sum, zip(*map(use.get, BESIDES), strict=True)))
     table.append({**row, "step_s": run.step_s})
 draw.table(table, title="Embedding, head and loss of Llama 3 8B, 8,192 tokens, on paper")
 
@@ -896,12 +904,12 @@ draw.table(table, title="Forward through 12 layers of width 512, 4,096 tokens, o
 
 # %% widths
 table = []
-for width in (512, 1024, 2048, 4096, 8192):
-    call = pricing.price("all_reduce", 2 * 4096 * width, range(2), hardware.cluster(cluster))
+for wide in (512, 1024, 2048, 4096, 8192):
+    call = pricing.price("all_reduce", 2 * 4096 * wide, range(2), hardware.cluster(cluster))
     gpu_flops_per_s = operators.flops_per_s("matmul", "bfloat16", hardware.cluster(cluster).gpu)
-    product_flops = 24 * 4096 * width**2
+    product_flops = 24 * 4096 * wide**2
     product_s = product_flops / 2 / gpu_flops_per_s
-    row = {"width": width, "summed_bytes": 2 * 4096 * width, "products_flops": product_flops}
+    row = {"width": wide, "summed_bytes": 2 * 4096 * wide, "products_flops": product_flops}
     row |= {"2 all-reduces_s": 2 * call.time_s, "products on 2 GPUs_s": product_s}
     table.append({**row, "ratio": round(2 * call.time_s / product_s, 2)})
 draw.table(table, title=f"Forward through a layer, 4,096 tokens, 2 GPUs of {cluster}, computed")
@@ -945,12 +953,12 @@ def even_ranks(num_layer_weights, width, flops_per_s, bytes_per_s):
 
 # %% check_even_ranks
 with check.turn("even_ranks"):
-    for P, d, R, beta in ((12 * 512**2, 512, 250e12, 250e9), (2e8, 4096, 800e12, 400e9)):
-        N = even_ranks(P, d, R, beta)
+    for case in ((12 * 512**2, 512, 250e12, 250e9), (2e8, 4096, 800e12, 400e9)):
+        even = float(even_ranks(*case))
         check.expect_close(
-            2 * P / (float(N) * R),
-            8 * (float(N) - 1) / float(N) * d / beta,
-            f"the compute of a token on {float(N):.3g} ranks, beside its communication",
+            2 * case[0] / (even * case[2]),
+            8 * (even - 1) / even * case[1] / case[3],
+            f"the compute of a token on {even:.3g} ranks, beside its communication",
             hint="2 P / (N R) seconds of compute a token; 8 (N - 1)/N d / β of communication.",
         )
     print("Right: N - 1 = P β / (4 d R), and for GPT's P = 12 d², 3 d over R/β.")
@@ -987,8 +995,8 @@ for place, num in (("pcie-box", 8), ("dgx-a100", 8), ("dgx-h100", 8), ("h100-ndr
     ratio = R / beta_of(num, where)
     row = {"cluster": place, "ranks": num, "R/β": round(ratio)}
     for name in ("llama-3-8b", "llama-3-70b", "llama-3-405b"):
-        sizes = shape(name)
-        row[name] = round(1 + sizes.num_layer_weights / (4 * sizes.width * ratio), 1)
+        large = shape(name)
+        row[name] = round(1 + large.num_layer_weights / (4 * large.width * ratio), 1)
     table.append(row)
 draw.table(table, title="Ranks at which a layer communicates as long as it multiplies, computed")
 
@@ -1128,7 +1136,7 @@ def attend_in_a_ring(num_tokens, num_heads=4, head_dim=64):
 
 rung = ws.run(attend_in_a_ring, 1024, **EMULATED)
 print(f"differs from attention in one process by at most {max(rung.values):.0e}")
-events = [event for rank in range(NUM_RANKS) for event in rung.timeline.of(rank)]
+events = [event for each in range(NUM_RANKS) for event in rung.timeline.of(each)]
 end_s = max(event.end_s for event in events if event.kind == "forward")  # comparing comes after it
 of_ring = Timeline.of_events(event for event in events if event.end_s <= end_s)
 draw.timeline(of_ring, title=f"Ring attention, 1,024 tokens, emulated on {cluster}")
@@ -1147,13 +1155,13 @@ draw.timeline(of_ring, title=f"Ring attention, 1,024 tokens, emulated on {cluste
 
 # %% ring_thresholds
 table = []
-for name, flops_per_s, bytes_per_s, published in (
+for name, rate, link, published in (
     ("A100, NVLink", 312e12, 300e9, "1.0k"),
     ("A100, InfiniBand", 312e12, 12.5e9, "24.5k"),
 ):
-    row = {"between": name, "R_flops_per_s": flops_per_s, "β_bytes_per_s": bytes_per_s}
-    row |= {"tokens a rank": round(flops_per_s / bytes_per_s), "Liu et al., table 2": published}
-    grouped = flops_per_s / bytes_per_s * LLAMA.num_kv_heads / LLAMA.num_heads
+    row = {"between": name, "R_flops_per_s": rate, "β_bytes_per_s": link}
+    row |= {"tokens a rank": round(rate / link), "Liu et al., table 2": published}
+    grouped = rate / link * LLAMA.num_kv_heads / LLAMA.num_heads
     table.append({**row, "with Llama 3 8B's grouped heads": round(grouped)})
 draw.table(table, title="Tokens on each rank that hide ring attention's messages, computed")
 
@@ -1184,21 +1192,20 @@ def chunks_of(rank, num_ranks):
 
 # %% check_chunks_of
 with check.turn("chunks_of"):
-    for N in (2, 4, 8):
-        taken = [tuple(chunks_of(rank, N)) for rank in range(N)]
-        if sorted(chunk for two in taken for chunk in two) != list(range(2 * N)):
-            raise CheckFailed(f"each of the chunks 0 to {2 * N - 1} once", f"{taken}")
-        work = [sum(chunk + 0.5 for chunk in two) for two in taken]  # half of its own square
+    for ranks in (2, 4, 8):
+        taken = [tuple(chunks_of(which, ranks)) for which in range(ranks)]
+        if sorted(chunk for both in taken for chunk in both) != list(range(2 * ranks)):
+            raise CheckFailed(f"each of the chunks 0 to {2 * ranks - 1} once", f"{taken}")
+        work = [sum(chunk + 0.5 for chunk in both) for both in taken]  # half of its own square
         if max(work) > min(work):
             raise CheckFailed(
-                f"the same work for all {N} ranks",
+                f"the same work for all {ranks} ranks",
                 f"between {min(work):g} and {max(work):g} squares of a chunk, from {taken}",
                 "A chunk attends to all chunks before it and to half of itself.",
             )
-    first, last = 2 * 0.5 + 1, 2 * (2 * 8 - 2 + 0.5) + 1
-    print(
-        f"Right. In plain order, the last of 8 ranks would do {last / first:g} times the first's."
-    )
+    plain = [chunk + 0.5 for chunk in range(2 * 8)]
+    most = sum(plain[-2:]) / sum(plain[:2])
+    print(f"Right. In plain order, the last of 8 ranks would do {most:g} times the first's.")
 
 # %% [markdown]
 # Llama 3 does not send keys and values in a ring, either, but gathers them before it attends: with
@@ -1240,15 +1247,15 @@ routed = ws.run(mixture, 64, 16, 32, **EMULATED)
 print(f"differs from one process by at most {max(routed.values):.0e}, emulated")
 table = []
 for place, num in (("dgx-h100", 8), ("h100-ndr-x8", 64)):
-    for hidden in (2048, 14336):
-        given = (8192, 4096, hidden, torch.bfloat16)
+    for expert_width in (2048, 14336):
+        given = (8192, 4096, expert_width, torch.bfloat16)
         run = ws.paper(mixture, *given, world_size=num, cluster=place, echo=False)
         moved_s = sum(e.duration_s for e in run.timeline.of(0) if e.size_bytes > 1e6)
         where = hardware.cluster(place)
         rate = operators.flops_per_s("matmul", "bfloat16", where.gpu)
-        row = {"ranks": num, "cluster": place, "hidden width F": hidden, "moved_s": moved_s}
+        row = {"ranks": num, "cluster": place, "hidden width F": expert_width, "moved_s": moved_s}
         beta = 2 * 2 * 8192 * 4096 * (num - 1) / num / moved_s
-        row |= {"products_s": 4 * 8192 * 4096 * hidden / rate, "R/β": round(rate / beta)}
+        row |= {"products_s": 4 * 8192 * 4096 * expert_width / rate, "R/β": round(rate / beta)}
         table.append(row)
 draw.table(table, title="8,192 tokens a rank, one expert each, width 4,096, on paper")
 
@@ -1390,17 +1397,17 @@ def spread_tried(differs):
     if differs and dist.get_rank() == dist.get_world_size() - 1:
         vector[3] -= 0.25
     before = vector.clone()
-    spread = spread_of(vector)
+    answer = spread_of(vector)
     check.expect_close(vector, before, "the parameter after the call", "Reduce copies of it.")
-    return float(spread)
+    return float(answer)
 
 
 with check.turn("spread_of"):
     for differs in (True, False):
-        found = ws.run(spread_tried, differs, **EMULATED).values
-        if any(abs(one - 0.25 * differs) > 1e-9 for one in found):
+        spreads = ws.run(spread_tried, differs, **EMULATED).values
+        if any(abs(size - 0.25 * differs) > 1e-9 for size in spreads):
             hint = "max over ranks less min over ranks, and of that the largest element."
-            raise CheckFailed(f"{0.25 * differs} on every rank", f"{found}", hint)
+            raise CheckFailed(f"{0.25 * differs} on every rank", f"{spreads}", hint)
     print("Right: one number, equal on all ranks, and 0 when the copies are the same.")
 
 # %% [markdown]

@@ -74,7 +74,7 @@ def test_the_pair_is_right_and_sends_two_passes_each_way(outputs):
 
 
 def test_the_first_plan_has_three_all_reduces_too_many(outputs):
-    assert "forward: 2 all_reduce; backward: 5 all_reduce" in stream(outputs["calls"])
+    assert "forward: 2 all_reduce; backward: 5 all_reduce" in stream(outputs["first_plan_run"])
 
 
 def test_the_loss_of_cut_logits_saves_memory_and_time(outputs):
