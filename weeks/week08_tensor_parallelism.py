@@ -665,7 +665,7 @@ for name, bar in bars.items():
 kept_bytes = {how: sum(held_parts(LAYER, NUM_TOKENS, NUM_RANKS, how).values()) for how in HOW}
 for how, found in ((HOW[0], held_by["tensor"]), (HOW[1], held_by["sequence"])):
     error = kept_bytes[how] / found - 1
-    print(f"small layer, {how}: {found:,} bytes held, formula off by {error:+.1%}")
+    print(f"small layer, {how}: {found:,} bytes held, formula off by {abs(error):.1%}")
 draw.memory(bars, title="What a layer of Llama 3 8B keeps of 8,192 tokens, computed")
 
 # %% [markdown]
