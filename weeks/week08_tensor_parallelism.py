@@ -7,7 +7,7 @@
 # | Running | about a minute on two CPU cores; GPUs are used if there are enough |
 # | You need | [week 2](week02_all_reduce_from_scratch.ipynb) for the collectives, and week 7 |
 # | You do not need | torch's DTensor, Megatron-LM |
-# | Afterwards | lab 8, *a tensor- and sequence-parallel transformer block by hand* |
+# | Afterwards | lab 8, *a tensor-parallel transformer block by hand* |
 #
 # Data parallelism and ZeRO cut what training *stores*, and give every rank whole products to
 # compute. **Tensor parallelism** cuts the products themselves: each GPU multiplies by a part of a
@@ -275,8 +275,8 @@ draw.timeline(paired.timeline, title=f"The pair, forward and backward, emulated 
 # and holds 1/N of both weights and of the hidden activations. Note what is **not** cut: the rows
 # that come in and the outputs that go out are whole on every rank.
 #
-# On this example the wire takes longer than the compute, because it is tiny. Section 6 says when it
-# does not.
+# This example is tiny, and communicates for as long as it computes. Section 6 says when that is
+# different.
 
 # %% [markdown]
 # ### Your turn: the bytes of a layer
@@ -1544,6 +1544,6 @@ quiz.ask("week08", seed=seed)
 #   attention.
 # - What is replicated must stay equal bit by bit. No loss shows it; max minus min does.
 #
-# **Now the lab**: [lab 8, tensor and sequence parallelism by hand](../labs/lab08/lab08.ipynb). A
-# whole transformer block, and the loss over a cut vocabulary. Then **week 9**, *Pipeline
-# parallelism*: cutting between the layers.
+# **Now the lab**: [lab 8, a tensor-parallel transformer block by hand](../labs/lab08/lab08.ipynb).
+# Attention and MLP with tokens cut between them, the copies that must stay equal, and a loss without
+# whole logits. Then **week 9**, *Pipeline parallelism*: cutting between the layers.
