@@ -151,6 +151,7 @@ def test_ranks_that_pay_are_those_of_the_text(outputs):
 def test_speed_up_falls_off_as_published(outputs):
     table = rows(outputs["published"])
     assert [(row[1], row[2]) for row in table] == [("1", "100%"), ("1.64", "82%"), ("2.34", "58%"), ("2.98", "37%")]
+    assert "too: 4.6" in stream(outputs["strong_scaling"])
     nvlink, pcie = ([float(row[place]) for row in table] for place in (3, 5))
     assert nvlink == sorted(nvlink) and nvlink[-1] < 0.6 * 8
     assert pcie[-1] < pcie[-2]
