@@ -17,7 +17,8 @@ INSTRUCTOR = tomllib.loads((ROOT / "autograder/pyproject.toml").read_text())["pr
 CORE, EXTRAS = STUDENT["dependencies"], STUDENT["optional-dependencies"]
 DECLARED = {
     "worldsize": CORE,
-    "weeks": CORE + EXTRAS["deepspeed"],  # week 7 does without it where it is absent
+    # weeks 7 and 8 do without these where they are absent, and megatron-core's module has another name than it
+    "weeks": CORE + EXTRAS["deepspeed"] + EXTRAS["fairscale"] + EXTRAS["megatron"] + ["megatron"],
     "solutions": CORE + EXTRAS["instructor"],  # hidden checks are the instructor's
     "autograder": CORE + EXTRAS["instructor"] + EXTRAS["ray"],
 }

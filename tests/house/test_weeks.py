@@ -25,6 +25,11 @@ ASKED = {
         *("def shard(", "def unshard", "def gather(", "def free(", "def reduce_gradients", "def adam_step"),
         *("class FullyShard", "class Prefetching", "def clip_gradients", "clip_grad_norm", "exp_avg", "F.pad("),
     ),
+    "week08": (
+        *("copy_to_ranks", "reduce_from_ranks", "gather_tokens", "reduce_scatter_tokens", "def shard_weights"),
+        *("parallel_mlp", "parallel_attention", "parallel_block", "sync_replicated", "vocabulary_loss"),
+        *("autograd.Function", "reduce_scatter_tensor", "all_gather_into_tensor", "masked_fill"),
+    ),
 }
 every_week = pytest.mark.parametrize("week", WEEKS)
 
