@@ -25,6 +25,10 @@ ASKED = {
         *("def shard(", "def unshard", "def gather(", "def free(", "def reduce_gradients", "def adam_step"),
         *("class FullyShard", "class Prefetching", "def clip_gradients", "clip_grad_norm", "exp_avg", "F.pad("),
     ),
+    "week09": (
+        *("def gpipe", "def one_f_one_b", "def interleaved", "def balance", "def run_schedule", "isend", "irecv"),
+        *("min(p - ", "num_stages - 1 - rank", "num_stages - rank - 1", "num_stages - stage"),
+    ),
 }
 every_week = pytest.mark.parametrize("week", WEEKS)
 
