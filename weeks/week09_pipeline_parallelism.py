@@ -166,10 +166,10 @@ assert difference < 1e-6
 draw.timeline(turns.timeline, title=f"Two stages take turns, emulated on {cluster}")
 
 # %% [markdown]
-# The gradients are right, and the picture is poor. Whatever rank does, **the other one waits**:
-# for the activations, then for their gradient. Two GPUs are as fast as one, and a little slower,
-# because messages take time as well. What has been gained is memory alone: each rank has half of
-# the layers.
+# The gradients are right, and the picture is poor. While one rank works, **the other one waits**:
+# for the activations, then for their gradient. Two GPUs are no faster than one, and a little
+# slower, because messages take time as well. All that has been gained is memory: each rank has
+# half of the layers.
 #
 # The hatched time, in which a rank does not work, is called the **bubble**. With p stages that
 # take turns each one works for 1/p of the time.
@@ -265,9 +265,9 @@ gpipe, _ = play(GPIPE_2[4])
 draw.timeline(gpipe, title="GPipe, two stages, four micro-batches, computed")
 
 # %% [markdown]
-# Look at the hatched part. Rank 1 waits at the start for one forward pass. Rank 0 waits in the
-# middle for one forward and one backward pass of stage 1, less the time of its own that they
-# overlap. Each rank is idle for **one micro-batch's worth**, a forward and a backward.
+# Look at the hatched part. Rank 1 waits at the start for a forward pass, and has nothing to do at
+# the end, during the last backward pass of rank 0. Rank 0 waits in the middle for a forward and a
+# backward pass of rank 1. Each is idle for **one micro-batch's worth**, a forward and a backward.
 #
 # With p stages each rank is idle for (p - 1) micro-batches' worth: the first one needs p - 1
 # stages to come down, and the last one p - 1 to come back. It works for m of them.
@@ -373,8 +373,8 @@ draw.table(table, title="32 micro-batches: GPipe's formula, computed, beside its
 # What a forward pass keeps for its backward pass is held until then. Under GPipe the first
 # backward comes after the last forward, so each stage holds the activations of **all m**
 # micro-batches. Nothing forces it to wait for so long. As soon as a micro-batch has come back,
-# its backward can be done, and its memory be freed. **1F1B**, *one forward, one backward*
-# (Narayanan et al. 2019 and SC21), does so. Four stages, eight micro-batches:
+# its backward can be done, and its memory be freed. **1F1B**, *one forward, one backward* (SC21,
+# section 2.2.1), does so. Four stages, eight micro-batches:
 
 # %% one_f_one_b_rows
 GPIPE_4 = [ALL_FORWARDS_FIRST[8]] * 4
@@ -625,8 +625,8 @@ draw.timelines(both, title="Three stages, six micro-batches, computed")
 
 # %% [markdown]
 # The idle time is (p - 1)(F + B - W) in place of (p - 1)(F + B + W), a third, and no rank holds
-# more than p micro-batches: this is the paper's ZB-H1 (section 2.3). With more memory, up to 2p -
-# 1 micro-batches on the first stage, ZB-H2 has no bubble at all (section 2.2).
+# more than p micro-batches: this is the paper's ZB-H1. With more memory, up to 2p - 1
+# micro-batches on the first stage, its ZB-H2 has no bubble at all (sections 2.2 and 2.3).
 #
 # But F, B and W are not equally long. The paper's table 1 counts for a layer of width h and
 # sequences of s tokens: F: sbh(24h + 4s), B: sbh(24h + 8s), W: sbh(24h). Attention's scores have
@@ -783,10 +783,10 @@ print(
 draw.timeline(work_of(real), title="torch's 1F1B on two ranks, measured here")
 
 # %% [markdown]
-# Blocks of one kind should be equally long, and are not: the first pass through a stage allocates
-# and warms up, and ranks share this machine's cores. A schedule fixes the *order*; how long
-# things take is the machine's. So everything below that compares times is computed, emulated or
-# on paper.
+# On two GPUs with nothing else to do, blocks of one kind would be equally long. Here the first
+# pass through a stage has to warm up, and the ranks share this machine's cores with whatever else
+# runs. A schedule fixes the *order*; how long things take is the machine's. So everything below
+# that compares times is computed, emulated or on paper.
 #
 # ### Activations, counted
 #
@@ -854,13 +854,17 @@ draw.table(
 )
 
 # %% [markdown]
-# Time and memory agree with the formulas to a few percent. 1F1B takes as long as GPipe and holds
-# half of it on the first stage and a sixth on the last.
+# (Before its first step torch sends one micro-batch through all stages, to learn the shapes. That
+# is left out here.) 1F1B takes as long as GPipe. It holds half as much on the first stage, and on
+# the last a sixth. Both are idle for longer than the formula says, 30% in place of 27%: the
+# stages are not quite equal, because the last one has a head and the loss besides its layer, and
+# each message takes its time.
 #
 # ### What travels
 #
 # A pipeline sends little. Llama 3 8B on 8 GPUs takes a step of eight sequences of 8,192 tokens.
-# What does a GPU in the middle send in bfloat16, by each of the three ways of weeks 7 to 9?
+# What does a GPU send in bfloat16, by each of the three ways of weeks 7 to 9? (With FSDP each GPU
+# takes one of the sequences; the other two take all eight through all GPUs.)
 
 # %% bytes_by_way
 boundary_bytes = 2 * LLAMA.context_length * LLAMA.width  # activations of one sequence
@@ -883,7 +887,7 @@ draw.table(table, title="A step of eight sequences, Llama 3 8B on 8 GPUs, comput
 
 # %% [markdown]
 # That is why pipelines are what crosses the network between nodes, while tensor parallelism stays
-# inside a node (SC21, section 3.2: first tensor parallelism up to the node's size, then
+# inside a node (SC21, sections 3.2 to 3.4: tensor parallelism up to the node's size, then
 # pipelines). A boundary's messages have the same size wherever the model is cut, and however
 # large its layers are.
 #
@@ -963,13 +967,13 @@ print(f"AmoebaNet's 3.48 times one TPU: as if its slowest stage were {amoeba:.1f
 draw.table(table, title="Loads of stages, and a step of 32 micro-batches, computed")
 
 # %% [markdown]
-# For 8B the head is nearly two layers. With four layers on each stage the last one is the slowest
-# by far; moving one layer to the front gains a good part of it back, though no cut into whole
-# layers is even. Llama 3 405B gives its first and last stage one layer less (Llama Team 2024,
-# section 3.3.2): the last one has the head. The first one has the embedding, which takes memory
-# and hardly computes, and it holds the most activations. BLOOM's 70 layers on 12 stages were cut
-# the same way (its training README): the embedding of 250,880 words has 3.60 billion parameters,
-# a layer 2.47 billion.
+# For 8B the head is nearly two layers. With four layers on each stage the last one is by far the
+# slowest, and the step is 30% longer than with an even load. Moving one layer to the front halves
+# that, though no cut into whole layers is even. Llama 3 405B gives its first and last stage one
+# layer less (Llama Team 2024, section 3.3.2): the last one has the head. The first one has the
+# embedding, which takes memory and hardly computes, and it holds the most activations. BLOOM's 70
+# layers on 12 stages were cut the same way (its training README): the embedding of 250,880 words
+# has 3.60 billion parameters, a layer 2.47 billion.
 
 # %% bloom
 ends, middle = 3.60 + 5 * 2.47, 6 * 2.47
@@ -1030,9 +1034,9 @@ draw.table(
 )
 
 # %% [markdown]
-# Twice as many GPUs at the same batch halve m, and the bubble nearly doubles: one of the reasons
-# why MFU falls as a run grows. Without interleaving, Llama 3's pipelines would be idle for a
-# third of the time, or for half of it.
+# Twice as many GPUs at the same batch halve m, and the bubble nearly doubles. Llama 3's MFU fell
+# from 43 to 41% with it, since each pipeline had fewer sequences (section 3.3.2). Without
+# interleaving, Llama 3's pipelines would be idle for a third of the time, or for half of it.
 #
 # ### Formula beside run
 
@@ -1058,8 +1062,8 @@ for name, held in (("GPipe", 8), ("1F1B", 4)):
 draw.table(table, title="Formula beside emulation and paper")
 
 # %% [markdown]
-# On links without latency the formula is exact. On paper the messages take time, the embedding
-# and the head make the ends a little slower, and the formula is a few percent low.
+# With equal stages and links without latency the formula is exact. On paper it is a tenth too
+# low, for the two reasons named above. The bytes are right within 3%.
 #
 # ### Explore
 #
@@ -1098,9 +1102,7 @@ def torchs_rows(schedule, num_stages, num_batches):
 def pipeline(schedule="1F1B", num_stages=4, num_batches=8, recomputes=False):
     """A played schedule of Llama 3 8B, and what each rank holds."""
     if num_batches < num_stages:
-        return (
-            f"torch refuses {num_batches} micro-batches on {num_stages} stages for most of these."
-        )
+        return "Choose at least as many micro-batches as stages: torch's 1F1B refuses fewer."
     rows = torchs_rows(schedule, num_stages, num_batches)
     seconds = THIRDS_S if "W" in rows[0] else USUAL_S
     if recomputes:
@@ -1130,10 +1132,9 @@ explore(
 )
 
 # %% [markdown]
-# Choose 8 stages and raise m from 8 to 32 with 1F1B, and then with GPipe: which rank is the first
-# that does not fit? Choose two chunks a rank: what does rank 0 pay for the smaller bubble? The
-# zero-bubble schedule in a V gives each rank an early and a late stage: how does what ranks hold
-# compare?
+# Choose 8 stages and raise m from 8 to 32, with 1F1B and then with GPipe: what happens to the
+# bars? Choose two chunks a rank: what does rank 0 pay for the smaller bubble? The zero-bubble
+# schedule in a V gives each rank an early and a late stage: how does what ranks hold compare?
 #
 # ## 7. When it breaks
 #

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
-from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
@@ -17,22 +18,20 @@ Work: TypeAlias = tuple[str, int, int]  # "F" or "B", stage, micro-batch
 
 @lru_cache
 def _played(
-    stage_s: tuple[Fraction, ...], num_batches: int, limits: tuple[int, ...]
-) -> tuple[Fraction, tuple[Fraction, ...], tuple[int, ...]]:
-    """The end, each stage's working time and the most that it holds.
+    stage_s: tuple[int, ...], num_batches: int, limits: tuple[int, ...]
+) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """The end and each stage's working time, in thirds of a second, and the most that it holds.
 
-    A stage takes the next backward that is there, unless it has begun fewer forwards than its limit allows; so does a
-    person who has no table.
+    A stage does forwards as long as it holds fewer micro-batches than its limit, and otherwise a backward.
     """
     num_stages = len(stage_s)
-    ends: dict[Work, Fraction] = {}
-    free, busy = [Fraction(0)] * num_stages, [Fraction(0)] * num_stages
-    begun, back, held = [0] * num_stages, [0] * num_stages, [0] * num_stages
+    ends: dict[Work, int] = {}
+    free, busy, begun, back, held = ([0] * num_stages for _ in range(5))
     while min(back) < num_batches:
-        ready: list[tuple[Fraction, int, Work]] = []
+        ready: list[tuple[int, int, Work]] = []
         for stage in range(num_stages):
             forward, backward = ("F", stage, begun[stage]), ("B", stage, back[stage])
-            fed = Fraction(0) if stage == 0 else ends.get(("F", stage - 1, begun[stage]))
+            fed = 0 if stage == 0 else ends.get(("F", stage - 1, begun[stage]))
             returned = ends.get(("B", stage + 1, back[stage]) if stage + 1 < num_stages else ("F", stage, back[stage]))
             may = begun[stage] < num_batches and begun[stage] - back[stage] < limits[stage]
             if may and fed is not None:
@@ -40,7 +39,7 @@ def _played(
             elif not may and returned is not None and begun[stage] > back[stage]:
                 ready.append((max(free[stage], returned), stage, backward))
         start, stage, work = min(ready)
-        takes = stage_s[stage] * Fraction(1 if work[0] == "F" else 2, 3)
+        takes = stage_s[stage] * (1 if work[0] == "F" else 2)
         ends[work] = free[stage] = start + takes
         busy[stage] += takes
         begun[stage] += work[0] == "F"
@@ -49,28 +48,32 @@ def _played(
     return max(free), tuple(busy), tuple(held)
 
 
-def _gpipe(stage_s: Sequence[int], num_batches: int) -> tuple[Fraction, tuple[Fraction, ...], tuple[int, ...]]:
-    return _played(tuple(map(Fraction, stage_s)), num_batches, (num_batches,) * len(stage_s))
+def _gpipe(stage_s: Sequence[int], num_batches: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    return _played(tuple(stage_s), num_batches, (num_batches,) * len(stage_s))
 
 
-def _alternating(num_stages: int, num_batches: int) -> tuple[Fraction, tuple[Fraction, ...], tuple[int, ...]]:
-    return _played((Fraction(3),) * num_stages, num_batches, tuple(range(num_stages, 0, -1)))
+def _alternating(num_stages: int, num_batches: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    return _played((3,) * num_stages, num_batches, tuple(range(num_stages, 0, -1)))
 
 
 def _idle_percent(num_stages: int, num_batches: int) -> float:
     end, busy, _ = _alternating(num_stages, num_batches)
-    return float(100 * (1 - sum(busy) / end / num_stages))
+    return 100 * (1 - sum(busy) / end / num_stages)
 
 
 @lru_cache
 def _interleaved_idle_percent(num_ranks: int, num_chunks: int, num_batches: int) -> float:
     """torch's own table, played: a chunk's forward takes one unit of time, its backward two."""
     rows = [
-        [(str(one.computation_type), one.stage_index, one.microbatch_index) for one in row if one is not None]
+        [
+            (found[2], int(found[1]), int(found[3]))
+            for one in row
+            if (found := re.fullmatch(r"(\d+)([FB])(\d+)", str(one)))
+        ]
         for row in get_schedule_ops("Interleaved1F1B", num_ranks, num_batches, num_chunks)
     ]
     last, ends, free = num_ranks * num_chunks - 1, {}, [0] * num_ranks
-    while any(rows):
+    for _ in range(sum(map(len, rows))):
         for rank, row in enumerate(rows):
             while row:
                 kind, stage, number = row[0]
@@ -80,6 +83,7 @@ def _interleaved_idle_percent(num_ranks: int, num_chunks: int, num_batches: int)
                 if (kind, stage) != ("F", 0) and before not in ends:
                     break
                 free[rank] = ends[row.pop(0)] = max(free[rank], ends.get(before, 0)) + (1 if kind == "F" else 2)
+    assert not any(rows)
     return 100 * (1 - 3 * num_chunks * num_batches / max(free))
 
 
@@ -91,7 +95,7 @@ def _(stages: int, num_batches: int) -> float:
 @oracle("w09-speedup", sample=40)
 def _(stages: int, num_batches: int) -> float:
     end, busy, _ = _gpipe([3] * stages, num_batches)
-    return float(sum(busy) / end)
+    return sum(busy) / end
 
 
 @oracle("w09-held", sample=40)
@@ -105,7 +109,7 @@ def _(stages: int, num_batches: int, place: int) -> dict[str, Any]:
 @oracle("w09-interleaved", sample=30)
 def _(ranks: int, chunks: int, rounds: int) -> dict[str, Any]:
     places = [stage % ranks for stage in range(ranks * chunks)]
-    crossed = sum(one != other for one, other in zip(places, places[1:], strict=False))
+    crossed = sum(one != other for one, other in pairwise(places))
     return {"idle": _interleaved_idle_percent(ranks, chunks, ranks * rounds), "boundaries": crossed}
 
 
@@ -125,12 +129,12 @@ def _(num_batches: int, more: int, tenths: int) -> float:
 @oracle("w09-stage-memory", sample=40)
 def _(stages: int, per_stage: int, num_batches: int, mib: int, place: int) -> float:
     held = _alternating(stages, num_batches)[2][place]
-    return sum(Fraction(mib, 1000) for _ in range(held) for _ in range(per_stage)) * 1.0
+    return sum(mib for _ in range(held) for _ in range(per_stage)) / 1000
 
 
 @oracle("w09-uneven", sample=60)
 def _(first: int, second: int, third: int, fourth: int, num_batches: int) -> float:
-    return float(_gpipe([first, second, third, fourth], num_batches)[0])
+    return _gpipe([first, second, third, fourth], num_batches)[0] / 3
 
 
 @oracle("w09-message")
@@ -155,7 +159,7 @@ def _(stages: int, chunks: int, copies: int, rounds: int) -> float:
 def _(stages: int, per_stage: int, num_batches: int, size_mb: int) -> dict[str, Any]:
     end, busy, held = _alternating(stages, num_batches)
     sizes = [one * per_stage * size_mb / 1000 for one in held]
-    return {"speed": float(sum(busy) / end), "last": sizes[-1], "first": sizes[0]}
+    return {"speed": sum(busy) / end, "last": sizes[-1], "first": sizes[0]}
 
 
 @oracle("exam-pipeline-slowest", sample=30)
