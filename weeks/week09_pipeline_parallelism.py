@@ -47,12 +47,7 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-)
+from torch.distributed import pipelining
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 from torch.nn import functional as F
 
@@ -117,6 +112,7 @@ def gradients_of(*parts):
     return {name: one.grad for part in parts for name, one in part.named_parameters()}
 
 
+# %% whole_model
 def whole_model_gradients(*batches):
     """The gradients of the mean loss over these batches, in one process."""
     model = Transformer(SIZES, seed=seed)
@@ -225,12 +221,12 @@ def actions_of(rank, row):
 
 def needed_by(action, last_stage):
     """The action that must be done before this one; None if there is none."""
-    kind, stage, number = action
-    if kind == "F":
-        return Action("F", stage - 1, number) if stage > 0 else None
-    if kind == "W":
-        return Action("B", stage, number)
-    return Action("B", stage + 1, number) if stage < last_stage else Action("F", stage, number)
+    before, after = (action._replace(stage=action.stage + step) for step in (-1, 1))
+    if action.kind == "F":
+        return before if action.stage > 0 else None
+    if action.kind == "W":
+        return action._replace(kind="B")
+    return after if action.stage < last_stage else action._replace(kind="F")
 
 
 # %% player
@@ -670,7 +666,7 @@ draw.table(
 
 
 # %% watched
-class WatchedStage(PipelineStage):
+class WatchedStage(pipelining.PipelineStage):
     """torch's stage, with each action as a span; in virtual time a forward takes `forward_s`."""
 
     forward_s = 0.0
@@ -687,9 +683,9 @@ class WatchedStage(PipelineStage):
 
 
 SCHEDULES = {
-    "GPipe": ScheduleGPipe,
-    "1F1B": Schedule1F1B,
-    "interleaved": ScheduleInterleaved1F1B,
+    "GPipe": pipelining.ScheduleGPipe,
+    "1F1B": pipelining.Schedule1F1B,
+    "interleaved": pipelining.ScheduleInterleaved1F1B,
 }
 
 
@@ -756,7 +752,7 @@ for name, schedule, num_batches, num_chunks in (
     work, played = work_of(run), play(schedule)[0]
     rows = [actions_of(rank, row) for rank, row in enumerate(schedule)]
     row = {"schedule": name, "ranks": num_ranks, "m": num_batches, "v": num_chunks}
-    row["same order"] = [order_of(work, rank) for rank in range(num_ranks)] == rows
+    row["same order"] = [order_of(work, rank) for rank in range(len(rows))] == rows
     row["idle, formula"] = f"{bubble(num_ranks, num_batches, num_chunks):.2%}"
     row["played"] = f"{played.bubble_fraction():.2%}"
     row["torch, emulated"] = f"{work.bubble_fraction():.2%}"
@@ -830,14 +826,14 @@ SMALL_HEAD = dataclasses.replace(LLAMA, num_layers=4, vocab_size=1024)
 
 def step_of_llama(name, num_batches):
     """A step of four of Llama's layers, one to each stage."""
-    rank = dist.get_rank()
+    place = dist.get_rank()
     torch.set_default_dtype(torch.bfloat16)
-    model = Transformer(SMALL_HEAD, layers=range(rank, rank + 1))
+    model = Transformer(SMALL_HEAD, layers=range(place, place + 1))
     torch.set_default_dtype(torch.float32)
-    stage = WatchedStage(model, rank, 4, torch.device("cpu"))
+    stage = WatchedStage(model, place, 4, torch.device("cpu"))
     schedule = SCHEDULES[name](stage, num_batches, loss_fn=loss_of)
     tokens = torch.zeros(num_batches, LLAMA.context_length, dtype=torch.long)
-    schedule.step(*([tokens] if rank == 0 else []), target=tokens if rank == 3 else None)
+    schedule.step(*([tokens] if place == 0 else []), target=tokens if place == 3 else None)
 
 
 # %% llama_on_paper
@@ -1157,13 +1153,13 @@ explore(
 def call_repeatedly(make, num_batches, num_calls, same_batch=True):
     """The norm of all ranks' gradients after each call of a schedule's `step`."""
     torch.set_num_threads(1)
-    rank = dist.get_rank()
-    model = Transformer(SIZES, layers=range(2 * rank, 2 * rank + 2), seed=seed)
-    stage = PipelineStage(model, rank, 2, torch.device("cpu"))
+    place = dist.get_rank()
+    model = Transformer(SIZES, layers=range(2 * place, 2 * place + 2), seed=seed)
+    stage = pipelining.PipelineStage(model, place, 2, torch.device("cpu"))
     schedule, squares = make(stage, num_batches, num_calls), []
     for number in range(num_calls):
         tokens, targets = batch(number=0 if same_batch else number)
-        schedule.step(*([tokens] if rank == 0 else []), target=targets if rank == 1 else None)
+        schedule.step(*([tokens] if place == 0 else []), target=targets if place == 1 else None)
         square = sum(one.grad.square().sum() for one in model.parameters())
         dist.all_reduce(square)
         squares.append(square.item())
@@ -1172,7 +1168,7 @@ def call_repeatedly(make, num_batches, num_calls, same_batch=True):
 
 def by_default(stage, num_batches, num_calls):
     """torch's 1F1B, as it comes."""
-    return Schedule1F1B(stage, num_batches, loss_fn=loss_of)
+    return pipelining.Schedule1F1B(stage, num_batches, loss_fn=loss_of)
 
 
 norms = ws.run(call_repeatedly, by_default, 4, 3, **EMULATED).values[0]
@@ -1192,8 +1188,8 @@ print("norm after each call, over the first:", ", ".join(f"{one:.4f}" for one in
 # Here is the colleague's function that makes the schedule. The loss is divided by the number of
 # calls, so that the sum over all calls should be the gradient of the mean. The check compares its
 # norm with that of one process, after three calls on three different batches. Run it, look at the
-# numbers above (1, 1.25, 1.3125: by what is each sum divided?), then read `help(Schedule1F1B)`
-# and change the function.
+# numbers above (1, 1.25, 1.3125: by what is each sum divided?), then read
+# `help(pipelining.Schedule1F1B)` and change the function.
 #
 # <details><summary>Hint</summary>
 #
@@ -1218,12 +1214,12 @@ def make_schedule(stage, num_batches, num_calls):
     def loss(logits, targets):
         return loss_of(logits, targets) / (num_batches * num_calls)
 
-    return Schedule1F1B(stage, num_batches, loss_fn=loss, scale_grads=False)
+    return pipelining.Schedule1F1B(stage, num_batches, loss_fn=loss, scale_grads=False)
     ### INSTEAD
     # def loss(logits, targets):
     #     return loss_of(logits, targets) / num_calls
     #
-    # return Schedule1F1B(stage, num_batches, loss_fn=loss)
+    # return pipelining.Schedule1F1B(stage, num_batches, loss_fn=loss)
     ### END SOLUTION
 
 
@@ -1269,9 +1265,9 @@ with check.turn("make_schedule"):
 # %% too_few
 def too_few():
     """Make a schedule with fewer micro-batches than stages."""
-    stage = PipelineStage(torch.nn.Identity(), dist.get_rank(), 2, torch.device("cpu"))
+    stage = pipelining.PipelineStage(torch.nn.Identity(), dist.get_rank(), 2, torch.device("cpu"))
     try:
-        Schedule1F1B(stage, 1, loss_fn=loss_of)
+        pipelining.Schedule1F1B(stage, 1, loss_fn=loss_of)
     except ValueError as error:
         return str(error)
     return "torch makes such a schedule"
