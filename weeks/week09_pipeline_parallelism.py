@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | Reading | about 80 minutes, with five short exercises in place |
+# | Reading | about 80 minutes, with four short exercises in place |
 # | Running | about a minute on two CPU cores; no GPU is needed |
 # | You need | weeks 2 and 6: messages between ranks, and what activations are |
 # | You do not need | `torch.distributed.pipelining`, which you meet here |
@@ -33,8 +33,8 @@ seed = 0
 predicted_speedup = None
 # the share of time for which 8 stages with 32 micro-batches stand idle
 predicted_idle_percent = None
-# a model of 32 layers on 8 stages, in torch's default schedule 1F1B: the layers whose activations
-# the first stage holds at its peak, each for one micro-batch
+# a model of 32 layers on 8 stages, with the schedule 1F1B: the layers whose activations the first
+# stage holds at its peak, each counted once for each micro-batch
 predicted_held_layers = None
 # the gradient's norm after three accumulated calls of torch's schedule, over that after the first
 predicted_norm_ratio = None
@@ -570,7 +570,7 @@ draw.timelines(both, title="Two ranks, four micro-batches, computed")
 # %% [markdown]
 # A chunk takes half as long as a stage did, so the step is half a micro-batch shorter. In general
 # the idle time is 1/v of what it was: (p - 1)/(vm) of the ideal time, or (p - 1)/(vm + p - 1) of
-# the whole. It is not for nothing:
+# the whole. That has its price:
 
 
 # %% interleaved_costs
@@ -661,8 +661,8 @@ draw.table(
 # ### torch's schedules, unmodified
 #
 # `torch.distributed.pipelining` has all of these. A `PipelineStage` wraps a stage's module, a
-# schedule class has the order, and `step` runs one step. Three lines of ours make each action a
-# span and, where we want round numbers, let it take a given time.
+# schedule class has the order, and `step` runs one step. A small subclass of ours makes each
+# action a span and, where we want round numbers, lets it take a given time.
 
 
 # %% watched
@@ -1309,11 +1309,10 @@ print(ws.run(too_few, **EMULATED).values[0])
 #
 # </details>
 #
-# 2. DeepSeek-V3's report (table 2) counts the bubble of 1F1B as (p - 1)(F + B), of ZB1P as (p -
-#    1)(F + B
-#    - 2W), and of DualPipe as (p/2 - 1)(F&B + B - 3W), where B is the whole backward and F&B a
-#      forward and a backward that overlap. Take p = 16, F = 1, B = 2, W = 1 and F&B = 3. What is
-#      each? What does DualPipe gain over ZB1P if nothing overlaps, as here?
+# 2. DeepSeek-V3's report (table 2) counts the bubble of 1F1B as `(p-1)(F+B)`, of ZB1P as
+#    `(p-1)(F+B-2W)`, and of DualPipe as `(p/2-1)(F&B+B-3W)`, where B is the whole backward and
+#    F&B a forward and a backward that overlap. Take p = 16, F = 1, B = 2, W = 1 and F&B = 3. What
+#    is each? What does DualPipe gain over ZB1P if nothing overlaps, as here?
 #
 # <details><summary>Answer</summary>
 #
