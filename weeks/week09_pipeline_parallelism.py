@@ -1006,14 +1006,15 @@ draw.table(table, title="1F1B for Llama 3 8B, one sequence a micro-batch, comput
 
 # %% [markdown]
 # The first of eight stages goes from 44 GB to 3.5, for a step that is a third longer by this
-# count (week 6 has 23 to 38% as measured and on paper).
+# count (week 6 found 23 to 38%).
 #
 # ### Published layouts
 #
 # What did published runs leave idle? A pipeline's number of sequences is the batch over the
 # data-parallel degree. The table takes one sequence to a micro-batch, and two for BLOOM, as its
-# README says; SC21 and Llama 3 do not say it for these rows. For Llama 3 v = 8 is inferred: 126
-# layers and two missing ones are 16 · 8, with one layer a chunk.
+# README says; SC21 and Llama 3 do not say it for these rows. SC21's runs were interleaved, with a
+# v that its table 1 does not give, so their idle share was smaller than here. For Llama 3 v = 8
+# is inferred: 126 layers and two missing ones are 16 · 8, with one layer a chunk.
 
 # %% layouts
 table = []
