@@ -693,7 +693,7 @@ SCHEDULES = {
 def by_torch(name, num_batches, num_chunks=1, forward_s=0.0, num_steps=1):
     """This rank's gradients of the last of several steps by one of torch's schedules."""
     torch.set_num_threads(1)
-    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    num_ranks, rank = dist.get_world_size(), dist.get_rank()
     num_stages = num_ranks * num_chunks
     num_layers, stages = SIZES.num_layers // num_stages, []
     for place in range(rank, num_stages, num_ranks):
