@@ -56,5 +56,7 @@ class DataParallel:
     @contextmanager
     def no_sync(self):
         before, self.quiet = self.quiet, True
-        yield
-        self.quiet = before
+        try:
+            yield
+        finally:
+            self.quiet = before
