@@ -974,9 +974,6 @@ draw.table(table, title="Bytes that each rank sends across nodes with HSDP, over
 
 
 # %% by_deepspeed
-from importlib import import_module
-
-
 def by_deepspeed(stage):
     """All weights after three steps with ZeRO; stage 0 is torch's DDP."""
     torch.manual_seed(seed)
@@ -993,8 +990,6 @@ def by_deepspeed(stage):
         return torch.cat([layer.weight.detach() for layer in layers])
     import deepspeed  # an extra, which few have
 
-    # its all-reduce for a single machine would be compiled first, for a minute or more
-    import_module("deepspeed.ops").__compatible_ops__["deepspeed_shm_comm"] = False
     engine = deepspeed.initialize(model=model, optimizer=adam, config=deepspeed_config(stage))[0]
     for _ in range(3):
         engine.backward(engine(rows).square().mean())
@@ -1008,7 +1003,9 @@ import importlib.util
 
 
 def deepspeed_config(stage):
-    """DeepSpeed's configuration for this stage, with torch's Adam."""
+    """DeepSpeed's configuration for this stage, with torch's Adam, and nothing to compile."""
+    # an all-reduce for a single machine would be compiled first, for a minute or more
+    importlib.import_module("deepspeed.ops").__compatible_ops__["deepspeed_shm_comm"] = False
     zero = {"zero_optimization": {"stage": stage}, "zero_allow_untested_optimizer": True}
     return {"train_micro_batch_size_per_gpu": 8, **zero}
 
