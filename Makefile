@@ -19,7 +19,7 @@ PYTHON312 ?= $(firstword $(wildcard $(shell pyenv root 2>/dev/null)/versions/3.1
 OLDEST := build/oldest
 
 .PHONY: help setup demo lab test lessons session sample reach verify project lint notebooks bench netlab ray check
-.PHONY: nightly foreign oracles attacks coverage smoke parts
+.PHONY: nightly foreign deepspeed oracles attacks coverage smoke parts
 help:  ## list what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -85,6 +85,10 @@ ray: setup  ## install Ray, and grade a class on a cluster of it that is started
 foreign: setup  ## install transformers, and run its Llama unmodified, emulated and on paper
 	@$(INSTALL) -c constraints.txt -e '.[transformers]'
 	@WORLDSIZE_REQUIRE=transformers $(BIN)/python -m pytest tests/library/paper/test_foreign_models.py
+
+deepspeed: setup  ## install DeepSpeed, and run week 7's comparison of its stages with torch's DDP
+	@DS_BUILD_OPS=0 $(INSTALL) -c constraints.txt -e '.[deepspeed]'
+	@DS_ACCELERATOR=cpu WORLDSIZE_REQUIRE=deepspeed $(BIN)/python -m pytest tests/e2e/test_week07_deepspeed.py
 
 check: lint session  ## what CI runs
 	@$(MAKE) --jobs=2 --output-sync=target sample parts  # each keeps one core busy

@@ -269,7 +269,7 @@ rows = [
         "smallest normal": f"2^{math.log2(one.smallest_normal):.0f}",
         "smallest": f"2^{math.log2(one.smallest):.0f}",
         "numbers from 1 to 2": 2**one.mantissa_bits,
-        "h100_flops_per_s": hardware.H100.peak_flops_per_s[one.rate],
+        "H100, TFLOP/s": round(hardware.H100.peak_flops_per_s[one.rate] / 1e12),
     }
     for name, one in FORMATS.items()
 ]
@@ -376,7 +376,8 @@ LOW, HIGH = -48.0, 24.0  # the powers of two that the picture shows
 
 def draw_formats(axes, values):
     """Draw the range of each format as a bar, and return the share of the values that it loses."""
-    lost = {}
+    lost, room = {}, {"alpha": 0, "fontsize": 9}  # the panel keeps its place while the slider moves
+    axes.text(HIGH + 1, 0, "99.9% lost, 99.9% too large", **room)
     for row, (name, one) in enumerate(FORMATS.items()):
         ends = [math.log2(end) for end in (one.smallest, one.smallest_normal, one.largest)]
         start, normal, stop = (min(max(end, LOW), HIGH) for end in ends)
@@ -389,7 +390,7 @@ def draw_formats(axes, values):
             axes.text(HIGH - 0.5, row, f"to 2^{ends[2]:.0f} ►", ha="right", **white)
         over = (values > one.largest).float().mean().item()
         lost[name] = f"{lost_fraction(values, one.dtype or torch.float32):.1%} lost"
-        lost[name] += f", {over:.1%} too large" if over else ""
+        lost[name] += f", {over:.1%} too large" if over >= 0.0005 else ""
         axes.text(HIGH + 1, row, lost[name], va="center", fontsize=9)
     return lost
 
@@ -1568,7 +1569,7 @@ for lengths in ([60, 60, 60, 60], [4, 60, 12, 40], [1, 2, 60, 60]):
 # %% numbers_to_remember [markdown]
 # ## Numbers to remember
 #
-# | number | threshold | where it comes from |
+# | Number | Threshold | Where it comes from |
 # |---|---|---|
 # | **1/512** of a weight | bfloat16 loses any smaller update: keep masters | section 3 |
 # | **2⁻²⁴ to 65,504** | float16's range: scale the loss; bfloat16 needs no scale | section 4 |

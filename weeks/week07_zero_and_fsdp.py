@@ -393,10 +393,11 @@ table, wanted = [], whole_weights("DDP", runs["DDP"])
 for name, run in runs.items():
     held, sent = run.values[0][0], run.timeline.bytes_sent(0) / NUM_STEPS
     passes = sent / (2 * NUM_PARAMETERS) * NUM_RANKS / (NUM_RANKS - 1)
-    states = {f"{kind}_bytes": held[kind] for kind in KINDS}
+    states = {f"{kind}, MB": round(held[kind] / 1e6, 2) for kind in KINDS}
     same = torch.equal(whole_weights(name, run), wanted)
-    a_parameter = sum(states.values()) / NUM_PARAMETERS
-    row = {"stage": name, **states, "bytes a parameter": a_parameter, "sent_bytes": sent}
+    a_parameter = sum(held[kind] for kind in KINDS) / NUM_PARAMETERS
+    row = {"stage": name, **states, "bytes a parameter": a_parameter}
+    row["sent, MB"] = round(sent / 1e6, 2)
     table.append({**row, "passes of P (N-1)/N": round(passes, 3), "same weights": same})
     assert same
 found_passes = {row["stage"]: row["passes of P (N-1)/N"] for row in table}
@@ -1002,14 +1003,16 @@ import importlib.util
 
 
 def deepspeed_config(stage):
-    """DeepSpeed's configuration for this stage, with torch's Adam."""
+    """DeepSpeed's configuration for this stage, with torch's Adam, and nothing to compile."""
+    # an all-reduce for a single machine would be compiled first, for a minute or more
+    importlib.import_module("deepspeed.ops").__compatible_ops__["deepspeed_shm_comm"] = False
     zero = {"zero_optimization": {"stage": stage}, "zero_allow_untested_optimizer": True}
     return {"train_micro_batch_size_per_gpu": 8, **zero}
 
 
 if importlib.util.find_spec("deepspeed") is None:
-    install = "DS_BUILD_OPS=0 pip install 'worldsize[deepspeed]'"
-    print(f"DeepSpeed is not installed here, so this comparison is left out; {install} adds it.")
+    print("DeepSpeed is not installed here, so this comparison is left out. What adds it:")
+    print("DS_BUILD_OPS=0 pip install 'worldsize[deepspeed]'")
 else:
     os.environ["DS_ACCELERATOR"] = "cpu"
     options = {"world_size": 2, "backend": "gloo", "echo": False, "timeout_s": 300}
@@ -1348,7 +1351,7 @@ def what_fits(model="llama-3-8b", num_ranks=8, num_sequences=1, recomputes=False
         bars[name]["gathered"] = 2 * layer_bytes if stage == 3 else 0
         bars[name]["activations"] = activations
     fitting = [name for name, bar in bars.items() if sum(bar.values()) <= 80e9]
-    title = f"{model} on {num_ranks} GPUs, {num_sequences} x {length:,} tokens each, computed"
+    title = f"{model} on {num_ranks:,} GPUs, {num_sequences} x {length:,} tokens each, computed"
     picture = draw.memory(bars, 80e9, title, "GPU")
     return picture, f"Fits into 80 GB: {', '.join(fitting) or 'nothing'}."
 
@@ -1367,6 +1370,15 @@ explore(
 # %% [markdown]
 # Choose Llama 3 70B and raise the number of GPUs: what keeps it from fitting on any number? Tick
 # `recomputes`: how many does it take now? And which control lets 8B take four sequences on 8 GPUs?
+#
+# <details><summary>Answer</summary>
+#
+# The activations of one sequence, 218 GB: no number of GPUs shards them. With each layer recomputed
+# 13.5 GB of them stay, and ZeRO-3 fits from **32 GPUs** on, with 52.2 GB on each; 16 would need
+# 87.4. For 8B, too, the control is `recomputes`: four sequences have 176 GB of activations, or 14.1
+# with recomputation, and then ZeRO-1 is enough, with 58.3 GB.
+#
+# </details>
 #
 # ## 7. When it breaks
 #

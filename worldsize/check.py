@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -171,7 +172,7 @@ class Box:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         facts = "".join(
-            f"<div><b>{label.capitalize()}:</b> {escape(text)}</div>" if label else f"<div>{escape(text)}</div>"
+            f"<div><b>{label.capitalize()}:</b> {_with_code(text)}</div>" if label else f"<div>{_with_code(text)}</div>"
             for label, text in self.facts
             if text
         )
@@ -182,6 +183,11 @@ class Box:
             f"<div><b>✗ Not yet: <code>{escape(self.name)}</code></b></div>{facts}{report if self.report else ''}</div>"
         )
         return {"text/html": html, "text/plain": repr(self)}
+
+
+def _with_code(text: str) -> str:
+    """The text as HTML, with what stands between backticks as code."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(text))
 
 
 def _show(box: Box, picture: Callable[[], Drawn] | None = None) -> None:

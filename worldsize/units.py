@@ -77,10 +77,11 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{rounded:,.{max(_decimals(rounded, digits), 0)}f}"
 
 
-def format_as(name: str, value: float) -> str:
+def format_as(name: str, value: float, decimal: bool = False) -> str:
     """Text of a number in the unit that its name ends in: `64 kB` for `size_bytes`, `3.2 ms` for `time_s`.
 
-    Known endings are `_bytes`, `_s`, `_flops`, `_bytes_per_s`, `_flops_per_s` and `_fraction`.
+    Known endings are `_bytes`, `_s`, `_flops`, `_bytes_per_s`, `_flops_per_s` and `_fraction`. Whole numbers of KiB,
+    MiB and so on are shown as such, but for `decimal`.
     """
     if not math.isfinite(value):
         return f"{value:g}"
@@ -88,7 +89,7 @@ def format_as(name: str, value: float) -> str:
         return f"{format_as(name.removesuffix('_per_s'), value)}/s"
     kind = name.rpartition("_")[2]
     if kind == "bytes":
-        is_binary = value >= KIB and value % scale(value, _BINARY)[0] == 0  # 64 KiB; but 11.7 GB
+        is_binary = not decimal and value >= KIB and value % scale(value, _BINARY)[0] == 0  # 64 KiB; but 11.7 GB
         return _brief(format_bytes(value, binary=is_binary))
     if kind == "s" and name != "s":
         return _brief(format_time_s(value))

@@ -13,8 +13,9 @@ HEADING = "## Numbers to remember"  # their first line
 _HEAD = """\
 # Numbers to remember
 
-The numbers worth knowing by heart, week by week, from the last sections of the lessons. `autograder build` writes this
-page.
+The numbers worth knowing by heart, week by week, from the last sections of the lessons.
+
+<!-- `autograder build` writes this page. -->
 """
 
 

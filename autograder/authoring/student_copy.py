@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from autograder.authoring.notebooks import build_fresh, find_sources
+from autograder.authoring.numbers_page import PAGE, numbers_page
 from autograder.files import packed, put
 from worldsize import quiz
 from worldsize.quiz.bank import FOLDER
@@ -43,6 +44,7 @@ def student_files(root: Path, names: Sequence[str] = ()) -> dict[str, bytes]:
     files["README.md"] = _README.read_bytes()
     files["pyproject.toml"] = student_project(project).encode()
     files |= dict(_notebooks(root, names))
+    files |= dict(_numbers(root, names))
     files |= dict(_library(root, project))
     files |= {f"{FOLDER}/{bank.name}": self_checks(bank).encode() for bank in banks_of_weeks(root, names)}
     return files
@@ -94,6 +96,13 @@ def _notebooks(root: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         for path in build_fresh(root, fresh, names):
             if path.parts[0] in ("weeks", "labs"):
                 yield path.as_posix(), (fresh / path).read_bytes()
+
+
+def _numbers(root: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """The page of the numbers to remember of these weeks, where they have any."""
+    page = numbers_page(find_sources(root, names).weeks)
+    if "\n## " in page:
+        yield PAGE.as_posix(), page.encode()
 
 
 def _library(root: Path, project: Mapping) -> Iterator[tuple[str, bytes]]:

@@ -1,7 +1,8 @@
-"""What a step with FSDP2 takes beside one with DDP, in virtual time, and lab 7's stage 3 by hand beside FSDP2."""
+"""What FSDP2 takes beside DDP, in virtual time; lab 7's stage 3 and lab 6's checkpointing beside torch's own."""
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Iterator
@@ -9,13 +10,17 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 from figures import Figure, scaled
+from repository import ROOT
+from torch import nn
 from zero_by_hand import solution_source, solved
 
 import worldsize as ws
+from autograder.authoring.known_answers import solution_cells
 from worldsize import emulate, models
 
 _NUM_RANKS = 4
 _MOST = 0.15  # of DDP's step, which published runs with FSDP report at worst
+_MEMORY_MOST = 1.05  # of what torch's own checkpointing holds at its peak
 _BY_HAND_MOST, _BY_HAND_LEAST = 1.05, 0.95  # of FSDP2's emulated step, and of its throughput on real ranks
 
 
@@ -32,11 +37,56 @@ def sharding(scale: float) -> Iterator[Figure]:
             yield Figure(f"FSDP2 over DDP, {cluster}", 100 * more, "% more", "at most 15", more <= _MOST, how)
             name = f"lab 7's stage 3 over FSDP2, {cluster}"
             yield Figure(name, of_theirs, "x", "at most 1.05", of_theirs <= _BY_HAND_MOST, how)
-    num_pairs = scaled(15, scale, least=3)
+    yield from _checkpointing(scale)
+    num_pairs = scaled(20, scale, least=3)
     run = ws.run(_pairs, source, num_pairs, world_size=2, backend="gloo", echo=False, timeout_s=300)
     ratio = statistics.median(theirs_s / by_hand_s for theirs_s, by_hand_s in run.values[0])
     how = f"median of {num_pairs} interleaved pairs of steps, two real Gloo ranks, float32"
     yield Figure("lab 7's stage 3, throughput of FSDP2's", ratio, "x", "at least 0.95", ratio >= _BY_HAND_LEAST, how)
+
+
+def _checkpointing(scale: float) -> Iterator[Figure]:
+    """Peak memory of lab 6's checkpointed segments over that of torch's, and whether the gradients are the same."""
+    source = solution_cells(ROOT / "solutions" / "lab06" / "lab06.py")["checkpointed"]
+    num_segments, num_tokens = 12, scaled(512, scale, least=32)
+    options = {"world_size": 1, "cluster": "dgx-h100", "memory": True, "echo": False}
+    plain, theirs, ours = (
+        ws.run(_gradients, how, source, num_segments, num_tokens, **options) for how in ("plain", "torch", "by hand")
+    )
+    ratio = ours.memory[0].most_bytes / theirs.memory[0].most_bytes
+    how = (
+        f"{num_segments} layers with dropout, {num_tokens} tokens, each recomputed; torch.utils.checkpoint; as recorded"
+    )
+    name = "lab 6's checkpointing over torch's, peak memory"
+    yield Figure(name, ratio, "x", "at most 1.05", ratio <= _MEMORY_MOST, how)
+    wanted = plain.values[0]
+    differing = [
+        not (torch.equal(a, b) and torch.equal(a, c))
+        for a, b, c in zip(wanted, theirs.values[0], ours.values[0], strict=True)
+    ]
+    how = f"of {len(wanted)}, in float32; a plain loop, torch's checkpoint and lab 6's"
+    yield Figure("lab 6's checkpointing, gradients that differ", sum(differing), "", "0", not any(differing), how)
+
+
+def _gradients(how: str, source: str, num_segments: int, num_tokens: int) -> list[torch.Tensor]:
+    """The gradients of the input and of all parameters after one forward and backward."""
+    from torch.utils.checkpoint import checkpoint
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    sizes = dataclasses.replace(models.shape("small"), num_layers=num_segments)
+    segments = [nn.Sequential(nn.Dropout(0.1), layer) for layer in models.Transformer(sizes).layers.values()]
+    given = torch.randn(1, num_tokens, sizes.width, requires_grad=True)
+    tensor = given
+    if how == "by hand":
+        lab: dict = {"torch": torch}
+        exec(source, lab)
+        tensor = lab["checkpointed"](segments, tensor)
+    else:
+        for segment in segments:
+            tensor = checkpoint(segment, tensor, use_reentrant=False) if how == "torch" else segment(tensor)
+    tensor.square().mean().backward()
+    return [one.grad for one in (given, *nn.ModuleList(segments).parameters())]
 
 
 def _run(cluster: str, how: str, source: str, num_tokens: int) -> float:

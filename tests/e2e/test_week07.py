@@ -180,6 +180,24 @@ def test_explorer_says_what_fits(outputs):
     assert "Fits into 80 GB: ZeRO-2, ZeRO-3." in text
 
 
+def test_answer_to_the_explorers_question_is_right():
+    def activations_gb(sizes, num_sequences, recomputes):
+        kept = sizes.layer_activation_bytes(num_sequences, sizes.context_length)
+        inputs = 2 * num_sequences * sizes.context_length * sizes.width
+        return (sizes.num_layers * (inputs if recomputes else kept) + recomputes * kept) / 1e9
+
+    large, small = shape("llama-3-70b"), shape("llama-3-8b")
+    assert round(activations_gb(large, 1, False)) == 218 and round(activations_gb(large, 1, True), 1) == 13.5
+    assert round(activations_gb(small, 4, False)) == 176 and round(activations_gb(small, 4, True), 1) == 14.1
+    gathered_gb = 4 * large.num_layer_parameters / 1e9
+    held_gb = [
+        16 * large.num_parameters / 1e9 / num_gpus + gathered_gb + activations_gb(large, 1, True)
+        for num_gpus in (16, 32)
+    ]
+    assert [round(size, 1) for size in held_gb] == [87.4, 52.2]
+    assert round((4 + 12 / 8) * small.num_parameters / 1e9 + activations_gb(small, 4, True), 1) == 58.3
+
+
 def test_a_lost_piece_changes_the_gradient_and_not_the_loss(outputs):
     lost, added, alone = rows(outputs["used_twice_shown"])[2:]
     assert lost[1] == added[1] == alone[1]

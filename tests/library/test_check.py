@@ -165,6 +165,11 @@ def test_box_in_html_is_escaped_and_has_no_colours_of_text():
     assert "Hint" not in bundle["text/html"] and " color:" not in bundle["text/html"]
 
 
+def test_box_in_html_shows_what_stands_in_backticks_as_code():
+    html = Box("average", (("hint", "`a <b>` is kept, ` is not code"),))._repr_mimebundle_()["text/html"]
+    assert "<code>a &lt;b&gt;</code> is kept, ` is not code</div>" in html
+
+
 def test_failed_check_in_a_rank_is_a_box(capsys):
     def check():
         raise CheckFailed("a sum", "a mean")

@@ -7,6 +7,7 @@ from itertools import cycle
 
 from matplotlib.axes import Axes
 
+from worldsize.draw.line_end_labels import label_ends
 from worldsize.draw.palette import line_styles
 from worldsize.draw.picture import Picture, finish
 
@@ -18,7 +19,7 @@ def curves(
     title: str = "",
     difference_from: str | None = None,
 ) -> Picture:
-    """One line for each label; with `difference_from`, a second panel of how far the others are from it.
+    """One line for each label, which stands at its end; with `difference_from`, a second panel of how far others are.
 
     Raises:
         ValueError: there is no curve, one has no values, or no curve is called `difference_from`.
@@ -34,7 +35,6 @@ def curves(
     for (label, values), style, width in zip(series.items(), cycle(line_styles()), widths, strict=False):
         panels[0].plot(range(1, len(values) + 1), values, label=label, linewidth=width, **style)
     panels[0].set_ylabel(y_label)
-    panels[0].legend(frameon=False)
     finish(panels[0], title)
     panels[-1].set_xlabel(x_label)
     ranges = [f"{label} from {values[0]:.3g} to {values[-1]:.3g}" for label, values in series.items()]
@@ -42,6 +42,7 @@ def curves(
     if difference_from:
         gap = _draw_differences(panels[1], series, difference_from)
         picture.alt += f" The largest difference from {difference_from} is {gap:.1e}."
+    label_ends(picture)
     return picture
 
 
@@ -55,6 +56,5 @@ def _draw_differences(axes: Axes, series: Mapping[str, Sequence[float]], referen
             largest = max(largest, *distances)
     axes.set_ylabel(f"distance from\n{reference}")
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0, ncols=len(series), frameon=False)
     finish(axes, "")
     return largest

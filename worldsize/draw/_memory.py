@@ -14,6 +14,7 @@ from worldsize.draw.annotations import label_point, mark_capacity, white_box
 from worldsize.draw.palette import PART_STYLES
 from worldsize.draw.picture import Picture, finish
 
+_LABEL_FRACTION = 0.12  # of the longest bar's length: more than a label without "does not fit" takes
 _MOST_LISTED = 8  # bars that the alt text describes one by one
 
 
@@ -90,9 +91,11 @@ def _draw_bars(axes: Axes, bars: _Bars, factor: float) -> None:
         style = {"color": colour, "hatch": hatch, "edgecolor": "white", "height": 0.66}
         axes.barh(list(bars.parts), widths, left=left, label=name, **style)
         left = [start + width for start, width in zip(left, widths, strict=True)]
+    capacity = bars.capacity_bytes or 0
     for row, (label, total) in enumerate(bars.totals.items()):
         text = units.format_bytes(total) + ("" if bars.fits(label) else ": does not fit")
-        label_point(axes, text, (total / factor, row), (5, 0), va="center", bbox=white_box())
+        at = capacity if 0 < capacity - total < _LABEL_FRACTION * bars.largest else total  # no line through a label
+        label_point(axes, text, (at / factor, row), (5, 0), va="center", bbox=white_box())
 
 
 def _alt(bars: _Bars, title: str, capacity_label: str) -> str:

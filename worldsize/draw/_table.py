@@ -102,13 +102,17 @@ def _is_number(value: Any) -> bool:
 
 
 def _texts(name: str, values: Sequence[Any]) -> list[str]:
-    """The cells of a column; times of which some are under a minute are seconds, so that they compare at a glance."""
+    """The cells of a column, in units that compare at a glance: seconds where some times are under a minute."""
     is_time = name.endswith("_s") and not name.endswith("_per_s")
     is_short = is_time and any(_is_number(value) and value is not None and 0 < value < units.MINUTE for value in values)
-    return [_text(name, value, in_seconds=is_short) for value in values]
+    texts = [_text(name, value, in_seconds=is_short) for value in values]
+    units_of = {text.rpartition(" ")[2] for text in texts if name.endswith("_bytes")} - {"", "B"}
+    if len({unit.endswith("iB") for unit in units_of}) > 1:  # MiB beside MB would compare badly
+        texts = [_text(name, value, in_seconds=False, is_decimal=True) for value in values]
+    return texts
 
 
-def _text(name: str, value: Any, in_seconds: bool) -> str:
+def _text(name: str, value: Any, in_seconds: bool, is_decimal: bool = False) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -117,7 +121,7 @@ def _text(name: str, value: Any, in_seconds: bool) -> str:
         return str(value)
     if in_seconds and units.MINUTE <= value < units.HOUR:
         return f"{units.significant(value)} s"
-    return units.format_as(name, value)
+    return units.format_as(name, value, decimal=is_decimal)
 
 
 def head(name: str) -> str:

@@ -10,6 +10,7 @@ from html import escape
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from matplotlib.transforms import Bbox
 from PIL import Image
 
@@ -37,7 +38,7 @@ class FigureImage:
         Laying a figure out takes longer than drawing it, and nothing should jump while a slider moves.
         """
         known, engine = places.get(self._kind), self.figure.get_layout_engine()
-        if engine is None:  # the drawing code positions everything, which is quick
+        if engine is None or isinstance(engine, PlaceHolderLayoutEngine):  # the drawing code has positioned everything
             return self._image(SCREEN_DPI)
         if known is None:
             return self.sharp(places)

@@ -43,7 +43,7 @@ def test_weeks_with_numbers_have_a_section_in_order(course):
 
 
 def test_the_page_without_any_number_is_its_introduction(tmp_path):
-    assert len(numbers_page([]).splitlines()) == 4
+    assert len(numbers_page([]).splitlines()) == 5
 
 
 def test_a_changed_number_makes_the_page_out_of_date(course):

@@ -25,7 +25,8 @@ from worldsize import quiz
 MAY_HOLD = (
     *("LICENSE", "README.md", "constraints.txt", "jupyter_lab_config.py", "pyproject.toml"),
     *("labs/lab*/lab*.ipynb", "labs/project*/report.ipynb", "labs/project*/train.py", "weeks/week*.ipynb"),
-    *("quizzes/week*.toml", "worldsize/*.py", "worldsize/data/*", "worldsize/draw/*.css", "worldsize/draw/*.js"),
+    *("docs/numbers.md", "quizzes/week*.toml"),
+    *("worldsize/*.py", "worldsize/data/*", "worldsize/draw/*.css", "worldsize/draw/*.js"),
 )
 LONG = 40  # characters: a shorter line is anybody's
 SHORT = 12  # of a formula
@@ -238,6 +239,13 @@ def test_a_comment_on_a_question_that_stays_behind_stays_behind(tmp_path):
 
 def test_lessons_go_in_as_notebooks_and_never_as_the_scripts_that_hold_their_solutions(files):
     assert {Path(path).suffix for path in files if path.startswith("weeks/")} == {".ipynb"}
+
+
+def test_numbers_to_remember_of_the_chosen_weeks_are_on_one_page(files):
+    assert files["docs/numbers.md"] == (ROOT / "docs/numbers.md").read_bytes()
+    page = student_files(ROOT, ["week01", "week07"])["docs/numbers.md"].decode()
+    assert page.startswith("# Numbers to remember\n") and "Week 7." in page and "Week 6." not in page
+    assert "docs/numbers.md" not in student_files(ROOT, ["week01"])
 
 
 def test_nbconvert_knows_the_pages_of_a_students_worldsize(files):

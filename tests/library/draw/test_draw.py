@@ -47,6 +47,11 @@ def test_memory_stacks_the_parts():
     assert [(bar.get_x(), bar.get_width()) for bar in bars] == [(0, 2), (2, 3)]
 
 
+def test_the_line_at_the_capacity_goes_through_no_label():
+    axes = draw.memory({"fits": {"a": 76e9}, "less": {"a": 60e9}, "more": {"a": 120e9}}, 80e9).axes[0]
+    assert [round(text.xy[0]) for text in axes.texts] == [80, 60, 120]
+
+
 def test_many_bars_stay_on_one_screen_and_are_described_by_the_largest_and_the_smallest():
     picture = draw.memory({f"rank {rank}": {"weights": 1e9 + rank} for rank in range(32)})
     assert picture.get_size_inches()[1] < 8

@@ -42,6 +42,13 @@ def test_times_around_a_minute_are_seconds_but_long_ones_are_not():
     assert draw.table([{"step_s": 90}, {"step_s": 120}]).cells == (("1.5 min",), ("2 min",))
 
 
+def test_bytes_of_a_column_are_all_powers_of_two_or_all_decimal():
+    sizes = [{"held_bytes": size} for size in (2**20, 3 * 2**19, 0, 512)]
+    assert [cell for (cell,) in draw.table(sizes[:1]).cells] == ["1 MiB"]
+    assert [cell for (cell,) in draw.table(sizes).cells] == ["1.05 MB", "1.57 MB", "0 B", "512 B"]
+    assert [cell for (cell,) in draw.table([{"held_bytes": 2**16}, {"held_bytes": None}]).cells] == ["64 KiB", ""]
+
+
 @pytest.mark.parametrize("name", ["_s", "s", "flops", "num_layers"])
 def test_a_name_that_is_only_a_unit_or_has_none_stays(name):
     assert draw.table([{name: 2}]).columns == (name.replace("_", " "),)

@@ -1,0 +1,87 @@
+"""Weeks 6 and 7: their pages without kernel and network, in both colour schemes, and their explorers under keys."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import expect
+
+from autograder.authoring.notebooks import notebook
+from autograder.authoring.scripts import parse, read_week
+from worldsize.pages import LessonExporter
+
+pytestmark = pytest.mark.browser
+WEEKS = ("week06_precision_and_activations", "week07_zero_and_fsdp")
+LEFT = """() => [...document.querySelectorAll('.jp-RenderedMarkdown')].filter(text => {
+    const words = text.cloneNode(true);
+    words.querySelectorAll('code, pre, math').forEach(part => part.remove());
+    return words.innerText.includes('$');
+}).length"""
+CUT = """() => [...document.querySelectorAll('.jp-Cell *')].filter(part =>
+    part.getBoundingClientRect().right > innerWidth ||
+    part.clientWidth && part.scrollWidth > part.clientWidth + 2 && getComputedStyle(part).overflowX != 'visible'
+).map(part => `${part.tagName}: ${part.innerText.slice(0, 80)}`)"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("week", WEEKS)
+def test_page_of_a_week_needs_no_network_and_cuts_nothing(browser, root, tmp_path, week, theme):
+    lesson = notebook(read_week(root / "weeks" / f"{week}.py"), graded=False)
+    path = tmp_path / f"{theme}.html"
+    path.write_text(LessonExporter(theme=theme).from_notebook_node(lesson)[0], encoding="utf-8")
+    context = browser.new_context(viewport={"width": 1366, "height": 768}, offline=True)
+    page, asked = context.new_page(), []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(path.as_uri())
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert page.locator("math").count() > 5 and page.evaluate(LEFT) == 0
+    for answer in page.locator("details").all():
+        answer.evaluate("answer => { answer.open = true }")
+    assert page.evaluate(CUT) == []
+    context.close()
+
+
+def test_explorers_follow_the_keys_and_show_what_they_say(open_notebook, lab, root, screenshots):
+    """The explorers alone, without the runs before them; week 6's gradients are invented."""
+    empty = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+    nbformat.write(empty, lab.course / "weeks" / "explorers.ipynb")
+    page = open_notebook("weeks/explorers.ipynb")
+    formats, fits = cells(root, WEEKS[0]), cells(root, WEEKS[1])
+
+    page.wait_for(
+        page.add_and_start(fits["setup"] + "\n" + fits["stages"].replace("cluster=", "cluster='dgx-a100', #"))
+    )
+    page.wait_for(page.add_and_start(fits["milestones"].partition("\ndef milestone")[0] + fits["what_fits"]))
+    out = explored(page, fits["fits"])
+    out.locator("select").select_option(label="llama-3-70b")
+    out.get_by_label("recomputes").check()
+    ranks = out.locator(".widget-slider", has_text="num_ranks").get_by_role("slider")
+    ranks.press("ArrowRight")
+    expect(out).to_contain_text("Fits into 80 GB: nothing.")
+    ranks.press("ArrowRight")
+    expect(out).to_contain_text("Fits into 80 GB: ZeRO-3.")  # as the lesson's answer says, from 32 on
+    out.screenshot(path=screenshots / "what_fits.png")
+
+    invented = "GRADIENTS = {name: 2.0 ** (-22 + torch.randn(9999)) for name in ('logits', 'residuals')}"
+    source = [formats["setup"].partition("\npredictions")[0], formats["formats"], formats["formats_table"]]
+    lost = formats["gradients"][formats["gradients"].index("def lost_fraction") :].partition("\n\n\n")[0]
+    page.wait_for(page.add_and_start("\n".join([*source, lost, invented, formats["formats_drawn"]])))
+    out = explored(page, formats["formats_explored"])
+    scale = out.get_by_role("slider").first
+    expect(out.get_by_alt_text("FP8 E4M3: 100.0% lost").first).to_be_visible()
+    scale.press("End")
+    expect(out.get_by_alt_text("FP8 E4M3: 0.0% lost").first).to_be_visible()
+    out.screenshot(path=screenshots / "formats.png")
+
+
+def cells(root: Path, week: str) -> dict[str, str]:
+    """The source of a week's code cells, by title."""
+    return {cell.title: cell.source for cell in parse(root / "weeks" / f"{week}.py").cells if cell.kind == "code"}
+
+
+def explored(page, source: str):
+    """The output of a new cell with this source, which shows an explorer."""
+    page.wait_for(page.add_and_start(source))
+    out = page.code_cells.last.locator(".jp-OutputArea").first
+    expect(out.locator(".worldsize-explorer").first).to_be_visible()
+    return out

@@ -1,0 +1,106 @@
+"""Labels at the ends of lines, beside a panel: moved apart where lines end close together, so that none overlap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from textwrap import fill
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.text import Annotation
+
+from worldsize.draw.outlined_text import POINTS_PER_INCH
+from worldsize.draw.palette import GREY, INK
+from worldsize.draw.picture import Picture
+
+_FONT_SIZE = 9
+_LONGEST = 28  # characters of a label on one line
+_AIR = 2.0  # between two labels, in points
+_WAY, _SAMPLE = 16.0, 22.0  # the widths of what joins a line's end to its label, and of the line's style beside it
+
+
+def label_ends(picture: Picture) -> None:
+    """Write each line's label to the right of its panel, with a sample of its style, in the order of their ends.
+
+    The picture's layout is final afterwards; it grows where the labels need more height than a panel has.
+    """
+    texts = {axes: [_write(axes, str(line.get_label())) for line in axes.lines] for axes in picture.axes}
+    picture.draw_without_rendering()  # which decides where the panels lie
+    scale = POINTS_PER_INCH / picture.dpi
+    heights = {axes: [text.get_window_extent().height * scale + _AIR for text in texts[axes]] for axes in picture.axes}
+    lacking = max(sum(heights[axes]) - axes.get_window_extent().height * scale for axes in picture.axes)
+    if lacking > 0:
+        taller_in = (lacking + _AIR) * len(picture.axes) / POINTS_PER_INCH
+        picture.set_figheight(picture.get_figheight() + taller_in)
+        picture.draw_without_rendering()
+    picture.set_layout_engine("none")
+    for axes in picture.axes:
+        box = axes.get_window_extent()
+        ends = [_end(axes, line) for line in axes.lines]
+        wanted = [(y - box.y0) * scale for _, y in ends]
+        found = spread(wanted, heights[axes], (box.y1 - box.y0) * scale)
+        for line, text, (x, y), height in zip(axes.lines, texts[axes], ends, found, strict=True):
+            text.set_position((_WAY + _SAMPLE + 4, height))
+            _join(picture, line, (x * scale, y * scale), (box.x1 * scale, box.y0 * scale + height))
+
+
+def spread(centres: Sequence[float], heights: Sequence[float], most: float) -> list[float]:
+    """The centres of labels between 0 and `most` without any overlap, each as near as can be to where it should be."""
+    order = sorted(range(len(centres)), key=lambda place: (centres[place], -place))
+    groups: list[tuple[float, list[int]]] = []  # the lower edge of labels that touch, and which they are
+    for place in order:
+        groups.append((_lower_edge([place], centres, heights, most), [place]))
+        while len(groups) > 1 and groups[-2][0] + sum(heights[one] for one in groups[-2][1]) > groups[-1][0]:
+            (_, below), (_, above) = groups[-2:]
+            members = below + above
+            groups[-2:] = [(_lower_edge(members, centres, heights, most), members)]
+    found = [0.0] * len(centres)
+    for edge, members in groups:
+        for place in members:
+            found[place] = edge + heights[place] / 2
+            edge += heights[place]
+    return found
+
+
+def _write(axes: Axes, label: str) -> Annotation:
+    """A label beside the lower right corner of a panel, from where it is moved up."""
+    place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "center"}
+    return axes.annotate(
+        fill(label, _LONGEST), (1, 0), (_WAY + _SAMPLE + 4, 0), fontsize=_FONT_SIZE, color=INK, **place
+    )
+
+
+def _lower_edge(members: Sequence[int], centres: Sequence[float], heights: Sequence[float], most: float) -> float:
+    """Where a stack of labels begins whose distances from their places add up to nothing, kept between 0 and `most`."""
+    before, total = 0.0, 0.0
+    for place in members:
+        total += centres[place] - before - heights[place] / 2
+        before += heights[place]
+    return max(0.0, min(total / len(members), most - before))
+
+
+def _end(axes: Axes, line: Line2D) -> tuple[float, float]:
+    """The last point of a line that its panel can show, in pixels; of a line without any, the panel's lower right."""
+    box = axes.get_window_extent()
+    points = axes.transData.transform(line.get_xydata())
+    shown = [(float(x), float(y)) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+    x, y = shown[-1] if shown else (box.x1, box.y0)
+    return x, min(max(y, box.y0), box.y1)
+
+
+def _join(picture: Picture, line: Line2D, end: tuple[float, float], beside: tuple[float, float]) -> None:
+    """Draw the way from a line's end to its label, and a sample of the line's style in front of the label."""
+    left, height = beside[0] + _WAY, beside[1]
+    transform = picture.dpi_scale_trans
+    way = [end, (beside[0] + 2, end[1]), (left, height)]
+    style = {"transform": transform, "clip_on": False}
+    xs, ys = ([point[axis] / POINTS_PER_INCH for point in way] for axis in (0, 1))
+    picture.add_artist(Line2D(xs, ys, color=GREY, linewidth=0.9, linestyle=(0, (1, 2)), **style))
+    sample = Line2D([], [])
+    sample.update_from(line)
+    sample.set_solid_capstyle("butt")  # a thick line would reach under its label
+    sample.set(transform=transform, clip_on=False, clip_path=None, markevery=[0] if line.get_marker() else None)
+    sample.set_data([left / POINTS_PER_INCH, (left + _SAMPLE) / POINTS_PER_INCH], [height / POINTS_PER_INCH] * 2)
+    picture.add_artist(sample)
