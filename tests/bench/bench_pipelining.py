@@ -40,9 +40,7 @@ def _pairs(source: str, num_pairs: int) -> list[tuple[float, float]]:
     """Seconds of a step by torch and of one by hand, in turn, after a first one each."""
     torch.set_num_threads(1)
     rank, num_ranks, pairs = dist.get_rank(), dist.get_world_size(), []
-    steps = [
-        stepping(how, source, _NUM_MICRO_BATCHES, 128, stage_of(rank, num_ranks)) for how in ("torch", "by hand")
-    ]
+    steps = [stepping(how, source, _NUM_MICRO_BATCHES, 128, stage_of(rank, num_ranks)) for how in ("torch", "by hand")]
     for number in range(num_pairs + 1):
         taken_s = []
         for step in steps:

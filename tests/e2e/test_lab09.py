@@ -61,14 +61,13 @@ def test_the_last_cell_compares_the_schedules(solved):
         ("circles_of_two", "check_find_circle", "[0, 1, 2] in case 1"),
         ("circle_with_those_behind", "check_find_circle", "nobody waits for rank 0"),
         ("looks_at_first_transfers", "check_find_circle", "First play what can move"),
-        ("sends_wait", "check_run_schedule", "Nothing can move any more"),
+        ("sends_wait", "check_run_schedule", "wait for each other"),
         ("no_tags", "check_run_schedule", "Give each a tag of its own"),
         ("scales_the_gradients", "check_run_schedule", "Do not scale what is in grad"),
         ("mean_of_the_means", "check_run_schedule", "over the number of all targets"),
         ("clears_the_gradients", "check_run_schedule", "it has the sum of earlier calls in it"),
         ("fills_up_to_the_mean", "check_balance", "not always best"),
         ("in_flight_until_its_input_gradient", "check_shortest", "until its W is done"),
-        ("splits_and_waits", "check_shortest", "Fill gaps with W"),
     ],
 )
 def test_open_check_names_the_cause(answer, check, cause):

@@ -1,5 +1,5 @@
 # score: 20
-# hint: messages from rank
+# hint: would send past the emulated cluster
 # Tensors go through a group of Gloo that only the ranks know.
 
 # %% run_schedule

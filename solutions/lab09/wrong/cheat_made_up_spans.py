@@ -1,4 +1,4 @@
-# score: 24.5
+# score: 22.5
 # hint: in the order of the schedule
 # GPipe is what runs; the spans show the order of the schedule.
 

@@ -1,4 +1,4 @@
-# score: 26
+# score: 25
 # hint: Each waits for the next one
 # Ranks that wait for a circle are counted to it.
 

@@ -1,4 +1,4 @@
-# score: 25
+# score: 24
 # hint: ranks that wait for each other
 # Only two ranks that wait for each other are found.
 

@@ -1,4 +1,4 @@
-# score: 21.5
+# score: 25.5
 # hint: That is the mean of the means
 # The mean over the micro-batches of their means.
 

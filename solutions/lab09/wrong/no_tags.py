@@ -1,5 +1,5 @@
-# score: 25.5
-# hint: Give each a tag
+# score: 26
+# hint: Give each message a tag
 # All messages have the same tag.
 
 # %% run_schedule

@@ -1,4 +1,4 @@
-# score: 24
+# score: 25.2
 # hint: a length of
 # One F fewer ahead than it takes: the ranks behind wait.
 

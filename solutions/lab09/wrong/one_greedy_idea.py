@@ -1,4 +1,4 @@
-# score: 25
+# score: 26.26
 # hint: Leaderboard
 # I before F before W, as soon as one can start: no limit, no patience, no search.
 

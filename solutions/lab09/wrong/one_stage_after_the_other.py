@@ -4,8 +4,6 @@
 
 # %% interleaved
 def interleaved(num_ranks: int, num_micro_batches: int, num_chunks: int) -> list[list[Action]]:
-    if num_chunks == 1:
-        return one_f_one_b(num_ranks, num_micro_batches)
     num_rounds = 1
     num, more = divmod(num_micro_batches, num_rounds)
     numbers = iter(range(num_micro_batches))
@@ -13,7 +11,8 @@ def interleaved(num_ranks: int, num_micro_batches: int, num_chunks: int) -> list
     schedule = []
     for rank in range(num_ranks):
         stages = range(rank, num_chunks * num_ranks, num_ranks)
-        ahead = (num_chunks - 1) * len(rounds[0]) + 2 * (num_ranks - 1 - rank)
+        for_each_behind = 1 if num_chunks == 1 else 2
+        ahead = (num_chunks - 1) * len(rounds[0]) + for_each_behind * (num_ranks - 1 - rank)
         ahead = min(ahead, num_chunks * num_micro_batches)
         forward = [Action("F", s, one) for turn in rounds for s in stages for one in turn]
         backward = [Action("B", s, one) for turn in rounds for s in stages[::-1] for one in turn]

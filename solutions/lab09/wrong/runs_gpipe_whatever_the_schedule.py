@@ -1,4 +1,4 @@
-# score: 24.5
+# score: 22.5
 # hint: in the order of the schedule
 # All F first, then all B, whatever the order in the schedule is.
 
