@@ -1043,6 +1043,6 @@ def check_shortest_is_short(student, rng):
     if mean < 1 - 1e-6:
         actual = f"{worst[2]}. Leaderboard: {mean:.0%} of the way from 1F1B to the best, on average"
         hint = "Let I go first, fill idle time with W, and limit how far F is ahead of I."
-        if mean <= 0.01:
-            raise CheckFailed(worst[1], actual, hint)
-        raise PartlyHeld(mean, worst[1], actual, hint)
+        found = worst[1], actual, hint
+        share = int(100 * mean + EXACT) / 100
+        raise PartlyHeld(share, *found) if share else CheckFailed(*found)
