@@ -10,13 +10,13 @@
 # ```text
 # F forward, B backward (twice as long); 3 ranks, 5 micro-batches
 #
-# GPipe  rank 0  F0F1F2F3F4        B0  B1  B2  B3  B4         all 5 in flight
-#        rank 1    F0F1F2F3F4    B0  B1  B2  B3  B4
+# GPipe  rank 0  F0F1F2F3F4            B0  B1  B2  B3  B4     all 5 in flight
+#        rank 1    F0F1F2F3F4      B0  B1  B2  B3  B4
 #        rank 2      F0F1F2F3F4B0  B1  B2  B3  B4
 #
-# 1F1B   rank 0  F0F1F2      B0  F3B1  F4B2      B3    B4    3 in flight
-#        rank 1    F0F1  B0  F2B1  F3B2  F4B3      B4        2
-#        rank 2      F0B0  F1B1  F2B2  F3B3  F4B4            1
+# 1F1B   rank 0  F0F1F2        B0  F3B1  F4B2    B3    B4     3 in flight
+#        rank 1    F0F1    B0  F2B1  F3B2  F4B3    B4         2
+#        rank 2      F0B0  F1B1  F2B2  F3B3  F4B4             1
 # ```
 #
 # | Function | What it does | Points | Time | Difficulty |
@@ -533,6 +533,10 @@ check_find_circle()
 # in `grad`. In September 2025 a trainer's gradient norms came out too small: at the end of each
 # call, torch's schedules divide by the number of micro-batches whatever is in `grad`, so the sum of
 # the calls before is divided again (torchtitan issue 1733). Scale the loss, and not the gradients.
+#
+# With Gloo, a receive that is posted after an unfinished send to the same rank is ready only when
+# that send is out (docs/clusters.md). On slow links a pipeline gains by posting receives early.
+# That is allowed here, and gives no extra points.
 #
 # `Pipeline`, below, is what a rank knows of the model. Micro-batches may have different sizes, and
 # two ranks may have several messages under way between them. A message is matched by sender,
