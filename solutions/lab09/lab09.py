@@ -557,7 +557,8 @@ check_find_circle()
 # A received tensor has the shape of the micro-batch's inputs, and `width` after it. A rank may take
 # micro-batches in another order than the rank before sends them, and with several stages it gets
 # outputs and gradients from the same rank. A tag made of kind, stage and micro-batch keeps them
-# apart.
+# apart. If the check reports that so many bytes came for tensors of another size, messages are
+# mixed up.
 #
 # </details>
 # <details><summary>Hint 3: the loss</summary>
