@@ -29,6 +29,7 @@ import bench_killing
 import bench_launching
 import bench_lots
 import bench_overlapping
+import bench_pipelining
 import bench_planning
 import bench_predicting
 import bench_quizzing
@@ -269,6 +270,7 @@ PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_reducing.reducing,
     bench_overlapping.overlapping,
     bench_sharding.sharding,
+    bench_pipelining.pipelining,
     bench_serving.serving,
     bench_training.training,
     bench_compressing.compressing,

@@ -1,0 +1,1046 @@
+"""Hidden checks of lab 9: schedules of pipelines, as data and on emulated ranks.
+
+A schedule is data: the judge reads and plays it. On ranks the points rest on the messages, whose
+bodies the judge computes and the conductor saw: each rank has the weights of its own stages alone,
+which are drawn, so that no rank can make up what it did not receive. The time that a run may take
+has a floor and a ceiling. The shortest schedule is measured by a bound that is attained.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import worldsize as ws
+from autograder.checks import (
+    Outcome,
+    PartlyHeld,
+    StudentFailed,
+    between,
+    entries,
+    entry,
+    expect_body,
+    expect_end,
+    expect_grown,
+    expect_same_again,
+    expect_work,
+    integer,
+    points,
+    shown,
+    shuffled,
+    tensor_like,
+    whole,
+)
+from worldsize import emulate
+from worldsize.check import CheckFailed, expect_close
+from worldsize.emulate.exchanges import Exchange
+from worldsize.launch import Run
+
+BY_HAND = "torch's own pipelines are not allowed here: this is what you write"
+RULES = {"allow": {"send", "recv"}, "forbid": {"torch.distributed.pipelining": BY_HAND}}
+SEEN = RULES | {"keeps_exchanges": True}
+MB = 2**20
+CPU_S = 3.0  # more than what the text says
+EXACT = 1e-9
+
+NO_WAIT = "Start each send with isend and go on: a send that waits may wait for ever."
+STUCK = "Something that comes later in the schedule would have to be done first."
+ADVICE = {Outcome.HUNG: NO_WAIT}
+
+
+class Act(NamedTuple):
+    kind: str
+    stage: int
+    micro_batch: int
+
+
+Schedule = list[list[Act]]
+
+
+@contextmanager
+def advice(hints: Mapping[Outcome, str] = ADVICE) -> Iterator[None]:
+    """Add what to change to the report of a run that gave no values."""
+    try:
+        yield
+    except StudentFailed as error:
+        text = f"{error}\n{hints.get(error.outcome, '')}".strip()
+        raise StudentFailed(error.outcome, text, error.may_be_external) from None
+
+
+# Schedules as data.
+
+
+def call_on_rank(student: Any, name: str, calls: Any, limit_s: float) -> Any:
+    """What a function of the student's returns for each call; "late" after so much CPU time."""
+    import signal
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError
+
+    def plain(value: Any) -> Any:
+        return [plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+    if name == "interleaved":  # which may call it
+        student.one_f_one_b = lambda num_ranks, num: [
+            [student.Action(*one) for one in actions] for actions in reference(num_ranks, num, "1")
+        ]
+    signal.signal(signal.SIGPROF, stop)
+    found: list[Any] = []
+    for args in calls:
+        signal.setitimer(signal.ITIMER_PROF, limit_s)
+        try:
+            found.append(plain(getattr(student, name)(*args)))
+        except TimeoutError:
+            found.append("late")
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+    return found
+
+
+def returned(student: Any, name: str, calls: Sequence[Any], limit_s: float = CPU_S) -> list[Any]:
+    run = student.emulated(call_on_rank, name, list(calls), limit_s, world_size=1, **RULES)
+    return entries(run.values[0], len(calls))
+
+
+def read(value: Any, num_ranks: int, num_stages: int, num: int, kinds: str, of: str) -> Schedule:
+    """The schedule that was returned.
+
+    Raises:
+        CheckFailed: it is not one with each action once, on its own rank.
+    """
+    if value == "late":
+        raise CheckFailed(f"a schedule {of} within 2 seconds", "none so far", "Try fewer ideas.")
+    if not isinstance(value, list) or len(value) != num_ranks:
+        raise CheckFailed(f"a list of actions for each rank {of}", shown(value))
+    schedule: Schedule = []
+    for rank, actions in enumerate(value):
+        schedule.append([])
+        for given in actions if isinstance(actions, list) else []:
+            kind, stage, number = (entry(given, place) for place in range(3))
+            is_own = integer(stage) is not None and stage % num_ranks == rank
+            is_there = is_own and 0 <= stage < num_stages and integer(number) is not None
+            if kind not in list(kinds) or not is_there or not 0 <= number < num:
+                expected = f"actions with kinds {', '.join(kinds)} of rank {rank}'s stages {of}"
+                raise CheckFailed(expected, shown([stage, number]), "Stage s is on rank s % p.")
+            schedule[-1].append(Act(kind, stage, number))
+    flat = [one for actions in schedule for one in actions]
+    wanted = len(kinds) * num_stages * num
+    if len(set(flat)) != len(flat) or len(flat) != wanted:
+        actual = f"{len(set(flat))} different ones and {len(flat) - len(set(flat))} again"
+        raise CheckFailed(f"{wanted} actions {of}, each once", actual)
+    return schedule
+
+
+def needs(action: Act, num_stages: int) -> list[Act]:
+    kind, stage, number = action
+    if kind == "F":
+        return [Act("F", stage - 1, number)] if stage else []
+    if kind == "W":
+        return [Act("I", stage, number)]
+    behind = [Act(kind, stage + 1, number)] if stage + 1 < num_stages else []
+    return [Act("F", stage, number), *behind]
+
+
+class Played(NamedTuple):
+    """A schedule on paper: its length, each rank's most in flight, and the order of all actions."""
+
+    length: float
+    in_flight: list[int]
+    order: list[Act]
+
+
+def play(schedule: Schedule, num_stages: int, times: Mapping[str, float], of: str) -> Played:
+    """Play a schedule; `times` has the time of each kind, or of each kind and stage.
+
+    Raises:
+        CheckFailed: ranks wait for each other for ever.
+    """
+    done: dict[Act, float] = {}
+    heads, free = [0] * len(schedule), [0.0] * len(schedule)
+    held, most = [0] * len(schedule), [0] * len(schedule)
+    while True:
+        num_done = len(done)
+        for rank, actions in enumerate(schedule):
+            for action in actions[heads[rank] :]:
+                before = needs(action, num_stages)
+                if any(one not in done for one in before):
+                    break
+                start = max([free[rank], *(done[one] for one in before)])
+                free[rank] = done[action] = start + times[action.kind]
+                held[rank] += action.kind == "F"
+                most[rank] = max(most[rank], held[rank])
+                held[rank] -= action.kind in "BW"
+                heads[rank] += 1
+        if len(done) == num_done:
+            break
+    for rank, actions in enumerate(schedule):
+        if heads[rank] < len(actions):
+            kind, stage, number = actions[heads[rank]]
+            actual = f"rank {rank} waits for ever before {kind} of {number} in stage {stage}"
+            raise CheckFailed(f"a schedule {of} that ends", actual, STUCK)
+    return Played(max(free), most, list(done))
+
+
+def expect_length(played: Played, wanted: float, of: str, hint: str) -> None:
+    if played.length > wanted * (1 + EXACT):
+        raise CheckFailed(f"a length of {wanted:g} {of}", f"{played.length:g}", hint)
+
+
+def expect_in_flight(played: Played, wanted: Sequence[int], of: str, hint: str) -> None:
+    for rank, (given, most) in enumerate(zip(played.in_flight, wanted, strict=True)):
+        if given > most:
+            raise CheckFailed(f"at most {most} in flight on rank {rank} {of}", f"{given}", hint)
+
+
+def sized(num_ranks: int, num: int, num_chunks: int = 1) -> str:
+    chunks = f" and {num_chunks} chunks" if num_chunks > 1 else ""
+    return f"with {num_ranks} ranks, {num} micro-batches{chunks}"
+
+
+def drawn_times(rng: torch.Generator, kinds: str = "FB") -> dict[str, float]:
+    return {kind: float(whole(rng, 2, 9)) for kind in kinds}
+
+
+def schedules_of(student: Any, name: str, sizes: Sequence[Any]) -> list[tuple[Any, Schedule, str]]:
+    """The schedules that a generator returns for these numbers of ranks, micro-batches, chunks."""
+    made = []
+    for size, value in zip(sizes, returned(student, name, sizes), strict=True):
+        num_ranks, num, num_chunks = (*size, 1)[:3]
+        of = sized(num_ranks, num, num_chunks)
+        made.append((size, read(value, num_ranks, num_chunks * num_ranks, num, "FB", of), of))
+    return made
+
+
+ODD = [(3, 5), (5, 7)]
+FEW = [(1, 1), (1, 3), (4, 1), (5, 2), (5, 4)]
+
+
+def drawn_sizes(rng: torch.Generator) -> list[tuple[int, int]]:
+    return [*ODD, (4, whole(rng, 8, 11)), (whole(rng, 6, 7), whole(rng, 8, 9))]
+
+
+# gpipe
+
+
+def expect_gpipe(student: Any, sizes: Sequence[Any], times: Mapping[str, float]) -> None:
+    for (num_ranks, num), schedule, of in schedules_of(student, "gpipe", sizes):
+        played = play(schedule, num_ranks, times, of)
+        for rank, actions in enumerate(schedule):
+            if [one.kind for one in actions] != ["F"] * num + ["B"] * num:
+                raise CheckFailed(f"all F of rank {rank} and then all B {of}", "another order")
+        wanted = (num + num_ranks - 1) * sum(times.values())
+        hint = "All ranks take the micro-batches in one order in F, and in one order in B."
+        expect_length(played, wanted, of, hint)
+
+
+@points(1.5, cell="check_gpipe")
+def check_gpipe_is_legal_and_short(student, rng):
+    """All F, then all B on each rank, for even and odd numbers; the length is (m + p - 1)(f + b)
+    whatever f and b are.
+    """
+    expect_gpipe(student, drawn_sizes(rng), drawn_times(rng))
+
+
+@points(0.5, cell="check_gpipe")
+def check_gpipe_of_few(student, rng):
+    """The same for one rank, for one micro-batch, and for fewer micro-batches than ranks."""
+    expect_gpipe(student, FEW, drawn_times(rng))
+
+
+# one_f_one_b
+
+AHEAD = "Rank r does p - 1 - r F ahead, but not more than there are; then F and B take turns."
+
+
+def expect_1f1b(student: Any, sizes: Sequence[Any], times: Sequence[Mapping[str, float]]) -> None:
+    """Raise CheckFailed unless all are as short and hold as little as promised.
+
+    Where one of the two holds, a part of the points is earned.
+    """
+    wrong: dict[str, CheckFailed] = {}
+    for (num_ranks, num), schedule, of in schedules_of(student, "one_f_one_b", sizes):
+        for one in times:
+            played = play(schedule, num_ranks, one, of)
+            most = [min(num_ranks - rank, num) for rank in range(num_ranks)]
+            length = (num + num_ranks - 1) * sum(one.values())
+            try:
+                expect_in_flight(played, most, of, AHEAD)
+            except CheckFailed as error:
+                wrong.setdefault("in flight", error)
+            try:
+                expect_length(played, length, of, AHEAD)
+            except CheckFailed as error:
+                wrong.setdefault("length", error)
+    if len(wrong) == 1:
+        (error,) = wrong.values()
+        raise PartlyHeld(0.4, error.expected, error.actual, error.hint)
+    for error in wrong.values():
+        raise error
+
+
+@points(1, cell="check_one_f_one_b")
+def check_1f1b_is_legal(student, rng):
+    """Each action comes once, on its own rank, and no rank waits for ever."""
+    for (num_ranks, _), schedule, of in schedules_of(student, "one_f_one_b", drawn_sizes(rng)):
+        play(schedule, num_ranks, drawn_times(rng), of)
+
+
+@points(2, cell="check_one_f_one_b")
+def check_1f1b_is_short_and_small(student, rng):
+    """For even and odd numbers of ranks and micro-batches, the length is (m + p - 1)(f + b), while
+    rank r has at most p - r micro-batches in flight.
+    """
+    expect_1f1b(student, drawn_sizes(rng), [drawn_times(rng), {"F": 1.0, "B": 2.0}])
+
+
+@points(1, cell="check_one_f_one_b")
+def check_1f1b_of_few(student, rng):
+    """The same for one rank, for one micro-batch, and for fewer micro-batches than ranks."""
+    expect_1f1b(student, FEW, [drawn_times(rng)])
+
+
+# interleaved
+
+
+def expect_interleaved(student: Any, sizes: Sequence[Any], times: Mapping[str, float]) -> None:
+    for size, schedule, of in schedules_of(student, "interleaved", sizes):
+        num_ranks, num, num_chunks = size
+        played = play(schedule, num_chunks * num_ranks, times, of)
+        first = -(-num // (num // num_ranks))
+        most = [
+            min((num_chunks - 1) * first + 2 * (num_ranks - 1 - rank) + 1, num_chunks * num)
+            if num_chunks > 1
+            else num_ranks - rank
+            for rank in range(num_ranks)
+        ]
+        hint = "Rounds of micro-batches; (v - 1) R + 2 (p - 1 - r) F ahead, and F and B in turn."
+        expect_in_flight(played, most, of, hint)
+        wanted = (num_chunks * num + num_ranks - 1) * sum(times.values())
+        expect_length(played, wanted, of, hint)
+
+
+@points(1, cell="check_interleaved")
+def check_interleaved_is_legal(student, rng):
+    """Each action comes once, on its own rank, and no rank waits for ever."""
+    for size, schedule, of in schedules_of(student, "interleaved", [(4, 4, 2), (3, 6, 3)]):
+        play(schedule, size[0] * size[2], drawn_times(rng), of)
+
+
+@points(2, cell="check_interleaved")
+def check_interleaved_is_short_and_small(student, rng):
+    """Where m is a multiple of p: the length is (v m + p - 1)(f + b), and no rank has more in
+    flight than it may.
+    """
+    sizes = [(4, 4, 2), (3, 6, 3), (2, 2 * whole(rng, 2, 4), 2), (5, 10, whole(rng, 2, 3))]
+    expect_interleaved(student, sizes, drawn_times(rng))
+
+
+@points(1, cell="check_interleaved")
+def check_interleaved_of_any_number(student, rng):
+    """The same where m is not a multiple of p, and with one chunk or one rank."""
+    sizes = [(3, 5, 2), (3, 7, 2), (4, whole(rng, 9, 11), 3), (5, 7, 2), (3, 5, 1), (1, 3, 2)]
+    expect_interleaved(student, sizes, drawn_times(rng))
+
+
+# find_circle
+
+Programs = list[list[tuple[str, int]]]
+
+
+def stuck_heads(programs: Programs) -> dict[int, int]:
+    """Of each rank that waits for ever, for whom."""
+    ended = [0] * len(programs)
+
+    def head(rank: int) -> Any:
+        return programs[rank][ended[rank]] if ended[rank] < len(programs[rank]) else None
+
+    moved = True
+    while moved:
+        moved = False
+        for rank in range(len(programs)):
+            while (own := head(rank)) and own[0] == "send" and head(own[1]) == ("recv", rank):
+                ended[rank] += 1
+                ended[own[1]] += 1
+                moved = True
+    return {rank: head(rank)[1] for rank in range(len(programs)) if head(rank)}
+
+
+def circle_on_rank(student: Any, cases: Any) -> Any:
+    made = [
+        [[student.Transfer(op, peer) for op, peer in program] for program in programs]
+        for programs in cases
+    ]
+    return [student.find_circle(programs) for programs in made]
+
+
+def circles_of(student: Any, cases: Sequence[Programs]) -> list[list[int] | None]:
+    """What is found in each case.
+
+    Raises:
+        CheckFailed: it is not None exactly where all ends, and otherwise not a circle.
+    """
+    run = student.emulated(circle_on_rank, list(cases), world_size=1, **RULES)
+    found = []
+    for programs, value in zip(cases, entries(run.values[0], len(cases)), strict=True):
+        waits = stuck_heads(programs)
+        if not waits or value is None:
+            if waits or value is not None:
+                expected = "ranks that wait for each other for ever" if waits else "None: all ends"
+                actual = shown(value)
+                raise CheckFailed(expected, actual, "Play it until nothing moves any more.")
+        else:
+            circle = [integer(one) for one in value] if isinstance(value, list) else []
+            is_circle = (
+                len(set(circle)) == len(circle) > 1
+                and all(
+                    waits.get(one) == other  # pyright: ignore[reportArgumentType]
+                    for one, other in zip(circle, circle[1:] + circle[:1], strict=True)
+                )
+            )
+            if not is_circle:
+                hint = "Each waits for the next one in the list, and the last for the first."
+                raise CheckFailed("a circle of ranks", shown(value), hint)
+            if circle[0] != min(one for one in circle if one is not None):
+                raise CheckFailed("the circle from its lowest rank on", shown(value))
+        found.append(value)
+    return found
+
+
+def renamed(programs: Programs, names: Sequence[int]) -> Programs:
+    """The same programs, on ranks with other numbers."""
+    made: Programs = [[] for _ in names]
+    for rank, program in enumerate(programs):
+        made[names[rank]] = [(op, names[peer]) for op, peer in program]
+    return made
+
+
+def ring(num: int, first: str) -> Programs:
+    """Each rank sends to the next and receives from the one before, in one order."""
+    programs: Programs = []
+    for rank in range(num):
+        both = [("send", (rank + 1) % num), ("recv", (rank - 1) % num)]
+        programs.append(both if first == "send" else both[::-1])
+    return programs
+
+
+def drawn_names(rng: torch.Generator, num: int) -> list[int]:
+    return shuffled(rng, list(range(num)))
+
+
+@points(1, cell="check_find_circle")
+def check_circles_of_two_and_three(student, rng):
+    """Ranks that all send first, or all receive first: circles of two, of three and of five; None
+    where one of them begins the other way round.
+    """
+    cases = [renamed(ring(num, op), drawn_names(rng, num)) for num in (2, 3, 5) for op in OPS]
+    broken = ring(3, "send")
+    broken[whole(rng, 0, 2)].reverse()
+    circles_of(student, [*cases, broken, [[], []], [[("send", 1)], [("recv", 0)]]])
+
+
+OPS = ("send", "recv")
+
+
+@points(1, cell="check_find_circle")
+def check_circles_behind_and_after(student, rng):
+    """Circles that close only after other transfers have ended, and ranks that wait for a circle
+    without being in it.
+    """
+    after = [
+        [("send", 1), ("recv", 3), ("send", 3), ("recv", 2)],
+        [("recv", 0), ("send", 2), ("send", 3), ("recv", 3)],
+        [("recv", 1), ("send", 3), ("send", 0)],
+        [("send", 0), ("recv", 0), ("send", 1), ("recv", 1), ("recv", 2)],
+    ]
+    ends = [
+        [("send", 1), ("recv", 1)] * 3,
+        [("recv", 0), ("send", 0)] * 3,
+        [("recv", 3), ("recv", 3)],
+        [("send", 2), ("send", 2)],
+    ]
+    circle = ring(3, "send")
+    behind = [*circle, [("recv", 0)], [("send", 3)]]
+    behind[0] = [*behind[0], ("send", 3)]
+    behind[3] = [*behind[3], ("recv", 4)]
+    chain = [[("recv", 1)], [("send", 2), ("recv", 2), ("send", 0)], [("send", 1), ("recv", 1)]]
+    cases = [renamed(one, drawn_names(rng, len(one))) for one in (after, behind, chain, ends)]
+    circles_of(student, [*cases, chain, behind])
+
+
+def as_programs(schedule: Schedule, num_stages: int) -> Programs:
+    """Receive before each action, and send after it."""
+    programs: Programs = []
+    for actions in schedule:
+        programs.append([])
+        for kind, stage, _ in actions:
+            ends = (stage - 1, stage + 1) if kind == "F" else (stage + 1, stage - 1)
+            for op, other in zip(("recv", "send"), ends, strict=True):
+                if 0 <= other < num_stages:
+                    programs[-1].append((op, other % len(schedule)))
+    return programs
+
+
+@points(1, cell="check_find_circle")
+def check_circles_of_schedules(student, rng):
+    """Schedules whose sends wait: GPipe ends, 1F1B and interleaved 1F1B do not."""
+    cases = []
+    for num_ranks, num in ((3, 5), (whole(rng, 4, 5), 7)):
+        cases += [as_programs(reference(num_ranks, num, how), num_ranks) for how in ("G", "1")]
+    cases += [as_programs(interleaved_reference(3, 6, 2), 6)]
+    circles_of(student, cases)
+
+
+# run_schedule
+
+
+def reference(num_ranks: int, num: int, how: str) -> Schedule:
+    """GPipe ("G"), 1F1B ("1"), or one micro-batch after the other ("serial")."""
+    schedule = []
+    for rank in range(num_ranks):
+        forward, backward = ([Act(kind, rank, one) for one in range(num)] for kind in "FB")
+        ahead = {"G": num, "1": min(num_ranks - 1 - rank, num), "serial": 0}[how]
+        turns = [one for pair in zip(forward[ahead:], backward, strict=False) for one in pair]
+        schedule.append([*forward[:ahead], *turns, *backward[num - ahead :]])
+    return schedule
+
+
+def interleaved_reference(num_ranks: int, num: int, num_chunks: int) -> Schedule:
+    schedule = []
+    for rank in range(num_ranks):
+        order = [
+            (chunk, start + one)
+            for start in range(0, num, num_ranks)
+            for chunk in range(num_chunks)
+            for one in range(num_ranks)
+        ]
+        last = num_chunks - 1
+        forward = [Act("F", chunk * num_ranks + rank, one) for chunk, one in order]
+        backward = [Act("B", (last - chunk) * num_ranks + rank, one) for chunk, one in order]
+        ahead = min(last * num_ranks + 2 * (num_ranks - 1 - rank), len(order))
+        turns = [one for pair in zip(forward[ahead:], backward, strict=False) for one in pair]
+        schedule.append([*forward[:ahead], *turns, *backward[len(order) - ahead :]])
+    return schedule
+
+
+class Sizes(NamedTuple):
+    """A model of stages, and the shapes of its micro-batches, all of different sizes."""
+
+    seed: int
+    num_stages: int
+    shapes: Sequence[tuple[int, ...]]
+    width: int = 4
+    time_s: float = 0.0
+
+
+class Stage(nn.Module):
+    """Weights that only their rank knows; it may work for some virtual time."""
+
+    def __init__(self, weights: Sequence[torch.Tensor], is_first: bool, time_s: float) -> None:
+        super().__init__()
+        self.weight, self.bias = (nn.Parameter(one.clone()) for one in weights)
+        self.is_first, self.time_s = is_first, time_s
+
+    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.is_first:
+            tensor = self.weight[tensor]
+        hidden = torch.tanh(tensor @ self.weight.t())
+        return Working.apply(hidden + self.bias, self.time_s) if self.time_s else hidden + self.bias
+
+
+class Working(torch.autograd.Function):
+    """An identity that works for some time in forward, and twice as long in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, time_s: float) -> torch.Tensor:
+        ctx.time_s = time_s
+        with ws.span("F", kind="forward"):
+            emulate.spend(time_s)
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        with ws.span("B", kind="backward"):
+            emulate.spend(2 * ctx.time_s)
+        return gradient, None
+
+
+def weights_of(sizes: Sizes) -> list[list[torch.Tensor]]:
+    generator = torch.Generator().manual_seed(sizes.seed)
+    shapes = ((sizes.width, sizes.width), (sizes.width,))
+    return [
+        [torch.randn(shape, generator=generator) for shape in shapes]
+        for _ in range(sizes.num_stages)
+    ]
+
+
+def batches_of(sizes: Sizes) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(sizes.seed + 1)
+    return [
+        (
+            torch.randint(0, sizes.width, shape, generator=generator),
+            torch.randn(shape, generator=generator),
+        )
+        for shape in sizes.shapes
+    ]
+
+
+def squares(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (output.sum(dim=-1) - targets).square().sum()
+
+
+def run_on_rank(
+    student: Any, schedule: Any, sizes: Sizes, batches: Any, num_calls: int, own: Any
+) -> Any:
+    """The loss of each call and the gradients after the last, of a rank that knows its own weights.
+
+    With more than one call, gradients of ones are there before the first.
+    """
+    made = [[student.Action(*one) for one in actions] for actions in schedule]
+    stages = {
+        stage: Stage(weights, stage == 0, sizes.time_s) for stage, weights in sorted(own.items())
+    }
+    parameters = [one for stage in stages.values() for one in stage.parameters()]
+    if num_calls > 1:
+        for one in parameters:
+            one.grad = torch.ones_like(one)
+    pipeline = student.Pipeline(stages, sizes.num_stages, sizes.width, squares)
+    losses = [student.run_schedule(made, pipeline, batches) for _ in range(num_calls)]
+    return [losses, [one.grad for one in parameters]]
+
+
+class Truth(NamedTuple):
+    """One process: the loss, gradients of each stage, what each F and B sends, and mistakes."""
+
+    loss: float
+    gradients: list[list[torch.Tensor]]
+    bodies: dict[Act, torch.Tensor]
+    mistakes: list[tuple[list[list[torch.Tensor]], str]]
+
+
+def truth_of(sizes: Sizes) -> Truth:
+    batches = batches_of(sizes)
+    stages = [Stage(one, not place, 0.0) for place, one in enumerate(weights_of(sizes))]
+    num_targets, bodies = sum(targets.numel() for _, targets in batches), {}
+    parameters = [one for stage in stages for one in stage.parameters()]
+    total, sums, means = 0.0, None, None
+    for number, (inputs, targets) in enumerate(batches):
+        hidden, tensors = inputs, []
+        for place, stage in enumerate(stages):
+            hidden = stage(hidden)
+            tensors.append(hidden)
+            bodies[Act("F", place, number)] = hidden.detach()
+        loss = squares(hidden, targets)
+        total += loss.item()
+        found = torch.autograd.grad(loss, [*tensors[:-1], *parameters])
+        for place, gradient in enumerate(found[: len(tensors) - 1]):
+            bodies[Act("B", place + 1, number)] = gradient / num_targets
+        own = found[len(tensors) - 1 :]
+        sums = own if sums is None else [a + b for a, b in zip(sums, own, strict=True)]
+        part = [one / targets.numel() for one in own]
+        means = part if means is None else [a + b for a, b in zip(means, part, strict=True)]
+    assert sums is not None
+    assert means is not None
+
+    def by_stage(flat: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+        return [list(flat[2 * place : 2 * place + 2]) for place in range(len(stages))]
+
+    mistakes = [
+        (by_stage(sums), "That is the gradient of the sum: divide by the number of all targets."),
+        (by_stage(means), "Each micro-batch is divided by its own targets: divide by all."),
+        (by_stage([one / len(batches) for one in means]), "That is the mean of the means."),
+        (by_stage([one / len(batches) for one in sums]), "Divide by targets, not micro-batches."),
+    ]
+    right = by_stage([one / num_targets for one in sums])
+    return Truth(total / num_targets, right, bodies, mistakes)
+
+
+def drawn(rng: torch.Generator, num_stages: int, num: int, **others: Any) -> Sizes:
+    """Micro-batches of different sizes, in any order."""
+    shapes = shuffled(rng, [(1, 2 + one) for one in range(num)])
+    return Sizes(whole(rng, 0, 10**6), num_stages, [tuple(one) for one in shapes], **others)
+
+
+def run_of(
+    student: Any, schedule: Schedule, sizes: Sizes, num_calls: int = 1, **options: Any
+) -> Run:
+    weights, num_ranks = weights_of(sizes), len(schedule)
+    plain = [[tuple(one) for one in actions] for actions in schedule]
+    own = [
+        {stage: weights[stage] for stage in range(rank, sizes.num_stages, num_ranks)}
+        for rank in range(num_ranks)
+    ]
+    each = [(plain, sizes, batches_of(sizes), num_calls, one) for one in own]
+    with advice():
+        return student.emulated(run_on_rank, each=each, world_size=num_ranks, **(SEEN | options))
+
+
+def expect_loss(run: Run, sizes: Sizes) -> None:
+    """Raise CheckFailed unless the rank with the last stage returned the loss, the others 0.0."""
+    for rank, value in enumerate(run.values):
+        is_last = rank == (sizes.num_stages - 1) % len(run.values)
+        wanted = truth_of(sizes).loss if is_last else 0.0
+        hint = "The sum of all losses over the number of all targets, where the last stage is."
+        if type(loss := entry(value, 0, 0)) is not float:
+            raise CheckFailed(f"a float from rank {rank}", shown(loss), hint)
+        expect_close(loss, wanted, f"what rank {rank} returns", hint, rtol=1e-4)
+
+
+RTOL, ATOL = 1e-3, 1e-5
+
+
+def expect_gradients(
+    run: Run, sizes: Sizes, num_calls: int = 1, is_scale_judged: bool = False
+) -> None:
+    """Raise CheckFailed unless gradients are the sums over all calls and what was there before.
+
+    Only one check judges how micro-batches are weighted: one slip costs one slip.
+    """
+    truth, num_ranks = truth_of(sizes), len(run.values)
+    before = 1.0 if num_calls > 1 else 0.0
+    stages = range(sizes.num_stages)
+    places = [
+        (stage % num_ranks, 2 * (stage // num_ranks) + one) for stage in stages for one in (0, 1)
+    ]
+    given = [entry(run.values[rank], 1, place) for rank, place in places]
+    hint = "One backward for each B, of a loss over the number of all targets."
+    if num_calls > 1:
+        hint = "What was in grad before stays in the sum: scale the loss instead."
+
+    def sums(by_stage: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+        return [before + num_calls * one for gradients in by_stage for one in gradients]
+
+    for like, why in truth.mistakes:
+        pairs = list(zip(given, sums(like), strict=True))
+        if all(tensor_like(one, other) is not None for one, other in pairs) and all(
+            torch.allclose(one, other, RTOL, ATOL) for one, other in pairs
+        ):
+            if not is_scale_judged:
+                return
+            hint = why
+    for place, (one, wanted) in enumerate(zip(given, sums(truth.gradients), strict=True)):
+        expect_close(one, wanted, f"a gradient of stage {place // 2}", hint, RTOL, ATOL)
+
+
+def sent_by(rank: int, schedule: Schedule, sizes: Sizes) -> list[tuple[int, Act]]:
+    """To whom a rank sends the results of its actions, in order."""
+    found = []
+    for action in schedule[rank]:
+        other = action.stage + (1 if action.kind == "F" else -1)
+        if 0 <= other < sizes.num_stages:
+            found.append((other % len(schedule), action))
+    return found
+
+
+def scaled_like(sent: Exchange, wanted: torch.Tensor) -> Exchange:
+    """The message with the size of the numbers that are wanted, which the loss's scale decides."""
+    body = sent.tensor()
+    if body.dtype != wanted.dtype or body.numel() != wanted.numel() or not body.any():
+        return sent
+    factor = (wanted.norm() / body.norm()).item()
+    bodies = {rank: (body * factor).numpy().tobytes() for rank in sent.bodies}
+    return sent._replace(bodies=bodies)
+
+
+def expect_order(run: Run, schedule: Schedule, sizes: Sizes) -> None:
+    """Raise CheckFailed unless each rank sent the results of its actions in their order."""
+    truth = truth_of(sizes)
+    for rank in range(len(schedule)):
+        given = [one for one in run.exchanges if rank in one.bodies]
+        given.sort(key=lambda one: one.numbers[rank])
+        wanted = sent_by(rank, schedule, sizes)
+        if len(given) != len(wanted):
+            raise CheckFailed(f"{len(wanted)} messages from rank {rank}", f"{len(given)}")
+        for place, (one, (peer, action)) in enumerate(zip(given, wanted, strict=True)):
+            what = (
+                f"message {place + 1} of rank {rank}: the result of {action.kind} of micro-batch"
+                f" {action.micro_batch} in stage {action.stage}"
+            )
+            if one.ranks[1] != peer:
+                raise CheckFailed(f"{what}, to rank {peer}", f"one to rank {one.ranks[1]}")
+            hint = "Run the actions in the order of the schedule, and send each result at once."
+            body = truth.bodies[action]
+            like = scaled_like(one, body) if action.kind == "B" else one
+            expect_body(like, body, what, hint, rtol=1e-3)
+
+
+def mixed(rng: torch.Generator, num: int) -> Schedule:
+    """All forward and then all backward passes on 2 ranks, which take them the other way round."""
+    orders = {kind: shuffled(rng, list(range(num))) for kind in "FB"}
+    return [
+        [Act(kind, rank, one) for kind in "FB" for one in orders[kind][:: 1 - 2 * rank]]
+        for rank in range(2)
+    ]
+
+
+TAGS = "Give each message a tag of its own: the other rank may take them in another order."
+
+
+@points(1.5, cell="check_run_schedule")
+def check_gradients_are_those_of_one_process(student, rng):
+    """With GPipe on 3 ranks, the loss and all gradients are those of one process, and the same bits
+    in every run; micro-batches have different sizes.
+    """
+    schedule, sizes = reference(3, 5, "G"), drawn(rng, 3, 5)
+    run = run_of(student, schedule, sizes)
+    expect_gradients(run, sizes, is_scale_judged=True)
+    expect_loss(run, sizes)
+    again = run_of(student, schedule, sizes)
+    expect_same_again(run.values, again.values)
+
+
+@points(1, cell="check_run_schedule")
+def check_messages_are_in_the_order_of_the_schedule(student, rng):
+    """Whatever the legal orders of two ranks, each sends the result of each action, once, to the
+    right rank, in the order of its own actions.
+    """
+    schedule, sizes = mixed(rng, 5), drawn(rng, 2, 5)
+    with advice(dict.fromkeys((Outcome.HUNG, Outcome.CRASHED), TAGS)):
+        run = run_of(student, schedule, sizes)
+    expect_order(run, schedule, sizes)
+
+
+@points(1, cell="check_run_schedule")
+def check_calls_accumulate(student, rng):
+    """Two calls add up in `grad`, to what was there before."""
+    sizes = drawn(rng, 2, whole(rng, 3, 5))
+    run = run_of(student, reference(2, len(sizes.shapes), "G"), sizes, num_calls=2)
+    expect_gradients(run, sizes, num_calls=2)
+
+
+@points(1, cell="check_run_schedule")
+def check_1f1b_runs_in_its_time(student, rng):
+    """1F1B on 3 ranks, message by message; it takes the time that it takes on paper."""
+    time_s = between(rng, 1e-3, 2e-3)
+    schedule, sizes = reference(3, 5, "1"), drawn(rng, 3, 5, time_s=time_s)
+    run = run_of(student, schedule, sizes)
+    expect_order(run, schedule, sizes)
+    expect_gradients(run, sizes)
+    times = {"F": time_s, "B": 2 * time_s}
+    end_s = play(schedule, 3, times, "").length
+    expect_work(run, dict.fromkeys(range(3), 5 * 3 * time_s))
+    hint = "Start a send and go on; wait for a message only when it is needed."
+    expect_end(run, end_s, end_s, "a step of 1F1B", hint)
+
+
+@points(1.5, cell="check_run_schedule")
+def check_several_stages_on_a_rank(student, rng):
+    """Interleaved 1F1B on 2 and on 3 ranks, with two stages on each: messages and gradients."""
+    for num_ranks, num in ((2, 4), (3, 3)):
+        schedule = interleaved_reference(num_ranks, num, 2)
+        sizes = drawn(rng, 2 * num_ranks, num)
+        run = run_of(student, schedule, sizes)
+        expect_order(run, schedule, sizes)
+        expect_gradients(run, sizes)
+
+
+def hold_on_rank(student: Any, schedule: Any, num: int) -> Any:
+    """Run a schedule whose stages hold 24 MiB of activations for each micro-batch."""
+    torch.set_num_threads(1)
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(-3, MB)  # M_MMAP_THRESHOLD: what is freed goes back to the system at once
+
+    class Large(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self, tensor):
+            rows = tensor.float().sum() * self.weight[:1] * torch.ones(2**21)
+            return rows.relu().relu().relu()[:4].view(1, 1, 4)
+
+    rank = dist.get_rank()
+    made = [[student.Action(*one) for one in actions] for actions in schedule]
+    stages = {rank: Large()}
+    pipeline = student.Pipeline(stages, 2, 4, lambda output, targets: output.sum() + targets.sum())
+    batches = [(torch.ones(1, 1), torch.ones(1, 1)) for _ in range(num)]
+    student.run_schedule(made, pipeline, batches)
+    return [stages[rank].weight.grad]
+
+
+@points(1, cell="check_run_schedule")
+def check_activations_are_held_until_backward(student, rng):
+    """With one micro-batch in flight, the activations of one are held, by the kernel's word."""
+    num = whole(rng, 6, 7)
+    plain = [[tuple(one) for one in actions] for actions in reference(2, num, "serial")]
+    with advice():
+        run = student.emulated(hold_on_rank, plain, num, world_size=2, memory=True, **RULES)
+    hint = "Forget the input and the output of a micro-batch in its B."
+    expect_grown(run, 80 * MB, f"{num} micro-batches of 24 MiB, one in flight at a time", hint)
+    wanted = torch.tensor([16.0, 0.0, 0.0, 0.0])
+    for value in run.values:
+        expect_close(entry(value, 0), wanted, "the gradient of a weight", "Run B in each B.")
+
+
+# balance
+
+
+def slowest_of(costs: Sequence[float], num_stages: int) -> float:
+    """The cost of the slowest stage in the best way to cut."""
+    total = [0.0]
+    for cost in costs:
+        total.append(total[-1] + cost)
+    best = list(total)
+    for _ in range(num_stages - 1):
+        best = [0.0] + [
+            min(max(best[start], total[end] - total[start]) for start in range(end))
+            for end in range(1, len(total))
+        ]
+    return best[-1]
+
+
+def expect_balanced(student: Any, cases: Sequence[tuple[list[float], int]]) -> None:
+    """Raise CheckFailed unless each case is cut as well as possible."""
+    ratios = []
+    for (costs, num_stages), given in zip(
+        cases, returned(student, "balance", cases, CPU_S), strict=True
+    ):
+        of = f"{len(costs)} layers on {num_stages} stages"
+        if given == "late":
+            raise CheckFailed(f"an answer for {of} within 2 seconds", "none so far")
+        lengths = [integer(one) for one in given] if isinstance(given, list) else []
+        if len(lengths) != num_stages or any(one is None or one < 1 for one in lengths):
+            raise CheckFailed(f"{num_stages} numbers of at least 1, of {of}", shown(given))
+        if sum(one or 0 for one in lengths) != len(costs):
+            raise CheckFailed(f"numbers that add up to {len(costs)}", shown(given))
+        slowest, start = 0.0, 0
+        for num in lengths:
+            slowest = max(slowest, sum(costs[start : start + (num or 0)]))
+            start += num or 0
+        ratios.append((slowest / slowest_of(costs, num_stages), slowest, of))
+    worst, slowest, of = max(ratios)
+    if worst > 1 + EXACT:
+        expected, actual = f"a slowest stage of {slowest / worst:g}, of {of}", f"{slowest:g}"
+        hint = "To fill up each stage to the mean, or to a limit, is not always best."
+        raise CheckFailed(expected, actual, hint)
+
+
+@points(1.5, cell="check_balance")
+def check_balance_is_best(student, rng):
+    """The slowest stage costs as little as possible; every stage has a layer."""
+    cases: list[tuple[list[float], int]] = []
+    for num, num_stages in ((9, 4), (11, 5), (7, 7), (5, 1)):
+        cases.append(([float(whole(rng, 1, 9)) for _ in range(num)], num_stages))
+    unit = between(rng, 0.5, 2.0)
+    for costs, num_stages in (
+        ([1, 3, 1, 1, 1, 1, 2], 4),  # equal numbers, and stages filled to the mean, cost 4
+        ([2, 1, 5, 1, 1, 1, 1, 3, 1, 5], 4),  # these cost 8 or 9
+        ([1, 1, 1, 1, 9, 1], 4),
+        ([8, 1, 1, 1, 1], 4),
+    ):
+        cases.append(([unit * one for one in costs], num_stages))
+    expect_balanced(student, cases)
+
+
+@points(0.5, cell="check_balance")
+def check_balance_is_quick(student, rng):
+    """200 layers on 16 stages take at most 2 seconds."""
+    expect_balanced(student, [([float(whole(rng, 10, 99)) for _ in range(200)], 16)])
+
+
+# shortest
+
+
+class Case(NamedTuple):
+    num_ranks: int
+    num: int
+    most: int
+    times: dict[str, float]
+
+    @property
+    def of(self) -> str:
+        return f"{sized(self.num_ranks, self.num)}, {self.most} in flight"
+
+    @property
+    def length_of_1f1b(self) -> float:
+        return (self.num + self.num_ranks - 1) * sum(self.times.values())
+
+    @property
+    def bound(self) -> float:
+        """No schedule is shorter: each rank works, and must be idle at the beginning and the end.
+
+        Rank r waits for its first F. Until its first I can come, it can do F of as many as may be
+        in flight. And the last I of rank 0, which comes that much later, and its W leave time only
+        for the W that are left on rank r.
+        """
+        p, room = self.num_ranks, min(self.most, self.num)
+        f, i, w = (self.times[kind] for kind in "FIW")
+        idle = [
+            rank * f
+            + max(0.0, (p - rank) * f + (p - 1 - rank) * i - room * f)
+            + max(0.0, rank * i + w - room * w)
+            for rank in range(p)
+        ]
+        if self.most == 1:
+            return self.num * (p * (f + i) + w)
+        return self.num * (f + i + w) + max(idle)
+
+
+def found_by(student: Any, cases: Sequence[Case]) -> list[Played]:
+    """The schedules that were found, played.
+
+    Raises:
+        CheckFailed: one is not legal, or has too many in flight.
+    """
+    found = []
+    given = returned(student, "shortest", [tuple(one) for one in cases])
+    for case, value in zip(cases, given, strict=True):
+        schedule = read(value, case.num_ranks, case.num_ranks, case.num, "FIW", case.of)
+        played = play(schedule, case.num_ranks, case.times, case.of)
+        hint = "A micro-batch is in flight from the beginning of F to the end of W."
+        expect_in_flight(played, [case.most] * case.num_ranks, case.of, hint)
+        if played.length < case.bound * (1 - EXACT):
+            raise CheckFailed(f"at least {case.bound:g}, which no schedule beats", "less")
+        found.append(played)
+    return found
+
+
+@points(1, cell="check_shortest")
+def check_shortest_is_legal(student, rng):
+    """I and W apart, each action once and in a possible order, with at most as many in flight as
+    allowed: also with one in flight, one rank, one micro-batch, or fewer micro-batches than ranks.
+    """
+    times = drawn_times(rng, "FIW")
+    sizes = [(3, 5, 2), (4, 4, 1), (1, 3, 2), (3, 1, 3), (5, 3, 4), (5, 9, 7)]
+    found_by(student, [Case(*one, times) for one in sizes])
+
+
+# Each has a schedule that attains the bound, whatever the unit of time.
+ATTAINED = (
+    (4, 8, 4, (2, 3, 1)),
+    (4, 8, 7, (2, 3, 1)),
+    (3, 5, 3, (10, 14, 6)),
+    (4, 6, 5, (10, 12, 8)),
+    (4, 8, 5, (1, 1, 1)),
+    (3, 5, 4, (10, 11, 9)),
+)
+
+
+@points(4, cell="check_shortest")
+def check_shortest_is_short(student, rng):
+    """As short as possible: points are in proportion to the way from 1F1B's length to the bound, on
+    average over several cases.
+    """
+    unit = float(whole(rng, 1, 4))
+    cases = [
+        Case(p, num, most, {kind: unit * one for kind, one in zip("FIW", times, strict=True)})
+        for p, num, most, times in ATTAINED
+    ]
+    shares, worst = [], (2.0, "", "")
+    for case, played in zip(cases, found_by(student, cases), strict=True):
+        share = (case.length_of_1f1b - played.length) / (case.length_of_1f1b - case.bound)
+        shares.append(min(1.0, max(0.0, share)))
+        line = f"{played.length:g} {case.of}; 1F1B takes {case.length_of_1f1b:g}"
+        worst = min(worst, (share, f"a length of {case.bound:g}, the shortest possible", line))
+    mean = sum(shares) / len(shares)
+    if mean < 1 - 1e-6:
+        actual = f"{worst[2]}. Leaderboard: {mean:.0%} of the way from 1F1B to the best, on average"
+        hint = "Let I go first, fill idle time with W, and limit how far F is ahead of I."
+        found = worst[1], actual, hint
+        share = int(100 * mean + EXACT) / 100
+        raise PartlyHeld(share, *found) if share else CheckFailed(*found)
