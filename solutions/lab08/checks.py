@@ -1,0 +1,1319 @@
+"""Hidden checks of lab 8: the parts of a tensor-parallel block, by what is sent and what is held.
+
+Points rest on the bodies of collectives, which the conductor saw, and on the memory that the kernel
+counts. The judge computes the whole block in branches, one for each rank: their partial sums, and
+the gradients that come back out of each, are what ranks must send. Each part runs with correct
+versions of the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+from autograder.checks import (
+    Outcome,
+    PartlyHeld,
+    StudentFailed,
+    between,
+    entries,
+    entry,
+    expect_grown,
+    expect_same_again,
+    is_same,
+    points,
+    shown,
+    tensor_like,
+    whole,
+)
+from worldsize.check import CheckFailed, expect_close
+from worldsize.emulate.exchanges import Exchange
+from worldsize.launch import Run
+from worldsize.models import transformer
+
+Tensors = list[torch.Tensor]
+MB = 2**20
+BY_HAND = "torch's own tensor parallelism is not allowed here: this is what you write"
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
+RULES = {"allow": set(OPERATIONS), "forbid": {"torch.distributed.tensor": BY_HAND}}
+SEEN = {**RULES, "keeps_exchanges": True}
+SUM, GATHER, SCATTER = OPERATIONS
+FLOAT, HALF = torch.float32, torch.bfloat16
+
+ALL_RANKS = "All ranks must make the same calls in the same order."
+ADVICE = {Outcome.HUNG: ALL_RANKS}
+HALF_POINTS = "Until nothing else travels, everything else earns half its points."
+
+
+# What runs on the ranks beside the student's code: the parts that it does not judge.
+
+
+class Weights(NamedTuple):
+    """As the student's notebook has it."""
+
+    attention_norm: Any
+    qkv: Any
+    output: Any
+    output_bias: Any
+    mlp_norm: Any
+    gate: Any
+    up: Any
+    down: Any
+    down_bias: Any
+
+
+REPLICATED = ("attention_norm", "output_bias", "mlp_norm", "down_bias")
+
+
+def summed(x: torch.Tensor) -> torch.Tensor:
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total
+
+
+def joined(x: torch.Tensor) -> torch.Tensor:
+    parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(ranks())]
+    dist.all_gather(parts, x.contiguous())
+    return torch.cat(parts, 1)
+
+
+def scattered(x: torch.Tensor) -> torch.Tensor:
+    parts = [part.contiguous() for part in x.chunk(ranks(), 1)]
+    own = torch.empty_like(parts[0])
+    dist.reduce_scatter(own, parts)
+    return own
+
+
+def ranks() -> int:
+    return dist.get_world_size()
+
+
+class Conjugate(torch.autograd.Function):
+    """One function in forward, another one in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, there: Any, back: Any) -> Any:
+        ctx.back = back
+        return there(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return ctx.back(gradient), None, None
+
+
+def unchanged(x: torch.Tensor) -> torch.Tensor:
+    return x.view_as(x)
+
+
+def reference_copy(x: Any) -> Any:
+    return Conjugate.apply(x, unchanged, summed)
+
+
+def reference_reduce(x: Any) -> Any:
+    return Conjugate.apply(x, summed, unchanged)
+
+
+def reference_gather(x: Any) -> Any:
+    return Conjugate.apply(x, joined, scattered)
+
+
+def reference_scatter(x: Any) -> Any:
+    return Conjugate.apply(x, scattered, joined)
+
+
+def ends(is_cut: bool) -> Any:
+    """How a parallel region is entered and left."""
+    return (reference_gather, reference_scatter) if is_cut else (reference_copy, reference_reduce)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.rms_norm(x, list(weight.shape), weight, eps=1e-5)
+
+
+def attend(query: Any, key: Any, value: Any, head_dim: int) -> torch.Tensor:
+    query, key, value = (one.unflatten(-1, (-1, head_dim)) for one in (query, key, value))
+    angles = transformer.rotary_angles(query.shape[1], head_dim, 10_000.0, query.device)
+    query, key = (transformer.rotate(one, angles.cos(), angles.sin()) for one in (query, key))
+    query, key, value = (one.transpose(1, 2) for one in (query, key, value))
+    mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def mlp_sums(x: Any, shard: Weights) -> torch.Tensor:
+    """The partial sums of one rank's hidden numbers."""
+    return F.linear(F.silu(F.linear(x, shard.gate)) * F.linear(x, shard.up), shard.down)
+
+
+def attention_sums(x: Any, shard: Weights, head_dim: int) -> torch.Tensor:
+    """The partial sums of one rank's heads."""
+    num_queries = shard.output.shape[1]
+    num_keys = (len(shard.qkv) - num_queries) // 2
+    parts = F.linear(x, shard.qkv).split([num_queries, num_keys, num_keys], dim=-1)
+    return F.linear(attend(*parts, head_dim), shard.output)
+
+
+def reference_mlp(x: Any, shard: Any, enter: Any, leave: Any) -> torch.Tensor:
+    return leave(mlp_sums(enter(x), shard)) + shard.down_bias
+
+
+def reference_attention(x: Any, shard: Any, head_dim: int, enter: Any, leave: Any) -> torch.Tensor:
+    return leave(attention_sums(enter(x), shard, head_dim)) + shard.output_bias
+
+
+def reference_block(x: Any, shard: Any, head_dim: int, is_cut: bool) -> torch.Tensor:
+    x = x + reference_attention(rms_norm(x, shard.attention_norm), shard, head_dim, *ends(is_cut))
+    return x + reference_mlp(rms_norm(x, shard.mlp_norm), shard, *ends(is_cut))
+
+
+def with_references(student: Any) -> None:
+    """Put right functions in place of the student's small ones."""
+    student.copy_to_ranks, student.reduce_from_ranks = reference_copy, reference_reduce
+    student.gather_tokens, student.reduce_scatter_tokens = reference_gather, reference_scatter
+    student.parallel_mlp, student.parallel_attention = reference_mlp, reference_attention
+
+
+def leaves_of(shard: Sequence[torch.Tensor], dtype: torch.dtype = FLOAT) -> Weights:
+    return Weights(*(one.detach().to(dtype).clone().requires_grad_() for one in shard))
+
+
+def own_part(x: torch.Tensor, is_cut: bool) -> torch.Tensor:
+    return (x.chunk(ranks(), 1)[dist.get_rank()] if is_cut else x).clone()
+
+
+def pass_on_rank(student: Any, cases: list[tuple[str, torch.Tensor, torch.Tensor]]) -> Any:
+    """By case, the output, the gradient, and what x and the gradient that came in are afterwards."""
+    found = []
+    for name, x, factors in cases:
+        x = x.detach().requires_grad_()
+        y = getattr(student, name)(x)
+        output = y.detach().clone()
+        (gradient,) = torch.autograd.grad(y, x, factors)
+        found.append([output, gradient, x.detach(), factors])
+    return found
+
+
+def shard_on_rank(student: Any, cases: list[Any]) -> Any:
+    """By case, all ranks' shards, or that it was refused, and the weights afterwards."""
+    found = []
+    for full, head_dim, num_ranks in cases:
+        shards, full = [], student.Weights(*full)
+        try:
+            for rank in range(num_ranks):
+                shards.append(list(student.shard_weights(full, head_dim, rank, num_ranks)))
+        except ValueError:
+            shards = "refused"
+        found.append([shards, list(full)])
+    return found
+
+
+def shard_many_on_rank(student: Any, rows: int, num_blocks: int) -> Any:
+    """Fill the memory with shards of a 16th, of weights that nobody else keeps."""
+    torch.set_num_threads(1)
+    kept = []
+    for _ in range(num_blocks):
+        square, row = torch.ones(rows, rows), torch.ones(rows)
+        full = Weights(row, torch.ones(3 * rows, rows), square, row, row, *[square] * 3, row)
+        kept.append(student.shard_weights(student.Weights(*full), rows // 16, 3, 16))
+        del full, square
+    return [one.gate.sum().item() for one in kept]
+
+
+def half_on_rank(student: Any, name: str, cases: list[Any], shard: Any, head_dim: Any) -> Any:
+    """By case, a half block's output, and the gradients of x and of the shard."""
+    found = []
+    for x, factors, is_cut, dtype in cases:
+        own = own_part(x, is_cut).to(dtype).requires_grad_()
+        leaves = leaves_of(shard, dtype)
+        given = student.Weights(*leaves)
+        y = getattr(student, name)(own, given, *head_dim, *ends(is_cut))
+        y.backward(own_part(factors, is_cut).to(dtype))
+        found.append([y.detach(), own.grad, [one.grad for one in leaves]])
+    return found
+
+
+def block_on_rank(student: Any, cases: list[Any], head_dim: int, shard: Any) -> Any:
+    """By case, the block's output, and the gradients of x and of the shard."""
+    with_references(student)
+    found = []
+    for x, factors, is_cut, dtype in cases:
+        own = own_part(x, is_cut).to(dtype).requires_grad_()
+        leaves = leaves_of(shard, dtype)
+        y = student.parallel_block(own, student.Weights(*leaves), head_dim, is_cut)
+        y.backward(own_part(factors, is_cut).to(dtype))
+        found.append([y.detach(), own.grad, [one.grad for one in leaves]])
+    return found
+
+
+class Large(NamedTuple):
+    """A block of any size, of which a rank makes its shard alone."""
+
+    num_tokens: int
+    width: int
+    heads_per_rank: int
+    head_dim: int
+    hidden_per_rank: int
+
+
+def large_block_on_rank(student: Any, sizes: Large, is_cut: bool) -> Any:
+    """Forward and backward of a block whose size is all that matters."""
+    with_references(student)
+    width, rows = sizes.width, sizes.heads_per_rank * sizes.head_dim
+    shapes = Weights(
+        *((width,), (3 * rows, width), (width, rows), (width,), (width,)),
+        *((sizes.hidden_per_rank, width),) * 2,
+        *((width, sizes.hidden_per_rank), (width,)),
+    )
+    made = [torch.zeros(shape, dtype=HALF, requires_grad=True) for shape in shapes]
+    num_own = sizes.num_tokens // (ranks() if is_cut else 1)
+    x = torch.zeros(1, num_own, width, dtype=HALF, requires_grad=True)
+    y = student.parallel_block(x, student.Weights(*made), sizes.head_dim, is_cut)
+    y.float().sum().backward()
+
+
+def sync_on_rank(student: Any, cases: list[Any]) -> Any:
+    """By case, all gradients afterwards."""
+    found = []
+    for gradients, is_cut in cases:
+        made = [torch.zeros_like(one, requires_grad=True) for one, _ in gradients]
+        for leaf, (gradient, is_there) in zip(made, gradients, strict=True):
+            leaf.grad = gradient.clone() if is_there else None
+        student.sync_replicated(student.Weights(*made), is_cut)
+        found.append([one.grad for one in made])
+    return found
+
+
+def step_on_rank(student: Any, case: Any, head_dim: int, shard: Any) -> Any:
+    """The replicated weights after a step of training."""
+    x, factors, is_cut, _ = case
+    leaves = leaves_of(shard)
+    reference_block(own_part(x, is_cut), leaves, head_dim, is_cut).backward(
+        own_part(factors, is_cut)
+    )
+    student.sync_replicated(student.Weights(*leaves), is_cut)
+    return [leaf.detach() - 0.1 * leaf.grad for leaf in (getattr(leaves, n) for n in REPLICATED)]
+
+
+def lose_on_rank(student: Any, targets: Any, cases: Any) -> Any:
+    """By case, the loss, and the gradient of this rank's logits for a factor."""
+    student.reduce_from_ranks = reference_reduce
+    student.copy_to_ranks = reference_copy
+    found = []
+    for logits, factor in cases:
+        logits.requires_grad_()
+        loss = student.vocabulary_loss(logits, targets)
+        value = loss.detach().clone()
+        (factor * loss).backward()
+        found.append([value, logits.grad])
+    return found
+
+
+# What the judge draws, computes and compares.
+
+
+@contextlib.contextmanager
+def advice(hint: str = ALL_RANKS) -> Iterator[None]:
+    """Add what to change to the report of a run that hung."""
+    try:
+        yield
+    except StudentFailed as error:
+        if error.outcome is Outcome.HUNG:
+            error.args = (f"{error}\n{hint}",)
+        raise
+
+
+def once(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A run that several checks of one student read, with inputs drawn by the first that asks."""
+    found: Any = weakref.WeakKeyDictionary()
+
+    @functools.wraps(make)
+    def read(student: Any, rng: torch.Generator) -> Any:
+        if student not in found:
+            try:
+                found[student] = make(student, rng)
+            except (CheckFailed, StudentFailed) as error:
+                found[student] = error
+        if isinstance(found[student], Exception):
+            raise found[student]
+        return found[student]
+
+    return read
+
+
+def drawn(rng: torch.Generator, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=rng)
+
+
+class Sizes(NamedTuple):
+    num_ranks: int
+    width: int
+    group: int  # query heads for each key/value head
+    kv_per_rank: int
+    head_dim: int
+    hidden_per_rank: int
+
+
+def drawn_sizes(rng: torch.Generator, num_ranks: int) -> Sizes:
+    width = 2 * whole(rng, 3, 6)
+    return Sizes(num_ranks, width, whole(rng, 2, 3), whole(rng, 1, 2), 4, whole(rng, 3, 6))
+
+
+def drawn_weights(rng: torch.Generator, sizes: Sizes) -> Weights:
+    """A whole block, whose norms are not ones."""
+    num, width = sizes.num_ranks, sizes.width
+    kv_rows = num * sizes.kv_per_rank * sizes.head_dim
+    rows, hidden = sizes.group * kv_rows, num * sizes.hidden_per_rank
+
+    def draw(*shape: int) -> torch.Tensor:
+        return drawn(rng, *shape) / shape[-1] ** 0.5
+
+    return Weights(
+        *(1 + draw(width), draw(rows + 2 * kv_rows, width), draw(width, rows), draw(width)),
+        *(1 + draw(width), draw(hidden, width), draw(hidden, width)),
+        *(draw(width, hidden), draw(width)),
+    )
+
+
+def shards_of(full: Weights, num: int) -> list[Weights]:
+    """The shards of all ranks."""
+    rows = full.output.shape[1]
+    kv_rows = (len(full.qkv) - rows) // 2
+    parts = [one.chunk(num) for one in full.qkv.split([rows, kv_rows, kv_rows])]
+    return [
+        full._replace(
+            qkv=torch.cat([part[rank] for part in parts]),
+            output=full.output.chunk(num, 1)[rank].contiguous(),
+            gate=full.gate.chunk(num)[rank],
+            up=full.up.chunk(num)[rank],
+            down=full.down.chunk(num, 1)[rank].contiguous(),
+        )
+        for rank in range(num)
+    ]
+
+
+class Branches(NamedTuple):
+    """A whole computed in branches, one for each rank; `wire` has what a rank sends, in its order.
+
+    `gradients` are those of the shards by rank, those of replicated weights for all tokens.
+    """
+
+    output: torch.Tensor
+    gradient: torch.Tensor
+    gradients: list[Weights]
+    forward: list[Any]  # by half: what enters (whole), and the partial sums by rank
+    backward: list[Any]  # by half: the gradient at `leave` (whole), and at `enter` by rank
+
+
+def in_branches(
+    x: torch.Tensor, factors: torch.Tensor, shards: list[Weights], head_dim: int, part: str
+) -> Branches:
+    """The block, or one half of it without its norm and residual, in float64."""
+    x = x.double().requires_grad_()
+    common = {name: getattr(shards[0], name).double().requires_grad_() for name in REPLICATED}
+    leaves = [leaves_of(shard, torch.float64)._replace(**common) for shard in shards]
+    halves, sums = [], {"parallel_attention": attention_sums, "parallel_mlp": mlp_sums}
+
+    def half(name: str, hidden: torch.Tensor) -> torch.Tensor:
+        entering = [hidden.view_as(hidden) for _ in shards]
+        extra = (head_dim,) if name == "parallel_attention" else ()
+        pairs = zip(entering, leaves, strict=True)
+        partial = [sums[name](one, shard, *extra) for one, shard in pairs]
+        total = torch.stack(partial).sum(0)
+        for one in (*entering, total):
+            one.retain_grad()
+        halves.append((hidden, partial, total, entering))
+        bias = "output_bias" if name == "parallel_attention" else "down_bias"
+        return total + common[bias]
+
+    if part == "block":
+        y = x + half("parallel_attention", rms_norm(x, common["attention_norm"]))
+        y = y + half("parallel_mlp", rms_norm(y, common["mlp_norm"]))
+    else:
+        y = half(part, x)
+    y.backward(factors.double())
+    return Branches(
+        y.detach(),
+        x.grad,  # pyright: ignore[reportArgumentType]
+        [Weights(*(one.grad for one in of_rank)) for of_rank in leaves],
+        [(hidden.detach(), [p.detach() for p in partial]) for hidden, partial, _, _ in halves],
+        [(total.grad, [one.grad for one in entering]) for _, _, total, entering in halves],
+    )
+
+
+def wire_of(found: Branches, rank: int, is_cut: bool) -> list[tuple[str, torch.Tensor, str]]:
+    """What a rank sends: the operation, the tensor, and what that is."""
+    num, steps = len(found.gradients), []
+    for hidden, partial in found.forward:
+        if is_cut:
+            steps.append((GATHER, hidden.chunk(num, 1)[rank], "its tokens of what enters"))
+        steps.append((SCATTER if is_cut else SUM, partial[rank], "its partial sums"))
+    for leaving, entering in reversed(found.backward):
+        if is_cut:
+            steps.append((GATHER, leaving.chunk(num, 1)[rank], "its tokens of the gradient"))
+        steps.append((SCATTER if is_cut else SUM, entering[rank], "its part of the gradient"))
+    return steps
+
+
+def near(dtype: torch.dtype) -> float:
+    """How far a number may be off, as a part of the largest one."""
+    return 4e-2 if dtype == HALF else 1e-4
+
+
+def expect_near(
+    given: Any, wanted: torch.Tensor, dtype: torch.dtype, what: str, hint: str, mistakes: Any = ()
+) -> None:
+    """Raise CheckFailed unless it is as wanted, of this type; the hint is that of the mistake."""
+    wanted = wanted.to(dtype)
+    if tensor_like(given, wanted) is None:
+        kind = f"a tensor of shape {tuple(wanted.shape)} and type {dtype}"
+        raise CheckFailed(f"{what}: {kind}", shown(given), hint)
+    atol = near(dtype) * max(wanted.abs().max().item(), 1e-6)
+    for like, why in mistakes:
+        if torch.allclose(given.double(), like.double(), rtol=0, atol=atol):
+            hint = why
+    expect_close(given, wanted, what, hint, rtol=0.0, atol=atol)
+
+
+def calls_of(run: Run, rank: int) -> list[Exchange]:
+    """What a rank posted, in its program's order."""
+    found = [one for one in run.exchanges if rank in one.bodies]
+    return sorted(found, key=lambda one: one.numbers[rank])
+
+
+def has_numbers(call: Exchange, rank: int, wanted: torch.Tensor, num_parts: int) -> bool:
+    """True where a rank sent these numbers, in any order within each of the parts by tokens."""
+    sent = call.tensor(rank)
+    if sent.numel() != wanted.numel() or sent.dtype != wanted.dtype:
+        return False
+    atol = near(wanted.dtype) * max(wanted.abs().max().item(), 1e-6)
+    parts = [wanted] if num_parts == 1 else wanted.chunk(num_parts, 1)
+    pairs = zip(sent.chunk(num_parts), parts, strict=True)
+    return all(
+        torch.allclose(a.double().sort()[0], b.double().flatten().sort()[0], rtol=0, atol=atol)
+        for a, b in pairs
+    )
+
+
+def expect_wire(calls: list[Exchange], rank: int, steps: Any, dtype: Any, hint: str) -> None:
+    """Raise CheckFailed unless these calls of a rank send this and nothing else.
+
+    An all-reduce may be a reduce-scatter and an all-gather.
+    """
+    said = ", ".join(one.op for one in calls) or "nothing"
+    expected = ", ".join(op for op, *_ in steps) or "nothing"
+    turns = iter(calls)
+    for op, wanted, what in steps:
+        call = next(turns, None)
+        num = len(call.ranks) if call else 1
+        is_halved = op == SUM and call is not None and call.op == SCATTER
+        if call is None or not (call.op == op or is_halved):
+            raise CheckFailed(f"{expected} from rank {rank}", said, hint)
+        parts = num if op == SCATTER else 1
+        if not has_numbers(call, rank, wanted.to(dtype), parts):
+            kind = f"{wanted.numel()} numbers of {str(dtype).removeprefix('torch.')}"
+            size = f"{call.tensor(rank).numel()} of {call.dtype} in {call.op}"
+            raise CheckFailed(f"rank {rank} to send {what}: {kind}", f"others, {size}", hint)
+        if is_halved:
+            call = next(turns, None)
+            if (
+                call is None
+                or call.op != GATHER
+                or call.tensor(rank).numel() * num != wanted.numel()
+            ):
+                raise CheckFailed(f"{expected} from rank {rank}", said, hint)
+    if next(turns, None) is not None:
+        raise CheckFailed(f"{expected} from rank {rank}, and nothing else", said, hint)
+
+
+def expect_lean(run: Run, sizes_bytes: float, num: int) -> None:
+    """Raise PartlyHeld where ranks send more than all-reduces of these bytes: all counts half."""
+    sent = max(run.timeline.bytes_sent(rank) for rank in range(num))
+    most = 2 * (num - 1) / num * sizes_bytes
+    if sent > 1.02 * most:
+        raise PartlyHeld(
+            0.5, f"this with at most {most:.0f} bytes from each rank", f"{sent:.0f}", HALF_POINTS
+        )
+
+
+# copy_to_ranks and reduce_from_ranks; gather_tokens and reduce_scatter_tokens
+
+
+class Passed(NamedTuple):
+    """A run of the functions at the ends of a region, and what went in by rank."""
+
+    run: Run
+    cases: list[list[Any]]
+
+
+def passed(student: Any, rng: torch.Generator, names: Sequence[str], num: int) -> Passed:
+    """Both functions in float32 and bfloat16, with tensors of odd layouts."""
+    rows, width = whole(rng, 2, 3), whole(rng, 3, 5)
+    tokens = num * whole(rng, 1, 2) * 2
+
+    def laid_out(num_tokens: int, dtype: torch.dtype) -> torch.Tensor:
+        return drawn(rng, width, num_tokens, rows).to(dtype).permute(2, 1, 0)
+
+    def case(name: str, dtype: torch.dtype) -> Any:
+        own = tokens // num
+        x_tokens = own if name == "gather_tokens" else tokens
+        y_tokens = own if name == "reduce_scatter_tokens" else tokens
+        factors = laid_out(y_tokens, dtype)
+        if dtype == HALF:  # one row seen as many
+            factors = factors[:, :, :1].expand(-1, -1, width)
+        return name, laid_out(x_tokens, dtype), factors
+
+    kinds = [(name, dtype) for name in names for dtype in (FLOAT, HALF)]
+    cases = [[case(*kind) for kind in kinds] for _ in range(num)]
+    if names[0] == "copy_to_ranks":  # the same x on every rank
+        cases = [[(n, cases[0][i][1], f) if n == names[0] else (n, x, f)
+                  for i, (n, x, f) in enumerate(of_rank)] for of_rank in cases]  # fmt: skip
+    with advice():
+        each = [(of_rank,) for of_rank in cases]
+        return Passed(student.emulated(pass_on_rank, world_size=num, each=each, **SEEN), cases)
+
+
+@once
+def passed_whole(student: Any, rng: torch.Generator) -> Passed:
+    return passed(student, rng, ("copy_to_ranks", "reduce_from_ranks"), 3)
+
+
+@once
+def passed_cut(student: Any, rng: torch.Generator) -> Passed:
+    return passed(student, rng, ("gather_tokens", "reduce_scatter_tokens"), 3)
+
+
+def own_of(x: torch.Tensor, num: int, rank: int) -> torch.Tensor:
+    return x.chunk(num, 1)[rank]
+
+
+def total_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([one.double() for one in tensors]).sum(0)
+
+
+def expect_passed(seen: Passed, place: int, of_backward: bool) -> None:
+    """Raise CheckFailed unless this case gives its output, or its gradient, on every rank."""
+    num = len(seen.cases)
+    of_case = [of_rank[place] for of_rank in seen.cases]
+    name, dtype = of_case[0][0], of_case[0][1].dtype
+    given = [one[2 if of_backward else 1] for one in of_case]
+    is_summed = of_backward == (name in ("copy_to_ranks", "gather_tokens"))
+    for rank in range(num):
+        if name in ("copy_to_ranks", "reduce_from_ranks"):
+            wanted = total_of(given) if is_summed else given[rank]
+        else:
+            whole_sum = total_of(given) if is_summed else torch.cat(given, 1)
+            wanted = own_of(whole_sum, num, rank) if is_summed else whole_sum
+        hint = "Add up over the ranks." if is_summed else "Hand on what there is."
+        mistakes = []
+        if is_summed:
+            mine = (
+                given[rank] if wanted.shape == given[rank].shape else own_of(given[rank], num, rank)
+            )
+            mistakes = [
+                (wanted / num, "That is the mean: the parts add up, do not divide."),
+                (mine, "That is this rank's part alone: add up over the ranks."),
+            ]
+        elif "tokens" not in name:
+            mistakes = [(num * wanted, "That is N times too much: here nothing is added up."),
+                        (total_of(given), "Here nothing is added up: hand on what there is.")]  # fmt: skip
+        what = f"the {'gradient of' if of_backward else 'output of'} {name} on rank {rank}"
+        value = entry(seen.run.values[rank], place, int(of_backward))
+        expect_near(value, wanted, dtype, what, hint, mistakes)
+        if "tokens" not in name and is_summed and rank:
+            if not is_same(value, entry(seen.run.values[0], place, int(of_backward))):
+                raise CheckFailed(f"{what} to have the same bits on every rank", "others", hint)
+
+
+def expect_passes(seen: Passed, of_backward: bool) -> None:
+    for place in range(4):
+        expect_passed(seen, place, of_backward)
+    num = len(seen.cases)
+    sizes = [max(one[1].nbytes, one[2].numel() * one[2].element_size()) for one in seen.cases[0]]
+    is_whole = seen.cases[0][0][0] == "copy_to_ranks"
+    expect_lean(seen.run, sum(sizes), num) if is_whole else expect_lean(seen.run, sum(sizes), num)
+
+
+def expect_passing_wire(seen: Passed, hint: str) -> None:
+    """Raise CheckFailed unless each case sends its one tensor, or its two."""
+    num = len(seen.cases)
+    for rank, of_rank in enumerate(seen.cases):
+        calls = calls_of(seen.run, rank)
+        steps_of = []
+        for name, x, factors in of_rank:
+            steps_of.append({
+                "copy_to_ranks": [(SUM, factors, "the gradient")],
+                "reduce_from_ranks": [(SUM, x, "x")],
+                "gather_tokens": [(GATHER, x, "x"), (SCATTER, factors, "the gradient")],
+                "reduce_scatter_tokens": [(SCATTER, x, "x"), (GATHER, factors, "the gradient")],
+            }[name])  # fmt: skip
+        dtypes = [x.dtype for _, x, _ in of_rank]
+        each = len(calls) // 4
+        if len(calls) % 4 or not each:
+            said = ", ".join(one.op for one in calls) or "nothing"
+            expected = ", ".join(op for steps in steps_of for op, *_ in steps)
+            raise CheckFailed(f"{expected} from rank {rank}", said, hint)
+        for place, (steps, dtype) in enumerate(zip(steps_of, dtypes, strict=True)):
+            expect_wire(calls[each * place : each * (place + 1)], rank, steps, dtype, hint)
+    assert num
+
+
+def expect_kept(seen: Passed) -> None:
+    """Raise CheckFailed unless x and the gradients that came in are what they were."""
+    for rank, of_rank in enumerate(seen.cases):
+        for place, (name, x, factors) in enumerate(of_rank):
+            for what, before, after in (("x", x, 2), ("the gradient that came in", factors, 3)):
+                given = tensor_like(entry(seen.run.values[rank], place, after), before)
+                if given is None or not torch.equal(given, before):
+                    hint = "Collectives work in place: clone what you give to them."
+                    raise CheckFailed(f"{what} of {name} to stay as it is", "another", hint)
+
+
+@points(1, cell="check_copy_and_reduce")
+def check_forward_copies_and_adds_up(student, rng):
+    """In forward, `copy_to_ranks` gives x itself, and `reduce_from_ranks` the sum over the ranks,
+    for float32 and bfloat16.
+    """
+    expect_passes(passed_whole(student, rng), of_backward=False)
+
+
+@points(1, cell="check_copy_and_reduce")
+def check_backward_adds_up_and_copies(student, rng):
+    """In backward, `copy_to_ranks` gives the sum of the gradients over the ranks, and
+    `reduce_from_ranks` the gradient itself.
+    """
+    expect_passes(passed_whole(student, rng), of_backward=True)
+
+
+@points(1, cell="check_copy_and_reduce")
+def check_one_all_reduce_for_both_directions(student, rng):
+    """Each sends one all-reduce in its dtype, `copy_to_ranks` in backward and `reduce_from_ranks`
+    in forward; x and the gradients that come in do not change, whatever their layout.
+    """
+    seen = passed_whole(student, rng)
+    hint = "copy_to_ranks sends in backward alone, reduce_from_ranks in forward alone."
+    expect_passing_wire(seen, hint)
+    expect_kept(seen)
+
+
+@points(1, cell="check_gather_and_scatter")
+def check_tokens_are_gathered_and_scattered(student, rng):
+    """In forward, `gather_tokens` gives the tokens of all ranks in their order, and
+    `reduce_scatter_tokens` this rank's tokens of the sum, with several sequences, too.
+    """
+    expect_passes(passed_cut(student, rng), of_backward=False)
+
+
+@points(1, cell="check_gather_and_scatter")
+def check_gradients_are_scattered_and_gathered(student, rng):
+    """In backward, `gather_tokens` gives this rank's tokens of the gradients' sum, and
+    `reduce_scatter_tokens` the gradients of all tokens. A second run gives the same bits.
+    """
+    state = rng.get_state()
+    seen = passed_cut(student, rng)
+    expect_passes(seen, of_backward=True)
+    rng.set_state(state)
+
+
+@points(1, cell="check_gather_and_scatter")
+def check_one_gather_and_one_scatter(student, rng):
+    """Each function sends one all-gather and one reduce-scatter in its dtype, and no all-reduce; x
+    and the gradients that come in do not change, whatever their layout.
+    """
+    seen = passed_cut(student, rng)
+    expect_passing_wire(seen, "One operation in each direction: the other one in backward.")
+    expect_kept(seen)
+
+
+# shard_weights
+
+
+@once
+def sharded(student: Any, rng: torch.Generator) -> Any:
+    """Blocks on 1, 2, 3 and 4 ranks, and two that do not go round."""
+    cases, wanted = [], []
+    for num in (2, 3, 1, 4):
+        sizes = drawn_sizes(rng, num)._replace(kv_per_rank=whole(rng, 1, 2))
+        full = drawn_weights(rng, sizes)
+        cases.append((list(full), sizes.head_dim, num))
+        wanted.append(shards_of(full, num))
+    few = drawn_sizes(rng, 2)._replace(kv_per_rank=1, head_dim=4)
+    cases.append((list(drawn_weights(rng, few._replace(hidden_per_rank=6))), 4, 4))  # 2 key heads
+    odd = Sizes(2, 6, 2, 3, 4, 2)  # 6 key heads, and a hidden width of 4
+    cases.append((list(drawn_weights(rng, odd)), 4, 3))
+    (found,) = student.run(shard_on_rank, cases, world_size=1, allow=())
+    return cases, wanted, found
+
+
+def expect_shards(student: Any, rng: torch.Generator, names: Sequence[str], hint: str) -> None:
+    cases, wanted, found = sharded(student, rng)
+    for place, of_ranks in enumerate(wanted):
+        for rank, shard in enumerate(of_ranks):
+            for name in names:
+                given = entry(found, place, 0, rank, Weights._fields.index(name))
+                one = getattr(shard, name)
+                where = f"{name} on rank {rank} of {len(of_ranks)}"
+                if tensor_like(given, one) is None or not torch.equal(given, one):
+                    same_shape = tensor_like(given, one) is not None
+                    actual = "other numbers" if same_shape else shown(given)
+                    raise CheckFailed(f"{where}, of shape {tuple(one.shape)}", actual, hint)
+
+
+@points(1.25, cell="check_shard_weights")
+def check_heads_stay_together(student, rng):
+    """`qkv` has the rows of the rank's query heads, then of the key heads that serve them, then of
+    the value heads; `output` the columns of these query heads.
+    """
+    hint = "Cut queries, keys and values apart, and then each by ranks; `output` along dimension 1."
+    expect_shards(student, rng, ("qkv", "output"), hint)
+
+
+@points(0.75, cell="check_shard_weights")
+def check_columns_and_rows(student, rng):
+    """`gate` and `up` are cut by outputs, `down` by inputs; norms and biases are whole. What does
+    not go round is refused, and the whole weights do not change.
+    """
+    hint = "gate and up along dimension 0, down along dimension 1."
+    expect_shards(student, rng, ("gate", "up", "down"), hint)
+    expect_shards(student, rng, REPLICATED, "Norms and biases are whole on every rank.")
+    cases, _, found = sharded(student, rng)
+    for place in (4, 5):
+        if entry(found, place, 0) != "refused":
+            hint = "Does N divide the number of key/value heads, and the hidden width?"
+            raise CheckFailed("a ValueError where N does not divide them", "none", hint)
+    for place, (full, *_) in enumerate(cases):
+        for before, after in zip(full, entries(entry(found, place, 1), 9), strict=True):
+            if tensor_like(after, before) is None or not torch.equal(after, before):
+                raise CheckFailed("whole weights that stay as they are", "others", "Clone.")
+
+
+@points(1, cell="check_shard_weights")
+def check_shards_hold_no_more_than_themselves(student, rng):
+    """Shards have memory of their own: the whole weights from which they were cut can go."""
+    rows = 16 * whole(rng, 45, 47)  # 2 MiB each
+    run = student.emulated(shard_many_on_rank, rows, 10, world_size=1, memory=True, **RULES)
+    for total in entries(run.values[0], 10):
+        expect_close(total, rows * rows / 16, "the sum of a shard of ones", "A shard of a 16th.")
+    square = 4 * rows * rows
+    most = 2 * 5 * square + 10 * 7 * square / 16 + 10 * MB
+    what = f"10 shards of a 16th, each of a block of {5 * square // MB} MiB which nobody keeps"
+    expect_grown(run, most, what, "A slice keeps the whole weight alive: copy it, as by clone().")
+
+
+# parallel_mlp and parallel_attention
+
+
+class Ran(NamedTuple):
+    """A run of a half block or a block, with what it must give, by case."""
+
+    run: Run
+    cases: list[Any]
+    found: list[Branches]
+    shards: list[Weights]
+
+
+def ran_half(student: Any, rng: torch.Generator, name: str) -> Ran:
+    """A half block on 2 ranks: whole tokens, cut tokens, and bfloat16."""
+    sizes = drawn_sizes(rng, 2)
+    shards = shards_of(drawn_weights(rng, sizes), 2)
+    shape = (2, 2 * whole(rng, 2, 3), sizes.width)
+    kinds = [(False, FLOAT), (True, FLOAT), (False, HALF)]
+    cases = [(drawn(rng, *shape), drawn(rng, *shape), *kind) for kind in kinds]
+    head_dim = (sizes.head_dim,) if name == "parallel_attention" else ()
+    with advice():
+        each = [(name, cases, list(shard), head_dim) for shard in shards]
+        run = student.emulated(half_on_rank, world_size=2, each=each, **SEEN)
+    found = [in_branches(x, factors, shards, sizes.head_dim, name) for x, factors, *_ in cases]
+    return Ran(run, cases, found, shards)
+
+
+@once
+def ran_mlp(student: Any, rng: torch.Generator) -> Ran:
+    return ran_half(student, rng, "parallel_mlp")
+
+
+@once
+def ran_attention(student: Any, rng: torch.Generator) -> Ran:
+    return ran_half(student, rng, "parallel_attention")
+
+
+def expect_outputs(seen: Ran, places: Sequence[int], hint: str, bias: str = "") -> None:
+    """Raise CheckFailed unless each rank has the output of these cases."""
+    num = len(seen.shards)
+    for place in places:
+        _, _, is_cut, dtype = seen.cases[place]
+        for rank in range(num):
+            output = seen.found[place].output
+            mistakes = []
+            if bias:
+                extra = getattr(seen.shards[0], bias)
+                many = "The bias comes N times into the sum: add it after `leave`."
+                mistakes = [
+                    (output + (num - 1) * extra, many),
+                    (output - extra, "The bias is missing."),
+                ]
+            if is_cut:
+                output = own_of(output, num, rank)
+                mistakes = [(own_of(like, num, rank), why) for like, why in mistakes]
+            how = f"{'with' if is_cut else 'without'} cut tokens on rank {rank}"
+            value = entry(seen.run.values[rank], place, 0)
+            expect_near(value, output, dtype, f"the output {how}", hint, mistakes)
+            if not is_cut and not is_same(value, entry(seen.run.values[0], place, 0)):
+                raise CheckFailed("the same bits of the output on every rank", "others", hint)
+
+
+def expect_gradients(seen: Ran, places: Sequence[int], hint: str, names: Any = ()) -> None:
+    """Raise CheckFailed unless each rank has the gradients of x and of its shard."""
+    num = len(seen.shards)
+    for place in places:
+        _, _, is_cut, dtype = seen.cases[place]
+        found = seen.found[place]
+        how = f"{'with' if is_cut else 'without'} cut tokens"
+        for rank in range(num):
+            wanted = own_of(found.gradient, num, rank) if is_cut else found.gradient
+            value = entry(seen.run.values[rank], place, 1)
+            expect_near(value, wanted, dtype, f"the gradient of x {how} on rank {rank}", hint)
+        for number, name in enumerate(Weights._fields):
+            each = [entry(value, place, 2, number) for value in seen.run.values]
+            wanted_of = [getattr(of_rank, name) for of_rank in found.gradients]
+            if wanted_of[0] is None:
+                continue
+            if name in REPLICATED and is_cut:
+                shares = [tensor_like(one, wanted_of[0].to(dtype)) for one in each]
+                if any(one is None for one in shares):
+                    raise CheckFailed(f"a gradient of {name} on every rank", "none", hint)
+                each, wanted_of = [total_of(shares).to(dtype)], wanted_of[:1]  # pyright: ignore
+            for rank, (given, wanted) in enumerate(zip(each, wanted_of, strict=True)):
+                mistakes = [(num * wanted, "That is N times too much: is something added up twice?"),
+                            (wanted / num, "That is an N-th of it.")]  # fmt: skip
+                what = f"the gradient of {name} {how} on rank {rank}"
+                expect_near(given, wanted, dtype, what, hint, mistakes)
+                if name in REPLICATED and not is_same(given, each[0]):
+                    raise CheckFailed(f"{what} to have the same bits on every rank", "others", hint)
+
+
+def expect_wires(seen: Ran, places: Sequence[int], hint: str) -> None:
+    """Raise CheckFailed unless ranks send what these cases must, and nothing else."""
+    for rank in range(len(seen.shards)):
+        calls = calls_of(seen.run, rank)
+        steps_of = [
+            wire_of(found, rank, case[2])
+            for found, case in zip(seen.found, seen.cases, strict=True)
+        ]
+        expected = sum(len(steps) for steps in steps_of)
+        start = 0
+        for place, (steps, case) in enumerate(zip(steps_of, seen.cases, strict=True)):
+            num = len(steps)
+            if not case[2] and any(one.op == SCATTER for one in calls[start : start + num]):
+                num *= 2  # all-reduces as reduce-scatter and all-gather
+            stop = len(calls) if place == len(steps_of) - 1 else start + num
+            if place in places:
+                expect_wire(calls[start:stop], rank, steps, case[3], hint)
+            start = stop
+        assert expected
+
+
+def lean_bytes(seen: Ran) -> float:
+    """What all-reduces of a run would put in together."""
+    return sum(
+        (len(found.forward) + len(found.backward)) * case[0].numel() * case[3].itemsize
+        for found, case in zip(seen.found, seen.cases, strict=True)
+    )
+
+
+MLP = "SiLU of the gate, times up, both on the rank's hidden numbers; then down, leave, bias."
+ATTENTION = "The rank's queries, keys and values by `attend`; then output, leave, bias."
+
+
+@points(1, cell="check_parallel_mlp")
+def check_mlp_is_the_whole_mlp(student, rng):
+    """Outputs and all gradients of the MLP are those of the whole, with whole and with cut tokens,
+    in float32 and bfloat16.
+    """
+    seen = ran_mlp(student, rng)
+    expect_outputs(seen, range(3), MLP, "down_bias")
+    expect_gradients(seen, range(3), MLP)
+    expect_lean(seen.run, lean_bytes(seen), 2)
+
+
+@points(1, cell="check_parallel_mlp")
+def check_mlp_enters_and_leaves_once(student, rng):
+    """A rank sends its partial sums in forward and its part of the gradient in backward, once each
+    and in x's dtype, and nothing else.
+    """
+    expect_wires(ran_mlp(student, rng), range(3), "Enter once with x, leave once before the bias.")
+
+
+@points(1.5, cell="check_parallel_attention")
+def check_attention_is_the_whole_attention(student, rng):
+    """Outputs and all gradients of attention are those of the whole, with several query heads for
+    each key/value head, with whole and with cut tokens, in float32 and bfloat16.
+    """
+    seen = ran_attention(student, rng)
+    expect_outputs(seen, range(3), ATTENTION, "output_bias")
+    expect_gradients(seen, range(3), ATTENTION)
+    expect_lean(seen.run, lean_bytes(seen), 2)
+
+
+@points(1.5, cell="check_parallel_attention")
+def check_attention_enters_and_leaves_once(student, rng):
+    """A rank sends the partial sums of its own heads in forward and its part of the gradient in
+    backward, once each and in x's dtype, and nothing else.
+    """
+    hint = "Queries, keys and values come out of one product: enter once, leave once."
+    expect_wires(ran_attention(student, rng), range(3), hint)
+
+
+# parallel_block
+
+
+def ran_block(student: Any, rng: torch.Generator, num: int, kinds: Any) -> Ran:
+    sizes = drawn_sizes(rng, num)
+    if num > 4:
+        sizes = sizes._replace(kv_per_rank=1, hidden_per_rank=3)
+    shards = shards_of(drawn_weights(rng, sizes), num)
+    shape = (2, num * whole(rng, 1, 2), sizes.width)
+    cases = [(drawn(rng, *shape), drawn(rng, *shape), *kind) for kind in kinds]
+    with advice():
+        args = (block_on_rank, cases, sizes.head_dim)
+        each = [(list(shard),) for shard in shards]
+        run = student.emulated(*args, world_size=num, each=each, **SEEN)
+    found = [in_branches(x, factors, shards, sizes.head_dim, "block") for x, factors, *_ in cases]
+    return Ran(run, cases, found, shards)
+
+
+@once
+def ran_blocks(student: Any, rng: torch.Generator) -> Ran:
+    """A block on 2 ranks in both modes, in float32 and bfloat16."""
+    kinds = [(False, FLOAT), (True, FLOAT), (False, HALF), (True, HALF)]
+    return ran_block(student, rng, 2, kinds)
+
+
+@once
+def ran_on_eight(student: Any, rng: torch.Generator) -> Ran:
+    return ran_block(student, rng, 8, [(False, FLOAT), (True, FLOAT)])
+
+
+BLOCK = (
+    "Norm, half, residual; norm, half, residual. Norms stand before `enter`, outside the region."
+)
+
+
+def expect_block(seen: Ran, places: Sequence[int]) -> None:
+    expect_outputs(seen, places, BLOCK)
+    expect_gradients(seen, places, BLOCK)
+    expect_lean(seen.run, lean_bytes(seen), len(seen.shards))
+
+
+@points(1, cell="check_parallel_block")
+def check_block_is_the_whole_block(student, rng):
+    """Without sequence parallelism, outputs and gradients are those of the whole block; outputs, and
+    gradients of x, norms and biases have the same bits on every rank, and in a second run.
+    """
+    state = rng.get_state()
+    seen = ran_blocks(student, rng)
+    expect_block(seen, [0])
+    rng.set_state(state)
+    again = ran_block(student, rng, 2, [(False, FLOAT), (True, FLOAT), (False, HALF), (True, HALF)])
+    if is_same([entry(one, 0) for one in again.cases], [entry(one, 0) for one in seen.cases]):
+        expect_same_again(seen.run.values, again.run.values)
+
+
+@points(1, cell="check_parallel_block")
+def check_block_with_cut_tokens(student, rng):
+    """With sequence parallelism, each rank has the output and gradient of its tokens, and the ranks'
+    gradients of norms and biases add up to those of the whole block.
+    """
+    expect_block(ran_blocks(student, rng), [1])
+
+
+@points(1, cell="check_parallel_block")
+def check_block_in_bfloat16(student, rng):
+    """The same holds for bfloat16, and outputs and gradients keep their dtype."""
+    expect_block(ran_blocks(student, rng), [2, 3])
+
+
+@points(1.25, cell="check_parallel_block")
+def check_one_all_reduce_a_half(student, rng):
+    """Without sequence parallelism, a rank sends its partial sums of each half, and in backward its
+    part of each half's gradient, each in one all-reduce, and nothing else.
+    """
+    hint = "One `enter` and one `leave` for each half: copy_to_ranks and reduce_from_ranks."
+    expect_wires(ran_blocks(student, rng), [0, 2], hint)
+
+
+@points(1.25, cell="check_parallel_block")
+def check_one_gather_and_scatter_a_half(student, rng):
+    """With sequence parallelism, a rank sends its tokens behind the norm and its partial sums, and
+    in backward the gradients at the same places: an all-gather and a reduce-scatter for each half.
+    """
+    hint = "gather_tokens behind the norm, reduce_scatter_tokens before the bias and the residual."
+    expect_wires(ran_blocks(student, rng), [1, 3], hint)
+
+
+@points(0.75, cell="check_parallel_block")
+def check_block_on_eight_ranks(student, rng):
+    """All this holds on 8 ranks."""
+    seen = ran_on_eight(student, rng)
+    expect_block(seen, [0, 1])
+    expect_wires(seen, [0, 1], "The number of ranks is dist.get_world_size().")
+
+
+@points(0.75, cell="check_parallel_block")
+def check_block_on_64_ranks_on_paper(student, rng):
+    """On paper, a large block on 64 ranks sends what the formula says; a small one, emulated, sends
+    the same as on paper.
+    """
+    expect_block(ran_blocks(student, rng), [1])
+    num, head_dim = 64, 64
+    large = Large(64 * whole(rng, 8, 16), 1024 * whole(rng, 2, 4), 1, head_dim, 128)
+    small = Large(2 * whole(rng, 4, 8), 16 * whole(rng, 2, 4), 2, 8, 24)
+    for is_cut in (True,):
+        args = (large_block_on_rank, large, is_cut)
+        options = {"cluster": "h100-ndr-x8", "small": (small, is_cut), "small_world_size": 2}
+        paper = student.on_paper(*args, world_size=num, forbid=RULES["forbid"], **options)
+        wanted = 4 * 2 * (num - 1) / num * 2 * large.num_tokens * large.width
+        expect_close(paper.sent_bytes, wanted, "the bytes that a rank of 64 sends", BLOCK, 1e-3)
+
+
+# sync_replicated
+
+
+@once
+def synced(student: Any, rng: torch.Generator) -> Any:
+    """Gradients with cut tokens, some of them missing, and with whole tokens."""
+    sizes = drawn_sizes(rng, 2)
+    frozen = REPLICATED[whole(rng, 0, 3)]
+    kinds = [
+        ((), True, FLOAT), ((), True, HALF), ((frozen,), True, FLOAT), (REPLICATED, True, FLOAT),
+        ((), False, FLOAT),
+    ]  # fmt: skip
+
+    def gradients(without: Sequence[str], dtype: torch.dtype) -> Any:
+        shard = shards_of(drawn_weights(rng, sizes), 2)[0]
+        pairs = zip(Weights._fields, shard, strict=True)
+        return [(one.to(dtype), name not in without) for name, one in pairs]
+
+    cases = [[(gradients(gone, dtype), cut) for gone, cut, dtype in kinds] for _ in range(2)]
+    with advice("Every rank calls it, and what has no gradient has none on all ranks."):
+        each = [(of_rank,) for of_rank in cases]
+        run = student.emulated(sync_on_rank, world_size=2, each=each, **SEEN)
+    return run, cases
+
+
+@points(1.25, cell="check_sync_replicated")
+def check_replicated_gradients_are_added_up(student, rng):
+    """With cut tokens, gradients of norms and biases become the sum over the ranks, the same bits on
+    every rank; all others stay as they are. Without cut tokens, all stay as they are.
+    """
+    run, cases = synced(student, rng)
+    for rank, of_rank in enumerate(cases):
+        for place, (gradients, is_cut) in enumerate(of_rank):
+            for number, (name, (own, is_there)) in enumerate(
+                zip(Weights._fields, gradients, strict=True)
+            ):
+                given = entry(run.values[rank], place, number)
+                if not is_there:
+                    if given is not None:
+                        raise CheckFailed(f"no gradient of {name}", shown(given), "Leave it out.")
+                    continue
+                other = cases[1 - rank][place][0][number][0]
+                is_summed = is_cut and name in REPLICATED
+                wanted = own + other if is_summed else own
+                hint = "Sharded weights, and all without cut tokens, keep their gradients."
+                mistakes = []
+                if is_summed:
+                    hint = "The sum over the ranks, written back into .grad."
+                    mistakes = [(wanted / 2, "That is the mean: the ranks saw other tokens.")]
+                else:
+                    mistakes = [(own + other, "This is whole already: nothing is added up.")]
+                where = f"the gradient of {name} on rank {rank}"
+                expect_near(given, wanted, own.dtype, where, hint, mistakes)
+                if not torch.equal(given, wanted):
+                    raise CheckFailed(f"{where} to the last bit", "another", hint)
+
+
+@points(1, cell="check_sync_replicated")
+def check_one_all_reduce_for_all(student, rng):
+    """With cut tokens all gradients of norms and biases travel in one all-reduce, in their dtype;
+    where there are none, and without cut tokens, nothing is sent.
+    """
+    run, cases = synced(student, rng)
+    for rank, of_rank in enumerate(cases):
+        steps, dtypes = [], []
+        for gradients, is_cut in of_rank:
+            pairs = zip(Weights._fields, gradients, strict=True)
+            flat = [g for name, (g, is_there) in pairs if is_there and name in REPLICATED]
+            if is_cut and flat:
+                steps.append([(SUM, torch.cat(flat), "its gradients of norms and biases")])
+                dtypes.append(flat[0].dtype)
+        calls = calls_of(run, rank)
+        hint = "torch.cat the gradients that there are, and all-reduce once."
+        if len(calls) % len(steps) or not calls:
+            said = ", ".join(one.op for one in calls) or "nothing"
+            raise CheckFailed(f"{len(steps)} all-reduces in {len(of_rank)} calls", said, hint)
+        each = len(calls) // len(steps)
+        for place, (of_call, dtype) in enumerate(zip(steps, dtypes, strict=True)):
+            expect_wire(calls[each * place : each * (place + 1)], rank, of_call, dtype, hint)
+
+
+@points(0.75, cell="check_sync_replicated")
+def check_copies_stay_equal(student, rng):
+    """After a step of training with cut tokens on 4 ranks, every copy of a norm or bias has the same
+    bits, and is that of one process.
+    """
+    sizes = drawn_sizes(rng, 4)
+    full = drawn_weights(rng, sizes)
+    shards, shape = shards_of(full, 4), (2, 8, sizes.width)
+    case = (drawn(rng, *shape), drawn(rng, *shape), True, FLOAT)
+    with advice():
+        each = [(list(shard),) for shard in shards]
+        args = (step_on_rank, case, sizes.head_dim)
+        run = student.emulated(*args, world_size=4, each=each, **RULES)
+    found = in_branches(case[0], case[1], shards, sizes.head_dim, "block")
+    for number, name in enumerate(REPLICATED):
+        wanted = getattr(full, name) - 0.1 * getattr(found.gradients[0], name).float()
+        each = [entry(value, number) for value in run.values]
+        hint = "Each rank saw other tokens: add up over the ranks before the step."
+        for rank, given in enumerate(each):
+            expect_near(given, wanted, FLOAT, f"{name} after a step on rank {rank}", hint)
+            if not is_same(given, each[0]):
+                raise CheckFailed(f"the same bits of {name} on every rank", "others", hint)
+
+
+# vocabulary_loss
+
+
+class Lost(NamedTuple):
+    """A run of the loss: logits by case, whole, with a factor; and the targets."""
+
+    run: Run
+    cases: list[Any]
+    targets: torch.Tensor
+    num: int
+
+
+def lost(student: Any, rng: torch.Generator, num: int) -> Lost:
+    own, shape = whole(rng, 3, 5), (2, whole(rng, 4, 6))
+    vocabulary = num * own
+    targets = torch.randint(vocabulary, shape, generator=rng)
+    targets[0, : min(num, 3)] = own * torch.arange(min(num, 3))  # the first entries of shards
+    targets[1, : min(num, 3)] = own * torch.arange(1, 1 + min(num, 3)) - 1  # and the last ones
+    small = 2 * drawn(rng, *shape, vocabulary)
+    steps = 120.0 * torch.arange(num).repeat_interleave(own)  # a power of e that float32 lacks
+    cases = [(small, between(rng, 2, 4)), (small + steps.flip(0), 1.0), (small - 300, 1.0),
+             (small.to(HALF), between(rng, 2, 4))]  # fmt: skip
+    with advice():
+        each = [
+            ([(one.chunk(num, -1)[rank].clone(), factor) for one, factor in cases],)
+            for rank in range(num)
+        ]
+        run = student.emulated(lose_on_rank, targets, world_size=num, each=each, **SEEN)
+    return Lost(run, cases, targets, num)
+
+
+@once
+def lost_on_two(student: Any, rng: torch.Generator) -> Lost:
+    return lost(student, rng, 2)
+
+
+@once
+def lost_on_four(student: Any, rng: torch.Generator) -> Lost:
+    return lost(student, rng, 4)
+
+
+def whole_loss(seen: Lost, place: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss of a case, and the gradient of the whole logits."""
+    logits, factor = seen.cases[place]
+    leaf = logits.double().requires_grad_()
+    loss = F.cross_entropy(leaf.flatten(0, 1), seen.targets.flatten())
+    (factor * loss).backward()
+    return loss.detach(), leaf.grad  # pyright: ignore[reportReturnType]
+
+
+def expect_loss(seen: Lost, places: Sequence[int]) -> None:
+    """Raise CheckFailed unless every rank has the loss of these cases, to the same bits."""
+    for place in places:
+        wanted, _ = whole_loss(seen, place)
+        logits = seen.cases[place][0].double()
+        for rank in range(seen.num):
+            given = entry(seen.run.values[rank], place, 0)
+            hint = "log of the ranks' sums of exp(logit - m), minus the target's logit - m."
+            own = F.cross_entropy(logits.flatten(0, 1), seen.targets.flatten(), reduction="sum")
+            mistakes = [(own, "That is the sum over the tokens: take the mean.")]
+            if isinstance(given, torch.Tensor) and not torch.isfinite(given).all():
+                hint = "All ranks subtract the same m: the largest logit of all ranks."
+            expect_near(given, wanted, FLOAT, f"the loss on rank {rank}", hint, mistakes)
+            if not is_same(given, entry(seen.run.values[0], place, 0)):
+                raise CheckFailed("the same bits of the loss on every rank", "others", hint)
+
+
+def expect_loss_gradient(seen: Lost, places: Sequence[int]) -> None:
+    for place in places:
+        _, gradient = whole_loss(seen, place)
+        dtype = seen.cases[place][0].dtype
+        for rank in range(seen.num):
+            wanted = gradient.chunk(seen.num, -1)[rank]
+            mistakes = [(seen.num * wanted, "N times too much: backward adds nothing up.")]
+            hint = "A logit's share of the sum, minus 1 for the target, over the number of tokens."
+            given = entry(seen.run.values[rank], place, 1)
+            expect_near(
+                given, wanted, dtype, f"the logits' gradient on rank {rank}", hint, mistakes
+            )
+
+
+def expect_small_messages(seen: Lost) -> None:
+    """Raise PartlyHeld where more than three numbers a token travel: then all counts half."""
+    expect_lean(seen.run, len(seen.cases) * 3 * 4 * seen.targets.numel(), seen.num)
+
+
+@points(1.25, cell="check_vocabulary_loss")
+def check_loss_is_that_of_the_whole_softmax(student, rng):
+    """The loss is the mean cross-entropy over all logits, float32 and the same bits on every rank,
+    wherever the targets are. A second run gives the same bits.
+    """
+    seen = lost_on_two(student, rng)
+    expect_loss(seen, [0])
+    expect_small_messages(seen)
+
+
+@points(1.25, cell="check_vocabulary_loss")
+def check_gradient_is_that_of_the_whole_softmax(student, rng):
+    """Each rank gets the gradient of its logits, for a loss with a factor, too."""
+    seen = lost_on_two(student, rng)
+    expect_loss_gradient(seen, [0])
+    expect_small_messages(seen)
+
+
+@points(1, cell="check_vocabulary_loss")
+def check_large_logits_are_not_lost(student, rng):
+    """Where one rank's logits are far larger or all are far below 0, nothing overflows or is lost;
+    bfloat16 logits are computed in float32, and their gradient is bfloat16. On 4 ranks.
+    """
+    seen = lost_on_four(student, rng)
+    expect_loss(seen, [1, 2, 3])
+    expect_loss_gradient(seen, [1, 2, 3])
+    expect_small_messages(seen)
+
+
+@points(1.5, cell="check_vocabulary_loss")
+def check_logits_do_not_travel(student, rng):
+    """Three float32 numbers a token travel, in all-reduces in forward; backward sends nothing."""
+    for seen in (lost_on_two(student, rng), lost_on_four(student, rng)):
+        for rank in range(seen.num):
+            calls = calls_of(seen.run, rank)
+            sizes = [one.tensor(rank).numel() for one in calls]
+            most = len(seen.cases) * 3 * seen.targets.numel()
+            hint = "m, the sum and the target's logit travel, once each; backward has all it needs."
+            is_right = all(one.op == SUM and one.dtype == "float32" for one in calls)
+            if not sizes or sum(sizes) > most or not is_right:
+                kinds = ", ".join(sorted({f"{one.op} of {one.dtype}" for one in calls}))
+                actual = f"{sum(sizes)} in {kinds or 'nothing'}"
+                raise CheckFailed(f"{most} numbers of float32 in all-reduces", actual, hint)
+            loss = whole_loss(seen, 0)[0]
+            expect_near(entry(seen.run.values[rank], 0, 0), loss, FLOAT, "the loss", hint)
