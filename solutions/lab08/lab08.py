@@ -102,7 +102,9 @@ REPLICATED = ("attention_norm", "output_bias", "mlp_norm", "down_bias")  # whole
 
 def rms_norm(x, weight):
     """Each token divided by the root of its mean square, then scaled."""
-    return F.rms_norm(x, weight.shape, weight, eps=1e-5)
+    wide = x.float()
+    scale = (wide.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+    return (wide * scale * weight).type_as(x)
 
 
 def attend(query, key, value, head_dim):
