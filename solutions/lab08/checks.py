@@ -190,7 +190,7 @@ def own_part(x: torch.Tensor, is_cut: bool) -> torch.Tensor:
 
 
 def pass_on_rank(student: Any, cases: list[tuple[str, torch.Tensor, torch.Tensor]]) -> Any:
-    """By case, the output, the gradient, and what x and the gradient that came in are afterwards."""
+    """By case, the output and the gradient, and x and the gradient that came in, afterwards."""
     found = []
     for name, x, factors in cases:
         x = x.detach().requires_grad_()
@@ -227,27 +227,17 @@ def shard_many_on_rank(student: Any, rows: int, num_blocks: int) -> Any:
     return [one.gate.sum().item() for one in kept]
 
 
-def half_on_rank(student: Any, name: str, cases: list[Any], shard: Any, head_dim: Any) -> Any:
-    """By case, a half block's output, and the gradients of x and of the shard."""
+def run_on_rank(student: Any, name: str, cases: list[Any], head_dim: int, shard: Any) -> Any:
+    """By case, the output of a block or half of one, and the gradients of x and of the shard."""
+    if name == "parallel_block":
+        with_references(student)
     found = []
     for x, factors, is_cut, dtype in cases:
         own = own_part(x, is_cut).to(dtype).requires_grad_()
         leaves = leaves_of(shard, dtype)
-        given = student.Weights(*leaves)
-        y = getattr(student, name)(own, given, *head_dim, *ends(is_cut))
-        y.backward(own_part(factors, is_cut).to(dtype))
-        found.append([y.detach(), own.grad, [one.grad for one in leaves]])
-    return found
-
-
-def block_on_rank(student: Any, cases: list[Any], head_dim: int, shard: Any) -> Any:
-    """By case, the block's output, and the gradients of x and of the shard."""
-    with_references(student)
-    found = []
-    for x, factors, is_cut, dtype in cases:
-        own = own_part(x, is_cut).to(dtype).requires_grad_()
-        leaves = leaves_of(shard, dtype)
-        y = student.parallel_block(own, student.Weights(*leaves), head_dim, is_cut)
+        extra = {"parallel_mlp": ends(is_cut), "parallel_attention": (head_dim, *ends(is_cut)),
+                 "parallel_block": (head_dim, is_cut)}[name]  # fmt: skip
+        y = getattr(student, name)(own, student.Weights(*leaves), *extra)
         y.backward(own_part(factors, is_cut).to(dtype))
         found.append([y.detach(), own.grad, [one.grad for one in leaves]])
     return found
@@ -263,8 +253,8 @@ class Large(NamedTuple):
     hidden_per_rank: int
 
 
-def large_block_on_rank(student: Any, sizes: Large, is_cut: bool) -> Any:
-    """Forward and backward of a block whose size is all that matters."""
+def large_block_on_rank(student: Any, sizes: Large) -> Any:
+    """Forward and backward of a block with cut tokens, whose size is all that matters."""
     with_references(student)
     width, rows = sizes.width, sizes.heads_per_rank * sizes.head_dim
     shapes = Weights(
@@ -273,9 +263,8 @@ def large_block_on_rank(student: Any, sizes: Large, is_cut: bool) -> Any:
         *((width, sizes.hidden_per_rank), (width,)),
     )
     made = [torch.zeros(shape, dtype=HALF, requires_grad=True) for shape in shapes]
-    num_own = sizes.num_tokens // (ranks() if is_cut else 1)
-    x = torch.zeros(1, num_own, width, dtype=HALF, requires_grad=True)
-    y = student.parallel_block(x, student.Weights(*made), sizes.head_dim, is_cut)
+    x = torch.zeros(1, sizes.num_tokens // ranks(), width, dtype=HALF, requires_grad=True)
+    y = student.parallel_block(x, student.Weights(*made), sizes.head_dim, True)
     y.float().sum().backward()
 
 
@@ -335,15 +324,16 @@ def once(make: Callable[..., Any]) -> Callable[..., Any]:
     found: Any = weakref.WeakKeyDictionary()
 
     @functools.wraps(make)
-    def read(student: Any, rng: torch.Generator) -> Any:
-        if student not in found:
+    def read(student: Any, rng: torch.Generator, *args: Any) -> Any:
+        runs = found.setdefault(student, {})
+        if args not in runs:
             try:
-                found[student] = make(student, rng)
+                runs[args] = make(student, rng, *args)
             except (CheckFailed, StudentFailed) as error:
-                found[student] = error
-        if isinstance(found[student], Exception):
-            raise found[student]
-        return found[student]
+                runs[args] = error
+        if isinstance(runs[args], Exception):
+            raise runs[args]
+        return runs[args]
 
     return read
 
@@ -433,7 +423,7 @@ def in_branches(case: Any, shards: list[Weights], head_dim: int, part: str) -> B
         bias = "output_bias" if name == "parallel_attention" else "down_bias"
         return total + common[bias]
 
-    if part == "block":
+    if part == "parallel_block":
         y = x + half("parallel_attention", rms_norm(x, common["attention_norm"]))
         y = y + half("parallel_mlp", rms_norm(y, common["mlp_norm"]))
     else:
@@ -448,17 +438,19 @@ def in_branches(case: Any, shards: list[Weights], head_dim: int, part: str) -> B
     )
 
 
-def wire_of(found: Branches, rank: int, is_cut: bool) -> list[tuple[str, torch.Tensor, str]]:
-    """What a rank sends: the operation, the tensor, and what that is."""
+def wire_of(found: Branches, rank: int, case: Any) -> list[Any]:
+    """What a rank sends: the operation, the tensor, what that is, and its dtype."""
     num, steps = len(found.gradients), []
+    _, _, is_cut, dtype = case
+    last = SCATTER if is_cut else SUM
     for hidden, partial in found.forward:
         if is_cut:
-            steps.append((GATHER, hidden.chunk(num, 1)[rank], "its tokens of what enters"))
-        steps.append((SCATTER if is_cut else SUM, partial[rank], "its partial sums"))
+            steps.append((GATHER, own_of(hidden, num, rank), "its tokens of what enters", dtype))
+        steps.append((last, partial[rank], "its partial sums", dtype))
     for leaving, entering in reversed(found.backward):
         if is_cut:
-            steps.append((GATHER, leaving.chunk(num, 1)[rank], "its tokens of the gradient"))
-        steps.append((SCATTER if is_cut else SUM, entering[rank], "its part of the gradient"))
+            steps.append((GATHER, own_of(leaving, num, rank), "its tokens' gradient", dtype))
+        steps.append((last, entering[rank], "its part of the gradient", dtype))
     return steps
 
 
@@ -502,35 +494,41 @@ def has_numbers(call: Exchange, rank: int, wanted: torch.Tensor, num_parts: int)
     )
 
 
-def expect_wire(calls: list[Exchange], rank: int, steps: Any, dtype: Any, hint: str) -> None:
-    """Raise CheckFailed unless these calls of a rank send this and nothing else.
+def expect_wire(run: Run, rank: int, steps: Sequence[Any], hint: str) -> None:
+    """Raise CheckFailed unless a rank sends this and nothing else.
 
-    An all-reduce may be a reduce-scatter and an all-gather.
+    A step is an operation, a tensor, what that is, and its dtype. An all-reduce may be a
+    reduce-scatter and an all-gather.
     """
+    calls = calls_of(run, rank)
     said = ", ".join(one.op for one in calls) or "nothing"
-    expected = ", ".join(op for op, *_ in steps) or "nothing"
+    failed = CheckFailed(f"{', '.join(op for op, *_ in steps)} from rank {rank}", said, hint)
     turns = iter(calls)
-    for op, wanted, what in steps:
+    for op, wanted, what, dtype in steps:
         call = next(turns, None)
-        num = len(call.ranks) if call else 1
         is_halved = op == SUM and call is not None and call.op == SCATTER
         if call is None or not (call.op == op or is_halved):
-            raise CheckFailed(f"{expected} from rank {rank}", said, hint)
-        parts = num if op == SCATTER else 1
-        if not has_numbers(call, rank, wanted.to(dtype), parts):
+            raise failed
+        num = len(call.ranks)
+        if not has_numbers(call, rank, wanted.to(dtype), num if op == SCATTER else 1):
             kind = f"{wanted.numel()} numbers of {str(dtype).removeprefix('torch.')}"
-            size = f"{call.tensor(rank).numel()} of {call.dtype} in {call.op}"
-            raise CheckFailed(f"rank {rank} to send {what}: {kind}", f"others, {size}", hint)
+            actual = f"others, {call.tensor(rank).numel()} of {call.dtype} in {call.op}"
+            raise CheckFailed(f"rank {rank} to send {what}: {kind}", actual, hint)
         if is_halved:
             call = next(turns, None)
-            if (
-                call is None
-                or call.op != GATHER
-                or call.tensor(rank).numel() * num != wanted.numel()
-            ):
-                raise CheckFailed(f"{expected} from rank {rank}", said, hint)
+            if call is None or call.op != GATHER:
+                raise failed
+            if call.tensor(rank).numel() * num != wanted.numel():
+                raise failed
     if next(turns, None) is not None:
-        raise CheckFailed(f"{expected} from rank {rank}, and nothing else", said, hint)
+        raise failed
+
+
+def expect_same_on_all(run: Run, what: str, rank: int, *places: int) -> None:
+    """Raise CheckFailed unless a rank has the same bits there as rank 0."""
+    if not is_same(entry(run.values[rank], *places), entry(run.values[0], *places)):
+        hint = "Every rank must add up and compute the same."
+        raise CheckFailed(f"{what} to have the same bits as on rank 0", "others", hint)
 
 
 def expect_lean(run: Run, sizes_bytes: float, num: int) -> None:
@@ -547,47 +545,37 @@ def expect_lean(run: Run, sizes_bytes: float, num: int) -> None:
 
 
 class Passed(NamedTuple):
-    """A run of the functions at the ends of a region, and what went in by rank."""
+    """A run of two functions, and by rank the cases: a name, x, and the gradient that comes in."""
 
     run: Run
     cases: list[list[Any]]
 
 
-def passed(student: Any, rng: torch.Generator, names: Sequence[str], num: int) -> Passed:
-    """Both functions in float32 and bfloat16, with tensors of odd layouts."""
-    rows, width = whole(rng, 2, 3), whole(rng, 3, 5)
-    tokens = num * whole(rng, 1, 2) * 2
+WHOLE, CUT = ("copy_to_ranks", "reduce_from_ranks"), ("gather_tokens", "reduce_scatter_tokens")
+NUM_PASSING = 3
 
-    def laid_out(num_tokens: int, dtype: torch.dtype) -> torch.Tensor:
+
+@once
+def passed(student: Any, rng: torch.Generator, names: Sequence[str]) -> Passed:
+    """Both functions in float32 and bfloat16, with tensors of odd layouts."""
+    rows, width, own = whole(rng, 2, 3), whole(rng, 3, 5), whole(rng, 2, 3)
+
+    def laid_out(is_own: bool, dtype: torch.dtype) -> torch.Tensor:
+        num_tokens = own if is_own else own * NUM_PASSING
         return drawn(rng, width, num_tokens, rows).to(dtype).permute(2, 1, 0)
 
     def case(name: str, dtype: torch.dtype) -> Any:
-        own = tokens // num
-        x_tokens = own if name == "gather_tokens" else tokens
-        y_tokens = own if name == "reduce_scatter_tokens" else tokens
-        factors = laid_out(y_tokens, dtype)
-        if dtype == HALF:  # one row seen as many
+        factors = laid_out(name == "reduce_scatter_tokens", dtype)
+        if dtype == HALF:  # one number seen as many
             factors = factors[:, :, :1].expand(-1, -1, width)
-        return name, laid_out(x_tokens, dtype), factors
+        return name, laid_out(name == "gather_tokens", dtype), factors
 
     kinds = [(name, dtype) for name in names for dtype in (FLOAT, HALF)]
-    cases = [[case(*kind) for kind in kinds] for _ in range(num)]
-    if names[0] == "copy_to_ranks":  # the same x on every rank
-        cases = [[(n, cases[0][i][1], f) if n == names[0] else (n, x, f)
-                  for i, (n, x, f) in enumerate(of_rank)] for of_rank in cases]  # fmt: skip
+    cases = [[case(*kind) for kind in kinds] for _ in range(NUM_PASSING)]
     with advice():
         each = [(of_rank,) for of_rank in cases]
-        return Passed(student.emulated(pass_on_rank, world_size=num, each=each, **SEEN), cases)
-
-
-@once
-def passed_whole(student: Any, rng: torch.Generator) -> Passed:
-    return passed(student, rng, ("copy_to_ranks", "reduce_from_ranks"), 3)
-
-
-@once
-def passed_cut(student: Any, rng: torch.Generator) -> Passed:
-    return passed(student, rng, ("gather_tokens", "reduce_scatter_tokens"), 3)
+        run = student.emulated(pass_on_rank, world_size=NUM_PASSING, each=each, **SEEN)
+    return Passed(run, cases)
 
 
 def own_of(x: torch.Tensor, num: int, rank: int) -> torch.Tensor:
@@ -598,82 +586,61 @@ def total_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack([one.double() for one in tensors]).sum(0)
 
 
-def expect_passed(seen: Passed, place: int, of_backward: bool) -> None:
-    """Raise CheckFailed unless this case gives its output, or its gradient, on every rank."""
-    num = len(seen.cases)
-    of_case = [of_rank[place] for of_rank in seen.cases]
-    name, dtype = of_case[0][0], of_case[0][1].dtype
-    given = [one[2 if of_backward else 1] for one in of_case]
-    is_summed = of_backward == (name in ("copy_to_ranks", "gather_tokens"))
-    for rank in range(num):
-        if name in ("copy_to_ranks", "reduce_from_ranks"):
-            wanted = total_of(given) if is_summed else given[rank]
-        else:
-            whole_sum = total_of(given) if is_summed else torch.cat(given, 1)
-            wanted = own_of(whole_sum, num, rank) if is_summed else whole_sum
-        hint = "Add up over the ranks." if is_summed else "Hand on what there is."
-        mistakes = []
-        if is_summed:
-            mine = (
-                given[rank] if wanted.shape == given[rank].shape else own_of(given[rank], num, rank)
-            )
-            mistakes = [
-                (wanted / num, "That is the mean: the parts add up, do not divide."),
-                (mine, "That is this rank's part alone: add up over the ranks."),
-            ]
-        elif "tokens" not in name:
-            mistakes = [(num * wanted, "That is N times too much: here nothing is added up."),
-                        (total_of(given), "Here nothing is added up: hand on what there is.")]  # fmt: skip
-        what = f"the {'gradient of' if of_backward else 'output of'} {name} on rank {rank}"
-        value = entry(seen.run.values[rank], place, int(of_backward))
-        expect_near(value, wanted, dtype, what, hint, mistakes)
-        if "tokens" not in name and is_summed and rank:
-            if not is_same(value, entry(seen.run.values[0], place, int(of_backward))):
-                raise CheckFailed(f"{what} to have the same bits on every rank", "others", hint)
+def expect_passes(seen: Passed, is_backward: bool) -> None:
+    """Raise CheckFailed unless each case gives its output, or its gradient, on every rank."""
+    num, side = NUM_PASSING, int(is_backward)
+    for place, (name, x, _) in enumerate(seen.cases[0]):
+        given = [of_rank[place][1 + side] for of_rank in seen.cases]
+        is_cut, total = name in CUT, total_of(given)
+        is_summed = is_backward == (name in ("copy_to_ranks", "gather_tokens"))
+        for rank in range(num):
+            what = f"the {'gradient' if is_backward else 'output'} of {name} on rank {rank}"
+            value = entry(seen.run.values[rank], place, side)
+            if is_summed:
+                wanted, mine = (
+                    own_of(one, num, rank) if is_cut else one for one in (total, given[rank])
+                )
+                hint = "Add up over the ranks."
+                mistakes = [
+                    (wanted / num, "That is the mean: the parts add up, do not divide."),
+                    (mine, "That is this rank's part alone: add up over the ranks."),
+                ]
+            else:
+                wanted = torch.cat(given, 1) if is_cut else given[rank]
+                hint = "Hand on what there is."
+                mistakes = [] if is_cut else [(total, "Here nothing is added up: hand it on.")]
+            expect_near(value, wanted, x.dtype, what, hint, mistakes)
+            if is_summed and not is_cut:
+                expect_same_on_all(seen.run, what, rank, place, side)
+    expect_lean(seen.run, 1.5 * sum(total_bytes(one) for one in seen.cases[0]), num)
 
 
-def expect_passes(seen: Passed, of_backward: bool) -> None:
-    for place in range(4):
-        expect_passed(seen, place, of_backward)
-    num = len(seen.cases)
-    sizes = [max(one[1].nbytes, one[2].numel() * one[2].element_size()) for one in seen.cases[0]]
-    is_whole = seen.cases[0][0][0] == "copy_to_ranks"
-    expect_lean(seen.run, sum(sizes), num) if is_whole else expect_lean(seen.run, sum(sizes), num)
+def total_bytes(case: Any) -> int:
+    return max(one.numel() * one.element_size() for one in case[1:])
+
+
+SENDS = {  # by function, the operations of forward and backward
+    "copy_to_ranks": (None, SUM),
+    "reduce_from_ranks": (SUM, None),
+    "gather_tokens": (GATHER, SCATTER),
+    "reduce_scatter_tokens": (SCATTER, GATHER),
+}
 
 
 def expect_passing_wire(seen: Passed, hint: str) -> None:
-    """Raise CheckFailed unless each case sends its one tensor, or its two."""
-    num = len(seen.cases)
+    """Raise CheckFailed unless each case sends what it must, and leaves what it got as it is."""
     for rank, of_rank in enumerate(seen.cases):
-        calls = calls_of(seen.run, rank)
-        steps_of = []
-        for name, x, factors in of_rank:
-            steps_of.append({
-                "copy_to_ranks": [(SUM, factors, "the gradient")],
-                "reduce_from_ranks": [(SUM, x, "x")],
-                "gather_tokens": [(GATHER, x, "x"), (SCATTER, factors, "the gradient")],
-                "reduce_scatter_tokens": [(SCATTER, x, "x"), (GATHER, factors, "the gradient")],
-            }[name])  # fmt: skip
-        dtypes = [x.dtype for _, x, _ in of_rank]
-        each = len(calls) // 4
-        if len(calls) % 4 or not each:
-            said = ", ".join(one.op for one in calls) or "nothing"
-            expected = ", ".join(op for steps in steps_of for op, *_ in steps)
-            raise CheckFailed(f"{expected} from rank {rank}", said, hint)
-        for place, (steps, dtype) in enumerate(zip(steps_of, dtypes, strict=True)):
-            expect_wire(calls[each * place : each * (place + 1)], rank, steps, dtype, hint)
-    assert num
-
-
-def expect_kept(seen: Passed) -> None:
-    """Raise CheckFailed unless x and the gradients that came in are what they were."""
-    for rank, of_rank in enumerate(seen.cases):
-        for place, (name, x, factors) in enumerate(of_rank):
-            for what, before, after in (("x", x, 2), ("the gradient that came in", factors, 3)):
-                given = tensor_like(entry(seen.run.values[rank], place, after), before)
-                if given is None or not torch.equal(given, before):
-                    hint = "Collectives work in place: clone what you give to them."
-                    raise CheckFailed(f"{what} of {name} to stay as it is", "another", hint)
+        steps = []
+        for name, *given in of_rank:
+            turns = zip(SENDS[name], given, ("x", "the gradient"), strict=True)
+            steps += [(op, one, what, one.dtype) for op, one, what in turns if op]
+        expect_wire(seen.run, rank, steps, hint)
+        for place, (name, *given) in enumerate(of_rank):
+            for after, before in enumerate(given, 2):
+                value = tensor_like(entry(seen.run.values[rank], place, after), before)
+                if value is None or not torch.equal(value, before):
+                    what = f"x of {name}, and the gradient that came in, to stay as they are"
+                    raise CheckFailed(what, "others", "Clone what you give to a collective.")
 
 
 @points(1, cell="check_copy_and_reduce")
@@ -681,7 +648,7 @@ def check_forward_copies_and_adds_up(student, rng):
     """In forward, `copy_to_ranks` gives x itself, and `reduce_from_ranks` the sum over the ranks,
     for float32 and bfloat16.
     """
-    expect_passes(passed_whole(student, rng), of_backward=False)
+    expect_passes(passed(student, rng, WHOLE), is_backward=False)
 
 
 @points(1, cell="check_copy_and_reduce")
@@ -689,7 +656,7 @@ def check_backward_adds_up_and_copies(student, rng):
     """In backward, `copy_to_ranks` gives the sum of the gradients over the ranks, and
     `reduce_from_ranks` the gradient itself.
     """
-    expect_passes(passed_whole(student, rng), of_backward=True)
+    expect_passes(passed(student, rng, WHOLE), is_backward=True)
 
 
 @points(1, cell="check_copy_and_reduce")
@@ -697,10 +664,8 @@ def check_one_all_reduce_for_both_directions(student, rng):
     """Each sends one all-reduce in its dtype, `copy_to_ranks` in backward and `reduce_from_ranks`
     in forward; x and the gradients that come in do not change, whatever their layout.
     """
-    seen = passed_whole(student, rng)
     hint = "copy_to_ranks sends in backward alone, reduce_from_ranks in forward alone."
-    expect_passing_wire(seen, hint)
-    expect_kept(seen)
+    expect_passing_wire(passed(student, rng, WHOLE), hint)
 
 
 @points(1, cell="check_gather_and_scatter")
@@ -708,18 +673,15 @@ def check_tokens_are_gathered_and_scattered(student, rng):
     """In forward, `gather_tokens` gives the tokens of all ranks in their order, and
     `reduce_scatter_tokens` this rank's tokens of the sum, with several sequences, too.
     """
-    expect_passes(passed_cut(student, rng), of_backward=False)
+    expect_passes(passed(student, rng, CUT), is_backward=False)
 
 
 @points(1, cell="check_gather_and_scatter")
 def check_gradients_are_scattered_and_gathered(student, rng):
     """In backward, `gather_tokens` gives this rank's tokens of the gradients' sum, and
-    `reduce_scatter_tokens` the gradients of all tokens. A second run gives the same bits.
+    `reduce_scatter_tokens` the gradients of all tokens.
     """
-    state = rng.get_state()
-    seen = passed_cut(student, rng)
-    expect_passes(seen, of_backward=True)
-    rng.set_state(state)
+    expect_passes(passed(student, rng, CUT), is_backward=True)
 
 
 @points(1, cell="check_gather_and_scatter")
@@ -727,9 +689,8 @@ def check_one_gather_and_one_scatter(student, rng):
     """Each function sends one all-gather and one reduce-scatter in its dtype, and no all-reduce; x
     and the gradients that come in do not change, whatever their layout.
     """
-    seen = passed_cut(student, rng)
-    expect_passing_wire(seen, "One operation in each direction: the other one in backward.")
-    expect_kept(seen)
+    hint = "One operation in each direction: the other one in backward."
+    expect_passing_wire(passed(student, rng, CUT), hint)
 
 
 # shard_weights
@@ -752,8 +713,26 @@ def sharded(student: Any, rng: torch.Generator) -> Any:
     return cases, wanted, found
 
 
+NUM_KEPT = 10
+
+
+@once
+def kept_shards(student: Any, rng: torch.Generator) -> tuple[Run, int]:
+    """Shards of large weights that nobody else keeps, weighed by the kernel, and their rows."""
+    rows = 16 * whole(rng, 45, 47)  # 2 MiB a matrix
+    args = (shard_many_on_rank, rows, NUM_KEPT)
+    return student.emulated(*args, world_size=1, memory=True, **RULES), rows
+
+
+def most_kept(rows: int) -> float:
+    """The shards, the whole weights of two blocks, and room for the framework."""
+    square = 4 * rows * rows
+    return NUM_KEPT * 7 * square / 16 + 2 * 7 * square + 9 * MB
+
+
 def expect_shards(student: Any, rng: torch.Generator, names: Sequence[str], hint: str) -> None:
-    cases, wanted, found = sharded(student, rng)
+    """Raise CheckFailed unless these are the ranks' shards, PartlyHeld where more is kept."""
+    _, wanted, found = sharded(student, rng)
     for place, of_ranks in enumerate(wanted):
         for rank, shard in enumerate(of_ranks):
             for name in names:
@@ -764,6 +743,10 @@ def expect_shards(student: Any, rng: torch.Generator, names: Sequence[str], hint
                     same_shape = tensor_like(given, one) is not None
                     actual = "other numbers" if same_shape else shown(given)
                     raise CheckFailed(f"{where}, of shape {tuple(one.shape)}", actual, hint)
+    run, rows = kept_shards(student, rng)
+    if max(run.grown_bytes or [0]) > most_kept(rows):
+        expected, actual = "this from shards with memory of their own", "it from larger ones"
+        raise PartlyHeld(0.5, expected, actual, "As long as more is held, it earns half.")
 
 
 @points(1.25, cell="check_shard_weights")
@@ -797,139 +780,122 @@ def check_columns_and_rows(student, rng):
 @points(1, cell="check_shard_weights")
 def check_shards_hold_no_more_than_themselves(student, rng):
     """Shards have memory of their own: the whole weights from which they were cut can go."""
-    rows = 16 * whole(rng, 45, 47)  # 2 MiB each
-    run = student.emulated(shard_many_on_rank, rows, 10, world_size=1, memory=True, **RULES)
-    for total in entries(run.values[0], 10):
+    run, rows = kept_shards(student, rng)
+    for total in entries(run.values[0], NUM_KEPT):
         expect_close(total, rows * rows / 16, "the sum of a shard of ones", "A shard of a 16th.")
-    square = 4 * rows * rows
-    most = 2 * 5 * square + 10 * 7 * square / 16 + 10 * MB
-    what = f"10 shards of a 16th, each of a block of {5 * square // MB} MiB which nobody keeps"
-    expect_grown(run, most, what, "A slice keeps the whole weight alive: copy it, as by clone().")
+    what = f"{NUM_KEPT} shards of a 16th, each of a block of {20 * rows * rows // MB} MiB"
+    expect_grown(run, most_kept(rows), what, "A slice keeps the whole weight alive: clone it.")
 
 
 # parallel_mlp and parallel_attention
 
 
 class Ran(NamedTuple):
-    """A run of a half block or a block, with what it must give, by case."""
+    """A run of a block or half of one, what it must give by case, and how it is run again."""
 
     run: Run
     cases: list[Any]
     found: list[Branches]
     shards: list[Weights]
+    again: Callable[[], Run]
 
 
-def ran_half(student: Any, rng: torch.Generator, name: str) -> Ran:
-    """A half block on 2 ranks: whole tokens, cut tokens, and bfloat16."""
-    sizes = drawn_sizes(rng, 2)
-    shards = shards_of(drawn_weights(rng, sizes), 2)
-    shape = (2, 2 * whole(rng, 2, 3), sizes.width)
-    kinds = [(False, FLOAT), (True, FLOAT), (False, HALF)]
+Kinds = tuple[tuple[bool, torch.dtype], ...]  # of cases: whether tokens are cut, and the dtype
+WHOLE_TOKENS: Kinds = ((False, FLOAT), (False, HALF))
+CUT_TOKENS: Kinds = ((True, FLOAT), (True, HALF))
+BOTH: Kinds = (*WHOLE_TOKENS, *CUT_TOKENS)
+
+
+@once
+def ran(student: Any, rng: torch.Generator, name: str, kinds: Kinds, num: int = 2) -> Ran:
+    """A block or half of one on some ranks."""
+    sizes = drawn_sizes(rng, num)
+    if num > 4:
+        sizes = sizes._replace(kv_per_rank=1, hidden_per_rank=3)
+    shards = shards_of(drawn_weights(rng, sizes), num)
+    shape = (2, num * whole(rng, 1, 2), sizes.width)
     cases = [(drawn(rng, *shape), drawn(rng, *shape), *kind) for kind in kinds]
-    head_dim = (sizes.head_dim,) if name == "parallel_attention" else ()
-    with advice():
-        each = [(name, cases, list(shard), head_dim) for shard in shards]
-        run = student.emulated(half_on_rank, world_size=2, each=each, **SEEN)
+    args = (run_on_rank, name, cases, sizes.head_dim)
+    each = [(list(shard),) for shard in shards]
+
+    def run() -> Run:
+        with advice():
+            return student.emulated(*args, world_size=num, each=each, **SEEN)
+
     found = [in_branches(case, shards, sizes.head_dim, name) for case in cases]
-    return Ran(run, cases, found, shards)
+    return Ran(run(), cases, found, shards, run)
 
 
-@once
-def ran_mlp(student: Any, rng: torch.Generator) -> Ran:
-    return ran_half(student, rng, "parallel_mlp")
-
-
-@once
-def ran_attention(student: Any, rng: torch.Generator) -> Ran:
-    return ran_half(student, rng, "parallel_attention")
-
-
-def expect_outputs(seen: Ran, places: Sequence[int], hint: str, bias: str = "") -> None:
-    """Raise CheckFailed unless each rank has the output of these cases."""
+def expect_outputs(seen: Ran, hint: str, bias: str = "") -> None:
+    """Raise CheckFailed unless each rank has the output of each case."""
     num = len(seen.shards)
-    for place in places:
-        _, _, is_cut, dtype = seen.cases[place]
+    for place, ((_, _, is_cut, dtype), found) in enumerate(
+        zip(seen.cases, seen.found, strict=True)
+    ):
+        wanted, mistakes = found.output, []
+        if bias:
+            extra = getattr(seen.shards[0], bias)
+            many = "The bias comes N times into the sum: add it after `leave`."
+            mistakes = [(wanted + (num - 1) * extra, many), (wanted - extra, "Where is the bias?")]
         for rank in range(num):
-            output = seen.found[place].output
-            mistakes = []
-            if bias:
-                extra = getattr(seen.shards[0], bias)
-                many = "The bias comes N times into the sum: add it after `leave`."
-                mistakes = [
-                    (output + (num - 1) * extra, many),
-                    (output - extra, "The bias is missing."),
-                ]
-            if is_cut:
-                output = own_of(output, num, rank)
-                mistakes = [(own_of(like, num, rank), why) for like, why in mistakes]
-            how = f"{'with' if is_cut else 'without'} cut tokens on rank {rank}"
-            value = entry(seen.run.values[rank], place, 0)
-            expect_near(value, output, dtype, f"the output {how}", hint, mistakes)
-            if not is_cut and not is_same(value, entry(seen.run.values[0], place, 0)):
-                raise CheckFailed("the same bits of the output on every rank", "others", hint)
+            here = [
+                (own_of(x, num, rank) if is_cut else x, why) for x, why in [(wanted, ""), *mistakes]
+            ]
+            what = f"the output {'with' if is_cut else 'without'} cut tokens on rank {rank}"
+            given = entry(seen.run.values[rank], place, 0)
+            expect_near(given, here[0][0], dtype, what, hint, here[1:])
+            if not is_cut:
+                expect_same_on_all(seen.run, what, rank, place, 0)
 
 
-def expect_gradients(seen: Ran, places: Sequence[int], hint: str, names: Any = ()) -> None:
+def expect_gradients(seen: Ran, hint: str) -> None:
     """Raise CheckFailed unless each rank has the gradients of x and of its shard."""
     num = len(seen.shards)
-    for place in places:
-        _, _, is_cut, dtype = seen.cases[place]
-        found = seen.found[place]
+    for place, ((_, _, is_cut, dtype), found) in enumerate(
+        zip(seen.cases, seen.found, strict=True)
+    ):
         how = f"{'with' if is_cut else 'without'} cut tokens"
         for rank in range(num):
             wanted = own_of(found.gradient, num, rank) if is_cut else found.gradient
-            value = entry(seen.run.values[rank], place, 1)
-            expect_near(value, wanted, dtype, f"the gradient of x {how} on rank {rank}", hint)
+            given = entry(seen.run.values[rank], place, 1)
+            expect_near(given, wanted, dtype, f"the gradient of x {how} on rank {rank}", hint)
         for number, name in enumerate(Weights._fields):
-            each = [entry(value, place, 2, number) for value in seen.run.values]
             wanted_of = [getattr(of_rank, name) for of_rank in found.gradients]
             if wanted_of[0] is None:
                 continue
-            if name in REPLICATED and is_cut:
+            each = [entry(value, place, 2, number) for value in seen.run.values]
+            if name in REPLICATED and is_cut:  # what the ranks' tokens give, together
                 shares = [tensor_like(one, wanted_of[0].to(dtype)) for one in each]
-                if any(one is None for one in shares):
-                    raise CheckFailed(f"a gradient of {name} on every rank", "none", hint)
-                each, wanted_of = [total_of(shares).to(dtype)], wanted_of[:1]  # pyright: ignore
-            for rank, (given, wanted) in enumerate(zip(each, wanted_of, strict=True)):
-                mistakes = [(num * wanted, "That is N times too much: is something added up twice?"),
-                            (wanted / num, "That is an N-th of it.")]  # fmt: skip
+                each = [total_of(shares).to(dtype) if all(x is not None for x in shares) else None]  # pyright: ignore[reportArgumentType]
+            for rank, given in enumerate(each):
+                wanted = wanted_of[rank]
+                mistakes = [
+                    (num * wanted, "That is N times too much: is something added up twice?"),
+                    (wanted / num, "That is an N-th of it."),
+                ]
                 what = f"the gradient of {name} {how} on rank {rank}"
                 expect_near(given, wanted, dtype, what, hint, mistakes)
-                if name in REPLICATED and not is_same(given, each[0]):
-                    raise CheckFailed(f"{what} to have the same bits on every rank", "others", hint)
+                if name in REPLICATED and not is_cut:
+                    expect_same_on_all(seen.run, what, rank, place, 2, number)
 
 
-def expect_wires(seen: Ran, places: Sequence[int], hint: str) -> None:
+def expect_wires(seen: Ran, hint: str) -> None:
     """Raise CheckFailed unless ranks send what these cases must, and nothing else."""
+    pairs = list(zip(seen.found, seen.cases, strict=True))
     for rank in range(len(seen.shards)):
-        calls = calls_of(seen.run, rank)
-        steps_of = [
-            wire_of(found, rank, case[2])
-            for found, case in zip(seen.found, seen.cases, strict=True)
-        ]
-        expected = sum(len(steps) for steps in steps_of)
-        start = 0
-        for place, (steps, case) in enumerate(zip(steps_of, seen.cases, strict=True)):
-            num = len(steps)
-            if not case[2] and any(one.op == SCATTER for one in calls[start : start + num]):
-                num *= 2  # all-reduces as reduce-scatter and all-gather
-            stop = len(calls) if place == len(steps_of) - 1 else start + num
-            if place in places:
-                expect_wire(calls[start:stop], rank, steps, case[3], hint)
-            start = stop
-        assert expected
+        steps = [step for found, case in pairs for step in wire_of(found, rank, case)]
+        expect_wire(seen.run, rank, steps, hint)
 
 
-def lean_bytes(seen: Ran) -> float:
-    """What all-reduces of a run would put in together."""
-    return sum(
-        (len(found.forward) + len(found.backward)) * case[0].numel() * case[3].itemsize
-        for found, case in zip(seen.found, seen.cases, strict=True)
+def expect_whole(seen: Ran, hint: str, bias: str = "") -> None:
+    """Raise CheckFailed unless outputs and gradients are right, PartlyHeld if too much travels."""
+    expect_outputs(seen, hint, bias)
+    expect_gradients(seen, hint)
+    size_bytes = sum(
+        2 * len(found.forward) * x.numel() * dtype.itemsize
+        for found, (x, _, _, dtype) in zip(seen.found, seen.cases, strict=True)
     )
-
-
-MLP = "SiLU of the gate, times up, both on the rank's hidden numbers; then down, leave, bias."
-ATTENTION = "The rank's queries, keys and values by `attend`; then output, leave, bias."
+    expect_lean(seen.run, size_bytes, len(seen.shards))
 
 
 @points(1, cell="check_parallel_mlp")
@@ -937,10 +903,8 @@ def check_mlp_is_the_whole_mlp(student, rng):
     """Outputs and all gradients of the MLP are those of the whole, with whole and with cut tokens,
     in float32 and bfloat16.
     """
-    seen = ran_mlp(student, rng)
-    expect_outputs(seen, range(3), MLP, "down_bias")
-    expect_gradients(seen, range(3), MLP)
-    expect_lean(seen.run, lean_bytes(seen), 2)
+    hint = "SiLU of the gate, times up, on the rank's hidden numbers; then down, leave, bias."
+    expect_whole(ran(student, rng, "parallel_mlp", BOTH), hint, "down_bias")
 
 
 @points(1, cell="check_parallel_mlp")
@@ -948,7 +912,8 @@ def check_mlp_enters_and_leaves_once(student, rng):
     """A rank sends its partial sums in forward and its part of the gradient in backward, once each
     and in x's dtype, and nothing else.
     """
-    expect_wires(ran_mlp(student, rng), range(3), "Enter once with x, leave once before the bias.")
+    hint = "Enter once with x, leave once before the bias."
+    expect_wires(ran(student, rng, "parallel_mlp", BOTH), hint)
 
 
 @points(1.5, cell="check_parallel_attention")
@@ -956,10 +921,8 @@ def check_attention_is_the_whole_attention(student, rng):
     """Outputs and all gradients of attention are those of the whole, with several query heads for
     each key/value head, with whole and with cut tokens, in float32 and bfloat16.
     """
-    seen = ran_attention(student, rng)
-    expect_outputs(seen, range(3), ATTENTION, "output_bias")
-    expect_gradients(seen, range(3), ATTENTION)
-    expect_lean(seen.run, lean_bytes(seen), 2)
+    hint = "The rank's queries, keys and values by `attend`; then output, leave, bias."
+    expect_whole(ran(student, rng, "parallel_attention", BOTH), hint, "output_bias")
 
 
 @points(1.5, cell="check_parallel_attention")
@@ -968,37 +931,10 @@ def check_attention_enters_and_leaves_once(student, rng):
     backward, once each and in x's dtype, and nothing else.
     """
     hint = "Queries, keys and values come out of one product: enter once, leave once."
-    expect_wires(ran_attention(student, rng), range(3), hint)
+    expect_wires(ran(student, rng, "parallel_attention", BOTH), hint)
 
 
 # parallel_block
-
-
-def ran_block(student: Any, rng: torch.Generator, num: int, kinds: Any) -> Ran:
-    sizes = drawn_sizes(rng, num)
-    if num > 4:
-        sizes = sizes._replace(kv_per_rank=1, hidden_per_rank=3)
-    shards = shards_of(drawn_weights(rng, sizes), num)
-    shape = (2, num * whole(rng, 1, 2), sizes.width)
-    cases = [(drawn(rng, *shape), drawn(rng, *shape), *kind) for kind in kinds]
-    with advice():
-        args = (block_on_rank, cases, sizes.head_dim)
-        each = [(list(shard),) for shard in shards]
-        run = student.emulated(*args, world_size=num, each=each, **SEEN)
-    found = [in_branches(case, shards, sizes.head_dim, "block") for case in cases]
-    return Ran(run, cases, found, shards)
-
-
-@once
-def ran_blocks(student: Any, rng: torch.Generator) -> Ran:
-    """A block on 2 ranks in both modes, in float32 and bfloat16."""
-    kinds = [(False, FLOAT), (True, FLOAT), (False, HALF), (True, HALF)]
-    return ran_block(student, rng, 2, kinds)
-
-
-@once
-def ran_on_eight(student: Any, rng: torch.Generator) -> Ran:
-    return ran_block(student, rng, 8, [(False, FLOAT), (True, FLOAT)])
 
 
 BLOCK = (
@@ -1006,38 +942,24 @@ BLOCK = (
 )
 
 
-def expect_block(seen: Ran, places: Sequence[int]) -> None:
-    expect_outputs(seen, places, BLOCK)
-    expect_gradients(seen, places, BLOCK)
-    expect_lean(seen.run, lean_bytes(seen), len(seen.shards))
-
-
-@points(1, cell="check_parallel_block")
+@points(1.5, cell="check_parallel_block")
 def check_block_is_the_whole_block(student, rng):
-    """Without sequence parallelism, outputs and gradients are those of the whole block; outputs, and
-    gradients of x, norms and biases have the same bits on every rank, and in a second run.
+    """Without sequence parallelism, outputs and gradients are those of the whole block in float32
+    and bfloat16, with the same bits on every rank where ranks have the same, and in a second run.
     """
-    state = rng.get_state()
-    seen = ran_blocks(student, rng)
-    expect_block(seen, [0])
-    rng.set_state(state)
-    again = ran_block(student, rng, 2, [(False, FLOAT), (True, FLOAT), (False, HALF), (True, HALF)])
-    if is_same([entry(one, 0) for one in again.cases], [entry(one, 0) for one in seen.cases]):
-        expect_same_again(seen.run.values, again.run.values)
+    seen = ran(student, rng, "parallel_block", WHOLE_TOKENS)
+    expect_same_again(seen.run.values, seen.again().values)
+    expect_whole(seen, BLOCK)
 
 
-@points(1, cell="check_parallel_block")
+@points(1.5, cell="check_parallel_block")
 def check_block_with_cut_tokens(student, rng):
-    """With sequence parallelism, each rank has the output and gradient of its tokens, and the ranks'
-    gradients of norms and biases add up to those of the whole block.
+    """With sequence parallelism, each rank has the output and gradient of its tokens, and gradients
+    of norms and biases add up to the whole block's. A second run gives the same bits.
     """
-    expect_block(ran_blocks(student, rng), [1])
-
-
-@points(1, cell="check_parallel_block")
-def check_block_in_bfloat16(student, rng):
-    """The same holds for bfloat16, and outputs and gradients keep their dtype."""
-    expect_block(ran_blocks(student, rng), [2, 3])
+    seen = ran(student, rng, "parallel_block", CUT_TOKENS)
+    expect_same_again(seen.run.values, seen.again().values)
+    expect_whole(seen, BLOCK)
 
 
 @points(1.25, cell="check_parallel_block")
@@ -1046,7 +968,7 @@ def check_one_all_reduce_a_half(student, rng):
     part of each half's gradient, each in one all-reduce, and nothing else.
     """
     hint = "One `enter` and one `leave` for each half: copy_to_ranks and reduce_from_ranks."
-    expect_wires(ran_blocks(student, rng), [0, 2], hint)
+    expect_wires(ran(student, rng, "parallel_block", WHOLE_TOKENS), hint)
 
 
 @points(1.25, cell="check_parallel_block")
@@ -1055,15 +977,15 @@ def check_one_gather_and_scatter_a_half(student, rng):
     in backward the gradients at the same places: an all-gather and a reduce-scatter for each half.
     """
     hint = "gather_tokens behind the norm, reduce_scatter_tokens before the bias and the residual."
-    expect_wires(ran_blocks(student, rng), [1, 3], hint)
+    expect_wires(ran(student, rng, "parallel_block", CUT_TOKENS), hint)
 
 
 @points(0.75, cell="check_parallel_block")
 def check_block_on_eight_ranks(student, rng):
-    """All this holds on 8 ranks."""
-    seen = ran_on_eight(student, rng)
-    expect_block(seen, [0, 1])
-    expect_wires(seen, [0, 1], "The number of ranks is dist.get_world_size().")
+    """On 8 ranks outputs and gradients are right, and a rank sends what it must, in both modes."""
+    seen = ran(student, rng, "parallel_block", BOTH[::2], 8)
+    expect_whole(seen, BLOCK)
+    expect_wires(seen, "The number of ranks is dist.get_world_size().")
 
 
 @points(0.75, cell="check_parallel_block")
@@ -1071,16 +993,19 @@ def check_block_on_64_ranks_on_paper(student, rng):
     """On paper, a large block on 64 ranks sends what the formula says; a small one, emulated, sends
     the same as on paper.
     """
-    expect_block(ran_blocks(student, rng), [1])
-    num, head_dim = 64, 64
-    large = Large(64 * whole(rng, 8, 16), 1024 * whole(rng, 2, 4), 1, head_dim, 128)
+    expect_whole(ran(student, rng, "parallel_block", CUT_TOKENS), BLOCK)
+    num, width = 64, 1024 * whole(rng, 2, 4)
+    large = Large(num * whole(rng, 8, 16), width, 1, 64, 128)
     small = Large(2 * whole(rng, 4, 8), 16 * whole(rng, 2, 4), 2, 8, 24)
-    for is_cut in (True,):
-        args = (large_block_on_rank, large, is_cut)
-        options = {"cluster": "h100-ndr-x8", "small": (small, is_cut), "small_world_size": 2}
-        paper = student.on_paper(*args, world_size=num, **options)
-        wanted = 4 * 2 * (num - 1) / num * 2 * large.num_tokens * large.width
-        expect_close(paper.sent_bytes, wanted, "the bytes that a rank of 64 sends", BLOCK, 1e-3)
+    paper = student.on_paper(
+        *(large_block_on_rank, large),
+        world_size=num,
+        cluster="h100-ndr-x8",
+        small=(small,),
+        small_world_size=2,
+    )
+    wanted = 4 * 2 * (num - 1) / num * 2 * large.num_tokens * width
+    expect_close(paper.sent_bytes, wanted, "the bytes that a rank of 64 sends", BLOCK, 1e-3)
 
 
 # sync_replicated
@@ -1110,8 +1035,8 @@ def synced(student: Any, rng: torch.Generator) -> Any:
 
 @points(1.25, cell="check_sync_replicated")
 def check_replicated_gradients_are_added_up(student, rng):
-    """With cut tokens, gradients of norms and biases become the sum over the ranks, the same bits on
-    every rank; all others stay as they are. Without cut tokens, all stay as they are.
+    """With cut tokens, gradients of norms and biases become the sum over the ranks, to the last bit;
+    all others stay as they are. Without cut tokens, all stay as they are.
     """
     run, cases = synced(student, rng)
     for rank, of_rank in enumerate(cases):
@@ -1147,27 +1072,19 @@ def check_one_all_reduce_for_all(student, rng):
     """
     run, cases = synced(student, rng)
     for rank, of_rank in enumerate(cases):
-        steps, dtypes = [], []
+        steps = []
         for gradients, is_cut in of_rank:
             pairs = zip(Weights._fields, gradients, strict=True)
             flat = [g for name, (g, is_there) in pairs if is_there and name in REPLICATED]
             if is_cut and flat:
-                steps.append([(SUM, torch.cat(flat), "its gradients of norms and biases")])
-                dtypes.append(flat[0].dtype)
-        calls = calls_of(run, rank)
-        hint = "torch.cat the gradients that there are, and all-reduce once."
-        if len(calls) % len(steps) or not calls:
-            said = ", ".join(one.op for one in calls) or "nothing"
-            raise CheckFailed(f"{len(steps)} all-reduces in {len(of_rank)} calls", said, hint)
-        each = len(calls) // len(steps)
-        for place, (of_call, dtype) in enumerate(zip(steps, dtypes, strict=True)):
-            expect_wire(calls[each * place : each * (place + 1)], rank, of_call, dtype, hint)
+                steps.append((SUM, torch.cat(flat), "its gradients", flat[0].dtype))
+        expect_wire(run, rank, steps, "Join the gradients that there are, and all-reduce once.")
 
 
 @points(0.75, cell="check_sync_replicated")
 def check_copies_stay_equal(student, rng):
-    """After a step of training with cut tokens on 4 ranks, every copy of a norm or bias has the same
-    bits, and is that of one process.
+    """After a step of training with cut tokens on 4 ranks, all copies of a norm or bias have the
+    same bits, and are those of one process.
     """
     sizes = drawn_sizes(rng, 4)
     full = drawn_weights(rng, sizes)
@@ -1177,7 +1094,7 @@ def check_copies_stay_equal(student, rng):
         each = [(list(shard),) for shard in shards]
         args = (step_on_rank, case, sizes.head_dim)
         run = student.emulated(*args, world_size=4, each=each, **RULES)
-    found = in_branches(case, shards, sizes.head_dim, "block")
+    found = in_branches(case, shards, sizes.head_dim, "parallel_block")
     for number, name in enumerate(REPLICATED):
         wanted = getattr(full, name) - 0.1 * getattr(found.gradients[0], name).float()
         each = [entry(value, number) for value in run.values]
@@ -1200,6 +1117,7 @@ class Lost(NamedTuple):
     num: int
 
 
+@once
 def lost(student: Any, rng: torch.Generator, num: int) -> Lost:
     own, shape = whole(rng, 3, 5), (2, whole(rng, 4, 6))
     vocabulary = num * own
@@ -1217,16 +1135,6 @@ def lost(student: Any, rng: torch.Generator, num: int) -> Lost:
         ]
         run = student.emulated(lose_on_rank, targets, world_size=num, each=each, **SEEN)
     return Lost(run, cases, targets, num)
-
-
-@once
-def lost_on_two(student: Any, rng: torch.Generator) -> Lost:
-    return lost(student, rng, 2)
-
-
-@once
-def lost_on_four(student: Any, rng: torch.Generator) -> Lost:
-    return lost(student, rng, 4)
 
 
 def whole_loss(seen: Lost, place: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -1277,9 +1185,9 @@ def expect_small_messages(seen: Lost) -> None:
 @points(1.25, cell="check_vocabulary_loss")
 def check_loss_is_that_of_the_whole_softmax(student, rng):
     """The loss is the mean cross-entropy over all logits, float32 and the same bits on every rank,
-    wherever the targets are. A second run gives the same bits.
+    wherever the targets are.
     """
-    seen = lost_on_two(student, rng)
+    seen = lost(student, rng, 2)
     expect_loss(seen, [0])
     expect_small_messages(seen)
 
@@ -1287,7 +1195,7 @@ def check_loss_is_that_of_the_whole_softmax(student, rng):
 @points(1.25, cell="check_vocabulary_loss")
 def check_gradient_is_that_of_the_whole_softmax(student, rng):
     """Each rank gets the gradient of its logits, for a loss with a factor, too."""
-    seen = lost_on_two(student, rng)
+    seen = lost(student, rng, 2)
     expect_loss_gradient(seen, [0])
     expect_small_messages(seen)
 
@@ -1297,7 +1205,7 @@ def check_large_logits_are_not_lost(student, rng):
     """Where one rank's logits are far larger or all are far below 0, nothing overflows or is lost;
     bfloat16 logits are computed in float32, and their gradient is bfloat16. On 4 ranks.
     """
-    seen = lost_on_four(student, rng)
+    seen = lost(student, rng, 4)
     expect_loss(seen, [1, 2, 3])
     expect_loss_gradient(seen, [1, 2, 3])
     expect_small_messages(seen)
@@ -1306,7 +1214,7 @@ def check_large_logits_are_not_lost(student, rng):
 @points(1.5, cell="check_vocabulary_loss")
 def check_logits_do_not_travel(student, rng):
     """Three float32 numbers a token travel, in all-reduces in forward; backward sends nothing."""
-    for seen in (lost_on_two(student, rng), lost_on_four(student, rng)):
+    for seen in (lost(student, rng, 2), lost(student, rng, 4)):
         for rank in range(seen.num):
             calls = calls_of(seen.run, rank)
             sizes = [one.tensor(rank).numel() for one in calls]
