@@ -9,9 +9,8 @@ versions of the others.
 from __future__ import annotations
 
 import contextlib
-import functools
-import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -227,20 +226,32 @@ def shard_many_on_rank(student: Any, rows: int, num_blocks: int) -> Any:
     return [one.gate.sum().item() for one in kept]
 
 
-def run_on_rank(student: Any, name: str, cases: list[Any], head_dim: int, shard: Any) -> Any:
-    """By case, the output of a block or half of one, and the gradients of x and of the shard."""
-    if name == "parallel_block":
-        with_references(student)
+def outcomes(call: Callable[..., Any], cases: list[Any], shard: Any) -> Any:
+    """By case, what a block or half of one gives, and the gradients of x and of the shard."""
     found = []
     for x, factors, is_cut, dtype in cases:
         own = own_part(x, is_cut).to(dtype).requires_grad_()
         leaves = leaves_of(shard, dtype)
-        extra = {"parallel_mlp": ends(is_cut), "parallel_attention": (head_dim, *ends(is_cut)),
-                 "parallel_block": (head_dim, is_cut)}[name]  # fmt: skip
-        y = getattr(student, name)(own, student.Weights(*leaves), *extra)
+        y = call(own, leaves, is_cut)
         y.backward(own_part(factors, is_cut).to(dtype))
         found.append([y.detach(), own.grad, [one.grad for one in leaves]])
     return found
+
+
+def half_on_rank(student: Any, name: str, cases: list[Any], sizes: Any, shard: Any) -> Any:
+    def call(x: Any, leaves: Weights, is_cut: bool) -> Any:
+        return getattr(student, name)(x, student.Weights(*leaves), *sizes, *ends(is_cut))
+
+    return outcomes(call, cases, shard)
+
+
+def block_on_rank(student: Any, cases: list[Any], head_dim: int, shard: Any) -> Any:
+    with_references(student)
+
+    def call(x: Any, leaves: Weights, is_cut: bool) -> Any:
+        return student.parallel_block(x, student.Weights(*leaves), head_dim, is_cut)
+
+    return outcomes(call, cases, shard)
 
 
 class Large(NamedTuple):
@@ -319,23 +330,33 @@ def advice(hint: str = ALL_RANKS) -> Iterator[None]:
         raise
 
 
-def once(make: Callable[..., Any]) -> Callable[..., Any]:
-    """A run that several checks of one student read, with inputs drawn by the first that asks."""
-    found: Any = weakref.WeakKeyDictionary()
+@cache
+def held_seed(student: Any) -> list[int]:
+    """The seed of the runs that several checks of a student read, once the first has drawn it."""
+    return []
 
-    @functools.wraps(make)
-    def read(student: Any, rng: torch.Generator, *args: Any) -> Any:
-        runs = found.setdefault(student, {})
-        if args not in runs:
-            try:
-                runs[args] = make(student, rng, *args)
-            except (CheckFailed, StudentFailed) as error:
-                runs[args] = error
-        if isinstance(runs[args], Exception):
-            raise runs[args]
-        return runs[args]
 
-    return read
+@cache
+def attempt(student: Any, seed: int, make: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return make(student, torch.Generator().manual_seed(seed), *args)
+    except StudentFailed as failed:
+        return failed
+
+
+def shared(student: Any, rng: torch.Generator, make: Callable[..., Any], *args: Any) -> Any:
+    """What `make` gives for this student, made once.
+
+    Raises:
+        StudentFailed: the run gave no values.
+    """
+    held = held_seed(student)
+    if not held:
+        held.append(whole(rng, 0, 2**31))
+    found = attempt(student, held[0], make, *args)
+    if isinstance(found, StudentFailed):
+        raise found
+    return found
 
 
 def drawn(rng: torch.Generator, *shape: int) -> torch.Tensor:
@@ -409,23 +430,23 @@ def in_branches(case: Any, shards: list[Weights], head_dim: int, part: str) -> B
     x = x.to(dtype).requires_grad_()
     common = {name: getattr(shards[0], name).to(dtype).requires_grad_() for name in REPLICATED}
     leaves = [leaves_of(shard, dtype)._replace(**common) for shard in shards]
-    halves, sums = [], {"parallel_attention": attention_sums, "parallel_mlp": mlp_sums}
+    halves, sums = [], {"attention": attention_sums, "mlp": mlp_sums}
 
     def half(name: str, hidden: torch.Tensor) -> torch.Tensor:
         entering = [hidden.view_as(hidden) for _ in shards]
-        extra = (head_dim,) if name == "parallel_attention" else ()
+        extra = (head_dim,) if name == "attention" else ()
         pairs = zip(entering, leaves, strict=True)
         partial = [sums[name](one, shard, *extra) for one, shard in pairs]
         total = torch.stack(partial).sum(0)
         for one in (*entering, total):
             one.retain_grad()
         halves.append((hidden, partial, total, entering))
-        bias = "output_bias" if name == "parallel_attention" else "down_bias"
+        bias = "output_bias" if name == "attention" else "down_bias"
         return total + common[bias]
 
-    if part == "parallel_block":
-        y = x + half("parallel_attention", rms_norm(x, common["attention_norm"]))
-        y = y + half("parallel_mlp", rms_norm(y, common["mlp_norm"]))
+    if part == "block":
+        y = x + half("attention", rms_norm(x, common["attention_norm"]))
+        y = y + half("mlp", rms_norm(y, common["mlp_norm"]))
     else:
         y = half(part, x)
     y.backward(factors.to(dtype))
@@ -555,7 +576,6 @@ WHOLE, CUT = ("copy_to_ranks", "reduce_from_ranks"), ("gather_tokens", "reduce_s
 NUM_PASSING = 3
 
 
-@once
 def passed(student: Any, rng: torch.Generator, names: Sequence[str]) -> Passed:
     """Both functions in float32 and bfloat16, with tensors of odd layouts."""
     rows, width, own = whole(rng, 2, 3), whole(rng, 3, 5), whole(rng, 2, 3)
@@ -648,7 +668,7 @@ def check_forward_copies_and_adds_up(student, rng):
     """In forward, `copy_to_ranks` gives x itself, and `reduce_from_ranks` the sum over the ranks,
     for float32 and bfloat16.
     """
-    expect_passes(passed(student, rng, WHOLE), is_backward=False)
+    expect_passes(shared(student, rng, passed, WHOLE), is_backward=False)
 
 
 @points(1, cell="check_copy_and_reduce")
@@ -656,7 +676,7 @@ def check_backward_adds_up_and_copies(student, rng):
     """In backward, `copy_to_ranks` gives the sum of the gradients over the ranks, and
     `reduce_from_ranks` the gradient itself.
     """
-    expect_passes(passed(student, rng, WHOLE), is_backward=True)
+    expect_passes(shared(student, rng, passed, WHOLE), is_backward=True)
 
 
 @points(1, cell="check_copy_and_reduce")
@@ -665,7 +685,7 @@ def check_one_all_reduce_for_both_directions(student, rng):
     in forward; x and the gradients that come in do not change, whatever their layout.
     """
     hint = "copy_to_ranks sends in backward alone, reduce_from_ranks in forward alone."
-    expect_passing_wire(passed(student, rng, WHOLE), hint)
+    expect_passing_wire(shared(student, rng, passed, WHOLE), hint)
 
 
 @points(1, cell="check_gather_and_scatter")
@@ -673,7 +693,7 @@ def check_tokens_are_gathered_and_scattered(student, rng):
     """In forward, `gather_tokens` gives the tokens of all ranks in their order, and
     `reduce_scatter_tokens` this rank's tokens of the sum, with several sequences, too.
     """
-    expect_passes(passed(student, rng, CUT), is_backward=False)
+    expect_passes(shared(student, rng, passed, CUT), is_backward=False)
 
 
 @points(1, cell="check_gather_and_scatter")
@@ -681,7 +701,7 @@ def check_gradients_are_scattered_and_gathered(student, rng):
     """In backward, `gather_tokens` gives this rank's tokens of the gradients' sum, and
     `reduce_scatter_tokens` the gradients of all tokens.
     """
-    expect_passes(passed(student, rng, CUT), is_backward=True)
+    expect_passes(shared(student, rng, passed, CUT), is_backward=True)
 
 
 @points(1, cell="check_gather_and_scatter")
@@ -690,13 +710,12 @@ def check_one_gather_and_one_scatter(student, rng):
     and the gradients that come in do not change, whatever their layout.
     """
     hint = "One operation in each direction: the other one in backward."
-    expect_passing_wire(passed(student, rng, CUT), hint)
+    expect_passing_wire(shared(student, rng, passed, CUT), hint)
 
 
 # shard_weights
 
 
-@once
 def sharded(student: Any, rng: torch.Generator) -> Any:
     """Blocks on 1, 2, 3 and 4 ranks, and two that do not go round."""
     cases, wanted = [], []
@@ -716,7 +735,6 @@ def sharded(student: Any, rng: torch.Generator) -> Any:
 NUM_KEPT = 10
 
 
-@once
 def kept_shards(student: Any, rng: torch.Generator) -> tuple[Run, int]:
     """Shards of large weights that nobody else keeps, weighed by the kernel, and their rows."""
     rows = 16 * whole(rng, 45, 47)  # 2 MiB a matrix
@@ -732,7 +750,7 @@ def most_kept(rows: int) -> float:
 
 def expect_shards(student: Any, rng: torch.Generator, names: Sequence[str], hint: str) -> None:
     """Raise CheckFailed unless these are the ranks' shards, PartlyHeld where more is kept."""
-    _, wanted, found = sharded(student, rng)
+    _, wanted, found = shared(student, rng, sharded)
     for place, of_ranks in enumerate(wanted):
         for rank, shard in enumerate(of_ranks):
             for name in names:
@@ -743,7 +761,7 @@ def expect_shards(student: Any, rng: torch.Generator, names: Sequence[str], hint
                     same_shape = tensor_like(given, one) is not None
                     actual = "other numbers" if same_shape else shown(given)
                     raise CheckFailed(f"{where}, of shape {tuple(one.shape)}", actual, hint)
-    run, rows = kept_shards(student, rng)
+    run, rows = shared(student, rng, kept_shards)
     if max(run.grown_bytes or [0]) > most_kept(rows):
         expected, actual = "this from shards with memory of their own", "it from larger ones"
         raise PartlyHeld(0.5, expected, actual, "As long as more is held, it earns half.")
@@ -766,7 +784,7 @@ def check_columns_and_rows(student, rng):
     hint = "gate and up along dimension 0, down along dimension 1."
     expect_shards(student, rng, ("gate", "up", "down"), hint)
     expect_shards(student, rng, REPLICATED, "Norms and biases are whole on every rank.")
-    cases, _, found = sharded(student, rng)
+    cases, _, found = shared(student, rng, sharded)
     for place in (4, 5):
         if entry(found, place, 0) != "refused":
             hint = "Does N divide the number of key/value heads, and the hidden width?"
@@ -780,10 +798,10 @@ def check_columns_and_rows(student, rng):
 @points(1, cell="check_shard_weights")
 def check_shards_hold_no_more_than_themselves(student, rng):
     """Shards have memory of their own: the whole weights from which they were cut can go."""
-    run, rows = kept_shards(student, rng)
+    run, rows = shared(student, rng, kept_shards)
     for total in entries(run.values[0], NUM_KEPT):
         expect_close(total, rows * rows / 16, "the sum of a shard of ones", "A shard of a 16th.")
-    what = f"{NUM_KEPT} shards of a 16th, each of a block of {20 * rows * rows // MB} MiB"
+    what = f"{NUM_KEPT} shards of a 16th, each of a block of {16 * rows * rows // MB} MiB"
     expect_grown(run, most_kept(rows), what, "A slice keeps the whole weight alive: clone it.")
 
 
@@ -806,23 +824,36 @@ CUT_TOKENS: Kinds = ((True, FLOAT), (True, HALF))
 BOTH: Kinds = (*WHOLE_TOKENS, *CUT_TOKENS)
 
 
-@once
-def ran(student: Any, rng: torch.Generator, name: str, kinds: Kinds, num: int = 2) -> Ran:
-    """A block or half of one on some ranks."""
+def ran_half(student: Any, rng: torch.Generator, name: str) -> Ran:
+    """A half block on 2 ranks, in both modes and dtypes."""
+
+    def job(head_dim: int) -> tuple[Any, ...]:
+        return half_on_rank, name, (head_dim,) if name.endswith("attention") else ()
+
+    return ran(student, rng, job, name.removeprefix("parallel_"), BOTH, 2)
+
+
+def ran_block(student: Any, rng: torch.Generator, kinds: Kinds, num: int = 2) -> Ran:
+    """A block on some ranks."""
+    return ran(student, rng, lambda head_dim: (block_on_rank, head_dim), "block", kinds, num)
+
+
+def ran(student: Any, rng: torch.Generator, job: Any, part: str, kinds: Kinds, num: int) -> Ran:
     sizes = drawn_sizes(rng, num)
     if num > 4:
         sizes = sizes._replace(kv_per_rank=1, hidden_per_rank=3)
     shards = shards_of(drawn_weights(rng, sizes), num)
     shape = (2, num * whole(rng, 1, 2), sizes.width)
     cases = [(drawn(rng, *shape), drawn(rng, *shape), *kind) for kind in kinds]
-    args = (run_on_rank, name, cases, sizes.head_dim)
+    on_rank, *args, last = job(sizes.head_dim)
     each = [(list(shard),) for shard in shards]
 
     def run() -> Run:
         with advice():
-            return student.emulated(*args, world_size=num, each=each, **SEEN)
+            given = (on_rank, *args, cases, last)
+            return student.emulated(*given, world_size=num, each=each, **SEEN)
 
-    found = [in_branches(case, shards, sizes.head_dim, name) for case in cases]
+    found = [in_branches(case, shards, sizes.head_dim, part) for case in cases]
     return Ran(run(), cases, found, shards, run)
 
 
@@ -904,7 +935,7 @@ def check_mlp_is_the_whole_mlp(student, rng):
     in float32 and bfloat16.
     """
     hint = "SiLU of the gate, times up, on the rank's hidden numbers; then down, leave, bias."
-    expect_whole(ran(student, rng, "parallel_mlp", BOTH), hint, "down_bias")
+    expect_whole(shared(student, rng, ran_half, "parallel_mlp"), hint, "down_bias")
 
 
 @points(1, cell="check_parallel_mlp")
@@ -913,7 +944,7 @@ def check_mlp_enters_and_leaves_once(student, rng):
     and in x's dtype, and nothing else.
     """
     hint = "Enter once with x, leave once before the bias."
-    expect_wires(ran(student, rng, "parallel_mlp", BOTH), hint)
+    expect_wires(shared(student, rng, ran_half, "parallel_mlp"), hint)
 
 
 @points(1.5, cell="check_parallel_attention")
@@ -922,7 +953,7 @@ def check_attention_is_the_whole_attention(student, rng):
     each key/value head, with whole and with cut tokens, in float32 and bfloat16.
     """
     hint = "The rank's queries, keys and values by `attend`; then output, leave, bias."
-    expect_whole(ran(student, rng, "parallel_attention", BOTH), hint, "output_bias")
+    expect_whole(shared(student, rng, ran_half, "parallel_attention"), hint, "output_bias")
 
 
 @points(1.5, cell="check_parallel_attention")
@@ -931,7 +962,7 @@ def check_attention_enters_and_leaves_once(student, rng):
     backward, once each and in x's dtype, and nothing else.
     """
     hint = "Queries, keys and values come out of one product: enter once, leave once."
-    expect_wires(ran(student, rng, "parallel_attention", BOTH), hint)
+    expect_wires(shared(student, rng, ran_half, "parallel_attention"), hint)
 
 
 # parallel_block
@@ -947,7 +978,7 @@ def check_block_is_the_whole_block(student, rng):
     """Without sequence parallelism, outputs and gradients are those of the whole block in float32
     and bfloat16, with the same bits on every rank where ranks have the same, and in a second run.
     """
-    seen = ran(student, rng, "parallel_block", WHOLE_TOKENS)
+    seen = shared(student, rng, ran_block, WHOLE_TOKENS)
     expect_same_again(seen.run.values, seen.again().values)
     expect_whole(seen, BLOCK)
 
@@ -957,7 +988,7 @@ def check_block_with_cut_tokens(student, rng):
     """With sequence parallelism, each rank has the output and gradient of its tokens, and gradients
     of norms and biases add up to the whole block's. A second run gives the same bits.
     """
-    seen = ran(student, rng, "parallel_block", CUT_TOKENS)
+    seen = shared(student, rng, ran_block, CUT_TOKENS)
     expect_same_again(seen.run.values, seen.again().values)
     expect_whole(seen, BLOCK)
 
@@ -968,7 +999,7 @@ def check_one_all_reduce_a_half(student, rng):
     part of each half's gradient, each in one all-reduce, and nothing else.
     """
     hint = "One `enter` and one `leave` for each half: copy_to_ranks and reduce_from_ranks."
-    expect_wires(ran(student, rng, "parallel_block", WHOLE_TOKENS), hint)
+    expect_wires(shared(student, rng, ran_block, WHOLE_TOKENS), hint)
 
 
 @points(1.25, cell="check_parallel_block")
@@ -977,13 +1008,13 @@ def check_one_gather_and_scatter_a_half(student, rng):
     in backward the gradients at the same places: an all-gather and a reduce-scatter for each half.
     """
     hint = "gather_tokens behind the norm, reduce_scatter_tokens before the bias and the residual."
-    expect_wires(ran(student, rng, "parallel_block", CUT_TOKENS), hint)
+    expect_wires(shared(student, rng, ran_block, CUT_TOKENS), hint)
 
 
 @points(0.75, cell="check_parallel_block")
 def check_block_on_eight_ranks(student, rng):
     """On 8 ranks outputs and gradients are right, and a rank sends what it must, in both modes."""
-    seen = ran(student, rng, "parallel_block", BOTH[::2], 8)
+    seen = shared(student, rng, ran_block, BOTH[::2], 8)
     expect_whole(seen, BLOCK)
     expect_wires(seen, "The number of ranks is dist.get_world_size().")
 
@@ -993,7 +1024,7 @@ def check_block_on_64_ranks_on_paper(student, rng):
     """On paper, a large block on 64 ranks sends what the formula says; a small one, emulated, sends
     the same as on paper.
     """
-    expect_whole(ran(student, rng, "parallel_block", CUT_TOKENS), BLOCK)
+    expect_whole(shared(student, rng, ran_block, CUT_TOKENS), BLOCK)
     num, width = 64, 1024 * whole(rng, 2, 4)
     large = Large(num * whole(rng, 8, 16), width, 1, 64, 128)
     small = Large(2 * whole(rng, 4, 8), 16 * whole(rng, 2, 4), 2, 8, 24)
@@ -1011,7 +1042,6 @@ def check_block_on_64_ranks_on_paper(student, rng):
 # sync_replicated
 
 
-@once
 def synced(student: Any, rng: torch.Generator) -> Any:
     """Gradients with cut tokens, some of them missing, and with whole tokens."""
     sizes = drawn_sizes(rng, 2)
@@ -1035,10 +1065,10 @@ def synced(student: Any, rng: torch.Generator) -> Any:
 
 @points(1.25, cell="check_sync_replicated")
 def check_replicated_gradients_are_added_up(student, rng):
-    """With cut tokens, gradients of norms and biases become the sum over the ranks, to the last bit;
-    all others stay as they are. Without cut tokens, all stay as they are.
+    """With cut tokens, gradients of norms and biases become the sum over the ranks, bit by bit; all
+    others stay as they are. Without cut tokens, all stay as they are.
     """
-    run, cases = synced(student, rng)
+    run, cases = shared(student, rng, synced)
     for rank, of_rank in enumerate(cases):
         for place, (gradients, is_cut) in enumerate(of_rank):
             for number, (name, (own, is_there)) in enumerate(
@@ -1070,7 +1100,7 @@ def check_one_all_reduce_for_all(student, rng):
     """With cut tokens all gradients of norms and biases travel in one all-reduce, in their dtype;
     where there are none, and without cut tokens, nothing is sent.
     """
-    run, cases = synced(student, rng)
+    run, cases = shared(student, rng, synced)
     for rank, of_rank in enumerate(cases):
         steps = []
         for gradients, is_cut in of_rank:
@@ -1094,7 +1124,7 @@ def check_copies_stay_equal(student, rng):
         each = [(list(shard),) for shard in shards]
         args = (step_on_rank, case, sizes.head_dim)
         run = student.emulated(*args, world_size=4, each=each, **RULES)
-    found = in_branches(case, shards, sizes.head_dim, "parallel_block")
+    found = in_branches(case, shards, sizes.head_dim, "block")
     for number, name in enumerate(REPLICATED):
         wanted = getattr(full, name) - 0.1 * getattr(found.gradients[0], name).float()
         each = [entry(value, number) for value in run.values]
@@ -1117,7 +1147,6 @@ class Lost(NamedTuple):
     num: int
 
 
-@once
 def lost(student: Any, rng: torch.Generator, num: int) -> Lost:
     own, shape = whole(rng, 3, 5), (2, whole(rng, 4, 6))
     vocabulary = num * own
@@ -1187,7 +1216,7 @@ def check_loss_is_that_of_the_whole_softmax(student, rng):
     """The loss is the mean cross-entropy over all logits, float32 and the same bits on every rank,
     wherever the targets are.
     """
-    seen = lost(student, rng, 2)
+    seen = shared(student, rng, lost, 2)
     expect_loss(seen, [0])
     expect_small_messages(seen)
 
@@ -1195,7 +1224,7 @@ def check_loss_is_that_of_the_whole_softmax(student, rng):
 @points(1.25, cell="check_vocabulary_loss")
 def check_gradient_is_that_of_the_whole_softmax(student, rng):
     """Each rank gets the gradient of its logits, for a loss with a factor, too."""
-    seen = lost(student, rng, 2)
+    seen = shared(student, rng, lost, 2)
     expect_loss_gradient(seen, [0])
     expect_small_messages(seen)
 
@@ -1205,7 +1234,7 @@ def check_large_logits_are_not_lost(student, rng):
     """Where one rank's logits are far larger or all are far below 0, nothing overflows or is lost;
     bfloat16 logits are computed in float32, and their gradient is bfloat16. On 4 ranks.
     """
-    seen = lost(student, rng, 4)
+    seen = shared(student, rng, lost, 4)
     expect_loss(seen, [1, 2, 3])
     expect_loss_gradient(seen, [1, 2, 3])
     expect_small_messages(seen)
@@ -1214,7 +1243,7 @@ def check_large_logits_are_not_lost(student, rng):
 @points(1.5, cell="check_vocabulary_loss")
 def check_logits_do_not_travel(student, rng):
     """Three float32 numbers a token travel, in all-reduces in forward; backward sends nothing."""
-    for seen in (lost(student, rng, 2), lost(student, rng, 4)):
+    for seen in (shared(student, rng, lost, 2), shared(student, rng, lost, 4)):
         for rank in range(seen.num):
             calls = calls_of(seen.run, rank)
             sizes = [one.tensor(rank).numel() for one in calls]

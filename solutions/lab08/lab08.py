@@ -306,14 +306,15 @@ check_copy_and_reduce()
 #
 # <details><summary>Hint 1: where to look</summary>
 #
-# `dist.all_gather_into_tensor(output, input)` and `dist.reduce_scatter_tensor(output, input)` on
-# tensors whose dimension 0 is the ranks: (N, B, T/N, W).
+# `dist.all_gather_into_tensor(output, input)` and `dist.reduce_scatter_tensor(output, input)`,
+# where what belongs to a rank is (B, T/N, W), and what belongs to all is (N B, T/N, W): rank after
+# rank.
 #
 # </details>
 # <details><summary>Hint 2: moving the ranks</summary>
 #
-# `x.unflatten(1, (N, -1))` is (B, N, T/N, W); `.transpose(0, 1).contiguous()` brings the ranks to
-# the front. The way back is `.transpose(0, 1).flatten(1, 2)`.
+# `x.unflatten(1, (N, -1))` is (B, N, T/N, W); `.transpose(0, 1).flatten(0, 1)` brings the ranks to
+# the front. The way back is `.unflatten(0, (N, -1)).transpose(0, 1).flatten(1, 2)`.
 #
 # </details>
 # <details><summary>Hint 3: both directions</summary>
@@ -349,15 +350,16 @@ def reduce_scatter_tokens(x: torch.Tensor) -> torch.Tensor:
 
 
 def _gathered(x):
-    parts = x.new_empty(dist.get_world_size(), *x.shape)
+    num_ranks = dist.get_world_size()
+    parts = x.new_empty(num_ranks * len(x), *x.shape[1:])
     dist.all_gather_into_tensor(parts, x.contiguous())
-    return parts.transpose(0, 1).flatten(1, 2)
+    return parts.unflatten(0, (num_ranks, -1)).transpose(0, 1).flatten(1, 2)
 
 
 def _scattered(x):
-    parts = x.unflatten(1, (dist.get_world_size(), -1)).transpose(0, 1).contiguous()
-    own = torch.empty_like(parts[0])
-    dist.reduce_scatter_tensor(own, parts)
+    parts = x.unflatten(1, (dist.get_world_size(), -1)).transpose(0, 1)
+    own = x.new_empty(parts.shape[1:])
+    dist.reduce_scatter_tensor(own, parts.flatten(0, 1))
     return own
 
 

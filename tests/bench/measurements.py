@@ -37,6 +37,7 @@ import bench_reducing
 import bench_regrading
 import bench_serving
 import bench_sharding
+import bench_splitting
 import bench_training
 import cloudpickle
 import psutil
@@ -269,6 +270,7 @@ PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_reducing.reducing,
     bench_overlapping.overlapping,
     bench_sharding.sharding,
+    bench_splitting.splitting,
     bench_serving.serving,
     bench_training.training,
     bench_compressing.compressing,

@@ -12,14 +12,14 @@ def reduce_scatter_tokens(x):
 
 
 def together(x):
-    parts = x.new_empty(dist.get_world_size(), *x.shape)
+    parts = x.new_empty(dist.get_world_size() * len(x), *x.shape[1:])
     dist.all_gather_into_tensor(parts, x.contiguous())
-    return torch.cat(list(parts), dim=1)
+    return torch.cat(parts.split(len(x)), dim=1)
 
 
 def shared_out(x):
-    parts = torch.stack(x.chunk(dist.get_world_size(), dim=1))
-    mine = torch.empty_like(parts[0])
+    parts = torch.cat(x.chunk(dist.get_world_size(), dim=1))
+    mine = parts.new_empty(len(x), *parts.shape[1:])
     dist.reduce_scatter_tensor(mine, parts)
     return mine
 
