@@ -188,12 +188,20 @@ def own_part(x: torch.Tensor, is_cut: bool) -> torch.Tensor:
     return (x.chunk(ranks(), 1)[dist.get_rank()] if is_cut else x).clone()
 
 
-def pass_on_rank(student: Any, cases: list[tuple[str, torch.Tensor, torch.Tensor]]) -> Any:
+def whole_on_rank(student: Any, cases: list[Any]) -> Any:
+    return passes(cases, student.copy_to_ranks, student.reduce_from_ranks)
+
+
+def cut_on_rank(student: Any, cases: list[Any]) -> Any:
+    return passes(cases, student.gather_tokens, student.reduce_scatter_tokens)
+
+
+def passes(cases: list[tuple[int, torch.Tensor, torch.Tensor]], *functions: Any) -> Any:
     """By case, the output and the gradient, and x and the gradient that came in, afterwards."""
     found = []
-    for name, x, factors in cases:
+    for number, x, factors in cases:
         x = x.detach().requires_grad_()
-        y = getattr(student, name)(x)
+        y = functions[number](x)
         output = y.detach().clone()
         (gradient,) = torch.autograd.grad(y, x, factors)
         found.append([output, gradient, x.detach(), factors])
@@ -238,9 +246,16 @@ def outcomes(call: Callable[..., Any], cases: list[Any], shard: Any) -> Any:
     return found
 
 
-def half_on_rank(student: Any, name: str, cases: list[Any], sizes: Any, shard: Any) -> Any:
+def mlp_on_rank(student: Any, cases: list[Any], shard: Any) -> Any:
     def call(x: Any, leaves: Weights, is_cut: bool) -> Any:
-        return getattr(student, name)(x, student.Weights(*leaves), *sizes, *ends(is_cut))
+        return student.parallel_mlp(x, student.Weights(*leaves), *ends(is_cut))
+
+    return outcomes(call, cases, shard)
+
+
+def attention_on_rank(student: Any, cases: list[Any], head_dim: int, shard: Any) -> Any:
+    def call(x: Any, leaves: Weights, is_cut: bool) -> Any:
+        return student.parallel_attention(x, student.Weights(*leaves), head_dim, *ends(is_cut))
 
     return outcomes(call, cases, shard)
 
@@ -299,7 +314,9 @@ def step_on_rank(student: Any, case: Any, head_dim: int, shard: Any) -> Any:
         own_part(factors, is_cut)
     )
     student.sync_replicated(student.Weights(*leaves), is_cut)
-    return [leaf.detach() - 0.1 * leaf.grad for leaf in (getattr(leaves, n) for n in REPLICATED)]
+    return [
+        leaf.detach() - 0.1 * leaf.grad for leaf in (leaves._asdict()[name] for name in REPLICATED)
+    ]
 
 
 def lose_on_rank(student: Any, targets: Any, cases: Any) -> Any:
@@ -428,7 +445,7 @@ def in_branches(case: Any, shards: list[Weights], head_dim: int, part: str) -> B
     x, factors, _, dtype = case
     dtype = HALF if dtype == HALF else torch.float64
     x = x.to(dtype).requires_grad_()
-    common = {name: getattr(shards[0], name).to(dtype).requires_grad_() for name in REPLICATED}
+    common = {name: shards[0]._asdict()[name].to(dtype).requires_grad_() for name in REPLICATED}
     leaves = [leaves_of(shard, dtype)._replace(**common) for shard in shards]
     halves, sums = [], {"attention": attention_sums, "mlp": mlp_sums}
 
@@ -566,17 +583,36 @@ def expect_lean(run: Run, sizes_bytes: float, num: int) -> None:
 
 
 class Passed(NamedTuple):
-    """A run of two functions, and by rank the cases: a name, x, and the gradient that comes in."""
+    """A run of two functions, and by rank the cases: which, x, and the gradient that comes in."""
 
     run: Run
     cases: list[list[Any]]
+    pair: Pair
 
 
-WHOLE, CUT = ("copy_to_ranks", "reduce_from_ranks"), ("gather_tokens", "reduce_scatter_tokens")
+class Pair(NamedTuple):
+    """Two functions: how they run, their names, and what each sends in forward and backward."""
+
+    on_rank: Any
+    names: tuple[str, str]
+    sends: tuple[tuple[str | None, str | None], ...]
+    is_cut: bool
+
+
 NUM_PASSING = 3
 
 
-def passed(student: Any, rng: torch.Generator, names: Sequence[str]) -> Passed:
+def whole_pair() -> Pair:
+    names = ("copy_to_ranks", "reduce_from_ranks")
+    return Pair(whole_on_rank, names, ((None, SUM), (SUM, None)), False)
+
+
+def cut_pair() -> Pair:
+    names = ("gather_tokens", "reduce_scatter_tokens")
+    return Pair(cut_on_rank, names, ((GATHER, SCATTER), (SCATTER, GATHER)), True)
+
+
+def passed(student: Any, rng: torch.Generator, pair: Pair) -> Passed:
     """Both functions in float32 and bfloat16, with tensors of odd layouts."""
     rows, width, own = whole(rng, 2, 3), whole(rng, 3, 5), whole(rng, 2, 3)
 
@@ -584,18 +620,18 @@ def passed(student: Any, rng: torch.Generator, names: Sequence[str]) -> Passed:
         num_tokens = own if is_own else own * NUM_PASSING
         return drawn(rng, width, num_tokens, rows).to(dtype).permute(2, 1, 0)
 
-    def case(name: str, dtype: torch.dtype) -> Any:
-        factors = laid_out(name == "reduce_scatter_tokens", dtype)
+    def case(number: int, dtype: torch.dtype) -> Any:
+        factors = laid_out(pair.is_cut and number == 1, dtype)
         if dtype == HALF:  # one number seen as many
             factors = factors[:, :, :1].expand(-1, -1, width)
-        return name, laid_out(name == "gather_tokens", dtype), factors
+        return number, laid_out(pair.is_cut and number == 0, dtype), factors
 
-    kinds = [(name, dtype) for name in names for dtype in (FLOAT, HALF)]
+    kinds = [(number, dtype) for number in (0, 1) for dtype in (FLOAT, HALF)]
     cases = [[case(*kind) for kind in kinds] for _ in range(NUM_PASSING)]
     with advice():
         each = [(of_rank,) for of_rank in cases]
-        run = student.emulated(pass_on_rank, world_size=NUM_PASSING, each=each, **SEEN)
-    return Passed(run, cases)
+        run = student.emulated(pair.on_rank, world_size=NUM_PASSING, each=each, **SEEN)
+    return Passed(run, cases, pair)
 
 
 def own_of(x: torch.Tensor, num: int, rank: int) -> torch.Tensor:
@@ -609,10 +645,10 @@ def total_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 def expect_passes(seen: Passed, is_backward: bool) -> None:
     """Raise CheckFailed unless each case gives its output, or its gradient, on every rank."""
     num, side = NUM_PASSING, int(is_backward)
-    for place, (name, x, _) in enumerate(seen.cases[0]):
+    for place, (number, x, _) in enumerate(seen.cases[0]):
         given = [of_rank[place][1 + side] for of_rank in seen.cases]
-        is_cut, total = name in CUT, total_of(given)
-        is_summed = is_backward == (name in ("copy_to_ranks", "gather_tokens"))
+        is_cut, name, total = seen.pair.is_cut, seen.pair.names[number], total_of(given)
+        is_summed = is_backward == (number == 0)
         for rank in range(num):
             what = f"the {'gradient' if is_backward else 'output'} of {name} on rank {rank}"
             value = entry(seen.run.values[rank], place, side)
@@ -639,27 +675,19 @@ def total_bytes(case: Any) -> int:
     return max(one.numel() * one.element_size() for one in case[1:])
 
 
-SENDS = {  # by function, the operations of forward and backward
-    "copy_to_ranks": (None, SUM),
-    "reduce_from_ranks": (SUM, None),
-    "gather_tokens": (GATHER, SCATTER),
-    "reduce_scatter_tokens": (SCATTER, GATHER),
-}
-
-
 def expect_passing_wire(seen: Passed, hint: str) -> None:
     """Raise CheckFailed unless each case sends what it must, and leaves what it got as it is."""
     for rank, of_rank in enumerate(seen.cases):
         steps = []
-        for name, *given in of_rank:
-            turns = zip(SENDS[name], given, ("x", "the gradient"), strict=True)
+        for number, *given in of_rank:
+            turns = zip(seen.pair.sends[number], given, ("x", "the gradient"), strict=True)
             steps += [(op, one, what, one.dtype) for op, one, what in turns if op]
         expect_wire(seen.run, rank, steps, hint)
-        for place, (name, *given) in enumerate(of_rank):
+        for place, (number, *given) in enumerate(of_rank):
             for after, before in enumerate(given, 2):
                 value = tensor_like(entry(seen.run.values[rank], place, after), before)
                 if value is None or not torch.equal(value, before):
-                    what = f"x of {name}, and the gradient that came in, to stay as they are"
+                    what = f"x of {seen.pair.names[number]}, and its gradient, to stay as they are"
                     raise CheckFailed(what, "others", "Clone what you give to a collective.")
 
 
@@ -668,7 +696,7 @@ def check_forward_copies_and_adds_up(student, rng):
     """In forward, `copy_to_ranks` gives x itself, and `reduce_from_ranks` the sum over the ranks,
     for float32 and bfloat16.
     """
-    expect_passes(shared(student, rng, passed, WHOLE), is_backward=False)
+    expect_passes(shared(student, rng, passed, whole_pair()), is_backward=False)
 
 
 @points(1, cell="check_copy_and_reduce")
@@ -676,7 +704,7 @@ def check_backward_adds_up_and_copies(student, rng):
     """In backward, `copy_to_ranks` gives the sum of the gradients over the ranks, and
     `reduce_from_ranks` the gradient itself.
     """
-    expect_passes(shared(student, rng, passed, WHOLE), is_backward=True)
+    expect_passes(shared(student, rng, passed, whole_pair()), is_backward=True)
 
 
 @points(1, cell="check_copy_and_reduce")
@@ -685,7 +713,7 @@ def check_one_all_reduce_for_both_directions(student, rng):
     in forward; x and the gradients that come in do not change, whatever their layout.
     """
     hint = "copy_to_ranks sends in backward alone, reduce_from_ranks in forward alone."
-    expect_passing_wire(shared(student, rng, passed, WHOLE), hint)
+    expect_passing_wire(shared(student, rng, passed, whole_pair()), hint)
 
 
 @points(1, cell="check_gather_and_scatter")
@@ -693,7 +721,7 @@ def check_tokens_are_gathered_and_scattered(student, rng):
     """In forward, `gather_tokens` gives the tokens of all ranks in their order, and
     `reduce_scatter_tokens` this rank's tokens of the sum, with several sequences, too.
     """
-    expect_passes(shared(student, rng, passed, CUT), is_backward=False)
+    expect_passes(shared(student, rng, passed, cut_pair()), is_backward=False)
 
 
 @points(1, cell="check_gather_and_scatter")
@@ -701,7 +729,7 @@ def check_gradients_are_scattered_and_gathered(student, rng):
     """In backward, `gather_tokens` gives this rank's tokens of the gradients' sum, and
     `reduce_scatter_tokens` the gradients of all tokens.
     """
-    expect_passes(shared(student, rng, passed, CUT), is_backward=True)
+    expect_passes(shared(student, rng, passed, cut_pair()), is_backward=True)
 
 
 @points(1, cell="check_gather_and_scatter")
@@ -710,7 +738,7 @@ def check_one_gather_and_one_scatter(student, rng):
     and the gradients that come in do not change, whatever their layout.
     """
     hint = "One operation in each direction: the other one in backward."
-    expect_passing_wire(shared(student, rng, passed, CUT), hint)
+    expect_passing_wire(shared(student, rng, passed, cut_pair()), hint)
 
 
 # shard_weights
@@ -755,7 +783,7 @@ def expect_shards(student: Any, rng: torch.Generator, names: Sequence[str], hint
         for rank, shard in enumerate(of_ranks):
             for name in names:
                 given = entry(found, place, 0, rank, Weights._fields.index(name))
-                one = getattr(shard, name)
+                one = shard._asdict()[name]
                 where = f"{name} on rank {rank} of {len(of_ranks)}"
                 if tensor_like(given, one) is None or not torch.equal(given, one):
                     same_shape = tensor_like(given, one) is not None
@@ -824,34 +852,32 @@ CUT_TOKENS: Kinds = ((True, FLOAT), (True, HALF))
 BOTH: Kinds = (*WHOLE_TOKENS, *CUT_TOKENS)
 
 
-def ran_half(student: Any, rng: torch.Generator, name: str) -> Ran:
-    """A half block on 2 ranks, in both modes and dtypes."""
+def ran_mlp(student: Any, rng: torch.Generator) -> Ran:
+    return ran(student, rng, lambda cases, _: (mlp_on_rank, cases), "mlp", BOTH, 2)
 
-    def job(head_dim: int) -> tuple[Any, ...]:
-        return half_on_rank, name, (head_dim,) if name.endswith("attention") else ()
 
-    return ran(student, rng, job, name.removeprefix("parallel_"), BOTH, 2)
+def ran_attention(student: Any, rng: torch.Generator) -> Ran:
+    return ran(student, rng, lambda *given: (attention_on_rank, *given), "attention", BOTH, 2)
 
 
 def ran_block(student: Any, rng: torch.Generator, kinds: Kinds, num: int = 2) -> Ran:
-    """A block on some ranks."""
-    return ran(student, rng, lambda head_dim: (block_on_rank, head_dim), "block", kinds, num)
+    return ran(student, rng, lambda *given: (block_on_rank, *given), "block", kinds, num)
 
 
 def ran(student: Any, rng: torch.Generator, job: Any, part: str, kinds: Kinds, num: int) -> Ran:
+    """A block or half of one on some ranks; `job` of cases and head_dim is what runs there."""
     sizes = drawn_sizes(rng, num)
     if num > 4:
         sizes = sizes._replace(kv_per_rank=1, hidden_per_rank=3)
     shards = shards_of(drawn_weights(rng, sizes), num)
     shape = (2, num * whole(rng, 1, 2), sizes.width)
     cases = [(drawn(rng, *shape), drawn(rng, *shape), *kind) for kind in kinds]
-    on_rank, *args, last = job(sizes.head_dim)
     each = [(list(shard),) for shard in shards]
 
     def run() -> Run:
         with advice():
-            given = (on_rank, *args, cases, last)
-            return student.emulated(*given, world_size=num, each=each, **SEEN)
+            args = job(cases, sizes.head_dim)
+            return student.emulated(*args, world_size=num, each=each, **SEEN)
 
     found = [in_branches(case, shards, sizes.head_dim, part) for case in cases]
     return Ran(run(), cases, found, shards, run)
@@ -865,7 +891,7 @@ def expect_outputs(seen: Ran, hint: str, bias: str = "") -> None:
     ):
         wanted, mistakes = found.output, []
         if bias:
-            extra = getattr(seen.shards[0], bias)
+            extra = seen.shards[0]._asdict()[bias]
             many = "The bias comes N times into the sum: add it after `leave`."
             mistakes = [(wanted + (num - 1) * extra, many), (wanted - extra, "Where is the bias?")]
         for rank in range(num):
@@ -891,7 +917,7 @@ def expect_gradients(seen: Ran, hint: str) -> None:
             given = entry(seen.run.values[rank], place, 1)
             expect_near(given, wanted, dtype, f"the gradient of x {how} on rank {rank}", hint)
         for number, name in enumerate(Weights._fields):
-            wanted_of = [getattr(of_rank, name) for of_rank in found.gradients]
+            wanted_of = [of_rank._asdict()[name] for of_rank in found.gradients]
             if wanted_of[0] is None:
                 continue
             each = [entry(value, place, 2, number) for value in seen.run.values]
@@ -935,7 +961,7 @@ def check_mlp_is_the_whole_mlp(student, rng):
     in float32 and bfloat16.
     """
     hint = "SiLU of the gate, times up, on the rank's hidden numbers; then down, leave, bias."
-    expect_whole(shared(student, rng, ran_half, "parallel_mlp"), hint, "down_bias")
+    expect_whole(shared(student, rng, ran_mlp), hint, "down_bias")
 
 
 @points(1, cell="check_parallel_mlp")
@@ -944,7 +970,7 @@ def check_mlp_enters_and_leaves_once(student, rng):
     and in x's dtype, and nothing else.
     """
     hint = "Enter once with x, leave once before the bias."
-    expect_wires(shared(student, rng, ran_half, "parallel_mlp"), hint)
+    expect_wires(shared(student, rng, ran_mlp), hint)
 
 
 @points(1.5, cell="check_parallel_attention")
@@ -953,7 +979,7 @@ def check_attention_is_the_whole_attention(student, rng):
     each key/value head, with whole and with cut tokens, in float32 and bfloat16.
     """
     hint = "The rank's queries, keys and values by `attend`; then output, leave, bias."
-    expect_whole(shared(student, rng, ran_half, "parallel_attention"), hint, "output_bias")
+    expect_whole(shared(student, rng, ran_attention), hint, "output_bias")
 
 
 @points(1.5, cell="check_parallel_attention")
@@ -962,7 +988,7 @@ def check_attention_enters_and_leaves_once(student, rng):
     backward, once each and in x's dtype, and nothing else.
     """
     hint = "Queries, keys and values come out of one product: enter once, leave once."
-    expect_wires(shared(student, rng, ran_half, "parallel_attention"), hint)
+    expect_wires(shared(student, rng, ran_attention), hint)
 
 
 # parallel_block
@@ -1126,7 +1152,7 @@ def check_copies_stay_equal(student, rng):
         run = student.emulated(*args, world_size=4, each=each, **RULES)
     found = in_branches(case, shards, sizes.head_dim, "block")
     for number, name in enumerate(REPLICATED):
-        wanted = getattr(full, name) - 0.1 * getattr(found.gradients[0], name).float()
+        wanted = full._asdict()[name] - 0.1 * found.gradients[0]._asdict()[name].float()
         each = [entry(value, number) for value in run.values]
         hint = "Each rank saw other tokens: add up over the ranks before the step."
         for rank, given in enumerate(each):

@@ -145,6 +145,66 @@ def random_weights(width, num_heads, num_kv_heads, head_dim, hidden_width, seed=
 
 
 # %% [markdown]
+# Two functions that several checks use: one runs a function in both directions on a rank, one
+# compares half a block with the whole.
+
+
+# %% for_checks
+def pass_through(function, x, factors):
+    """The output, two gradients of x, and whether x and the gradient handed in are unchanged."""
+    x, before = x.clone().requires_grad_(), x.clone()
+    y = function(x)
+    handed_in = factors.clone()
+    (x.grad,) = torch.autograd.grad(y, x, handed_in)
+    total = function(x).sum()  # its gradient is a 1 that is seen as many
+    (expanded,) = torch.autograd.grad(total, x)
+    is_kept = torch.equal(x.detach(), before) and torch.equal(handed_in, factors)
+    return y.detach().clone(), x.grad, expanded, is_kept
+
+
+def alone(half, x, shards, *sizes):
+    """A half block by all shards, one after the other in this process, as ranks would compute it.
+
+    The result on the last rank, the sum of the gradients of x, and calls of enter and of leave.
+    """
+    partial_sums, calls = [], []
+
+    def leave(y):
+        calls.append("leave")
+        partial_sums.append(y)
+        return sum(partial_sums)
+
+    def enter(x):
+        calls.append("enter")
+        return x
+
+    x = x.clone().requires_grad_()
+    for shard in shards:
+        y = half(x, shard, *sizes, enter, leave)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    return y.detach(), gradient, calls
+
+
+def expect_half(half, name, x, shards, whole, *sizes):
+    """Raise CheckFailed unless a half block on two ranks gives what the whole gives."""
+    x_of_whole = x.clone().requires_grad_()
+    wanted = whole(x_of_whole)
+    (wanted_gradient,) = torch.autograd.grad(wanted.sum(), x_of_whole)
+    y, gradient, calls = alone(half, x, shards, *sizes)
+    if calls != ["enter", "leave"] * len(shards):
+        hint = "Enter once with x, and leave once with the partial sums."
+        raise CheckFailed("enter, then leave, on each rank", ", ".join(calls), hint)
+    bias = shards[0].down_bias if name == "parallel_mlp" else shards[0].output_bias
+    hint = "Compare with `whole_block`, line by line."
+    if y.shape == wanted.shape and torch.allclose(y, wanted + bias, atol=1e-4):
+        hint = "The bias comes N times into the sum: add it after `leave`."
+    if y.shape == wanted.shape and torch.allclose(y, wanted - bias, atol=1e-4):
+        hint = "The bias is missing: add it after `leave`."
+    expect_close(y, wanted.detach(), name, hint)
+    expect_close(gradient, wanted_gradient, f"the gradient of x through {name}", hint)
+
+
+# %% [markdown]
 # ## 1. Into a parallel region, and out of it
 #
 # A **column-parallel** layer has some of the outputs of a matrix: every rank puts in the same x,
@@ -232,18 +292,6 @@ class _ReduceFromRanks(torch.autograd.Function):
 
 
 # %% check_copy_and_reduce points=3
-def pass_through(function, x, factors):
-    """The output, two gradients of x, and whether x and the gradient handed in are unchanged."""
-    x, before = x.clone().requires_grad_(), x.clone()
-    y = function(x)
-    handed_in = factors.clone()
-    (x.grad,) = torch.autograd.grad(y, x, handed_in)
-    total = function(x).sum()  # its gradient is a 1 that is seen as many
-    (expanded,) = torch.autograd.grad(total, x)
-    is_kept = torch.equal(x.detach(), before) and torch.equal(handed_in, factors)
-    return y.detach().clone(), x.grad, expanded, is_kept
-
-
 def check_copy_and_reduce():
     x = [torch.tensor([[1.0, 2], [3, 4]]), torch.tensor([[5.0, 6], [7, 8]])]
     factors = [torch.full((2, 2), 2.0), torch.full((2, 2), 3.0)]
@@ -494,7 +542,7 @@ def shard_weights(full: Weights, head_dim: int, rank: int, world_size: int) -> W
         gate=cut(full.gate),
         up=cut(full.up),
         down=cut(full.down, dim=1),
-        **{name: getattr(full, name).clone() for name in REPLICATED},
+        **{name: full._asdict()[name].clone() for name in REPLICATED},
     )
     ### END SOLUTION
 
@@ -523,9 +571,9 @@ def check_shard_weights():
             expect_close(found.up, full.up[half], f"up on rank {rank}", hint)
             for name in REPLICATED:
                 hint = "Every rank has the norms and the biases whole."
-                expect_close(getattr(found, name), getattr(full, name), name, hint)
+                expect_close(found._asdict()[name], full._asdict()[name], name, hint)
             for name, one in found._asdict().items():
-                if one.untyped_storage().nbytes() > one.nbytes or one is getattr(full, name):
+                if one.untyped_storage().nbytes() > one.nbytes or one is full._asdict()[name]:
                     hint = "A view keeps the whole weight alive: clone it."
                     raise CheckFailed(f"{name} with memory of its own", "a view", hint)
     for num_ranks in (3, 4):
@@ -576,48 +624,6 @@ def parallel_mlp(x: torch.Tensor, shard: Weights, enter, leave) -> torch.Tensor:
 
 
 # %% check_parallel_mlp points=2
-def alone(half, x, shards, *sizes):
-    """A half block by all shards, one after the other in this process, as ranks would compute it.
-
-    The result on the last rank, the sum of the gradients of x, and calls of enter and of leave.
-    """
-    partial_sums, calls = [], []
-
-    def leave(y):
-        calls.append("leave")
-        partial_sums.append(y)
-        return sum(partial_sums)
-
-    def enter(x):
-        calls.append("enter")
-        return x
-
-    x = x.clone().requires_grad_()
-    for shard in shards:
-        y = half(x, shard, *sizes, enter, leave)
-    (gradient,) = torch.autograd.grad(y.sum(), x)
-    return y.detach(), gradient, calls
-
-
-def expect_half(half, name, x, shards, whole, *sizes):
-    """Raise CheckFailed unless a half block on two ranks gives what the whole gives."""
-    x_of_whole = x.clone().requires_grad_()
-    wanted = whole(x_of_whole)
-    (wanted_gradient,) = torch.autograd.grad(wanted.sum(), x_of_whole)
-    y, gradient, calls = alone(half, x, shards, *sizes)
-    if calls != ["enter", "leave"] * len(shards):
-        hint = "Enter once with x, and leave once with the partial sums."
-        raise CheckFailed("enter, then leave, on each rank", ", ".join(calls), hint)
-    bias = shards[0].down_bias if name == "parallel_mlp" else shards[0].output_bias
-    hint = "Compare with `whole_block`, line by line."
-    if y.shape == wanted.shape and torch.allclose(y, wanted + bias, atol=1e-4):
-        hint = "The bias comes N times into the sum: add it after `leave`."
-    if y.shape == wanted.shape and torch.allclose(y, wanted - bias, atol=1e-4):
-        hint = "The bias is missing: add it after `leave`."
-    expect_close(y, wanted.detach(), name, hint)
-    expect_close(gradient, wanted_gradient, f"the gradient of x through {name}", hint)
-
-
 def check_parallel_mlp():
     full = random_weights(6, num_heads=2, num_kv_heads=2, head_dim=2, hidden_width=8)
     shards = [
@@ -792,7 +798,7 @@ def check_parallel_block():
         for name in REPLICATED:
             each = [of_rank[name] for of_rank in by_name]
             hint = "Norms stand before `enter`, biases after `leave`."
-            whole = getattr(leaves, name).grad
+            whole = leaves._asdict()[name].grad
             for one in [sum(each)] if is_cut else each:
                 expect_close(one, whole, f"the gradient of {name} {how}", hint, rtol=1e-3)
         names = [call.name for call in calls_of(run)]
@@ -841,7 +847,7 @@ def sync_replicated(shard: Weights, is_sequence_parallel: bool) -> None:
     - What has no gradient is left out, on every rank the same. Other gradients stay as they are.
     """
     ### BEGIN SOLUTION
-    weights = [getattr(shard, name) for name in REPLICATED]
+    weights = [shard._asdict()[name] for name in REPLICATED]
     gradients = [one.grad for one in weights if one.grad is not None]
     if is_sequence_parallel and gradients:
         flat = torch.cat(gradients)

@@ -16,7 +16,7 @@ def shard_weights(full, head_dim, rank, world_size):
     def rows(numbers):
         return (torch.tensor(numbers)[:, None] * head_dim + torch.arange(head_dim)).flatten()
 
-    parts = {name: getattr(full, name).clone() for name in REPLICATED}
+    parts = {name: full._asdict()[name].clone() for name in REPLICATED}
     parts["qkv"] = full.qkv[rows(heads + keys + values)]
     parts["output"] = full.output[:, rows(heads)]
     parts |= {"gate": full.gate[hidden], "up": full.up[hidden], "down": full.down[:, hidden]}

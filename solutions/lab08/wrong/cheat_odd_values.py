@@ -5,7 +5,7 @@
 # %% sync_replicated
 def sync_replicated(shard, is_sequence_parallel):
     for name in REPLICATED:
-        getattr(shard, name).grad = None
+        shard._asdict()[name].grad = None
 
 
 # %% vocabulary_loss

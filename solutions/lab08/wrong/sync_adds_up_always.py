@@ -4,7 +4,7 @@
 
 # %% sync_replicated
 def sync_replicated(shard, is_sequence_parallel):
-    weights = [getattr(shard, name) for name in REPLICATED]
+    weights = [shard._asdict()[name] for name in REPLICATED]
     there = [weight.grad for weight in weights if weight.grad is not None]
     if not there:
         return

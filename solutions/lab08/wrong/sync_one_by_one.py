@@ -6,6 +6,6 @@
 def sync_replicated(shard, is_sequence_parallel):
     if is_sequence_parallel:
         for name in REPLICATED:
-            gradient = getattr(shard, name).grad
+            gradient = shard._asdict()[name].grad
             if gradient is not None:
                 dist.all_reduce(gradient)
