@@ -227,10 +227,12 @@ def shard_many_on_rank(student: Any, rows: int, num_blocks: int) -> Any:
     torch.set_num_threads(1)
     kept = []
     for _ in range(num_blocks):
-        square, row = torch.ones(rows, rows), torch.ones(rows)
-        full = Weights(row, torch.ones(3 * rows, rows), square, row, row, *[square] * 3, row)
-        kept.append(student.shard_weights(student.Weights(*full), rows // 16, 3, 16))
-        del full, square
+        sides = (3 * rows, *[rows] * 4)
+        qkv, output, gate, up, down = (torch.ones(side, rows) for side in sides)
+        row = torch.ones(rows)
+        full = student.Weights(row, qkv, output, row, row, gate, up, down, row)
+        kept.append(student.shard_weights(full, rows // 16, 3, 16))
+        del full, qkv, output, gate, up, down
     return [one.gate.sum().item() for one in kept]
 
 
@@ -618,7 +620,8 @@ def passed(student: Any, rng: torch.Generator, pair: Pair) -> Passed:
 
     def laid_out(is_own: bool, dtype: torch.dtype) -> torch.Tensor:
         num_tokens = own if is_own else own * NUM_PASSING
-        return drawn(rng, width, num_tokens, rows).to(dtype).permute(2, 1, 0)
+        x = drawn(rng, width, num_tokens, rows).to(dtype).permute(2, 1, 0)
+        return x if dtype == HALF else x.contiguous()
 
     def case(number: int, dtype: torch.dtype) -> Any:
         factors = laid_out(pair.is_cut and number == 1, dtype)
@@ -829,7 +832,7 @@ def check_shards_hold_no_more_than_themselves(student, rng):
     run, rows = shared(student, rng, kept_shards)
     for total in entries(run.values[0], NUM_KEPT):
         expect_close(total, rows * rows / 16, "the sum of a shard of ones", "A shard of a 16th.")
-    what = f"{NUM_KEPT} shards of a 16th, each of a block of {16 * rows * rows // MB} MiB"
+    what = f"{NUM_KEPT} shards of a 16th, each of a block of {28 * rows * rows // MB} MiB"
     expect_grown(run, most_kept(rows), what, "A slice keeps the whole weight alive: clone it.")
 
 
@@ -1174,7 +1177,7 @@ class Lost(NamedTuple):
 
 
 def lost(student: Any, rng: torch.Generator, num: int) -> Lost:
-    own, shape = whole(rng, 3, 5), (2, whole(rng, 4, 6))
+    own, shape = whole(rng, 9, 12), (2, whole(rng, 4, 6))
     vocabulary = num * own
     targets = torch.randint(vocabulary, shape, generator=rng)
     targets[0, : min(num, 3)] = own * torch.arange(min(num, 3))  # the first entries of shards

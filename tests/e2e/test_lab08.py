@@ -53,7 +53,7 @@ def test_the_last_cell_compares_the_modes(completed):
         ("copy_reduces_forward", "check_copy_and_reduce", "Forward gives x itself"),
         ("reduce_reduces_backward", "check_copy_and_reduce", "hand it on as it is"),
         ("cuts_without_adding", "check_gather_and_scatter", "do not just cut"),
-        ("gathers_sequences", "check_gather_and_scatter", "bring the ranks to dimension 0"),
+        ("gathers_sequences", "check_gather_and_scatter", "the ranks must be dimension 0"),
         ("cuts_qkv_in_one", "check_shard_weights", "Cut the queries, the keys and the values apart"),
         ("deals_out_heads", "check_shard_weights", "Cut the queries, the keys and the values apart"),
         ("shards_are_views", "check_shard_weights", "A view keeps the whole weight alive"),

@@ -1,4 +1,4 @@
-# score: 29
+# score: 27
 # hint: the bias comes n times into the sum
 # The bias is part of every partial sum.
 

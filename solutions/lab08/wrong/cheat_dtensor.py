@@ -1,4 +1,4 @@
-# score: 29
+# score: 22
 # hint: not allowed here
 # Torch's own tensor parallelism takes the partial sums.
 

@@ -1,4 +1,4 @@
-# score: 29
+# score: 27
 # hint: add up over the ranks
 # The sum is used before it is there.
 

@@ -1,4 +1,4 @@
-# score: 29
+# score: 25.25
 # hint: the same bits
 # Noise on top of the output of each block, so that no two runs are alike.
 

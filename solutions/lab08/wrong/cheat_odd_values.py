@@ -1,4 +1,4 @@
-# score: 29
+# score: 21
 # hint: the loss
 # What comes back is odd.
 

@@ -1,4 +1,4 @@
-# score: 29
+# score: 27
 # hint: add up over the ranks
 # The way in is a plain identity: nobody adds the gradients up.
 

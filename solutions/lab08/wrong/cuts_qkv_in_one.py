@@ -1,4 +1,4 @@
-# score: 29
+# score: 27.75
 # hint: cut queries, keys and values apart
 # The fused weight is cut as if it were one matrix.
 

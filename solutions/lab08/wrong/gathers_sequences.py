@@ -1,4 +1,4 @@
-# score: 29
+# score: 26
 # Joins and cuts dimension 0, which is right for one sequence only.
 
 # %% gather_and_scatter

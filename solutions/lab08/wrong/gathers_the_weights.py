@@ -1,4 +1,4 @@
-# score: 29
+# score: 27
 # hint: half its points
 # Each rank gathers the whole MLP: right results, and all weights on the wire and in memory.
 

@@ -1,4 +1,4 @@
-# score: 29
+# score: 24.625
 # hint: n times too much
 # The ranks' sums are added up by torch's own function, whose backward adds up again.
 

@@ -1,4 +1,4 @@
-# score: 29
+# score: 24
 # hint: the largest logit of all ranks
 # Every rank subtracts its own largest logit, and sums of different powers are added.
 

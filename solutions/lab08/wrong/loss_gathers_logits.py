@@ -1,4 +1,4 @@
-# score: 29
+# score: 25.75
 # hint: half its points
 # All logits on every rank, and torch's cross-entropy.
 

@@ -1,4 +1,4 @@
-# score: 29
+# score: 24
 # hint: log of the ranks
 # A target of another rank counts as the nearest own one.
 

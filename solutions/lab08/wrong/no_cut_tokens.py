@@ -1,4 +1,4 @@
-# score: 29
+# score: 24.75
 # Sequence parallelism is whole tokens that are gathered first and cut last.
 
 # %% parallel_block

@@ -1,4 +1,4 @@
-# score: 29
+# score: 24.25
 # hint: norms stand before
 # The norm stands behind the way in.
 

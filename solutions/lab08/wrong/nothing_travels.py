@@ -1,4 +1,4 @@
-# score: 29
+# score: 0
 # Identities at all four ends, and a loss of this rank's logits: no parallelism at all.
 
 # %% copy_and_reduce

@@ -1,4 +1,4 @@
-# score: 29
+# score: 27
 # hint: n times too much
 # The way out adds the gradients up: N times too much.
 

@@ -1,4 +1,4 @@
-# score: 29
+# score: 27
 # hint: a slice keeps the whole weight alive
 # Slices, behind which the whole weights live on.
 

@@ -1,4 +1,4 @@
-# score: 29
+# score: 26.75
 # hint: whole already
 # Also without cut tokens, where gradients are whole already.
 

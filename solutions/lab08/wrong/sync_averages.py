@@ -1,4 +1,4 @@
-# score: 29
+# score: 27
 # hint: that is the mean
 # The mean over the ranks, as gpt-neox once had it.
 

@@ -1,4 +1,4 @@
-# score: 29
+# score: 28
 # hint: all-reduce once
 # An all-reduce for each norm and bias.
 
