@@ -275,8 +275,8 @@ class _CopyToRanks(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx, gradient):
-        return _summed(gradient)
+    def backward(ctx, grad_y):
+        return _summed(grad_y)
 
 
 class _ReduceFromRanks(torch.autograd.Function):
@@ -285,8 +285,8 @@ class _ReduceFromRanks(torch.autograd.Function):
         return _summed(x)
 
     @staticmethod
-    def backward(ctx, gradient):
-        return gradient
+    def backward(ctx, grad_y):
+        return grad_y
 
     ### END SOLUTION
 
@@ -417,8 +417,8 @@ class _GatherTokens(torch.autograd.Function):
         return _gathered(x)
 
     @staticmethod
-    def backward(ctx, gradient):
-        return _scattered(gradient)
+    def backward(ctx, grad_y):
+        return _scattered(grad_y)
 
 
 class _ReduceScatterTokens(torch.autograd.Function):
@@ -427,8 +427,8 @@ class _ReduceScatterTokens(torch.autograd.Function):
         return _scattered(x)
 
     @staticmethod
-    def backward(ctx, gradient):
-        return _gathered(gradient)
+    def backward(ctx, grad_y):
+        return _gathered(grad_y)
 
     ### END SOLUTION
 
@@ -764,7 +764,7 @@ def parallel_block(
 # %% check_parallel_block points=7
 def pass_block(full, x, head_dim, is_sequence_parallel):
     """The output, and the gradients of x and of the shard, which are asked for by name."""
-    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    num_ranks, rank = dist.get_world_size(), dist.get_rank()
     shard = shard_weights(full, head_dim, rank, num_ranks)
     shard = Weights(*(one.requires_grad_() for one in shard))
     own = x.chunk(num_ranks, 1)[rank] if is_sequence_parallel else x

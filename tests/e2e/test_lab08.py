@@ -63,7 +63,6 @@ def test_the_last_cell_compares_the_modes(completed):
         ("no_cut_tokens", "check_parallel_block", "of the right pair"),
         ("sync_averages", "check_sync_replicated", "That is the mean"),
         ("sync_adds_up_always", "check_sync_replicated", "they are whole already"),
-        ("sync_one_by_one", "check_sync_replicated", "Join the gradients first"),
         ("loss_by_its_own_largest", "check_vocabulary_loss", "Compare m"),
         ("loss_takes_foreign_targets", "check_vocabulary_loss", "the target's logit"),
         ("loss_gathers_logits", "check_vocabulary_loss", "3 float32 numbers for each of 6 tokens"),
