@@ -818,7 +818,7 @@ def check_columns_and_rows(student, rng):
     cases, _, found = shared(student, rng, sharded)
     for place in (4, 5):
         if entry(found, place, 0) != "refused":
-            hint = "Does N divide the number of key/value heads, and the hidden width?"
+            hint = "Does N divide the number of key/value heads, and F?"
             raise CheckFailed("a ValueError where N does not divide them", "none", hint)
     for place, (full, *_) in enumerate(cases):
         for before, after in zip(full, entries(entry(found, place, 1), 9), strict=True):
@@ -963,7 +963,7 @@ def check_mlp_is_the_whole_mlp(student, rng):
     """Outputs and all gradients of the MLP are those of the whole, with whole and with cut tokens,
     in float32 and bfloat16.
     """
-    hint = "SiLU of the gate, times up, on the rank's hidden numbers; then down, leave, bias."
+    hint = "SiLU of the gate, times up, on the rank's part of F; then down, leave, bias."
     expect_whole(shared(student, rng, ran_mlp), hint, "down_bias")
 
 
