@@ -1,5 +1,5 @@
 # score: 27
-# hint: half its points
+# hint: enter once with x
 # Each rank gathers the whole MLP: right results, and all weights on the wire and in memory.
 
 # %% parallel_mlp

@@ -1,5 +1,5 @@
 # score: 24
-# hint: the largest logit of all ranks
+# hint: log of the ranks' sums
 # Every rank subtracts its own largest logit, and sums of different powers are added.
 
 # %% vocabulary_loss

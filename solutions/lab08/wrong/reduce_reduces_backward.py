@@ -1,5 +1,5 @@
 # score: 27
-# hint: n times too much
+# hint: nothing is added up
 # The way out adds the gradients up: N times too much.
 
 # %% copy_and_reduce
