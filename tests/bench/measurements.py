@@ -38,6 +38,7 @@ import bench_reducing
 import bench_regrading
 import bench_serving
 import bench_sharding
+import bench_splitting
 import bench_training
 import cloudpickle
 import psutil
@@ -271,6 +272,7 @@ PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_overlapping.overlapping,
     bench_sharding.sharding,
     bench_pipelining.pipelining,
+    bench_splitting.splitting,
     bench_serving.serving,
     bench_training.training,
     bench_compressing.compressing,

@@ -1,0 +1,37 @@
+# score: 27
+# hint: here nothing is added up
+# The way in adds x up, too.
+
+# %% copy_and_reduce
+def copy_to_ranks(x):
+    return Copy.apply(x)
+
+
+def reduce_from_ranks(x):
+    return Reduce.apply(x)
+
+
+def added(x):
+    x = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(x)
+    return x
+
+
+class Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return added(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return added(gradient)
+
+
+class Reduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return added(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
