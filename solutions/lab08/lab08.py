@@ -554,12 +554,12 @@ def check_shard_weights():
     full = full._replace(qkv=torch.arange(16.0).view(16, 1).repeat(1, 3))
     heads = {2: ([0, 1, 2, 3, 8, 9, 12, 13], [4, 5, 6, 7, 10, 11, 14, 15]), 1: (list(range(16)),)}
     for num_ranks, rows in heads.items():
-        for rank in range(num_ranks):
+        for rank, wanted in enumerate(rows):
             found = shard_weights(full, 2, rank, num_ranks)
             given = found.qkv[:, 0].tolist()
-            if given != rows[rank]:
+            if given != wanted:
                 hint = "Cut the queries, the keys and the values apart, and then each by ranks."
-                expected = f"rows {rows[rank]} of qkv on rank {rank} of {num_ranks}"
+                expected = f"rows {wanted} of qkv on rank {rank} of {num_ranks}"
                 raise CheckFailed(expected, f"{[int(one) for one in given]}", hint)
             half = slice(rank * 4 // num_ranks, (rank + 1) * 4 // num_ranks)
             columns = slice(2 * half.start, 2 * half.stop)

@@ -1,4 +1,4 @@
-# score: 24.75
+# score: 24.5
 # Layers are recomputed in the order of what they save for a second.
 
 

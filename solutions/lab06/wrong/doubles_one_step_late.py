@@ -1,4 +1,4 @@
-# score: 25.5
+# score: 25
 # The scale is doubled in the step after the row is complete.
 
 

@@ -1,4 +1,4 @@
-# score: 23.5
+# score: 23
 # Layers are recomputed in the order of what they save.
 
 
