@@ -12,7 +12,7 @@
 # Data parallelism and ZeRO cut what training *stores*, and give every rank whole products to
 # compute. **Tensor parallelism** cuts the products themselves: each GPU multiplies by a part of a
 # weight, for the same tokens, and the parts of the result are put together. Shoeybi et al. 2019
-# (*Megatron-LM*, section 3) found the cut that needs the least putting together.
+# (*Megatron-LM*, section 3) found a pair of cuts that needs one sum for two products.
 #
 # **N** is the number of ranks, **d** the width of the model, **F** the hidden width of its MLP,
 # **B** the tokens that go through the model at a time. All N ranks work on the same B tokens.
@@ -30,7 +30,7 @@
 world_size = 2  # ranks in the experiments on this machine: 2 or 4
 # "nccl" on GPUs, "gloo" on CPUs; "auto" takes NCCL when there is a GPU for every rank
 backend = "auto"
-cluster = "dgx-a100"  # the emulated cluster of most sections; tables with another name it
+cluster = "dgx-a100"  # the emulated cluster of most sections; a table for another cluster names it
 seed = 0
 # 12 layers of width 512, 8 sequences of 512 tokens in bfloat16, on 2 GPUs: MiB that each sends in
 # forward
@@ -516,8 +516,8 @@ layers["tensor"] = ws.run(layer_pass, tensor_plan, **EMULATED)
 #
 # so a rank can compute its own maximum, its own sum of exponentials and, if the target is in its
 # part, $z_\text{target}$. **Three all-reduces of one number a token** replace a gather of 128,256
-# numbers a token (Megatron-LM, section 3). The gradient of a logit, $p_v$ minus 1 at the target,
-# needs nothing more.
+# numbers a token: the paper's remark that losses are sent and not logits (Megatron-LM, section 3),
+# counted out. The gradient of a logit, $p_v$ minus 1 at the target, needs nothing more.
 #
 # torch's name for it is `loss_parallel`. The head of Llama 3 8B on paper, one sequence of 8,192
 # tokens, forward and backward, on one H100 and on eight:
@@ -569,8 +569,8 @@ draw.table(table, title="Embedding, head and loss of Llama 3 8B, 8,192 tokens, o
 # ### Sequence parallelism: cut what is left
 #
 # Between the pairs stand the norms and the residual stream. Every rank computes them for all
-# tokens, N times the same, and keeps their inputs for backward. Counted by Korthikanti et al. 2022
-# (*Reducing activation recomputation*, equation 2), for GPT's layer with dropout and t ranks:
+# tokens, the same work N times, and keeps their inputs for backward. Counted by Korthikanti et al.
+# 2022 (*Reducing activation recomputation*, equation 2), for GPT's layer with dropout and t ranks:
 #
 # $$sbh\left(10 + \frac{24}{t} + \frac{5as}{ht}\right) \text{ bytes}$$
 #
@@ -629,7 +629,7 @@ predictions.reveal("bytes with norms cut over without", ratio)
 draw.table(table, title=f"A layer of the small transformer, {NUM_TOKENS} tokens, emulated")
 
 # %% [markdown]
-# The bytes are equal, to the last one: cutting the norms is free on the wire. And each rank holds
+# With rings the bytes are equal, to the last one. And each rank holds
 # less. By count on the course's layer (`Shape.layer_activation_bytes`), for width d, K numbers of
 # keys and of values, H heads and hidden width F, a layer keeps for each token
 #
@@ -671,14 +671,16 @@ draw.memory(bars, title="What a layer of Llama 3 8B keeps of 8,192 tokens, compu
 
 # %% [markdown]
 # For a layer of Llama 3 8B and one sequence of 8,192 tokens that is 1,381 MB on one GPU, 411 on
-# each of eight with tensor parallelism, and 176 with everything divided by eight. The emulated
-# layer agrees with the formula to the byte or nearly so.
+# each of eight with tensor parallelism, 294 with torch's sequence parallelism, and 176 with all but
+# the 4 MB of the rotation divided by eight. The formula agrees with the emulated layer to 0.1%.
 #
 # ### Both on one timeline
 #
 # A layer of Llama 3 8B on eight H100, on paper, forward and backward: the same products, with four
-# all-reduces, and with four all-gathers and four reduce-scatters. Nothing is hidden, because each
-# product needs what the collective before it brings.
+# all-reduces, and with four all-gathers and four reduce-scatters. Nothing is hidden here. In
+# forward nothing can be: each product needs what the collective before it brings. In backward the
+# gradient of the first weight does not wait for f's sum, and Megatron-LM computes it meanwhile;
+# this plan does not.
 
 
 # %% llama_layer
@@ -729,12 +731,12 @@ timelines = {"tensor": of_passes(llama[8]), "and sequence": of_passes(by_sequenc
 draw.timelines(timelines, title="A layer of Llama 3 8B, 8 H100, 8,192 tokens, on paper")
 
 # %% [markdown]
-# The two halves of an all-reduce take longer than one all-reduce here, where the switches of the
-# node add up on the way. Still the layer is shorter, because each rank computes the norms of an
-# eighth of the tokens. How much shorter depends on the norm: this one is several passes over
-# memory, and a fused kernel is one. Korthikanti et al. (section 6.2) measured both effects: the
-# halves ran slower, and forward through a layer of their model of 22 billion parameters took 7.2
-# ms, not 7.7.
+# The two halves take longer than one all-reduce here: for an all-reduce the switches of an H100
+# node do the adding, which saves bytes. Still the layer is shorter, because each rank computes the
+# norms of an eighth of the tokens. How much shorter depends on the norm: this one is several passes
+# over memory, and a fused kernel is one. Korthikanti et al. (section 6.2) measured both effects:
+# the halves ran slower, and forward through a layer of their model of 22 billion parameters took
+# 7.2 ms, not 7.7.
 
 # %% [markdown]
 # ## 5. Compare with the production oracle
@@ -833,7 +835,7 @@ for package in ("megatron", "fairscale"):
 #
 # ### The milestone
 #
-# An example that is often quoted: 12 layers, width 512, 8 sequences of 512 tokens, two GPUs, a link
+# Take an example: 12 layers, width 512, 8 sequences of 512 tokens, two GPUs, a link
 # of 32 GB/s, and a forward pass of 50 ms.
 
 # %% milestone
@@ -890,15 +892,16 @@ draw.table(table, title="Forward through 12 layers of width 512, 4,096 tokens, o
 # An A100 needs 1.4 ms for the products and 5.2 for everything, not 50. So "6%" is not what tensor
 # parallelism costs such a model. On two A100 with NVLink a quarter of the forward pass is
 # communication, and **two GPUs take as long as one**; over PCIe, with more than half, they take
-# longer. Half of the products, 0.7 ms, is what the cut saves; the all-reduces cost twice that. A
+# longer. The cut saves half of the products, 0.7 ms, and about as much of what lies between them
+# (attention, rotation, the hidden columns). The all-reduces cost about 1.4 ms and use up both. A
 # faster GPU does not help: an H100 has a faster link too, and nearly the same share. (Each
 # operation of our layer is a kernel of its own here. With fused norms the rest shrinks, and the
 # share grows.)
 #
 # ### Linearly and quadratically
 #
-# A second sentence that is often read: with the width, communication grows quadratically and
-# compute cubically. Count it. The tensor that is summed has B × d numbers: **linear** in d. The
+# It is tempting to say that with the width communication grows quadratically and compute
+# cubically. Count it. The tensor that is summed has B × d numbers: **linear** in d. The
 # products have $24 B d^2$ flops a layer: **quadratic**. The ratio of both statements is the same,
 # and so is the moral, that wide layers suit tensor parallelism. But the powers are wrong by one.
 
@@ -1026,10 +1029,11 @@ draw.table(
 
 # %% [markdown]
 # The published model has 1.2 billion parameters and ran on V100; ours are other layers on other
-# GPUs, and fall off in the same way. What is not cut (norms, residuals) does not get faster, and
-# the wire is added. With norms cut along the sequence eight H100 are 4.6 times as fast; a fused
-# norm would leave less of that difference. **Tensor parallelism is a way to make a model fit, and
-# to share one batch among GPUs when it cannot be divided; it is a poor way to go faster.**
+# GPUs, and fall off too; over PCIe eight are slower than four. What is not cut (norms, residuals)
+# does not get faster, and the wire is added. With norms cut along the sequence eight H100 are 4.6
+# times as fast; a fused norm would leave less of that difference. **Tensor parallelism is a way to
+# make a model fit, and to share one batch among GPUs when it cannot be divided. As a way to go
+# faster it is poor for narrow layers**; the table of ranks above has wider ones.
 #
 # ### Where does it stop paying?
 #
@@ -1136,16 +1140,17 @@ of_ring = Timeline.of_events(event for event in events if event.end_s <= end_s)
 draw.timeline(of_ring, title=f"Ring attention, 1,024 tokens, emulated on {cluster}")
 
 # %% [markdown]
-# Every message travels beside the attention to what came before it. When does that work? For c
-# queries, c keys and width d, a step does 4cd·c flops and moves 4cd bytes of keys and values. So it
-# hides from
+# Each message travels while the rank attends to the keys and values that it already has. For c
+# queries, c keys and width d, a step does 4cd·c flops and moves 4cd bytes of keys and values. So
+# the message is hidden if there are
 #
 # $$c \ge R/\beta \text{ tokens on each rank}$$
 #
-# on. R/β once more, and this time it is a number of tokens again, those of **one sequence**. Liu et
-# al. (section 3.1 and table 2) have it as F/B. Grouped heads send only their share of keys and
-# values, and need so many fewer. (torch's own `context_parallel` does not run on CPUs in version
-# 2.13, so one process is the oracle here.)
+# (without a mask: a causal one halves the flops, and doubles c). R/β once more, and this time it is
+# a number of tokens again, those of **one sequence**. Liu et al. (section 3.1 and table 2) have it
+# as F/B. Grouped heads send only their share of keys and values, and need fewer tokens in the same
+# proportion. (torch's own `context_parallel` does not run on CPUs in version 2.13, so one process
+# is the oracle here.)
 
 # %% ring_thresholds
 table = []
@@ -1256,10 +1261,10 @@ draw.table(table, title="8,192 tokens a rank, one expert each, width 4,096, on p
 # %% [markdown]
 # For each token the products are 4dF flops, and 4d bytes travel, to the expert and back. So they
 # take equally long when **F = R/β**: the width of an expert is what counts, and neither tokens nor
-# ranks are in it. Both rows of a cluster agree: on eight GPUs only the wider expert is above R/β
-# and computes for longer than it communicates, on 64 neither is. DeepSeek-V3 spreads its experts
-# over eight nodes; it sends each token to at most four of them and says that compute and
-# communication take about equally long before it overlaps them (section 3.2).
+# ranks are in it. On either cluster the rule predicts both rows: on eight GPUs only the wider
+# expert is above R/β and computes for longer than it communicates, on 64 neither is. DeepSeek-V3
+# spreads its experts over eight nodes; it sends each token to at most four of them and says that
+# compute and communication take about equally long before it overlaps them (section 3.2).
 
 # %% [markdown]
 # ### Formula beside run
@@ -1414,9 +1419,9 @@ with check.turn("spread_of"):
 # With sequence parallelism the same copies have a second way to drift. A norm's weight is on every
 # rank, but each rank's gradient comes from its own part of the sequence. It must be **summed** over
 # the ranks. In March 2025 someone printed the gradient of Megatron-LM's last LayerNorm with four
-# ranks and sequence parallelism and found four different ones (issue 1446); gpt-neox averaged them
-# where the sum was due (pull request 1259, August 2024). DTensor keeps the word for it in the
-# gradient's placement:
+# ranks and sequence parallelism and found four different ones (issue 1446, closed: we could not see
+# whether a sum was missing or still to come); gpt-neox averaged them where the sum was due (pull
+# request 1259, August 2024). DTensor keeps the word for it in the gradient's placement:
 
 
 # %% norm_gradients
@@ -1440,9 +1445,9 @@ print(f"their sum {values[0][2]:.3f}, one process {one_process:.3f}")
 # `Partial` says that the sum is still to come. An optimizer that takes `to_local()` here trains
 # each copy on its own quarter. `spread_of` finds that after the first step, too. In September 2026
 # a checker that gives every tensor such a type (replicated, partial, cut) was run over Megatron
-# Core; its author lists a norm of this kind, whose gradients are summed only when sequence
-# parallelism is on, and about a dozen other findings, not all of them verified (Megatron-LM, issue
-# 7452).
+# Core; its author lists about a dozen findings, among them a norm of this kind whose gradients are
+# summed only when sequence parallelism is on. He says that the list is mostly machine-written and
+# that he has not verified each (Megatron-LM, issue 7452).
 
 # %% numbers_to_remember [markdown]
 # ## Numbers to remember
@@ -1475,8 +1480,8 @@ print(f"their sum {values[0][2]:.3f}, one process {one_process:.3f}")
 # <details><summary>Answer</summary>
 #
 # 16 × 70.6 / 8 = 141 GB a GPU. **No**: the parts are those of ZeRO-3. Tensor parallelism of 8
-# together with ZeRO-1 or more over other nodes does it (week 10). What tensor parallelism adds to
-# sharding is that activations shrink too.
+# together with ZeRO-1 over four nodes takes 35 + 106/4 = 62 GB (week 10). What tensor parallelism
+# adds to sharding is that activations shrink too.
 #
 # </details>
 #
@@ -1503,8 +1508,8 @@ print(f"their sum {values[0][2]:.3f}, one process {one_process:.3f}")
 # </details>
 #
 # 5. A sequence of 131,072 tokens goes through Llama 3 8B (32 layers, width 4,096) on 8 H100, with
-#    sequence parallelism and everything divided by 8. What do the layers' activations take on each,
-#    without recomputation? What would context parallelism of 4 on top do?
+#    sequence parallelism and all but the rotation divided by 8. What do the layers' activations
+#    take on each, without recomputation? What would context parallelism of 4 on top do?
 #
 # <details><summary>Answer</summary>
 #

@@ -34,7 +34,7 @@ predicted_speedup = None
 # the share of time for which 8 stages with 32 micro-batches stand idle
 predicted_idle_percent = None
 # a model of 32 layers on 8 stages, with the schedule 1F1B: the layers whose activations the first
-# stage holds at its peak, each counted once for each micro-batch
+# stage holds at its peak (a layer held for three micro-batches counts three)
 predicted_held_layers = None
 # the gradient's norm after three accumulated calls of torch's schedule, over that after the first
 predicted_norm_ratio = None
@@ -306,8 +306,7 @@ with check.turn("idle_fraction"):
 # %% [markdown]
 # ### 50, 80 and 89%
 #
-# The formula again, and the three cases of two stages that are quoted most. Utilisation is the
-# share of the time in which a stage works.
+# The formula for two stages. Utilisation is the share of the time in which a stage works.
 
 
 # %% milestones
@@ -331,10 +330,9 @@ predictions.reveal("2 stages, 4 micro-batches", speedup(2, 4))
 draw.table(table, title="Two equal stages, GPipe, computed")
 
 # %% [markdown]
-# A correction, because it is so often said otherwise: 80% utilisation is **not** "a loss of 20%
-# against a single GPU". Two stages at 80% do 1.6 times the work of one GPU. The loss of 20% is
-# against *two* GPUs that never wait. The sentence is true of no m: even at m = 1 two stages are
-# as fast as one GPU, not half as fast.
+# A correction: 80% utilisation is **not** a loss of 20% against a single GPU. Two stages at 80% do
+# 1.6 times its work; the 20% are lost against *two* GPUs that never wait. Even at m = 1 two stages
+# are as fast as one GPU.
 #
 # ### Two bubbles with one name
 #
@@ -344,9 +342,9 @@ draw.table(table, title="Two equal stages, GPipe, computed")
 # which one is meant; this course uses the first.
 #
 # GPipe calls its bubble "negligible" when m is at least 4p (section 2.3). Put that into the
-# formula, and beside it what the paper measured: the speed of a Transformer on TPUs with m = 32,
-# in its table 2 relative to p = 1. For AmoebaNet, whose layers are hard to divide evenly, the
-# table has much less.
+# formula, and beside it what the paper measured: the speed of a Transformer on TPUs with m = 32.
+# Its table 2 takes p = 2 with m = 1 as the unit, which by the formula is as fast as one TPU. For
+# AmoebaNet, whose layers are hard to divide evenly, the table has much less.
 
 # %% negligible
 table = []
@@ -386,9 +384,9 @@ draw.timelines(both, title="Four stages, eight micro-batches, computed")
 # %% [markdown]
 # Read the rows. A stage first does forwards until the first micro-batch has come back to it: the
 # last stage does one, the one before it two, the first does p. From then on each forward is
-# preceded by a backward, and what is held does not grow. **The step takes exactly as long**: the
-# first micro-batch has to come down and the last one to come back, in any order. What differs is
-# this:
+# preceded by a backward, and what is held does not grow. **The step takes exactly as long**: on
+# the last stage neither schedule waits between its first forward and its last backward, and the
+# way down and the way back are the same. What differs is this:
 
 
 # %% most_held
@@ -539,8 +537,9 @@ except ws.RunError as error:
 
 # %% [markdown]
 # The launcher's report says what the player said: who waits for whom, and in which line. On a
-# real cluster there is no report. All GPUs stand still until a timeout, which for NCCL is ten
-# minutes, and the stacks of all ranks have to be laid side by side (week 11).
+# real cluster there is no such report unless it was asked for (week 11). All GPUs stand still
+# until a timeout, ten minutes by default with NCCL, and the stacks of all ranks have to be laid
+# side by side.
 #
 # There is a second kind of circle, which no player sees, because it lies below the schedule. In
 # the middle of 1F1B two neighbours have something for each other at the same time: an activation
@@ -620,9 +619,10 @@ both = {"1F1B": play(ONE_F_ONE_B_3)[0], "B and W apart": play(ZERO_BUBBLE_3, THI
 draw.timelines(both, title="Three stages, six micro-batches, computed")
 
 # %% [markdown]
-# The idle time is (p - 1)(F + B - W) in place of (p - 1)(F + B + W), a third, and no rank holds
-# more than p micro-batches: this is the paper's ZB-H1. With more memory, up to 2p - 1
-# micro-batches on the first stage, its ZB-H2 has no bubble at all (sections 2.2 and 2.3).
+# The idle time is (p - 1)(F + B - W) in place of (p - 1)(F + B + W), a third (B is the input's
+# gradient alone here). No rank holds more than p micro-batches: this is the paper's ZB-H1. With
+# more memory, up to 2p - 1 micro-batches on the first stage, its ZB-H2 has no bubble at all
+# (sections 2.2 and 2.3).
 #
 # But F, B and W are not equally long. The paper's table 1 counts for a layer of width h and
 # sequences of s tokens: F: sbh(24h + 4s), B: sbh(24h + 8s), W: sbh(24h). Attention's scores have
@@ -857,9 +857,9 @@ draw.table(
 # %% [markdown]
 # (Before its first step torch sends one micro-batch through all stages, to learn the shapes. That
 # is left out here.) 1F1B takes as long as GPipe. It holds half as much on the first stage, and on
-# the last a sixth. Both are idle for longer than the formula says, 30% in place of 27%: the
-# stages are not quite equal, because the last one has a head and the loss besides its layer, and
-# each message takes its time.
+# the last a sixth: an eighth of the layer's, and the head's and the loss's on top. Both are idle
+# for longer than the formula says, 30% in place of 27%: the stages are not quite equal, because the
+# last one has a head and the loss besides its layer, and each message takes its time.
 #
 # ### What travels
 #
@@ -889,8 +889,9 @@ draw.table(table, title="A step of eight sequences, Llama 3 8B on 8 GPUs, comput
 # %% [markdown]
 # That is why pipelines are what crosses the network between nodes, while tensor parallelism stays
 # inside a node (SC21, sections 3.2 to 3.4: tensor parallelism up to the node's size, then
-# pipelines). A boundary's messages have the same size wherever the model is cut, and however
-# large its layers are.
+# pipelines). FSDP sends the same for more sequences at a time, if they fit; the pipeline does not.
+# A boundary's messages depend on the tokens and the width alone: they are the same wherever the
+# model is cut, and however many layers or weights a stage has.
 #
 # ### Uneven stages
 #
@@ -964,8 +965,8 @@ for model, cut, loads in (
     row["slowest over mean"] = round(max(loads) / (sum(loads) / len(loads)), 3)
     table.append({**row, "longer than even": f"{over_even(loads, 32):.1%}"})
 amoeba = 8 * (32 / 3.48 - 1) / 31
-print(f"AmoebaNet's 3.48 times one TPU: as if its slowest stage were {amoeba:.1f} times the mean")
-draw.table(table, title="Loads of stages, and a step of 32 micro-batches, computed")
+print(f"AmoebaNet's 3.48, as times one TPU: its slowest stage like {amoeba:.1f} times the mean")
+draw.table(table, title="Loads of stages, and a step of GPipe with 32 micro-batches, computed")
 
 # %% [markdown]
 # For 8B the head is nearly two layers. With four layers on each stage the last one is by far the
@@ -973,7 +974,7 @@ draw.table(table, title="Loads of stages, and a step of 32 micro-batches, comput
 # that, though no cut into whole layers is even. Llama 3 405B gives its first and last stage one
 # layer less (Llama Team 2024, section 3.3.2): the last one has the head. The first one has the
 # embedding, which takes memory and hardly computes, and it holds the most activations. BLOOM's 70
-# layers on 12 stages were cut the same way (its training README): the embedding of 250,880 words
+# layers on 12 stages were cut the same way (its training README): the embedding of 250,880 tokens
 # has 3.60 billion parameters, a layer 2.47 billion.
 
 # %% bloom
@@ -985,9 +986,8 @@ print(f"ten stages between: 6 layers, {middle:.1f} billion; in all {2 * 5 + 10 *
 # ### Recomputation in a pipeline
 #
 # If each layer keeps its input alone and is computed again in backward (week 6), a stage holds
-# much less for each micro-batch in flight. The step takes a forward more for each micro-batch: by
-# its products 4 units in place of 3. The idle *share* stays, since idle time is made of the same
-# micro-batches.
+# much less for each micro-batch in flight. Each micro-batch costs one more forward: by its
+# products 4 units in place of 3. The idle *share* stays, because work and idle time grow alike.
 
 # %% recomputation
 input_bytes, table = 2 * LLAMA.context_length * LLAMA.width, []
@@ -1036,8 +1036,9 @@ draw.table(
 )
 
 # %% [markdown]
-# Twice as many GPUs at the same batch halve m, and the bubble nearly doubles. Llama 3's MFU fell
-# from 43 to 41% with it, since each pipeline had fewer sequences (section 3.3.2). Without
+# Twice as many GPUs at the same batch halve m, and the bubble nearly doubles. Llama 3 fell
+# from 430 to 400 TFLOP/s with it, 7%, because each pipeline had fewer sequences (section 3.3.2);
+# the two idle shares alone give 5%. Without
 # interleaving, Llama 3's pipelines would be idle for a third of the time, or for half of it.
 #
 # ### Formula beside run
@@ -1279,8 +1280,8 @@ print(ws.run(too_few, **EMULATED).values[0])
 # %% [markdown]
 # ### It worked with NCCL
 #
-# From August 2024 to May 2025 torch's pipelines could hang or die on CPUs (pytorch, issue 132644,
-# fixed in pull request 152938). A batch of sends and receives returned a list of handles. With
+# torch's pipelines could hang or die on CPUs (reported in August 2024, pytorch issue 132644; fixed
+# in May 2025, pull request 152938). A batch of sends and receives returned a list of handles. With
 # NCCL they are one; with Gloo there is one for each operation, and all but one were dropped and
 # never waited for. On an emulated cluster a tensor changes only when its receive has been waited
 # for, so a forgotten handle shows every time.
@@ -1294,7 +1295,7 @@ print(ws.run(too_few, **EMULATED).values[0])
 # | m = 4p still idles 18% | 5% takes m = 19 (p - 1) | p = 8; section 4 |
 # | min(m, p) micro-batches | 1F1B's first stage holds the whole model's activations | section 4 |
 # | 1/v of the idle time | for v times the messages and 1 + (p - 1)/(pv) of memory | section 4 |
-# | 2sbh bytes a boundary each way | 39 times less than FSDP for 8B on 8 GPUs | section 6 |
+# | 2sbh bytes a boundary each way | 39 times less than FSDP, for 8B on 8 GPUs | section 6 |
 
 # %% [markdown]
 # ## 8. Problems
@@ -1380,8 +1381,8 @@ quiz.ask("week09", seed=seed)
 #
 # - A schedule is a list of actions for each rank. Time, idle share, memory and deadlock all
 #   follow from the lists and from what each action needs.
-# - The bubble is (p - 1)/(m + p - 1), for GPipe and 1F1B alike. What 1F1B saves is memory: min(m,
-#   p) micro-batches on the first stage in place of m.
+# - The bubble is (p - 1)/(m + p - 1), for GPipe and 1F1B alike if stages are equal. What 1F1B saves
+#   is memory: min(m, p) micro-batches on the first stage in place of m.
 # - More stages do not shrink the first stage's activations. Recomputation does.
 # - Interleaving divides the idle time by v and pays in messages. Splitting B from W fills the
 #   bubble with work that nobody waits for.
