@@ -50,7 +50,7 @@ def test_interleaved_is_torchs(sizes):
 def test_every_size_has_the_length_and_the_peak_of_its_formula():
     for num_ranks, num, v in itertools.product(range(1, 6), range(1, 12), range(1, 4)):
         for time_s in ({"F": 1.0, "B": 2.0}, {"F": 3.0, "B": 1.0}, {"F": 1.0, "B": 1.0}):
-            if v > 1 and num < num_ranks:
+            if num < num_ranks:  # which the contract leaves out
                 continue
             schedule = LAB.interleaved(num_ranks, num, v)
             played = LAB.play(schedule, v * num_ranks, num, time_s)
