@@ -6,7 +6,7 @@ Nothing that comes out of it can be trusted where student code has run in the sa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -146,17 +146,32 @@ def put_out_of_reach(name: str, sentence: str) -> None:
         del sys.modules[loaded]
     if isinstance(forbidden, ModuleType):
         delattr(owner, own)
-    below = name.replace(".", "/")
+    files = _files_of(getattr(owner, "__path__", ()), own)
+    is_a, stat, text, texts = isinstance, os.stat, str, (str, bytes)  # held: student code may replace the originals
 
     def audit(event: str, args: tuple[Any, ...]) -> None:
-        if event == "import" and (args[0] == name or str(args[0]).startswith(f"{name}.")):
+        if event == "import" and is_a(args[0], text) and (args[0] == name or args[0].startswith(f"{name}.")):
             refuse()
-        if event == "open" and isinstance(args[0], str | bytes):
-            path = os.path.realpath(os.fsdecode(args[0])).replace("/__pycache__/", "/")
-            if f"/{below}" in path:
+        if event == "open" and is_a(args[0], texts):
+            try:
+                found = stat(args[0])
+            except (OSError, ValueError):  # what is not there cannot be read
+                return
+            if (found.st_dev, found.st_ino) in files:
                 refuse()
 
     sys.addaudithook(audit)
+
+
+def _files_of(folders: Iterable[str], own: str) -> frozenset[tuple[int, int]]:
+    """The files of a module in its package's folders, compiled ones too, by device and inode, as any link has them."""
+    from pathlib import Path
+
+    found = []
+    for folder in map(Path, folders):
+        found += [folder / f"{own}.py", *folder.glob(f"__pycache__/{own}.*"), *folder.glob(f"{own}/**/*")]
+    states = [path.stat() for path in found if path.is_file()]
+    return frozenset((state.st_dev, state.st_ino) for state in states)
 
 
 def call_under_agent(
