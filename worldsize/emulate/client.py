@@ -210,11 +210,11 @@ class Client(Steps):
             if still is None or still == self._reported:
                 return
             self._reported = still
+            for number in still.numbers:  # first, for the launcher may look at this rank as soon as it has the report
+                if number in self._works:
+                    self._works[number].report(WAITING)
             self._append(Blocked(still.numbers, still.is_limited, self._take_steps()))
             self._send_all()
-            works = [self._works[number] for number in still.numbers if number in self._works]
-        for work in works:
-            work.report(WAITING)
 
     def leave(self) -> None:
         """Report the last steps of this rank, and that it posts no more."""
