@@ -16,6 +16,28 @@ _COUNTED_AS = {  # torch counts the flops of the GPU's kernels only
     _ATEN._scaled_dot_product_flash_attention_for_cpu: _ATEN._scaled_dot_product_flash_attention,
     _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _ATEN._scaled_dot_product_flash_attention_backward,
 }
+
+
+def _grouped_flops(left: torch.Tensor, right: torch.Tensor, *_: Any, out_val: torch.Tensor, **_options: Any) -> float:
+    """Flops of products by groups of rows; of two matrices, by groups of the columns and rows that are summed over."""
+    num_summed = left.shape[-1] / (out_val.shape[0] if left.dim() == right.dim() == 2 else 1)
+    return 2 * out_val.numel() * num_summed
+
+
+def _product_flops(left: torch.Tensor, _right: torch.Tensor, *_: Any, out_val: torch.Tensor, **_options: Any) -> float:
+    return 2 * out_val.numel() * left.shape[-1]
+
+
+def _sum_of_products_flops(_: Any, left: torch.Tensor, right: torch.Tensor, *_more: Any, **_options: Any) -> float:
+    return 2 * left.numel() * right.shape[-1]
+
+
+_NOT_IN_TORCHS_TABLE = {
+    _ATEN._grouped_mm: _grouped_flops,
+    _ATEN._int_mm: _product_flops,
+    _ATEN._addmm_activation: _sum_of_products_flops,
+    _ATEN.addbmm: _sum_of_products_flops,
+}
 _TAKE_PARTS = {"embedding", "gather", "index", "index_select"}  # of their first argument
 _OVERWRITE = {"copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_"}  # their first argument, unread
 _FILL = {"arange", "full", "full_like", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "zeros", "zeros_like"}
@@ -29,7 +51,8 @@ def operator_of(func: Any, args: Any, kwargs: Any, out: Any) -> Operator:
     Flops are counted as torch.utils.flop_counter does, but half of them in a causal attention, whose kernels leave out
     what the mask hides.
     """
-    count = flop_registry.get(_COUNTED_AS.get(func.overloadpacket, func.overloadpacket))
+    packet = _COUNTED_AS.get(func.overloadpacket, func.overloadpacket)
+    count = flop_registry.get(packet) or _NOT_IN_TORCHS_TABLE.get(packet)
     flops = count(*args, **kwargs, out_val=out) if count else 0
     kind = _kind(func, is_counted=count is not None)
     if kind == "attention" and _argument(func, args, kwargs, "is_causal"):

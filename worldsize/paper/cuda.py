@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import torch
 from torch.amp.autocast_mode import autocast
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffload, CPUOffloadPolicy
 from torch.distributed.pipelining import PipelineStage
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
@@ -47,14 +48,16 @@ def stand_in() -> None:
     init = _given("device_ids", _none, DistributedDataParallel.__init__)
     DistributedDataParallel.__init__ = _given("output_device", _none, init)
     for name in _WITHOUT_EFFECT:
-        setattr(torch.cuda, name, _none)
+        setattr(torch.cuda, name, _own(_none))
     torch.cuda.current_device = lambda: 0
     torch.cuda.device = nullcontext
     torch.cuda._lazy_init = _refused
     for name in _WITH_STREAMS:
-        setattr(torch.cuda, name, _refused)
+        setattr(torch.cuda, name, _own(_refused))
     for name in _OF_THE_ALLOCATOR:
-        setattr(torch.cuda, name, _refused_memory)
+        setattr(torch.cuda, name, _own(_refused_memory))
+    for kind in (CPUOffloadPolicy, CPUOffload, torch.autograd.graph.save_on_cpu):
+        kind.__init__ = _refused_offload
     for kind in (torch.cuda.Stream, torch.cuda.Event):
         kind.__new__ = _refused
 
@@ -91,8 +94,17 @@ def _refused(*_args: Any, **_kwargs: Any) -> NoReturn:
     raise RuntimeError("on paper there is no CUDA: leave out this call, and say ws.device() for a rank's device")
 
 
+def _refused_offload(*_args: Any, **_kwargs: Any) -> NoReturn:
+    raise RuntimeError("on paper a rank has one memory, its GPU's: leave out what is kept on the CPU")
+
+
 def _refused_memory(*_args: Any, **_kwargs: Any) -> NoReturn:
     raise RuntimeError("on paper there is no CUDA whose memory is counted: leave out this call, and see run.memory")
+
+
+def _own(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as an object of its own: torch.compile has a rule for each of torch's functions."""
+    return lambda *args, **kwargs: function(*args, **kwargs)
 
 
 def _none(*_args: Any, **_kwargs: Any) -> None:

@@ -67,15 +67,18 @@ class _Functional:
         name = func.overloadpacket.__name__
         if name == "_wrap_tensor_autograd":  # of which torch's fake result is no handle to be waited for
             return AsyncCollectiveTensor(args[0])
-        out = func(*args, **kwargs)
         if name == "wait_tensor":
             if work := self._under_way.pop(args[0].untyped_storage()._cdata, None):
                 work.wait()
-            return out
-        if call := _CALLS.get(name):
-            work = call(torch_internals.group_of(args[-1]), args, out)
-            for one in tensors_in(out):
-                self._under_way[one.untyped_storage()._cdata] = work
+            return args[0]  # torch's fake result has memory of its own
+        if name not in _CALLS:
+            raise NotImplementedError(
+                f"on paper torch.ops._c10d_functional.{name} is not known: call torch.distributed"
+            )
+        out = func(*args, **kwargs)
+        work = _CALLS[name](torch_internals.group_of(args[-1]), args, out)
+        for one in tensors_in(out):
+            self._under_way[one.untyped_storage()._cdata] = work
         return out
 
 
@@ -98,6 +101,12 @@ def _all_reduce(group: Any, args: Any, out: Any) -> PaperWork:
     return group.allreduce(tensors_in(out))
 
 
+def _broadcast(group: Any, args: Any, out: Any) -> PaperWork:
+    options = dist.BroadcastOptions()  # pyright: ignore[reportPrivateImportUsage]
+    options.rootRank = args[1]
+    return group.broadcast(tensors_in(out), options)
+
+
 _CALLS: dict[str, Callable[[Any, Any, Any], PaperWork]] = {
     "all_reduce": _all_reduce,
     "all_reduce_": _all_reduce,
@@ -110,4 +119,6 @@ _CALLS: dict[str, Callable[[Any, Any, Any], PaperWork]] = {
     "reduce_scatter_tensor_out": _each("reduce_scatter_single"),
     "reduce_scatter_tensor_coalesced": _each("reduce_scatter_single"),
     "all_to_all_single": _all_to_all,
+    "broadcast": _broadcast,
+    "broadcast_": _broadcast,
 }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
@@ -24,6 +25,44 @@ _MASKED_WRITES = ("index_put", "index_put_", "_index_put_impl_")
 
 class NoData(RuntimeError):
     """A program that looks at the numbers in a tensor, which on paper has none."""
+
+
+class Unread(float):
+    """The nan that a look at one number gets. It may be printed, kept and computed with, and decides nothing."""
+
+    def __new__(cls, *_: object) -> Unread:
+        return super().__new__(cls, math.nan)
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise NoData(
+            "on paper .item() is answered by nan, on which nothing may depend: decide by what is known without the "
+            "numbers, or run this on an emulated cluster"
+        )
+
+    def _unread(self, *_: object) -> Unread:
+        return self
+
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __int__ = _refuse  # type: ignore[assignment]
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _unread  # type: ignore[assignment]
+    __neg__ = __abs__ = __pow__ = __rpow__ = _unread  # type: ignore[assignment]
+    __hash__ = float.__hash__
+
+
+def answer_unread() -> None:
+    """Have `.item()` answer what is not known by an `Unread`, and a scaler of losses step as with finite gradients."""
+    item = torch.Tensor.item
+
+    @functools.wraps(item)
+    def call(tensor: torch.Tensor) -> Any:
+        value = item(tensor)
+        return Unread() if isinstance(value, float) and math.isnan(value) else value
+
+    torch.Tensor.item = call  # type: ignore[method-assign]
+    torch.amp.GradScaler._maybe_opt_step = _step  # type: ignore[method-assign]
+
+
+def _step(_scaler: Any, optimizer: Any, _state: Any, *args: Any, **kwargs: Any) -> Any:
+    return optimizer.step(*args, **kwargs)
 
 
 class OperatorLog(Meter, TorchDispatchMode):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -74,8 +74,9 @@ def _operations(records: Sequence[RankRecord]) -> list[Operation]:
     for record in records:
         for post in record.posts:
             key, operation = _of_post(record, post, num_messages)
-            parts = found[key].parts if key in found else {}
-            found[key] = operation._replace(parts={**parts, record.rank: post.number})
+            known = found.setdefault(key, operation)
+            size_bytes = max(known.size_bytes, operation.size_bytes)  # of ranks that send less, the others decide
+            found[key] = known._replace(size_bytes=size_bytes, parts={**known.parts, record.rank: post.number})
     return list(found.values())
 
 
@@ -91,14 +92,24 @@ def _of_post(record: RankRecord, post: Post, num_messages: dict[object, int]) ->
 
 
 def _last_step(boundaries: Sequence[Boundary]) -> tuple[Boundary | None, Boundary | None]:
-    """Where the last training step begins and ends: from the end of the update before it, if there is one."""
+    """Where the last training step begins and ends: at updates by one optimizer, with a forward pass between them.
+
+    Of several optimizers the one counts that steps most often. With one step, it begins with the first forward pass.
+    """
     begins = [place for place, one in enumerate(boundaries) if one.kind == BEGIN]
     if not begins:
         return None, None
-    last = begins[-1]
-    before = [one for one in boundaries[:last] if one.kind == END]
-    after = [one for one in boundaries[last:] if one.kind == END]
-    return (before[-1] if before else boundaries[last]), (after[-1] if after else None)
+    first = begins[0]
+    ends = [place for place, one in enumerate(boundaries) if one.kind == END and place > first]
+    if not ends:
+        return boundaries[first], None
+    often = Counter(boundaries[place].optimizer for place in ends)
+    most = max(often.values())
+    last = max(place for place in ends if often[boundaries[place].optimizer] == most)
+    same = [place for place in ends if boundaries[place].optimizer == boundaries[last].optimizer]
+    latest_begin = max(place for place in begins if place < last)
+    before = [place for place in same if place < latest_begin]
+    return boundaries[before[-1] if before else first], boundaries[last]
 
 
 def _flops(record: RankRecord, start: Boundary | None, stop: Boundary | None, is_useful: bool) -> float:

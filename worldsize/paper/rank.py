@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from worldsize.launch.worker import spans
 from worldsize.memory.meter import MemoryMeter
-from worldsize.paper import cuda, group, reducer, torch_internals
+from worldsize.paper import cuda, group, operator_log, reducer, torch_internals
 from worldsize.paper.record import RankRecord
 from worldsize.paper.recorder import Recorder, Unobserved
 from worldsize.paper.side import NeedsRanks, Side
@@ -50,6 +50,7 @@ def _recorded(
     torch_internals.keep_host_work_real()
     torch_internals.trace_nothing()
     torch_internals.convert_in_place()
+    operator_log.answer_unread()
     cuda.stand_in()
     torch_internals.shard_without_others()
     torch_internals.infer_shapes_for_real()
@@ -97,8 +98,8 @@ def _on_paper(recorder: Recorder) -> Iterator[MemoryMeter]:
     with ExitStack() as stack:
         for handle in (
             register_module_forward_pre_hook(lambda _module, _args: recorder.begin()),
-            register_optimizer_step_pre_hook(lambda *_: _update(recorder, True)),
-            register_optimizer_step_post_hook(lambda *_: _update(recorder, False)),
+            register_optimizer_step_pre_hook(lambda *_: recorder.update()),
+            register_optimizer_step_post_hook(lambda optimizer, *_: recorder.end(optimizer)),
         ):
             stack.callback(handle.remove)
         stack.enter_context(cuda.OnCpu())
@@ -106,9 +107,3 @@ def _on_paper(recorder: Recorder) -> Iterator[MemoryMeter]:
         recorder.log.start()
         stack.callback(recorder.log.__exit__, None, None, None)
         yield stack.enter_context(MemoryMeter(counts_fake=True))
-
-
-def _update(recorder: Recorder, is_updating: bool) -> None:
-    recorder.log.is_updating = is_updating
-    if not is_updating:
-        recorder.end()

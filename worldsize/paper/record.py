@@ -49,7 +49,7 @@ class Group(NamedTuple):
 
 
 class Boundary(NamedTuple):
-    """The first module's forward pass after an update, or the end of an update.
+    """The first module's forward pass after an update, or the end of an update by the `optimizer`-th optimizer.
 
     `mark` is that of the rank's steps, `num_batches` are the batches of work until then.
     """
@@ -57,6 +57,7 @@ class Boundary(NamedTuple):
     kind: str
     mark: int
     num_batches: int
+    optimizer: int = 0
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ class Recorder(Steps):
         self.boundaries: list[Boundary] = []
         self._num_collectives: Counter[int] = Counter()
         self._is_begun = False
+        self._optimizers: dict[object, int] = {}  # in the order of their first updates
 
     @property
     def steps(self) -> list[Step]:
@@ -85,19 +86,23 @@ class Recorder(Steps):
     # the steps of training
 
     def begin(self) -> None:
-        """Note that a forward pass begins; the first after an update begins a step."""
-        if not self._is_begun:
+        """Note that a forward pass begins; the first after an update begins a step, a recompute does not."""
+        if not self._is_begun and self.backward() is None:
             self._is_begun = True
             self._bound(BEGIN)
 
-    def end(self) -> None:
-        """Note that an update has ended."""
-        self._is_begun = False
-        self._bound(END)
+    def update(self) -> None:
+        """Note that an update begins."""
+        self.log.is_updating = True
 
-    def _bound(self, kind: str) -> None:
+    def end(self, optimizer: object) -> None:
+        """Note that an update by this optimizer has ended."""
+        self.log.is_updating = self._is_begun = False
+        self._bound(END, self._optimizers.setdefault(optimizer, len(self._optimizers)))
+
+    def _bound(self, kind: str, optimizer: int = 0) -> None:
         mark = self.mark()
-        self.boundaries.append(Boundary(kind, mark, len(self.batches)))
+        self.boundaries.append(Boundary(kind, mark, len(self.batches), optimizer))
 
     # nothing is awaited on paper
 
@@ -142,7 +147,8 @@ class Unobserved:
 
 def _size_bytes(op: str, tensors: Sequence[torch.Tensor], num_ranks: int) -> int:
     size_bytes = sum(one.numel() * one.element_size() for one in tensors)
-    return size_bytes * num_ranks if op in _TIMES_N else size_bytes
+    is_a_part = op == "scatter" and len(tensors) == 1  # of a rank that is not the root
+    return size_bytes * num_ranks if op in _TIMES_N or is_a_part else size_bytes
 
 
 assert OTHER == COMPUTE

@@ -72,7 +72,7 @@ class Reducer:
         self._limits = own_limits or [first_cap_bytes, cap_bytes]
         self._parameters, self._group = list(parameters), group
         self._hook: Callable[[Any], Any] | None = None
-        self._is_expecting = self._is_rebuilt = self._is_static = False
+        self._is_expecting = self._is_rebuilt = self._is_static = self._is_delayed = False
         self._ready_order: list[int] = []
         self._ready: set[int] = set()
         self._used = torch.zeros(len(self._parameters) if self._finds_unused else 0, dtype=torch.int32)
@@ -94,7 +94,25 @@ class Reducer:
         raise NotImplementedError("DDP.join is not stood in for on paper; give every rank the same number of batches")
 
     def _set_static_graph(self) -> None:
-        self._is_static = True
+        self._is_static = self._is_delayed = True
+
+    @torch.no_grad()
+    def _delay_all_reduce(self) -> None:
+        """Reduce all gradients at the end of a static graph's first backward, in which nothing was taken."""
+        self._is_delayed = False
+        for place in range(len(self._parameters)):
+            self._fill(place)
+        for bucket in self._buckets:
+            self._reduce(bucket)
+        self._group.allreduce([torch.zeros(len(self._parameters), dtype=torch.int32)]).get_future()  # which are used
+        self._is_expecting = False
+        self._finish()
+
+    def _set_mixed_precision_param_dtype(self, *_: Any) -> None:
+        raise NotImplementedError("DDP's mixed_precision is not stood in for on paper; use torch.autocast, or FSDP2's")
+
+    def _set_optimizer_in_backward(self) -> None:
+        raise NotImplementedError("an optimizer in DDP's backward is not stood in for on paper; step after backward")
 
     def _remove_autograd_hooks(self) -> None:
         for handle in self._handles:
@@ -124,7 +142,7 @@ class Reducer:
         places, _ = dist._compute_bucket_assignment_by_size(ordered, self._limits, [], self._ready_order)
         self._agree(len(self._parameters) + 1)
         self._agree(len(places))
-        self._buckets = []  # before the new ones are made, as in C++
+        self._buckets, self._places = [], {}  # before the new ones are made, as in C++
         self._buckets = self._make_buckets(places)
         self._is_rebuilt = True
         return True
@@ -141,7 +159,7 @@ class Reducer:
     @torch.no_grad()
     def _take(self, place: int) -> None:
         """Take a gradient that is there."""
-        if not self._is_expecting or place in self._ready:
+        if not self._is_expecting or self._is_delayed or place in self._ready:
             return
         if not self._is_rebuilt:
             self._ready_order.append(place)
@@ -150,6 +168,16 @@ class Reducer:
     @torch.no_grad()
     def _mark_ready(self, place: int) -> None:
         self._ready.add(place)
+        bucket = self._fill(place)
+        bucket.num_pending -= 1
+        while self._next < len(self._buckets) and not self._buckets[self._next].num_pending:
+            self._reduce(self._buckets[self._next])
+            self._next += 1
+        if self._next == len(self._buckets):
+            self._end()
+
+    def _fill(self, place: int) -> Bucket:
+        """Put a gradient into its bucket."""
         bucket, inside = self._places[place]
         gradient, view = self._parameters[place].grad, bucket.views[inside]
         if gradient is None:
@@ -163,12 +191,7 @@ class Reducer:
                 self._parameters[place].grad = view
         elif self._hook is None:
             view.mul_(1 / self._group.size())
-        bucket.num_pending -= 1
-        while self._next < len(self._buckets) and not self._buckets[self._next].num_pending:
-            self._reduce(self._buckets[self._next])
-            self._next += 1
-        if self._next == len(self._buckets):
-            self._end()
+        return bucket
 
     def _reduce(self, bucket: Bucket) -> None:
         if self._hook is None:

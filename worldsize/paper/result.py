@@ -113,7 +113,8 @@ class PaperRun(Figures):
             else:
                 same.append(one)
         share = self.world_size // len(self.records)
-        is_known = len(alike) == 1 or len(self.records) == self.world_size or self._is_one_of_each
+        are_all_alike = len(alike) == 1 < len(self.records)
+        is_known = are_all_alike or len(self.records) == self.world_size or self._is_one_of_each
         return [Kind(tuple(one.rank for one in kind), share * len(kind) if is_known else None) for kind in alike]
 
     @property

@@ -125,7 +125,7 @@ def records_of(
     named = None if ranks == "corners" else ranks
     chosen = arguments_of_ranks(named, world_size)
     records = _read(values_of(chosen))
-    if named is None and (together := _needed(records)):
+    if named is None and (together := _needed(records, values_of)):
         chosen = arguments_of_ranks(together, world_size)
         records = _read(values_of(chosen))
     if ranks == "corners" and not isinstance(records, tuple) and (together := _corners(records)) != chosen:
@@ -167,7 +167,9 @@ def _corners(records: list[RankRecord]) -> tuple[int, ...]:
     """
     last = records[0].world_size - 1
     ends = {end for one in records for group in one.groups for end in (group.ranks[0], group.ranks[-1])}
-    exchanging = {one.groups[post.group].ranks for one in records for post in one.posts if post.op in ("send", "recv")}
+    recorded = tuple(one.rank for one in records)
+    groups = {ranks for one in records for ranks in _exchanging(one)}
+    exchanging = {ranks if len(ranks) <= _MOST_AT_ONCE else recorded for ranks in groups}
     of_last = {last - max(ranks) + rank for ranks in exchanging for rank in ranks}
     corners = sorted({one.rank for one in records} | ends | of_last | {last})
     if len(corners) > _MOST_AT_ONCE:
@@ -175,15 +177,43 @@ def _corners(records: list[RankRecord]) -> tuple[int, ...]:
     return tuple(corners)
 
 
-def _needed(records: list[RankRecord] | tuple[int, ...]) -> tuple[int, ...]:
-    """The ranks that must be recorded with rank 0: those of the group in which it sends and receives messages."""
+def _needed(
+    records: list[RankRecord] | tuple[int, ...], values_of: Callable[[Sequence[int]], Sequence[Any]]
+) -> tuple[int, ...]:
+    """The ranks that must be recorded with rank 0: those of the group in which it sends and receives messages.
+
+    Of a group with more than are recorded at once, they are those to which messages lead from it.
+
+    Raises:
+        ValueError: they are more.
+    """
     if isinstance(records, tuple):
-        members = set(records)
-    else:
-        (record,) = records
-        groups = {post.group for post in record.posts if post.op in ("send", "recv")}
-        members = {rank for group in groups for rank in record.groups[group].ranks}
-    return tuple(sorted(members)) if len(members) <= _MOST_AT_ONCE else ()
+        return records if len(records) <= _MOST_AT_ONCE else ()
+    members = {rank for one in records for group in _exchanging(one) for rank in group}
+    if len(members) <= _MOST_AT_ONCE:
+        return tuple(sorted(members))
+    found, new = {records[0].rank}, _peers(records)
+    while new:
+        found |= new
+        if len(found) > _MOST_AT_ONCE:
+            raise ValueError(
+                f"messages lead from rank 0 to more than {_MOST_AT_ONCE} ranks: name by ranks=[...] those that are to "
+                "be recorded; all others are then taken to be in time"
+            )
+        further = _read(values_of(tuple(sorted(new))))
+        new = set(further) - found if isinstance(further, tuple) else _peers(further) - found
+    return tuple(sorted(found))
+
+
+def _exchanging(record: RankRecord) -> set[tuple[int, ...]]:
+    """The ranks of each group in which a rank sends and receives messages."""
+    return {record.groups[post.group].ranks for post in record.posts if post.op in ("send", "recv")}
+
+
+def _peers(records: Sequence[RankRecord]) -> set[int]:
+    """The other ends of these ranks' messages."""
+    posts = (post for one in records for post in one.posts if post.op in ("send", "recv"))
+    return {post.peer for post in posts if post.peer is not None}
 
 
 def _record(*args: Any) -> Any:

@@ -13,11 +13,13 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import _functional_collectives, distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp._fully_shard import _fsdp_param
+from torch.distributed.fsdp._fully_shard import _fsdp_param, _fully_shard
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineSchedule
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from worldsize.memory.meter import forget
 
@@ -42,7 +44,8 @@ _OF_SHARDING = ("_propagate_tensor_meta_non_cached", "propagate_op_sharding_non_
 def keep_host_work_real() -> None:
     """Have this process compute with numbers what torch computes about ranks and shapes, and no rank's GPU does.
 
-    These are the coordinates of meshes, and the trial of each new operator on the full shape of a DTensor.
+    These are the coordinates of meshes, the trial of each new operator on the full shape of a DTensor, and the order of
+    samples with the seeds for it.
     """
     for name in _OF_MESH:
         _replace(DeviceMesh, name, _real)
@@ -50,6 +53,11 @@ def keep_host_work_real() -> None:
     _replace(DeviceMesh, "__init__", _with_real_ranks)
     for name in _OF_SHARDING:
         _replace(ShardingPropagator, name, _real)
+    _fully_shard._get_post_forward_mesh_info = _real(_fully_shard._get_post_forward_mesh_info)
+    for kind in (RandomSampler, SubsetRandomSampler, DistributedSampler):
+        kind.__iter__ = _all_at_once(kind.__iter__)
+    _BaseDataLoaderIter.__init__ = _real(_BaseDataLoaderIter.__init__)
+    _MultiProcessingDataLoaderIter.__init__ = _refuse_workers
 
 
 def trace_nothing() -> None:
@@ -135,6 +143,21 @@ def _real(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
     return call
+
+
+def _all_at_once(order: Callable[..., Any]) -> Callable[..., Any]:
+    """The order of samples, made with numbers before the first one is taken."""
+
+    @functools.wraps(order)
+    def call(sampler: Any) -> Any:
+        with _disable_current_modes():
+            return iter(list(order(sampler)))
+
+    return call
+
+
+def _refuse_workers(*_: Any) -> None:
+    raise NotImplementedError("on paper a DataLoader has no workers, and reads while the step waits: num_workers=0")
 
 
 def _with_real_ranks(init: Callable[..., None]) -> Callable[..., None]:

@@ -4,7 +4,10 @@ import dataclasses
 
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 from worldsize.models import shape
 from worldsize.models.transformer import Transformer
@@ -331,3 +334,84 @@ def by_stages(schedule="Schedule1F1B", num_layers=2, num_pieces=4):
         made.step(*([tokens] if rank == 0 else []), target=targets if rank == num_ranks - 1 else None)
         optimizer.step()
         optimizer.zero_grad()
+
+
+def mlp():
+    """Three layers with activations between them."""
+    layers = [torch.nn.Linear(512, 512) for _ in range(3)]
+    return torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1], torch.nn.ReLU(), layers[2])
+
+
+def by_static_graph():
+    """DDP that learns in the first backward which parameters are used."""
+    model = DistributedDataParallel(mlp(), static_graph=True)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    for _ in range(3):
+        model(torch.ones(8, 512)).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def by_kept_gradients():
+    """DDP whose gradients are there when its buckets are made anew."""
+    model = DistributedDataParallel(torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)
+    for _ in range(3):
+        model(torch.ones(8, 1024)).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+
+def by_functional_collectives():
+    """Collectives that return their result, one of them from a root."""
+    x = torch.ones(1 << 19)
+    gathered = functional.all_gather_tensor(x, 0, dist.group.WORLD) * 2
+    copied = functional.broadcast(x, 0, dist.group.WORLD)
+    return functional.all_reduce(copied, "sum", dist.group.WORLD) + gathered[: 1 << 19]
+
+
+def by_scaled_losses():
+    """A scaler of losses, and gradients that are clipped."""
+    model = DistributedDataParallel(mlp())
+    optimizer, scaler = torch.optim.AdamW(model.parameters(), foreach=True), torch.amp.GradScaler("cpu")
+    for _ in range(2):
+        scaler.scale(model(torch.ones(8, 512)).mean()).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+def by_loaded_batches():
+    """Batches that loaders draw, in an order of their own and by ranks."""
+    data = torch.utils.data.TensorDataset(torch.ones(64, 512), torch.ones(64))
+    shared = torch.utils.data.DistributedSampler(data)
+    model = DistributedDataParallel(mlp())
+    for order in ({"shuffle": True}, {"sampler": shared}):
+        for x, _ in torch.utils.data.DataLoader(data, batch_size=8, **order):
+            model(x).mean().backward()
+
+
+def by_resharding_to_pairs():
+    """FSDP2 whose weights are spread over two ranks between forward and backward."""
+    model = mlp()
+    for layer in model:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer, reshard_after_forward=2)
+    fully_shard(model)
+    for _ in range(2):
+        model(torch.ones(8, 512)).mean().backward()
+
+
+def by_scatter():
+    """What the root alone knows the size of."""
+    parts = [torch.ones(1 << 18) for _ in range(dist.get_world_size())]
+    dist.scatter(torch.zeros(1 << 18), parts if dist.get_rank() == 0 else None, src=0)
+
+
+def by_compiled_layers():
+    """Layers given to a compiler, which runs none of it on paper."""
+    model = torch.compile(mlp())
+    for _ in range(2):
+        model(torch.ones(8, 512)).mean().backward()

@@ -329,6 +329,121 @@ def test_a_last_rank_that_does_more_is_a_kind_found_by_corners():
     assert [(kind.ranks, kind.num_ranks) for kind in run.kinds] == [((0,), None), ((63,), None)]
 
 
+def test_one_recorded_rank_is_not_known_to_stand_for_others():
+    run = ws.paper(more_on_the_last, world_size=64, cluster="h100-ndr-x8", echo=False)
+    assert [(kind.ranks, kind.num_ranks) for kind in run.kinds] == [((0,), None)]
+
+
+def sends_along_a_column(num_columns):
+    """A pipeline by hand in the default group, of ranks so far apart."""
+    import torch
+    import torch.distributed as dist
+
+    rank, layer = dist.get_rank(), torch.nn.Linear(1024, 1024)
+    for _ in range(4):
+        x = torch.zeros(1024, 1024)
+        if rank >= num_columns:
+            dist.recv(x, rank - num_columns)
+        y = layer(x)
+        if rank + num_columns < dist.get_world_size():
+            dist.send(y.detach(), rank + num_columns)
+
+
+def test_a_pipeline_in_a_large_group_is_found_by_its_messages():
+    where = {"world_size": 64, "cluster": "h100-ndr-x8", "echo": False}
+    run = ws.paper(sends_along_a_column, 16, **where)
+    assert [one.rank for one in run.records] == [0, 16, 32, 48]
+    assert run.timeline.bubble_fraction(0) > 0.2
+    corners = ws.paper(sends_along_a_column, 16, ranks="corners", **where)
+    assert [one.rank for one in corners.records] == [0, 15, 16, 31, 32, 47, 48, 63]
+    assert corners.step_s == pytest.approx(run.step_s)
+    with pytest.raises(ValueError, match="messages lead from rank 0 to more than 32 ranks"):
+        ws.paper(sends_along_a_column, 1, **where)
+
+
+def test_a_size_that_ranks_differ_in_is_the_largest():
+    for ranks in ([0], [1], [0, 1, 2, 3]):
+        run = ws.paper(programs.by_scatter, world_size=4, cluster="dgx-h100", ranks=ranks, echo=False)
+        assert [event.size_bytes for event in run.timeline.of(ranks[0]) if event.kind == "communication"] == [1 << 22]
+
+
+def two_networks(num_steps, num_forwards_after=0):
+    import torch
+
+    networks = [programs.mlp() for _ in range(2)]
+    optimizers = [torch.optim.AdamW(one.parameters(), foreach=True) for one in networks]
+    for _ in range(num_steps):
+        for network, optimizer in zip(networks, optimizers, strict=True):
+            network(torch.ones(8, 512)).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for _ in range(num_forwards_after):
+        networks[0](torch.ones(8, 512))
+
+
+def test_a_step_is_from_an_update_to_the_next_by_the_same_optimizer():
+    where = {"world_size": 1, "cluster": "dgx-h100", "echo": False}
+    two, three = (ws.paper(two_networks, number, **where) for number in (2, 3))
+    assert three.step_s == pytest.approx(three.timeline.end_s - two.timeline.end_s)
+    assert ws.paper(two_networks, 3, 2, **where).step_s == pytest.approx(three.step_s)
+
+
+def updates_in_backward():
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    layers = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)])
+    for one in layers.parameters():
+        optimizer = torch.optim.SGD([one], lr=0.1)
+        one.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: optimizer.step())
+    for _ in range(2):
+        x = torch.ones(512, 512, requires_grad=True)
+        for layer in layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        x.mean().backward()
+
+
+def test_a_recompute_begins_no_step():
+    run = ws.paper(updates_in_backward, world_size=1, cluster="dgx-h100", echo=False)
+    assert run.step_s == pytest.approx(run.timeline.end_s / 2, rel=0.2)
+
+
+def decides(how):
+    import torch
+
+    loss = torch.nn.Linear(4, 4)(torch.ones(4)).mean()
+    print(f"{loss.item():.3f}", round(loss.item(), 3), sum([loss.item(), 1.0]) / 2)
+    if how == "comparison":
+        return loss.item() < 3
+    if how == "mean":
+        return 1 if sum([loss.item()] * 2) / 2 else 0
+    return int(loss.item())
+
+
+@pytest.mark.parametrize("how", ["comparison", "mean", "whole number"])
+def test_nothing_is_decided_by_a_number_that_is_not_known(how):
+    with pytest.raises(ws.RankFailed, match="answered by nan, on which nothing may depend"):
+        ws.paper(decides, how, world_size=1, cluster="dgx-h100", echo=False)
+
+
+def keeps_on_the_host(how):
+    import torch
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+    if how == "policy":
+        return fully_shard(torch.nn.Linear(4, 4), offload_policy=CPUOffloadPolicy())
+    if how == "workers":
+        return list(torch.utils.data.DataLoader([1, 2], num_workers=1))
+    with torch.autograd.graph.save_on_cpu():
+        return torch.ones(2)
+
+
+@pytest.mark.parametrize(("how", "why"), [("policy", "one memory"), ("saved", "one memory"), ("workers", "no workers")])
+def test_what_a_host_would_do_is_refused(how, why):
+    with pytest.raises(ws.RankFailed, match=why):
+        ws.paper(keeps_on_the_host, how, world_size=1, cluster="dgx-h100", echo=False)
+
+
 @pytest.mark.parametrize("ranks", [[], [0, 0], [64]])
 def test_ranks_that_are_none_are_refused(ranks):
     with pytest.raises(ValueError, match="each once, from 0 to 63"):
