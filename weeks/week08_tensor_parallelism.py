@@ -261,7 +261,7 @@ for name, ours, one_process in zip(
     wanted,
     strict=True,
 ):
-    check.expect_close(ours, one_process, name)
+    check.expect_close(ours, one_process, name, atol=1e-3)  # sums of hundreds, in another order
     print(f"{name:<18} as in one process")
 
 # %% pair_drawn
