@@ -99,7 +99,10 @@ class Recorder(Steps):
         mark = self.mark()
         self.boundaries.append(Boundary(kind, mark, len(self.batches)))
 
-    # nothing is awaited on paper
+    # nothing is awaited on paper, and nobody is told
+
+    def note_refusal(self) -> None:
+        """Do nothing: there is no conductor."""
 
     def await_answer(self, work: Work) -> None:
         """Return at once."""
