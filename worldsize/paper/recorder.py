@@ -99,7 +99,7 @@ class Recorder(Steps):
         mark = self.mark()
         self.boundaries.append(Boundary(kind, mark, len(self.batches)))
 
-    # nothing is awaited on paper, and nobody is told
+    # nothing is awaited on paper, and nothing reported
 
     def note_refusal(self) -> None:
         """Do nothing: there is no conductor."""
