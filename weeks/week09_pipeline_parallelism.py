@@ -67,7 +67,7 @@ print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 # A backward takes twice as long as a forward, messages take no time, and all stages are equal.
 
 # %% predict
-predictions.ask("2 stages, 4 micro-batches", predicted_speedup, "times one GPU", section=4)
+predictions.ask("speed-up, 2 stages, m = 4", predicted_speedup, "times", section=4)
 predictions.ask(
     "idle: 8 stages, 32 micro-batches", predicted_idle_percent, "%", section=4, choices=(1, 5, 20)
 )
@@ -325,7 +325,7 @@ for num, schedule in GPIPE_2.items():
     row = {"micro-batches": num, "idle, formula": f"{bubble(2, num):.1%}"}
     row |= {"idle, played": f"{played:.1%}", "utilisation": f"{1 - played:.0%}"}
     table.append({**row, "times one GPU": round(2 * (1 - played), 2)})
-predictions.reveal("2 stages, 4 micro-batches", speedup(2, 4))
+predictions.reveal("speed-up, 2 stages, m = 4", speedup(2, 4))
 draw.table(table, title="Two equal stages, GPipe, computed")
 
 # %% [markdown]
@@ -1112,7 +1112,7 @@ for what, by, formula, found in (
 ):
     share = found.bubble_fraction()
     row = {"quantity": what, "found": by, "formula": f"{formula:.2%}", "run": f"{share:.2%}"}
-    table.append({**row, "error": f"{formula / share - 1:+.1%}"})
+    table.append({**row, "error": f"{formula / share - 1:+z.1%}"})
 for name, held in (("GPipe", 8), ("1F1B", 4)):
     found_bytes = on_paper[name].memory[0].peak["activations"]
     row = {"quantity": f"first stage of Llama, {name}", "found": "on paper"}
@@ -1192,9 +1192,10 @@ def pipeline(schedule="1F1B", num_stages=4, num_batches=8, recomputes=False):
         }
     picture = draw.timeline(played, title=f"{schedule}, computed")
     memory = draw.memory(bars, 80e9, "States and activations of Llama 3 8B, computed", "GPU")
-    fits = all(sum(bar.values()) <= 80e9 for bar in bars.values())
+    num_fit = sum(sum(bar.values()) <= 80e9 for bar in bars.values())
+    fit = "every rank fits" if num_fit == num_stages else f"{num_fit} of {num_stages} ranks fit"
     said = f"{num_stages * (1 - played.bubble_fraction()):.2f} times one GPU's work at a time"
-    return picture, memory, f"{said}; every rank {'fits' if fits else 'does NOT fit'} into 80 GB."
+    return picture, memory, f"{said}; {fit} into 80 GB."
 
 
 # %% explore

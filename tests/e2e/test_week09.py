@@ -232,8 +232,8 @@ def test_answers_of_the_problems_are_right():
 
 def test_ledger_holds_all_results(outputs, folder):
     entries = json.loads((folder / "ledger.json").read_text())["week09"]
-    assert entries["2 stages, 4 micro-batches"]["prediction"] == 1.8
-    assert entries["2 stages, 4 micro-batches"]["result"] == pytest.approx(1.6)
+    assert entries["speed-up, 2 stages, m = 4"]["prediction"] == 1.8
+    assert entries["speed-up, 2 stages, m = 4"]["result"] == pytest.approx(1.6)
     assert entries["idle: 8 stages, 32 micro-batches"]["result"] == pytest.approx(17.9, abs=0.05)
     assert entries["first of 8 stages holds"]["result"] == 32
     assert entries["norm after 3 calls over 1"]["result"] == pytest.approx(1.3125)
