@@ -670,11 +670,11 @@ def kept(plan, is_cut_by_tokens=False):
 layers["sequence"] = ws.run(layer_pass, sequence_plan, True, **EMULATED)
 held_by = {"one rank": held_in(first_plan, 1), "tensor": held_in(tensor_plan, NUM_RANKS)}
 held_by["sequence"] = held_in(sequence_plan, NUM_RANKS, True)
-table = [{"a layer on": "one rank", "gradients": "", "held_bytes": held_by["one rank"]}]
+table = [{"a layer on": "one rank", "gradients off by": None, "held_bytes": held_by["one rank"]}]
 for name in ("tensor", "sequence"):
     error = error_of(layers[name], alone)
     assert error < 1e-5
-    row = {"a layer on": f"{NUM_RANKS} ranks, {name}", "gradients": f"off by {error:.0e}"}
+    row = {"a layer on": f"{NUM_RANKS} ranks, {name}", "gradients off by": error}
     table.append({**row, **calls(layers[name]), "held_bytes": held_by[name]})
 ratio = sum(
     table[2][f"{way} sent_bytes"] / 2 / table[1]["forward sent_bytes"]
@@ -1112,7 +1112,8 @@ def where_it_pays(model="llama-3-8b", cluster="h100-ndr-x8", num_tokens=8192, mo
     half = [one for one in series if series[1] / series[one] >= one / 2]
     times = {"computed": {one: [time_s] for one, time_s in series.items()}}
     picture = draw.scaling(times, title=f"A layer of {model} on {cluster}, forward, computed")
-    return picture, f"Fastest on {best} ranks; at least half of each GPU is used up to {max(half)}."
+    ranks = "1 rank" if best == 1 else f"{best} ranks"
+    return picture, f"Fastest on {ranks}; at least half of each GPU is used up to {max(half)}."
 
 
 # %% explored

@@ -76,6 +76,8 @@ class Group(dist.ProcessGroup):
         result: Any = None,
         **fields: Any,
     ) -> Work:
+        result = list(outputs) if result is None else result
+        inputs, outputs = (list(map(torch_internals.unwrapped, tensors)) for tensors in (inputs, outputs))
         tensors, reduction = [*inputs, *outputs], fields.get("reduction", "")
         note_communication(tensors)
         mark = self._client.observer.posting(op, tensors, self, reduction, fields.get("peer"))
@@ -85,7 +87,7 @@ class Group(dist.ProcessGroup):
             self.ranks,
             _bytes_of(inputs[0]) if len(inputs) == 1 else b"".join(map(_bytes_of, inputs)),
             functools.partial(_fill, outputs, op == "recv"),
-            list(outputs) if result is None else result,
+            result,
             dtype=_dtype_of(tensors, reduction),
             num_items=inputs[0].numel() if len(inputs) == 1 else sum(one.numel() for one in inputs),
             **fields,

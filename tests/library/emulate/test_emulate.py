@@ -511,6 +511,26 @@ def test_gathering_into_a_tensor_takes_and_refuses_the_shapes_that_gloo_does():
     assert refused == list(GATHERED)[2:-1] and expected[0]["numbers of all"] == [1.0] * 4 + [2.0] * 4
 
 
+def collectives_inside_torch_func():
+    """The sums and gathered tensors of calls inside a function that `torch.func` differentiates, and its gradient."""
+    mine, found = torch.arange(4.0) + dist.get_rank(), []
+
+    def function(tensor):
+        dist.all_reduce(total := tensor.detach().clone())
+        dist.all_gather_into_tensor(whole := torch.zeros(8), tensor.detach())
+        found.extend([total.tolist(), whole.tolist()])
+        return (tensor * total).sum()
+
+    _, pull = torch.func.vjp(function, mine)
+    return found, pull(torch.ones(()))[0].tolist()
+
+
+def test_collectives_work_inside_torch_func_as_on_gloo():
+    expected = ws.run(collectives_inside_torch_func, world_size=2, backend="gloo", echo=False).values
+    assert emulated(collectives_inside_torch_func, world_size=2).values == expected
+    assert expected[1] == ([[1.0, 3.0, 5.0, 7.0], [0.0, 1, 2, 3, 1, 2, 3, 4]], [1.0, 3.0, 5.0, 7.0])
+
+
 def receive_less():
     if dist.get_rank() == 0:
         return dist.send(torch.ones(2), 1)
