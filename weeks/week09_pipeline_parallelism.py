@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | Reading | about 80 minutes, with four short exercises in place |
+# | Reading | about 80 minutes, with five short exercises in place |
 # | Running | about a minute on two CPU cores; no GPU is needed |
 # | You need | weeks 2 and 6: messages between ranks, and what activations are |
 # | You do not need | `torch.distributed.pipelining`, which you meet here |
@@ -48,7 +48,6 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch.distributed import pipelining
-from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 from torch.nn import functional as F
 
 import worldsize as ws
@@ -68,7 +67,7 @@ print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 # A backward takes twice as long as a forward, messages take no time, and all stages are equal.
 
 # %% predict
-predictions.ask("2 stages, 4 micro-batches", predicted_speedup, "times one GPU", section=4)
+predictions.ask("speed-up, 2 stages, m = 4", predicted_speedup, "times", section=4)
 predictions.ask(
     "idle: 8 stages, 32 micro-batches", predicted_idle_percent, "%", section=4, choices=(1, 5, 20)
 )
@@ -326,7 +325,7 @@ for num, schedule in GPIPE_2.items():
     row = {"micro-batches": num, "idle, formula": f"{bubble(2, num):.1%}"}
     row |= {"idle, played": f"{played:.1%}", "utilisation": f"{1 - played:.0%}"}
     table.append({**row, "times one GPU": round(2 * (1 - played), 2)})
-predictions.reveal("2 stages, 4 micro-batches", speedup(2, 4))
+predictions.reveal("speed-up, 2 stages, m = 4", speedup(2, 4))
 draw.table(table, title="Two equal stages, GPipe, computed")
 
 # %% [markdown]
@@ -556,6 +555,66 @@ except ws.RunError as error:
 # it shrinks. **Interleaved 1F1B** (SC21, section 2.2.2) cuts the model into p · v stages and
 # gives each rank v of them, called **chunks**: with two ranks and v = 2, rank 0 has stages 0 and
 # 2, rank 1 has 1 and 3. A micro-batch comes past each rank twice.
+
+# %% [markdown]
+# ### Your turn: two chunks a rank
+#
+# 10 minutes · medium
+#
+# Two micro-batches on two ranks, each with two chunks. Rank 0 takes both through its first chunk,
+# then both through its second one, and comes back the same way:
+#
+# ```text
+# rank 0   0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1
+# ```
+#
+# Write the row of rank 1, which has stages 1 and 3. A chunk's forward takes half a millisecond, its
+# backward a millisecond. By plain 1F1B the step takes 9 ms; yours must take 7.5, and rank 1 must
+# hold at most one and a half micro-batches of its layers: three chunks.
+#
+# <details><summary>Hint</summary>
+#
+# Forwards come to rank 1 in the order in which rank 0 does them: first both of stage 1. Stage 3 is
+# the last one. What can it do with micro-batch 0 as soon as its forward is done? On the way back,
+# stage 1 waits for stage 2.
+#
+# </details>
+
+
+# %% row_of_two_chunks tags=["turn"]
+def row_of_two_chunks():
+    """The row of rank 1 with stages 1 and 3 for two micro-batches, such as "1F0 3F0 ..."."""
+    ### BEGIN SOLUTION
+    return "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"
+    ### END SOLUTION
+
+
+# %% check_row_of_two_chunks
+with check.turn("row_of_two_chunks"):
+    row = row_of_two_chunks()
+    wanted = sorted(f"{stage}{kind}{number}" for stage in "13" for kind in "FB" for number in "01")
+    if sorted(row.split()) != wanted:
+        raise CheckFailed(f"each of {' '.join(wanted)} once", row)
+    schedule = ["0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", row]
+    played, stuck = play(schedule)
+    if stuck:
+        waits = [f"rank {rank} waits at {a.stage}{a.kind}{a.number}" for rank, a in stuck.items()]
+        raise CheckFailed("both ranks to come to their ends", f"{'; '.join(waits)}, for ever")
+    if played.end_s > 7.501e-3:
+        raise CheckFailed(
+            "the step to take 7.5 ms",
+            units.format_time_s(played.end_s),
+            "Look where rank 0 waits: which action of yours came too late for it?",
+            picture=lambda: draw.timeline(played, title="Your schedule, computed"),
+        )
+    if most_held(schedule)[1] > 1.5:
+        hint = "The last stage can do a backward right after its forward, which frees a chunk."
+        raise CheckFailed("at most 3 chunks held", f"{2 * most_held(schedule)[1]:.0f}", hint)
+    print("Right: 7.5 ms in place of 9, and never more than three chunks held.")
+
+# %% [markdown]
+# With more micro-batches forwards and backwards take turns in the middle, as in 1F1B. Here are
+# four, in rounds of two:
 
 # %% interleaved_rows
 INTERLEAVED = [
@@ -1053,7 +1112,7 @@ for what, by, formula, found in (
 ):
     share = found.bubble_fraction()
     row = {"quantity": what, "found": by, "formula": f"{formula:.2%}", "run": f"{share:.2%}"}
-    table.append({**row, "error": f"{formula / share - 1:+.1%}"})
+    table.append({**row, "error": f"{formula / share - 1:+z.1%}"})
 for name, held in (("GPipe", 8), ("1F1B", 4)):
     found_bytes = on_paper[name].memory[0].peak["activations"]
     row = {"quantity": f"first stage of Llama, {name}", "found": "on paper"}
@@ -1070,32 +1129,45 @@ draw.table(table, title="Formula beside emulation and paper")
 #
 # ### Explore
 #
-# Stages, micro-batches, schedule: the tables are torch's own, played by our player; a forward
-# takes a millisecond for a p-th of the model, a backward two. Below it, what each rank would hold
-# of Llama 3 8B, states and activations, against 80 GB.
+# Stages, micro-batches, schedule: the rows are torch's own, read off its schedule objects on
+# emulated ranks, and played by our player; a forward takes a millisecond for a p-th of the model, a
+# backward two. Below it, what each rank would hold of Llama 3 8B, states and activations, against
+# 80 GB.
 
 
-# %% torchs_tables
+# %% torchs_order
 TABLES = {
-    "GPipe": ("GPipe", None),
-    "1F1B": ("1F1B", None),
-    "interleaved, v = 2": ("Interleaved1F1B", 2),
-    "interleaved, v = 4": ("Interleaved1F1B", 4),
-    "zero bubble in a V": ("ZBVZeroBubble", 2),
+    "GPipe": (pipelining.ScheduleGPipe, 1),
+    "1F1B": (pipelining.Schedule1F1B, 1),
+    "interleaved, v = 2": (pipelining.ScheduleInterleaved1F1B, 2),
+    "interleaved, v = 4": (pipelining.ScheduleInterleaved1F1B, 4),
+    "zero bubble in a V": (pipelining.ScheduleZBVZeroBubble, 2),
 }
 
 
-def torchs_rows(schedule, num_stages, num_batches):
-    """The rows of torch's table; it calls I what we call B where W is apart."""
-    name, num_chunks = TABLES[schedule]
+def torchs_order(name, num_batches):
+    """The actions of all ranks by torch's schedule of this name, which any rank of it knows."""
+    kind, num_chunks = TABLES[name]
+    num_ranks, rank, cpu = dist.get_world_size(), dist.get_rank(), torch.device("cpu")
+    places = [rank + chunk * num_ranks for chunk in range(num_chunks)]
+    if kind is pipelining.ScheduleZBVZeroBubble:
+        places[1] = 2 * num_ranks - 1 - rank  # down the ranks, and up again
+    num_stages, nothing = num_chunks * num_ranks, torch.nn.Identity()
+    stages = [pipelining.PipelineStage(nothing, place, num_stages, cpu) for place in places]
+    schedule = kind(stages if num_chunks > 1 else stages[0], num_batches, loss_fn=loss_of)
+    return [[str(one) for one in actions if one] for actions in schedule.pipeline_order.values()]
+
+
+# %% torchs_rows
+def torchs_rows(name, num_stages, num_batches):
+    """The rows of torch's schedule; it calls I what we call B where W is apart."""
+    ranks = EMULATED | {"world_size": num_stages}
     rows = []
-    for listed in get_schedule_ops(name, num_stages, num_batches, num_chunks):
-        found = [re.fullmatch(r"(\d+)([FBIW])\d+", str(one)) for one in listed if one]
+    for listed in ws.run(torchs_order, name, num_batches, **ranks).values[0]:
+        found = [re.fullmatch(r"(\d+)([FBIW])\d+", one) for one in listed]
         names, counts = [one[1] + one[2].replace("I", "B") for one in found if one], {}
-        for place, each in enumerate(
-            names
-        ):  # torch's own numbers of 1F1B are off on the last stage
-            counts[each] = counts.get(each, -1) + 1
+        for place, each in enumerate(names):
+            counts[each] = counts.get(each, -1) + 1  # torch's own of 1F1B are off on the last stage
             names[place] = f"{each}{counts[each]}"
         rows.append(" ".join(names))
     return rows
@@ -1120,9 +1192,10 @@ def pipeline(schedule="1F1B", num_stages=4, num_batches=8, recomputes=False):
         }
     picture = draw.timeline(played, title=f"{schedule}, computed")
     memory = draw.memory(bars, 80e9, "States and activations of Llama 3 8B, computed", "GPU")
-    fits = all(sum(bar.values()) <= 80e9 for bar in bars.values())
+    num_fit = sum(sum(bar.values()) <= 80e9 for bar in bars.values())
+    fit = "every rank fits" if num_fit == num_stages else f"{num_fit} of {num_stages} ranks fit"
     said = f"{num_stages * (1 - played.bubble_fraction()):.2f} times one GPU's work at a time"
-    return picture, memory, f"{said}; every rank {'fits' if fits else 'does NOT fit'} into 80 GB."
+    return picture, memory, f"{said}; {fit} into 80 GB."
 
 
 # %% explore

@@ -118,10 +118,11 @@ def no_runs() -> Iterator[None]:
 def put_out_of_reach(name: str, sentence: str) -> None:
     """Refuse a class of torch's, or a module and all below it, to code that runs in this process from now on.
 
-    A class loses its constructor: nothing else holds it, so no reference that student code can take leads to it. A
-    module cannot be imported: an audit hook, which Python cannot take away, refuses its import and the opening of its
-    files, compiled ones too. What stays possible in one's own process: to bring along a copy of what is Python source,
-    and to rebuild a C++ object by hand through ctypes or in another process that is started afresh.
+    A class loses its constructor: nothing else holds it, so no reference that student code can take leads to it. Of a
+    module, its package has a stand-in that gives nothing, and it cannot be imported: an audit hook, which Python cannot
+    take away, refuses its import and the opening of its files, compiled ones too. What stays possible in one's own
+    process: to bring along a copy of what is Python source, and to rebuild a C++ object by hand through ctypes or in
+    another process that is started afresh.
     """
     import importlib
     import importlib.util
@@ -142,10 +143,10 @@ def put_out_of_reach(name: str, sentence: str) -> None:
     if isinstance(forbidden := getattr(owner, own, None), type):
         forbidden.__init__ = refuse  # pyright: ignore[reportAttributeAccessIssue]
         return
+    _let_torch_import_its_own()
     for loaded in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
         del sys.modules[loaded]
-    if isinstance(forbidden, ModuleType):
-        delattr(owner, own)
+    setattr(owner, own, _stand_in(refuse))
     files = _files_of(getattr(owner, "__path__", ()), own)
     is_a, stat, text, texts = isinstance, os.stat, str, (str, bytes)  # held: student code may replace the originals
 
@@ -161,6 +162,31 @@ def put_out_of_reach(name: str, sentence: str) -> None:
                 refuse()
 
     sys.addaudithook(audit)
+
+
+def _let_torch_import_its_own() -> None:
+    """Have torch import `torch.distributed.tensor`, as at its first operation on any subclass of tensors.
+
+    It keeps what it needs; later, a ban would refuse the import to code that asks for no DTensor.
+    """
+    import torch
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    subclass = type("Subclass", (torch.Tensor,), {"__torch_dispatch__": classmethod(lambda *_, **__: None)})
+    with _disable_current_modes():
+        _ = torch.ones(()).as_subclass(subclass) + 1
+
+
+def _stand_in(refuse: Callable[..., None]) -> Any:
+    """What refuses to give any attribute, but for Python's own, which others may look for."""
+
+    class OutOfReach:
+        def __getattr__(self, name: str) -> Any:
+            if not name.startswith("__"):
+                refuse()
+            raise AttributeError(name)
+
+    return OutOfReach()
 
 
 def _files_of(folders: Iterable[str], own: str) -> frozenset[tuple[int, int]]:

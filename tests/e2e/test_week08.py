@@ -5,7 +5,15 @@ import json
 import re
 
 import pytest
-from executed import assert_figures_have_words, assert_quiet, stream, unsolved_outputs, week_outputs, words
+from executed import (
+    assert_figures_have_words,
+    assert_quiet,
+    shown_for,
+    stream,
+    unsolved_outputs,
+    week_outputs,
+    words,
+)
 from repository import ROOT
 
 from worldsize import hardware, operators, pricing, quiz
@@ -14,7 +22,7 @@ from worldsize.models import shape
 pytestmark = pytest.mark.lesson
 
 SCRIPT = ROOT / "weeks" / "week08_tensor_parallelism.py"
-TURNS = ("layer_sent_bytes", "lean_plan", "even_ranks", "chunks_of", "spread_of")
+TURNS = ("layer_sent_bytes", "lean_plan", "with_cut_norms", "even_ranks", "chunks_of", "spread_of")
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +69,33 @@ def test_untouched_turns_say_so_and_the_bug_is_shown_with_its_calls(tmp_path):
             assert f"{name} is not written yet" in stream(found[f"check_{name}"])
     bug = "".join(str(one.get("data", one)) for one in found["check_lean_plan"])
     assert "2 all_reduce in forward and 2 in backward" in bug and "backward 5 all_reduce" in bug
+
+
+WITH_CUT_NORMS = """
+def with_cut_norms(size_bytes, num_ranks):
+    whole, part = size_bytes * (num_ranks - 1) / num_ranks, size_bytes / num_ranks
+    gather, scatter = "all_gather", "reduce_scatter"
+    forward, sent, backward = {answer}
+    listed = {{"forward": forward, "backward": forward if backward is None else backward}}
+    return {{way: [(name, sent) for name in names] for way, names in listed.items()}}
+"""
+
+
+def test_what_becomes_of_the_all_reduces_names_each_mistake(tmp_path):
+    mistakes = {
+        '["all_reduce"] * 2, 2 * whole, None': "no all_reduce in forward",
+        '[gather, scatter] * 2, whole, ["all_reduce"] * 2': "no all_reduce in backward",
+        "[scatter, gather] * 2, whole, None": "in forward before each pair all tokens on every rank",
+        "[gather, scatter], whole, None": "Two pairs, attention and MLP",
+        "[gather, scatter] * 2, whole, [scatter, gather] * 2": "in backward for each pair, from its end",
+        "[gather, scatter] * 2, whole, []": "nothing",
+        "[gather, scatter] * 2, 2 * whole, None": "the bytes of each all_gather in forward",
+        "[gather, scatter] * 2, part, None": "Two all-reduces sent that much four times over",
+        "[gather, scatter] * 2, whole, None": "Right: eight collectives in place of four",
+    }
+    answers = [WITH_CUT_NORMS.format(answer=answer) for answer in mistakes]
+    shown = shown_for(answers, "with_cut_norms", SCRIPT, tmp_path)
+    assert [said for said, text in zip(mistakes.values(), shown, strict=True) if said not in text] == []
 
 
 def test_four_naive_cuts_are_right_and_cost_five_to_ten_passes(outputs):

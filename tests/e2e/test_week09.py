@@ -4,7 +4,15 @@ import json
 import re
 
 import pytest
-from executed import assert_figures_have_words, assert_quiet, stream, unsolved_outputs, week_outputs, words
+from executed import (
+    assert_figures_have_words,
+    assert_quiet,
+    shown_for,
+    stream,
+    unsolved_outputs,
+    week_outputs,
+    words,
+)
 from repository import ROOT
 
 from worldsize import quiz
@@ -13,7 +21,7 @@ from worldsize.models import shape
 pytestmark = pytest.mark.lesson
 
 SCRIPT = ROOT / "weeks" / "week09_pipeline_parallelism.py"
-TURNS = ("idle_fraction", "middle_row", "uneven_s", "make_schedule")
+TURNS = ("idle_fraction", "middle_row", "row_of_two_chunks", "uneven_s", "make_schedule")
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +62,26 @@ def test_untouched_turns_say_so_and_the_bug_is_shown_with_its_norms(tmp_path):
         assert f"{name} is not written yet" in stream(found[f"check_{name}"])
     bug = "".join(str(one.get("data", one)) for one in found["check_make_schedule"])
     assert "as in one process" in bug and "shrink" in bug and "image/png" in bug
+
+
+def test_two_chunks_a_rank_names_each_mistake(tmp_path):
+    mistakes = {
+        "1F0 1F1 3F0 3B0 3F1 1B0 1B1": "each of 1B0 1B1 1F0 1F1 3B0 3B1 3F0 3F1 once",
+        "F0 F1 B0 B1": "each of 1B0",
+        "3F0 3B0 1F0 1B0 3F1 3B1 1F1 1B1": "rank 1 waits at 3F0, for ever",
+        "1F0 3F0 3B0 1B0 1F1 3F1 3B1 1B1": "rank 0 waits at 2F1; rank 1 waits at 1B0, for ever",
+        "1F0 3F0 1F1 3F1 3B0 3B1 1B0 1B1": "Look where rank 0 waits",
+        "1F0 1F1 3F0 3F1 3B0 3B1 1B0 1B1": "at most 3 chunks held",
+        "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1": "Right: 7.5 ms in place of 9",
+    }
+    answers = [f'def row_of_two_chunks():\n    return "{row}"' for row in mistakes]
+    shown = shown_for(answers, "row_of_two_chunks", SCRIPT, tmp_path)
+    assert [said for said, text in zip(mistakes.values(), shown, strict=True) if said not in text] == []
+    assert "image/png" in shown[4] and "image/png" not in shown[5]
+
+
+def test_the_step_with_two_chunks_is_a_fifth_idle_and_by_plain_1f1b_a_third():
+    assert (bubble(2, 2, 2), bubble(2, 2)) == (pytest.approx(1 - 6 / 7.5), pytest.approx(1 - 6 / 9))
 
 
 def test_taking_turns_idles_half_of_the_time_with_right_gradients(outputs):
@@ -204,8 +232,8 @@ def test_answers_of_the_problems_are_right():
 
 def test_ledger_holds_all_results(outputs, folder):
     entries = json.loads((folder / "ledger.json").read_text())["week09"]
-    assert entries["2 stages, 4 micro-batches"]["prediction"] == 1.8
-    assert entries["2 stages, 4 micro-batches"]["result"] == pytest.approx(1.6)
+    assert entries["speed-up, 2 stages, m = 4"]["prediction"] == 1.8
+    assert entries["speed-up, 2 stages, m = 4"]["result"] == pytest.approx(1.6)
     assert entries["idle: 8 stages, 32 micro-batches"]["result"] == pytest.approx(17.9, abs=0.05)
     assert entries["first of 8 stages holds"]["result"] == 32
     assert entries["norm after 3 calls over 1"]["result"] == pytest.approx(1.3125)

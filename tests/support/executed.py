@@ -12,7 +12,7 @@ from repository import ROOT
 
 from autograder.authoring.known_answers import compose
 from autograder.authoring.notebooks import notebook
-from autograder.authoring.scripts import Cell, read_week
+from autograder.authoring.scripts import Cell, Script, read_week
 
 
 def week_outputs(script: Path, folder: Path, parameters: str) -> dict[str, list]:
@@ -26,34 +26,55 @@ def week_outputs(script: Path, folder: Path, parameters: str) -> dict[str, list]
 def unsolved_outputs(script: Path, folder: Path) -> dict[str, list]:
     """The outputs of an untouched week's turns and checks, and of the cells that these need, by id."""
     lesson = read_week(script)
-    wanted = _needed([cell for cell in lesson.cells if cell.kind == "code"])
+    return executed(_around([cell for cell in lesson.cells if cell.is_turn], lesson), folder)
+
+
+def shown_for(answers: Collection[str], turn: str, script: Path, folder: Path) -> list[str]:
+    """What the check of a week's turn shows after each of these answers, in one run of the cells that it needs."""
+    lesson = read_week(script)
+    week = _around([cell for cell in lesson.cells if cell.title == turn], lesson)
+    check = next(cell for cell in week.cells if cell.id == f"check_{turn}")
+    for number, answer in enumerate(answers):
+        shown = nbformat.v4.new_code_cell(check.source, id=f"shown-{number}")
+        week.cells += [nbformat.v4.new_code_cell(answer), shown]
+    outputs = executed(week, folder)
+    return [
+        "".join(str(part.get("text") or part["data"]) for part in outputs[f"shown-{number}"])
+        for number in range(len(answers))
+    ]
+
+
+def _around(turns: list[Cell], lesson: Script) -> NotebookNode:
+    """The untouched lesson with these turns alone, their checks, and the cells that these need."""
+    wanted = _needed(turns, [cell for cell in lesson.cells if cell.kind == "code"])
     week = notebook(lesson, graded=False)
     week.cells = [cell for cell in week.cells if cell.id in wanted]
-    return executed(week, folder)
+    return week
 
 
-def _needed(cells: list[Cell]) -> set[str]:
-    """The ids of the turns, of their checks, and of the cells that define a name that one of these reads."""
-    names = {cell.id: _names(ast.parse(TransformerManager().transform_cell(cell.source))) for cell in cells}
-    checks = {cell.check for cell in cells if cell.is_turn}
-    wanted = {cell.id for cell in cells if cell.is_turn or cell.title in (*checks, "parameters", "setup")}
-    while True:
-        read = {name for cell_id in wanted for name in names[cell_id][0]}
-        more = wanted | {cell_id for cell_id, (_, made) in names.items() if made & read}
-        if more == wanted:
-            return wanted
-        wanted = more
+def _needed(turns: list[Cell], cells: list[Cell]) -> set[str]:
+    """The ids of the turns, of their checks, and of earlier cells that define a name that one of these reads."""
+    titles = {"parameters", "setup", *(cell.check for cell in turns)}
+    wanted, read = set(), set()
+    for cell in reversed(cells):
+        reads, makes = _names(ast.parse(TransformerManager().transform_cell(cell.source)))
+        if cell in turns or cell.title in titles or makes & read:
+            wanted.add(cell.id)
+            read |= reads
+    return wanted
 
 
 def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """The names that a cell reads anywhere, and those that its top level defines or imports."""
+    """The names that a cell takes from cells above it, and those that its top level defines, imports or adds to."""
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda)]
     inside = {id(node) for function in functions for node in ast.walk(function)}
     made = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     made |= {(node.asname or node.name).split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.alias)}
     made |= {node.id for node in names if isinstance(node.ctx, ast.Store) and id(node) not in inside}
-    return {node.id for node in names if isinstance(node.ctx, ast.Load)}, made
+    items = [node for node in ast.walk(tree) if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)]
+    added_to = {item.value.id for item in items if isinstance(item.value, ast.Name) and id(item) not in inside}
+    return {node.id for node in names if isinstance(node.ctx, ast.Load)} - made, made | added_to
 
 
 def lab_outputs(

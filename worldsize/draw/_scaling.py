@@ -9,12 +9,14 @@ from statistics import median
 
 from matplotlib.axes import Axes
 
+from worldsize.draw.annotations import white_box
 from worldsize.draw.palette import BLACK, BLUE, GREEN, GREY, INK, ORANGE, VERMILLION
 from worldsize.draw.picture import Picture, finish
 
 StepTimes = Mapping[int, Sequence[float]]
 _STYLES = [(VERMILLION, "o"), (GREEN, "s"), (BLUE, "^"), (ORANGE, "D"), (BLACK, "v")]
 _MANY_RANKS = 16  # above this, the axis is logarithmic
+_LABEL_PT = 18  # that a label takes below its point, before it reaches the axis
 
 
 @dataclass(frozen=True)
@@ -110,12 +112,14 @@ def _draw_speedups(axes: Axes, label: str, speedups: _Speedups, colour: str, mar
 
 
 def _label_efficiency(axes: Axes, right: Axes, speedups: Mapping[int, float]) -> None:
+    least_px = right.transAxes.transform((0, 0))[1] + _LABEL_PT * axes.figure.dpi / 72
     for n, speedup in speedups.items():
         at = n, 100 * speedup / n
-        is_above = right.transData.transform(at)[1] >= axes.transData.transform((n, speedup))[1]
+        height_px = right.transData.transform(at)[1]
+        is_above = height_px >= axes.transData.transform((n, speedup))[1] or height_px < least_px
         place = {"xytext": (0, 7 if is_above else -7), "textcoords": "offset points", "ha": "center"}
-        text = f"{speedup / n:.0%}"
-        right.annotate(text, at, **place, va="bottom" if is_above else "top", fontsize=9, color=INK)
+        style = {"va": "bottom" if is_above else "top", "fontsize": 9, "color": INK, "bbox": white_box(0.5)}
+        right.annotate(f"{speedup / n:.0%}", at, **place, **style)
 
 
 def _finish(picture: Picture, axes: Axes, right: Axes, ranks: Sequence[int], title: str) -> None:

@@ -60,16 +60,17 @@ class Table:
         )
         body = "".join(
             f"<tr{self._row_style(number)}>"
-            + "".join(
-                f'<td style="text-align: {align}; padding: 2px 8px">{escape(text)}</td>'
-                for text, align in zip(row, aligns, strict=True)
-            )
+            + "".join(f'<td style="{self._cell_style(column)}">{escape(text)}</td>' for column, text in enumerate(row))
             + "</tr>"
             for number, row in enumerate(self.cells)
         )
         caption = f'<caption style="caption-side: top">{escape(self.title)}</caption>' if self.title else ""
         notes = "".join(f"<p>{escape(line)}</p>" for line in self.note.splitlines())
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
+
+    def _cell_style(self, column: int) -> str:
+        aligned = "text-align: right; white-space: nowrap" if self.is_number[column] else "text-align: left"
+        return f"{aligned}; padding: 2px 8px"
 
     def _row_style(self, number: int) -> str:
         return ' style="font-weight: bold"' if number in self.marked else ""

@@ -63,4 +63,7 @@ def width_in(text: str, size: float = 8, weight: str = "normal") -> float:
 
 def _shift(text: str, size: float, align: str) -> Affine2D:
     left = -_ALIGNED[align] * POINTS_PER_INCH * width_in(text, size)
-    return Affine2D().translate(left, -_HALF_CAPITAL * size)
+    if "_" not in text:
+        return Affine2D().translate(left, -_HALF_CAPITAL * size)
+    ends = outline(text, size).get_extents()  # in a low block the edge would hide the underscore
+    return Affine2D().translate(left, -(ends.y0 + ends.y1) / 2)

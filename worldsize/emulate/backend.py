@@ -76,6 +76,8 @@ class Group(dist.ProcessGroup):
         result: Any = None,
         **fields: Any,
     ) -> Work:
+        result = list(outputs) if result is None else result
+        inputs, outputs = (list(map(torch_internals.unwrapped, tensors)) for tensors in (inputs, outputs))
         tensors, reduction = [*inputs, *outputs], fields.get("reduction", "")
         note_communication(tensors)
         mark = self._client.observer.posting(op, tensors, self, reduction, fields.get("peer"))
@@ -85,7 +87,7 @@ class Group(dist.ProcessGroup):
             self.ranks,
             _bytes_of(inputs[0]) if len(inputs) == 1 else b"".join(map(_bytes_of, inputs)),
             functools.partial(_fill, outputs, op == "recv"),
-            list(outputs) if result is None else result,
+            result,
             dtype=_dtype_of(tensors, reduction),
             num_items=inputs[0].numel() if len(inputs) == 1 else sum(one.numel() for one in inputs),
             **fields,
@@ -142,7 +144,12 @@ class Group(dist.ProcessGroup):
         return self._post("all_gather", inputs, outputs[0], result=outputs)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
-        """Gather the tensors of all into one tensor."""
+        """Gather the tensors of all into one tensor, one above the other along its first dimension, as Gloo asks for.
+
+        Raises:
+            RuntimeError: the output has another shape.
+        """
+        _refuse_other_shapes(output, tensor, self.size())
         return self._post("all_gather", [tensor], [output])
 
     _allgather_base = all_gather_single
@@ -327,6 +334,20 @@ def _name_of(reduction: Any) -> str:
     if name is None:
         raise ValueError(f"the emulated cluster cannot reduce by {reduction}; it knows {', '.join(_REDUCTIONS)}")
     return name
+
+
+def _refuse_other_shapes(output: torch.Tensor, tensor: torch.Tensor, num_ranks: int) -> None:
+    """Refuse, in Gloo's words, what is not so many of the tensor along its first dimension; NCCL would take it."""
+    if tensor.dim() and output.shape == (num_ranks * tensor.shape[0], *tensor.shape[1:]):
+        return
+    parts = output.chunk(num_ranks)
+    if len(parts) != num_ranks:
+        found = f"output tensor list at index 0 (expected length {num_ranks}, got {len(parts)})"
+    else:
+        place, part = next((place, part) for place, part in enumerate(parts) if part.shape != tensor.shape)
+        expected, got = (f"({', '.join(map(str, one.shape))})" for one in (tensor, part))
+        found = f"tensor size at index {place} (expected {expected}, got {got})"
+    raise RuntimeError(f"ProcessGroupGloo::allgather: invalid {found}")
 
 
 def _dtype_of(tensors: Sequence[torch.Tensor], reduction: str) -> str:

@@ -38,6 +38,13 @@ def call_when_backward_ends(callback: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that has the data of one inside `torch.func`'s `vjp` or `grad`; of any other the tensor itself."""
+    while torch._C._functorch.is_gradtrackingtensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
 def lead_every_group_to(backend: str) -> None:
     """Make every process group of this process one of this backend, whatever backend its maker names.
 

@@ -22,6 +22,7 @@ _DARK = in_dark_theme(".worldsize-explorer img")
 _STYLE = """\
 .worldsize-explorer { color: var(--jp-content-font-color1); font-size: var(--jp-content-font-size1); overflow: hidden }
 .worldsize-explorer .widget-readout { min-width: 6.5em; max-width: none; pointer-events: none; text-align: left }
+.worldsize-explorer .slider-container { margin: 0 14px }
 .worldsize-explorer [role="slider"]:focus-visible { outline: 3px solid #E69F00; outline-offset: 2px }
 .worldsize-explorer img { max-width: 100%; display: block }
 .worldsize-explorer p { margin: 0.3em 0; line-height: 1.4 }

@@ -62,10 +62,10 @@ def train_on_rank(student, *sizes):
     student.train(*sizes)
 
 
-def on_paper(*cells, num_layers=LAYERS, world_size=1024):
+def on_paper(*cells, num_layers=LAYERS, world_size=1024, forbid=None):
     named = [(f"cell{number}", source) for number, source in enumerate([TRAIN, *cells])]
     with closing(Student(named, (), call_s=120, total_s=300)) as student:
-        options = {"small": (2, 256), "small_world_size": 2, "cluster": CLUSTER}
+        options = {"small": (2, 256), "small_world_size": 2, "cluster": CLUSTER, "forbid": forbid}
         return student.on_paper(train_on_rank, num_layers, WIDTH, world_size=world_size, **options)
 
 
@@ -93,6 +93,32 @@ def test_a_program_for_more_ranks_and_memory_than_there_are():
 def test_what_is_not_borne_out_fails(cell, match):
     with pytest.raises(CheckFailed, match=match):
         on_paper(cell)
+
+
+BANNED = {"torch.distributed.tensor": "Cut the weights by hand."}
+BY_HAND = """
+import torch.distributed as dist
+def train(_, width):
+    dist.all_reduce(nn.Linear(width, width).weight)
+"""
+REACHES = "\ndef train(_, width):\n    {}\n"
+WAYS = (
+    "from torch.distributed.tensor import DTensor",
+    "from torch.distributed.tensor.parallel import parallelize_module",
+    "torch.distributed.tensor.distribute_tensor(torch.ones(4))",
+    "from torch.distributed import tensor; tensor.DTensor",
+    "fully_shard(nn.Linear(width, width))",
+)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_ban_says_its_sentence_on_paper(way):
+    with pytest.raises(StudentFailed, match=r"Forbidden: Cut the weights by hand\."):
+        on_paper(REACHES.format(way), forbid=BANNED)
+
+
+def test_a_ban_on_paper_is_in_nobodys_way_who_does_without():
+    assert on_paper(BY_HAND, forbid=BANNED).timeline.bytes_sent(0) > 0
 
 
 def test_what_fails_on_paper_is_the_students_failure():

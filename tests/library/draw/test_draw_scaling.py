@@ -38,6 +38,20 @@ def test_a_label_of_efficiency_keeps_clear_of_the_speed_up():
     assert [text.get_va() for text in right.texts] == ["bottom", "bottom", "bottom", "top"]
 
 
+def test_a_label_of_a_low_efficiency_keeps_clear_of_the_axis():
+    picture = draw.scaling({n: [0.9 + n / 10] for n in (1, 2, 8, 64)})
+    picture.draw_without_rendering()
+    axes, right = picture.axes
+    lowest, *_ = sorted(right.texts, key=lambda text: text.get_window_extent().y0)
+    assert lowest.get_text() == "0%" and lowest.get_va() == "bottom"
+    assert lowest.get_window_extent().y0 > axes.bbox.y0
+
+
+def test_labels_of_efficiency_hide_the_lines_behind_them():
+    right = draw.scaling(STEP_TIMES_S).axes[1]
+    assert {text.get_bbox_patch().get_facecolor() for text in right.texts} == {(1.0, 1.0, 1.0, 1.0)}
+
+
 def test_several_series_say_what_they_are():
     predicted = {n: [1 / n] for n in (1, 2, 4, 8)}
     picture = draw.scaling({"measured": STEP_TIMES_S, "predicted": predicted}, "Two")

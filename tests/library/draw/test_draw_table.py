@@ -36,6 +36,12 @@ def test_notebooks_show_a_table_with_heads_a_caption_and_escaped_text():
     assert html.count("<tr") == 3 and html.count("font-weight: bold") == 1
 
 
+def test_a_number_stays_on_one_line_with_its_unit():
+    html = draw.table(ROWS)._repr_html_()
+    assert html.count("white-space: nowrap") == 3 * len(ROWS)
+    assert '<td style="text-align: right; white-space: nowrap; padding: 2px 8px">320 ms</td>' in html
+
+
 def test_times_around_a_minute_are_seconds_but_long_ones_are_not():
     cells = draw.table([{"step_s": 58.7}, {"step_s": 61}, {"step_s": None}, {"step_s": 7200}]).cells
     assert cells == (("58.7 s",), ("61.0 s",), ("",), ("2 h",))

@@ -104,6 +104,17 @@ def test_a_timeline_tells_bubbles_and_exposed_communication(two_ranks):
     assert {"rank 0", "rank 1"} <= set(lettering(picture.axes[0]))
 
 
+def test_an_underscore_stays_in_its_block():
+    names = ["all_reduce", "reduce"]
+    run = Timeline.of_events(Event(0, "comm", "communication", name, n, n + 1.0) for n, name in enumerate(names))
+    picture = draw.timeline(run)
+    (texts,) = [
+        one for one in picture.axes[0].get_children() if isinstance(one, OutlinedText) and "reduce" in one.texts
+    ]
+    low, plain = (texts.get_paths()[texts.texts.index(name)].get_extents() for name in names)
+    assert -low.y0 == pytest.approx(low.y1) and plain.y0 == pytest.approx(-0.365 * 8, abs=0.15)
+
+
 def test_what_is_asked_for_is_not_described(two_ranks):
     picture = draw.timeline(two_ranks, "Two ranks", shows_shares=False)
     assert title(picture) == "Two ranks" and picture.alt == "Timeline (Two ranks) of 2 ranks over 10.0 ms."

@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 
+import pytest
 import torch
 
 from worldsize.emulate import torch_internals
@@ -51,6 +52,21 @@ def test_backward_is_known_inside_and_its_end_is_called_before_it_returns():
     backward_with(inside)
     order.append("returned")
     assert order == [True, "end", "returned"]
+
+
+def test_a_tensor_inside_torch_func_is_unwrapped_and_any_other_is_not():
+    plain, seen = torch.ones(2), []
+
+    def inside(tensor):
+        seen.extend([tensor.data_ptr, torch_internals.unwrapped(tensor)])
+        torch.func.grad(lambda other: seen.append(torch_internals.unwrapped(other)) or other.sum())(tensor)
+        return tensor
+
+    torch.func.vjp(inside, plain)
+    assert [one.data_ptr() for one in seen[1:]] == [plain.data_ptr()] * 2
+    assert torch_internals.unwrapped(plain) is plain
+    with pytest.raises(RuntimeError, match="Cannot access data pointer"):
+        seen[0]()
 
 
 def test_a_handle_of_a_call_can_be_made_in_python():
