@@ -698,8 +698,9 @@ def clip_on_rank(student: Any, sizes: dict[str, int], cases: Any) -> Any:
                 own[axis] = made
     found = []
     for max_norm, tensors in cases:
-        kept = [tensor for tensor, _ in tensors]
-        norm = student.clip([(one, axes) for one, axes in tensors], max_norm, own)
+        kept = [tensor.clone() for tensor, _ in tensors]
+        mine = [(one, axes) for one, (_, axes) in zip(kept, tensors, strict=True)]
+        norm = student.clip(mine, max_norm, own)
         found.append([norm, kept])
     return found
 
@@ -952,14 +953,18 @@ def check_held_with_recomputation(student, rng):
 # choose
 
 
+def divisors(number: int) -> list[int]:
+    return [one for one in range(1, number + 1) if number % one == 0]
+
+
 def legal_plans(job: Job, machine: Machine) -> Iterator[Plan]:
-    for tp in range(1, machine.num_gpus + 1):
-        for pp in range(1, machine.num_gpus // tp + 1):
-            dp, rest = divmod(machine.num_gpus, tp * pp)
-            for micro_batch in range(1, job.global_batch // max(dp, 1) + 1):
+    for tp in divisors(machine.num_gpus):
+        for pp in divisors(machine.num_gpus // tp):
+            dp = machine.num_gpus // (tp * pp)
+            for micro_batch in divisors(job.global_batch // dp):
                 for recompute in (False, True):
                     plan = Plan(dp, tp, pp, micro_batch, recompute)
-                    if not rest and why_not_legal(job, machine, plan) is None:
+                    if why_not_legal(job, machine, plan) is None:
                         yield plan
 
 
@@ -983,13 +988,14 @@ def read_plan(value: Any) -> Plan | None:
     return Plan(*sizes, recompute) if is_sound and type(recompute) is bool else None
 
 
-# Jobs and machines in which no other plan is nearly as good; only the unit of time is drawn.
+# In these the best plan is not that of simple rules, nor of a search that forgets what is legal;
+# only the unit of time is drawn.
 JOBS: tuple[tuple[Job, Machine], ...] = (
-    (Job(24, 2048, 16, 8192, 51200, 2048, 256), Machine(32, 8, 2e14, 40e9, 2.4e11, 2.5e10)),
-    (Job(40, 6144, 48, 24576, 51200, 2048, 512), Machine(64, 8, 2e14, 40e9, 2.4e11, 2.5e10)),
-    (Job(96, 12288, 96, 49152, 51200, 2048, 1536), Machine(512, 8, 1.5e14, 80e9, 2.4e11, 2.5e10)),
-    (Job(44, 5120, 40, 20480, 128256, 8192, 64), Machine(48, 8, 4e14, 80e9, 3.6e11, 1.2e10)),
+    (Job(46, 7680, 60, 30720, 51200, 2048, 192), Machine(64, 8, 2e14, 40e9, 2.4e11, 2.5e10)),
+    (Job(44, 5120, 20, 20480, 51200, 2048, 192), Machine(64, 8, 2e14, 24e9, 2.4e11, 2.5e9)),
+    (Job(126, 16384, 128, 53248, 128256, 8192, 252), Machine(2016, 8, 4e14, 80e9, 3.6e11, 5e10)),
     (Job(36, 4096, 32, 16384, 51200, 4096, 96), Machine(24, 4, 4e14, 48e9, 2e10, 1.2e9)),
+    (Job(48, 3072, 24, 12288, 51200, 16384, 16), Machine(64, 8, 4e14, 40e9, 3.6e11, 5e10)),
     (Job(32, 4096, 32, 14336, 128256, 8192, 32), Machine(16, 8, 4e14, 24e9, 3.6e11, 5e10)),
 )
 
@@ -1275,22 +1281,25 @@ def check_predictions_of_hidden_runs(student, rng):
 def changes_of(run: PublishedRun) -> list[tuple[dict[str, Any], float, float, str]]:
     """Changes of a run, and between which factors they change its seconds."""
     twice = {"global_batch": 2 * run.global_batch, "dp": 2 * run.dp, "num_gpus": 2 * run.num_gpus}
-    recompute = "full" if run.recompute == "none" else "none"
-    factors = (1.05, 1.5) if recompute == "full" else (0.6, 0.97)
     return [
         ({"global_batch": 2 * run.global_batch}, 1.4, 2.1, "twice the batch"),
         ({"num_layers": 2 * run.num_layers}, 1.5, 2.2, "twice the layers"),
         (twice, 0.9, 1.5, "twice the replicas and twice the batch"),
-        ({"recompute": recompute}, *factors, f"recomputation {recompute}"),
+        ({"recompute": "none"}, 0.6, 0.97, "no recomputation"),
     ]
 
 
 @points(1, cell="check_predict")
 def check_predictions_respond(student, rng):
     """Predictions follow from the run: twice the batch and twice the layers, twice the replicas
-    with twice the batch, other recomputation, and a faster GPU.
+    with twice the batch, no recomputation, and a faster GPU.
     """
-    pairs = [one for one in hidden_runs() if one[0].zero_stage < 3 and "A100" in one[0].gpu]
+    is_plain = {"zero_stage": (0, 1), "recompute": ("full",)}
+    pairs = [
+        pair
+        for pair in hidden_runs()
+        if all(getattr(pair[0], name) in allowed for name, allowed in is_plain.items())
+    ]
     changed, bounds = [], []
     for run, anchor in shuffled(rng, pairs)[:6]:
         for change, *wanted in changes_of(run):
