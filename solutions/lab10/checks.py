@@ -51,7 +51,6 @@ RULES = {
         "torch.distributed.fsdp": BY_HAND,
         "torch.distributed.optim": BY_HAND,
         "torch.distributed.Reducer": BY_HAND,
-        "torch.nn.utils.clip_grad": BY_HAND,
     },
 }
 TWO_NODES = dataclasses.replace(
@@ -997,6 +996,7 @@ JOBS: tuple[tuple[Job, Machine], ...] = (
     (Job(36, 4096, 32, 16384, 51200, 4096, 96), Machine(24, 4, 4e14, 48e9, 2e10, 1.2e9)),
     (Job(48, 3072, 24, 12288, 51200, 16384, 16), Machine(64, 8, 4e14, 40e9, 3.6e11, 5e10)),
     (Job(32, 4096, 32, 14336, 128256, 8192, 32), Machine(16, 8, 4e14, 24e9, 3.6e11, 5e10)),
+    (Job(24, 2048, 16, 8192, 51200, 2048, 256), Machine(32, 8, 2e14, 40e9, 2.4e11, 2.5e10)),
 )
 
 

@@ -39,9 +39,9 @@
 # that a mistake costs points only once.
 #
 # Of the operations of `torch.distributed`, all-reduce, reduce-scatter and all-gather are allowed,
-# in all their forms. `torch.distributed.tensor`, `torch.distributed.fsdp`, torch's DDP and
-# `torch.nn.utils.clip_grad` are refused. The same inputs must give the same bits in every run,
-# so use no clock, no threads and no unseeded generator.
+# in all their forms. `torch.distributed.tensor`, `torch.distributed.fsdp` and torch's DDP are
+# refused. The same inputs must give the same bits in every run, so use no clock, no threads and no
+# unseeded generator.
 
 # %% setup
 import itertools
