@@ -814,7 +814,7 @@ def check_gradients_are_clipped(student, rng):
     """
     sizes, half = {"dp": 1, "tp": 2}, torch.bfloat16
     made = [drawn_gradient(rng, sizes, axes, torch.float32) for axes in (("tp",), ())]
-    many = [torch.full((5000,), 0.1, dtype=half) for _ in range(2)]
+    many = [torch.full((4096,), 1.0625, dtype=half) for _ in range(2)]
     norm = norm_of(made, sizes)
     wide = [Gradient(many, ("tp",))]
     cases = [(norm / between(rng, 2, 4), made), (norm * 1.5, made), (1.0, wide)]

@@ -36,7 +36,7 @@ def gradients(blocks, inputs, targets, mesh):
         hidden = x * block.scale
         hidden.register_hook(summed)
         part = inner(block, hidden)
-        x = x + part + (summed(part) - part).detach() + block.bias
+        x = x + (summed(part) + (part - part.detach())) + block.bias
     loss = sum_of_losses(x, targets) / num[0]
     loss.backward()
     for handle in handles:

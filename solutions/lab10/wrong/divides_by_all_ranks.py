@@ -1,7 +1,7 @@
 # score: 0
 # hint: counts tp
-# Each rank takes the mean over its own targets, and gradients are averaged over all ranks of the
-# job: dp times tp.
+# Each rank takes the mean over its own targets, and gradients are averaged over all ranks, dp
+# times tp of them.
 
 # %% gradients
 def gradients(
