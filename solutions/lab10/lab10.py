@@ -977,7 +977,7 @@ def check_choose():
 
 
 CHOICES = [
-    (32, 24, 16, 80, (16, 2, 1, 1, False), "Try all sizes of tp and pp, and all micro-batches."),
+    (32, 24, 16, 80, (16, 2, 1, 1, False), "Try all sizes; drop what does not fit."),
     (32, 24, 16, 5, (1, 4, 8, 1, False), "Drop what does not fit before you take the best."),
     (24, 24, 20, 20, (4, 2, 3, 1, False), "20 heads are not cut into 3, nor is a width of 8192."),
     (64, 22, 12, 3, (8, 4, 2, 1, True), "22 layers are not cut into 8 stages; try to recompute."),

@@ -13,7 +13,7 @@ def clip(
         squares = torch.zeros(())
         for tensor, axes in tensors:
             if axes == kind:
-                squares += tensor.square().cumsum(0)[-1:].sum().to(torch.float32)
+                squares += tensor.square().sum()
         for axis in kind:
             dist.all_reduce(squares, group=groups[axis])
         total += squares
