@@ -572,24 +572,27 @@ def like_scaled(exchange: Exchange, rank: int, wanted: torch.Tensor) -> Exchange
 
 
 def expect_along_tp(run: Run, sizes: Sizes) -> None:
-    """Raise CheckFailed unless each block makes its two all-reduces along tp, and nothing else."""
-    truth = truth_of(sizes)
+    """Raise CheckFailed unless each block makes its two all-reduces along tp; half for more."""
+    truth, num = truth_of(sizes), 2 * sizes.num_blocks
+    hint = "In forward the part of the sum, in backward the gradient of scaled."
+    more = 0
     for d in range(sizes.dp):
         ranks = tp_ranks(sizes, d)
-        calls = along(run, ranks)
-        if len(calls) != 2 * sizes.num_blocks or any(one.op != "all_reduce" for one in calls):
-            hint = "In forward the part of the sum, in backward the gradient of hidden."
-            expected = f"{2 * sizes.num_blocks} all-reduces along tp, two for each block"
-            raise CheckFailed(expected, f"{len(calls)} operations", hint)
-        for number, one in enumerate(calls):
+        calls = [one for one in along(run, ranks) if one.op == "all_reduce"]
+        more = max(more, len(along(run, ranks)) - num)
+        if len(calls) < num:
+            raise CheckFailed(f"{num} all-reduces along tp", f"{len(calls)}", hint)
+        for number, one in enumerate(calls[:num]):
             is_forward = number < sizes.num_blocks
-            place = number if is_forward else 2 * sizes.num_blocks - 1 - number
-            name = "inner(block, hidden)" if is_forward else "the gradient of hidden"
+            place = number if is_forward else num - 1 - number
+            name = "inner(block, scaled)" if is_forward else "the gradient of scaled"
             for t, rank in enumerate(ranks):
                 wanted = truth.partial[d][t][number]
                 what = f"{name} of block {place} on rank {rank}"
                 like = one if is_forward else like_scaled(one, rank, wanted)
                 expect_body(like, wanted, what, TP_BODY, rank, rtol=1e-3)
+    if more:
+        raise PartlyHeld(0.5, f"{num} operations along tp", f"{num + more}", hint)
 
 
 TP_BODY = "Along tp a rank gives its own part of the sum, before the bias and the residual."
@@ -611,11 +614,11 @@ def expect_along_dp(run: Run, sizes: Sizes) -> None:
 def expect_sums(run: Run, sizes: Sizes, is_whole: bool) -> None:
     """Raise CheckFailed unless gradients were summed over dp by what travelled along dp.
 
-    In part, these are those of the last block but `scale`, which no mistake along tp changes in
+    In part, these are `up` and `down` of the last block, which no mistake along tp changes in
     backward. Any of the usual scales will do.
     """
     truth = truth_of(sizes)
-    own = slice(None) if is_whole else slice(-3, None)
+    own = slice(None) if is_whole else slice(-3, -1)
     for t in range(sizes.tp):
         ranks = dp_ranks(sizes, t)
         calls = [_renumbered(one, ranks) for one in along(run, ranks)]
@@ -639,13 +642,6 @@ def expect_sums(run: Run, sizes: Sizes, is_whole: bool) -> None:
             raise failed[0]
 
 
-def halved(error: CheckFailed) -> PartlyHeld:
-    return PartlyHeld(0.5, error.expected, error.actual, f"{error.hint} {HALF}")
-
-
-HALF = "Until the right sums travel along tp, what else is right earns half."
-
-
 def expect_mesh(run: Run, sizes: Sizes) -> None:
     """Raise CheckFailed unless gradients were summed along dp; half where tp carries others."""
     expect_groups_of_mesh(run, sizes)
@@ -653,7 +649,8 @@ def expect_mesh(run: Run, sizes: Sizes) -> None:
     try:
         expect_along_tp(run, sizes)
     except CheckFailed as error:
-        raise halved(error) from None
+        hint = f"{error.hint} Until the right sums travel along tp, what else is right earns half."
+        raise PartlyHeld(0.5, error.expected, error.actual, hint) from None
 
 
 def _renumbered(exchange: Exchange, ranks: Sequence[int]) -> Exchange:
@@ -704,7 +701,7 @@ def check_replicated_weights_stay_alike(student, rng):
 @points(1, cell="check_gradients")
 def check_tp_carries_parts_of_sums(student, rng):
     """On 2 x 4 ranks, inside two nodes: along tp each block sends its part of the sum and the
-    gradient of `hidden`, and nothing else.
+    gradient of `scaled`, and nothing else.
     """
     sizes = drawn(rng, 2, 4)
     run = run_step(student, sizes)
@@ -714,8 +711,8 @@ def check_tp_carries_parts_of_sums(student, rng):
 
 @points(1, cell="check_gradients")
 def check_dp_carries_gradients(student, rng):
-    """On 4 x 2 ranks, also between two nodes: along dp each gradient travels once. Half, if those
-    of the last block do.
+    """On 4 x 2 ranks, also between two nodes: along dp each gradient travels once. Half, if `up`
+    and `down` of the last block do.
     """
     sizes = drawn(rng, 4, 2)
     run = run_step(student, sizes)
@@ -933,7 +930,7 @@ def check_tp(student, rng):
     job, machine = drawn_job(rng), drawn_machine(rng)
     calls = [(job, machine, plan) for plan in PLANS]
     calls += [(job, machine._replace(gpus_per_node=4), plan) for plan in PLANS]
-    hint = "2 (n - 1)/n of the bytes, 4 times a layer, 6 with recomputation; none hidden."
+    hint = "2 (n - 1)/n of the bytes, 4 times a layer, 6 with recomputation; nothing overlaps."
     expect_numbers(student, "tp_s", calls, hint)
 
 
@@ -1073,7 +1070,7 @@ def bests(cases: Sequence[tuple[Job, Machine]]) -> list[float]:
 @points(2.5, cell="check_choose")
 def check_choice_is_near_the_best(student, rng):
     """By the judge's cost the plan is as good as the best of all: points in proportion, none for
-    twice the time, for a plan that is not legal, and for one that does not fit.
+    25% more time, for a plan that is not legal, and for one that does not fit.
     """
     unit = between(rng, 0.8, 1.2)
     cases = [(job, timed(machine, unit)) for job, machine in JOBS]
@@ -1090,7 +1087,7 @@ def check_choice_is_near_the_best(student, rng):
             share, actual = 0.0, f"a plan of {held / 1e9:.1f} GB"
         else:
             slower = reference_step_s(job, machine, plan) / best
-            share, actual = max(0.0, 2 - slower), f"one that takes {slower:.2f} times as long"
+            share, actual = max(0.0, 5 - 4 * slower), f"one that takes {slower:.2f} times as long"
         shares.append(1.0 if share > 1 - 1e-6 else share)
         expected = f"the best legal plan in {machine.memory_bytes / 1e9:.0f} GB {of}"
         worst = min(worst, (share, expected, actual))

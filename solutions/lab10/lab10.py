@@ -234,8 +234,8 @@ check_arrange()
 #
 # ```text
 # of one process                              on tp ranks, each with its part of up and down
-# hidden = x * scale                          hidden = x * scale      backward: sum of gradients
-# x = x + inner(block, hidden) + bias         x = x + sum over tp of inner(block, hidden) + bias
+# scaled = x * scale                          scaled = x * scale      backward: sum of gradients
+# x = x + inner(block, scaled) + bias         x = x + sum over tp of inner(block, scaled) + bias
 # ```
 #
 # Two questions decide whether the weights come out as in one process. **Which axis?** The partial
@@ -289,9 +289,9 @@ class Mesh(NamedTuple):
     dp: dist.ProcessGroup  # ranks with other rows and the same part of the weights
 
 
-def inner(block, hidden):
+def inner(block, scaled):
     """What a rank's part of the weights makes of (rows, W): a part of the sum over tp."""
-    return torch.tanh(hidden @ block.up.t()) @ block.down.t()
+    return torch.tanh(scaled @ block.up.t()) @ block.down.t()
 
 
 def sum_of_losses(outputs, targets):
@@ -343,8 +343,8 @@ def gradients(
     - `grad` of each tensor in `blocks` becomes the gradient of this loss: for `scale` and `bias`
       as in one process, for `up` and `down` this rank's part of it. `scale` and `bias` get the same
       bits on all ranks.
-    - Over `mesh.tp` each block makes two all-reduces: in forward of `inner(block, hidden)`, in
-      backward of the gradient of `hidden`. Nothing else travels along tp.
+    - Over `mesh.tp` each block makes two all-reduces: in forward of `inner(block, scaled)`, in
+      backward of the gradient of `scaled`. Nothing else travels along tp.
     - Over `mesh.dp` each gradient travels once, in as many operations as you like: a rank sends no
       more than one all-reduce of all its gradients would, and at most 64 bytes for other things.
     - Nothing travels in other groups.
@@ -379,8 +379,8 @@ def gradients(
 
     x = inputs
     for block in blocks:
-        hidden = Enter.apply(x * block.scale)
-        x = x + Leave.apply(inner(block, hidden)) + block.bias
+        scaled = Enter.apply(x * block.scale)
+        x = x + Leave.apply(inner(block, scaled)) + block.bias
     loss = sum_of_losses(x, targets)
     sums = torch.tensor([loss.item(), targets.numel()])
     dist.all_reduce(sums, group=mesh.dp)
@@ -413,7 +413,7 @@ def check_gradients():
         "down": "Divide by the targets of all ranks of dp, once, and sum over dp alone.",
         "up": "Divide by the targets of all ranks of dp, once, and sum over dp alone.",
         "bias": "Every rank of tp has the whole of it: a sum over tp makes it tp times as large.",
-        "scale": "It is whole if the gradient of `hidden` is summed over tp: once, in backward.",
+        "scale": "It is whole if the gradient of `scaled` is summed over tp: once, in backward.",
     }
     for rank, (given_loss, found) in enumerate(run.values):
         hint = "The mean over all targets, of 1 row on a rank of dp and 3 on the other; bias once."
@@ -934,8 +934,8 @@ def choose(job: Job, machine: Machine) -> Plan | None:
       and recompute may be True or False.
     - It fits if `held_bytes(job, plan)` is at most `machine.memory_bytes`.
     - It calls your `step_s` and `held_bytes`, in whose place the checks put the judge's. Points are
-      in proportion to how near the plan is to the best one: all for the best, none for one that is
-      twice as slow, not legal, or does not fit, on average over several jobs.
+      in proportion to how near the plan is to the best one: all for the best, none for one that
+      takes 25% longer, is not legal, or does not fit, on average over several jobs.
     - It takes at most 2 seconds of computing time.
     """
     ### BEGIN SOLUTION

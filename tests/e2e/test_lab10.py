@@ -113,7 +113,7 @@ def module_of(path):
         ("divides_by_all_ranks", "check_gradients", "Divide by the targets of all ranks of dp, once"),
         ("mean_of_the_means", "check_gradients", "Divide by the targets of all ranks of dp, once"),
         ("sums_replicated_over_tp", "check_gradients", "a sum over tp makes it tp times as large"),
-        ("no_sum_in_backward", "check_gradients", "if the gradient of `hidden` is summed over tp"),
+        ("no_sum_in_backward", "check_gradients", "if the gradient of `scaled` is summed over tp"),
         ("sums_over_all_ranks", "check_gradients", "sum over dp alone"),
         ("gathers_the_weights", "check_gradients", "in each operation along tp"),
         ("replicas_on_every_rank", "check_clip", "Replicas count once"),

@@ -6,22 +6,22 @@ def gradients(blocks, inputs, targets, mesh):
     kept, x = [], inputs
     with torch.no_grad():
         for block in blocks:
-            hidden = x * block.scale
-            active = torch.tanh(hidden @ block.up.t())
+            scaled = x * block.scale
+            active = torch.tanh(scaled @ block.up.t())
             total = active @ block.down.t()
             dist.all_reduce(total, group=mesh.tp)
-            kept.append((x, hidden, active))
+            kept.append((x, scaled, active))
             x = x + total + block.bias
         loss = sum_of_losses(x, targets)
         gradient, found = 2 * (x - targets), []
-        for block, (x, hidden, active) in zip(reversed(blocks), reversed(kept), strict=True):
+        for block, (x, scaled, active) in zip(reversed(blocks), reversed(kept), strict=True):
             before = (gradient @ block.down) * (1 - active**2)
-            of_hidden = before @ block.up
-            dist.all_reduce(of_hidden, group=mesh.tp)
+            of_scaled = before @ block.up
+            dist.all_reduce(of_scaled, group=mesh.tp)
             found.append([
-                (of_hidden * x).sum(0), before.t() @ hidden, gradient.t() @ active, gradient.sum(0)
+                (of_scaled * x).sum(0), before.t() @ scaled, gradient.t() @ active, gradient.sum(0)
             ])  # fmt: skip
-            gradient = gradient + of_hidden * block.scale
+            gradient = gradient + of_scaled * block.scale
         flat = torch.cat([one.flatten() for own in reversed(found) for one in own])
         num = dist.get_world_size(mesh.dp)
         padded = torch.nn.functional.pad(flat, (0, -len(flat) % num))

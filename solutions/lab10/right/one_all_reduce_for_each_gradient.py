@@ -33,9 +33,9 @@ def gradients(blocks, inputs, targets, mesh):
     ]
     x = inputs
     for block in blocks:
-        hidden = x * block.scale
-        hidden.register_hook(summed)
-        part = inner(block, hidden)
+        scaled = x * block.scale
+        scaled.register_hook(summed)
+        part = inner(block, scaled)
         x = x + (summed(part) + (part - part.detach())) + block.bias
     loss = sum_of_losses(x, targets) / num[0]
     loss.backward()

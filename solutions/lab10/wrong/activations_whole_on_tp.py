@@ -1,4 +1,4 @@
-# score: 0
+# score: 22
 # hint: all over tp
 # Activations are not divided by tp.
 

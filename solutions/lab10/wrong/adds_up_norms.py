@@ -1,4 +1,4 @@
-# score: 0
+# score: 21
 # The norms of the kinds are added up, not their squares.
 
 # %% clip

@@ -1,4 +1,4 @@
-# score: 0
+# score: 22.5
 # hint: share of one layer
 # All of the gradients that backward is long enough for is hidden, the first layer as well.
 

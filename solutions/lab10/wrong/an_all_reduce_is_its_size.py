@@ -1,4 +1,4 @@
-# score: 0
+# score: 23
 # hint: 2 (n - 1)/n
 # An all-reduce takes as long as its bytes once: 2 (n - 1)/n is missing.
 

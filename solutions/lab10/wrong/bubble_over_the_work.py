@@ -1,4 +1,4 @@
-# score: 0
+# score: 23
 # hint: Idle over all
 # The bubble is (pp - 1)/m, and a step has no fill and drain.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 19
 # hint: past the emulated cluster
 # Gradients go through a group of Gloo that only the ranks know.
 
@@ -37,8 +37,8 @@ def gradients(
 
     x = inputs
     for block in blocks:
-        hidden = Enter.apply(x * block.scale)
-        x = x + Leave.apply(inner(block, hidden)) + block.bias
+        scaled = Enter.apply(x * block.scale)
+        x = x + Leave.apply(inner(block, scaled)) + block.bias
     loss = sum_of_losses(x, targets)
     sums = torch.tensor([loss.item(), targets.numel()])
     dist.all_reduce(sums, group=mesh.dp)

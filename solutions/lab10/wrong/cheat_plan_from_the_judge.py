@@ -1,4 +1,4 @@
-# score: 0
+# score: 21 to 21.3
 # The plan is looked for in the frames and the modules of the judge; where there is none, one GPU
 # after the other.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 21
 # hint: do not respond
 # The published seconds are written down; other runs are guessed by one constant.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 22.5
 # Along dp the fast link is used wherever dp itself is no larger than a node.
 
 # %% communication

@@ -1,4 +1,4 @@
-# score: 0
+# score: 21
 # hint: over no other
 # Each rank clips by the norm of what it has.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 21
 # hint: 128 bytes
 # All sharded gradients are gathered on every rank for the norm.
 

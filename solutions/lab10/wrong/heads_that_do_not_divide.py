@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.275
 # hint: not legal
 # tp need not divide the heads.
 

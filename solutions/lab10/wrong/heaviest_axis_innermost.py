@@ -1,4 +1,4 @@
-# score: 0
+# score: 23
 # hint: Try every order
 # The axis whose ranks send most is the innermost one, whether or not it fits.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 22.925
 # hint: not legal
 # pp need not divide the layers.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 22
 # hint: bytes between nodes
 # The list begins with the innermost axis.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 22
 # hint: the mean of the means
 # Each rank of dp takes the mean over its own targets, and gradients are averaged over dp.
 
@@ -34,8 +34,8 @@ def gradients(
 
     x = inputs
     for block in blocks:
-        hidden = Enter.apply(x * block.scale)
-        x = x + Leave.apply(inner(block, hidden)) + block.bias
+        scaled = Enter.apply(x * block.scale)
+        x = x + Leave.apply(inner(block, scaled)) + block.bias
     loss = sum_of_losses(x, targets)
     sums = torch.tensor([loss.item(), targets.numel()])
     dist.all_reduce(sums, group=mesh.dp)

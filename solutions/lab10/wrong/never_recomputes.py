@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.4
 # Plans with recomputation are not tried.
 
 # %% choose

@@ -1,4 +1,4 @@
-# score: 0
+# score: 23
 # ZeRO-3 costs nothing beside the gradients.
 
 # %% predict

@@ -1,4 +1,4 @@
-# score: 0
+# score: 22
 # hint: the one-constant guess
 # The one-constant guess: the share of the peak is that of the anchor.
 

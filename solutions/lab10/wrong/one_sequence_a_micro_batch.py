@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.775
 # hint: Try all legal plans
 # Every micro-batch has one sequence.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 23
 # hint: The innermost axis changes
 # Ranks are counted with the outermost axis changing from one to the next.
 

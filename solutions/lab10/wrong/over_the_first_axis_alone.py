@@ -1,4 +1,4 @@
-# score: 0
+# score: 22
 # hint: each of its axes
 # What is sharded along two axes is summed over one of them.
 

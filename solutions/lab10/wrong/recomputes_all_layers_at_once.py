@@ -1,4 +1,4 @@
-# score: 0
+# score: 23
 # hint: once 34 more
 # With recomputation every layer has its activations again, at once.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 21
 # hint: over no other
 # The squares of all tensors are summed over all axes, so that replicas count several times.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 23
 # hint: only where the norm is larger
 # Gradients below max_norm are made as long as that.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 23
 # hint: the norm
 # Sums of squares are made in the type of the gradient.
 

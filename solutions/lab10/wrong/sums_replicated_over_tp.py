@@ -1,4 +1,4 @@
-# score: 0
+# score: 20
 # hint: only dp is left to sum
 # The gradients of scale and bias are summed over tp as well: they are tp times too large.
 
@@ -34,8 +34,8 @@ def gradients(
 
     x = inputs
     for block in blocks:
-        hidden = Enter.apply(x * block.scale)
-        x = x + Leave.apply(inner(block, hidden)) + block.bias
+        scaled = Enter.apply(x * block.scale)
+        x = x + Leave.apply(inner(block, scaled)) + block.bias
     loss = sum_of_losses(x, targets)
     sums = torch.tensor([loss.item(), targets.numel()])
     dist.all_reduce(sums, group=mesh.dp)

@@ -1,4 +1,4 @@
-# score: 0
+# score: 22.425
 # hint: GB
 # The fastest plan, whether or not it fits.
 

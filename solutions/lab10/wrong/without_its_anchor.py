@@ -1,4 +1,4 @@
-# score: 0
+# score: 22
 # The model alone, without the anchor.
 
 # %% predict
