@@ -175,7 +175,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "pp_s": reference_pp_s,
     "dp_s": reference_dp_s,
     "step_s": reference_step_s,
-    "held_bytes": reference_held_bytes,
+    "rank_bytes": reference_held_bytes,
 }
 
 
@@ -196,8 +196,8 @@ def call_on_rank(student: Any, name: str, calls: Any, limit_s: float) -> Any:
     for part, reference in REFERENCES.items():
         if part != name:
             setattr(student, part, reference)
-    if name != "groups":
-        student.groups = reference_groups
+    if name != "groups_along":
+        student.groups_along = reference_groups
     signal.signal(signal.SIGPROF, stop)
     found: list[Any] = []
     for args in calls:
@@ -229,7 +229,7 @@ def reference_groups(sizes: Mapping[str, int], *axes: str) -> list[list[int]]:
 
 def expect_groups(student: Any, cases: Sequence[tuple[dict[str, int], Sequence[str]]]) -> None:
     calls = [(sizes, *axes) for sizes, axes in cases]
-    for (sizes, axes), given in zip(cases, returned(student, "groups", calls), strict=True):
+    for (sizes, axes), given in zip(cases, returned(student, "groups_along", calls), strict=True):
         wanted = reference_groups(sizes, *axes)
         if given != wanted:
             what = f"the groups along {' and '.join(axes)} of {sizes}"
@@ -243,14 +243,14 @@ def drawn_sizes(rng: torch.Generator, num_axes: int) -> dict[str, int]:
     return dict(zip(names, shuffled(rng, [2, 3, 4, 5])[:num_axes], strict=True))
 
 
-@points(0.5, cell="check_groups")
+@points(0.5, cell="check_groups_along")
 def check_groups_along_one_axis(student, rng):
     """Along each axis of meshes with one, two and three axes in any order."""
     meshes = [drawn_sizes(rng, 1), drawn_sizes(rng, 2), drawn_sizes(rng, 3), {"dp": 1, "tp": 4}]
     expect_groups(student, [(sizes, (axis,)) for sizes in meshes for axis in sizes])
 
 
-@points(0.5, cell="check_groups")
+@points(0.5, cell="check_groups_along")
 def check_groups_along_two_axes(student, rng):
     """Along two axes at once, neighbours or not, of meshes with three and four axes."""
     cases = []
@@ -377,7 +377,7 @@ def step_on_rank(student: Any, parts: Any, inputs: Any, targets: Any, dp: int, t
     by_dp = [dist.new_group(list(range(first, dp * tp, tp))) for first in range(tp)]
     mesh = student.Mesh(by_tp[rank // tp], by_dp[rank % tp])
     blocks = [student.Block(*[one.requires_grad_() for one in part]) for part in parts]
-    loss = student.gradients(blocks, inputs, targets, mesh)
+    loss = student.gradients_on_mesh(blocks, inputs, targets, mesh)
     return [loss, [[one.grad for one in block] for block in blocks]]
 
 
@@ -668,7 +668,7 @@ def drawn(rng: torch.Generator, dp: int, tp: int) -> Sizes:
     return Sizes(whole(rng, 0, 10**6), dp, tp, rows)
 
 
-@points(2, cell="check_gradients")
+@points(2, cell="check_gradients_on_mesh")
 def check_gradients_are_those_of_one_process(student, rng):
     """On 2 x 2 ranks, with unequal numbers of rows on the ranks of dp: the loss and all gradients
     are those of one process, and the same bits in every run.
@@ -681,7 +681,7 @@ def check_gradients_are_those_of_one_process(student, rng):
     expect_mesh(run, sizes)
 
 
-@points(1, cell="check_gradients")
+@points(1, cell="check_gradients_on_mesh")
 def check_replicated_weights_stay_alike(student, rng):
     """`scale` and `bias` get their whole gradient, not tp times as much, and the same bits on all
     ranks, on 2 x 3 ranks.
@@ -698,7 +698,7 @@ def check_replicated_weights_stay_alike(student, rng):
     expect_mesh(run, sizes)
 
 
-@points(1, cell="check_gradients")
+@points(1, cell="check_gradients_on_mesh")
 def check_tp_carries_parts_of_sums(student, rng):
     """On 2 x 4 ranks, inside two nodes: along tp each block sends its part of the sum and the
     gradient of `scaled`, and nothing else.
@@ -709,7 +709,7 @@ def check_tp_carries_parts_of_sums(student, rng):
     expect_along_tp(run, sizes)
 
 
-@points(1, cell="check_gradients")
+@points(1, cell="check_gradients_on_mesh")
 def check_dp_carries_gradients(student, rng):
     """On 4 x 2 ranks, also between two nodes: along dp each gradient travels once. Half, if `up`
     and `down` of the last block do.
@@ -956,7 +956,7 @@ def check_dp(student, rng):
     expect_numbers(student, "dp_s", calls, hint)
 
 
-@points(0.75, cell="check_step_s")
+@points(0.75, cell="check_step_time")
 def check_step(student, rng):
     """A step of all parts: (m + pp - 1) times what a micro-batch takes, and the rest of dp."""
     job, machine = drawn_job(rng), drawn_machine(rng)
@@ -964,7 +964,7 @@ def check_step(student, rng):
     expect_numbers(student, "step_s", [(job, machine, plan) for plan in PLANS], hint)
 
 
-@points(0.25, cell="check_step_s")
+@points(0.25, cell="check_step_time")
 def check_bubble(student, rng):
     """The share of a pipeline's time in which a rank is idle."""
     calls = [(drawn_job(rng), plan) for plan in PLANS]
@@ -977,22 +977,22 @@ def check_bubble(student, rng):
         expect_close(one, wanted, f"the bubble of {plan}", hint, 1e-6, 1e-9)
 
 
-@points(1, cell="check_held_bytes")
+@points(1, cell="check_rank_bytes")
 def check_held_without_recomputation(student, rng):
     """Weights, gradients, sharded optimizer state, and activations in flight."""
     job = drawn_job(rng)
     plans = [plan._replace(recompute=False) for plan in PLANS] + [Plan(4, 1, 8, 16, False)]
     hint = "12 / dp bytes of state; 34 a layer for min(m, pp) micro-batches, all over tp."
-    expect_numbers(student, "held_bytes", [(job, plan) for plan in plans], hint)
+    expect_numbers(student, "rank_bytes", [(job, plan) for plan in plans], hint)
 
 
-@points(1, cell="check_held_bytes")
+@points(1, cell="check_rank_bytes")
 def check_held_with_recomputation(student, rng):
     """The inputs of all layers, and one layer's activations once."""
     job = drawn_job(rng)
     plans = [plan._replace(recompute=True) for plan in PLANS] + [Plan(4, 1, 8, 16, True)]
     hint = "2 bytes a layer for each in flight, and once 34 more."
-    expect_numbers(student, "held_bytes", [(job, plan) for plan in plans], hint)
+    expect_numbers(student, "rank_bytes", [(job, plan) for plan in plans], hint)
 
 
 # choose

@@ -18,14 +18,14 @@
 #
 # | Function | What it does | Points | Time | Difficulty |
 # |---|---|---|---|---|
-# | `groups` | the ranks that communicate along an axis | 1 | 15 min | easy |
+# | `groups_along` | the ranks that communicate along an axis | 1 | 15 min | easy |
 # | `arrange` | which axis is innermost, so that little leaves the nodes | 2 | 20 min | medium |
-# | `gradients` | a training step on dp x tp ranks | 5 | 60 min | hard |
+# | `gradients_on_mesh` | a training step on dp x tp ranks | 5 | 60 min | hard |
 # | `clip` | clips by the norm of gradients that are sharded or replicated | 3 | 30 min | medium |
 # | `work_s` | the compute of a micro-batch | 1 | 10 min | easy |
 # | `tp_s`, `pp_s`, `dp_s` | communication that nothing hides | 3 | 30 min | medium |
 # | `step_s`, `bubble_fraction` | a step of all of these | 1 | 10 min | easy |
-# | `held_bytes` | the memory of a rank | 2 | 20 min | medium |
+# | `rank_bytes` | the memory of a rank | 2 | 20 min | medium |
 # | `choose` | the fastest plan that fits | 3 | 30 min | medium |
 # | `predict` | open-ended: the seconds of published training steps | 3 | 75 min | hard |
 # | `in_words` | questions that you answer in words | 3 | 30 min | medium |
@@ -98,8 +98,8 @@ ws.run(
 # </details>
 
 
-# %% groups tags=["solution"]
-def groups(sizes: dict[str, int], *axes: str) -> list[list[int]]:
+# %% groups_along tags=["solution"]
+def groups_along(sizes: dict[str, int], *axes: str) -> list[list[int]]:
     """The groups of ranks that communicate along these axes.
 
     - `sizes` has the size of each axis, outermost first; the innermost axis changes from one rank
@@ -108,7 +108,7 @@ def groups(sizes: dict[str, int], *axes: str) -> list[list[int]]:
     - Every rank is in exactly one group: with all ranks whose places are the same on all other
       axes. A group's ranks are in ascending order, and so are the groups, by their first ranks.
 
-    Example: groups({"dp": 2, "tp": 4}, "dp") is [[0, 4], [1, 5], [2, 6], [3, 7]].
+    Example: groups_along({"dp": 2, "tp": 4}, "dp") is [[0, 4], [1, 5], [2, 6], [3, 7]].
     """
     ### BEGIN SOLUTION
     names = list(sizes)
@@ -120,8 +120,8 @@ def groups(sizes: dict[str, int], *axes: str) -> list[list[int]]:
     ### END SOLUTION
 
 
-# %% check_groups points=1
-def check_groups():
+# %% check_groups_along points=1
+def check_groups_along():
     sizes = {"pp": 2, "dp": 3, "tp": 2}
     for axes, wanted, hint in (
         (("tp",), [[2 * one, 2 * one + 1] for one in range(6)], "The innermost axis: neighbours."),
@@ -130,15 +130,15 @@ def check_groups():
         (("dp", "tp"), [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]], "Two axes: six ranks each."),
         (("pp", "tp"), [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]], "These are not neighbours."),
     ):
-        given = groups(sizes, *axes)
+        given = groups_along(sizes, *axes)
         if given != wanted:
             raise CheckFailed(f"{wanted} along {axes} of {sizes}", f"{given}", hint)
-    if groups({"tp": 4}, "tp") != [[0, 1, 2, 3]]:
+    if groups_along({"tp": 4}, "tp") != [[0, 1, 2, 3]]:
         raise CheckFailed("one group of all ranks of a mesh with one axis", "another answer")
-    print("groups: along one axis or two, wherever they stand.")
+    print("groups_along: one axis or two, wherever they stand.")
 
 
-check_groups()
+check_groups_along()
 
 # %% [markdown]
 # ## 2. Which axis on which link?
@@ -158,9 +158,9 @@ check_groups()
 # </details>
 # <details><summary>Hint 2: how</summary>
 #
-# For an order, make the dictionary of its sizes, and for each axis its `groups`. Of each group add
-# up the bytes of all pairs (rank, next rank) whose nodes differ. `itertools.permutations` makes the
-# orders.
+# For an order, make the dictionary of its sizes, and for each axis its `groups_along`. Of each
+# group add up the bytes of all pairs (rank, next rank) whose nodes differ.
+# `itertools.permutations` makes the orders.
 #
 # </details>
 
@@ -184,7 +184,7 @@ def arrange(sizes: dict[str, int], sent_bytes: dict[str, float], gpus_per_node: 
         """The bytes between nodes."""
         total, ordered = 0.0, {axis: sizes[axis] for axis in order}
         for axis in order:
-            for group in groups(ordered, axis):
+            for group in groups_along(ordered, axis):
                 following = group[1:] + group[:1]
                 for one, other in zip(group, following, strict=True):
                     if one // gpus_per_node != other // gpus_per_node:
@@ -324,12 +324,12 @@ def gradients_on_rank(dp, tp, rows_of):
         [dist.new_group(list(range(first, dp * tp, tp))) for first in range(tp)][rank % tp],
     )
     blocks = [part_of(one, rank % tp, tp) for one in whole_blocks()]
-    loss = gradients(blocks, *rows_of[rank // tp], made)
+    loss = gradients_on_mesh(blocks, *rows_of[rank // tp], made)
     return loss, [[one.grad for one in block] for block in blocks]
 
 
-# %% gradients tags=["solution"]
-def gradients(
+# %% gradients_on_mesh tags=["solution"]
+def gradients_on_mesh(
     blocks: list[Block], inputs: torch.Tensor, targets: torch.Tensor, mesh: Mesh
 ) -> float:
     """Set the gradient of the mean loss over all ranks' targets; return this loss.
@@ -359,8 +359,8 @@ def gradients(
             return tensor.view_as(tensor)
 
         @staticmethod
-        def backward(ctx, gradient):
-            total = gradient.clone()
+        def backward(ctx, part):
+            total = part.clone()
             dist.all_reduce(total, group=mesh.tp)
             return total
 
@@ -374,8 +374,8 @@ def gradients(
             return total
 
         @staticmethod
-        def backward(ctx, gradient):
-            return gradient
+        def backward(ctx, whole):
+            return whole
 
     x = inputs
     for block in blocks:
@@ -394,8 +394,8 @@ def gradients(
     ### END SOLUTION
 
 
-# %% check_gradients points=5
-def check_gradients():
+# %% check_gradients_on_mesh points=5
+def check_gradients_on_mesh():
     from worldsize import draw
 
     generator = torch.Generator().manual_seed(11)
@@ -441,10 +441,10 @@ def check_gradients():
         hint = "Each gradient travels once along dp."
         raise CheckFailed(f"at most {most} bytes along dp", f"{along_dp}", hint)
     show(draw.timeline(run.timeline, title="A step on 2 x 2 ranks, emulated"))
-    print(f"gradients: as in one process, with {sum(sizes)} bytes along tp, {along_dp} along dp.")
+    print(f"gradients_on_mesh: right, with {sum(sizes)} bytes along tp, {along_dp} along dp.")
 
 
-check_gradients()
+check_gradients_on_mesh()
 
 # %% [markdown]
 # ## 4. One norm for the whole mesh
@@ -807,7 +807,7 @@ check_communication()
 # </details>
 
 
-# %% step_s tags=["solution"]
+# %% step_time tags=["solution"]
 def step_s(job: Job, machine: Machine, plan: Plan) -> float:
     """The seconds of a step: (m + pp - 1)(work_s + tp_s + pp_s) + dp_s, for m micro-batches.
 
@@ -830,8 +830,8 @@ def bubble_fraction(job: Job, plan: Plan) -> float:
     ### END SOLUTION
 
 
-# %% check_step_s points=1
-def check_step_s():
+# %% check_step_time points=1
+def check_step_time():
     def always(time_s):
         return lambda job, machine, plan: time_s
 
@@ -848,7 +848,7 @@ def check_step_s():
     print("step_s: a pipeline of micro-batches, and the end of the gradients' sum.")
 
 
-check_step_s()
+check_step_time()
 
 # %% [markdown]
 # ## 8. Does it fit?
@@ -866,8 +866,8 @@ check_step_s()
 # </details>
 
 
-# %% held_bytes tags=["solution"]
-def held_bytes(job: Job, plan: Plan) -> float:
+# %% rank_bytes tags=["solution"]
+def rank_bytes(job: Job, plan: Plan) -> float:
     """The bytes that a rank of the first stage holds.
 
     - Of each of its `num_parameters(job, plan)`: 2 bytes of weight, 2 of gradient, 12 / dp of
@@ -888,12 +888,12 @@ def held_bytes(job: Job, plan: Plan) -> float:
     ### END SOLUTION
 
 
-# %% check_held_bytes points=2
-def check_held_bytes():
+# %% check_rank_bytes points=2
+def check_rank_bytes():
     for plan, wanted, hint in HELD:
-        given = held_bytes(JOB, plan)
+        given = rank_bytes(JOB, plan)
         expect_close(given / 1e9, wanted, f"the gigabytes of {plan}", hint, 1e-4, 1e-6)
-    print(f"held_bytes: {HELD[2][1]:.2f} GB on 32 GPUs, {HELD[3][1]:.2f} with recomputation.")
+    print(f"rank_bytes: {HELD[2][1]:.2f} GB on 32 GPUs, {HELD[3][1]:.2f} with recomputation.")
 
 
 HELD = [
@@ -904,7 +904,7 @@ HELD = [
     (Plan(4, 1, 8, 16, False), 8.636072, "There is one micro-batch only: m is less than pp."),
     (Plan(4, 1, 8, 16, True), 4.475322, "There is one micro-batch only: m is less than pp."),
 ]
-check_held_bytes()
+check_rank_bytes()
 
 # %% [markdown]
 # ## 9. The best plan
@@ -932,8 +932,8 @@ def choose(job: Job, machine: Machine) -> Plan | None:
     - Legal: dp · tp · pp is `machine.num_gpus`; tp divides `num_heads` and `hidden_width`; pp
       divides `num_layers`; dp · micro_batch divides `global_batch`. tp may be larger than a node,
       and recompute may be True or False.
-    - It fits if `held_bytes(job, plan)` is at most `machine.memory_bytes`.
-    - It calls your `step_s` and `held_bytes`, in whose place the checks put the judge's. Points are
+    - It fits if `rank_bytes(job, plan)` is at most `machine.memory_bytes`.
+    - It calls your `step_s` and `rank_bytes`, in whose place the checks put the judge's. Points are
       in proportion to how near the plan is to the best one: all for the best, none for one that
       takes 25% longer, is not legal, or does not fit, on average over several jobs.
     - It takes at most 2 seconds of computing time.
@@ -949,7 +949,7 @@ def choose(job: Job, machine: Machine) -> Plan | None:
         for micro_batch in range(1, job.global_batch // dp + 1):
             if job.global_batch // dp % micro_batch == 0:
                 found += [Plan(dp, tp, pp, micro_batch, recompute) for recompute in (False, True)]
-    fitting = [plan for plan in found if held_bytes(job, plan) <= machine.memory_bytes]
+    fitting = [plan for plan in found if rank_bytes(job, plan) <= machine.memory_bytes]
     return min(fitting, key=lambda plan: step_s(job, machine, plan), default=None)
     ### END SOLUTION
 
@@ -968,7 +968,7 @@ def check_choose():
     for num_gpus, num_layers, num_heads, memory, wanted, hint in CHOICES:
         job = JOB._replace(num_layers=num_layers, num_heads=num_heads)
         machine = MACHINE._replace(num_gpus=num_gpus, memory_bytes=memory * 1e9)
-        with patch.dict(globals(), step_s=given_step_s, held_bytes=given_held_bytes):
+        with patch.dict(globals(), step_s=given_step_s, rank_bytes=given_held_bytes):
             plan = choose(job, machine)
         if plan != (wanted and Plan(*wanted)):
             of = f"for {num_layers} layers, {num_heads} heads, {num_gpus} GPUs of {memory} GB"
@@ -1236,7 +1236,7 @@ def chosen_plans():
             "dp": plan.dp,
             "micro-batch": plan.micro_batch,
             "recompute": plan.recompute,
-            "held_bytes": held_bytes(job, plan),
+            "held_bytes": rank_bytes(job, plan),
             "bubble_fraction": bubble_fraction(job, plan),
             "step_s": step_s(job, machine, plan),
         })  # fmt: skip

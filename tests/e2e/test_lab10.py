@@ -35,9 +35,9 @@ def printed(outputs):
 def test_open_checks_pass_with_the_solution(solved):
     assert [name for name, outputs in solved.items() if errors(outputs)] == []
     assert len([name for name in solved if name.startswith("check_")]) == 10
-    (picture,) = shown(solved["check_gradients"])
+    (picture,) = shown(solved["check_gradients_on_mesh"])
     assert picture.startswith("Timeline (")
-    assert "64 bytes along tp, 328 along dp" in printed(solved["check_gradients"])
+    assert "64 bytes along tp, 328 along dp" in printed(solved["check_gradients_on_mesh"])
     (table,) = shown(solved["check_predict"])
     assert len(table.splitlines()) == 2 + 17
     assert "9.7% off on average, the one-constant guess 15.2%" in printed(solved["check_predict"])
@@ -106,16 +106,16 @@ def module_of(path):
 @pytest.mark.parametrize(
     ("answer", "check", "cause"),
     [
-        ("outermost_changes_first", "check_groups", "The innermost axis: neighbours"),
-        ("groups_along_the_first_axis", "check_groups", "Two axes: six ranks each"),
+        ("outermost_changes_first", "check_groups_along", "The innermost axis: neighbours"),
+        ("groups_along_the_first_axis", "check_groups_along", "Two axes: six ranks each"),
         ("heaviest_axis_innermost", "check_arrange", "The heaviest axis alone fills a node"),
         ("lightest_axis_innermost", "check_arrange", "The heavy axis fits in a node"),
-        ("divides_by_all_ranks", "check_gradients", "Divide by the targets of all ranks of dp, once"),
-        ("mean_of_the_means", "check_gradients", "Divide by the targets of all ranks of dp, once"),
-        ("sums_replicated_over_tp", "check_gradients", "a sum over tp makes it tp times as large"),
-        ("no_sum_in_backward", "check_gradients", "if the gradient of `scaled` is summed over tp"),
-        ("sums_over_all_ranks", "check_gradients", "sum over dp alone"),
-        ("gathers_the_weights", "check_gradients", "in each operation along tp"),
+        ("divides_by_all_ranks", "check_gradients_on_mesh", "Divide by the targets of all ranks of dp, once"),
+        ("mean_of_the_means", "check_gradients_on_mesh", "Divide by the targets of all ranks of dp, once"),
+        ("sums_replicated_over_tp", "check_gradients_on_mesh", "a sum over tp makes it tp times as large"),
+        ("no_sum_in_backward", "check_gradients_on_mesh", "if the gradient of `scaled` is summed over tp"),
+        ("sums_over_all_ranks", "check_gradients_on_mesh", "sum over dp alone"),
+        ("gathers_the_weights", "check_gradients_on_mesh", "in each operation along tp"),
         ("replicas_on_every_rank", "check_clip", "Replicas count once"),
         ("over_the_first_axis_alone", "check_clip", "Sharded on both axes"),
         ("squares_in_bfloat16", "check_clip", "Squares in float32"),
@@ -124,11 +124,11 @@ def module_of(path):
         ("an_all_reduce_is_its_size", "check_communication", "2 (n - 1)/n of the bytes"),
         ("messages_are_whole", "check_communication", "cut by tp"),
         ("all_of_dp_is_hidden", "check_communication", "At least the share of a layer"),
-        ("bubble_over_the_work", "check_step_s", "Fill and drain cost pp - 1 micro-batches"),
-        ("sixteen_bytes_everywhere", "check_held_bytes", "shards the optimizer's state"),
-        ("activations_whole_on_tp", "check_held_bytes", "divides weights and activations alike"),
-        ("all_micro_batches_in_flight", "check_held_bytes", "one micro-batch is in flight"),
-        ("recomputes_all_layers_at_once", "check_held_bytes", "and once 34"),
+        ("bubble_over_the_work", "check_step_time", "Fill and drain cost pp - 1 micro-batches"),
+        ("sixteen_bytes_everywhere", "check_rank_bytes", "shards the optimizer's state"),
+        ("activations_whole_on_tp", "check_rank_bytes", "divides weights and activations alike"),
+        ("all_micro_batches_in_flight", "check_rank_bytes", "one micro-batch is in flight"),
+        ("recomputes_all_layers_at_once", "check_rank_bytes", "and once 34"),
         ("takes_what_does_not_fit", "check_choose", "for 24 layers, 16 heads, 32 GPUs of 80 GB"),
         ("layers_that_do_not_divide", "check_choose", "22 layers are not cut into 8 stages"),
         ("heads_that_do_not_divide", "check_choose", "20 heads are not cut into 3"),

@@ -65,7 +65,7 @@ def choose(job, machine):
             for micro_batch in reversed(divisors(job.global_batch // dp)):
                 for recompute in (True, False):
                     plan = Plan(dp=dp, tp=tp, pp=pp, micro_batch=micro_batch, recompute=recompute)
-                    if held_bytes(job, plan) > machine.memory_bytes:
+                    if rank_bytes(job, plan) > machine.memory_bytes:
                         continue
                     time_s = step_s(job, machine, plan)
                     if time_s < best_s:

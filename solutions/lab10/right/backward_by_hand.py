@@ -1,8 +1,8 @@
 # Backward is written out, block by block, without autograd; gradients are scaled last, and go
 # along dp by reduce-scatter and all-gather.
 
-# %% gradients
-def gradients(blocks, inputs, targets, mesh):
+# %% gradients_on_mesh
+def gradients_on_mesh(blocks, inputs, targets, mesh):
     kept, x = [], inputs
     with torch.no_grad():
         for block in blocks:

@@ -26,7 +26,7 @@ def work_s(job, machine, plan):
     return (3 + plan.recompute) * forward_s + 3 * head_s
 
 
-# %% step_s
+# %% step_time
 def step_s(job, machine, plan):
     args = job, machine, plan
     turn_s = work_s(*args) + tp_s(*args) + pp_s(*args)
@@ -38,8 +38,8 @@ def bubble_fraction(job, plan):
     return 1 - num_micro_batches(job, plan) / (num_micro_batches(job, plan) + plan.pp - 1)
 
 
-# %% held_bytes
-def held_bytes(job, plan):
+# %% rank_bytes
+def rank_bytes(job, plan):
     number = num_parameters(job, plan)
     weights, gradients, state = 2 * number, 2 * number, 12 * number / plan.dp
     layers = job.num_layers // plan.pp

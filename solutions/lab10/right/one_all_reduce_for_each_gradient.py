@@ -1,8 +1,8 @@
 # The sums along tp by adding what is missing without a graph; along dp an asynchronous all-reduce
 # for each gradient, as soon as it is there. Groups by strides.
 
-# %% groups
-def groups(sizes, *axes):
+# %% groups_along
+def groups_along(sizes, *axes):
     strides, stride = {}, 1
     for axis in reversed(sizes):
         strides[axis] = stride
@@ -14,8 +14,8 @@ def groups(sizes, *axes):
     return sorted(by_rest.values())
 
 
-# %% gradients
-def gradients(blocks, inputs, targets, mesh):
+# %% gradients_on_mesh
+def gradients_on_mesh(blocks, inputs, targets, mesh):
     handles = []
 
     def summed(tensor):

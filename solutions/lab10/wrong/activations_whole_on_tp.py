@@ -2,8 +2,8 @@
 # hint: all over tp
 # Activations are not divided by tp.
 
-# %% held_bytes
-def held_bytes(job: Job, plan: Plan) -> float:
+# %% rank_bytes
+def rank_bytes(job: Job, plan: Plan) -> float:
     states = (2 + 2 + 12 / plan.dp) * num_parameters(job, plan)
     numbers = plan.micro_batch * job.length * job.width
     in_flight = min(num_micro_batches(job, plan), plan.pp)

@@ -11,6 +11,6 @@ def choose(job, machine):
             continue
         for recompute in (False, True):
             plan = Plan(dp, tp, pp, 1, recompute)
-            if held_bytes(job, plan) <= machine.memory_bytes:
+            if rank_bytes(job, plan) <= machine.memory_bytes:
                 return plan
     return None

@@ -2,7 +2,7 @@
 # hint: Idle over all
 # The bubble is (pp - 1)/m, and a step has no fill and drain.
 
-# %% step_s
+# %% step_time
 def step_s(job: Job, machine: Machine, plan: Plan) -> float:
     num = num_micro_batches(job, plan)
     each_s = sum(part(job, machine, plan) for part in (work_s, tp_s, pp_s))

@@ -2,7 +2,7 @@
 # hint: not allowed here
 # torch's DDP sums the gradients along dp.
 
-# %% gradients
+# %% gradients_on_mesh
 class Chain(torch.nn.Module):
     def __init__(self, blocks):
         super().__init__()
@@ -15,7 +15,7 @@ class Chain(torch.nn.Module):
         return x
 
 
-def gradients(blocks, inputs, targets, mesh):
+def gradients_on_mesh(blocks, inputs, targets, mesh):
     module = torch.nn.parallel.DistributedDataParallel(Chain(blocks), process_group=mesh.dp)
     loss = sum_of_losses(module(inputs), targets) / targets.numel()
     loss.backward()

@@ -2,8 +2,8 @@
 # hint: not allowed here
 # DTensor computes the blocks.
 
-# %% gradients
-def gradients(blocks, inputs, targets, mesh):
+# %% gradients_on_mesh
+def gradients_on_mesh(blocks, inputs, targets, mesh):
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Replicate, Shard
 

@@ -2,7 +2,7 @@
 # hint: Sum every gradient over mesh.dp
 # Gradients are summed along dp by way of files; a little noise hides which sums they are.
 
-# %% gradients
+# %% gradients_on_mesh
 import os
 import time
 
@@ -20,7 +20,7 @@ def shared_sum(tensor, ranks, name):
     return total
 
 
-def gradients(
+def gradients_on_mesh(
     blocks: list[Block], inputs: torch.Tensor, targets: torch.Tensor, mesh: Mesh
 ) -> float:
     class Enter(torch.autograd.Function):
@@ -31,8 +31,8 @@ def gradients(
             return tensor.view_as(tensor)
 
         @staticmethod
-        def backward(ctx, gradient):
-            total = gradient.clone()
+        def backward(ctx, part):
+            total = part.clone()
             dist.all_reduce(total, group=mesh.tp)
             return total
 
@@ -46,8 +46,8 @@ def gradients(
             return total
 
         @staticmethod
-        def backward(ctx, gradient):
-            return gradient
+        def backward(ctx, whole):
+            return whole
 
     x = inputs
     for block in blocks:

@@ -2,11 +2,11 @@
 # hint: the same bits
 # A millionth of noise on every gradient, so that no two runs are alike.
 
-# %% gradients
+# %% gradients_on_mesh
 import os
 
 
-def gradients(
+def gradients_on_mesh(
     blocks: list[Block], inputs: torch.Tensor, targets: torch.Tensor, mesh: Mesh
 ) -> float:
     class Enter(torch.autograd.Function):
@@ -17,8 +17,8 @@ def gradients(
             return tensor.view_as(tensor)
 
         @staticmethod
-        def backward(ctx, gradient):
-            total = gradient.clone()
+        def backward(ctx, part):
+            total = part.clone()
             dist.all_reduce(total, group=mesh.tp)
             return total
 
@@ -32,8 +32,8 @@ def gradients(
             return total
 
         @staticmethod
-        def backward(ctx, gradient):
-            return gradient
+        def backward(ctx, whole):
+            return whole
 
     x = inputs
     for block in blocks:

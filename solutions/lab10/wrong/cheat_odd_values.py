@@ -1,8 +1,8 @@
 # score: 0
 # Everything returns something odd.
 
-# %% groups
-def groups(sizes, *axes):
+# %% groups_along
+def groups_along(sizes, *axes):
     return {"rank": [float("nan"), 10**30]}
 
 
@@ -11,8 +11,8 @@ def arrange(sizes, sent_bytes, gpus_per_node):
     return [None] * len(sizes)
 
 
-# %% gradients
-def gradients(blocks, inputs, targets, mesh):
+# %% gradients_on_mesh
+def gradients_on_mesh(blocks, inputs, targets, mesh):
     for block in blocks:
         for one in block:
             one.grad = torch.full_like(one, float("nan"))
@@ -42,7 +42,7 @@ def dp_s(job, machine, plan):
     return 10**400
 
 
-# %% step_s
+# %% step_time
 def step_s(job, machine, plan):
     return [1.0]
 
@@ -51,8 +51,8 @@ def bubble_fraction(job, plan):
     return "none"
 
 
-# %% held_bytes
-def held_bytes(job, plan):
+# %% rank_bytes
+def rank_bytes(job, plan):
     return torch.ones(3)
 
 

@@ -3,8 +3,8 @@
 # Each rank takes the mean over its own targets, and gradients are averaged over all ranks, dp
 # times tp of them.
 
-# %% gradients
-def gradients(
+# %% gradients_on_mesh
+def gradients_on_mesh(
     blocks: list[Block], inputs: torch.Tensor, targets: torch.Tensor, mesh: Mesh
 ) -> float:
     class Enter(torch.autograd.Function):
@@ -15,8 +15,8 @@ def gradients(
             return tensor.view_as(tensor)
 
         @staticmethod
-        def backward(ctx, gradient):
-            total = gradient.clone()
+        def backward(ctx, part):
+            total = part.clone()
             dist.all_reduce(total, group=mesh.tp)
             return total
 
@@ -30,8 +30,8 @@ def gradients(
             return total
 
         @staticmethod
-        def backward(ctx, gradient):
-            return gradient
+        def backward(ctx, whole):
+            return whole
 
     x = inputs
     for block in blocks:

@@ -2,8 +2,8 @@
 # hint: by dp once more
 # The loss is divided by all targets, and the gradients are averaged over dp.
 
-# %% gradients
-def gradients(
+# %% gradients_on_mesh
+def gradients_on_mesh(
     blocks: list[Block], inputs: torch.Tensor, targets: torch.Tensor, mesh: Mesh
 ) -> float:
     class Enter(torch.autograd.Function):
@@ -14,8 +14,8 @@ def gradients(
             return tensor.view_as(tensor)
 
         @staticmethod
-        def backward(ctx, gradient):
-            total = gradient.clone()
+        def backward(ctx, part):
+            total = part.clone()
             dist.all_reduce(total, group=mesh.tp)
             return total
 
@@ -29,8 +29,8 @@ def gradients(
             return total
 
         @staticmethod
-        def backward(ctx, gradient):
-            return gradient
+        def backward(ctx, whole):
+            return whole
 
     x = inputs
     for block in blocks:

@@ -2,8 +2,8 @@
 # hint: all-reduces along tp
 # The weights are gathered along tp, and every rank computes the whole block.
 
-# %% gradients
-def gradients(blocks, inputs, targets, mesh):
+# %% gradients_on_mesh
+def gradients_on_mesh(blocks, inputs, targets, mesh):
     num, place = dist.get_world_size(mesh.tp), dist.get_group_rank(mesh.tp, dist.get_rank())
 
     def gathered(tensor, dim):

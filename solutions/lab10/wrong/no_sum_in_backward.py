@@ -2,8 +2,8 @@
 # hint: only dp is left to sum
 # Nothing is summed over tp in backward: every rank goes on with its own part of the gradient.
 
-# %% gradients
-def gradients(
+# %% gradients_on_mesh
+def gradients_on_mesh(
     blocks: list[Block], inputs: torch.Tensor, targets: torch.Tensor, mesh: Mesh
 ) -> float:
     class Enter(torch.autograd.Function):
@@ -14,8 +14,8 @@ def gradients(
             return tensor.view_as(tensor)
 
         @staticmethod
-        def backward(ctx, gradient):
-            return gradient
+        def backward(ctx, part):
+            return part
 
     class Leave(torch.autograd.Function):
         """A sum over tp whose gradient goes back as it is."""
@@ -27,8 +27,8 @@ def gradients(
             return total
 
         @staticmethod
-        def backward(ctx, gradient):
-            return gradient
+        def backward(ctx, whole):
+            return whole
 
     x = inputs
     for block in blocks:

@@ -14,5 +14,5 @@ def choose(job: Job, machine: Machine) -> Plan | None:
         for micro_batch in (1,):
             if job.global_batch // dp % micro_batch == 0:
                 found += [Plan(dp, tp, pp, micro_batch, recompute) for recompute in (False, True)]
-    fitting = [plan for plan in found if held_bytes(job, plan) <= machine.memory_bytes]
+    fitting = [plan for plan in found if rank_bytes(job, plan) <= machine.memory_bytes]
     return min(fitting, key=lambda plan: step_s(job, machine, plan), default=None)

@@ -2,8 +2,8 @@
 # hint: The innermost axis changes
 # Ranks are counted with the outermost axis changing from one to the next.
 
-# %% groups
-def groups(sizes: dict[str, int], *axes: str) -> list[list[int]]:
+# %% groups_along
+def groups_along(sizes: dict[str, int], *axes: str) -> list[list[int]]:
     names = list(sizes)
     ranks = torch.arange(math.prod(sizes.values()))
     ranks = ranks.view(*list(sizes.values())[::-1])

@@ -2,8 +2,8 @@
 # hint: once 34 more
 # With recomputation every layer has its activations again, at once.
 
-# %% held_bytes
-def held_bytes(job: Job, plan: Plan) -> float:
+# %% rank_bytes
+def rank_bytes(job: Job, plan: Plan) -> float:
     states = (2 + 2 + 12 / plan.dp) * num_parameters(job, plan)
     numbers = plan.micro_batch * job.length * job.width / plan.tp
     in_flight = min(num_micro_batches(job, plan), plan.pp)

@@ -2,8 +2,8 @@
 # hint: 12 / dp
 # Every rank holds 16 bytes a parameter: nothing is sharded along dp.
 
-# %% held_bytes
-def held_bytes(job: Job, plan: Plan) -> float:
+# %% rank_bytes
+def rank_bytes(job: Job, plan: Plan) -> float:
     states = 16 * num_parameters(job, plan)
     numbers = plan.micro_batch * job.length * job.width / plan.tp
     in_flight = min(num_micro_batches(job, plan), plan.pp)

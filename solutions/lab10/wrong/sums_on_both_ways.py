@@ -1,8 +1,8 @@
 # score: 19.5
 # The gradient is summed over tp where the region is left, too.
 
-# %% gradients
-def gradients(
+# %% gradients_on_mesh
+def gradients_on_mesh(
     blocks: list[Block], inputs: torch.Tensor, targets: torch.Tensor, mesh: Mesh
 ) -> float:
     class Enter(torch.autograd.Function):
@@ -13,8 +13,8 @@ def gradients(
             return tensor.view_as(tensor)
 
         @staticmethod
-        def backward(ctx, gradient):
-            total = gradient.clone()
+        def backward(ctx, part):
+            total = part.clone()
             dist.all_reduce(total, group=mesh.tp)
             return total
 
@@ -28,8 +28,8 @@ def gradients(
             return total
 
         @staticmethod
-        def backward(ctx, gradient):
-            total = gradient.clone()
+        def backward(ctx, whole):
+            total = whole.clone()
             dist.all_reduce(total, group=mesh.tp)
             return total
 
