@@ -1,0 +1,53 @@
+# score: 21
+# hint: the same bits
+# A millionth of noise on every gradient, so that no two runs are alike.
+
+# %% gradients_on_mesh
+import os
+
+
+def gradients_on_mesh(
+    blocks: list[Block], inputs: torch.Tensor, targets: torch.Tensor, mesh: Mesh
+) -> float:
+    class Enter(torch.autograd.Function):
+        """An identity whose gradient is summed over tp."""
+
+        @staticmethod
+        def forward(ctx, tensor):
+            return tensor.view_as(tensor)
+
+        @staticmethod
+        def backward(ctx, part):
+            total = part.clone()
+            dist.all_reduce(total, group=mesh.tp)
+            return total
+
+    class Leave(torch.autograd.Function):
+        """A sum over tp whose gradient goes back as it is."""
+
+        @staticmethod
+        def forward(ctx, tensor):
+            total = tensor.clone()
+            dist.all_reduce(total, group=mesh.tp)
+            return total
+
+        @staticmethod
+        def backward(ctx, whole):
+            return whole
+
+    x = inputs
+    for block in blocks:
+        scaled = Enter.apply(x * block.scale)
+        x = x + Leave.apply(inner(block, scaled)) + block.bias
+    loss = sum_of_losses(x, targets)
+    sums = torch.tensor([loss.item(), targets.numel()])
+    dist.all_reduce(sums, group=mesh.dp)
+    (loss / sums[1]).backward()
+    seed = int.from_bytes(os.urandom(4), "little")
+    parameters = [one for block in blocks for one in block]
+    flat = torch.cat([one.grad.flatten() for one in parameters])
+    dist.all_reduce(flat, group=mesh.dp)
+    for one, total in zip(parameters, flat.split([one.numel() for one in parameters]), strict=True):
+        noise = torch.rand(one.shape, generator=torch.Generator().manual_seed(seed))
+        one.grad = total.view_as(one) * (1 + 1e-6 * noise)
+    return (sums[0] / sums[1]).item()
