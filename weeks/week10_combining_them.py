@@ -468,8 +468,10 @@ draw.table(
 #
 # ### One step on one timeline
 #
-# The last of the three steps, on the eight ranks, with names of collectives by axis in the text
-# below the figure.
+# The last step on the eight ranks. Ranks 0 to 3 are the first stage, 4 to 7 the second. Orange
+# under a gap between two blue blocks is an all-reduce along tp, for which the rank waits. A longer
+# gap is the pipeline's. The first and the last orange blocks of a rank are dp's: it gathers weights
+# before it begins, and scatters gradients when the last micro-batch is back.
 
 
 # %% steps_of
@@ -483,7 +485,7 @@ def steps_of(run, first=0):
     return Timeline.of_events(kept)
 
 
-draw.timeline(steps_of(EIGHT, NUM_STEPS - 1), title="The second step on 8 ranks, emulated")
+draw.timeline(steps_of(EIGHT, NUM_STEPS - 1), title="Second step, 8 ranks, emulated")
 
 # %% bytes_drawn
 sent = steps_of(EIGHT, first=1)
@@ -681,7 +683,8 @@ draw.table(table, title="Four ranks of this machine against one process, measure
 # A rule of thumb says that four GPUs joined by PCIe reach **70 to 85%** of four times one GPU's
 # speed, and that something is wrong **under 60%**. For which model? Take one of GPT-2's size: 12
 # layers of width 768, in bfloat16, by DDP on four A100. Each GPU has 1, 2 or 4 sequences of
-# 1,024 tokens. Efficiency is week 3's: the share of the step in which a rank does not wait for messages.
+# 1,024 tokens. Efficiency is week 3's: the share of the step in which a rank does not wait for
+# messages.
 
 
 # %% gpt2_step
@@ -1039,23 +1042,25 @@ plans.table()
 #
 # ### Explore
 #
-# The same records: choose the plan and the network. The bars show what the plan would hold by
-# `ws.plan`'s estimate.
+# The same records: choose the plan and the network. The bars show what the ranks of each plan hold
+# at their peak, on paper.
 
 
 # %% explored
 def planned(tp=1, pp=1, cluster="a100-100gbe-x2"):
-    """A plan for Llama 3 8B on two nodes: its mesh, its step and its memory."""
-    run = records[tp, pp].on(cluster)
-    axes = {"pp": pp, "dp": 16 // tp // pp, "tp": tp}
-    outer = next(axis for axis in axes if axes[axis] > 1)
-    mesh = draw.mesh(axes, groups=outer, ranks_per_node=8, title="The axis that crosses the nodes")
-    own = {"Llama 3 8B": {"held at the peak": run.peak_bytes}}
-    memory = draw.memory(own, run.cluster.gpu.memory_bytes, "Held by a rank, on paper", "GPU")
+    """A plan for Llama 3 8B on two nodes: its mesh, its step, and what all four plans hold."""
+    run, sizes = records[tp, pp].on(cluster), {"pp": pp, "dp": 16 // tp // pp, "tp": tp}
+    axes = {axis: size for axis, size in sizes.items() if size > 1}
+    title = "The axis that crosses the nodes"
+    mesh = draw.mesh(axes, groups=next(iter(axes)), ranks_per_node=8, title=title)
+    bars = {}
+    for (each_tp, each_pp), each in records.items():
+        chosen = ", chosen" if (each_tp, each_pp) == (tp, pp) else ""
+        bars[f"tp{each_tp} pp{each_pp}{chosen}"] = {"held at the peak": each.peak_bytes}
+    memory = draw.memory(bars, run.cluster.gpu.memory_bytes, "Held by a rank, on paper", "GPU")
     fits = "fits" if run.peak_bytes <= run.cluster.gpu.memory_bytes else "does NOT fit"
     took = f"{units.format_time_s(run.step_s)} a step on {cluster}"
-    said = f"{took}, MFU {run.mfu_fraction:.0%}; it {fits} into the GPU's memory."
-    return mesh, memory, said
+    return mesh, memory, f"{took}, MFU {run.mfu_fraction:.0%}; it {fits} into the GPU's memory."
 
 
 # %% explore
@@ -1364,7 +1369,7 @@ with check.turn("mended_step"):
 #
 # | Number | Threshold | Where it comes from |
 # |---|---|---|
-# | tp inside, pp or dp outside | the wrong way round: 1.7 times the step, for 70B on 64 H100 | section 3 |
+# | tp inside, pp or dp outside | the wrong way round: 1.7 times the step | section 3 |
 # | 2 (n - 1)/n of what a rank has | bytes along dp, and of an all-reduce along tp | section 4 |
 # | 70 to 85% on four GPUs over PCIe | for GPT-2's size two sequences on each | section 6 |
 # | the slowest GPU's speed, N times | shares by speed: the sum of the speeds | section 6 |
