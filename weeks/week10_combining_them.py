@@ -49,16 +49,6 @@ import os
 
 import torch
 import torch.distributed as dist
-from torch.distributed import pipelining
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    PrepareModuleInput,
-    RowwiseParallel,
-    parallelize_module,
-)
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -204,6 +194,19 @@ with check.turn("nodes_touched"):
 # unmodified torch; it is read line by line in section 4. What matters here: **the order of the
 # axes is one line**, the dictionary. On paper it costs nothing to try both: Llama 3 70B on 64 H100
 # in eight nodes, tp = 8 and dp = 8, two micro-batches of one sequence on each dp rank.
+
+
+# %% torchs_three
+from torch.distributed import pipelining
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 
 # %% cuts
@@ -687,7 +690,7 @@ draw.table(table, title="Four ranks of this machine against one process, measure
 # messages.
 
 
-# %% gpt2_step
+# %% gpt2
 GPT2 = dataclasses.replace(
     shape("small"),
     name="GPT-2's size",
@@ -701,6 +704,7 @@ GPT2 = dataclasses.replace(
 )
 
 
+# %% gpt2_step
 def gpt2_step(num_sequences, num_accumulated=1, dtype=torch.bfloat16):
     """Two steps of DDP on paper, with so many sequences on each rank, so many times over."""
     torch.set_default_dtype(dtype)
@@ -717,6 +721,7 @@ def gpt2_step(num_sequences, num_accumulated=1, dtype=torch.bfloat16):
         optimizer.zero_grad()
 
 
+# %% efficiency
 def on_four(*given):
     """A run on paper of that step on four A100 that are joined by PCIe."""
     return ws.paper(gpt2_step, *given, world_size=4, cluster="pcie-box", echo=False)
@@ -1091,6 +1096,9 @@ SC21 = [  # layers, width, heads, GPUs, batch; tp and pp as published
     (105, 20480, 128, 2520, 2520, 8, 35),
     (128, 25600, 160, 3072, 3072, 8, 64),
 ]
+
+
+# %% by_rule
 GPT = shape("gpt-1t")
 
 
@@ -1139,7 +1147,7 @@ draw.table(
 #
 # ZeRO takes most of the states out of the rule. Two runs that had it:
 
-# %% other_published
+# %% with_zero
 BLOOM = dataclasses.replace(
     GPT,
     num_layers=70,
@@ -1149,7 +1157,10 @@ BLOOM = dataclasses.replace(
     hidden_width=4 * 14336,
     vocab_size=250_880,
 )
-LARGE, table = shape("llama-3-405b"), []
+LARGE = shape("llama-3-405b")
+
+# %% other_published
+table = []
 for run_name, model, tp, pp, dp, zero_stage in (
     ("BLOOM 176B, 384 A100", BLOOM, 4, 12, 8, 1),
     ("Llama 3 405B, 8,192 H100", LARGE, 8, 16, 64, 2),
@@ -1245,6 +1256,7 @@ def staged(step, num_steps):
     return seen
 
 
+# %% ten_steps_alone
 def unstaged(num_steps):
     """The same in one process."""
     model, seen = Transformer(SIZES, seed=seed), []
@@ -1290,7 +1302,7 @@ draw.table(table, title="Ten steps of AdamW, two stages beside one process, emul
 #
 # 10 minutes · medium
 #
-# Mend the step, so that its gradients are those of the mean over all tokens, and so that the loss
+# Fix the step, so that its gradients are those of the mean over all tokens, and so that the loss
 # that it returns is the mean as well. The check compares the loss and the norm with one process's.
 #
 # <details><summary>Hint</summary>
@@ -1308,8 +1320,8 @@ draw.table(table, title="Ten steps of AdamW, two stages beside one process, emul
 # </details>
 
 
-# %% mended_step tags=["turn"]
-def mended_step(stage, tokens, targets, num_batches=4):
+# %% fixed_step tags=["turn"]
+def fixed_step(stage, tokens, targets, num_batches=4):
     """The mean loss of a step through a pipeline; None on all stages but the last."""
 
     ### BEGIN SOLUTION
@@ -1332,9 +1344,9 @@ def mended_step(stage, tokens, targets, num_batches=4):
     ### END SOLUTION
 
 
-# %% check_mended_step
-with check.turn("mended_step"):
-    found = ws.run(staged, mended_step, 2, **TWO).values[1]
+# %% check_fixed_step
+with check.turn("fixed_step"):
+    found = ws.run(staged, fixed_step, 2, **TWO).values[1]
     for number, ((loss, norm), (right_loss, right_norm)) in enumerate(
         zip(found, right[:2], strict=True), start=1
     ):
@@ -1362,7 +1374,7 @@ with check.turn("mended_step"):
 # context-parallel group. It depends on **who averages over which group**. If the gradients are
 # averaged over dp · cp ranks, while the loss of each is a mean over its *own* part of the sequence,
 # all is well. If each is a part of the sequence's mean, the averaging over cp divides once too
-# often, and the factor cp mends it. Problem 4 has the arithmetic.
+# often, and the factor cp puts it right. Problem 4 has the arithmetic.
 
 # %% numbers_to_remember [markdown]
 # ## Numbers to remember
@@ -1444,8 +1456,8 @@ with check.turn("mended_step"):
 # <details><summary>Answer</summary>
 #
 # 70.6 billion parameters have 1,129 GB of states: 35 GB a GPU if sharded over all 32. That
-# leaves 45 GB for activations. By `layer_activation_bytes` a sequence keeps 2.9 GB a layer, 230 GB
-# in all, so it must be cut by tp = 8 (29 GB) or recomputed (11 GB of inputs). Start: tp8 in a node,
+# leaves 45 GB for activations. By `layer_activation_bytes` a sequence keeps 2.7 GB a layer, 218 GB
+# in all, so it must be cut by tp = 8 (27 GB) or recomputed (11 GB of inputs). Start: tp8 in a node,
 # FSDP over the four nodes. Compare on paper with FSDP over 32 and full recomputation, and with tp8
 # pp2. What decides is whether a sequence's work on a GPU hides its weights' gathers.
 #

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.lesson
 
 SCRIPT = ROOT / "weeks" / "week10_combining_them.py"
 TURNS = ("nodes_touched", "dp_sent_bytes", "enough_sequences", "shares_of")
-BUGS = ("mesh_order", "mended_step")
+BUGS = ("mesh_order", "fixed_step")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_untouched_turns_say_so_and_the_bugs_are_shown_with_their_figures(tmp_pa
         assert f"{name} is not written yet" in stream(found[f"check_{name}"])
     order = "".join(str(one.get("data", one)) for one in found["check_mesh_order"])
     assert "in groups on both nodes" in order and "Which axis sends least?" in order and "image/png" in order
-    step = "".join(str(one.get("data", one)) for one in found["check_mended_step"])
+    step = "".join(str(one.get("data", one)) for one in found["check_fixed_step"])
     assert "which is 256 times as much" in step and "before backward runs" in step
 
 
@@ -99,7 +99,7 @@ def test_bytes_by_axis_are_those_of_the_formulas(outputs):
 def test_four_gpus_over_pcie_are_70_to_85_percent_efficient_or_under_60(outputs):
     table = {row[0]: row[1:] for row in rows(outputs["efficiencies"])[2:-1]}
     pcie = {number: float(row[2].rstrip("%")) for number, row in table.items()}
-    assert pcie["1"] < 60 and 70 < pcie["2"] < 85 and 85 < pcie["4"]
+    assert pcie["1"] < 60 and 70 < pcie["2"] < 85 < pcie["4"]
     assert all(float(row[3].rstrip("%")) > 95 for row in table.values())
     assert "55.6%" in stream(outputs["ten_of_eighteen"])
 
@@ -169,7 +169,7 @@ def test_answers_of_the_problems_are_right():
     model = shape("llama-3-70b")
     assert 16 * model.num_parameters / 1e9 == pytest.approx(1129, abs=1) and round(1129 / 32) == 35
     layer = model.layer_activation_bytes(1, 8192)
-    assert (round(layer / 1e9, 1), round(80 * layer / 1e9), round(80 * layer / 8e9)) == (2.9, 230, 29)
+    assert (round(layer / 1e9, 1), round(80 * layer / 1e9), round(80 * layer / 8e9)) == (2.7, 218, 27)
     assert round(80 * 2 * 8192 * model.width / 1e9) == 11
 
 
