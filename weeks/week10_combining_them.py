@@ -208,7 +208,6 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-
 # %% cuts
 ENTERING = ("attention.query", "attention.key", "attention.value", "mlp.gate", "mlp.up")
 LEAVING = ("attention.output", "mlp.down")
