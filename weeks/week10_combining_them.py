@@ -250,6 +250,8 @@ def llama_step(num_layers, sizes, axes, num_batches):
     tokens = torch.zeros(num_batches, sizes.context_length, dtype=torch.long)
     if num_stages == 1:
         for number in range(num_batches):
+            model.set_requires_gradient_sync(number == num_batches - 1)
+            model.set_reshard_after_backward(number == num_batches - 1)
             loss_of(model(tokens[[number]]), tokens[[number]]).backward()
     else:
         group, device = mesh.get_group("pp"), torch.device("cpu")
@@ -298,10 +300,15 @@ for name, axes in (
     ("tp outermost", {"tp": 8, "pp": 1, "dp": 8}),
 ):
     run = orders[name] = on_64(axes)
-    row = {"order": name, "nodes a tp group touches": 1 if name == "tp innermost" else 8}
-    for axis in ("tp", "dp"):
-        row[f"along {axis}_bytes"] = of_all_layers(run, sent_along(axis))
-    row["across nodes_bytes"] = of_all_layers(run, network_bytes)
+    of_tp = [event for event in run.runs[1].timeline.of(0) if event.axis == "tp"]
+    nodes = {rank // 8 for event in of_tp for rank in event.peers}
+    row = {"order": name, "nodes of a tp group": len(nodes)}
+    for what, figure in (
+        ("along tp", sent_along("tp")),
+        ("along dp", sent_along("dp")),
+        ("across nodes", network_bytes),
+    ):
+        row[what] = f"{of_all_layers(run, figure) / 1e9:.0f} GB"
     row["waits_s"] = of_all_layers(run, lambda line: line.exposed_communication_s(0))
     table.append({**row, "step_s": run.step_s})
 ratio = orders["tp outermost"].step_s / orders["tp innermost"].step_s
@@ -350,6 +357,19 @@ draw.table(table, title="The same two orders on other networks, on paper")
 # `cut` above does the last two. Each gets the part of the mesh that it may talk along, `mesh["tp"]`
 # or `mesh["dp"]`, and the pipeline gets `mesh.get_group("pp")`. The batch is cut along dp alone:
 # all ranks of a tensor group, and all stages of a pipeline, work on the same sequences.
+#
+# **Before you go on** (3 minutes): `MESH` again, a model of two layers, and a batch of 16
+# sequences. Which layer does rank 5 have, which sequences does it work on, which part of a weight
+# does it multiply by, and which part does it store?
+#
+# <details><summary>Answer</summary>
+#
+# 5 = (1 · 2 + 0) · 2 + 1, so pp = 1, dp = 0, tp = 1. It has the second layer, and the head. It
+# works on the first half of the sequences, 0 to 7. Of each product's weight it multiplies by the
+# second half, which it shares with rank 7 (dp = 1). Each of the two stores half of that half, and
+# they gather it along dp.
+#
+# </details>
 
 
 # %% batch
@@ -420,8 +440,8 @@ alone = train_alone()
 # How do you know that three kinds of cuts together still compute the same? torchtitan's protocol
 # (`docs/converging.md`) compares with a run that is simple enough to trust, on the same tokens.
 # Ours is one process. Compare **three** things: the losses; every gradient; and the norm of all
-# gradients. The losses of step 3 depend on two updates of every weight. Section 7 shows a run in
-# which the losses alone agree.
+# gradients. The loss of the second step also depends on an update of every weight. Section 7 shows
+# a run in which the losses alone agree.
 
 
 # %% compared
@@ -496,14 +516,15 @@ draw.bytes_by_axis(sent, title="The second step on 8 ranks: bytes sent by axis, 
 # %% [markdown]
 # Each event knows the group that it belongs to, and a group made from a mesh knows its axis: so
 # the bytes can be told apart. For this small model the tensor axis sends most, and the pipeline
-# least. (The first stage has the embedding and the last the head, which are not cut along tp here,
-# so that both are larger than a layer; they make up most of what dp sends.)
+# least. (The first stage has the embedding and the last one the head, which are not cut along tp
+# here: two fifths of what dp sends.)
 #
 # One formula for each axis, for a rank, a step, and numbers of 4 bytes:
 #
 # - **tp**: each layer has 4 all-reduces for each micro-batch, 2 in forward and 2 in backward; an
 #   all-reduce sends 2 (tp - 1)/tp times its tensor (week 8).
-# - **pp**: an activation on or a gradient back for each micro-batch, of B · W numbers (week 9).
+# - **pp**: an activation on, or a gradient back, for each micro-batch: as many numbers as it has
+#   tokens, times the width (week 9).
 # - **dp**: what of the weights a rank has is gathered once and its gradients are scattered once:
 #   2 (dp - 1)/dp times those weights' bytes (week 7; they stay gathered until the update).
 #
@@ -1081,6 +1102,17 @@ explore(planned, tp=[1, 2], pp=[1, 2], cluster=NETWORKS)
 # stages as fit, then as little tensor parallelism as fits, with tp at most a node, and all other
 # GPUs to dp. "Fits" by states alone: their program held 18 bytes for each parameter, without ZeRO.
 # Is that enough to find what they chose?
+#
+# **Before you run it** (3 minutes): what does the rule say for 39.1 billion parameters, on GPUs of
+# 80 GB? And what for 76.1?
+#
+# <details><summary>Answer</summary>
+#
+# 18 · 39.1 = 704 GB, or 8.8 GPUs: a node of 8 is too small, so two stages, and with two stages tp
+# must be at least 4.4: **tp8 pp2**. 18 · 76.1 = 1,370 GB, 17.1 GPUs: two stages of tp8 are 16, too
+# few. Three would do for memory, but 1,024 GPUs do not divide by 24: **tp8 pp4**.
+#
+# </details>
 
 # %% published
 SC21 = [  # layers, width, heads, GPUs, batch; tp and pp as published
