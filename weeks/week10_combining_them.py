@@ -318,7 +318,7 @@ draw.table(
 )
 
 # %% [markdown]
-# The same GPUs and the same cuts, and the step takes much longer. What differs is *where* the bytes
+# The same GPUs and cuts, and a step nearly twice as long. What differs is *where* the bytes
 # travel, and who waits. A tensor-parallel rank can do nothing until its all-reduce is there, four
 # times for each layer and micro-batch. The gathers and gradients of dp travel while layers compute.
 # So the conversation that **nobody can hide** belongs on the fast link.
@@ -339,7 +339,7 @@ for place in ("h100-ndr-x8", "a100-hdr-x8", "a100-100gbe-x8", "a100-10gbe-x8"):
 draw.table(table, title="The same two orders on other networks, on paper")
 
 # %% [markdown]
-# The wrong order loses on all of them. On the slowest one even the right order takes more than 25
+# The wrong order loses on all of them. On the slowest one even the right order takes more than 15
 # times as long as on the fastest: now dp waits, for its weights and gradients. Whether dp should
 # cross such a network at all is a question for section 6.
 
@@ -1032,12 +1032,12 @@ draw.table(
 )
 
 # %% [markdown]
-# Read it by columns. With a NIC for each GPU, **FSDP alone** wins by far: its gathers are hidden,
-# and it has neither a bubble nor an all-reduce to wait for. Where eight GPUs share one adapter of
-# 100 Gb/s, FSDP waits for its weights, and plans with a pipeline across the two nodes have caught
-# up. On 10 Gb/s nothing may cross but a pipeline's activations. It wins by a factor of eight,
-# though its bubble is a third of its step at m = 2, and a fifth at m = 4. So there is **no best
-# plan of a model**. There is one of a model on a network with a batch.
+# Read it by columns. With a NIC for each GPU, **FSDP alone** wins: its gathers are hidden, and it
+# has neither a bubble nor an all-reduce to wait for. Where eight GPUs share one adapter of 100 Gb/s,
+# FSDP waits for its weights. With tp = 2 a rank has half as much to gather, and that is fastest. On
+# 10 Gb/s nothing may cross but a pipeline's activations: pipelines win by a factor of eight over
+# FSDP alone, though their bubble is a third of a step at m = 2, and a fifth at m = 4. So there is
+# **no best plan of a model**. There is one of a model on a network with a batch.
 #
 # `ws.plan` tries all legal layouts, drops what does not fit, and sorts by a cost that *you* give.
 # Any function of a plan will do. Here the cost is the record above:
@@ -1412,7 +1412,7 @@ with check.turn("fixed_step"):
 #
 # | Number | Threshold | Where it comes from |
 # |---|---|---|
-# | tp inside, pp or dp outside | the wrong way round: 1.7 times the step | section 3 |
+# | tp inside, pp or dp outside | the wrong way round: 1.9 times the step | section 3 |
 # | 2 (n - 1)/n of what a rank has | bytes along dp, and of an all-reduce along tp | section 4 |
 # | 70 to 85% on four GPUs over PCIe | for GPT-2's size two sequences on each | section 6 |
 # | the slowest GPU's speed, N times | shares by speed: the sum of the speeds | section 6 |

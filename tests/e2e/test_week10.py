@@ -68,11 +68,11 @@ def test_untouched_turns_say_so_and_the_bugs_are_shown_with_their_figures(tmp_pa
 def test_a_tensor_axis_across_nodes_is_much_slower_on_every_network(outputs):
     inner, outer = rows(outputs["orders"])[2:]
     assert (inner[1], outer[1]) == ("1", "8")
-    assert 1.6 < seconds(outer[-1]) / seconds(inner[-1]) < 1.9
+    assert 1.75 < seconds(outer[-1]) / seconds(inner[-1]) < 1.95
     assert seconds(outer[-2]) > 3 * seconds(inner[-2])
     table = rows(outputs["wrong_order_elsewhere"])[2:]
     assert len(table) == 4 and all(float(row[-1]) > 1.3 for row in table)
-    assert seconds(table[-1][1]) > 25 * seconds(table[0][1])
+    assert seconds(table[-1][1]) > 15 * seconds(table[0][1])
 
 
 def test_links_within_a_node_are_several_times_as_fast(outputs):
@@ -120,12 +120,13 @@ def test_one_slow_gpu_costs_half_and_shares_by_speed_bring_back_seven_eighths(ou
 
 def test_the_fastest_plan_depends_on_the_network(outputs):
     table = {row[0]: [seconds(text) for text in row[2:6]] for row in rows(outputs["on_networks"])[2:6]}
+    fastest = [min(table, key=lambda plan: table[plan][place]) for place in range(4)]
+    assert fastest == ["tp1 pp1 dp16", "tp1 pp1 dp16", "tp2 pp1 dp8", "tp2 pp2 dp4"]
     alone, across = table["tp1 pp1 dp16"], table["tp2 pp2 dp4"]
-    assert alone[0] == min(row[0] for row in table.values()) and across[3] == min(row[3] for row in table.values())
-    assert alone[0] < across[0] / 1.5 and abs(alone[2] / across[2] - 1) < 0.15 and alone[3] > 7 * across[3]
+    assert alone[2] > 1.15 * table["tp2 pp1 dp8"][2] and alone[3] > 8 * across[3]
     assert (bubble(2, 2), bubble(2, 4)) == pytest.approx((1 / 3, 1 / 5))
     planned = words(outputs["planned"])
-    assert "4 of 4 legal plans fit" in planned and stream(outputs["planned"]).startswith("tp2 pp2 dp4")
+    assert "4 of 4 legal plans fit" in planned and stream(outputs["planned"]).startswith("tp2 dp8")
 
 
 def test_one_line_of_memory_finds_half_of_the_published_plans(outputs):
@@ -177,7 +178,7 @@ def test_ledger_holds_all_results(outputs, folder):
     entries = json.loads((folder / "ledger.json").read_text())["week10"]
     assert entries["speed, one GPU of 4 at half speed"]["prediction"] == 87.5
     assert entries["speed, one GPU of 4 at half speed"]["result"] == pytest.approx(50, abs=1)
-    assert 1.6 < entries["tensor axis across nodes over within"]["result"] < 1.9
+    assert 1.75 < entries["tensor axis across nodes over within"]["result"] < 1.95
     assert 70 < entries["efficiency, 4 A100 on PCIe"]["result"] < 85
     assert entries["loss, gradients 256 times too large"]["result"] < 0.001
     assert len(entries) == 4
