@@ -1033,11 +1033,11 @@ draw.table(
 
 # %% [markdown]
 # Read it by columns. With a NIC for each GPU, **FSDP alone** wins: its gathers are hidden, and it
-# has neither a bubble nor an all-reduce to wait for. Where eight GPUs share one adapter of 100 Gb/s,
-# FSDP waits for its weights. With tp = 2 a rank has half as much to gather, and that is fastest. On
-# 10 Gb/s nothing may cross but a pipeline's activations: pipelines win by a factor of eight over
-# FSDP alone, though their bubble is a third of a step at m = 2, and a fifth at m = 4. So there is
-# **no best plan of a model**. There is one of a model on a network with a batch.
+# has neither a bubble nor an all-reduce to wait for. Where eight GPUs share one adapter of 100
+# Gb/s, FSDP waits for its weights. With tp = 2 a rank has half as much to gather, and that is
+# fastest. On 10 Gb/s nothing may cross but a pipeline's activations: pipelines win by a factor of
+# eight over FSDP alone, though their bubble is a third of a step at m = 2, and a fifth at m = 4. So
+# there is **no best plan of a model**. There is one of a model on a network with a batch.
 #
 # `ws.plan` tries all legal layouts, drops what does not fit, and sorts by a cost that *you* give.
 # Any function of a plan will do. Here the cost is the record above:
