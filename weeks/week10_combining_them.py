@@ -1325,8 +1325,8 @@ draw.table(table, title="Ten steps of AdamW, two stages beside one process, emul
 # %% [markdown]
 # **Gradients 256 times too large**, and the loss agrees to five digits over ten steps. AdamW
 # divides each gradient by the root of its own mean square, so a factor cancels. What does not
-# cancel: weight gradients in 16 bits overflow; a clipping threshold sees another number, and so do
-# the alarms that watch the norm; and no optimizer but Adam's kin forgives it.
+# cancel: gradients in float16 overflow; a clipping threshold sees another number, and so does any
+# alarm that watches the norm; and SGD takes steps that are 256 times too large.
 
 # %% [markdown]
 # ### Find the bug: two paths, two scales
@@ -1395,8 +1395,7 @@ with check.turn("fixed_step"):
 
 # %% [markdown]
 # **What it was**: two code paths with one rule each. **What finds it**: the norm beside that of
-# one process, in the first step. It takes a second, and no loss curve of a week shows it. That is
-# why section 4 compared gradients.
+# one process, in the first step. The loss curve does not. That is why section 4 compared gradients.
 #
 # ### Divide once, along which axes?
 #
