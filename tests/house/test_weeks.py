@@ -36,6 +36,20 @@ ASKED = {
         *("dist.isend", "dist.irecv", "P2POp"),
         *("min(p - ", "num_stages - 1 - rank", "num_stages - rank - 1", "num_stages - stage"),
     ),
+    "week10": (
+        *(
+            "def groups",
+            "def arrange",
+            "def gradients(",
+            "def clip",
+            "def work_s",
+            "def tp_s(",
+            "def pp_s(",
+            "def dp_s(",
+        ),
+        *("def step_s", "def bubble_fraction", "def held_bytes", "def choose", "def predict(", "clip_grad_norm"),
+        *("new_group", "published_runs", "layer_flops", "operators"),
+    ),
 }
 every_week = pytest.mark.parametrize("week", WEEKS)
 
