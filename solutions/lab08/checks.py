@@ -50,6 +50,7 @@ FLOAT, HALF = torch.float32, torch.bfloat16
 ALL_RANKS = "All ranks must make the same calls in the same order."
 ADVICE = {Outcome.HUNG: ALL_RANKS}
 HALF_POINTS = "Until nothing else travels, everything else earns half its points."
+BY_WIRE = "What a rank knows of the others comes over the wire."
 
 
 # What runs on the ranks beside the student's code: the parts that it does not judge.
@@ -433,9 +434,10 @@ def shards_of(full: Weights, num: int) -> list[Weights]:
 
 
 class Branches(NamedTuple):
-    """A whole computed in branches, one for each rank; `wire` has what a rank sends, in its order.
+    """A whole computed in branches, one for each rank.
 
-    `gradients` are those of the shards by rank, those of replicated weights for all tokens.
+    `gradients` are those of the shards by rank; with cut tokens, those of replicated weights are
+    what the rank's tokens give.
     """
 
     output: torch.Tensor
@@ -447,12 +449,20 @@ class Branches(NamedTuple):
 
 def in_branches(case: Any, shards: list[Weights], head_dim: int, part: str) -> Branches:
     """The block, or one half of it without its norm and residual, in float64 or bfloat16."""
-    x, factors, _, dtype = case
+    x, factors, is_cut, dtype = case
     dtype = HALF if dtype == HALF else torch.float64
     x = x.to(dtype).requires_grad_()
-    common = {name: shards[0]._asdict()[name].to(dtype).requires_grad_() for name in REPLICATED}
-    leaves = [leaves_of(shard, dtype)._replace(**common) for shard in shards]
+    leaves = [leaves_of(shard, dtype) for shard in shards]
+    if not is_cut:
+        common = {name: leaves[0]._asdict()[name] for name in REPLICATED}
+        leaves = [one._replace(**common) for one in leaves]
     halves, sums = [], {"attention": attention_sums, "mlp": mlp_sums}
+
+    def by_tokens(function: Callable[..., Any], hidden: torch.Tensor, name: str) -> torch.Tensor:
+        """What it gives with a replicated weight: each rank's copy has its own tokens, if cut."""
+        parts = hidden.chunk(len(leaves), 1) if is_cut else [hidden]
+        pairs = zip(parts, leaves, strict=False)
+        return torch.cat([function(part, one._asdict()[name]) for part, one in pairs], 1)
 
     def half(name: str, hidden: torch.Tensor) -> torch.Tensor:
         entering = [hidden.view_as(hidden) for _ in shards]
@@ -464,11 +474,11 @@ def in_branches(case: Any, shards: list[Weights], head_dim: int, part: str) -> B
             one.retain_grad()
         halves.append((hidden, partial, total, entering))
         bias = "output_bias" if name == "attention" else "down_bias"
-        return total + common[bias]
+        return by_tokens(torch.add, total, bias)
 
     if part == "block":
-        y = x + half("attention", rms_norm(x, common["attention_norm"]))
-        y = y + half("mlp", rms_norm(y, common["mlp_norm"]))
+        y = x + half("attention", by_tokens(rms_norm, x, "attention_norm"))
+        y = y + half("mlp", by_tokens(rms_norm, y, "mlp_norm"))
     else:
         y = half(part, x)
     y.backward(factors.to(dtype))
@@ -567,6 +577,32 @@ def expect_wire(run: Run, rank: int, steps: Sequence[Any], hint: str) -> None:
         raise failed
 
 
+def sent_by(run: Run, rank: int) -> torch.Tensor:
+    """All numbers that a rank sent, in ascending order."""
+    sent = [one.tensor(rank).double() for one in calls_of(run, rank)]
+    return torch.cat([torch.empty(0, dtype=torch.float64), *sent]).sort()[0]
+
+
+def are_among(sent: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> bool:
+    """True where all wanted numbers are among those in ascending order."""
+    wanted = wanted.double().flatten()
+    if not len(wanted) or not len(sent):
+        return not len(wanted)
+    atol = near(dtype) * max(wanted.abs().max().item(), 1e-6)
+    after = torch.searchsorted(sent, wanted)
+    pairs = (sent[after.clamp(max=len(sent) - 1)], sent[(after - 1).clamp(min=0)])
+    distance = torch.minimum(*((one - wanted).abs() for one in pairs))
+    return bool((distance <= atol).all())
+
+
+def expect_sent(run: Run, rank: int, steps: Sequence[Any]) -> None:
+    """Raise CheckFailed unless a rank sends the numbers of these steps, in whatever operations."""
+    sent = sent_by(run, rank)
+    for _, wanted, what, dtype in steps:
+        if not are_among(sent, wanted, dtype):
+            raise CheckFailed(f"rank {rank} to send {what}", "other numbers", BY_WIRE)
+
+
 def expect_same_on_all(run: Run, what: str, rank: int, *places: int) -> None:
     """Raise CheckFailed unless a rank has the same bits there as rank 0."""
     if not is_same(entry(run.values[rank], *places), entry(run.values[0], *places)):
@@ -574,14 +610,18 @@ def expect_same_on_all(run: Run, what: str, rank: int, *places: int) -> None:
         raise CheckFailed(f"{what} to have the same bits as on rank 0", "others", hint)
 
 
-def expect_lean(run: Run, sizes_bytes: float, num: int) -> None:
-    """Raise PartlyHeld where ranks send more than all-reduces of these bytes: all counts half."""
+def is_lean(run: Run, sizes_bytes: float) -> bool:
+    """True where no rank sends more than it does in all-reduces of these bytes."""
+    num = len(run.values)
     sent = max(run.timeline.bytes_sent(rank) for rank in range(num))
-    most = 2 * (num - 1) / num * sizes_bytes
-    if sent > 1.02 * most:
-        raise PartlyHeld(
-            0.5, f"this with at most {most:.0f} bytes from each rank", f"{sent:.0f}", HALF_POINTS
-        )
+    return sent <= 1.02 * 2 * (num - 1) / num * sizes_bytes
+
+
+def expect_lean(run: Run, sizes_bytes: float) -> None:
+    """Raise PartlyHeld where ranks send more: all that holds then counts half, so call it last."""
+    if not is_lean(run, sizes_bytes):
+        expected = f"this with no more sent than in all-reduces of {sizes_bytes:.0f} bytes"
+        raise PartlyHeld(0.5, expected, "it with more", HALF_POINTS)
 
 
 # copy_to_ranks and reduce_from_ranks; gather_tokens and reduce_scatter_tokens
@@ -649,7 +689,7 @@ def total_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def expect_passes(seen: Passed, is_backward: bool) -> None:
-    """Raise CheckFailed unless each case gives its output, or its gradient, on every rank."""
+    """Raise CheckFailed unless each case gives its output, or its gradient, from what was sent."""
     num, side = NUM_PASSING, int(is_backward)
     for place, (number, x, _) in enumerate(seen.cases[0]):
         given = [of_rank[place][1 + side] for of_rank in seen.cases]
@@ -674,21 +714,28 @@ def expect_passes(seen: Passed, is_backward: bool) -> None:
             expect_near(value, wanted, x.dtype, what, hint, mistakes)
             if is_summed and not is_cut:
                 expect_same_on_all(seen.run, what, rank, place, side)
-    expect_lean(seen.run, 1.5 * sum(total_bytes(one) for one in seen.cases[0]), num)
+    for rank in range(num):
+        expect_sent(seen.run, rank, sent_in(seen, rank, (side,)))
+    expect_lean(seen.run, 1.5 * sum(total_bytes(one) for one in seen.cases[0]))
 
 
 def total_bytes(case: Any) -> int:
     return max(one.numel() * one.element_size() for one in case[1:])
 
 
+def sent_in(seen: Passed, rank: int, sides: Sequence[int]) -> list[Any]:
+    """What a rank sends by case in forward (0) or backward (1), as steps of `expect_wire`."""
+    steps = []
+    for number, *given in seen.cases[rank]:
+        turns = list(zip(seen.pair.sends[number], given, ("x", "the gradient"), strict=True))
+        steps += [(op, one, what, one.dtype) for op, one, what in (turns[i] for i in sides) if op]
+    return steps
+
+
 def expect_passing_wire(seen: Passed, hint: str) -> None:
     """Raise CheckFailed unless each case sends what it must, and leaves what it got as it is."""
     for rank, of_rank in enumerate(seen.cases):
-        steps = []
-        for number, *given in of_rank:
-            turns = zip(seen.pair.sends[number], given, ("x", "the gradient"), strict=True)
-            steps += [(op, one, what, one.dtype) for op, one, what in turns if op]
-        expect_wire(seen.run, rank, steps, hint)
+        expect_wire(seen.run, rank, sent_in(seen, rank, (0, 1)), hint)
         for place, (number, *given) in enumerate(of_rank):
             for after, before in enumerate(given, 2):
                 value = tensor_like(entry(seen.run.values[rank], place, after), before)
@@ -930,6 +977,7 @@ def expect_gradients(seen: Ran, hint: str) -> None:
             if name in REPLICATED and is_cut:  # what the ranks' tokens give, together
                 shares = [tensor_like(one, wanted_of[0].to(dtype)) for one in each]
                 each = [total_of(shares).to(dtype) if all(x is not None for x in shares) else None]  # pyright: ignore[reportArgumentType]
+                wanted_of = [total_of(wanted_of)]
             for rank, given in enumerate(each):
                 wanted = wanted_of[rank]
                 mistakes = [
@@ -950,15 +998,32 @@ def expect_wires(seen: Ran, hint: str) -> None:
         expect_wire(seen.run, rank, steps, hint)
 
 
-def expect_whole(seen: Ran, hint: str, bias: str = "") -> None:
-    """Raise CheckFailed unless outputs and gradients are right, PartlyHeld if too much travels."""
-    expect_outputs(seen, hint, bias)
-    expect_gradients(seen, hint)
-    size_bytes = sum(
+def bytes_of(seen: Ran) -> int:
+    """What is all-reduced in these cases, or gathered and scattered."""
+    return sum(
         2 * len(found.forward) * x.numel() * dtype.itemsize
         for found, (x, _, _, dtype) in zip(seen.found, seen.cases, strict=True)
     )
-    expect_lean(seen.run, size_bytes, len(seen.shards))
+
+
+def expect_results(seen: Ran, hint: str, bias: str = "") -> None:
+    """Raise CheckFailed unless outputs and gradients are right, and made of what was sent.
+
+    Ranks that send more than they must may send their parts of gradients in other forms.
+    """
+    expect_outputs(seen, hint, bias)
+    expect_gradients(seen, hint)
+    is_forward_alone = not is_lean(seen.run, bytes_of(seen))
+    for rank in range(len(seen.shards)):
+        for found, case in zip(seen.found, seen.cases, strict=True):
+            steps = wire_of(found, rank, case)
+            expect_sent(seen.run, rank, steps[: len(steps) // 2] if is_forward_alone else steps)
+
+
+def expect_whole(seen: Ran, hint: str, bias: str = "") -> None:
+    """Raise CheckFailed unless the results are right, PartlyHeld if too much travels."""
+    expect_results(seen, hint, bias)
+    expect_lean(seen.run, bytes_of(seen))
 
 
 @points(1, cell="check_parallel_mlp")
@@ -1125,6 +1190,18 @@ def check_replicated_gradients_are_added_up(student, rng):
                 expect_near(given, wanted, own.dtype, where, hint, mistakes)
                 if not torch.equal(given, wanted):
                     raise CheckFailed(f"{where} to the last bit", "another", hint)
+        expect_sent(run, rank, sent_to_sync(of_rank))
+
+
+def sent_to_sync(of_rank: Any) -> list[Any]:
+    """What a rank sends by case, as steps of `expect_wire`."""
+    steps = []
+    for gradients, is_cut in of_rank:
+        pairs = zip(Weights._fields, gradients, strict=True)
+        flat = [one for name, (one, is_there) in pairs if is_there and name in REPLICATED]
+        if is_cut and flat:
+            steps.append((SUM, torch.cat(flat), "its gradients", flat[0].dtype))
+    return steps
 
 
 @points(1, cell="check_sync_replicated")
@@ -1134,13 +1211,8 @@ def check_one_all_reduce_for_all(student, rng):
     """
     run, cases = shared(student, rng, synced)
     for rank, of_rank in enumerate(cases):
-        steps = []
-        for gradients, is_cut in of_rank:
-            pairs = zip(Weights._fields, gradients, strict=True)
-            flat = [g for name, (g, is_there) in pairs if is_there and name in REPLICATED]
-            if is_cut and flat:
-                steps.append((SUM, torch.cat(flat), "its gradients", flat[0].dtype))
-        expect_wire(run, rank, steps, "Join the gradients that there are, and all-reduce once.")
+        hint = "Join the gradients that there are, and all-reduce once."
+        expect_wire(run, rank, sent_to_sync(of_rank), hint)
 
 
 @points(0.75, cell="check_sync_replicated")
@@ -1155,10 +1227,14 @@ def check_copies_stay_equal(student, rng):
     with advice():
         each = [(list(shard),) for shard in shards]
         args = (step_on_rank, case, sizes.head_dim)
-        run = student.emulated(*args, world_size=4, each=each, **RULES)
+        run = student.emulated(*args, world_size=4, each=each, **SEEN)
     found = in_branches(case, shards, sizes.head_dim, "block")
+    for rank, of_rank in enumerate(found.gradients):
+        own = torch.cat([of_rank._asdict()[name] for name in REPLICATED])
+        expect_sent(run, rank, [(SUM, own, "its gradients", FLOAT)])
     for number, name in enumerate(REPLICATED):
-        wanted = full._asdict()[name] - 0.1 * found.gradients[0]._asdict()[name].float()
+        total = total_of([of_rank._asdict()[name] for of_rank in found.gradients])
+        wanted = full._asdict()[name] - 0.1 * total.float()
         each = [entry(value, number) for value in run.values]
         hint = "Each rank saw other tokens: add up over the ranks before the step."
         for rank, given in enumerate(each):
@@ -1238,9 +1314,41 @@ def expect_loss_gradient(seen: Lost, places: Sequence[int]) -> None:
             )
 
 
-def expect_small_messages(seen: Lost) -> None:
-    """Raise PartlyHeld where more than three numbers a token travel: then all counts half."""
-    expect_lean(seen.run, len(seen.cases) * 3 * 4 * seen.targets.numel(), seen.num)
+def largest_of(seen: Lost, place: int) -> torch.Tensor:
+    """What ranks take off the logits of each token of a case: the maximum that they agreed on."""
+    calls = [one for one in seen.run.exchanges if one.reduction == "MAX"]
+    sent = [[call.tensor(rank).double() for rank in call.bodies] for call in calls]
+    if len(calls) == len(seen.cases) and all(len(x) == seen.targets.numel() for x in sent[place]):
+        return torch.stack(sent[place]).amax(0)
+    return seen.cases[place][0].double().amax(-1).flatten()
+
+
+def sends_parts(seen: Lost, rank: int, place: int) -> bool:
+    """True where a rank sends its sums of powers, and the logits of the targets that it has."""
+    sent, top = sent_by(seen.run, rank), largest_of(seen, place)
+    logits = seen.cases[place][0].double().flatten(0, 1).chunk(seen.num, -1)[rank]
+    targets = seen.targets.flatten() - rank * logits.shape[1]
+    is_own = (targets >= 0) & (targets < logits.shape[1])
+    hits = logits[is_own, targets[is_own]]
+    sums = (logits - top[:, None]).exp().sum(-1)
+    forms = (hits - top[is_own], hits)
+    return are_among(sent, sums, FLOAT) and any(are_among(sent, one, FLOAT) for one in forms)
+
+
+def expect_loss_sent(seen: Lost, places: Sequence[int]) -> None:
+    """Raise CheckFailed unless ranks send what the loss is made of, PartlyHeld if more travels.
+
+    Logits will do, too: they are more.
+    """
+    for place in places:
+        whole_logits = seen.cases[place][0]
+        for rank in range(seen.num):
+            logits = whole_logits.chunk(seen.num, -1)[rank]
+            is_all_sent = are_among(sent_by(seen.run, rank), logits, FLOAT)
+            if not (is_all_sent or sends_parts(seen, rank, place)):
+                expected = f"rank {rank} to send its sums and its targets' logits"
+                raise CheckFailed(expected, "other numbers", BY_WIRE)
+    expect_lean(seen.run, len(seen.cases) * 3 * 4 * seen.targets.numel())
 
 
 @points(1.25, cell="check_vocabulary_loss")
@@ -1250,7 +1358,7 @@ def check_loss_is_that_of_the_whole_softmax(student, rng):
     """
     seen = shared(student, rng, lost, 2)
     expect_loss(seen, [0])
-    expect_small_messages(seen)
+    expect_loss_sent(seen, [0])
 
 
 @points(1.25, cell="check_vocabulary_loss")
@@ -1258,7 +1366,7 @@ def check_gradient_is_that_of_the_whole_softmax(student, rng):
     """Each rank gets the gradient of its logits, for a loss with a factor, too."""
     seen = shared(student, rng, lost, 2)
     expect_loss_gradient(seen, [0])
-    expect_small_messages(seen)
+    expect_loss_sent(seen, [0])
 
 
 @points(1, cell="check_vocabulary_loss")
@@ -1269,7 +1377,7 @@ def check_large_logits_are_not_lost(student, rng):
     seen = shared(student, rng, lost, 4)
     expect_loss(seen, [1, 2, 3])
     expect_loss_gradient(seen, [1, 2, 3])
-    expect_small_messages(seen)
+    expect_loss_sent(seen, [1, 2, 3])
 
 
 @points(1.5, cell="check_vocabulary_loss")
@@ -1286,5 +1394,5 @@ def check_logits_do_not_travel(student, rng):
                 kinds = ", ".join(sorted({f"{one.op} of {one.dtype}" for one in calls}))
                 actual = f"{sum(sizes)} in {kinds or 'nothing'}"
                 raise CheckFailed(f"{most} numbers of float32 in all-reduces", actual, hint)
-            loss = whole_loss(seen, 0)[0]
-            expect_near(entry(seen.run.values[rank], 0, 0), loss, FLOAT, "the loss", hint)
+            if not all(sends_parts(seen, rank, place) for place in range(len(seen.cases))):
+                raise CheckFailed("each token's m, sum and target's logit", "other numbers", hint)
