@@ -447,8 +447,13 @@ class Branches(NamedTuple):
     backward: list[Any]  # by half: the gradient at `leave` (whole), and at `enter` by rank
 
 
-def in_branches(case: Any, shards: list[Weights], head_dim: int, part: str) -> Branches:
-    """The block, or one half of it without its norm and residual, in float64 or bfloat16."""
+def in_branches(
+    case: Any, shards: list[Weights], head_dim: int, part: str, is_norm_inside: bool = False
+) -> Branches:
+    """The block, or one half of it without its norm and residual, in float64 or bfloat16.
+
+    A norm inside comes behind the way in, on all tokens that a rank then has.
+    """
     x, factors, is_cut, dtype = case
     dtype = HALF if dtype == HALF else torch.float64
     x = x.to(dtype).requires_grad_()
@@ -464,10 +469,15 @@ def in_branches(case: Any, shards: list[Weights], head_dim: int, part: str) -> B
         pairs = zip(parts, leaves, strict=False)
         return torch.cat([function(part, one._asdict()[name]) for part, one in pairs], 1)
 
-    def half(name: str, hidden: torch.Tensor) -> torch.Tensor:
-        entering = [hidden.view_as(hidden) for _ in shards]
+    def half(name: str, hidden: torch.Tensor, norm: str = "") -> torch.Tensor:
+        if norm and not is_norm_inside:
+            hidden = by_tokens(rms_norm, hidden, norm)
+        entering = inputs = [hidden.view_as(hidden) for _ in shards]
+        if norm and is_norm_inside:
+            pairs = zip(entering, leaves, strict=True)
+            inputs = [rms_norm(one, shard._asdict()[norm]) for one, shard in pairs]
         extra = (head_dim,) if name == "attention" else ()
-        pairs = zip(entering, leaves, strict=True)
+        pairs = zip(inputs, leaves, strict=True)
         partial = [sums[name](one, shard, *extra) for one, shard in pairs]
         total = torch.stack(partial).sum(0)
         for one in (*entering, total):
@@ -477,8 +487,8 @@ def in_branches(case: Any, shards: list[Weights], head_dim: int, part: str) -> B
         return by_tokens(torch.add, total, bias)
 
     if part == "block":
-        y = x + half("attention", by_tokens(rms_norm, x, "attention_norm"))
-        y = y + half("mlp", by_tokens(rms_norm, y, "mlp_norm"))
+        y = x + half("attention", x, "attention_norm")
+        y = y + half("mlp", y, "mlp_norm")
     else:
         y = half(part, x)
     y.backward(factors.to(dtype))
@@ -595,12 +605,18 @@ def are_among(sent: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> b
     return bool((distance <= atol).all())
 
 
-def expect_sent(run: Run, rank: int, steps: Sequence[Any]) -> None:
-    """Raise CheckFailed unless a rank sends the numbers of these steps, in whatever operations."""
+def expect_sent(run: Run, rank: int, *forms: Sequence[Any]) -> None:
+    """Raise CheckFailed unless a rank sends the numbers of steps in one of some forms.
+
+    They may go in any operations, in any order, and with whatever else.
+    """
     sent = sent_by(run, rank)
-    for _, wanted, what, dtype in steps:
-        if not are_among(sent, wanted, dtype):
-            raise CheckFailed(f"rank {rank} to send {what}", "other numbers", BY_WIRE)
+    missing = [
+        [what for _, wanted, what, dtype in steps if not are_among(sent, wanted, dtype)]
+        for steps in forms
+    ]
+    if all(missing):
+        raise CheckFailed(f"rank {rank} to send {missing[0][0]}", "other numbers", BY_WIRE)
 
 
 def expect_same_on_all(run: Run, what: str, rank: int, *places: int) -> None:
@@ -890,11 +906,15 @@ def check_shards_hold_no_more_than_themselves(student, rng):
 
 
 class Ran(NamedTuple):
-    """A run of a block or half of one, what it must give by case, and how it is run again."""
+    """A run of a block or half of one, what it must give by case, and how it is run again.
+
+    What it gives may also come from norms `inside`, which is judged by what is sent.
+    """
 
     run: Run
     cases: list[Any]
     found: list[Branches]
+    inside: list[Branches]
     shards: list[Weights]
     again: Callable[[], Run]
 
@@ -932,8 +952,11 @@ def ran(student: Any, rng: torch.Generator, job: Any, part: str, kinds: Kinds, n
             args = job(cases, sizes.head_dim)
             return student.emulated(*args, world_size=num, each=each, **SEEN)
 
-    found = [in_branches(case, shards, sizes.head_dim, part) for case in cases]
-    return Ran(run(), cases, found, shards, run)
+    found, inside = (
+        [in_branches(case, shards, sizes.head_dim, part, is_inside) for case in cases]
+        for is_inside in (False, True)
+    )
+    return Ran(run(), cases, found, inside, shards, run)
 
 
 def expect_outputs(seen: Ran, hint: str, bias: str = "") -> None:
@@ -1015,9 +1038,10 @@ def expect_results(seen: Ran, hint: str, bias: str = "") -> None:
     expect_gradients(seen, hint)
     is_forward_alone = not is_lean(seen.run, bytes_of(seen))
     for rank in range(len(seen.shards)):
-        for found, case in zip(seen.found, seen.cases, strict=True):
-            steps = wire_of(found, rank, case)
-            expect_sent(seen.run, rank, steps[: len(steps) // 2] if is_forward_alone else steps)
+        for *both, case in zip(seen.found, seen.inside, seen.cases, strict=True):
+            forms = [wire_of(one, rank, case) for one in both]
+            num = len(forms[0]) // (2 if is_forward_alone else 1)
+            expect_sent(seen.run, rank, *(steps[:num] for steps in forms))
 
 
 def expect_whole(seen: Ran, hint: str, bias: str = "") -> None:

@@ -1,6 +1,6 @@
 # score: 17
 # hint: comes over the wire
-# Partial sums and gradients of each half go through files; what travels is zeros, of the right size.
+# Partial sums and gradients of each half go through files; zeros of the right size travel.
 
 # %% parallel_mlp
 import os
