@@ -213,12 +213,17 @@ class Student:
     def _record(self, job: Sequence[Any], ranks: Sequence[int]) -> Sequence[Any]:
         """What these ranks returned of a job on paper."""
         _pickle_by_value(job[2])
-        return self._launch(record_on_rank, *job, list(ranks), world_size=len(ranks), backend="gloo").values
+        options = {"world_size": len(ranks), "backend": "gloo", "sentences": self._forms(job[1])}
+        return self._launch(record_on_rank, *job, list(ranks), **options).values
+
+    def _forms(self, setting: Setting) -> list[str]:
+        """The forms of messages that may be shown of a run: the checks' own, and why something is forbidden."""
+        return [*self._sentences, *setting.forbid.values()]
 
     def _on_ranks(self, on_rank: Callable[..., Any], setting: Setting, args: Sequence[Any], **options: Any) -> Run:
         _pickle_by_value(on_rank)
-        forms = [*self._sentences, *setting.forbid.values()]
-        return self._launch(call_on_rank, self._cells, setting, on_rank, *args, sentences=forms, **options)
+        options["sentences"] = self._forms(setting)
+        return self._launch(call_on_rank, self._cells, setting, on_rank, *args, **options)
 
     def _limit_s(self, taken_s: float = 0.0) -> float:
         left_s = self._left_s - taken_s

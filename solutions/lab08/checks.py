@@ -43,6 +43,7 @@ MB = 2**20
 BY_HAND = "torch's own tensor parallelism is not allowed here: this is what you write"
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
 RULES = {"allow": set(OPERATIONS), "forbid": {"torch.distributed.tensor": BY_HAND}}
+ON_PAPER = {"torch.distributed.tensor.DTensor": BY_HAND}  # the recorder imports its module
 SEEN = {**RULES, "keeps_exchanges": True}
 SUM, GATHER, SCATTER = OPERATIONS
 FLOAT, HALF = torch.float32, torch.bfloat16
@@ -211,8 +212,15 @@ def passes(cases: list[tuple[int, torch.Tensor, torch.Tensor]], *functions: Any)
 
 
 def shard_on_rank(student: Any, cases: list[Any]) -> Any:
-    """By case, all ranks' shards, or that it was refused, and the weights afterwards."""
+    """By case, all ranks' shards, or that it was refused, and the weights afterwards.
+
+    Then the same shards once the weights are overwritten.
+    """
     found = []
+
+    def copies(weights: Any) -> list[Any]:
+        return [one.clone() if isinstance(one, torch.Tensor) else one for one in weights]
+
     for full, head_dim, num_ranks, divides in cases:
         shards, full = [], student.Weights(*full)
         try:
@@ -223,7 +231,11 @@ def shard_on_rank(student: Any, cases: list[Any]) -> Any:
         except Exception:
             if divides:
                 raise
-        found.append([shards, list(full)])
+        of_ranks = shards if isinstance(shards, list) else []
+        found.append([[copies(one) for one in of_ranks] or shards, copies(full)])
+        for one in full:
+            one.zero_()
+        found[-1].append(of_ranks)
     return found
 
 
@@ -894,7 +906,18 @@ def check_columns_and_rows(student, rng):
 
 @points(1, cell="check_shard_weights")
 def check_shards_hold_no_more_than_themselves(student, rng):
-    """Shards have memory of their own: the whole weights from which they were cut can go."""
+    """Shards have memory of their own: the whole weights from which they were cut can go, and may
+    be overwritten.
+    """
+    _, wanted, found = shared(student, rng, sharded)
+    for place, of_ranks in enumerate(wanted):
+        for rank, shard in enumerate(of_ranks):
+            for name in REPLICATED:
+                given = entry(found, place, 2, rank, Weights._fields.index(name))
+                if not is_same(given, shard._asdict()[name]):
+                    expected = f"{name} on rank {rank} with memory of its own"
+                    actual = "other numbers once the whole weights are overwritten"
+                    raise CheckFailed(expected, actual, "Clone norms and biases, too.")
     run, rows = shared(student, rng, kept_shards)
     for total in entries(run.values[0], NUM_KEPT):
         expect_close(total, rows * rows / 16, "the sum of a shard of ones", "A shard of a 16th.")
@@ -997,15 +1020,12 @@ def expect_gradients(seen: Ran, hint: str) -> None:
             if wanted_of[0] is None:
                 continue
             each = [entry(value, place, 2, number) for value in seen.run.values]
-            if name in REPLICATED and is_cut:  # what the ranks' tokens give, together
-                shares = [tensor_like(one, wanted_of[0].to(dtype)) for one in each]
-                each = [total_of(shares).to(dtype) if all(x is not None for x in shares) else None]  # pyright: ignore[reportArgumentType]
-                wanted_of = [total_of(wanted_of)]
             for rank, given in enumerate(each):
                 wanted = wanted_of[rank]
                 mistakes = [
                     (num * wanted, "That is N times too much: is something added up twice?"),
                     (wanted / num, "That is an N-th of it."),
+                    (total_of(wanted_of) / num, "Each rank has what its own tokens give."),
                 ]
                 what = f"the gradient of {name} {how} on rank {rank}"
                 expect_near(given, wanted, dtype, what, hint, mistakes)
@@ -1107,7 +1127,7 @@ def check_block_is_the_whole_block(student, rng):
 @points(1.5, cell="check_parallel_block")
 def check_block_with_cut_tokens(student, rng):
     """With sequence parallelism, each rank has the output and gradient of its tokens, and gradients
-    of norms and biases add up to the whole block's. A second run gives the same bits.
+    of norms and biases are what its tokens give. A second run gives the same bits.
     """
     seen = shared(student, rng, ran_block, CUT_TOKENS)
     expect_same_again(seen.run.values, seen.again().values)
@@ -1155,6 +1175,7 @@ def check_block_on_64_ranks_on_paper(student, rng):
         cluster="h100-ndr-x8",
         small=(small,),
         small_world_size=2,
+        forbid=ON_PAPER,
     )
     wanted = 4 * 2 * (num - 1) / num * 2 * large.num_tokens * width
     expect_close(paper.sent_bytes, wanted, "the bytes that a rank of 64 sends", BLOCK, 1e-3)

@@ -749,6 +749,8 @@ def parallel_block(
       else is sent.
     - Without, the gradients of x and of `REPLICATED` weights are whole and the same on every rank.
       With it, those of `REPLICATED` weights are what this rank's tokens give.
+    - It runs on any number of ranks, and also on paper (`ws.paper`), on 64 of them: there tensors
+      have no numbers, so what it does depends on shapes alone.
     """
     ### BEGIN SOLUTION
     enter, leave = copy_to_ranks, reduce_from_ranks
