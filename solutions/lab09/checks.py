@@ -19,18 +19,21 @@ from torch import nn
 
 import worldsize as ws
 from autograder.checks import (
+    Made,
     Outcome,
     PartlyHeld,
     StudentFailed,
     between,
     entries,
     entry,
+    expect_after_arrival,
     expect_body,
     expect_end,
     expect_grown,
     expect_same_again,
     expect_work,
     integer,
+    is_same,
     points,
     shown,
     shuffled,
@@ -46,7 +49,8 @@ BY_HAND = "torch's own pipelines are not allowed here: this is what you write"
 RULES = {"allow": {"send", "recv"}, "forbid": {"torch.distributed.pipelining": BY_HAND}}
 SEEN = RULES | {"keeps_exchanges": True}
 MB = 2**20
-CPU_S = 3.0  # more than what the text says
+CPU_S = 3  # more than what the text says
+LATE = "It may take at most 2 seconds of computing time: soon after that it is ended."
 EXACT = 1e-9
 
 NO_WAIT = "Start each send with isend and go on: a send that waits may wait for ever."
@@ -77,12 +81,15 @@ def advice(hints: Mapping[Outcome, str] = ADVICE) -> Iterator[None]:
 # Schedules as data.
 
 
-def call_on_rank(student: Any, name: str, calls: Any, limit_s: float) -> Any:
-    """What a function of the student's returns for each call; "late" after so much CPU time."""
-    import signal
+def limit_computing(limit_s: int) -> None:
+    """Have the kernel end this process after so much computing, which nothing in it can lift."""
+    import resource
 
-    def stop(*_: Any) -> None:
-        raise TimeoutError
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))  # SIGXCPU, and then SIGKILL
+
+
+def call_on_rank(student: Any, name: str, calls: Any, *_: Any) -> Any:
+    """What a function of the student's returns for each call."""
 
     def plain(value: Any) -> Any:
         return [plain(one) for one in value] if isinstance(value, list | tuple) else value
@@ -91,22 +98,20 @@ def call_on_rank(student: Any, name: str, calls: Any, limit_s: float) -> Any:
         student.one_f_one_b = lambda num_ranks, num: [
             [student.Action(*one) for one in actions] for actions in reference(num_ranks, num, "1")
         ]
-    signal.signal(signal.SIGPROF, stop)
-    found: list[Any] = []
-    for args in calls:
-        signal.setitimer(signal.ITIMER_PROF, limit_s)
-        try:
-            found.append(plain(getattr(student, name)(*args)))
-        except TimeoutError:
-            found.append("late")
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0.0)
-    return found
+    return [plain(getattr(student, name)(*args)) for args in calls]
 
 
-def returned(student: Any, name: str, calls: Sequence[Any], limit_s: float = CPU_S) -> list[Any]:
-    run = student.emulated(call_on_rank, name, list(calls), limit_s, world_size=1, **RULES)
+def returned(student: Any, name: str, calls: Sequence[Any]) -> list[Any]:
+    run = student.emulated(call_on_rank, name, list(calls), world_size=1, **RULES)
     return entries(run.values[0], len(calls))
+
+
+def returned_in_time(student: Any, name: str, args: Sequence[Any]) -> Any:
+    """What one call returns in the computing time that the text gives, and what a rank needs."""
+    with advice(dict.fromkeys((Outcome.CRASHED, Outcome.HUNG), LATE)):
+        made = Made(limit_computing, CPU_S)
+        run = student.emulated(call_on_rank, name, [args], world_size=1, made=made, **RULES)
+    return entry(run.values[0], 0)
 
 
 def read(value: Any, num_ranks: int, num_stages: int, num: int, kinds: str, of: str) -> Schedule:
@@ -115,8 +120,6 @@ def read(value: Any, num_ranks: int, num_stages: int, num: int, kinds: str, of: 
     Raises:
         CheckFailed: it is not one with each action once, on its own rank.
     """
-    if value == "late":
-        raise CheckFailed(f"a schedule {of} within 2 seconds", "none so far", "Try fewer ideas.")
     if not isinstance(value, list) or len(value) != num_ranks:
         raise CheckFailed(f"a list of actions for each rank {of}", shown(value))
     schedule: Schedule = []
@@ -149,11 +152,10 @@ def needs(action: Act, num_stages: int) -> list[Act]:
 
 
 class Played(NamedTuple):
-    """A schedule on paper: its length, each rank's most in flight, and the order of all actions."""
+    """A schedule on paper: its length, and each rank's most in flight."""
 
     length: float
     in_flight: list[int]
-    order: list[Act]
 
 
 def play(schedule: Schedule, num_stages: int, times: Mapping[str, float], of: str) -> Played:
@@ -185,7 +187,7 @@ def play(schedule: Schedule, num_stages: int, times: Mapping[str, float], of: st
             kind, stage, number = actions[heads[rank]]
             actual = f"rank {rank} waits for ever before {kind} of {number} in stage {stage}"
             raise CheckFailed(f"a schedule {of} that ends", actual, STUCK)
-    return Played(max(free), most, list(done))
+    return Played(max(free), most)
 
 
 def expect_length(played: Played, wanted: float, of: str, hint: str) -> None:
@@ -703,9 +705,11 @@ def truth_of(sizes: Sizes) -> Truth:
     return Truth(total / num_targets, right, bodies, mistakes)
 
 
-def drawn(rng: torch.Generator, num_stages: int, num: int, **others: Any) -> Sizes:
-    """Micro-batches of different sizes, in any order."""
-    shapes = shuffled(rng, [(1, 2 + one) for one in range(num)])
+def drawn(
+    rng: torch.Generator, num_stages: int, num: int, most_rows: int = 1, **others: Any
+) -> Sizes:
+    """Micro-batches of different sizes, in any order, of up to so many sequences each."""
+    shapes = shuffled(rng, [(1 + one % most_rows, 2 + one) for one in range(num)])
     return Sizes(whole(rng, 0, 10**6), num_stages, [tuple(one) for one in shapes], **others)
 
 
@@ -847,15 +851,42 @@ def mixed(rng: torch.Generator, num: int) -> Schedule:
     ]
 
 
+def expect_in_turn(run: Run, schedule: Schedule, sizes: Sizes, times: Mapping[str, float]) -> None:
+    """Raise CheckFailed if a rank sent a result before what it is made of had come and was done.
+
+    It is known already that ranks sent the results of their actions in order. When a message came
+    is the conductor's word, and how long an action takes is the check's.
+    """
+    sent: dict[Act, Exchange] = {}
+    for rank in range(len(schedule)):
+        pairs = zip(sent_by(rank, schedule, sizes), posts_of(run, rank), strict=True)
+        sent |= {action: one for (_, action), one in pairs}
+    for rank, actions in enumerate(schedule):
+        free_s = 0.0
+        for action in actions:
+            what = f"what {action.kind} of micro-batch {action.micro_batch} is made of"
+            before = needs(action, sizes.num_stages)
+            came = [sent[one] for one in before if one.stage % len(schedule) != rank]
+            free_s = max([free_s, *(one.done_s[rank] for one in came)]) + times[action.kind]
+            if action not in sent:
+                continue
+            for one in came:
+                expect_after_arrival(sent[action], one, rank, what)
+            if sent[action].posted_s[rank] < free_s * (1 - EXACT):
+                expected = f"rank {rank} to send a result once its work is done"
+                hint = "Wait for what you receive, and leave the emulator's clock alone."
+                raise CheckFailed(expected, "one that was sent before", hint)
+
+
 TAGS = "Give each message a tag of its own: the other rank may take them in another order."
 
 
 @points(1.5, cell="check_run_schedule")
 def check_gradients_are_those_of_one_process(student, rng):
     """With GPipe on 3 ranks, the loss and all gradients are those of one process, and the same bits
-    in every run; micro-batches have different sizes.
+    in every run; micro-batches have different sizes, and one sequence or several.
     """
-    schedule, sizes = reference(3, 5, "G"), drawn(rng, 3, 5)
+    schedule, sizes = reference(3, 5, "G"), drawn(rng, 3, 5, most_rows=3)
     run = run_of(student, schedule, sizes)
     expect_gradients(run, sizes, is_scale_judged=True)
     expect_loss(run, sizes)
@@ -877,11 +908,16 @@ def check_messages_are_in_the_order_of_the_schedule(student, rng):
 
 @points(1, cell="check_run_schedule")
 def check_calls_accumulate(student, rng):
-    """Two calls add up in `grad`, to what was there before."""
+    """Two calls add up in `grad`, to what was there before; each returns the loss of its own."""
     sizes = drawn(rng, 2, whole(rng, 3, 5))
     schedule = reference(2, len(sizes.shapes), "G")
     run = run_of(student, schedule, sizes, num_calls=2)
     expect_gradients(run, sizes, num_calls=2)
+    hint = "Begin each call with a loss of 0."
+    for rank, value in enumerate(run.values):
+        if not is_same(entry(value, 0, 1), entry(value, 0, 0)):
+            expected = f"rank {rank} to return the same from two calls with the same weights"
+            raise CheckFailed(expected, "another loss from the second", hint)
     expect_sent(run, schedule, sizes, num_calls=2)
 
 
@@ -896,6 +932,7 @@ def check_1f1b_runs_in_its_time(student, rng):
     times = {"F": time_s, "B": 2 * time_s}
     end_s = play(schedule, 3, times, "").length
     expect_work(run, dict.fromkeys(range(3), 5 * 3 * time_s))
+    expect_in_turn(run, schedule, sizes, times)
     hint = "Start a send and go on; wait for a message only when it is needed."
     expect_end(run, end_s, end_s, "a step of 1F1B", hint)
 
@@ -943,12 +980,9 @@ def slowest_of(costs: Sequence[float], num_stages: int) -> float:
 def expect_balanced(student: Any, cases: Sequence[tuple[list[float], int]]) -> None:
     """Raise CheckFailed unless each case is cut as well as possible."""
     ratios = []
-    for (costs, num_stages), given in zip(
-        cases, returned(student, "balance", cases, CPU_S), strict=True
-    ):
+    for costs, num_stages in cases:
+        given = returned_in_time(student, "balance", (costs, num_stages))
         of = f"{len(costs)} layers on {num_stages} stages"
-        if given == "late":
-            raise CheckFailed(f"an answer for {of} within 2 seconds", "none so far")
         lengths = [integer(one) for one in given] if isinstance(given, list) else []
         if len(lengths) != num_stages or any(one is None or one < 1 for one in lengths):
             raise CheckFailed(f"{num_stages} numbers of at least 1, of {of}", shown(given))
@@ -1037,8 +1071,8 @@ def found_by(student: Any, cases: Sequence[Case]) -> list[Played]:
         CheckFailed: one is not legal, or has too many in flight.
     """
     found = []
-    given = returned(student, "shortest", [tuple(one) for one in cases])
-    for case, value in zip(cases, given, strict=True):
+    for case in cases:
+        value = returned_in_time(student, "shortest", tuple(case))
         schedule = read(value, case.num_ranks, case.num_ranks, case.num, "FIW", case.of)
         played = play(schedule, case.num_ranks, case.times, case.of)
         hint = "A micro-batch is in flight from the beginning of F to the end of W."
