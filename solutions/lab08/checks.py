@@ -8,9 +8,7 @@ versions of the others.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -19,7 +17,6 @@ import torch.distributed as dist
 from torch.nn import functional as F
 
 from autograder.checks import (
-    Outcome,
     PartlyHeld,
     StudentFailed,
     between,
@@ -27,8 +24,11 @@ from autograder.checks import (
     entry,
     expect_grown,
     expect_same_again,
+    hinted,
     is_same,
     points,
+    posts_of,
+    return_freed_memory,
     shown,
     tensor_like,
     whole,
@@ -49,7 +49,6 @@ SUM, GATHER, SCATTER = OPERATIONS
 FLOAT, HALF = torch.float32, torch.bfloat16
 
 ALL_RANKS = "All ranks must make the same calls in the same order."
-ADVICE = {Outcome.HUNG: ALL_RANKS}
 HALF_POINTS = "Until nothing else travels, everything else earns half its points."
 BY_WIRE = "What a rank knows of the others comes over the wire."
 
@@ -241,9 +240,7 @@ def shard_on_rank(student: Any, cases: list[Any]) -> Any:
 
 def shard_many_on_rank(student: Any, rows: int, num_blocks: int) -> Any:
     """Fill the memory with shards of a 16th, of weights that nobody else keeps."""
-    torch.set_num_threads(1)
-    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(-3, MB)  # M_MMAP_THRESHOLD: freed memory of a MiB or more goes back at once
+    return_freed_memory()
     kept = []
     for _ in range(num_blocks):
         sides = (3 * rows, *[rows] * 4)
@@ -355,17 +352,6 @@ def lose_on_rank(student: Any, targets: Any, cases: Any) -> Any:
 
 
 # What the judge draws, computes and compares.
-
-
-@contextlib.contextmanager
-def advice(hint: str = ALL_RANKS) -> Iterator[None]:
-    """Add what to change to the report of a run that hung."""
-    try:
-        yield
-    except StudentFailed as error:
-        if error.outcome is Outcome.HUNG:
-            error.args = (f"{error}\n{hint}",)
-        raise
 
 
 @cache
@@ -552,12 +538,6 @@ def expect_near(
     expect_close(given, wanted, what, hint, rtol=0.0, atol=atol)
 
 
-def calls_of(run: Run, rank: int) -> list[Exchange]:
-    """What a rank posted, in its program's order."""
-    found = [one for one in run.exchanges if rank in one.bodies]
-    return sorted(found, key=lambda one: one.numbers[rank])
-
-
 def has_numbers(call: Exchange, rank: int, wanted: torch.Tensor, num_parts: int) -> bool:
     """True where a rank sent these numbers, in any order within each of the parts by tokens."""
     sent = call.tensor(rank)
@@ -578,7 +558,7 @@ def expect_wire(run: Run, rank: int, steps: Sequence[Any], hint: str) -> None:
     A step is an operation, a tensor, what that is, and its dtype. An all-reduce may be a
     reduce-scatter and an all-gather.
     """
-    calls = calls_of(run, rank)
+    calls = posts_of(run, rank)
     said = ", ".join(one.op for one in calls) or "nothing"
     failed = CheckFailed(f"{', '.join(op for op, *_ in steps)} from rank {rank}", said, hint)
     turns = iter(calls)
@@ -604,7 +584,7 @@ def expect_wire(run: Run, rank: int, steps: Sequence[Any], hint: str) -> None:
 
 def sent_by(run: Run, rank: int) -> torch.Tensor:
     """All numbers that a rank sent, in ascending order."""
-    sent = [one.tensor(rank).double() for one in calls_of(run, rank)]
+    sent = [one.tensor(rank).double() for one in posts_of(run, rank)]
     return torch.cat([torch.empty(0, dtype=torch.float64), *sent]).sort()[0]
 
 
@@ -705,7 +685,7 @@ def passed(student: Any, rng: torch.Generator, pair: Pair) -> Passed:
 
     kinds = [(number, dtype) for number in (0, 1) for dtype in (FLOAT, HALF)]
     cases = [[case(*kind) for kind in kinds] for _ in range(NUM_PASSING)]
-    with advice():
+    with hinted(ALL_RANKS):
         each = [(of_rank,) for of_rank in cases]
         run = student.emulated(pair.on_rank, world_size=NUM_PASSING, each=each, **SEEN)
     return Passed(run, cases, pair)
@@ -832,12 +812,11 @@ def sharded(student: Any, rng: torch.Generator) -> Any:
     """Blocks on 1, 2, 3 and 4 ranks, and two that do not go round."""
     cases, wanted = [], []
     for num in (2, 3, 1, 4):
-        sizes = drawn_sizes(rng, num)._replace(kv_per_rank=whole(rng, 1, 2))
+        sizes = drawn_sizes(rng, num)
         full = drawn_weights(rng, sizes)
         cases.append((list(full), sizes.head_dim, num, True))
         wanted.append(shards_of(full, num))
-    few = drawn_sizes(rng, 2)._replace(kv_per_rank=1, head_dim=4)
-    few = few._replace(hidden_per_rank=6)
+    few = drawn_sizes(rng, 2)._replace(kv_per_rank=1, hidden_per_rank=6)
     cases.append((list(drawn_weights(rng, few)), 4, 4, False))  # 2 key heads
     odd = Sizes(2, 6, 2, 3, 4, 2)  # 6 key heads, and a hidden width of 4
     cases.append((list(drawn_weights(rng, odd)), 4, 3, False))
@@ -971,7 +950,7 @@ def ran(student: Any, rng: torch.Generator, job: Any, part: str, kinds: Kinds, n
     each = [(list(shard),) for shard in shards]
 
     def run() -> Run:
-        with advice():
+        with hinted(ALL_RANKS):
             args = job(cases, sizes.head_dim)
             return student.emulated(*args, world_size=num, each=each, **SEEN)
 
@@ -1199,7 +1178,7 @@ def synced(student: Any, rng: torch.Generator) -> Any:
         return [(one.to(dtype), name not in without) for name, one in pairs]
 
     cases = [[(gradients(gone, dtype), cut) for gone, cut, dtype in kinds] for _ in range(2)]
-    with advice("Every rank calls it, and what has no gradient has none on all ranks."):
+    with hinted("Every rank calls it, and what has no gradient has none on all ranks."):
         each = [(of_rank,) for of_rank in cases]
         run = student.emulated(sync_on_rank, world_size=2, each=each, **SEEN)
     return run, cases
@@ -1269,7 +1248,7 @@ def check_copies_stay_equal(student, rng):
     full = drawn_weights(rng, sizes)
     shards, shape = shards_of(full, 4), (2, 8, sizes.width)
     case = (drawn(rng, *shape), drawn(rng, *shape), True, FLOAT)
-    with advice():
+    with hinted(ALL_RANKS):
         each = [(list(shard),) for shard in shards]
         args = (step_on_rank, case, sizes.head_dim)
         run = student.emulated(*args, world_size=4, each=each, **SEEN)
@@ -1310,7 +1289,7 @@ def lost(student: Any, rng: torch.Generator, num: int) -> Lost:
     steps = 120.0 * torch.arange(num).repeat_interleave(own)  # a power of e that float32 lacks
     cases = [(small, between(rng, 2, 4)), (small + steps.flip(0), 1.0), (small - 300, 1.0),
              (small.to(HALF), between(rng, 2, 4))]  # fmt: skip
-    with advice():
+    with hinted(ALL_RANKS):
         each = [
             ([(one.chunk(num, -1)[rank].clone(), factor) for one, factor in cases],)
             for rank in range(num)
@@ -1430,7 +1409,7 @@ def check_logits_do_not_travel(student, rng):
     """Three float32 numbers a token travel, in all-reduces in forward; backward sends nothing."""
     for seen in (shared(student, rng, lost, 2), shared(student, rng, lost, 4)):
         for rank in range(seen.num):
-            calls = calls_of(seen.run, rank)
+            calls = posts_of(seen.run, rank)
             sizes = [one.tensor(rank).numel() for one in calls]
             most = len(seen.cases) * 3 * seen.targets.numel()
             hint = "m, the sum and the target's logit travel, once each; backward has all it needs."

@@ -8,7 +8,6 @@ has a floor and a ceiling. The shortest schedule is measured by a bound that is 
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -35,6 +34,8 @@ from autograder.checks import (
     integer,
     is_same,
     points,
+    posts_of,
+    return_freed_memory,
     shown,
     shuffled,
     tensor_like,
@@ -642,9 +643,7 @@ def run_on_rank(
     With more than one call, gradients of ones are there before the first.
     """
     if sizes.num_held:
-        torch.set_num_threads(1)
-        if hasattr(libc := ctypes.CDLL(None), "mallopt"):
-            libc.mallopt(-3, MB)  # M_MMAP_THRESHOLD: what is freed goes back to the system at once
+        return_freed_memory()
     made = [[student.Action(*one) for one in actions] for actions in schedule]
     stages = {
         stage: Stage(weights, stage == 0, sizes.time_s, sizes.num_held)
@@ -792,12 +791,6 @@ def scaled_like(sent: Exchange, wanted: torch.Tensor) -> Exchange:
     factor = (wanted.norm() / body.norm()).item()
     bodies = {rank: (body * factor).numpy().tobytes() for rank in sent.bodies}
     return sent._replace(bodies=bodies)
-
-
-def posts_of(run: Run, rank: int) -> list[Exchange]:
-    """What a rank sent, in its program's order."""
-    found = [one for one in run.exchanges if rank in one.bodies]
-    return sorted(found, key=lambda one: one.numbers[rank])
 
 
 def expect_sent(run: Run, schedule: Schedule, sizes: Sizes, num_calls: int = 1) -> None:
