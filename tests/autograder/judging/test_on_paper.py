@@ -62,10 +62,10 @@ def train_on_rank(student, *sizes):
     student.train(*sizes)
 
 
-def on_paper(*cells, num_layers=LAYERS, world_size=1024):
+def on_paper(*cells, num_layers=LAYERS, world_size=1024, forbid=None):
     named = [(f"cell{number}", source) for number, source in enumerate([TRAIN, *cells])]
     with closing(Student(named, (), call_s=120, total_s=300)) as student:
-        options = {"small": (2, 256), "small_world_size": 2, "cluster": CLUSTER}
+        options = {"small": (2, 256), "small_world_size": 2, "cluster": CLUSTER, "forbid": forbid}
         return student.on_paper(train_on_rank, num_layers, WIDTH, world_size=world_size, **options)
 
 
@@ -99,3 +99,9 @@ def test_what_fails_on_paper_is_the_students_failure():
     looks = "\nhonest = train\ndef train(*sizes):\n    honest(*sizes)\n    assert torch.ones(2).sum() > 1\n"
     with pytest.raises(StudentFailed, match="cell1"):
         on_paper(looks)
+
+
+def test_what_is_forbidden_is_refused_on_paper_in_its_own_words():
+    builds = "\nhonest = train\ndef train(*sizes):\n    honest(*sizes)\n    nn.Identity()\n"
+    with pytest.raises(StudentFailed, match="no identities here"):
+        on_paper(builds, forbid={"torch.nn.Identity": "no identities here"})
