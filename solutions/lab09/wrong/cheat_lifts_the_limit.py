@@ -1,5 +1,4 @@
 # score: 21.5 to 26.5
-# hint: at most 2 seconds of computing time
 # Six seconds for many layers, after a timer that might end them was taken away.
 
 # %% balance
