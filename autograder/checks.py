@@ -3,7 +3,7 @@
 from autograder.judging.checks import PartlyHeld, points
 from autograder.judging.draws import between, drawn_cluster, positive, shuffled, whole
 from autograder.judging.failures import StudentFailed, hinted
-from autograder.judging.inside import Made
+from autograder.judging.inside import Made, return_freed_memory
 from autograder.judging.partial_sums import (
     Parts,
     draw_parts,
@@ -24,6 +24,7 @@ from autograder.judging.witnessed import (
     expect_grown,
     expect_same_again,
     expect_work,
+    posts_of,
 )
 
 __all__ = [
@@ -58,7 +59,9 @@ __all__ = [
     "named",
     "points",
     "positive",
+    "posts_of",
     "received",
+    "return_freed_memory",
     "shown",
     "shuffled",
     "tensor_like",

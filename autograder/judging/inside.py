@@ -115,6 +115,17 @@ def no_runs() -> Iterator[None]:
             setattr(module, name, start)
 
 
+def return_freed_memory() -> None:
+    """Have this process give large freed memory back to the system at once, so that the kernel counts what is held."""
+    import ctypes
+
+    import torch
+
+    torch.set_num_threads(1)  # each thread has an arena
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD: a MiB
+
+
 def put_out_of_reach(name: str, sentence: str) -> None:
     """Refuse a class of torch's, or a module and all below it, to code that runs in this process from now on.
 

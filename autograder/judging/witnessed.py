@@ -24,6 +24,11 @@ _SPARE = 1.01  # above a time that an answer may take
 _MB = 2**20
 
 
+def posts_of(run: Run, rank: int) -> list[Exchange]:
+    """What a rank sent, in its program's order."""
+    return sorted((one for one in run.exchanges if rank in one.bodies), key=lambda one: one.numbers[rank])
+
+
 def expect_same_again(values: Sequence[Any], again: Sequence[Any]) -> None:
     """Raise CheckFailed unless two runs with the same inputs and seeds returned the same bits."""
     for rank, (one, other) in enumerate(zip(values, again, strict=True)):

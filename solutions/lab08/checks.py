@@ -8,9 +8,7 @@ versions of the others.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -19,7 +17,6 @@ import torch.distributed as dist
 from torch.nn import functional as F
 
 from autograder.checks import (
-    Outcome,
     PartlyHeld,
     StudentFailed,
     between,
@@ -27,8 +24,11 @@ from autograder.checks import (
     entry,
     expect_grown,
     expect_same_again,
+    hinted,
     is_same,
     points,
+    posts_of,
+    return_freed_memory,
     shown,
     tensor_like,
     whole,
@@ -43,13 +43,14 @@ MB = 2**20
 BY_HAND = "torch's own tensor parallelism is not allowed here: this is what you write"
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
 RULES = {"allow": set(OPERATIONS), "forbid": {"torch.distributed.tensor": BY_HAND}}
+ON_PAPER = {"torch.distributed.tensor.DTensor": BY_HAND}  # the recorder imports its module
 SEEN = {**RULES, "keeps_exchanges": True}
 SUM, GATHER, SCATTER = OPERATIONS
 FLOAT, HALF = torch.float32, torch.bfloat16
 
 ALL_RANKS = "All ranks must make the same calls in the same order."
-ADVICE = {Outcome.HUNG: ALL_RANKS}
 HALF_POINTS = "Until nothing else travels, everything else earns half its points."
+BY_WIRE = "What a rank knows of the others comes over the wire."
 
 
 # What runs on the ranks beside the student's code: the parts that it does not judge.
@@ -210,24 +211,36 @@ def passes(cases: list[tuple[int, torch.Tensor, torch.Tensor]], *functions: Any)
 
 
 def shard_on_rank(student: Any, cases: list[Any]) -> Any:
-    """By case, all ranks' shards, or that it was refused, and the weights afterwards."""
+    """By case, all ranks' shards, or that it was refused, and the weights afterwards.
+
+    Then the same shards once the weights are overwritten.
+    """
     found = []
-    for full, head_dim, num_ranks in cases:
+
+    def copies(weights: Any) -> list[Any]:
+        return [one.clone() if isinstance(one, torch.Tensor) else one for one in weights]
+
+    for full, head_dim, num_ranks, divides in cases:
         shards, full = [], student.Weights(*full)
         try:
             for rank in range(num_ranks):
                 shards.append(list(student.shard_weights(full, head_dim, rank, num_ranks)))
         except ValueError:
             shards = "refused"
-        found.append([shards, list(full)])
+        except Exception:
+            if divides:
+                raise
+        of_ranks = shards if isinstance(shards, list) else []
+        found.append([[copies(one) for one in of_ranks] or shards, copies(full)])
+        for one in full:
+            one.zero_()
+        found[-1].append(of_ranks)
     return found
 
 
 def shard_many_on_rank(student: Any, rows: int, num_blocks: int) -> Any:
     """Fill the memory with shards of a 16th, of weights that nobody else keeps."""
-    torch.set_num_threads(1)
-    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(-3, MB)  # M_MMAP_THRESHOLD: freed memory of a MiB or more goes back at once
+    return_freed_memory()
     kept = []
     for _ in range(num_blocks):
         sides = (3 * rows, *[rows] * 4)
@@ -341,17 +354,6 @@ def lose_on_rank(student: Any, targets: Any, cases: Any) -> Any:
 # What the judge draws, computes and compares.
 
 
-@contextlib.contextmanager
-def advice(hint: str = ALL_RANKS) -> Iterator[None]:
-    """Add what to change to the report of a run that hung."""
-    try:
-        yield
-    except StudentFailed as error:
-        if error.outcome is Outcome.HUNG:
-            error.args = (f"{error}\n{hint}",)
-        raise
-
-
 @cache
 def held_seed(student: Any) -> list[int]:
     """The seed of the runs that several checks of a student read, once the first has drawn it."""
@@ -433,9 +435,10 @@ def shards_of(full: Weights, num: int) -> list[Weights]:
 
 
 class Branches(NamedTuple):
-    """A whole computed in branches, one for each rank; `wire` has what a rank sends, in its order.
+    """A whole computed in branches, one for each rank.
 
-    `gradients` are those of the shards by rank, those of replicated weights for all tokens.
+    `gradients` are those of the shards by rank; with cut tokens, those of replicated weights are
+    what the rank's tokens give.
     """
 
     output: torch.Tensor
@@ -445,30 +448,48 @@ class Branches(NamedTuple):
     backward: list[Any]  # by half: the gradient at `leave` (whole), and at `enter` by rank
 
 
-def in_branches(case: Any, shards: list[Weights], head_dim: int, part: str) -> Branches:
-    """The block, or one half of it without its norm and residual, in float64 or bfloat16."""
-    x, factors, _, dtype = case
+def in_branches(
+    case: Any, shards: list[Weights], head_dim: int, part: str, is_norm_inside: bool = False
+) -> Branches:
+    """The block, or one half of it without its norm and residual, in float64 or bfloat16.
+
+    A norm inside comes behind the way in, on all tokens that a rank then has.
+    """
+    x, factors, is_cut, dtype = case
     dtype = HALF if dtype == HALF else torch.float64
     x = x.to(dtype).requires_grad_()
-    common = {name: shards[0]._asdict()[name].to(dtype).requires_grad_() for name in REPLICATED}
-    leaves = [leaves_of(shard, dtype)._replace(**common) for shard in shards]
+    leaves = [leaves_of(shard, dtype) for shard in shards]
+    if not is_cut:
+        common = {name: leaves[0]._asdict()[name] for name in REPLICATED}
+        leaves = [one._replace(**common) for one in leaves]
     halves, sums = [], {"attention": attention_sums, "mlp": mlp_sums}
 
-    def half(name: str, hidden: torch.Tensor) -> torch.Tensor:
-        entering = [hidden.view_as(hidden) for _ in shards]
+    def by_tokens(function: Callable[..., Any], hidden: torch.Tensor, name: str) -> torch.Tensor:
+        """What it gives with a replicated weight: each rank's copy has its own tokens, if cut."""
+        parts = hidden.chunk(len(leaves), 1) if is_cut else [hidden]
+        pairs = zip(parts, leaves, strict=False)
+        return torch.cat([function(part, one._asdict()[name]) for part, one in pairs], 1)
+
+    def half(name: str, hidden: torch.Tensor, norm: str = "") -> torch.Tensor:
+        if norm and not is_norm_inside:
+            hidden = by_tokens(rms_norm, hidden, norm)
+        entering = inputs = [hidden.view_as(hidden) for _ in shards]
+        if norm and is_norm_inside:
+            pairs = zip(entering, leaves, strict=True)
+            inputs = [rms_norm(one, shard._asdict()[norm]) for one, shard in pairs]
         extra = (head_dim,) if name == "attention" else ()
-        pairs = zip(entering, leaves, strict=True)
+        pairs = zip(inputs, leaves, strict=True)
         partial = [sums[name](one, shard, *extra) for one, shard in pairs]
         total = torch.stack(partial).sum(0)
         for one in (*entering, total):
             one.retain_grad()
         halves.append((hidden, partial, total, entering))
         bias = "output_bias" if name == "attention" else "down_bias"
-        return total + common[bias]
+        return by_tokens(torch.add, total, bias)
 
     if part == "block":
-        y = x + half("attention", rms_norm(x, common["attention_norm"]))
-        y = y + half("mlp", rms_norm(y, common["mlp_norm"]))
+        y = x + half("attention", x, "attention_norm")
+        y = y + half("mlp", y, "mlp_norm")
     else:
         y = half(part, x)
     y.backward(factors.to(dtype))
@@ -517,12 +538,6 @@ def expect_near(
     expect_close(given, wanted, what, hint, rtol=0.0, atol=atol)
 
 
-def calls_of(run: Run, rank: int) -> list[Exchange]:
-    """What a rank posted, in its program's order."""
-    found = [one for one in run.exchanges if rank in one.bodies]
-    return sorted(found, key=lambda one: one.numbers[rank])
-
-
 def has_numbers(call: Exchange, rank: int, wanted: torch.Tensor, num_parts: int) -> bool:
     """True where a rank sent these numbers, in any order within each of the parts by tokens."""
     sent = call.tensor(rank)
@@ -543,7 +558,7 @@ def expect_wire(run: Run, rank: int, steps: Sequence[Any], hint: str) -> None:
     A step is an operation, a tensor, what that is, and its dtype. An all-reduce may be a
     reduce-scatter and an all-gather.
     """
-    calls = calls_of(run, rank)
+    calls = posts_of(run, rank)
     said = ", ".join(one.op for one in calls) or "nothing"
     failed = CheckFailed(f"{', '.join(op for op, *_ in steps)} from rank {rank}", said, hint)
     turns = iter(calls)
@@ -567,6 +582,38 @@ def expect_wire(run: Run, rank: int, steps: Sequence[Any], hint: str) -> None:
         raise failed
 
 
+def sent_by(run: Run, rank: int) -> torch.Tensor:
+    """All numbers that a rank sent, in ascending order."""
+    sent = [one.tensor(rank).double() for one in posts_of(run, rank)]
+    return torch.cat([torch.empty(0, dtype=torch.float64), *sent]).sort()[0]
+
+
+def are_among(sent: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> bool:
+    """True where all wanted numbers are among those in ascending order."""
+    wanted = wanted.double().flatten()
+    if not len(wanted) or not len(sent):
+        return not len(wanted)
+    atol = near(dtype) * max(wanted.abs().max().item(), 1e-6)
+    after = torch.searchsorted(sent, wanted)
+    pairs = (sent[after.clamp(max=len(sent) - 1)], sent[(after - 1).clamp(min=0)])
+    distance = torch.minimum(*((one - wanted).abs() for one in pairs))
+    return bool((distance <= atol).all())
+
+
+def expect_sent(run: Run, rank: int, *forms: Sequence[Any]) -> None:
+    """Raise CheckFailed unless a rank sends the numbers of steps in one of some forms.
+
+    They may go in any operations, in any order, and with whatever else.
+    """
+    sent = sent_by(run, rank)
+    missing = [
+        [what for _, wanted, what, dtype in steps if not are_among(sent, wanted, dtype)]
+        for steps in forms
+    ]
+    if all(missing):
+        raise CheckFailed(f"rank {rank} to send {missing[0][0]}", "other numbers", BY_WIRE)
+
+
 def expect_same_on_all(run: Run, what: str, rank: int, *places: int) -> None:
     """Raise CheckFailed unless a rank has the same bits there as rank 0."""
     if not is_same(entry(run.values[rank], *places), entry(run.values[0], *places)):
@@ -574,14 +621,18 @@ def expect_same_on_all(run: Run, what: str, rank: int, *places: int) -> None:
         raise CheckFailed(f"{what} to have the same bits as on rank 0", "others", hint)
 
 
-def expect_lean(run: Run, sizes_bytes: float, num: int) -> None:
-    """Raise PartlyHeld where ranks send more than all-reduces of these bytes: all counts half."""
+def is_lean(run: Run, sizes_bytes: float) -> bool:
+    """True where no rank sends more than it does in all-reduces of these bytes."""
+    num = len(run.values)
     sent = max(run.timeline.bytes_sent(rank) for rank in range(num))
-    most = 2 * (num - 1) / num * sizes_bytes
-    if sent > 1.02 * most:
-        raise PartlyHeld(
-            0.5, f"this with at most {most:.0f} bytes from each rank", f"{sent:.0f}", HALF_POINTS
-        )
+    return sent <= 1.02 * 2 * (num - 1) / num * sizes_bytes
+
+
+def expect_lean(run: Run, sizes_bytes: float) -> None:
+    """Raise PartlyHeld where ranks send more: all that holds then counts half, so call it last."""
+    if not is_lean(run, sizes_bytes):
+        expected = f"this with no more sent than in all-reduces of {sizes_bytes:.0f} bytes"
+        raise PartlyHeld(0.5, expected, "it with more", HALF_POINTS)
 
 
 # copy_to_ranks and reduce_from_ranks; gather_tokens and reduce_scatter_tokens
@@ -634,7 +685,7 @@ def passed(student: Any, rng: torch.Generator, pair: Pair) -> Passed:
 
     kinds = [(number, dtype) for number in (0, 1) for dtype in (FLOAT, HALF)]
     cases = [[case(*kind) for kind in kinds] for _ in range(NUM_PASSING)]
-    with advice():
+    with hinted(ALL_RANKS):
         each = [(of_rank,) for of_rank in cases]
         run = student.emulated(pair.on_rank, world_size=NUM_PASSING, each=each, **SEEN)
     return Passed(run, cases, pair)
@@ -649,7 +700,7 @@ def total_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def expect_passes(seen: Passed, is_backward: bool) -> None:
-    """Raise CheckFailed unless each case gives its output, or its gradient, on every rank."""
+    """Raise CheckFailed unless each case gives its output, or its gradient, from what was sent."""
     num, side = NUM_PASSING, int(is_backward)
     for place, (number, x, _) in enumerate(seen.cases[0]):
         given = [of_rank[place][1 + side] for of_rank in seen.cases]
@@ -674,21 +725,28 @@ def expect_passes(seen: Passed, is_backward: bool) -> None:
             expect_near(value, wanted, x.dtype, what, hint, mistakes)
             if is_summed and not is_cut:
                 expect_same_on_all(seen.run, what, rank, place, side)
-    expect_lean(seen.run, 1.5 * sum(total_bytes(one) for one in seen.cases[0]), num)
+    for rank in range(num):
+        expect_sent(seen.run, rank, sent_in(seen, rank, (side,)))
+    expect_lean(seen.run, 1.5 * sum(total_bytes(one) for one in seen.cases[0]))
 
 
 def total_bytes(case: Any) -> int:
     return max(one.numel() * one.element_size() for one in case[1:])
 
 
+def sent_in(seen: Passed, rank: int, sides: Sequence[int]) -> list[Any]:
+    """What a rank sends by case in forward (0) or backward (1), as steps of `expect_wire`."""
+    steps = []
+    for number, *given in seen.cases[rank]:
+        turns = list(zip(seen.pair.sends[number], given, ("x", "the gradient"), strict=True))
+        steps += [(op, one, what, one.dtype) for op, one, what in (turns[i] for i in sides) if op]
+    return steps
+
+
 def expect_passing_wire(seen: Passed, hint: str) -> None:
     """Raise CheckFailed unless each case sends what it must, and leaves what it got as it is."""
     for rank, of_rank in enumerate(seen.cases):
-        steps = []
-        for number, *given in of_rank:
-            turns = zip(seen.pair.sends[number], given, ("x", "the gradient"), strict=True)
-            steps += [(op, one, what, one.dtype) for op, one, what in turns if op]
-        expect_wire(seen.run, rank, steps, hint)
+        expect_wire(seen.run, rank, sent_in(seen, rank, (0, 1)), hint)
         for place, (number, *given) in enumerate(of_rank):
             for after, before in enumerate(given, 2):
                 value = tensor_like(entry(seen.run.values[rank], place, after), before)
@@ -754,14 +812,14 @@ def sharded(student: Any, rng: torch.Generator) -> Any:
     """Blocks on 1, 2, 3 and 4 ranks, and two that do not go round."""
     cases, wanted = [], []
     for num in (2, 3, 1, 4):
-        sizes = drawn_sizes(rng, num)._replace(kv_per_rank=whole(rng, 1, 2))
+        sizes = drawn_sizes(rng, num)
         full = drawn_weights(rng, sizes)
-        cases.append((list(full), sizes.head_dim, num))
+        cases.append((list(full), sizes.head_dim, num, True))
         wanted.append(shards_of(full, num))
-    few = drawn_sizes(rng, 2)._replace(kv_per_rank=1, head_dim=4)
-    cases.append((list(drawn_weights(rng, few._replace(hidden_per_rank=6))), 4, 4))  # 2 key heads
+    few = drawn_sizes(rng, 2)._replace(kv_per_rank=1, hidden_per_rank=6)
+    cases.append((list(drawn_weights(rng, few)), 4, 4, False))  # 2 key heads
     odd = Sizes(2, 6, 2, 3, 4, 2)  # 6 key heads, and a hidden width of 4
-    cases.append((list(drawn_weights(rng, odd)), 4, 3))
+    cases.append((list(drawn_weights(rng, odd)), 4, 3, False))
     (found,) = student.run(shard_on_rank, cases, world_size=1, allow=())
     return cases, wanted, found
 
@@ -783,7 +841,7 @@ def most_kept(rows: int) -> float:
 
 
 def expect_shards(student: Any, rng: torch.Generator, names: Sequence[str], hint: str) -> None:
-    """Raise CheckFailed unless these are the ranks' shards, PartlyHeld where more is kept."""
+    """Raise CheckFailed unless these are the ranks' shards."""
     _, wanted, found = shared(student, rng, sharded)
     for place, of_ranks in enumerate(wanted):
         for rank, shard in enumerate(of_ranks):
@@ -795,10 +853,6 @@ def expect_shards(student: Any, rng: torch.Generator, names: Sequence[str], hint
                     same_shape = tensor_like(given, one) is not None
                     actual = "other numbers" if same_shape else shown(given)
                     raise CheckFailed(f"{where}, of shape {tuple(one.shape)}", actual, hint)
-    run, rows = shared(student, rng, kept_shards)
-    if max(run.grown_bytes or [0]) > most_kept(rows):
-        expected, actual = "this from shards with memory of their own", "it from larger ones"
-        raise PartlyHeld(0.5, expected, actual, "As long as more is held, it earns half.")
 
 
 @points(1.25, cell="check_shard_weights")
@@ -831,7 +885,18 @@ def check_columns_and_rows(student, rng):
 
 @points(1, cell="check_shard_weights")
 def check_shards_hold_no_more_than_themselves(student, rng):
-    """Shards have memory of their own: the whole weights from which they were cut can go."""
+    """Shards have memory of their own: the whole weights from which they were cut can go, and may
+    be overwritten.
+    """
+    _, wanted, found = shared(student, rng, sharded)
+    for place, of_ranks in enumerate(wanted):
+        for rank, shard in enumerate(of_ranks):
+            for name in REPLICATED:
+                given = entry(found, place, 2, rank, Weights._fields.index(name))
+                if not is_same(given, shard._asdict()[name]):
+                    expected = f"{name} on rank {rank} with memory of its own"
+                    actual = "other numbers once the whole weights are overwritten"
+                    raise CheckFailed(expected, actual, "Clone norms and biases, too.")
     run, rows = shared(student, rng, kept_shards)
     for total in entries(run.values[0], NUM_KEPT):
         expect_close(total, rows * rows / 16, "the sum of a shard of ones", "A shard of a 16th.")
@@ -843,11 +908,15 @@ def check_shards_hold_no_more_than_themselves(student, rng):
 
 
 class Ran(NamedTuple):
-    """A run of a block or half of one, what it must give by case, and how it is run again."""
+    """A run of a block or half of one, what it must give by case, and how it is run again.
+
+    What it gives may also come from norms `inside`, which is judged by what is sent.
+    """
 
     run: Run
     cases: list[Any]
     found: list[Branches]
+    inside: list[Branches]
     shards: list[Weights]
     again: Callable[[], Run]
 
@@ -881,12 +950,15 @@ def ran(student: Any, rng: torch.Generator, job: Any, part: str, kinds: Kinds, n
     each = [(list(shard),) for shard in shards]
 
     def run() -> Run:
-        with advice():
+        with hinted(ALL_RANKS):
             args = job(cases, sizes.head_dim)
             return student.emulated(*args, world_size=num, each=each, **SEEN)
 
-    found = [in_branches(case, shards, sizes.head_dim, part) for case in cases]
-    return Ran(run(), cases, found, shards, run)
+    found, inside = (
+        [in_branches(case, shards, sizes.head_dim, part, is_inside) for case in cases]
+        for is_inside in (False, True)
+    )
+    return Ran(run(), cases, found, inside, shards, run)
 
 
 def expect_outputs(seen: Ran, hint: str, bias: str = "") -> None:
@@ -927,14 +999,12 @@ def expect_gradients(seen: Ran, hint: str) -> None:
             if wanted_of[0] is None:
                 continue
             each = [entry(value, place, 2, number) for value in seen.run.values]
-            if name in REPLICATED and is_cut:  # what the ranks' tokens give, together
-                shares = [tensor_like(one, wanted_of[0].to(dtype)) for one in each]
-                each = [total_of(shares).to(dtype) if all(x is not None for x in shares) else None]  # pyright: ignore[reportArgumentType]
             for rank, given in enumerate(each):
                 wanted = wanted_of[rank]
                 mistakes = [
                     (num * wanted, "That is N times too much: is something added up twice?"),
                     (wanted / num, "That is an N-th of it."),
+                    (total_of(wanted_of) / num, "Each rank has what its own tokens give."),
                 ]
                 what = f"the gradient of {name} {how} on rank {rank}"
                 expect_near(given, wanted, dtype, what, hint, mistakes)
@@ -950,15 +1020,33 @@ def expect_wires(seen: Ran, hint: str) -> None:
         expect_wire(seen.run, rank, steps, hint)
 
 
-def expect_whole(seen: Ran, hint: str, bias: str = "") -> None:
-    """Raise CheckFailed unless outputs and gradients are right, PartlyHeld if too much travels."""
-    expect_outputs(seen, hint, bias)
-    expect_gradients(seen, hint)
-    size_bytes = sum(
+def bytes_of(seen: Ran) -> int:
+    """What is all-reduced in these cases, or gathered and scattered."""
+    return sum(
         2 * len(found.forward) * x.numel() * dtype.itemsize
         for found, (x, _, _, dtype) in zip(seen.found, seen.cases, strict=True)
     )
-    expect_lean(seen.run, size_bytes, len(seen.shards))
+
+
+def expect_results(seen: Ran, hint: str, bias: str = "") -> None:
+    """Raise CheckFailed unless outputs and gradients are right, and made of what was sent.
+
+    Ranks that send more than they must may send their parts of gradients in other forms.
+    """
+    expect_outputs(seen, hint, bias)
+    expect_gradients(seen, hint)
+    is_forward_alone = not is_lean(seen.run, bytes_of(seen))
+    for rank in range(len(seen.shards)):
+        for *both, case in zip(seen.found, seen.inside, seen.cases, strict=True):
+            forms = [wire_of(one, rank, case) for one in both]
+            num = len(forms[0]) // (2 if is_forward_alone else 1)
+            expect_sent(seen.run, rank, *(steps[:num] for steps in forms))
+
+
+def expect_whole(seen: Ran, hint: str, bias: str = "") -> None:
+    """Raise CheckFailed unless the results are right, PartlyHeld if too much travels."""
+    expect_results(seen, hint, bias)
+    expect_lean(seen.run, bytes_of(seen))
 
 
 @points(1, cell="check_parallel_mlp")
@@ -1018,7 +1106,7 @@ def check_block_is_the_whole_block(student, rng):
 @points(1.5, cell="check_parallel_block")
 def check_block_with_cut_tokens(student, rng):
     """With sequence parallelism, each rank has the output and gradient of its tokens, and gradients
-    of norms and biases add up to the whole block's. A second run gives the same bits.
+    of norms and biases are what its tokens give. A second run gives the same bits.
     """
     seen = shared(student, rng, ran_block, CUT_TOKENS)
     expect_same_again(seen.run.values, seen.again().values)
@@ -1047,7 +1135,7 @@ def check_one_gather_and_scatter_a_half(student, rng):
 def check_block_on_eight_ranks(student, rng):
     """On 8 ranks outputs and gradients are right, and a rank sends what it must, in both modes."""
     seen = shared(student, rng, ran_block, BOTH[::2], 8)
-    expect_whole(seen, BLOCK)
+    expect_results(seen, BLOCK)
     expect_wires(seen, "The number of ranks is dist.get_world_size().")
 
 
@@ -1056,7 +1144,7 @@ def check_block_on_64_ranks_on_paper(student, rng):
     """On paper, a large block on 64 ranks sends what the formula says; a small one, emulated, sends
     the same as on paper.
     """
-    expect_whole(shared(student, rng, ran_block, CUT_TOKENS), BLOCK)
+    expect_results(shared(student, rng, ran_block, CUT_TOKENS), BLOCK)
     num, width = 64, 1024 * whole(rng, 2, 4)
     large = Large(num * whole(rng, 8, 16), width, 1, 64, 128)
     small = Large(2 * whole(rng, 4, 8), 16 * whole(rng, 2, 4), 2, 8, 24)
@@ -1066,6 +1154,7 @@ def check_block_on_64_ranks_on_paper(student, rng):
         cluster="h100-ndr-x8",
         small=(small,),
         small_world_size=2,
+        forbid=ON_PAPER,
     )
     wanted = 4 * 2 * (num - 1) / num * 2 * large.num_tokens * width
     expect_close(paper.sent_bytes, wanted, "the bytes that a rank of 64 sends", BLOCK, 1e-3)
@@ -1089,7 +1178,7 @@ def synced(student: Any, rng: torch.Generator) -> Any:
         return [(one.to(dtype), name not in without) for name, one in pairs]
 
     cases = [[(gradients(gone, dtype), cut) for gone, cut, dtype in kinds] for _ in range(2)]
-    with advice("Every rank calls it, and what has no gradient has none on all ranks."):
+    with hinted("Every rank calls it, and what has no gradient has none on all ranks."):
         each = [(of_rank,) for of_rank in cases]
         run = student.emulated(sync_on_rank, world_size=2, each=each, **SEEN)
     return run, cases
@@ -1125,6 +1214,18 @@ def check_replicated_gradients_are_added_up(student, rng):
                 expect_near(given, wanted, own.dtype, where, hint, mistakes)
                 if not torch.equal(given, wanted):
                     raise CheckFailed(f"{where} to the last bit", "another", hint)
+        expect_sent(run, rank, sent_to_sync(of_rank))
+
+
+def sent_to_sync(of_rank: Any) -> list[Any]:
+    """What a rank sends by case, as steps of `expect_wire`."""
+    steps = []
+    for gradients, is_cut in of_rank:
+        pairs = zip(Weights._fields, gradients, strict=True)
+        flat = [one for name, (one, is_there) in pairs if is_there and name in REPLICATED]
+        if is_cut and flat:
+            steps.append((SUM, torch.cat(flat), "its gradients", flat[0].dtype))
+    return steps
 
 
 @points(1, cell="check_sync_replicated")
@@ -1134,13 +1235,8 @@ def check_one_all_reduce_for_all(student, rng):
     """
     run, cases = shared(student, rng, synced)
     for rank, of_rank in enumerate(cases):
-        steps = []
-        for gradients, is_cut in of_rank:
-            pairs = zip(Weights._fields, gradients, strict=True)
-            flat = [g for name, (g, is_there) in pairs if is_there and name in REPLICATED]
-            if is_cut and flat:
-                steps.append((SUM, torch.cat(flat), "its gradients", flat[0].dtype))
-        expect_wire(run, rank, steps, "Join the gradients that there are, and all-reduce once.")
+        hint = "Join the gradients that there are, and all-reduce once."
+        expect_wire(run, rank, sent_to_sync(of_rank), hint)
 
 
 @points(0.75, cell="check_sync_replicated")
@@ -1152,13 +1248,17 @@ def check_copies_stay_equal(student, rng):
     full = drawn_weights(rng, sizes)
     shards, shape = shards_of(full, 4), (2, 8, sizes.width)
     case = (drawn(rng, *shape), drawn(rng, *shape), True, FLOAT)
-    with advice():
+    with hinted(ALL_RANKS):
         each = [(list(shard),) for shard in shards]
         args = (step_on_rank, case, sizes.head_dim)
-        run = student.emulated(*args, world_size=4, each=each, **RULES)
+        run = student.emulated(*args, world_size=4, each=each, **SEEN)
     found = in_branches(case, shards, sizes.head_dim, "block")
+    for rank, of_rank in enumerate(found.gradients):
+        own = torch.cat([of_rank._asdict()[name] for name in REPLICATED])
+        expect_sent(run, rank, [(SUM, own, "its gradients", FLOAT)])
     for number, name in enumerate(REPLICATED):
-        wanted = full._asdict()[name] - 0.1 * found.gradients[0]._asdict()[name].float()
+        total = total_of([of_rank._asdict()[name] for of_rank in found.gradients])
+        wanted = full._asdict()[name] - 0.1 * total.float()
         each = [entry(value, number) for value in run.values]
         hint = "Each rank saw other tokens: add up over the ranks before the step."
         for rank, given in enumerate(each):
@@ -1189,7 +1289,7 @@ def lost(student: Any, rng: torch.Generator, num: int) -> Lost:
     steps = 120.0 * torch.arange(num).repeat_interleave(own)  # a power of e that float32 lacks
     cases = [(small, between(rng, 2, 4)), (small + steps.flip(0), 1.0), (small - 300, 1.0),
              (small.to(HALF), between(rng, 2, 4))]  # fmt: skip
-    with advice():
+    with hinted(ALL_RANKS):
         each = [
             ([(one.chunk(num, -1)[rank].clone(), factor) for one, factor in cases],)
             for rank in range(num)
@@ -1238,9 +1338,41 @@ def expect_loss_gradient(seen: Lost, places: Sequence[int]) -> None:
             )
 
 
-def expect_small_messages(seen: Lost) -> None:
-    """Raise PartlyHeld where more than three numbers a token travel: then all counts half."""
-    expect_lean(seen.run, len(seen.cases) * 3 * 4 * seen.targets.numel(), seen.num)
+def largest_of(seen: Lost, place: int) -> torch.Tensor:
+    """What ranks take off the logits of each token of a case: the maximum that they agreed on."""
+    calls = [one for one in seen.run.exchanges if one.reduction == "MAX"]
+    sent = [[call.tensor(rank).double() for rank in call.bodies] for call in calls]
+    if len(calls) == len(seen.cases) and all(len(x) == seen.targets.numel() for x in sent[place]):
+        return torch.stack(sent[place]).amax(0)
+    return seen.cases[place][0].double().amax(-1).flatten()
+
+
+def sends_parts(seen: Lost, rank: int, place: int) -> bool:
+    """True where a rank sends its sums of powers, and the logits of the targets that it has."""
+    sent, top = sent_by(seen.run, rank), largest_of(seen, place)
+    logits = seen.cases[place][0].double().flatten(0, 1).chunk(seen.num, -1)[rank]
+    targets = seen.targets.flatten() - rank * logits.shape[1]
+    is_own = (targets >= 0) & (targets < logits.shape[1])
+    hits = logits[is_own, targets[is_own]]
+    sums = (logits - top[:, None]).exp().sum(-1)
+    forms = (hits - top[is_own], hits)
+    return are_among(sent, sums, FLOAT) and any(are_among(sent, one, FLOAT) for one in forms)
+
+
+def expect_loss_sent(seen: Lost, places: Sequence[int]) -> None:
+    """Raise CheckFailed unless ranks send what the loss is made of, PartlyHeld if more travels.
+
+    Logits will do, too: they are more.
+    """
+    for place in places:
+        whole_logits = seen.cases[place][0]
+        for rank in range(seen.num):
+            logits = whole_logits.chunk(seen.num, -1)[rank]
+            is_all_sent = are_among(sent_by(seen.run, rank), logits, FLOAT)
+            if not (is_all_sent or sends_parts(seen, rank, place)):
+                expected = f"rank {rank} to send its sums and its targets' logits"
+                raise CheckFailed(expected, "other numbers", BY_WIRE)
+    expect_lean(seen.run, len(seen.cases) * 3 * 4 * seen.targets.numel())
 
 
 @points(1.25, cell="check_vocabulary_loss")
@@ -1250,7 +1382,7 @@ def check_loss_is_that_of_the_whole_softmax(student, rng):
     """
     seen = shared(student, rng, lost, 2)
     expect_loss(seen, [0])
-    expect_small_messages(seen)
+    expect_loss_sent(seen, [0])
 
 
 @points(1.25, cell="check_vocabulary_loss")
@@ -1258,7 +1390,7 @@ def check_gradient_is_that_of_the_whole_softmax(student, rng):
     """Each rank gets the gradient of its logits, for a loss with a factor, too."""
     seen = shared(student, rng, lost, 2)
     expect_loss_gradient(seen, [0])
-    expect_small_messages(seen)
+    expect_loss_sent(seen, [0])
 
 
 @points(1, cell="check_vocabulary_loss")
@@ -1269,7 +1401,7 @@ def check_large_logits_are_not_lost(student, rng):
     seen = shared(student, rng, lost, 4)
     expect_loss(seen, [1, 2, 3])
     expect_loss_gradient(seen, [1, 2, 3])
-    expect_small_messages(seen)
+    expect_loss_sent(seen, [1, 2, 3])
 
 
 @points(1.5, cell="check_vocabulary_loss")
@@ -1277,7 +1409,7 @@ def check_logits_do_not_travel(student, rng):
     """Three float32 numbers a token travel, in all-reduces in forward; backward sends nothing."""
     for seen in (shared(student, rng, lost, 2), shared(student, rng, lost, 4)):
         for rank in range(seen.num):
-            calls = calls_of(seen.run, rank)
+            calls = posts_of(seen.run, rank)
             sizes = [one.tensor(rank).numel() for one in calls]
             most = len(seen.cases) * 3 * seen.targets.numel()
             hint = "m, the sum and the target's logit travel, once each; backward has all it needs."
@@ -1286,5 +1418,5 @@ def check_logits_do_not_travel(student, rng):
                 kinds = ", ".join(sorted({f"{one.op} of {one.dtype}" for one in calls}))
                 actual = f"{sum(sizes)} in {kinds or 'nothing'}"
                 raise CheckFailed(f"{most} numbers of float32 in all-reduces", actual, hint)
-            loss = whole_loss(seen, 0)[0]
-            expect_near(entry(seen.run.values[rank], 0, 0), loss, FLOAT, "the loss", hint)
+            if not all(sends_parts(seen, rank, place) for place in range(len(seen.cases))):
+                raise CheckFailed("each token's m, sum and target's logit", "other numbers", hint)

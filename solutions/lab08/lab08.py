@@ -38,7 +38,7 @@
 # tokens that it must send, and **what each rank holds** with what Linux says of its processes. Each
 # function is graded with correct versions of the others, so that a mistake costs points only once.
 # Where a function sends more than its contract says, such as weights or logits, what else it does
-# right earns half the points.
+# right earns half the points. A result that ranks did not make of what was sent earns nothing.
 #
 # Of the operations of `torch.distributed`, all-reduce, all-gather and reduce-scatter are allowed,
 # in all their forms. In the conjugate pair a reduce-scatter and an all-gather of the same tensor
@@ -749,6 +749,8 @@ def parallel_block(
       else is sent.
     - Without, the gradients of x and of `REPLICATED` weights are whole and the same on every rank.
       With it, those of `REPLICATED` weights are what this rank's tokens give.
+    - It runs on any number of ranks, and also on paper (`ws.paper`), on 64 of them: there tensors
+      have no numbers, so what it does depends on shapes alone.
     """
     ### BEGIN SOLUTION
     enter, leave = copy_to_ranks, reduce_from_ranks

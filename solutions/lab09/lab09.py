@@ -865,14 +865,15 @@ check_balance()
 # flight, how short can a step be?
 #
 # There is no formula that you could copy here. Try ideas, and look at the pictures. The score is
-# the share of the way from 1F1B to the best possible schedule that you go, on average over several
-# cases; the feedback shows both lengths and yours, like a leaderboard.
+# the share of the way that you go from 1F1B, with each W right behind its I, to the best possible
+# schedule, on average over several cases, which are not those of the check below. The feedback
+# shows both lengths and yours, like a leaderboard.
 #
 # <details><summary>Hint 1: a schedule by playing</summary>
 #
 # Play time forward, as `play` does, and choose each rank's next action when it is free: an I that
 # can start, otherwise an F if fewer than k micro-batches are in flight, otherwise a W. That is
-# legal, and already shorter than 1F1B.
+# legal, and often shorter than 1F1B with each W right behind its I.
 #
 # </details>
 # <details><summary>Hint 2: what is not yet right with it</summary>
@@ -901,12 +902,13 @@ def shortest(
     - `time_s` has the times of "F", "I" and "W", the same on all ranks.
     - There may be one rank, one micro-batch, and fewer micro-batches than ranks.
     - With 5 ranks and 9 micro-batches it takes at most 2 seconds of computing time.
-    - Points are in proportion to what is saved: 0 for the length of 1F1B,
-      (m + p - 1)(f + i + w), all for the shortest possible. `max_in_flight` is at least the number
-      of ranks where points are given for this.
+    - Points are in proportion to what is saved: 0 for 1F1B with each W right behind its I, which
+      takes m (f + i + w) + (p - 1)(f + i), all for the shortest possible. `max_in_flight` is at
+      least the number of ranks where points are given for this.
 
-    Example: with 2 ranks, 2 micro-batches, 2 in flight and times of 1 each, 1F1B takes 9 and the
-    shortest schedule 7: F0 F1 - I0 W0 I1 W1 on rank 0, and - F0 I0 F1 I1 W0 W1 on rank 1.
+    Example: with 2 ranks, 2 micro-batches, 2 in flight and times of 1 each, 1F1B takes 9, or 8 with
+    each W right behind its I, and the shortest schedule 7: F0 F1 - I0 W0 I1 W1 on rank 0, and
+    - F0 I0 F1 I1 W0 W1 on rank 1.
     """
     ### BEGIN SOLUTION
 
@@ -968,10 +970,12 @@ def check_shortest():
             hint = "A micro-batch is in flight until its W is done."
             raise CheckFailed(f"at most {most} in flight", f"{max(played.in_flight)}", hint)
         plain, length = (num + num_ranks - 1) * sum(times), round(1e3 * played.timeline.end_s, 6)
+        split = plain - (num_ranks - 1) * times[2]  # each W right behind its I
         rows.append({
             "ranks, micro-batches, in flight": f"{num_ranks}, {num}, {most}",
             "F, I, W": f"{times}",
             "1F1B": f"{plain:g}",
+            "in I and W": f"{split:g}",
             "yours": f"{length:g}",
             "possible": f"{possible:g}",
         })  # fmt: skip

@@ -96,3 +96,19 @@ def message(cells, check):
 def test_an_open_check_needs_no_other(tmp_path):
     outputs = lab_outputs("lab09", tmp_path, SOLUTION, without=CHECKS[::2])
     assert [name for name, found in outputs.items() if errors(found)] == []
+
+
+def test_each_scored_case_has_a_schedule_as_short_as_the_bound_and_is_not_in_the_notebook():
+    source = (LAB / "checks.py").read_text(encoding="utf-8")
+    checks = {"__name__": "checks_of_lab09"}
+    exec(source, checks)
+    names = {}
+    for cell in parse(LAB / "lab09.py").cells:
+        if cell.kind == "code" and not cell.title.startswith(("check_", "all_")):
+            exec(SOLUTION.get(cell.title, cell.source), names)
+    (shown,) = (cell.source for cell in parse(LAB / "lab09.py").cells if cell.title == "check_shortest")
+    for num_ranks, num, most, times in checks["ATTAINED"]:
+        case = checks["Case"](num_ranks, num, most, dict(zip("FIW", map(float, times), strict=True)))
+        schedule = [[checks["Act"](*one) for one in actions] for actions in names["shortest"](*case)]
+        assert checks["play"](schedule, num_ranks, case.times, "").length == case.bound < case.length_of_1f1b
+        assert f"({num_ranks}, {num}, {most}, {times}" not in shown

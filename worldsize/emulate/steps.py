@@ -57,6 +57,9 @@ class Steps:
         """Record the work that the meter has seen since the last time."""
         self.spend(self.meter.take_s())
 
+    def note_refusal(self) -> None:
+        """Report that this rank was refused something: on paper the error itself says so."""
+
     def spend(self, duration_s: float) -> None:
         """Let this rank work for this long in virtual time."""
         if duration_s:

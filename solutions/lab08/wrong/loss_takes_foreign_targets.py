@@ -1,4 +1,4 @@
-# score: 24
+# score: 25.5
 # hint: log of the ranks
 # A target of another rank counts as the nearest own one.
 

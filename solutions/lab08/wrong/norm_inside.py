@@ -1,4 +1,4 @@
-# score: 24.25
+# score: 22
 # hint: norms stand before
 # The norm stands behind the way in.
 

@@ -1,4 +1,4 @@
-# score: 27
+# score: 28
 # hint: a slice keeps the whole weight alive
 # Slices, behind which the whole weights live on.
 

@@ -1,4 +1,4 @@
-# score: 25.2
+# score: 23.5
 # hint: in flight on rank
 # GPipe under the name of 1F1B: as short, with everything in flight.
 

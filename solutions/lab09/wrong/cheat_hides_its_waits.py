@@ -1,5 +1,5 @@
 # score: 26
-# hint: at least
+# hint: once its work is done
 # Waits do not show on the clock, so that a step seems to take less time than it can.
 
 # %% run_schedule

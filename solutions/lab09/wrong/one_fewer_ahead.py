@@ -1,4 +1,4 @@
-# score: 25.2
+# score: 25.2 to 25.5
 # hint: a length of
 # One F fewer ahead than it takes: the ranks behind wait.
 

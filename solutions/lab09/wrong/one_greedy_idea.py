@@ -1,4 +1,4 @@
-# score: 26.2 to 26.3
+# score: 24.5 to 26.5
 # hint: Leaderboard
 # I before F before W, as soon as one can start: no limit, no patience, no search.
 

@@ -1,4 +1,4 @@
-# score: 24.8
+# score: 23
 # hint: Leaderboard
 # 1F1B whose B is cut into I and W, one right behind the other.
 

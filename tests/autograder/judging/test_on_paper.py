@@ -125,3 +125,9 @@ def test_what_fails_on_paper_is_the_students_failure():
     looks = "\nhonest = train\ndef train(*sizes):\n    honest(*sizes)\n    assert torch.ones(2).sum() > 1\n"
     with pytest.raises(StudentFailed, match="cell1"):
         on_paper(looks)
+
+
+def test_what_is_forbidden_is_refused_on_paper_in_its_own_words():
+    builds = "\nhonest = train\ndef train(*sizes):\n    honest(*sizes)\n    nn.Identity()\n"
+    with pytest.raises(StudentFailed, match="no identities here"):
+        on_paper(builds, forbid={"torch.nn.Identity": "no identities here"})

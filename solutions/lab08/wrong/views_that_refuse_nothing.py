@@ -1,0 +1,25 @@
+# score: 27.25
+# hint: a slice keeps the whole weight alive
+# hint: does N divide the number
+# Slices, behind which the whole weights live on, also where ranks do not divide them.
+
+# %% shard_weights
+def shard_weights(full, head_dim, rank, world_size):
+    num_rows = full.output.shape[1]
+    num_kv = (len(full.qkv) - num_rows) // 2
+    part = {"rank": rank, "num": world_size}
+
+    def mine(weight, dim=0):
+        return weight.chunk(part["num"], dim)[part["rank"]].detach()
+
+    return Weights(
+        full.attention_norm.clone(),
+        torch.cat([mine(one) for one in full.qkv.split([num_rows, num_kv, num_kv])]),
+        mine(full.output, 1),
+        full.output_bias.clone(),
+        full.mlp_norm.clone(),
+        mine(full.gate),
+        mine(full.up),
+        mine(full.down, 1),
+        full.down_bias.clone(),
+    )
