@@ -225,8 +225,6 @@ mean(): could not infer output dtype. Input dtype must be either a floating poin
 {name}() received an invalid combination of arguments{any}
 {name}(): functions with out=... arguments don't support automatic differentiation{any}
 Default process group has not been initialized, please call init_process_group.
-ProcessGroupGloo::allgather: invalid tensor size at index {number} (expected {any}, got {any})
-ProcessGroupGloo::allgather: invalid output tensor list at index {number} (expected {any}, got {any})
 Tensors must be contiguous
 Tensors must be dense and non-overlapping
 Invalid scalar type

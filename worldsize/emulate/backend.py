@@ -144,12 +144,7 @@ class Group(dist.ProcessGroup):
         return self._post("all_gather", inputs, outputs[0], result=outputs)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
-        """Gather the tensors of all into one tensor, one above the other along its first dimension, as Gloo asks for.
-
-        Raises:
-            RuntimeError: the output has another shape.
-        """
-        _refuse_other_shapes(output, tensor, self.size())
+        """Gather the tensors of all into one tensor."""
         return self._post("all_gather", [tensor], [output])
 
     _allgather_base = all_gather_single
@@ -334,20 +329,6 @@ def _name_of(reduction: Any) -> str:
     if name is None:
         raise ValueError(f"the emulated cluster cannot reduce by {reduction}; it knows {', '.join(_REDUCTIONS)}")
     return name
-
-
-def _refuse_other_shapes(output: torch.Tensor, tensor: torch.Tensor, num_ranks: int) -> None:
-    """Refuse, in Gloo's words, what is not so many of the tensor along its first dimension; NCCL would take it."""
-    if tensor.dim() and output.shape == (num_ranks * tensor.shape[0], *tensor.shape[1:]):
-        return
-    parts = output.chunk(num_ranks)
-    if len(parts) != num_ranks:
-        found = f"output tensor list at index 0 (expected length {num_ranks}, got {len(parts)})"
-    else:
-        place, part = next((place, part) for place, part in enumerate(parts) if part.shape != tensor.shape)
-        expected, got = (f"({', '.join(map(str, one.shape))})" for one in (tensor, part))
-        found = f"tensor size at index {place} (expected {expected}, got {got})"
-    raise RuntimeError(f"ProcessGroupGloo::allgather: invalid {found}")
 
 
 def _dtype_of(tensors: Sequence[torch.Tensor], reduction: str) -> str:

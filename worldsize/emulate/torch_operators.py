@@ -51,8 +51,8 @@ def operator_of(func: Any, args: Any, kwargs: Any, out: Any) -> Operator:
     Flops are counted as torch.utils.flop_counter does, but half of them in a causal attention, whose kernels leave out
     what the mask hides.
     """
-    packet = _COUNTED_AS.get(func.overloadpacket, func.overloadpacket)
-    count = flop_registry.get(packet) or _NOT_IN_TORCHS_TABLE.get(packet)
+    packet = func.overloadpacket
+    count = _NOT_IN_TORCHS_TABLE.get(packet) or flop_registry.get(_COUNTED_AS.get(packet, packet))
     flops = count(*args, **kwargs, out_val=out) if count else 0
     kind = _kind(func, is_counted=count is not None)
     if kind == "attention" and _argument(func, args, kwargs, "is_causal"):

@@ -104,10 +104,7 @@ class Recorder(Steps):
         mark = self.mark()
         self.boundaries.append(Boundary(kind, mark, len(self.batches), optimizer))
 
-    # nothing is awaited on paper, and nothing reported
-
-    def note_refusal(self) -> None:
-        """Do nothing: there is no conductor."""
+    # nothing is awaited on paper
 
     def await_answer(self, work: Work) -> None:
         """Return at once."""
