@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -46,7 +48,8 @@ class Recorder(Steps):
         self.boundaries: list[Boundary] = []
         self._num_collectives: Counter[int] = Counter()
         self._is_begun = False
-        self._optimizers: dict[object, int] = {}  # in the order of their first updates
+        self._optimizers: WeakKeyDictionary[object, int] = WeakKeyDictionary()  # the number of each
+        self._numbers = itertools.count()
 
     @property
     def steps(self) -> list[Step]:
@@ -98,7 +101,9 @@ class Recorder(Steps):
     def end(self, optimizer: object) -> None:
         """Note that an update by this optimizer has ended."""
         self.log.is_updating = self._is_begun = False
-        self._bound(END, self._optimizers.setdefault(optimizer, len(self._optimizers)))
+        if optimizer not in self._optimizers:
+            self._optimizers[optimizer] = next(self._numbers)
+        self._bound(END, self._optimizers[optimizer])
 
     def _bound(self, kind: str, optimizer: int = 0) -> None:
         mark = self.mark()

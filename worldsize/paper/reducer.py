@@ -95,6 +95,7 @@ class Reducer:
 
     def _set_static_graph(self) -> None:
         self._is_static = self._is_delayed = True
+        self._used = torch.zeros(len(self._parameters), dtype=torch.int32)
 
     @torch.no_grad()
     def _delay_all_reduce(self) -> None:
@@ -102,9 +103,9 @@ class Reducer:
         self._is_delayed = False
         for place in range(len(self._parameters)):
             self._fill(place)
+        self._group.allreduce([self._used]).get_future()
         for bucket in self._buckets:
             self._reduce(bucket)
-        self._group.allreduce([torch.zeros(len(self._parameters), dtype=torch.int32)]).get_future()  # which are used
         self._is_expecting = False
         self._finish()
 
