@@ -46,6 +46,8 @@ PROGRAMS = [
 # wire are the same
 MEMORY_DIFFERS = [programs.by_context_parallelism, programs.by_ddp_that_accumulates, programs.by_tp_and_fsdp]
 
+TIME_DIFFERS = {programs.by_static_graph: 0.006}  # by the start of a call, in the first backward alone
+
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_is_the_same_on_paper_and_with_data(program):
@@ -64,7 +66,7 @@ def test_a_program_is_the_same_on_paper_and_with_data(program):
         assert {**use.peak, "temporaries": 0} == {**with_data.peak, "temporaries": 0}
         assert {**use.held, "temporaries": 0} == {**with_data.held, "temporaries": 0}
         assert 0 <= with_data.most_bytes - use.most_bytes <= MESHES_BYTES
-    assert paper.timeline.end_s == pytest.approx(real.timeline.end_s, rel=0.001)
+    assert paper.timeline.end_s == pytest.approx(real.timeline.end_s, rel=TIME_DIFFERS.get(program, 0.001))
 
 
 def calls(timeline, rank):
