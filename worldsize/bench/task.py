@@ -15,6 +15,7 @@ from worldsize.bench.batches import Batches, Images, TextBatches
 from worldsize.models import Shape
 
 Count = Annotated[int, Field(gt=0)]
+_EPS = 1e-3  # of the order of a gradient's numbers
 CHANNELS = {"digits": 1, "cifar10": 3}  # of an image
 
 
@@ -93,8 +94,8 @@ class TextTask(BaseModel):
         return models.Transformer(self.shape, seed=self.seed)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimizer of the contract: AdamW."""
-        return torch.optim.AdamW(model.parameters(), lr=self.lr)
+        """The optimizer of the contract: AdamW, with an `eps` by which it does not forgive gradients of another scale."""
+        return torch.optim.AdamW(model.parameters(), lr=self.lr, eps=_EPS)
 
     @property
     def gradient_bytes(self) -> int:
