@@ -4,8 +4,8 @@
 
 # %% my_plan
 def my_plan(world_size: int) -> dict[str, int]:
-    pp = {64: 8}.get(world_size, min(2, world_size))
-    micro_batches = {1: 1, 64: 32}.get(world_size, 2)
+    pp = {64: 4}.get(world_size, min(2, world_size))
+    micro_batches = {1: 1, 64: 16}.get(world_size, 2)
     return {"pp": pp, "dp": world_size // pp, "micro_batches": micro_batches}
 
 
@@ -30,7 +30,7 @@ class Trainer:
         if self.pp > 1:
             stage = PipelineStage(self.model, self.place, self.pp, torch.device("cpu"), group=self.pipeline)
             self.schedule = Schedule1F1B(stage, self.num_pieces, loss_fn=self.loss)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=flags.lr, eps=1e-3, foreach=True)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=flags.lr, eps=1e-3, foreach=False)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())

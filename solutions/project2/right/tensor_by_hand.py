@@ -4,8 +4,8 @@
 
 # %% my_plan
 def my_plan(world_size: int) -> dict[str, int]:
-    tp = {1: 1, 64: 8}.get(world_size, 2)
-    return {"dp": world_size // tp, "tp": tp, "micro_batches": 4 if world_size == 64 else 1}
+    tp = {1: 1, 64: 4}.get(world_size, 2)
+    return {"dp": world_size // tp, "tp": tp, "micro_batches": 16 if world_size == 64 else 1}
 
 
 # %% Trainer
@@ -63,6 +63,10 @@ class Trainer:
         if self.tp > 1:
             for block in self.model.layers.values():
                 self.bind(block)
+            # each rank takes the logits and losses of its part of the tokens alone
+            self.model.norm.register_forward_pre_hook(
+                lambda _, args: self.tokens(Enter.apply(args[0], self.layer_group))
+            )
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=flags.lr, eps=1e-3, foreach=False)
 
     def part(self, name: str, tensor: Tensor) -> Tensor:
@@ -74,15 +78,20 @@ class Trainer:
             module.register_forward_pre_hook(lambda _, args: (Enter.apply(args[0], self.layer_group),))
             module.register_forward_hook(lambda _, args, x: Leave.apply(x, self.layer_group))
 
+    def tokens(self, x: Tensor) -> Tensor:
+        return x.chunk(self.tp, 1)[self.place]
+
     def step(self, tokens: Tensor, targets: Tensor) -> float:
         total, chunks = torch.zeros(()), (tokens.chunk(self.num_pieces), targets.chunk(self.num_pieces))
         for piece, wanted in zip(*chunks, strict=True):
             with torch.autocast("cpu", torch.bfloat16, enabled=self.flags.bf16):
                 logits = self.model(piece)
-            loss = functional.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten())
-            loss = loss / (self.num_pieces * self.dp)
+            loss = functional.cross_entropy(logits.flatten(0, 1).float(), self.tokens(wanted).flatten())
+            loss = loss / (self.num_pieces * self.dp * self.tp)
             loss.backward()
             total += loss.detach()
+        for part in (total, self.model.norm.weight.grad, self.model.head.weight.grad):
+            dist.all_reduce(part, group=self.layer_group)
         works = [dist.all_reduce(total, group=self.replicas, async_op=True)]
         for weight in reversed(list(self.model.parameters())):
             works.append(dist.all_reduce(weight.grad, group=self.replicas, async_op=True))
