@@ -10,6 +10,7 @@ import os
 import shutil
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -58,21 +59,6 @@ def my_plan(world_size: int) -> dict[str, int]:
 
 
 # %% Trainer tags=["solution"]
-### BEGIN SOLUTION
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    PrepareModuleInput,
-    RowwiseParallel,
-    SequenceParallel,
-    loss_parallel,
-    parallelize_module,
-)
-
-
-### END SOLUTION
 class Trainer:
     """One rank's part of the model, and everything that its training needs.
 
@@ -89,20 +75,45 @@ class Trainer:
 
     def __init__(self, flags: argparse.Namespace) -> None:
         ### BEGIN SOLUTION
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor import Replicate, Shard
+        from torch.distributed.tensor.parallel import (
+            ColwiseParallel,
+            ParallelStyle,
+            PrepareModuleInput,
+            RowwiseParallel,
+            SequenceParallel,
+            parallelize_module,
+        )
+
         self.flags, world_size = flags, dist.get_world_size()
         plan = my_plan(world_size)
         self.dp, self.num_pieces = plan["dp"], plan["micro_batches"]
-        self.mesh = init_device_mesh("cpu", (plan["dp"], plan["tp"]), mesh_dim_names=("dp", "tp"))
+        mesh = init_device_mesh("cpu", (plan["dp"], plan["tp"]), mesh_dim_names=("dp", "tp"))
+        self.replicas, place = mesh.get_group("dp"), mesh.get_local_rank("dp")
         share = flags.batch // self.dp
-        place = self.mesh.get_local_rank("dp")
         self.sequences = (place * share, (place + 1) * share)
-        self.model = Transformer(flags.shape, seed=flags.seed)
-        if plan["tp"] > 1:
-            cut_layers(self.model, self.mesh["tp"])
+        self.model: Any = Transformer(flags.shape, seed=flags.seed)
+        if plan["tp"] > 1:  # Megatron's cuts; between the layers, each rank has a part of the tokens
+            gather = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
+            columns = ("attention.query", "attention.key", "attention.value", "mlp.gate", "mlp.up")
+            cuts: dict[str, ParallelStyle] = dict.fromkeys(columns, ColwiseParallel())
+            cuts |= dict.fromkeys(("attention.output", "mlp.down"), RowwiseParallel(output_layouts=Shard(1)))
+            cuts |= {"attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel()}
+            cuts |= {"attention": gather, "mlp": gather}
+            for block in self.model.layers.values():
+                parallelize_module(block, mesh["tp"], cuts)
+            ends: dict[str, ParallelStyle] = {
+                "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+                "norm": SequenceParallel(),
+                "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
+            }
+            parallelize_module(self.model, mesh["tp"], ends)
         self.is_sharded = world_size > 1
         if self.is_sharded:
             for part in (*self.model.layers.values(), self.model):
-                fully_shard(part, mesh=self.mesh["dp"])
+                fully_shard(part, mesh=mesh["dp"])
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=flags.lr, eps=1e-3, foreach=True)
         ### END SOLUTION
 
@@ -113,64 +124,39 @@ class Trainer:
             tokens, targets: (n, T), where n is the number of this rank's sequences.
         """
         ### BEGIN SOLUTION
-        total = torch.zeros(())
-        pieces = list(zip(tokens.chunk(self.num_pieces), targets.chunk(self.num_pieces), strict=True))
-        for number, (piece, wanted) in enumerate(pieces, start=1):
-            if self.is_sharded:
-                self.model.set_requires_gradient_sync(number == len(pieces))
-            total += self.loss(piece, wanted) / (len(pieces) * self.dp)
-        dist.all_reduce(total, group=self.mesh.get_group("dp"))
+        from torch.distributed.tensor import DTensor
+        from torch.distributed.tensor.parallel import loss_parallel
+
+        total, pieces = torch.zeros(()), (tokens.chunk(self.num_pieces), targets.chunk(self.num_pieces))
+        for number, (piece, wanted) in enumerate(zip(*pieces, strict=True), start=1):
+            if self.is_sharded:  # gradients of micro-batches add up, and are averaged once
+                self.model.set_requires_gradient_sync(number == self.num_pieces)
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.flags.bf16):
+                logits = self.model(piece)
+            with loss_parallel():
+                loss = functional.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten()) / self.num_pieces
+                loss.backward()
+            total += loss.full_tensor().detach() if isinstance(loss, DTensor) else loss.detach()
+        total /= self.dp
+        dist.all_reduce(total, group=self.replicas)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return total.item()
         ### END SOLUTION
 
-    ### BEGIN SOLUTION
-    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of some sequences, after its backward pass."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.flags.bf16):
-            logits = self.model(tokens)
-        with loss_parallel():
-            loss = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-            (loss / self.num_pieces).backward()
-        return whole(loss.detach())
-
-    ### END SOLUTION
     def whole_model(self) -> Transformer:
         """The model in one piece, on rank 0; every rank calls this together. What other ranks return is not used."""
         ### BEGIN SOLUTION
-        weights = {name: whole(weight) for name, weight in self.model.state_dict().items()}
+        from torch.distributed.tensor import DTensor
+
+        weights = self.model.state_dict()
+        whole = {name: one.full_tensor() if isinstance(one, DTensor) else one for name, one in weights.items()}
         model = Transformer(self.flags.shape)
-        model.load_state_dict(weights)
+        model.load_state_dict(whole)
         return model
         ### END SOLUTION
 
 
-### BEGIN SOLUTION
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor with the parts of all ranks."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def cut_layers(model: Transformer, mesh) -> None:
-    """Cut each layer over the ranks of a mesh, by Megatron's plan with sequence parallelism."""
-    gather = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
-    columns = ("attention.query", "attention.key", "attention.value", "mlp.gate", "mlp.up")
-    plan = dict.fromkeys(columns, ColwiseParallel())
-    plan |= dict.fromkeys(("attention.output", "mlp.down"), RowwiseParallel(output_layouts=Shard(1)))
-    plan |= {"attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel()}
-    plan |= {"attention": gather, "mlp": gather}
-    for block in model.layers.values():
-        parallelize_module(block, mesh, plan)
-    ends = {
-        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
-        "norm": SequenceParallel(),
-        "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
-    }
-    parallelize_module(model, mesh, ends)
-
-
-### END SOLUTION
 # %% save_checkpoint tags=["solution"]
 def save_checkpoint(folder: Path, step: int, trainer: Trainer) -> None:
     """Save to `folder` everything that training needs to go on after `step` steps; every rank calls this together.
@@ -180,12 +166,12 @@ def save_checkpoint(folder: Path, step: int, trainer: Trainer) -> None:
     afterwards. So write to another name and rename, and keep the previous checkpoint.
     """
     ### BEGIN SOLUTION
-    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import state_dict_saver
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
     model, optimizer = get_state_dict(trainer.model, trainer.optimizer)
     unfinished = folder / "unfinished"
-    dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=unfinished)
+    state_dict_saver.save({"model": model, "optimizer": optimizer}, checkpoint_id=unfinished)
     if dist.get_rank() == 0:
         shutil.rmtree(folder / f"{step:08d}", ignore_errors=True)  # one that was cut off, and passed over
         os.rename(unfinished, folder / f"{step:08d}")
@@ -203,14 +189,14 @@ def load_checkpoint(folder: Path, trainer: Trainer) -> int:
     skipped, and on every rank alike. Every rank calls this together.
     """
     ### BEGIN SOLUTION
-    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import state_dict_loader
     from torch.distributed.checkpoint.api import CheckpointException  # it derives from BaseException
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
     for path in sorted(folder.glob("0*"), reverse=True):
         model, optimizer = get_state_dict(trainer.model, trainer.optimizer)
         try:
-            dcp.load({"model": model, "optimizer": optimizer}, checkpoint_id=path)
+            state_dict_loader.load({"model": model, "optimizer": optimizer}, checkpoint_id=path)
         except (Exception, CheckpointException):  # cut off; torch raises on all ranks where one of them cannot read
             continue
         set_state_dict(trainer.model, trainer.optimizer, model_state_dict=model, optim_state_dict=optimizer)
