@@ -79,7 +79,7 @@
 #   newest checkpoint may be repeated, or since the one before, if the newest was cut in half.
 # - **On paper**, your program is recorded on 64 GPUs, and the same `Trainer` must make the same calls
 #   with data on 4. The step is compared with the best of the reference's plans that fit: full points
-#   at 70% of its speed, none at 40%.
+#   at 65% of its speed, none at 40%.
 #
 # ### What cannot be faked
 #
@@ -418,9 +418,9 @@ def check_large_job():
     if run.peak_bytes > run.cluster.gpu.memory_bytes:
         hint = "What fills it at the peak: run.memory[0].explain() says. More micro-batches keep fewer activations."
         raise CheckFailed("a plan that fits", units.format_bytes(run.peak_bytes), hint)
-    if run.step_s > 1.842 / 0.7:
+    if run.step_s > 1.842 / 0.65:
         hint = "Which term binds: products, gathers across machines, messages within them, or the bubble?"
-        raise CheckFailed("at most 2.6 s a step, 70% of the best plan's speed", f"{run.step_s:.2f} s", hint)
+        raise CheckFailed("at most 2.8 s a step, 65% of the best plan's speed", f"{run.step_s:.2f} s", hint)
     print(run.memory[0].explain())
 
 
@@ -502,12 +502,12 @@ measured_here()
 #    do not fit in the 74.5 GiB of an H100. Tensor parallelism over 4 fits, and takes 1.99 s: the
 #    layers' messages grow while FSDP's gathers shrink less. Without it, four micro-batches of one
 #    sequence need 78.4 GiB.
-# 2. On pairs, the ranks of a machine exchange activations and their gradients, eight times a layer
-#    (tensor parallelism), over PCIe; across machines go the weights, twice, and the gradients once,
-#    over Ethernet: 3 · P/2 · 4 bytes · 1/2, 3.0 MB of rank 0's 3.3 MB a step. At 0.117 GB/s they
-#    take 26 ms of the step's 34; the arithmetic of a rank takes 8 ms. If the axes changed places,
-#    the activations would go over Ethernet, in many messages, none of which can be hidden, and the
-#    weights would gain a fast link.
+# 2. On pairs, the ranks of a machine exchange activations and their gradients (tensor parallelism):
+#    48 messages a step, 3.6 MB from both ranks together, over PCIe. They take 0.5 ms. Across machines
+#    weights are gathered twice and gradients are scattered once (FSDP): 15 messages, 7.5 MB from both,
+#    over Ethernet. They take 32.6 ms; a rank computes for 16.5 ms, and 17.3 ms of the 33.7 ms are
+#    exposed. Ethernet binds. If the axes changed places, 48 messages that cannot be hidden would go
+#    over Ethernet, and the weights, which could hide, over PCIe.
 # 3. FSDP is the axis across machines: it gathers every weight in each micro-batch, 4 times in forward
 #    and 4 times in backward. With an eighth of the bandwidth these gathers would bind. I would use
 #    fewer micro-batches with more tensor parallelism (8 ranks, within a machine), which gathers an

@@ -25,8 +25,8 @@ class Trainer:
         share = flags.batch // self.dp
         self.sequences = (replica * share, (replica + 1) * share)
         counts = [flags.shape.num_layers // self.pp] * self.pp
-        if dist.get_world_size() == 64:  # the first stages keep most micro-batches, and the last one has the head
-            counts = [1, 2, 3, 2]
+        if dist.get_world_size() == 64:  # the last stage has the head, and every micro-batch's logits
+            counts = [2, 3, 2, 1]
         begin = sum(counts[: self.place])
         layers = range(begin, begin + counts[self.place])
         self.model = Transformer(flags.shape, layers=layers, seed=flags.seed)

@@ -7,7 +7,6 @@
 class Trainer:
     def __init__(self, flags: argparse.Namespace) -> None:
         self.flags, rank, num_ranks = flags, dist.get_rank(), dist.get_world_size()
-        plan = my_plan(num_ranks)
         self.num_ranks, self.num_pieces = num_ranks, 1
         share = flags.batch // num_ranks
         self.sequences = (rank * share, (rank + 1) * share)
