@@ -170,9 +170,9 @@ def save_checkpoint(folder: Path, step: int, trainer: Trainer) -> None:
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
     model, optimizer = get_state_dict(trainer.model, trainer.optimizer)
-    unfinished = folder / "unfinished"
+    unfinished, rank = folder / "unfinished", dist.get_rank()
     state_dict_saver.save({"model": model, "optimizer": optimizer}, checkpoint_id=unfinished)
-    if dist.get_rank() == 0:
+    if rank == 0:
         shutil.rmtree(folder / f"{step:08d}", ignore_errors=True)  # one that was cut off, and passed over
         os.rename(unfinished, folder / f"{step:08d}")
         for old in sorted(folder.glob("0*"))[:-2]:
@@ -226,17 +226,17 @@ def main() -> None:
     ### BEGIN SOLUTION
     dist.init_process_group(timeout=timedelta(seconds=flags.timeout))
     samples = bench.open_text(flags.batch, flags.length, flags.seed)
-    trainer = Trainer(flags)
+    trainer, rank = Trainer(flags), dist.get_rank()
     first = load_checkpoint(flags.checkpoints, trainer) if flags.resume else 0
     for step in range(first, flags.steps):
         loss = trainer.step(*samples.take(step, *trainer.sequences))
-        if dist.get_rank() == 0:
+        if rank == 0:
             print(json.dumps({"step": step, "loss": loss}), flush=True)
         if flags.checkpoint_every and (step + 1) % flags.checkpoint_every == 0:
             save_checkpoint(flags.checkpoints, step + 1, trainer)
-    model = trainer.whole_model()
-    if dist.get_rank() == 0:
-        samples.hand_in(model)
+    whole = trainer.whole_model()
+    if rank == 0:
+        samples.hand_in(whole)
     dist.destroy_process_group()
     ### END SOLUTION
 
