@@ -94,7 +94,7 @@ class TextTask(BaseModel):
         return models.Transformer(self.shape, seed=self.seed)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimizer of the contract: AdamW, with an `eps` by which it does not forgive gradients of another scale."""
+        """The optimizer of the contract: AdamW, whose `eps` is so large that the scale of a gradient matters."""
         return torch.optim.AdamW(model.parameters(), lr=self.lr, eps=_EPS)
 
     @property
