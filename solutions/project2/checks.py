@@ -40,8 +40,9 @@ LEAST_BYTES = 16_384  # of a step on an axis; a loss is smaller
 SHORT, LONG = 3, 6  # steps of two emulated trainings, which are compared
 SPEED = (0.4, 0.8)  # of the reference's, without points and with full points
 LEAST_WORK = 0.8  # of a step's arithmetic that all timelines together must hold
-# a model whose states, 16 bytes a parameter, stand out of what torch itself takes
-WIDE = TextTask(batch_size=4, length=16, layers=2, width=1280)
+# its states, 16 bytes a parameter, stand out of what torch itself takes; a layer's gradients are still
+# below the 64 MiB that one message of a judged run may have
+WIDE = TextTask(batch_size=4, length=16, layers=4, width=1024)
 HELD_SHARE = 0.8  # of the states that a rank may take at the peak: half of them, and temporaries of the optimizer
 FRAMEWORK_BYTES = 64 << 20
 LARGE = TextTask(num_steps=2, batch_size=256, length=4096, model_name="llama-3-70b", layers=8)

@@ -267,11 +267,11 @@ def bytes_by_ranks(num_steps):
     return found
 
 
-def on_two_steps(path, task):
+def on_two_steps(path, task, *more_flags):
     """Take two steps on noughts with a Trainer, without `main`: also on paper."""
     parts = runpy.run_path(path)
     torch.set_num_threads(1)
-    sys.argv[1:] = task.flags + (["--bf16"] if task.layers == 8 else [])
+    sys.argv[1:] = [*task.flags, *more_flags]
     trainer = parts["Trainer"](parts["read_flags"]())
     start, stop = trainer.sequences
     tokens = torch.zeros(stop - start, task.length, dtype=torch.long)
@@ -292,7 +292,7 @@ def check_the_mesh():
             raise CheckFailed(f"parts of the model between ranks {ranks}", f"{sent.get(ranks, 0):,} bytes a step")
     if others := [ranks for ranks, size in sent.items() if size > 16_384 and ranks not in inner | outer]:
         raise CheckFailed("no traffic off the axes", f"{sent[others[0]]:,} bytes among ranks {others[0]}")
-    wide = TextTask(batch_size=4, length=16, layers=2, width=1280)
+    wide = TextTask(batch_size=4, length=16, layers=4, width=1024)
     run = ws.run(
         on_two_steps, str(Path(program).absolute()), wide, world_size=4, cluster=PAIRS, memory=True, echo=False
     )
@@ -399,7 +399,7 @@ def on_paper(plan=None):
     tokens = LARGE.batch_size * LARGE.length
     try:
         options = {"world_size": 64, "cluster": "h100-ndr-x8", "tokens_per_step": tokens, "echo": False}
-        return ws.paper(on_two_steps, str(path), LARGE, **options)
+        return ws.paper(on_two_steps, str(path), LARGE, "--bf16", **options)
     finally:
         path.unlink()
 
