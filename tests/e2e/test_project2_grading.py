@@ -1,14 +1,18 @@
 """Project 2's contract, and four of its known answers, judged; all of them are judged by `make project`."""
 
 import ast
+import itertools
 import re
 
 import nbformat
 import pytest
+import torch
 from repository import ROOT
 
+import worldsize as ws
 from autograder.authoring import programs
 from autograder.grading import verify
+from worldsize.bench import TextTask
 
 FOLDER = ROOT / "solutions" / "project2"
 PROGRAM = programs.solved(FOLDER / "train.py")
@@ -48,6 +52,40 @@ def test_the_bank_has_four_right_answers_and_ten_that_are_wrong_or_cheat():
     wrong = [name for name in CASES if name.startswith("wrong/")]
     assert len([name for name in CASES if name.startswith("right/")]) == 3  # beside the solution
     assert len(wrong) >= 10 and sum("cheat" in name for name in wrong) >= 2
+
+
+def steps_of(path, flags):
+    import runpy
+    import sys
+
+    parts, sys.argv[1:] = runpy.run_path(path), flags
+    flags = parts["read_flags"]()
+    trainer = parts["Trainer"](flags)
+    tokens = torch.zeros(trainer.sequences[1] - trainer.sequences[0], flags.length, dtype=torch.long)
+    for _ in range(2):
+        trainer.step(tokens, tokens)
+
+
+@pytest.mark.lesson
+@pytest.mark.timeout(1800)
+def test_the_best_plan_is_the_fastest_of_those_that_fit(request, tmp_path):
+    if not request.config.getoption("--nightly"):
+        pytest.skip("a minute and a half; give --nightly")
+    checks = (FOLDER / "checks.py").read_text()
+    task = TextTask(num_steps=2, batch_size=256, length=4096, model_name="llama-3-70b", layers=8)
+    fitting = []
+    for tp, num_pieces in itertools.product((1, 2, 4, 8), (1, 2, 4)):
+        if task.batch_size // (64 // tp) < num_pieces:
+            continue
+        path, old = tmp_path / f"{tp}-{num_pieces}.py", CASES["solution"].cells["my_plan"]
+        plan = {"dp": 64 // tp, "tp": tp, "micro_batches": num_pieces}
+        assert old in PROGRAM
+        path.write_text(PROGRAM.replace(old, f"def my_plan(world_size):\n    return {plan}\n"))
+        options = {"world_size": 64, "cluster": "h100-ndr-x8", "echo": False}
+        run = ws.paper(steps_of, str(path), [*task.flags, "--bf16"], **options)
+        if run.peak_bytes <= run.cluster.gpu.memory_bytes:
+            fitting.append(run.step_s)
+    assert f"BEST_STEP_S = {min(fitting):.3f} " in checks
 
 
 # speed is virtual time here, so what else the machine does costs nobody points

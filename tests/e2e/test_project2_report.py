@@ -38,6 +38,7 @@ def test_every_check_holds_and_shows_what_it_says(measured):
 def test_the_numbers_in_the_answer_are_what_the_cells_print(measured):
     cells = nbformat.read(FOLDER / "report.ipynb", as_version=4).cells
     words = next(cell.source for cell in cells if cell.id == "words")
+    assert "REFERENCE_STEP_S = 0.03374 " in (FOLDER / "checks.py").read_text()
     assert "33.7 ms" in words and "emulated_step_s 0.03374" in stream(measured["check_fast"])
     large = stream(measured["check_large"])
     assert "1.84 s and 55.7 GiB" in words and "paper_step_s 1.842" in large
