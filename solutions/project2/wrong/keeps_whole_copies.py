@@ -1,4 +1,4 @@
-# score: 78
+# score: 66
 # hint: at most
 # Three whole copies of the weights are kept, for averages that nobody uses.
 

@@ -1,5 +1,5 @@
 # score: 77
-# hint: along tp
+# hint: along dp
 # my_plan(64) names other axes than those that Trainer makes.
 
 

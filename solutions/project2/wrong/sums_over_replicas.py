@@ -1,4 +1,4 @@
-# score: 82
+# score: 77 to 82
 # hint: is the mean over
 # Gradients are summed over replicas, where a mean is due: N times too large.
 
