@@ -292,7 +292,7 @@ def check_the_mesh():
             raise CheckFailed(f"parts of the model between ranks {ranks}", f"{sent.get(ranks, 0):,} bytes a step")
     if others := [ranks for ranks, size in sent.items() if size > 16_384 and ranks not in inner | outer]:
         raise CheckFailed("no traffic off the axes", f"{sent[others[0]]:,} bytes among ranks {others[0]}")
-    wide = TextTask(batch_size=4, length=16, layers=4, width=1024)
+    wide = TextTask(batch_size=4, length=16, layers=2, width=1024)
     run = ws.run(
         on_two_steps, str(Path(program).absolute()), wide, world_size=4, cluster=PAIRS, memory=True, echo=False
     )
