@@ -5,7 +5,7 @@
 # |---|---|
 # | Reading | about 30 minutes |
 # | Working | about 20 hours |
-# | Running | the whole notebook: three minutes on two idle CPU cores; no GPU is needed |
+# | Running | the whole notebook: some minutes on two idle CPU cores; no GPU is needed |
 # | You need | weeks 7 to 9 and their labs, and [Project 1](../project1/report.ipynb) |
 # | You hand in | this notebook and `train.py`, which lies beside it |
 #
