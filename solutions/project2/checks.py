@@ -44,7 +44,7 @@ LEAST_WORK = 0.8  # of a step's arithmetic that all timelines together must hold
 # its states, 16 bytes a parameter, stand out of what torch itself takes; all ranks' gradients are
 # below the 512 MiB that may be under way at a time in a judged run
 WIDE = TextTask(batch_size=4, length=16, layers=2, width=1024)
-HELD_SHARE = 0.8  # of the states that a rank may take at the peak: half of them, and temporaries of the optimizer
+HELD_SHARE = 0.85  # of the states that a rank may take at the peak: half of them, and temporaries of the optimizer
 FRAMEWORK_BYTES = 96 << 20
 LARGE = TextTask(num_steps=2, batch_size=256, length=4096, model_name="llama-3-70b", layers=8)
 LARGE_RANKS, LARGE_CLUSTER = 64, "h100-ndr-x8"

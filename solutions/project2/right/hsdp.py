@@ -29,7 +29,7 @@ class Trainer:
         mesh = init_device_mesh("cpu", (plan["dp"], plan["fsdp"]), mesh_dim_names=("dp", "fsdp"))
         for part in (*self.model.layers.values(), self.model):
             fully_shard(part, mesh=mesh)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=flags.lr, eps=1e-3, foreach=True)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=flags.lr, eps=1e-3, foreach=self.num_ranks == 64)
 
     def step(self, tokens: Tensor, targets: Tensor) -> float:
         total, chunks = torch.zeros(()), (tokens.chunk(self.num_pieces), targets.chunk(self.num_pieces))
