@@ -293,9 +293,8 @@ def check_the_mesh():
     if others := [ranks for ranks, size in sent.items() if size > 16_384 and ranks not in inner | outer]:
         raise CheckFailed("no traffic off the axes", f"{sent[others[0]]:,} bytes among ranks {others[0]}")
     wide = TextTask(batch_size=4, length=16, layers=2, width=1024)
-    run = ws.run(
-        on_two_steps, str(Path(program).absolute()), wide, world_size=4, cluster=PAIRS, memory=True, echo=False
-    )
+    options = {"world_size": 4, "cluster": PAIRS, "memory": True, "timeout_s": 300, "echo": False}
+    run = ws.run(on_two_steps, str(Path(program).absolute()), wide, **options)
     states, held = 4 * wide.gradient_bytes, max(one.most_bytes for one in run.memory)
     print(f"a wide model's states take {units.format_bytes(states)}; a rank's tensors {units.format_bytes(held)}")
     if held > 0.85 * states:
