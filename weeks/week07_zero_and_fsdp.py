@@ -859,9 +859,10 @@ REAL = {"world_size": world_size, "backend": "gloo", "echo": False}
 ours = ws.run(train, 3, zero3_step, 3, torch.float32, memory=True, **REAL)
 theirs = ws.run(by_fsdp, 3, world_size=world_size, backend=backend, echo=False)
 pairs = zip(ours.values, theirs.values, strict=True)
-difference = max((mine[1] - torchs).abs().max().item() for mine, torchs in pairs)
-print(f"largest difference of a weight from FSDP2's after 3 steps: {difference:.1e}")
-assert difference < 1e-4
+differences = torch.cat([(mine[1] - torchs).abs().flatten() for mine, torchs in pairs])
+print(f"difference of a weight from FSDP2's after 3 steps: {differences.mean():.1e} on average")
+print(f"the largest: {differences.max():.1e}")
+assert differences.mean() < 1e-6
 
 # %% [markdown]
 # The parts agree too, row by row: FSDP2 also gives each rank one N-th of every matrix. The largest
@@ -921,10 +922,10 @@ NODES = dataclasses.replace(hardware.cluster("a100-hdr"), **two_by_two)
 found, table = {}, []
 for how in ("DDP", "FSDP2", "FSDP2, kept", "HSDP"):
     found[how] = ws.run(transformer_steps, how, world_size=4, cluster=NODES, echo=False)
-    difference = (found[how].values[0] - found["DDP"].values[0]).abs().max().item()
+    difference = (found[how].values[0] - found["DDP"].values[0]).abs().mean().item()
     sent = sent_in_training(found[how])
-    table.append({"by": how, "difference from DDP": f"{difference:.0e}", **sent})
-    assert difference < 1e-4
+    table.append({"by": how, "mean difference from DDP": f"{difference:.0e}", **sent})
+    assert difference < 1e-6
 draw.table(
     table,
     title="Two steps of the tiny transformer, float32, on 2 emulated nodes of 2 A100",

@@ -106,9 +106,10 @@ def test_fetching_takes_what_the_link_takes_and_six_times_the_bytes(outputs):
 
 
 def test_our_sharded_training_is_torchs(outputs):
-    assert float(stream(outputs["same_weights_here"]).split()[-1]) < 1e-4
+    mean, largest = map(float, re.findall(r"\d\S*e-\d+", stream(outputs["same_weights_here"])))
+    assert mean < 1e-6 and largest < 3 * 2e-3  # in three steps of Adam, where a gradient of nearly 0 has another sign
     table = {row[0]: row[1:] for row in rows(outputs["four_ways"])}
-    assert all(float(table[how][0]) < 1e-4 for how in ("DDP", "FSDP2", "FSDP2, kept", "HSDP"))
+    assert all(float(table[how][0]) < 1e-6 for how in ("DDP", "FSDP2", "FSDP2, kept", "HSDP"))
     assert [table[how][1:] for how in ("DDP", "FSDP2", "FSDP2, kept")] == [["0", "1.5"], ["0", "2.25"], ["0", "1.5"]]
     assert table["HSDP"][1:] == ["1.5", "0.5"]
 
