@@ -100,16 +100,15 @@ def _last_step(boundaries: Sequence[Boundary]) -> tuple[Boundary | None, Boundar
     if not begins:
         return None, None
     first = begins[0]
-    ends = [place for place, one in enumerate(boundaries) if one.kind == END and place > first]
-    if not ends:
+    ends = [place for place, one in enumerate(boundaries) if one.kind == END]
+    often = Counter(boundaries[place].optimizer for place in ends if place > first)
+    if not often:
         return boundaries[first], None
-    often = Counter(boundaries[place].optimizer for place in ends)
     most = max(often.values())
     last = max(place for place in ends if often[boundaries[place].optimizer] == most)
-    same = [place for place in ends if boundaries[place].optimizer == boundaries[last].optimizer]
-    latest_begin = max(place for place in begins if place < last)
-    before = [place for place in same if place < latest_begin]
-    return boundaries[before[-1] if before else first], boundaries[last]
+    begin = max(place for place in begins if place < last)
+    same = (place for place in ends if boundaries[place].optimizer == boundaries[last].optimizer)
+    return boundaries[max((place for place in same if place < begin), default=first)], boundaries[last]
 
 
 def _flops(record: RankRecord, start: Boundary | None, stop: Boundary | None, is_useful: bool) -> float:
