@@ -944,11 +944,11 @@ with check.turn("shares_of"):
 def uneven_step(shares, is_weighted=True):
     """The gradients of a step of DDP in which each rank has a share of the batch."""
     torch.set_num_threads(1)
-    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    rank, size = dist.get_rank(), dist.get_world_size()
     model = DistributedDataParallel(Transformer(SIZES, seed=seed))
     mine = [part.split(shares)[rank] for part in batch(sum(shares))]
     emulate.spend(1e-3 * shares[rank])
-    weight = shares[rank] * num_ranks / sum(shares) if is_weighted else 1.0
+    weight = shares[rank] * size / sum(shares) if is_weighted else 1.0
     (weight * loss_of(model(mine[0]), mine[1])).backward()
     return {name: one.grad for name, one in model.module.named_parameters()}
 

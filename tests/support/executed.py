@@ -53,15 +53,25 @@ def _around(turns: list[Cell], lesson: Script) -> NotebookNode:
 
 
 def _needed(turns: list[Cell], cells: list[Cell]) -> set[str]:
-    """The ids of the turns, of their checks, and of earlier cells that define a name that one of these reads."""
+    """The ids of the turns, of their checks, and of cells that define a name that one of these reads.
+
+    They are earlier ones, unless none is: a function may read a name that is defined below it.
+    """
     titles = {"parameters", "setup", *(cell.check for cell in turns)}
-    wanted, read = set(), set()
-    for cell in reversed(cells):
-        reads, makes = _names(ast.parse(TransformerManager().transform_cell(cell.source)))
-        if cell in turns or cell.title in titles or makes & read:
-            wanted.add(cell.id)
-            read |= reads
-    return wanted
+    names = {cell.id: _names(ast.parse(TransformerManager().transform_cell(cell.source))) for cell in cells}
+    wanted = {cell.id for cell in cells if cell in turns or cell.title in titles}
+    while True:
+        read, more = set(), set(wanted)
+        for cell in reversed(cells):
+            reads, makes = names[cell.id]
+            if cell.id in wanted or makes & read:
+                more.add(cell.id)
+                read |= reads
+        unknown = read.difference(*(names[one][1] for one in more))
+        more |= {one for one, (_, makes) in names.items() if makes & unknown}
+        if more == wanted:
+            return wanted
+        wanted = more
 
 
 def _names(tree: ast.Module) -> tuple[set[str], set[str]]:

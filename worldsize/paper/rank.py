@@ -98,8 +98,8 @@ def _on_paper(recorder: Recorder) -> Iterator[MemoryMeter]:
     with ExitStack() as stack:
         for handle in (
             register_module_forward_pre_hook(lambda _module, _args: recorder.begin()),
-            register_optimizer_step_pre_hook(lambda *_: recorder.update()),
-            register_optimizer_step_post_hook(lambda optimizer, *_: recorder.end(optimizer)),
+            register_optimizer_step_pre_hook(lambda *_: recorder.begin_update()),
+            register_optimizer_step_post_hook(lambda optimizer, *_: recorder.end_update(optimizer)),
         ):
             stack.callback(handle.remove)
         stack.enter_context(cuda.OnCpu())

@@ -94,11 +94,11 @@ class Recorder(Steps):
             self._is_begun = True
             self._bound(BEGIN)
 
-    def update(self) -> None:
+    def begin_update(self) -> None:
         """Note that an update begins."""
         self.log.is_updating = True
 
-    def end(self, optimizer: object) -> None:
+    def end_update(self, optimizer: object) -> None:
         """Note that an update by this optimizer has ended."""
         self.log.is_updating = self._is_begun = False
         if optimizer not in self._optimizers:
