@@ -3,11 +3,13 @@
 import pytest
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import worldsize as ws
 from worldsize.emulate import compute
 from worldsize.emulate.compute import FlopsMeter
+from worldsize.emulate.torch_operators import operator_of
 from worldsize.hardware import H100
 from worldsize.operators import Operator, time_s
 
@@ -139,3 +141,33 @@ def test_an_operator_is_priced_by_its_kind_its_flops_and_what_it_moves(work, exp
 def test_a_product_of_three_dimensions_is_one_product_and_no_copy():
     x, weight = torch.randn(2, 3, 4), torch.randn(4, 5)
     assert set(operators_of(lambda: x @ weight)) == {"mm"}
+
+
+def products_beside_torchs_table():
+    """What products that torch's table of flops lacks are counted as, by name."""
+    with FakeTensorMode():
+        rows, weights = torch.empty(16, 32, dtype=torch.bfloat16), torch.empty(4, 32, 64, dtype=torch.bfloat16)
+        ends, whole = torch.empty(4, dtype=torch.int32), torch.empty(32, 32, dtype=torch.int8)
+        grouped = rows, weights, ends
+        columns = rows.t(), torch._grouped_mm(*grouped), ends
+        summed = torch.empty(8, 4), torch.empty(3, 8, 16), torch.empty(3, 16, 4)
+        called = {
+            "rows by group": (torch.ops.aten._grouped_mm.default, grouped),
+            "columns by group": (torch.ops.aten._grouped_mm.default, columns),
+            "whole numbers": (torch.ops.aten._int_mm.default, (whole, whole)),
+            "a sum": (torch.ops.aten.addbmm.default, summed),
+            "with a bias": (torch.ops.aten._addmm_activation.default, (torch.empty(4), summed[1][0], summed[2][0])),
+        }
+        return {name: operator_of(func, args, {}, func(*args)) for name, (func, args) in called.items()}
+
+
+def test_products_that_torchs_table_lacks_have_their_flops():
+    found = products_beside_torchs_table()
+    assert {operator.kind for operator in found.values()} == {"matmul"}
+    assert [operator.flops for operator in found.values()] == [
+        2 * 16 * 32 * 64,
+        2 * 16 * 32 * 64,
+        2 * 32**3,
+        2 * 3 * 8 * 16 * 4,
+        2 * 8 * 16 * 4,
+    ]
