@@ -5,7 +5,7 @@ import importlib.util
 import sys
 
 import pytest
-from executed import errors, lab_outputs
+from executed import errors, lab_outputs, message
 from repository import ROOT
 
 from autograder.authoring.known_answers import read_answer, solution_cells
@@ -138,26 +138,8 @@ def module_of(path):
     ],
 )
 def test_open_check_names_the_cause(answer, check, cause):
-    said = " ".join(message(read_answer(LAB / "wrong" / f"{answer}.py").cells, check).split())
+    said = " ".join(message("lab10", SOLUTION | read_answer(LAB / "wrong" / f"{answer}.py").cells, check).split())
     assert cause in said
-
-
-def message(cells, check):
-    """What a check says of these cells in place of the solution's, run in this process without a kernel."""
-    names = {}
-    for cell in parse(LAB / "lab10.py").cells:
-        if cell.kind != "code" or cell.title == "all_plans":
-            continue
-        if cell.title == check:
-            names["show"] = lambda picture: None
-            try:
-                exec(cell.source, names)
-            except Exception as error:  # whatever a student would see
-                return f"{type(error).__name__}: {error}"
-            return "nothing"
-        if not cell.title.startswith("check_"):
-            exec((SOLUTION | cells).get(cell.title, cell.source), names)
-    raise AssertionError(f"no {check} in the lab")
 
 
 def test_an_open_check_needs_no_other(tmp_path):

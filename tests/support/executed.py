@@ -12,7 +12,7 @@ from repository import ROOT
 
 from autograder.authoring.known_answers import compose
 from autograder.authoring.notebooks import notebook
-from autograder.authoring.scripts import Cell, Script, read_week
+from autograder.authoring.scripts import Cell, Script, parse, read_week
 
 
 def week_outputs(script: Path, folder: Path, parameters: str) -> dict[str, list]:
@@ -146,3 +146,21 @@ def assert_figures_have_words(outputs: Mapping[str, list], num_figures: int) -> 
     for bundle in shown:
         assert len(bundle["text/plain"]) > 60 and not bundle["text/plain"].startswith(("Figure", "<"))
         assert bundle["text/html"].count("alt=") == 1
+
+
+def message(lab: str, cells: Mapping[str, str], check: str) -> str:
+    """What an open check of a lab says of these cells, run in this process without a kernel."""
+    names: dict[str, object] = {}
+    for cell in parse(ROOT / "solutions" / lab / f"{lab}.py").cells:
+        if cell.kind != "code" or cell.title.startswith("all_"):
+            continue
+        if cell.title == check:
+            names["show"] = lambda picture: None
+            try:
+                exec(cell.source, names)
+            except Exception as error:  # whatever a student would see
+                return f"{type(error).__name__}: {error}"
+            return "nothing"
+        if not cell.title.startswith("check_"):
+            exec(cells.get(cell.title, cell.source), names)
+    raise AssertionError(f"no {check} in {lab}")
