@@ -33,6 +33,7 @@ from autograder.checks import (
     is_same,
     limit_computing,
     points,
+    received,
     shown,
     shuffled,
     tensor_like,
@@ -814,10 +815,53 @@ def expect_norms(
 CLIP = "Sum the squares of a kind over each of its axes, and over no other; then add the kinds."
 
 
-def expect_travelled(run: Run) -> None:
-    """Raise CheckFailed where ranks knew each other's squares without any message."""
-    if not any(any(one.bodies.values()) for one in run.exchanges):
-        raise CheckFailed("sums of squares over groups of the mesh", "no operation", CLIP)
+def with_twins(
+    made: list[Gradient], sizes: Mapping[str, int]
+) -> list[tuple[float, list[Gradient]]]:
+    """A case, and one for each sharded gradient in which rank 0's part of it is larger."""
+    places = list(itertools.product(*(range(size) for size in sizes.values())))
+    cases = [(99.0, made)]
+    for at, one in enumerate(made):
+        own = [
+            tuple(k for a, k in zip(sizes, place, strict=True) if a in one.axes) for place in places
+        ]
+        parts = [
+            x.abs() + 1 if key == own[0] else x for x, key in zip(one.of_rank, own, strict=True)
+        ]
+        if one.axes:
+            cases.append((99.0, [*made[:at], one._replace(of_rank=parts), *made[at + 1 :]]))
+    return cases
+
+
+def expect_squares_travelled(
+    run: Run, sizes: Mapping[str, int], cases: Sequence[tuple[float, list[Gradient]]]
+) -> None:
+    """Raise CheckFailed unless every rank received the squares in which a twin differs.
+
+    They may come in any sum, as an n-th on each of n ranks that have them, or under a root.
+    """
+    squares = [norm_of(own, sizes) ** 2 for _, own in cases]
+    for rank in range(len(run.values)):
+        calls = [one for one in run.exchanges if rank in one.ranks and any(one.bodies.values())]
+        calls.sort(key=lambda one: one.numbers[rank])
+        num = len(calls) // len(cases)
+        came = [
+            torch.cat([torch.zeros(1, dtype=torch.float64), *itertools.chain(*of_case)])
+            for of_case in (
+                [received(one, rank) for one in calls[at * num : (at + 1) * num]]
+                for at in range(len(cases))
+            )
+        ]
+        for numbers, square in zip(came[1:], squares[1:], strict=True):
+            more = square - squares[0]
+            is_there = len(numbers) == len(came[0]) and any(
+                (share * (numbers**power - came[0] ** power) / more - 1).abs().min() < 1e-3
+                for share in range(1, len(run.values) + 1)
+                for power in (1, 2)
+            )
+            if not is_there:
+                expected = f"the squares of rank 0's part to come to rank {rank} over the wire"
+                raise CheckFailed(expected, "other numbers, or none", CLIP)
 
 
 @points(1.5, cell="check_clip")
@@ -827,13 +871,11 @@ def check_norm_counts_each_once(student, rng):
     """
     sizes = {"dp": 2, "tp": 2}
     kinds = [("tp",), ("dp",), ("dp", "tp"), ()]
-    made = [drawn_gradient(rng, sizes, axes, torch.float32) for axes in kinds]
-    replicated = made[3]
-    twice = drawn_gradient(rng, sizes, ("tp",), torch.float32)
-    cases = [(99.0, [made[0], replicated]), (99.0, made), (99.0, [twice, *made[:2]])]
+    made = [drawn_gradient(rng, sizes, axes, torch.float32) for axes in [*kinds, ("tp",)]]
+    cases = with_twins(made, sizes)
     run = run_clip(student, sizes, cases)
     expect_norms(run, sizes, cases)
-    expect_travelled(run)
+    expect_squares_travelled(run, sizes, cases)
 
 
 @points(0.5, cell="check_clip")
@@ -841,8 +883,11 @@ def check_norm_over_stages(student, rng):
     """On 2 x 1 x 3 ranks of pp, dp and tp: other tensors on each stage, replicas along tp."""
     sizes = {"pp": 2, "dp": 1, "tp": 3}
     kinds = [("pp", "tp"), ("pp",), ("pp", "dp", "tp")]
-    cases = [(99.0, [drawn_gradient(rng, sizes, axes, torch.float32) for axes in kinds])]
-    expect_norms(run_clip(student, sizes, cases), sizes, cases)
+    made = [drawn_gradient(rng, sizes, axes, torch.float32) for axes in kinds]
+    cases = with_twins(made, sizes)
+    run = run_clip(student, sizes, cases)
+    expect_norms(run, sizes, cases)
+    expect_squares_travelled(run, sizes, cases)
 
 
 @points(1, cell="check_clip")
@@ -870,6 +915,8 @@ def check_gradients_are_clipped(student, rng):
                 hint = "Multiply by max_norm / norm, in place, only where the norm is larger."
                 near = 1e-4 if one.of_rank[0].dtype == torch.float32 else 1e-2
                 expect_close(given, wanted, what, hint, near, 0.0)
+    twins = with_twins(made, sizes)
+    expect_squares_travelled(run_clip(student, sizes, twins), sizes, twins)
 
 
 # The parts of the cost
