@@ -42,13 +42,12 @@ Tensors = list[torch.Tensor]
 MB = 2**20
 BY_HAND = "torch's own tensor parallelism is not allowed here: this is what you write"
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
-BOTH_WAYS = (
-    "torch's collectives with a backward of their own are not allowed: write both directions"
-)
+BOTH_WAYS = "torch's functional collectives have their own backward: write both directions"
 RULES = {
     "allow": set(OPERATIONS),
     "forbid": {
         "torch.distributed.tensor": BY_HAND,
+        "torch.ops._c10d_functional": BOTH_WAYS,
         "torch.ops._c10d_functional_autograd": BOTH_WAYS,
     },
 }

@@ -1,5 +1,5 @@
-# Hooks on gradients, functional collectives, heads by index, and a loss of the log-sums that ranks
-# have of their own powers.
+# Hooks on gradients, lists of views, heads by index, and a loss of the log-sums that ranks have of
+# their own powers.
 
 # %% copy_and_reduce
 def copy_to_ranks(x):
@@ -33,45 +33,38 @@ def reduce_from_ranks(x):
 
 
 # %% gather_and_scatter
-from torch.distributed import _functional_collectives as funcol
+def _join(x):
+    n = dist.get_world_size()
+    out = torch.empty(n, *x.shape, dtype=x.dtype)
+    dist.all_gather(list(out.unbind(0)), x.contiguous(), async_op=True).wait()
+    return torch.cat(out.unbind(0), dim=1)
 
 
-class Gather(torch.autograd.Function):
+def _split(x):
+    n = dist.get_world_size()
+    pieces = [one.clone(memory_format=torch.contiguous_format) for one in x.tensor_split(n, dim=1)]
+    own = torch.zeros_like(pieces[0])
+    dist.reduce_scatter(own, pieces, op=dist.ReduceOp.SUM, async_op=True).wait()
+    return own
+
+
+class _Two(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x):
-        return _together(x)
+    def forward(ctx, x, is_gather):
+        ctx.is_gather = is_gather
+        return _join(x) if is_gather else _split(x)
 
     @staticmethod
     def backward(ctx, g):
-        return _apart(g)
-
-
-class Scatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return _apart(x)
-
-    @staticmethod
-    def backward(ctx, g):
-        return _together(g)
-
-
-def _together(x):
-    return funcol.wait_tensor(funcol.all_gather_tensor(x.contiguous(), 1, dist.group.WORLD))
-
-
-def _apart(x):
-    return funcol.wait_tensor(
-        funcol.reduce_scatter_tensor(x.contiguous(), "sum", 1, dist.group.WORLD)
-    )
+        return (_split(g) if ctx.is_gather else _join(g)), None
 
 
 def gather_tokens(x):
-    return Gather.apply(x)
+    return _Two.apply(x, True)
 
 
 def reduce_scatter_tokens(x):
-    return Scatter.apply(x)
+    return _Two.apply(x, False)
 
 
 # %% shard_weights
