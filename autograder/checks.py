@@ -3,7 +3,7 @@
 from autograder.judging.checks import PartlyHeld, points
 from autograder.judging.draws import between, drawn_cluster, positive, shuffled, whole
 from autograder.judging.failures import StudentFailed, hinted
-from autograder.judging.inside import Made, return_freed_memory
+from autograder.judging.inside import Made, limit_computing, return_freed_memory
 from autograder.judging.partial_sums import (
     Parts,
     draw_parts,
@@ -55,6 +55,7 @@ __all__ = [
     "hinted",
     "integer",
     "is_same",
+    "limit_computing",
     "mask_of",
     "named",
     "points",

@@ -126,6 +126,13 @@ def return_freed_memory() -> None:
         libc.mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD: a MiB
 
 
+def limit_computing(limit_s: int) -> None:
+    """Have the kernel end this process after so much computing, which nothing in it can lift."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))  # SIGXCPU, and then SIGKILL
+
+
 def put_out_of_reach(name: str, sentence: str) -> None:
     """Refuse a class of torch's, or a module and all below it, to code that runs in this process from now on.
 

@@ -43,8 +43,9 @@
 # Of the operations of `torch.distributed`, all-reduce, all-gather and reduce-scatter are allowed,
 # in all their forms. In the conjugate pair a reduce-scatter and an all-gather of the same tensor
 # are as good as an all-reduce: they are the same bytes. `torch.distributed.tensor` (and so
-# `parallelize_module` and `loss_parallel`) is refused. The same inputs must give the same bits in
-# every run, so use no clock, no threads and no unseeded generator.
+# `parallelize_module` and `loss_parallel`) is refused, and so are torch's functional collectives,
+# which bring their own backward. The same inputs must give the same bits in every run, so use no
+# clock, no threads and no unseeded generator.
 
 # %% setup
 from typing import NamedTuple

@@ -33,6 +33,7 @@ from autograder.checks import (
     expect_work,
     integer,
     is_same,
+    limit_computing,
     points,
     posts_of,
     return_freed_memory,
@@ -82,28 +83,30 @@ def advice(hints: Mapping[Outcome, str] = ADVICE) -> Iterator[None]:
 # Schedules as data.
 
 
-def limit_computing(limit_s: int) -> None:
-    """Have the kernel end this process after so much computing, which nothing in it can lift."""
-    import resource
+def right_1f1b(student: Any) -> Any:
+    return lambda num_ranks, num: [
+        [student.Action(*one) for one in actions] for actions in reference(num_ranks, num, "1")
+    ]
 
-    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))  # SIGXCPU, and then SIGKILL
+
+def stand_ins(name: str) -> dict[str, Any]:
+    """What may be called; nothing that makes the schedules of `name` itself may go to its rank."""
+    return {"one_f_one_b": right_1f1b} if name == "interleaved" else {}
 
 
-def call_on_rank(student: Any, name: str, calls: Any, *_: Any) -> Any:
-    """What a function of the student's returns for each call."""
+def call_on_rank(student: Any, name: str, calls: Any, parts: Any, *_: Any) -> Any:
+    """What a function of the student's returns for each call, with right functions as `parts`."""
 
     def plain(value: Any) -> Any:
         return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
-    if name == "interleaved":  # which may call it
-        student.one_f_one_b = lambda num_ranks, num: [
-            [student.Action(*one) for one in actions] for actions in reference(num_ranks, num, "1")
-        ]
+    for part, make in parts.items():
+        setattr(student, part, make(student))
     return [plain(getattr(student, name)(*args)) for args in calls]
 
 
 def returned(student: Any, name: str, calls: Sequence[Any]) -> list[Any]:
-    run = student.emulated(call_on_rank, name, list(calls), world_size=1, **RULES)
+    run = student.emulated(call_on_rank, name, list(calls), stand_ins(name), world_size=1, **RULES)
     return entries(run.values[0], len(calls))
 
 
@@ -111,7 +114,8 @@ def returned_in_time(student: Any, name: str, args: Sequence[Any]) -> Any:
     """What one call returns in the computing time that the text gives, and what a rank needs."""
     with advice(dict.fromkeys((Outcome.CRASHED, Outcome.HUNG), LATE)):
         made = Made(limit_computing, CPU_S)
-        run = student.emulated(call_on_rank, name, [args], world_size=1, made=made, **RULES)
+        job = (call_on_rank, name, [args], stand_ins(name))
+        run = student.emulated(*job, world_size=1, made=made, **RULES)
     return entry(run.values[0], 0)
 
 

@@ -488,7 +488,8 @@ def clip(
       is computed in float32 whatever the gradients' types, and is a float, the same on all ranks.
     - Where it is above `max_norm`, every gradient is multiplied by `max_norm / norm`; otherwise all
       stay as they are.
-    - A rank gives at most 128 bytes to all operations together.
+    - What a rank knows of the others' parts comes over these groups, as squares or sums of squares.
+      A rank gives at most 128 bytes to all operations together.
 
     Example: with tp of 2, where the ranks have [3.] and [0.] of a tensor that is sharded along tp,
     and both have [4.] of a replicated one, the norm is 5.

@@ -56,7 +56,7 @@ def test_the_last_cell_compares_the_modes(completed):
         ("gathers_sequences", "check_gather_and_scatter", "the ranks must be dimension 0"),
         ("cuts_qkv_in_one", "check_shard_weights", "Cut the queries, the keys and the values apart"),
         ("deals_out_heads", "check_shard_weights", "Cut the queries, the keys and the values apart"),
-        ("shards_are_views", "check_shard_weights", "A view keeps the whole weight alive"),
+        ("contiguous_is_no_copy", "check_shard_weights", "A view keeps the whole weight alive"),
         ("bias_in_the_sum", "check_parallel_mlp", "The bias comes N times into the sum"),
         ("enters_three_times", "check_parallel_attention", "Enter once with x"),
         ("norm_inside", "check_parallel_block", "Norms stand before"),

@@ -107,7 +107,6 @@ def module_of(path):
     ("answer", "check", "cause"),
     [
         ("outermost_changes_first", "check_groups_along", "The innermost axis: neighbours"),
-        ("groups_along_the_first_axis", "check_groups_along", "Two axes: six ranks each"),
         ("heaviest_axis_innermost", "check_arrange", "The heaviest axis alone fills a node"),
         ("lightest_axis_innermost", "check_arrange", "The heavy axis fits in a node"),
         ("divides_by_all_ranks", "check_gradients_on_mesh", "Divide by the targets of all ranks of dp, once"),
