@@ -72,7 +72,8 @@ def test_a_tensor_axis_across_nodes_is_much_slower_on_every_network(outputs):
     assert seconds(outer[-2]) > 3 * seconds(inner[-2])
     table = rows(outputs["wrong_order_elsewhere"])[2:]
     assert len(table) == 4 and all(float(row[-1]) > 1.3 for row in table)
-    assert seconds(table[-1][1]) > 15 * seconds(table[0][1])
+    assert [row[0][:4] for row in table] == ["h100", "a100", "a100", "a100"]
+    assert 6.5 < seconds(table[3][1]) / seconds(table[1][1]) < 7  # of the same GPUs, at 10 Gb/s a node
 
 
 def test_links_within_a_node_are_several_times_as_fast(outputs):
@@ -125,6 +126,8 @@ def test_the_fastest_plan_depends_on_the_network(outputs):
     alone, across = table["tp1 pp1 dp16"], table["tp2 pp2 dp4"]
     assert alone[2] > 1.15 * table["tp2 pp1 dp8"][2] and alone[3] > 8 * across[3]
     assert (bubble(2, 2), bubble(2, 4)) == pytest.approx((1 / 3, 1 / 5))
+    held = [row[-1] for row in rows(outputs["on_networks"])[2:6]]  # with AdamW's moments, 8 bytes a parameter
+    assert held == ["79 GB", "73.3 GB", "69.3 GB", "55.1 GB"]
     planned = words(outputs["planned"])
     assert "4 of 4 legal plans fit" in planned and stream(outputs["planned"]).startswith("tp2 dp8")
 
@@ -178,7 +181,7 @@ def test_ledger_holds_all_results(outputs, folder):
     entries = json.loads((folder / "ledger.json").read_text())["week10"]
     assert entries["speed, one GPU of 4 at half speed"]["prediction"] == 87.5
     assert entries["speed, one GPU of 4 at half speed"]["result"] == pytest.approx(50, abs=1)
-    assert 1.75 < entries["tensor axis across nodes over within"]["result"] < 1.95
+    assert 1.75 < entries["step, tp across nodes over tp inside"]["result"] < 1.95
     assert 70 < entries["efficiency, 4 A100 on PCIe"]["result"] < 85
     assert entries["loss, gradients 256 times too large"]["result"] < 0.001
     assert len(entries) == 4
