@@ -300,7 +300,7 @@ class Parallel(nn.Module):
 
     def __init__(self, module: nn.Module, group: Any, bucket_bytes: int) -> None:
         super().__init__()
-        self.module, self.group, self.is_quiet = module, group, False
+        self.module, self.group, self.is_quiet, self.is_summed = module, group, False, True
         buckets: list[list[nn.Parameter]] = []
         left = 0
         for one in reversed(list(module.parameters())):
@@ -316,6 +316,7 @@ class Parallel(nn.Module):
                 one.register_post_accumulate_grad_hook(partial(self._note, place, bucket))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.is_summed = not self.is_quiet  # DDP, too, decides in forward
         return self.module(tokens)
 
     @contextlib.contextmanager
@@ -327,7 +328,7 @@ class Parallel(nn.Module):
             self.is_quiet = before
 
     def _note(self, place: int, bucket: Sequence[nn.Parameter], _: Any) -> None:
-        if self.is_quiet:
+        if not self.is_summed:
             return
         if not self._ready:
             engine = torch.autograd.Variable._execution_engine  # pyright: ignore

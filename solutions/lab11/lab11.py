@@ -678,7 +678,7 @@ def check_diagnose():
             "step_s": step.timeline.end_s,
             "said_s": given.step_s,
             "changed_s": after_s[cause],
-            "off_fraction": given.step_s / after_s[cause] - 1,
+            "off_fraction": round(given.step_s / after_s[cause] - 1, 4),
         })  # fmt: skip
     show(draw.table(rows, title="Planted bottlenecks, their names, and the step after the change"))
     for row in rows:
@@ -859,7 +859,7 @@ def check_save_aside():
     if not has_raised:
         raise CheckFailed("result() to raise if nothing could be written", "no error")
     (work,) = [one for one in run.timeline.events if one.name == "work"]
-    (first, *_) = [one for one in run.timeline.events if one.kind == "checkpoint"]
+    (first, *_) = [one for one in run.timeline.events if one.name == "torch.save"]
     if first.start_s >= work.end_s or first.stream == "compute":
         hint = "Write in a thread, and return its future."
         raise CheckFailed("writing while the caller works", "writing before or after", hint)

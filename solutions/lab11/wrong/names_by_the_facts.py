@@ -1,0 +1,14 @@
+# score: 0
+# hint: name the one that gains most
+# The cause is what looks unusual among the facts; the timeline is not read.
+
+# %% diagnose
+def diagnose(step):
+    cause = None
+    if step.precision == "float32":
+        cause = "precision"
+    elif step.num_passes > 1:
+        cause = "accumulation"
+    elif list(step.sizes) == ["tp", "dp"]:
+        cause = "wrong_axis"
+    return Diagnosis(cause, None, step.timeline.end_s * (1.0 if cause is None else 0.7))
