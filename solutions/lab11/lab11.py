@@ -1257,7 +1257,7 @@ investigate()
 # **Report** (program 1234; yours differs).
 #
 # 1. The step takes 14.2 ms. Communication is 4.4 ms of it on every rank, although backward takes
-#    6.4 ms that could hide sums: buckets of 100 kB that leave as they become ready would keep 1.9 ms
+#    6.4 ms that could hide sums: buckets of 100 kB that leave once they are ready would keep 1.9 ms
 #    in sight, by `pricing.price`.
 # 2. `no_overlap`: the first sum begins after the last backward ends. Small buckets are ruled out:
 #    there is one sum of 362 kB, and it takes its price, so the link is not slow either.
