@@ -26,7 +26,7 @@
 # | `accumulate` | large passes in bfloat16, whose gradients are summed once | 5 | 40 min | medium |
 # | `cut_into_buckets` | the buckets whose last all-reduce ends first | 2 | 30 min | hard |
 # | all of these | a whole step with your changes beside the slow one | 2 | | |
-# | `report` | the report on a program of your own, in words | 4 | 45 min | medium |
+# | `performance_report` | the report on a program of your own, in words | 4 | 45 min | medium |
 #
 # Work in this order. Each part has a check below it and folded hints above it: the first hint says
 # where to look, the next one how to do it.
@@ -1253,7 +1253,7 @@ investigate()
 # 4. **Next.** What binds now? What would the step be at best on this cluster, with all that is not
 #    compute hidden, and is a further change worth a day of your time?
 
-# %% report [markdown] points=4 tags=["solution"]
+# %% performance_report [markdown] points=4 tags=["solution"]
 # **Report** (program 1234; yours differs).
 #
 # 1. The step takes 14.2 ms. Communication is 4.4 ms of it on every rank, although backward takes
