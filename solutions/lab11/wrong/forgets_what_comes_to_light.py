@@ -2,8 +2,8 @@
 # hint: what that was hidden comes to light
 # After a change no sum outlasts backward.
 
-# %% diagnose
-def diagnose(step: Step) -> Diagnosis:
+# %% find_bottleneck
+def find_bottleneck(step: Step) -> Diagnosis:
     """The bottleneck of a step: the cause of the table above whose change gains most.
 
     - `cause` is its name there, and None if no change makes the step 10% shorter. A step has one

@@ -7,8 +7,8 @@ def terms(timeline, rank):
     return dict.fromkeys(names, timeline.end_s / 6)
 
 
-# %% diagnose
-def diagnose(step):
+# %% find_bottleneck
+def find_bottleneck(step):
     return Diagnosis("input", None, 0.8 * step.timeline.end_s)
 
 

@@ -2,8 +2,8 @@
 # hint: name the one that gains most
 # The cause is what looks unusual among the facts; the timeline is not read.
 
-# %% diagnose
-def diagnose(step):
+# %% find_bottleneck
+def find_bottleneck(step):
     cause = None
     if step.precision == "float32":
         cause = "precision"

@@ -2,8 +2,8 @@
 # hint: name the one that gains most
 # The cause is the largest term of rank 0, and the change takes all of it away.
 
-# %% diagnose
-def diagnose(step):
+# %% find_bottleneck
+def find_bottleneck(step):
     found = terms(step.timeline, 0)
     name = max(found, key=lambda one: found[one])
     causes = {

@@ -2,8 +2,8 @@
 # hint: for the straggler
 # The straggler is always rank 0.
 
-# %% diagnose
-def diagnose(step: Step) -> Diagnosis:
+# %% find_bottleneck
+def find_bottleneck(step: Step) -> Diagnosis:
     """The bottleneck of a step: the cause of the table above whose change gains most.
 
     - `cause` is its name there, and None if no change makes the step 10% shorter. A step has one
