@@ -736,12 +736,15 @@ def check_writing_goes_on_beside_the_work(student, rng):
     if written_s < least_s:
         raise CheckFailed("a file of all tensors, written by torch.save", "less than that")
     saved = [one for one in events if one.name == "torch.save" and one.stream != "compute"]
+    if not saved:
+        hint = "Write in a thread, and return its future."
+        raise CheckFailed("a file that is written beside the work", "writing before it", hint)
     waited_s, copy_s = works[0].start_s, 3 * size_bytes / cluster.host.link.bandwidth_bytes_per_s  # pyright: ignore
     if waited_s > copy_s + 1e-4:
         hint = "Write in a thread, and return before it is done."
         expected = f"at most {copy_s * 1e3:.2f} ms for copies before the caller works on"
         raise CheckFailed(expected, f"{waited_s * 1e3:.2f} ms", hint)
-    if not saved or run.timeline.end_s < max(one.end_s for one in saved):
+    if run.timeline.end_s < max(one.end_s for one in saved):
         raise CheckFailed("result() to wait until the file is whole", "it returns before")
 
 
@@ -958,6 +961,8 @@ def check_each_gradient_is_summed_once(student, rng):
                 hint = "Forward and backward of all passes but the last inside no_sync()."
                 expected = f"{due} bytes: each gradient in one sum"
                 raise CheckFailed(expected, f"{sent} bytes, {sent / due:.1f} times", hint)
+        if not sums_travelled(case):
+            raise CheckFailed("each rank to give its gradients to the sums", "others, or none")
 
 
 @points(1, cell="check_accumulate", needs=["check_each_gradient_is_summed_once"])

@@ -20,7 +20,7 @@
 # | Function | What it does | Points | Time | Difficulty |
 # |---|---|---|---|---|
 # | `terms` | the seconds of a step by what a rank does in them | 3 | 40 min | medium |
-# | `find_bottleneck` | open-ended: names the bottleneck of a step, with its cost | 8 | 90 min | hard |
+# | `find_bottleneck` | open-ended: names the bottleneck, with its cost | 8 | 90 min | hard |
 # | `read_ahead` | reads the next batch while the caller computes | 2 | 20 min | medium |
 # | `save_aside` | writes a checkpoint while training goes on | 2 | 25 min | medium |
 # | `accumulate` | large passes in bfloat16, whose gradients are summed once | 5 | 40 min | medium |
