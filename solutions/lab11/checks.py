@@ -544,7 +544,8 @@ def check_bottlenecks_are_named(student, rng):
         return
     case, one = min(zip(cases, given, strict=True), key=lambda pair: names_right(*pair))
     known = {case.cause for case in cases} - {None}
-    said = one[0] if one[0] is None or one[0] in known else "another word"
+    is_known = one[0] is None or (isinstance(one[0], str) and one[0] in known)
+    said = one[0] if is_known else "another word"
     expected = f"{case.cause} for a step of {case.step.timeline.end_s * 1e3:.1f} ms"
     actual = f"{said}; {sum(right):g} of {len(cases)} steps are named"
     hint = "Compute the step after each change, and name the one that gains most."

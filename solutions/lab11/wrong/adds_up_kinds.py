@@ -1,4 +1,4 @@
-# score: 0
+# score: 21
 # hint: Each moment counts once
 # The seconds of each kind, whatever else goes on; idle is what is left.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 21
 # hint: Large passes launch less
 # One pass, whatever fits into memory.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 21
 # hint: on its record
 # Reads take no time, for the emulator's clock is silenced while they last.
 

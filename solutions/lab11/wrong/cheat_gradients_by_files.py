@@ -1,4 +1,4 @@
-# score: 0
+# score: 20.5
 # hint: its gradients to the sums
 # Ranks exchange gradients by files; what goes over the wire is zeros.
 

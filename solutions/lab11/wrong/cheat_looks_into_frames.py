@@ -1,4 +1,4 @@
-# score: 0
+# score: 16 to 16.4
 # hint: name the one that gains most
 # The cause and the seconds are looked for in the frames and objects of the judge.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 22
 # hint: which the work takes
 # Forward and backward go on in a lane of their own, so that they seem to cost nothing.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 23
 # hint: Copy each tensor before you return
 # The copies are made when the caller has changed the tensors.
 

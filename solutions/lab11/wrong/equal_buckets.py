@@ -1,4 +1,4 @@
-# score: 0
+# score: 23.74
 # hint: keep the earliest time
 # The best size of equal buckets.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 19.9 to 20.7
 # hint: what that was hidden comes to light
 # After a change no sum outlasts backward.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 22
 # hint: inside no_sync()
 # Only the backward pass is inside no_sync().
 

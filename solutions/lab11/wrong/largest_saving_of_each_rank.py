@@ -1,4 +1,4 @@
-# score: 0
+# score: 23 to 23.2
 # hint: name the one that gains most
 # Rank 0 stands for all ranks.
 

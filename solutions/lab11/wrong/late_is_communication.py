@@ -1,4 +1,4 @@
-# score: 0
+# score: 23
 # hint: last start of an operation's events
 # Waiting for a late member counts as communication.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 3.5 to 3.9
 # What the text shows, and the slow program as it is given.
 
 # %% terms

@@ -1,4 +1,4 @@
-# score: 0
+# score: 17.4 to 18.4
 # hint: name the one that gains most
 # The cause is what looks unusual among the facts; the timeline is not read.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 16 to 16.4
 # hint: name the one that gains most
 # The cause is the largest term of rank 0, and the change takes all of it away.
 

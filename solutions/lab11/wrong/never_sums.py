@@ -1,5 +1,5 @@
-# score: 0
-# hint: each rank to give its gradients
+# score: 20
+# hint: inside no_sync()
 # All passes are inside no_sync().
 
 # %% accumulate

@@ -1,5 +1,4 @@
-# score: 0
-# hint: result() to raise
+# score: 22
 # The future that comes back is done before anything is written.
 
 # %% save_aside

@@ -1,4 +1,4 @@
-# score: 0
+# score: 22.32
 # hint: keep the earliest time
 # A bucket for each gradient.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 22.96
 # hint: keep the earliest time
 # One bucket for all gradients.
 

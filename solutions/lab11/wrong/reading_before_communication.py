@@ -1,4 +1,4 @@
-# score: 0
+# score: 22
 # hint: from the end of backward on
 # Reading and writing that go on beside a sum count before it.
 

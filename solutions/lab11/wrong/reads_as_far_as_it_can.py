@@ -1,4 +1,4 @@
-# score: 0
+# score: 22
 # hint: no batch is read two ahead
 # One read after the other, without a stop.
 

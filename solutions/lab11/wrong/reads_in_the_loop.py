@@ -1,4 +1,4 @@
-# score: 0
+# score: 22.55 to 22.61
 # hint: Begin the next read before the batch is handed out
 # Each batch is read when it is needed.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 23
 # hint: Copy each tensor before you return
 # The thread reads tensors that the caller changes meanwhile.
 

@@ -1,4 +1,4 @@
-# score: 0
+# score: 23
 # hint: on their way before the lowest layer
 # All passes are inside no_sync(), and one all-reduce follows.
 
