@@ -1,0 +1,16 @@
+# score: 21
+# hint: Large passes launch less
+# One pass, whatever fits into memory.
+
+# %% accumulate
+def accumulate(parallel, rows: torch.Tensor, most: int) -> float:
+    """Set the gradients of the mean loss over all ranks' rows; return the loss of this rank's."""
+    total, parts = 0.0, [rows]
+    for number, part in enumerate(parts):
+        is_last = number == len(parts) - 1
+        with contextlib.nullcontext() if is_last else parallel.no_sync():
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = loss_of(parallel, part) * (len(part) / len(rows))
+            loss.backward()
+        total += loss.item()
+    return total
