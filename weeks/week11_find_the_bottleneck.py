@@ -1,16 +1,54 @@
 # %% [markdown]
 # # Week 11. Find the bottleneck
+#
+# | | |
+# |---|---|
+# | Reading | about 90 minutes, with four short exercises in place |
+# | Running | about a minute on two CPU cores; no GPU is needed |
+# | You need | weeks 2 to 4, 6 and 10: prices of collectives, DDP, stragglers, bfloat16, meshes |
+# | You do not need | a GPU, Nsight Systems, InfiniBand |
+# | Afterwards | lab 11: a training program with bottlenecks that nobody has told you about |
+#
+# The weeks before built things that should be fast. This week somebody hands you a program that is
+# not, and you have to say why. There is no list of tricks to try: each trick helps one illness, and
+# a program has seldom more than one at a time that counts. What there is instead is a **method**.
+
+# %% [markdown]
+# ## 1. The question
+#
+# > Of everything that a training step could wait for, which one does it wait for now, and how much
+# > would be gained if that were put right?
+#
+# Afterwards you can take a step apart into six bounds, read the pictures of ten illnesses and the
+# logs of NCCL, predict what a fix will save before you make it, follow a byte through a node and a
+# network, and say what a step costs in money and energy.
 
 # %% parameters tags=["parameters"]
+network = "h100-ndr"  # whose nodes sections 6 and 7 draw and price
 seed = 0
+# a step whose training data lie in four small files for each micro-batch, on NFS instead of a
+# local drive, and are loaded ahead: the step over that with local files
+predicted_files = None
+# an A100 that multiplies in float32 where bfloat16 would do: the step over that in bfloat16
+predicted_float32 = None
+# NCCL's ring on 10,000 GPUs, 8 a node: the time of an all-reduce of 4 bytes, in milliseconds
+predicted_ring_ms = None
+# what the GPUs of Llama 3.1 405B would have cost by the hour, in millions of dollars
+predicted_million_dollars = None
 
 # %% setup
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
+import shutil
 import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -19,12 +57,15 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader, Dataset
 
+# %% setup_course
 import worldsize as ws
 from worldsize import check, draw, emulate, hardware, ledger, quiz, units
 from worldsize.check import CheckFailed
 from worldsize.explore import explore
 from worldsize.faults import SlowLink, SlowRank
+from worldsize.hardware import FatTree, Level
 from worldsize.models import Transformer, shape
 from worldsize.pricing import price
 from worldsize.timeline import Timeline
@@ -32,6 +73,30 @@ from worldsize.timeline import Timeline
 torch.set_num_threads(1)  # as the ranks do: they share the cores
 predictions = ledger.Predictions("week11")
 print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
+
+# %% [markdown]
+# ## 2. Predict
+#
+# Four numbers: two symptoms, one law, one bill.
+
+# %% predict
+predictions.ask("files on NFS over local", predicted_files, "times", section=4)
+predictions.ask("float32 over bfloat16, A100", predicted_float32, "times", section=4)
+predictions.ask(
+    "ring of 10,000 GPUs, 4 bytes", predicted_ring_ms, "ms", section=6, choices=(0.1, 2, 24, 400)
+)
+predictions.ask("GPUs of Llama 3.1 405B", predicted_million_dollars, "million dollars", section=6)
+
+# %% [markdown]
+# ## 3. Build it worse first
+#
+# ### One program, and a small machine for it
+#
+# All week there is **one program**: data-parallel training of a small transformer on four ranks in
+# two nodes. So that it runs in seconds on two cores, the transformer is tiny, and the GPUs are as
+# tiny: an A100 with a 4,000th of its arithmetic and a 40th of its memory's rate, behind a slow
+# network. What matters in this week are ratios, and these are those of real programs: a step
+# of some milliseconds, of which computing takes most.
 
 # %% small_nodes
 SIZES = dataclasses.replace(
@@ -52,13 +117,24 @@ SMALL_GPU = dataclasses.replace(
     memory_bandwidth_bytes_per_s=A100.memory_bandwidth_bytes_per_s / 40,
     launch_s=3e-6,
 )
+
+# %% small_network
 SMALL_NETWORK = dataclasses.replace(
     hardware.ETHERNET_10G, name="a small network", latency_s=80e-6, bandwidth_bytes_per_s=0.5e9
 )
 SMALL_NODES = dataclasses.replace(
-    hardware.cluster("pcie-box-10gbe"), name="two small nodes", gpu=SMALL_GPU, gpus_per_node=2
+    hardware.cluster("pcie-box-10gbe"),
+    name="two small nodes",
+    gpu=SMALL_GPU,
+    gpus_per_node=2,
+    inter=SMALL_NETWORK,
 )
-SMALL_NODES = dataclasses.replace(SMALL_NODES, inter=SMALL_NETWORK)
+draw.node(SMALL_NODES, ("gpu0", "node1.gpu1"))
+
+# %% [markdown]
+# A step has micro-batches whose gradients add up. Each is read from storage and decoded by a CPU,
+# normally while the one before is at work; it goes through the model; the gradients are averaged
+# once. Everything that can go wrong below is **one field** of `Job`, or a fault of the machine.
 
 
 # %% job
@@ -80,18 +156,26 @@ class Job:
     axes: tuple = (("dp", 4), ("tp", 1))
 
 
+# %% [markdown]
+# `emulate.lane("loader")` is a loader's own thread. `emulate.transfer` and `emulate.spend` take the
+# virtual time of a read and of a CPU's work.
+
+
 # %% load
+BATCH_BYTES = 400_000
+
+
 def load(job):
     """Read a micro-batch and make tensors of it, in virtual time."""
     with ws.span("read", kind="data"):
         for _ in range(job.num_files):
-            emulate.transfer(400_000 // job.num_files, job.store)
+            emulate.transfer(BATCH_BYTES // job.num_files, job.store)
     with ws.span("decode", kind="data"):
         emulate.spend(job.decode_s)
 
 
 def batches(job, place):
-    """The step's micro-batches, each loaded while the one before is at work, or only when asked for."""
+    """The step's micro-batches, each loaded while the one before is at work, or when asked for."""
     size = (job.num_sequences, SIZES.context_length + 1)
     generator = torch.Generator().manual_seed(place)
     ahead = contextlib.nullcontext()
@@ -114,12 +198,14 @@ LEAVING = ("attention.output", "mlp.down")
 
 
 def replica(job):
-    """The rank's model under DDP along dp, cut along tp as in week 8; and the rank's place on dp."""
+    """The model under DDP along dp, cut along tp as in week 8; and the rank's place on dp."""
     axes = dict(job.axes)
     mesh = init_device_mesh("cpu", tuple(axes.values()), mesh_dim_names=tuple(axes))
     model = Transformer(SIZES, seed=seed)
     if axes["tp"] > 1:
-        plan = dict.fromkeys(ENTERING, ColwiseParallel()) | dict.fromkeys(LEAVING, RowwiseParallel())
+        plan = dict.fromkeys(ENTERING, ColwiseParallel()) | dict.fromkeys(
+            LEAVING, RowwiseParallel()
+        )
         for layer in model.layers.values():
             parallelize_module(layer, mesh["tp"], plan)
     bucket_mb = job.bucket_bytes / 2**20
@@ -149,6 +235,11 @@ def average_afterwards(parameters):
     dist.all_reduce(flat)
     for one, mean in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
         one.grad.copy_(mean.view_as(one))
+
+
+# %% [markdown]
+# `num_kernels` will be needed to know what launching costs; torch shows every operator to a
+# `TorchDispatchMode`, and on a GPU each that is no view is a kernel.
 
 
 # %% train_step
@@ -187,9 +278,12 @@ def train_step(job):
 
 
 # %% measured
-def measured(job, faults=()):
+HEALTHY = Job()
+
+
+def measured(job, faults=(), cluster=SMALL_NODES):
     """A run of the program on the two small nodes, and the timeline of its step."""
-    where = {"world_size": 4, "cluster": SMALL_NODES, "echo": False, "timeout_s": 240}
+    where = {"world_size": 4, "cluster": cluster, "echo": False, "timeout_s": 240}
     run = ws.run(train_step, job, faults=faults, **where)
     kept = []
     for rank in range(4):
@@ -205,25 +299,198 @@ def length_s(timeline):
     return timeline.end_s - min(event.start_s for event in timeline.events)
 
 
-# %% symptoms
-HEALTHY, TWO_AXES = Job(), Job(axes=(("dp", 2), ("tp", 2)))
-SYMPTOMS = {  # what is wrong, the program as it should be, what differs, faults of the machine
-    "input": (HEALTHY, {"loads_ahead": False}, []),
-    "storage": (HEALTHY, {"store": "read", "num_files": 4}, []),
-    "launch": (HEALTHY, {"num_together": 1}, []),
-    "precision": (HEALTHY, {"dtype": "float32"}, []),
-    "straggler": (HEALTHY, {}, [SlowRank(2, factor=1.5)]),
-    "buckets": (HEALTHY, {"bucket_bytes": 1}, []),
-    "overlap": (HEALTHY, {"overlaps": False}, []),
-    "accumulation": (HEALTHY, {"accumulates": False}, []),
-    "link": (HEALTHY, {}, [SlowLink("node1 nic0 out", factor=6)]),
-    "axis": (TWO_AXES, {"axes": (("tp", 2), ("dp", 2))}, []),
+# %% [markdown]
+# ### The list
+#
+# Now the usual way to make a slow program fast: a list of good advice, tried from the top. The
+# program below is slow, we do not know why, and each row takes one piece of advice. All of them are
+# good advice.
+
+
+# %% advice
+SLOW = Job(store="read", num_files=4)
+FASTER_GPU = {name: 2 * rate for name, rate in SMALL_GPU.peak_flops_per_s.items()}
+AT_ONCE = dataclasses.replace(SMALL_NETWORK, latency_s=0.0)
+FASTER = dataclasses.replace(SMALL_GPU, name="twice the GPU", peak_flops_per_s=FASTER_GPU)
+ADVICE = {
+    "as it is": (SLOW, SMALL_NODES),
+    "larger buckets": (dataclasses.replace(SLOW, bucket_bytes=2_000_000), SMALL_NODES),
+    "a network without latency": (SLOW, dataclasses.replace(SMALL_NODES, inter=AT_ONCE)),
+    "GPUs of twice the rate": (SLOW, dataclasses.replace(SMALL_NODES, gpu=FASTER)),
+    "files on a local drive": (HEALTHY, SMALL_NODES),
 }
+
+# %% advice_taken
+taken = {name: measured(job, cluster=cluster)[1] for name, (job, cluster) in ADVICE.items()}
+table = []
+for name, timeline in taken.items():
+    saved = 1 - length_s(timeline) / length_s(taken["as it is"])
+    table.append({"advice": name, "step_s": length_s(timeline), "saved": f"{saved:.1%}"})
+files = length_s(taken["as it is"]) / length_s(taken["files on a local drive"])
+predictions.reveal("files on NFS over local", files)
+draw.table(table, title="Good advice, one piece at a time, emulated")
+
+# %% [markdown]
+# Three pieces of advice do nothing, or next to nothing, among them twice the money for GPUs. One
+# does everything. **What does not bind does not matter**, however much better it gets. A list is
+# not wrong. But it does not say which line to start with, and after three failures people take two
+# pieces of advice at once and no longer know which of them helped.
+
+
+# %% [markdown]
+# ## 4. Build it well
+#
+# ### The method
+#
+# 1. **Measure** one step, on all ranks, with as little disturbance as possible.
+# 2. **Compare with the bounds**: how long would each resource need if it alone mattered?
+# 3. **Name the suspect** whose removal would save most, and write down how much.
+# 4. **Change one thing.** Nothing else, not even a better one.
+# 5. **Measure again.** Did it save what you wrote down? Are the results still the same?
+#
+# Then from the start: the next bottleneck is another one.
+#
+# ### Six bounds
+#
+# A step cannot be shorter than any of these, and the largest is the one that **binds**:
+#
+# | Bound | Seconds | Needs |
+# |---|---|---|
+# | compute | operations / the GPU's rate in this dtype | a count (week 1) |
+# | memory | bytes read and written / the memory's rate | a profiler's kernels |
+# | launch | kernels · the time to launch one | a count of kernels |
+# | wire | Σ price of each collective | sizes and ranks (week 2) |
+# | input | the work of a loader / its workers | one loader alone |
+# | storage | Σ latency + bytes / rate, for each file | a data sheet, or `fio` |
+#
+# A program that is bound by memory has kernels that do too few operations for each byte: under the
+# GPU's **ridge**, its rate over its memory's rate.
+
+
+# %% ridges
+table = []
+for gpu in (hardware.A100, hardware.H100, hardware.H200, hardware.B200):
+    rates = {name: gpu.peak_flops_per_s[name] for name in ("bfloat16", "float32")}
+    row = {"GPU": gpu.name, "bfloat16_flops_per_s": rates["bfloat16"]}
+    row["memory_bytes_per_s"] = gpu.memory_bandwidth_bytes_per_s
+    row["ridge, operations a byte"] = round(rates["bfloat16"] / gpu.memory_bandwidth_bytes_per_s)
+    table.append({**row, "bfloat16 over float32": round(rates["bfloat16"] / rates["float32"], 1)})
+draw.table(table, title="Where compute and memory meet, computed from data sheets")
+
+
+# %% bounds
+GRADIENT_BYTES = 4 * SIZES.num_parameters
+
+
+def flops_of(job):
+    """The operations of a rank's step: its products and attention, forward and backward."""
+    tokens = job.num_batches * job.num_sequences * SIZES.context_length
+    return SIZES.flops(tokens, SIZES.context_length) / dict(job.axes)["tp"]
+
+
+def bounds(job, num_kernels):
+    """The seconds that a step takes at least if one resource alone mattered."""
+    rate = SMALL_GPU.peak_flops_per_s[job.dtype]
+    stores = {"read": SMALL_NODES.shared_storage, "read local": SMALL_NODES.local_storage}
+    store, size_bytes = stores[job.store], BATCH_BYTES / job.num_files
+    read_s = job.num_files * (store.latency_s + size_bytes / store.read_bytes_per_s)
+    return {
+        "compute": flops_of(job) / rate,
+        "launch": num_kernels * SMALL_GPU.launch_s,
+        "wire": price("all_reduce", GRADIENT_BYTES, range(4), SMALL_NODES).time_s,
+        "input": job.num_batches * job.decode_s,
+        "storage": job.num_batches * read_s,
+    }
+
+
+# %% bounds_beside_steps
+healthy_run, healthy = measured(HEALTHY)
+num_kernels = healthy_run.values[0][2]
+table = []
+for name, job, timeline in (
+    ("healthy", HEALTHY, healthy),
+    ("files on NFS", SLOW, taken["as it is"]),
+):
+    found = bounds(job, num_kernels)
+    row = {"step": name, **{f"{bound}_s": seconds for bound, seconds in found.items()}}
+    table.append({**row, "binds": max(found, key=found.get), "measured_s": length_s(timeline)})
+draw.table(table, title="Five bounds beside the step, computed and emulated")
+
+# %% [markdown]
+# The healthy step's largest bound is compute. The step takes more: kernels reach four fifths of the
+# peak, small ones less, and launches and a part of the messages come one after the other with them.
+# The slow step is its storage bound, and little more. (Memory's bound needs every kernel's bytes.)
+#
+# The bounds say what *cannot* be the reason. For what is, they are too coarse: messages can be
+# slow because there are many, because they are late, because they are sent too often, because a
+# link is slow, or because they take the wrong way. So look at the step itself.
+
+
+# %% healthy_drawn
+draw.timeline(healthy, title="A healthy step, emulated")
+
+# %% [markdown]
+# Read it from left to right. The loader's lane is never the last to finish. Gradients of the last
+# micro-batch leave while its backward pass is still running; only the first layers', which are
+# ready last, have nothing left to hide behind. All ranks do the same at the same time.
+
+
+# %% [markdown]
+# ### Ten suspects, and what each could save
+#
+# The second half of the method: for each suspect, **the seconds that would go if it alone were put
+# right**. All of them come from the timeline and from prices; none needs the program to be changed
+# first. Look at the rank that works longest: it waits for nobody, so what it waits for is real.
+#
+# Its step is work, and waiting for messages, and the rest, which is waiting for data. The work
+# hides three suspects: arithmetic in a slow dtype, launches that one larger call would save, and
+# a rank that is slower than its peers.
+
+
+# %% suspects
+def work_s(timeline, rank):
+    """Seconds in which a rank computes."""
+    return sum(timeline.time_s(rank, kind) for kind in ("forward", "backward", "update", "compute"))
+
+
+def suspects(job, run, timeline):
+    """For each suspect the seconds of the step that would go if it alone were put right."""
+    works_s = [work_s(timeline, rank) for rank in range(4)]
+    last = works_s.index(max(works_s))  # nobody waits less for the others than the slowest rank
+    data_s = length_s(timeline) - works_s[last] - timeline.exposed_communication_s(last)
+    read_s, decode_s = (
+        sum(event.duration_s for event in timeline.of(last) if event.name == name)
+        for name in ("read", "decode")
+    )
+    rates, together = SMALL_GPU.peak_flops_per_s, job.num_together / job.num_sequences
+    found = {
+        "input": data_s * decode_s / (read_s + decode_s),
+        "storage": data_s * read_s / (read_s + decode_s),
+        "launch": run.values[last][2] * SMALL_GPU.launch_s * (1 - together),
+        "precision": flops_of(job) / rates[job.dtype] - flops_of(job) / rates["bfloat16"],
+        "straggler": works_s[last] - statistics.median(works_s),
+    }
+    found |= of_the_wire(job, timeline, last)
+    return {name: max(0.0, saved_s) for name, saved_s in found.items()}
+
+
+# %% [markdown]
+# Waiting for messages hides five. What distinguishes them is which number disagrees with its bound:
+#
+# | Suspect | What disagrees |
+# |---|---|
+# | small buckets | the number of calls, each with its latency |
+# | no overlap | backward time beside which nothing was sent |
+# | accumulation | the gradients' bytes, sent more than once |
+# | slow link | a call's time with the price of the link as described |
+# | wrong axis | the price with that of the other order of the mesh |
+#
+# None of the first four can save more than what is waited for in all.
 
 
 # %% calls
 def calls_of(timeline):
-    """Each collective of the step once: its event on the rank that called last, so nobody is waited for."""
+    """Each collective of the step once: on the rank that called last, which waited for nobody."""
     by_call = {}
     for event in timeline.events:
         if event.kind == "communication":
@@ -244,53 +511,280 @@ def other_order(ranks):
 
 # %% of_the_wire
 def of_the_wire(job, timeline, rank):
-    """Of the time in which a rank only waits for messages, what each suspect could save at most."""
+    """Of the time in which a rank only waits for messages, what would go with each suspect."""
     calls = [event for event in calls_of(timeline) if rank in event.peers]
     gradients = [event for event in calls if event.axis != "tp"]
     alone = Timeline([event for event in timeline.events if event.axis != "tp"])
-    waits_s, times_sent = alone.exposed_communication_s(rank), num_times(gradients)
+    waits_s = alone.exposed_communication_s(rank)
     hidden_s = alone.time_s(rank, "communication") - waits_s
-    last_backward_s = timeline.time_s(rank, "backward") / job.num_batches
-    latency_s = sum(priced_s(event, size_bytes=4) for event in gradients[1:])
+    times_sent = max(1.0, sum(event.size_bytes for event in gradients) / GRADIENT_BYTES)
+    ready_last_s = priced_s(gradients[-1], size_bytes=min(job.bucket_bytes, GRADIENT_BYTES))
     found = {
-        "buckets": latency_s / times_sent,
-        "overlap": last_backward_s - hidden_s,
+        "buckets": sum(priced_s(event, size_bytes=4) for event in gradients[1:]) / times_sent,
+        "overlap": timeline.time_s(rank, "backward") / job.num_batches - hidden_s,
         "accumulation": waits_s * (1 - 1 / times_sent),
         "link": sum(event.duration_s - priced_s(event) for event in calls),
     }
-    found = {name: max(0.0, min(waits_s, saved_s)) for name, saved_s in found.items()}
-    moved_s = sum(priced_s(event) - priced_s(event, other_order(event.peers)) for event in calls)
-    return found | {"axis": max(0.0, moved_s)}
+    most_s = {name: waits_s - ready_last_s * (name == "overlap") for name in found}
+    found = {name: min(most_s[name], saved_s) for name, saved_s in found.items()}
+    moved_s = (priced_s(event) - priced_s(event, other_order(event.peers)) for event in calls)
+    return found | {"axis": sum(moved_s)}
 
 
-def num_times(gradients):
-    """How often the step sends the gradients: their bytes over those of one rank's parameters."""
-    return max(1.0, sum(e.size_bytes for e in gradients) / (4 * SIZES.num_parameters))
+# %% [markdown]
+# ### Ten illnesses
+#
+# Each is the healthy program with one thing wrong. The measured step, and what the diagnosis says
+# of it, before anything has been put right:
 
 
-# %% suspects
-def work_s(timeline, rank):
-    """Seconds in which a rank computes."""
-    return sum(timeline.time_s(rank, kind) for kind in ("forward", "backward", "update", "compute"))
+# %% symptoms
+TWO_AXES = Job(axes=(("dp", 2), ("tp", 2)))
+SYMPTOMS = {  # what is wrong, the program as it should be, what differs, faults of the machine
+    "input": (HEALTHY, {"loads_ahead": False}, []),
+    "storage": (HEALTHY, {"store": "read", "num_files": 4}, []),
+    "launch": (HEALTHY, {"num_together": 1}, []),
+    "precision": (HEALTHY, {"dtype": "float32"}, []),
+    "straggler": (HEALTHY, {}, [SlowRank(2, factor=1.5)]),
+    "buckets": (HEALTHY, {"bucket_bytes": 1}, []),
+    "overlap": (HEALTHY, {"overlaps": False}, []),
+    "accumulation": (HEALTHY, {"accumulates": False}, []),
+    "link": (HEALTHY, {}, [SlowLink("node1 nic0 out", factor=6)]),
+    "axis": (TWO_AXES, {"axes": (("tp", 2), ("dp", 2))}, []),
+}
 
 
-def suspects(job, run, timeline):
-    """For each suspect the seconds of the step that could be saved at most if it were put right."""
-    works_s = [work_s(timeline, rank) for rank in range(4)]
-    last = works_s.index(max(works_s))  # nobody waits less for the others than the slowest rank
-    data_s = length_s(timeline) - works_s[last] - timeline.exposed_communication_s(last)
-    reads, decodes = (
-        sum(event.duration_s for event in timeline.of(last) if event.name == name)
-        for name in ("read", "decode")
-    )
-    tokens = job.num_batches * job.num_sequences * SIZES.context_length
-    rates = SMALL_GPU.peak_flops_per_s
-    flops = SIZES.flops(tokens, SIZES.context_length) / dict(job.axes)["tp"]
-    found = {
-        "input": data_s * decodes / (reads + decodes),
-        "storage": data_s * reads / (reads + decodes),
-        "launch": run.values[last][2] * SMALL_GPU.launch_s,
-        "precision": flops / rates[job.dtype] - flops / rates["bfloat16"],
-        "straggler": works_s[last] - statistics.median(works_s),
-    }
-    return found | of_the_wire(job, timeline, last)
+# %% diagnosed
+axes_run, axes = measured(TWO_AXES)
+reference = {HEALTHY: healthy, TWO_AXES: axes}
+ill, values, diagnoses = {}, {HEALTHY: healthy_run.values[0], TWO_AXES: axes_run.values[0]}, {}
+for name, (base, changes, faults) in SYMPTOMS.items():
+    job = dataclasses.replace(base, **changes)
+    run, ill[name] = measured(job, faults)
+    diagnoses[name], values[name] = suspects(job, run, ill[name]), run.values[0]
+
+# %% diagnoses
+table = []
+for name, found in diagnoses.items():
+    named = sorted(found, key=found.get, reverse=True)
+    row = {"planted": name, "step_s": length_s(ill[name]), "first suspect": named[0]}
+    row["could save_s"] = found[named[0]]
+    saved_s = length_s(ill[name]) - length_s(reference[SYMPTOMS[name][0]])
+    row |= {"the fix saved_s": saved_s, "second suspect": named[1]}
+    table.append({**row, "could save _s": found[named[1]]})
+slow_s, fast_s = length_s(ill["precision"]), length_s(healthy)
+predictions.reveal("float32 over bfloat16, A100", slow_s / fast_s)
+draw.table(table, title="Ten illnesses, what each step's own diagnosis says, and what the fix gave")
+
+# %% [markdown]
+# In every row the first suspect is what was planted. The seconds that it *could* save are computed
+# from the ill step alone, and what the fix saved is near them: that is the sign that the reason is
+# understood. (Larger calls save more than the launches, since each product has a start of its own.)
+# The last column is the next bottleneck, and it is small.
+#
+# Now the pictures, beside the healthy one. Cover the text below each, and say what it is first.
+
+
+# %% side_by_side
+def beside(*names):
+    """The healthy step, and these ones below it."""
+    first = reference[SYMPTOMS[names[0]][0]]
+    return draw.timelines({"healthy": first} | {name: ill[name] for name in names})
+
+
+beside("input", "storage")
+
+# %% [markdown]
+# **Input**: yellow *before* each forward pass, on the ranks' own lane. The loader works when it is
+# asked, and the GPU waits. Fix: load ahead (`num_workers`, `prefetch_factor`). **Storage**:
+# the loader has a lane of its own and never rests, and the GPU waits all the same. Loading ahead
+# cannot hide what takes longer than the work. Fix: fewer, larger files, a nearer store. The
+# difference matters, because the fix of the one does nothing for the other.
+
+# %% launch_and_precision
+beside("launch", "precision")
+
+# %% [markdown]
+# Both look the same, and like a larger model: all ranks are busy, nothing waits. **Launch**: the
+# sequences go through the model one by one, so there are four times as many kernels, each too
+# small. The sign is that the time does not depend on the work: a batch of half the size takes as
+# long. Fix: larger calls; where that is impossible, `torch.compile`, fused optimizers, CUDA graphs.
+# **Precision**: kernels as many as before, each many times longer, with names like `sgemm`. Fix:
+# autocast (week 6). A utilisation of 100% in `nvidia-smi` is what both show.
+
+# %% straggler
+beside("straggler")
+
+# %% [markdown]
+# **Straggler**: three ranks have long waits, one has none. **The rank that waits least is the
+# culprit**; whoever looks at the longest all-reduce blames the innocent. Everything that is equal
+# on all ranks is thereby no suspect.
+
+# %% buckets_overlap_accumulation
+beside("buckets", "overlap", "accumulation")
+
+# %% [markdown]
+# **Small buckets**: many thin messages in a row, each mostly latency. **No overlap**: one message,
+# and nothing beside it. **Accumulation**: messages in *every* micro-batch, all but one of which are
+# not needed yet. Here the micro-batches' own work hides a part of it. Without
+# accumulation at all, an update follows each of them as well.
+
+# %% link_and_axis
+beside("link")
+
+# %% [markdown]
+# **Slow link**: the same messages as in the healthy step, each several times as long, on all ranks:
+# a ring is as fast as its slowest link. Only the comparison with the described link gives it
+# away, so know what yours should give (nccl-tests; week 2's fit).
+
+# %% axis
+beside("axis")
+
+# %% [markdown]
+# **Wrong axis**: tensor parallelism over two ranks, whose all-reduces nobody can hide, across the
+# network, and data parallelism inside the nodes. The picture has many waits in forward and in
+# backward, on all ranks. `draw.bytes_by_axis` says whose bytes they are (week 10).
+#
+# ### The results, unchanged
+#
+# A speed-up that changes the results is another program. So the last column of every table of
+# speed is this one:
+
+# %% unchanged
+table = []
+for name, (base, _, _) in SYMPTOMS.items():
+    (first_loss, first_norm, _), (loss, norm, kernels) = values[base], values[name]
+    row = {"program": name, "loss": f"{loss:.5f}", "norm of the gradients": f"{norm:.5f}"}
+    row |= {"loss, off by": f"{abs(loss / first_loss - 1):.0e}"}
+    table.append({**row, "norm, off by": f"{abs(norm / first_norm - 1):.0e}", "kernels": kernels})
+draw.table(
+    table, title="Loss and gradients of the ill programs, against their healthy one, emulated"
+)
+
+# %% [markdown]
+# All but one give the healthy program's numbers, but for the order of sums. The exception is
+# precision, by as much as bfloat16 rounds: whether that is allowed is a question for week 6, and
+# it must be asked.
+
+# %% [markdown]
+# ### Your turn: a loader that keeps up
+#
+# 6 minutes · easy
+#
+# A loader with `num_workers` processes needs `load_s` of a process for each batch, and the step
+# needs `compute_s`. With 0 workers the program loads by itself. How long is a step, once the first
+# batches are there?
+#
+# <details><summary>Hint</summary>
+#
+# The workers together finish a batch every `load_s / num_workers` seconds. A step can be no shorter
+# than that, and no shorter than its own work. When there are no workers, nothing runs at the same
+# time.
+#
+# </details>
+
+
+# %% loaded_step_s tags=["turn"]
+def loaded_step_s(load_s, compute_s, num_workers):
+    """Seconds of a step whose batches are loaded by so many workers."""
+    ### BEGIN SOLUTION
+    if num_workers == 0:
+        return load_s + compute_s
+    return max(load_s / num_workers, compute_s)
+    ### END SOLUTION
+
+
+# %% loaded_steps
+class Decoded(Dataset):
+    """Batches that take a worker some time each; of a step, since the check counts steps."""
+
+    def __init__(self, load_s):
+        self.load_s = load_s
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        emulate.spend(self.load_s)
+        return torch.zeros(1)
+
+
+def loading(load_s, compute_s, num_workers):
+    """Seconds of a step of a program with a `DataLoader`, after its first eight."""
+    marks_s = []
+    for _ in DataLoader(Decoded(load_s), batch_size=None, num_workers=num_workers):
+        emulate.spend(compute_s)
+        marks_s.append(emulate.elapsed())
+    return (marks_s[-1] - marks_s[8]) / (len(marks_s) - 9)
+
+
+# %% check_loaded_step_s
+with check.turn("loaded_step_s"):
+    ONE = {"world_size": 1, "cluster": SMALL_NODES, "compute": "none", "echo": False}
+    for load_s, compute_s, num_workers in ((6e-3, 9e-3, 0), (30e-3, 9e-3, 2), (6e-3, 9e-3, 1)):
+        ran = ws.run(loading, load_s, compute_s, num_workers, **ONE).values[0]
+        check.expect_close(
+            float(loaded_step_s(load_s, compute_s, num_workers)),
+            ran,
+            f"a step with {num_workers} workers that take {1e3 * load_s:g} ms a batch, and "
+            f"{1e3 * compute_s:g} ms of work",
+            hint="Who is done last, the workers or the step's own work? And with no workers?",
+            rtol=0.05,
+        )
+    print("Right, for three programs with torch's own DataLoader on an emulated rank.")
+
+# %% [markdown]
+# ### Find the bug: the rank that waits
+#
+# 8 minutes · medium
+#
+# A colleague's script prints the rank to send to repair: the one whose messages take longest. They
+# have replaced two GPUs since, and nothing got better. Run the check, look at the picture, and
+# mend the function. It gets a step's timeline.
+#
+# <details><summary>Hint</summary>
+#
+# In `beside("straggler")`, which rank has the *shortest* messages? A rank that comes early to an
+# all-reduce waits there, inside a call that its timeline shows as communication.
+#
+# </details>
+
+
+# %% culprit tags=["turn"]
+def culprit(timeline):
+    """The rank that makes the others wait."""
+    ### BEGIN SOLUTION
+    return min(range(timeline.num_ranks), key=lambda rank: timeline.time_s(rank, "wait"))
+    ### INSTEAD
+    # return max(
+    #     range(timeline.num_ranks), key=lambda rank: timeline.time_s(rank, "communication")
+    # )
+    ### END SOLUTION
+
+
+# %% check_culprit
+def even_step():
+    """Three times a millisecond of work and an all-reduce."""
+    for _ in range(3):
+        with ws.span("forward", kind="forward"):
+            emulate.spend(1e-3)
+        dist.all_reduce(torch.ones(1000))
+
+
+with check.turn("culprit"):
+    where = {"world_size": 4, "cluster": SMALL_NODES, "compute": "none", "echo": False}
+    for rank, factor in ((2, 1.4), (0, 3.0), (3, 1.1)):
+        step = ws.run(even_step, faults=[SlowRank(rank, factor=factor)], **where).timeline
+        if culprit(step) != rank:
+            raise CheckFailed(
+                f"rank {rank}, whose work takes {factor:g} times as long",
+                f"rank {culprit(step)}",
+                "Who waits for whom? Compare the ranks' own work, or their waits.",
+                picture=lambda step=step: draw.timeline(step, title="The step, emulated"),
+            )
+    print("Right, for three slow ranks, one of which is slower by a tenth.")
+
+# %% [markdown]
+# On one timeline everybody agrees about who is late. On a thousand real ranks the clocks differ,
+# and only times *within* a rank can be compared: so compare what each rank computed, or how long
+# each waited, as you have just done, and never when one started and another ended.
