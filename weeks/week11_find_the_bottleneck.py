@@ -39,7 +39,6 @@ predicted_million_dollars = None
 # %% setup
 import contextlib
 import dataclasses
-import functools
 import json
 import math
 import os
@@ -47,7 +46,8 @@ import shutil
 import statistics
 import subprocess
 import sys
-import time
+import tempfile
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -788,3 +788,351 @@ with check.turn("culprit"):
 # On one timeline everybody agrees about who is late. On a thousand real ranks the clocks differ,
 # and only times *within* a rank can be compared: so compare what each rank computed, or how long
 # each waited, as you have just done, and never when one started and another ended.
+
+# %% [markdown]
+# ## 5. Compare with the production oracle
+#
+# ### torch.profiler
+#
+# The timelines above are emulated. Is the real program the same program? The same function runs on
+# two processes of this machine over Gloo, with **torch.profiler** switched on by `ws.profile()`.
+# What must agree, whatever the machine, are the messages of a step: how many, and how large.
+
+
+# %% profiled
+def profiled_step(job):
+    """The same step with torch.profiler watching."""
+    with ws.profile():
+        return train_step(job)
+
+
+def sent_really(job):
+    """The gradients' all-reduces of a real step: how many, and their bytes, as torch saw them."""
+    job = dataclasses.replace(job, axes=(("dp", 2), ("tp", 1)))
+    real = ws.run(profiled_step, job, world_size=2, backend="gloo", echo=False, timeout_s=240)
+    events = real.timeline.of(0)
+    ready_s = next(event.end_s for event in events if event.name == "ready")
+    seen = [one for one in events if "all_reduce" in one.name and one.start_s > ready_s]
+    profiled = [event for event in seen if event.stream == "communication"]
+    return real, len(profiled), sum(event.size_bytes for event in profiled)
+
+
+# %% profiler_beside_emulator
+table = []
+for name in ("healthy", "buckets", "accumulation"):
+    job = dataclasses.replace(HEALTHY, **SYMPTOMS[name][1]) if name in SYMPTOMS else HEALTHY
+    timeline = ill.get(name, healthy)
+    sent = [event for event in timeline.of(0) if event.kind == "communication"]
+    real, num_calls, num_bytes = sent_really(job)
+    row = {"program": name, "calls, torch.profiler": num_calls, "calls, emulated": len(sent)}
+    row["by torch.profiler_bytes"] = num_bytes
+    table.append({**row, "emulated_bytes": sum(event.size_bytes for event in sent)})
+draw.table(table, title="All-reduces of a step: measured here on two ranks, and emulated on four")
+
+# %% [markdown]
+# They agree to the byte. The *times* do not, and need not: one is this machine's, the other that of
+# the cluster that was described. Of a program on a real cluster you would now have both: what
+# the step takes, and what it should.
+#
+# ### Traces, and where to look at them
+#
+# `torch.profiler` records everything and says nothing. On GPUs a few steps of it look like this
+# (`docs.pytorch.org`, torch.profiler):
+#
+# ```python
+# schedule = torch.profiler.schedule(wait=5, warmup=2, active=3)  # of the steps, ten in all
+# with torch.profiler.profile(schedule=schedule, on_trace_ready=write) as profiler:
+#     for batch in loader:
+#         step(batch)
+#         profiler.step()
+# ```
+#
+# where `write` calls `export_chrome_trace`. Open the file in **Perfetto** (ui.perfetto.dev): it stays
+# in your browser. `Timeline.to_chrome_trace()` writes the same format:
+
+# %% chrome_trace
+folder = Path(tempfile.mkdtemp())
+path = folder / "healthy_step.json"
+path.write_text(healthy.to_chrome_trace())
+events = json.loads(path.read_text())["traceEvents"]
+kinds = Counter(event["ph"] for event in events)
+print(f"{path}: {len(events)} events, of which {kinds['X']} have a duration")
+
+# %% [markdown]
+# In Perfetto, keys W and S zoom, A and D move. Mark a region: below it stand the sums by name. First
+# look at the whole step, then at what is *not* there: gaps on the GPU's row. Above each gap, on the
+# CPU's row, is what it did instead.
+#
+# **Holistic Trace Analysis** does this for the traces of all ranks (`pip install
+# HolisticTraceAnalysis`; it needs traces of GPUs). Its two main figures are one-line ratios, and
+# one of them is ours: overlap is the time computing *while* communicating over the time
+# communicating.
+
+# %% overlap_by_hand
+communicates = healthy.time_s(0, "communication")
+both_s = communicates - healthy.exposed_communication_s(0)
+by_hand = both_s / communicates
+print(f"overlap by HTA's definition {by_hand:.3f}, Timeline {healthy.overlap_fraction(0):.3f}")
+
+# %% [markdown]
+# **TensorBoard** shows curves of scalars over steps: loss, seconds a step, tokens a second
+# (`pip install tensorboard`, then `torch.utils.tensorboard.SummaryWriter`). A step's time that creeps
+# up over a day is seen there and in no trace.
+#
+# ### A look into a live rank
+#
+# When a rank does not come back, no profiler has written anything yet. **py-spy** reads the Python
+# stack of a running process from outside, without stopping it for more than a moment. Here rank 0
+# looks at rank 1, which is busy with something:
+
+
+# %% spied
+def unpacks_archives():
+    """What rank 1 does all the time."""
+    emulate.spend(1.5)
+
+
+def look_at_rank_1():
+    """py-spy's dump of rank 1, taken by rank 0 while that one works."""
+    processes = [None, None]
+    dist.all_gather_object(processes, os.getpid())
+    if dist.get_rank() == 1:
+        return unpacks_archives()
+    emulate.spend(0.5)
+    places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    if not (spy := shutil.which("py-spy", path=places)):
+        return "py-spy is not installed: pip install py-spy"
+    command = [spy, "dump", "--pid", str(processes[1])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    return done.stdout or f"py-spy may not look into another process here: {done.stderr}"
+
+
+# %% live_rank
+seen = ws.run(look_at_rank_1, world_size=2, backend="gloo", echo=False).values[0]
+print("\n".join(seen.splitlines()[:9]))
+
+# %% [markdown]
+# The innermost call stands first: `spend`, called by `unpacks_archives`. So rank 1 is not in an
+# all-reduce at all, which is what its partners' stacks would suggest. On a cluster: `py-spy dump
+# --pid` on the rank that all others wait for; `py-spy record -o flame.svg --pid` for where time goes
+# over a minute; `--native` for what is below Python. It needs root or `ptrace` rights.
+#
+# ### Nsight Systems
+#
+# Below torch is CUDA. NVIDIA's **Nsight Systems** records every kernel, copy and call of the
+# driver, of all processes of a node. It is not a Python package, and needs a GPU. What it is asked
+# (flags as in torch's developers' notes, gist mcarilli/376821aa, read 2026):
+#
+# ```sh
+# nsys profile -t cuda,nvtx,osrt,cudnn,cublas --capture-range=cudaProfilerApi \
+#     --capture-range-end=stop -o report -f true torchrun --nproc-per-node 8 train.py
+# nsys stats report.nsys-rep
+# ```
+#
+# with `torch.cuda.profiler.start()` and `stop()` around a few warm steps, and
+# `torch.cuda.nvtx.range_push("forward")` and `range_pop()` around what should have a name. What to
+# look for, in this order:
+#
+# | Row | Question | Suspect |
+# |---|---|---|
+# | CUDA HW, kernels | are there gaps? regular small ones, or a large one a step? | launch; input |
+# | CUDA API, above a gap | `cudaStreamSynchronize`, `cudaMalloc`? a copy? | the program waits for the GPU |
+# | NCCL kernels' stream | beside compute kernels, or alone? | overlap |
+# | the same, over ranks | which rank's NCCL kernel is *short*? | straggler |
+# | OS runtime | threads of the loader in `read`, `poll`? | storage |
+# | kernel names | `sgemm`, or `bf16` and `tensorop`? | precision |
+
+# %% [markdown]
+# ## 6. Formula, measurement, emulation, paper
+#
+# ### A byte's way through a node
+#
+# Where a message is slow depends on the way that its bytes take. Inside a node, **NVLink** joins
+# GPUs to each other, or to switches. **PCIe** joins GPUs, NICs and the host. Between nodes is the
+# network: **InfiniBand**, or **RoCE**, which is the same protocol over Ethernet. Both can do
+# **RDMA**: the NIC reads and writes memory by itself, and no CPU copies anything. With **GPUDirect**
+# that memory is the GPU's. Here is the good way from a GPU to one of another node:
+
+# %% node_rdma
+NODES = dataclasses.replace(
+    hardware.cluster(network), name="two small nodes", gpus_per_node=4, nics_per_node=4
+)
+draw.node(NODES, ("gpu0", "node1.gpu0"))
+
+# %% [markdown]
+# And here is the first half of the way without GPUDirect: through the host's memory, where a CPU or
+# the NIC fetches it again.
+
+# %% node_host
+draw.node(NODES, ("gpu0", "host"))
+
+# %% ways
+GIGABYTE = 1e9
+copy_rate = NODES.host.link.bandwidth_bytes_per_s
+ways = {
+    "NVLink, to the neighbour": [NODES.intra.bandwidth_bytes_per_s],
+    "PCIe 5, from GPU to GPU": [hardware.PCIE5.bandwidth_bytes_per_s],
+    "GPUDirect RDMA, 400 Gb/s": [NODES.inter.bandwidth_bytes_per_s],
+    "RDMA through both hosts": [copy_rate, NODES.inter.bandwidth_bytes_per_s, copy_rate],
+    "TCP, 100 Gb/s, through both hosts": [copy_rate, hardware.ETHERNET_100G.bandwidth_bytes_per_s],
+}
+table = []
+for name, rates in ways.items():
+    row = {"way": name, "in pieces_s": max(GIGABYTE / rate for rate in rates)}
+    table.append({**row, "as a whole_s": sum(GIGABYTE / rate for rate in rates)})
+draw.table(
+    table,
+    title="One gigabyte from GPU to GPU, computed from published rates",
+    note="In pieces: each piece travels while the next is copied, so the slowest part counts.",
+)
+
+# %% [markdown]
+# In pieces, the way through the hosts seems as fast as the direct one. It is so for *one* GPU. Eight
+# of them share the host's memory and the uplinks of the PCIe switches, and each byte goes over them
+# twice. NCCL gives the distance between a GPU and a NIC a name, from near to far (NCCL 2.30.7,
+# `src/include/graph.h`): `NVL` NVLink; `PIX` one PCIe switch; `PXB` several; `PHB` through the CPU;
+# `SYS` across the CPUs' own link; `NET`. `nvidia-smi topo -m` prints these for your node. A GPU
+# whose NIC is `SYS` away is a bottleneck that no profiler of torch shows.
+#
+# ### NCCL: algorithms and protocols
+#
+# For each call NCCL chooses an **algorithm**: a ring, trees, or switches that add (`NVLS`). And a
+# **protocol**: how the receiver learns that data has come. `LL` sends a flag with every 4 bytes, so
+# half of the wire is flags, and needs no waiting. `LL128` sends 120 bytes of data in 128. `Simple`
+# sends data alone, and synchronises. Small messages are all latency, and large ones all bandwidth:
+
+# %% nccl_choices
+DGX_H200 = hardware.cluster("dgx-h200")
+table = []
+for power in (3, 10, 16, 20, 21, 24, 30):
+    chosen = price("all_reduce", 2**power, range(8), DGX_H200)
+    row = {"size_bytes": 2**power, "algorithm": chosen.algorithm, "protocol": chosen.protocol}
+    bus = 2**power / chosen.time_s * 2 * 7 / 8
+    table.append({**row, "time_s": chosen.time_s, "bus bandwidth_bytes_per_s": bus})
+draw.table(table, title="All-reduce on 8 H200, computed from NCCL's constants")
+
+# %% [markdown]
+# On such a node NCCL's own log says `RING` with `LL` up to 1 MiB, and `NVLS` with `SIMPLE` from 2 MiB
+# on (stas00/ml-engineering, network/README.md, 2026). And another warning: the bus bandwidth of
+# `NVLS` may be *above* the link's: nccl-tests multiplies by 2(N - 1)/N, but with switches that add
+# each byte travels once. 8 H200 gave 473 GB/s over links of 450 (the same source).
+
+# %% [markdown]
+# ### Your turn: NCCL's own model of a ring
+#
+# 8 minutes · medium
+#
+# For small messages NCCL's cost model counts steps. A ring over n GPUs on N nodes takes 2(n - 1)
+# steps for an all-reduce. In 2(N - 1) of them something crosses the network, and each takes
+# `across_s`; the others take `inside_s`. A call takes `base_s` in any case. Write the sum. On one
+# node nothing crosses.
+#
+# <details><summary>Hint</summary>
+#
+# How many steps are left for the inside? All, less those across.
+#
+# </details>
+
+
+# %% ring_latency_s tags=["turn"]
+def ring_latency_s(num_gpus, num_nodes, base_s, inside_s, across_s):
+    """Seconds of a ring's all-reduce of almost nothing."""
+    ### BEGIN SOLUTION
+    across = 2 * (num_nodes - 1)
+    inside = 2 * (num_gpus - 1) - across
+    return base_s + inside * inside_s + across * across_s
+    ### END SOLUTION
+
+
+# %% check_ring_latency_s
+LL = {"base_s": 6.6e-6, "inside_s": 1.0e-6, "across_s": 2.7e-6}  # NCCL 2.30.7, src/graph/tuning.cc
+with check.turn("ring_latency_s"):
+    for num_gpus, inside_s in ((8, 0.6e-6), (16, 1e-6), (128, 1e-6), (10_000, 1e-6)):
+        nodes = f"h100-ndr-x{num_gpus // 8}"
+        check.expect_close(
+            float(ring_latency_s(num_gpus, num_gpus // 8, **LL | {"inside_s": inside_s})),
+            price("all_reduce", 4, range(num_gpus), hardware.cluster(nodes), "nccl-ring").time_s,
+            f"the latency of a ring of {num_gpus:,} GPUs, 8 a node",
+            hint="2(n - 1) steps in all, 2(N - 1) of them across.",
+            rtol=0.01,
+        )
+    print("Right: what worldsize's price of NCCL's ring says, from 8 GPUs to 10,000.")
+
+
+# %% ring_beside_tree
+def tree_latency_s(num_gpus, num_nodes, base_s=6.8e-6, inside_s=0.6e-6, across_s=5e-6):
+    """The same of a tree: up and down through the node, and through log2 N levels of nodes."""
+    in_node, levels = num_gpus / num_nodes - 1, math.floor(math.log2(num_nodes))
+    return base_s + 2 * (in_node * inside_s + levels * across_s)
+
+
+table = []
+for num_gpus in (8, 16, 128, 1_024, 10_000):
+    where, row = hardware.cluster(f"h100-ndr-x{num_gpus // 8}"), {"GPUs": num_gpus}
+    for algorithm in ("nccl-ring", "nccl-tree"):
+        found = price("all_reduce", 4, range(num_gpus), where, algorithm)
+        row[f"{algorithm}_s"] = found.time_s
+    table.append({**row, "tree by formula_s": tree_latency_s(num_gpus, num_gpus // 8)})
+predictions.reveal("ring of 10,000 GPUs, 4 bytes", 1e3 * table[-1]["nccl-ring_s"])
+draw.table(table, title="An all-reduce of 4 bytes, protocol LL, computed from NCCL's constants")
+
+# %% [markdown]
+# **24 ms, before a byte has moved**, against a tenth of a millisecond by a tree. This is why NCCL
+# changes to trees at scale, and why a step must not make many small calls over all GPUs.
+#
+# ### NCCL's log, line by line
+#
+# `NCCL_DEBUG=INFO` prints what was found and chosen; `NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,TUNING` says
+# of what; `NCCL_DEBUG_FILE=nccl.%h.%p` writes a file for each host and process. The lines below
+# are quoted by their form in NCCL 2.30.7's source, with the file; no log was recorded for them.
+#
+# | Line | Read it for |
+# |---|---|
+# | `NET/IB : Using ...; OOB ...` (net_ib/init.cc) | every NIC that you paid for; `NET/Socket` means TCP |
+# | `Using network ...` (init.cc) | the plug-in that carries messages between nodes |
+# | `Channel 00/16 : 0[0] -> 1[1] via P2P/IPC` (p2p.cc) | GPU to GPU, direct |
+# | `... via SHM/direct` (shm.cc) | through host memory: on an NVLink node something is wrong |
+# | `... [send] via NET/IB/0/GDRDMA` (net.cc) | GPUDirect; without `GDRDMA` it is the host's copy |
+# | `Ring 00 : 7 -> 0 -> 1` (init.cc) | the order of the ranks: does it cross nodes once? |
+# | `16 coll channels, ... 16 nvls channels` (init.cc) | parallel rings; 0 nvls channels: no NVLS |
+# | `Init timings - ... total 3.03 (kernels 1.22, ..., topo 1.10, ...)` (init.cc) | start-up; 3.03 s # on 8 H100 (NVIDIA/nccl issue 2094) |
+# | `AllReduce: 1048576 Bytes -> Algo RING proto LL channel{Lo..Hi}=...` (enqueue.cc) | the choice |
+#
+# What would the last line say for your call? `price` makes the same choice:
+
+
+# %% tuning_line
+ALGORITHMS = {"nccl-ring": "RING", "nccl-tree": "TREE", "nvls": "NVLS", "nvls-tree": "NVLSTREE"}
+
+
+def tuning_line(size_bytes, num_gpus, where):
+    """The line that NCCL's TUNING log should have for an all-reduce, by worldsize's price."""
+    chosen = price("all_reduce", size_bytes, range(num_gpus), hardware.cluster(where))
+    algorithm, protocol = ALGORITHMS[chosen.algorithm], chosen.protocol.upper()
+    return f"AllReduce: {size_bytes} Bytes -> Algo {algorithm} proto {protocol}"
+
+
+for size_bytes, num_gpus, where in (
+    (1 << 20, 8, "dgx-h200"),
+    (1 << 21, 8, "dgx-h200"),
+    (1 << 20, 128, "h100-ndr-x16"),
+    (1 << 30, 128, "h100-ndr-x16"),
+):
+    print(f"{where:12}  {tuning_line(size_bytes, num_gpus, where)}")
+
+# %% [markdown]
+# Its variables, with their defaults in 2.30.7, and when to touch them:
+#
+# | Variable | Default | For |
+# |---|---|---|
+# | `NCCL_SOCKET_IFNAME` | any | which interface bootstraps; wrong on nodes with Docker's |
+# | `NCCL_IB_HCA` | all | which NICs; leave out the one for storage |
+# | `NCCL_IB_DISABLE=1`, `NCCL_P2P_DISABLE=1` | 0 | a *test*: is the fast way even in use? |
+# | `NCCL_NET_GDR_LEVEL` | by topology | up to which distance GPUDirect is used |
+# | `NCCL_ALGO`, `NCCL_PROTO` | chosen | a *test*; forced `LL128` is unsafe on some paths |
+# | `NCCL_BUFFSIZE` | 4 MiB | 8 steps in flight of 512 KiB |
+# | `NCCL_IB_TIMEOUT`, `NCCL_IB_RETRY_CNT` | 20, 7 | how long a flapping link is forgiven |
+# | `NCCL_CROSS_NIC`, `NCCL_NVLS_ENABLE` | 2, 2 | 2 is "if it is worth it" |
+#
+# NVIDIA's guide itself says that the debugging ones do not belong into scripts. A variable that was
+# set for a test and stayed is a bottleneck of its own.
