@@ -39,6 +39,7 @@ predicted_million_dollars = None
 # %% setup
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -47,6 +48,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -68,7 +70,7 @@ from worldsize.faults import SlowLink, SlowRank
 from worldsize.hardware import FatTree, Level
 from worldsize.models import Transformer, shape
 from worldsize.pricing import price
-from worldsize.timeline import Timeline
+from worldsize.timeline import Event, Timeline
 
 torch.set_num_threads(1)  # as the ranks do: they share the cores
 predictions = ledger.Predictions("week11")
@@ -847,8 +849,8 @@ draw.table(table, title="All-reduces of a step: measured here on two ranks, and 
 #         profiler.step()
 # ```
 #
-# where `write` calls `export_chrome_trace`. Open the file in **Perfetto** (ui.perfetto.dev): it stays
-# in your browser. `Timeline.to_chrome_trace()` writes the same format:
+# where `write` calls `export_chrome_trace`. Open the file in **Perfetto** (ui.perfetto.dev), which
+# keeps it in your browser. `Timeline.to_chrome_trace()` writes the same format:
 
 # %% chrome_trace
 folder = Path(tempfile.mkdtemp())
@@ -859,9 +861,9 @@ kinds = Counter(event["ph"] for event in events)
 print(f"{path}: {len(events)} events, of which {kinds['X']} have a duration")
 
 # %% [markdown]
-# In Perfetto, keys W and S zoom, A and D move. Mark a region: below it stand the sums by name. First
-# look at the whole step, then at what is *not* there: gaps on the GPU's row. Above each gap, on the
-# CPU's row, is what it did instead.
+# In Perfetto, keys W and S zoom, A and D move. Mark a region: below it stand the sums by name. Look
+# at a whole step first, then at what is *not* there: gaps on the GPU's row. At the same time, on
+# the CPU's row, is what it did instead.
 #
 # **Holistic Trace Analysis** does this for the traces of all ranks (`pip install
 # HolisticTraceAnalysis`; it needs traces of GPUs). Its two main figures are one-line ratios, and
@@ -876,8 +878,8 @@ print(f"overlap by HTA's definition {by_hand:.3f}, Timeline {healthy.overlap_fra
 
 # %% [markdown]
 # **TensorBoard** shows curves of scalars over steps: loss, seconds a step, tokens a second
-# (`pip install tensorboard`, then `torch.utils.tensorboard.SummaryWriter`). A step's time that creeps
-# up over a day is seen there and in no trace.
+# (`pip install tensorboard`, then `torch.utils.tensorboard.SummaryWriter`). A step that gets longer
+# over a day is seen there, and in no trace.
 #
 # ### A look into a live rank
 #
@@ -913,9 +915,9 @@ print("\n".join(seen.splitlines()[:9]))
 
 # %% [markdown]
 # The innermost call stands first: `spend`, called by `unpacks_archives`. So rank 1 is not in an
-# all-reduce at all, which is what its partners' stacks would suggest. On a cluster: `py-spy dump
-# --pid` on the rank that all others wait for; `py-spy record -o flame.svg --pid` for where time goes
-# over a minute; `--native` for what is below Python. It needs root or `ptrace` rights.
+# all-reduce at all, which is what its partners' stacks would suggest. On a cluster: `py-spy dump`
+# on the rank that all others wait for; `py-spy record -o flame.svg` for where time goes over a
+# minute; `--native` for what is below Python. It needs root, or the right to trace.
 #
 # ### Nsight Systems
 #
@@ -936,7 +938,7 @@ print("\n".join(seen.splitlines()[:9]))
 # | Row | Question | Suspect |
 # |---|---|---|
 # | CUDA HW, kernels | are there gaps? regular small ones, or a large one a step? | launch; input |
-# | CUDA API, above a gap | `cudaStreamSynchronize`, `cudaMalloc`? a copy? | the program waits for the GPU |
+# | CUDA API, at a gap | `cudaStreamSynchronize`, `cudaMalloc`? | the program waits for the GPU |
 # | NCCL kernels' stream | beside compute kernels, or alone? | overlap |
 # | the same, over ranks | which rank's NCCL kernel is *short*? | straggler |
 # | OS runtime | threads of the loader in `read`, `poll`? | storage |
@@ -950,8 +952,8 @@ print("\n".join(seen.splitlines()[:9]))
 # Where a message is slow depends on the way that its bytes take. Inside a node, **NVLink** joins
 # GPUs to each other, or to switches. **PCIe** joins GPUs, NICs and the host. Between nodes is the
 # network: **InfiniBand**, or **RoCE**, which is the same protocol over Ethernet. Both can do
-# **RDMA**: the NIC reads and writes memory by itself, and no CPU copies anything. With **GPUDirect**
-# that memory is the GPU's. Here is the good way from a GPU to one of another node:
+# **RDMA**: the NIC reads and writes memory by itself, and no CPU copies anything. With
+# **GPUDirect** that memory is the GPU's. Here is the good way from a GPU to one of another node:
 
 # %% node_rdma
 NODES = dataclasses.replace(
@@ -987,12 +989,12 @@ draw.table(
 )
 
 # %% [markdown]
-# In pieces, the way through the hosts seems as fast as the direct one. It is so for *one* GPU. Eight
-# of them share the host's memory and the uplinks of the PCIe switches, and each byte goes over them
-# twice. NCCL gives the distance between a GPU and a NIC a name, from near to far (NCCL 2.30.7,
-# `src/include/graph.h`): `NVL` NVLink; `PIX` one PCIe switch; `PXB` several; `PHB` through the CPU;
-# `SYS` across the CPUs' own link; `NET`. `nvidia-smi topo -m` prints these for your node. A GPU
-# whose NIC is `SYS` away is a bottleneck that no profiler of torch shows.
+# In pieces, the way through the hosts seems as fast as the direct one. So it is, for *one* GPU.
+# Eight of them share the host's memory and the uplinks of the PCIe switches, and each byte takes
+# them twice. NCCL has names for the distance between a GPU and a NIC, from near to far (NCCL
+# 2.30.7, `src/include/graph.h`): `NVL` NVLink; `PIX` one PCIe switch; `PXB` several; `PHB` through
+# the CPU; `SYS` across the CPUs' own link; `NET`. `nvidia-smi topo -m` prints them for your node. A
+# GPU whose NIC is `SYS` away is a bottleneck that no profiler of torch shows.
 #
 # ### NCCL: algorithms and protocols
 #
@@ -1012,10 +1014,10 @@ for power in (3, 10, 16, 20, 21, 24, 30):
 draw.table(table, title="All-reduce on 8 H200, computed from NCCL's constants")
 
 # %% [markdown]
-# On such a node NCCL's own log says `RING` with `LL` up to 1 MiB, and `NVLS` with `SIMPLE` from 2 MiB
-# on (stas00/ml-engineering, network/README.md, 2026). And another warning: the bus bandwidth of
-# `NVLS` may be *above* the link's: nccl-tests multiplies by 2(N - 1)/N, but with switches that add
-# each byte travels once. 8 H200 gave 473 GB/s over links of 450 (the same source).
+# On such a node NCCL's own log says `RING` with `LL` up to 1 MiB, and `NVLS` with `SIMPLE` from
+# 2 MiB on (stas00/ml-engineering, network/README.md, 2026). A warning besides: the bus bandwidth of
+# `NVLS` may be *above* the link's. nccl-tests multiplies by 2(N - 1)/N, but where switches add each
+# byte travels once. 8 H200 gave 473 GB/s over links of 450 (the same source).
 
 # %% [markdown]
 # ### Your turn: NCCL's own model of a ring
@@ -1088,14 +1090,14 @@ draw.table(table, title="An all-reduce of 4 bytes, protocol LL, computed from NC
 #
 # | Line | Read it for |
 # |---|---|
-# | `NET/IB : Using ...; OOB ...` (net_ib/init.cc) | every NIC that you paid for; `NET/Socket` means TCP |
+# | `NET/IB : Using ...; OOB ...` (net_ib/init.cc) | every NIC you paid for; `NET/Socket` is TCP |
 # | `Using network ...` (init.cc) | the plug-in that carries messages between nodes |
 # | `Channel 00/16 : 0[0] -> 1[1] via P2P/IPC` (p2p.cc) | GPU to GPU, direct |
 # | `... via SHM/direct` (shm.cc) | through host memory: on an NVLink node something is wrong |
 # | `... [send] via NET/IB/0/GDRDMA` (net.cc) | GPUDirect; without `GDRDMA` it is the host's copy |
 # | `Ring 00 : 7 -> 0 -> 1` (init.cc) | the order of the ranks: does it cross nodes once? |
 # | `16 coll channels, ... 16 nvls channels` (init.cc) | parallel rings; 0 nvls channels: no NVLS |
-# | `Init timings - ... total 3.03 (kernels 1.22, ..., topo 1.10, ...)` (init.cc) | start-up; 3.03 s # on 8 H100 (NVIDIA/nccl issue 2094) |
+# | `Init timings - ... total 3.03 (kernels 1.22, ...)` (init.cc) | start-up: 8 H100, issue 2094 |
 # | `AllReduce: 1048576 Bytes -> Algo RING proto LL channel{Lo..Hi}=...` (enqueue.cc) | the choice |
 #
 # What would the last line say for your call? `price` makes the same choice:
@@ -1136,3 +1138,500 @@ for size_bytes, num_gpus, where in (
 #
 # NVIDIA's guide itself says that the debugging ones do not belong into scripts. A variable that was
 # set for a test and stayed is a bottleneck of its own.
+
+# %% [markdown]
+# ### The network, and the order of the nodes
+#
+# Above the nodes are switches. In a **fat tree** every level has as many links up as down, so that
+# all can talk to all; with k ports a switch, two levels reach k²/2 hosts, and three k³/4 (half of
+# the ports go up). Links up cost money, so many trees are **oversubscribed**: fewer up than down.
+# **Rail-optimised** means that NIC i of every node is on leaf switch i: a GPU reaches its
+# counterparts in other nodes through one switch, and NVLink does the rest. In a **dragonfly**,
+# switches form groups, each with a link to every other group. With p hosts on a router, a routers in
+# a group, and h links to other groups on each, there are at most ah + 1 groups, and a way crosses
+# one link between groups at most.
+
+# %% switches
+table = []
+for name, ports, hosts, switches in (
+    ("fat tree, 2 levels", 64, 64**2 // 2, 64 + 64 // 2),
+    ("fat tree, 3 levels", 64, 64**3 // 4, 5 * 64**2 // 4),
+    ("dragonfly, a = 2p = 2h", 31, 16 * 8 * (16 * 8 + 1), 16 * (16 * 8 + 1)),
+    ("dragonfly, a = 2p = 2h", 63, 32 * 16 * (32 * 16 + 1), 32 * (32 * 16 + 1)),
+):
+    row = {"network": name, "ports of a switch": ports, "hosts": hosts, "switches": switches}
+    table.append({**row, "hosts a switch": round(hosts / switches, 1)})
+draw.table(table, title="How far a network reaches, computed")
+
+# %% [markdown]
+# NVIDIA's reference for 16,384 B200 in 2,048 nodes has three levels, with rails: 512 leaf, 512
+# spine and 256 core switches of 64 ports (DGX SuperPOD reference architecture, B200). Kim et al.
+# (2008) put the cost of a dragonfly at half of a folded Clos network's for 16,384 nodes.
+#
+# A ring goes from node to node **in the order of the ranks**. NCCL orders the GPUs inside a node by
+# itself. The order of the nodes is the launcher's, and often alphabetical. Here are two orders of
+# the same nodes, one that stays in a pod as long as it can and one that leaves it at every step:
+
+# %% node_orders
+LEVELS = (Level("leaf", num_nodes=4), Level("pod", num_nodes=8, oversubscription=4.0))
+TREE = dataclasses.replace(
+    hardware.H100_NDR, num_nodes=16, network=FatTree(LEVELS, is_rail=False), name="pods, 4:1"
+)
+NETWORKS = {
+    "fat tree, 1:1, rails": hardware.cluster("h100-ndr-x16"),
+    "fat tree, pods of 8 nodes, 4:1": TREE,
+    "dragonfly, 2 groups of 128 nodes": hardware.cluster("a100-slingshot-x256"),
+}
+table = []
+for name, where in NETWORKS.items():
+    half, per_node = where.num_nodes // 2, where.gpus_per_node
+    to_and_fro = [node for place in range(half) for node in (place, half + place)]
+    row, times = {"network": name}, []
+    for order in (range(where.num_nodes), to_and_fro):
+        ranks = [per_node * node + gpu for node in order for gpu in range(per_node)]
+        times.append(price("all_reduce", 1 << 30, ranks, where, "nccl-ring").time_s)
+    row |= {"by pod_s": times[0], "to and fro_s": times[1]}
+    table.append({**row, "times": round(times[1] / times[0], 1)})
+draw.table(table, title="A ring's all-reduce of 1 GiB in two orders of the nodes, computed")
+
+# %% [markdown]
+# Where every level has its full rate, the order costs nothing. Where it has not, it costs up to what
+# is oversubscribed. (The dragonfly is the worst case: four links between two groups, and only the
+# shortest ways are priced. Real ones also take detours.) On Slurm, `--distribution=block`, the
+# plug-in `topology/tree` and sorted host names are the fix; it changes no line of the program.
+#
+# ### Storage and loading
+#
+# A read takes a latency and then bytes over a rate. Per **file**. The rates of big stores are
+# splendid; what hurts is latency times the number of files:
+
+# %% stores
+STORES = {
+    "8 NVMe drives of the node": hardware.NVME_8,
+    "Lustre on flash": hardware.LUSTRE,
+    "NFS (Amazon EFS)": hardware.NFS,
+    "object store (Amazon S3)": hardware.OBJECT_STORE,
+}
+table = []
+for name, store in STORES.items():
+    moving_s, opening_s = 1e9 / store.read_bytes_per_s, 10_000 * store.latency_s
+    row = {"store": name, "latency_s": store.latency_s, "one file_s": store.latency_s + moving_s}
+    row["10,000 files_s"] = opening_s + moving_s
+    table.append({**row, "64 readers_s": max(opening_s / 64, moving_s)})
+draw.table(table, title="One gigabyte from a store to a node, computed from published figures")
+
+# %% [markdown]
+# So: few large files (shards of 100 MB and more), read in order, many readers ahead, and a copy on
+# the node's drives where the data fit. The same law holds for programs. `import torch` opens 2,339
+# files, of which 922 do not exist, and each takes a trip to the store (stas00/ml-engineering,
+# storage/README.md, 2026):
+
+# %% import_torch
+table = []
+for name, found_s, missing_s in (("NVMe", 11e-6, 2.4e-6), ("Lustre", 2.3e-3, 1.1e-3)):
+    row = {"store": name, "a file that exists_s": found_s, "one that does not_s": missing_s}
+    table.append({**row, "import torch_s": (2339 - 922) * found_s + 922 * missing_s})
+draw.table(table, title="The opens of `import torch`, computed from measured ones")
+
+# %% [markdown]
+# On a thousand ranks at once, it is also a thousand times the load on one metadata server.
+#
+# ### Formula beside measurement, emulation and paper
+#
+# Which of the ten illnesses can this machine show for real? Those that need no GPU and no
+# network: a loader that does not load ahead, and calls that are too small. Float32 on this CPU
+# would show what *this CPU* does with bfloat16.
+
+
+# %% launch_really
+def seconds_of(num_together):
+    """The median seconds of forward and backward of four sequences, so many in a call, here."""
+    model, taken_s = Transformer(SIZES, seed=seed), []
+    parts = torch.zeros(4, 33, dtype=torch.long).split(num_together)
+    for _ in range(9):
+        start_s = time.perf_counter()
+        for part in parts:
+            logits = model(part[:, :-1]).flatten(0, 1)
+            F.cross_entropy(logits, part[:, 1:].flatten()).backward()
+        taken_s.append(time.perf_counter() - start_s)
+    return statistics.median(taken_s)
+
+
+# %% on_paper
+GPT2 = dataclasses.replace(
+    shape("small"),
+    name="GPT-2's size",
+    num_layers=12,
+    width=768,
+    num_heads=12,
+    num_kv_heads=12,
+    hidden_width=2048,
+    vocab_size=32_000,
+    context_length=1024,
+)
+
+
+def gpt2_step(dtype):
+    """Two steps of data parallelism on paper, with four sequences on each rank."""
+    torch.set_default_dtype(dtype)
+    model = DistributedDataParallel(Transformer(GPT2))
+    torch.set_default_dtype(torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    tokens = torch.zeros(4, GPT2.context_length, dtype=torch.long)
+    for _ in range(2):
+        logits = model(tokens).flatten(0, 1).float()
+        F.cross_entropy(logits, tokens.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+# %% papers
+PAPER = {"world_size": 8, "cluster": "dgx-a100", "echo": False, "tokens_per_step": 8 * 4 * 1024}
+papers = {
+    name: ws.paper(gpt2_step, getattr(torch, name), **PAPER) for name in ("bfloat16", "float32")
+}
+dgx = hardware.cluster("dgx-a100")
+eager = dataclasses.replace(dgx, gpu=dataclasses.replace(dgx.gpu, launch_s=10e-6))
+
+# %% formula_beside_run
+real_s = {n: ws.run(loading, 6e-3, 9e-3, n, world_size=1, echo=False).values[0] for n in (0, 1)}
+emulated_s = {n: ws.run(loading, 6e-3, 9e-3, n, **ONE).values[0] for n in (0, 1)}
+table = [
+    {
+        "quantity": f"a step, {n} loader workers",
+        "formula": units.format_time_s(loaded_step_s(6e-3, 9e-3, n)),
+        "measured here": units.format_time_s(real_s[n]),
+        "emulated": units.format_time_s(emulated_s[n]),
+    }
+    for n in (0, 1)
+]
+one_by_one = {"quantity": "sequences one by one, over together", "formula": "at most 4"}
+one_by_one["measured here"] = f"{seconds_of(1) / seconds_of(4):.2f}"
+table.append({**one_by_one, "emulated": f"{length_s(ill['launch']) / length_s(healthy):.2f}"})
+float32 = {"quantity": "float32 over bfloat16, A100", "formula": "at most 16"}
+float32["emulated"] = f"{length_s(ill['precision']) / length_s(healthy):.2f}"
+paper_ratio = papers["float32"].step_s / papers["bfloat16"].step_s
+table.append({**float32, "on paper": f"{paper_ratio:.2f}"})
+launched = {"quantity": "10 µs more for each kernel", "on paper": ""}
+launched["on paper"] = f"{papers['bfloat16'].on(eager).step_s / papers['bfloat16'].step_s:.2f}"
+table.append({**launched, "formula": "", "emulated": ""})
+draw.table(table, title="Formula, measured here, emulated on small nodes, GPT-2's size on paper")
+
+# %% [markdown]
+# The loader's law holds in all three worlds. The ratio of the dtypes is bounded by the data sheet's,
+# and reached nowhere: what is bound by memory, launches or messages does not care for tensor cores.
+# Calls that are too small cost on a CPU what they cost on a GPU. And a program that does not launch
+# ahead of the GPU pays for each kernel: at 10 µs it is half a step more, even for GPT-2's size.
+# **An illness is one of a program on a machine**, not of a program.
+#
+# ### The bill
+#
+# Seconds are not what is paid. GPUs are paid by the hour, whether they work or wait, and so is the
+# power: a node takes most of it while it waits, too. Prices change by the month, so each has its
+# date here, and you may put in yours:
+
+# %% prices
+DOLLARS_PER_H = {
+    "A100": 1.50,  # our choice between 0.80 and 3.00: mercatus-ai.com, May 2026
+    "H100": 2.95,  # median of 37 providers: aimultiple.com, GPU index, 20 May 2026
+}
+NODE_KW = {
+    "A100": 6.5 / 8,  # DGX A100, at most, for each GPU: NVIDIA, as quoted by pcnews.ru, 2020
+    "H100": 10.2 / 8,  # DGX H100, at most: NVIDIA's guide, as quoted by unanswered.io, 2026
+}
+PUE = 1.56  # of large sites, 2024: Uptime Institute; Google says 1.1
+
+
+# %% bill
+def bill(num_gpus, hours, gpu):
+    """Dollars and kilowatt-hours of so many GPUs for so long, cooling included."""
+    gpu_hours = num_gpus * hours
+    return gpu_hours * DOLLARS_PER_H[gpu], gpu_hours * NODE_KW[gpu] * PUE
+
+
+table = []
+for name, run in (
+    ("as it is", papers["bfloat16"]),
+    ("float32", papers["float32"]),
+    ("10 µs a kernel", papers["bfloat16"].on(eager)),
+    ("over PCIe", papers["bfloat16"].on("pcie-box")),
+):
+    steps = 1e10 / PAPER["tokens_per_step"]
+    dollars, kwh = bill(8, steps * run.step_s / 3600, "A100")
+    row = {"program": name, "step_s": run.step_s, "MFU": f"{run.mfu_fraction:.0%}"}
+    table.append({**row, "dollars": round(dollars), "kWh": round(kwh)})
+draw.table(table, title="10 billion tokens, GPT-2's size on 8 A100, on paper; prices of May 2026")
+
+# %% bill_of_llama
+gpu_hours = 30.84e6  # Llama 3.1 405B on H100: Meta's model card, 2024
+dollars, kwh = bill(1, gpu_hours, "H100")
+gpus_kwh = 0.7 * gpu_hours
+predictions.reveal("GPUs of Llama 3.1 405B", dollars / 1e6)
+print(f"Llama 3.1 405B: {dollars / 1e6:.0f} million dollars at {DOLLARS_PER_H['H100']} an hour")
+print(f"{gpus_kwh / 1e6:.1f} GWh by its GPUs' 700 W, {kwh / 1e6:.0f} GWh by nodes and cooling")
+print(f"8,930 t CO2 equivalent by its card: {8.93e6 / gpus_kwh:.3f} kg for each kWh of the GPUs")
+print(f"one percent of the step: {dollars / 1e8:.1f} million dollars")
+
+# %% [markdown]
+# One percent of that step, found by one engineer, is nearly a million dollars. In the table above
+# it, the dtype is worth more than the network. And the order of magnitude of the energy depends on
+# what is counted: GPUs by data sheet, nodes at most, or with cooling. Say which.
+#
+# ### Explore
+#
+# One step of a model of a billion parameters on sixteen GPUs, computed: choose the batch, the
+# files, the loader and the network, and find what binds. The picture is a rank's, and the sentence
+# below it names the largest.
+
+
+# %% explored
+PARAMETERS, LENGTH = 1e9, 2048
+
+
+def step_of(sequences=4, files=64, workers=4, cluster="a100-100gbe-x2"):
+    """A rank's step by formula: what binds, and a picture of it."""
+    where = hardware.cluster(cluster)
+    rate = 0.8 * where.gpu.peak_flops_per_s["bfloat16"]
+    work_s = 6 * PARAMETERS * sequences * LENGTH / rate
+    wire_s = price("all_reduce", 2 * PARAMETERS, range(16), where).time_s
+    load_s = files * (hardware.NFS.latency_s + 1e5 / hardware.NFS.read_bytes_per_s) / workers
+    ready_s, sent_s = work_s / 3, work_s / 3 + wire_s
+    step_s = max(work_s, sent_s, load_s)
+    rank = functools.partial(Event, 0)
+    events = [
+        rank("loader", "data", "load", 0.0, load_s),
+        rank("compute", "forward", "forward", 0.0, ready_s),
+        rank("compute", "backward", "backward", ready_s, work_s),
+        rank("communication", "communication", "all_reduce", ready_s, sent_s),
+    ]
+    picture = draw.timeline(Timeline.of_events(events), title="A step, computed")
+    took = {"compute": work_s, "wire": sent_s, "storage": load_s}
+    binds = max(took, key=took.get)
+    mfu = 0.8 * work_s / step_s
+    return picture, f"{binds} binds: {units.format_time_s(step_s)} a step, MFU {mfu:.0%}"
+
+
+# %% explore
+explore(
+    step_of,
+    sequences=(1, 32),
+    files=(1, 512),
+    workers=(1, 16),
+    cluster=["a100-100gbe-x2", "a100-hdr-x2", "h100-ndr-x2"],
+)
+
+# %% [markdown]
+# Begin with what it shows. Change what does *not* bind, as far as you can: nothing happens. Change
+# what binds until something else does. How many sequences does each network need? With an H100,
+# which of the bounds moved, and which did not?
+
+# %% [markdown]
+# ## 7. When it breaks
+#
+# ### A rail of 400 Gb/s that gave 105
+#
+# In September 2026 someone had two nodes of eight H100, each with eight NICs of 400 Gb/s over RoCE
+# (NVIDIA/nccl, issues 2408 and 2409, pull request 2410). NCCL reached about 13 GB/s on a
+# connection, a quarter of the link. `ib_write_bw` moved 392 Gb/s over the same cable, even with
+# messages of 128 KiB, which is what NCCL sends at a time. So it was not the cable, not the switch
+# and not the NIC.
+#
+# What next? **Vary the size.** With pieces of 128 KiB the rate was 13.1 GB/s, and with pieces of
+# 1 MiB it was 87.6.
+#
+# ### Your turn: latency or bandwidth
+#
+# 6 minutes · easy
+#
+# Two sizes and the rates that they reached, in bytes and bytes a second. If a piece takes a fixed
+# time and a time for each byte, what is the fixed time, and what is the rate without it?
+#
+# <details><summary>Hint</summary>
+#
+# The time of a piece is its size over its rate. You have two points of a straight line: its slope is
+# the seconds a byte, and where it begins is the fixed time.
+#
+# </details>
+
+
+# %% fixed_and_rate tags=["turn"]
+def fixed_and_rate(sizes_bytes, rates_bytes_per_s):
+    """The fixed seconds of each piece, and the bytes a second besides, from two measurements."""
+    ### BEGIN SOLUTION
+    small_s, large_s = (n / rate for n, rate in zip(sizes_bytes, rates_bytes_per_s, strict=True))
+    per_byte_s = (large_s - small_s) / (sizes_bytes[1] - sizes_bytes[0])
+    return small_s - per_byte_s * sizes_bytes[0], 1 / per_byte_s
+    ### END SOLUTION
+
+
+# %% check_fixed_and_rate
+def sent_pieces(size_bytes):
+    """Seconds of one message from rank 0 to rank 1."""
+    piece, start_s = torch.zeros(size_bytes, dtype=torch.uint8), emulate.elapsed()
+    if dist.get_rank() == 0:
+        dist.send(piece, 1)
+    else:
+        dist.recv(piece, 0)
+    return emulate.elapsed() - start_s
+
+
+with check.turn("fixed_and_rate"):
+    ACROSS = dataclasses.replace(SMALL_NODES, gpus_per_node=1, nics_per_node=1)
+    sizes = (128 << 10, 1 << 20)
+    where = {"world_size": 2, "cluster": ACROSS, "compute": "none", "echo": False}
+    rates = tuple(size / ws.run(sent_pieces, size, **where).values[1] for size in sizes)
+    found = fixed_and_rate(sizes, rates)
+    hint = "Turn rates into seconds first: the seconds lie on a line, the rates do not."
+    latency_s = SMALL_NETWORK.latency_s
+    check.expect_close(float(found[0]), latency_s, "the fixed time, emulated", hint, rtol=0.02)
+    check.expect_close(float(found[1]), 0.5e9, "the rate besides, emulated", hint, rtol=0.02)
+    print(f"Right: {1e6 * found[0]:.0f} µs and {found[1] / 1e6:.0f} MB/s on the small network.")
+
+# %% rail
+table = []
+for size_bytes, rate in ((128 << 10, 13.1e9), (1 << 20, 87.6e9)):
+    table.append({"piece_bytes": size_bytes, "rate_bytes_per_s": rate, "time_s": size_bytes / rate})
+draw.table(table, title="Reported in NVIDIA/nccl issue 2409, and the time of a piece, computed")
+
+# %% [markdown]
+# Eight times the size, and almost the same time: 10 and 12 µs. The line through both begins at
+# 9.7 µs. So the link was fast, and something took 10 µs for *each piece*: a **latency that looks like
+# bandwidth**.
+#
+# The obvious fix was a larger piece: with 1 MiB all became seven times as fast, and **silently
+# wrong**. The kernel wrote beyond its slot; the driver reported Xid 31. The numbers of the benchmark
+# had been looked at, and its column of errors had not. In the end it was a fault of the platform
+# and a setting; with both put right, pieces of 128 KiB reach the line's rate.
+#
+# Two rules of this week in one story. **Vary one thing, and solve for what you cannot see.** And
+# **no speed-up counts without the results beside it.**
+#
+# ### An MFU that decays by itself
+#
+# How one reasons at 10,000 GPUs is told in MegaScale (Jiang et al. 2024, section 6.3). Over thousands
+# of steps, MFU fell. It reads like a proof. Forward, backward and optimizer took as long as ever:
+# *so it was not the GPUs*. The network's bandwidth was steady: *not the links*. What grew was the
+# time in the last collective of a step, the reduce-scatter of gradients. It was entered later and
+# later, by changing ranks: *so somebody came late, and not always the same*. On two ranks alone the
+# lag swung from one to the other, and grew. Then it was found: Python's garbage collector ran at
+# different times on different ranks, and so did a few slow operations in the forward pass. With
+# them removed, MFU was flat.
+#
+# Each sentence names what stayed equal, and thereby what it was *not*. What made it possible were
+# timers on every rank, always on. Which of the ten pictures is it?
+#
+# <details><summary>Answer</summary>
+#
+# The straggler's: some ranks wait in a collective for another one. But here the culprit changes
+# from step to step, so that the mean over steps accuses nobody. Look at single steps.
+#
+# </details>
+
+# %% numbers_to_remember [markdown]
+# ## Numbers to remember
+#
+# | Number | Threshold | Where it comes from |
+# |---|---|---|
+# | max(load / workers, work) | a loader is hidden until it takes longer than the step | section 4 |
+# | 150 to 300 operations a byte | below it an A100, H100 or H200 waits for memory | section 4 |
+# | 24 ms against 0.1 ms | ring and tree of 10,000 GPUs, before a byte moves | section 6 |
+# | files · latency | 10,000 files: 1 s from drives, 23 s from Lustre, by one reader | section 6 |
+# | 1% of 405B's step | nearly a million dollars | section 6 |
+
+# %% [markdown]
+# ## 8. Problems
+#
+# 1. A step takes 100 ms, of which 60 ms are work. The loader needs 240 ms of a worker for each
+#    batch. How many workers are enough? What does a ninth bring?
+#
+# <details><summary>Answer</summary>
+#
+# A batch must be ready every 100 ms: 240/100, so **3** workers. More bring nothing until the step
+# itself gets shorter. If all waiting for messages were hidden, the step would be 60 ms, and then
+# **4** would be needed: a fix may make the next bottleneck.
+#
+# </details>
+#
+# 2. A kernel reads two bfloat16 tensors of a million numbers each, adds them and writes the sum. How
+#    many operations for each byte? Which share of an A100's 312 TFLOP/s can it reach?
+#
+# <details><summary>Answer</summary>
+#
+# A million additions, 3 · 2 million bytes: 1/6 operation a byte. At 2.04 TB/s that is 0.34 TFLOP/s,
+# **0.11%** of the peak. Fuse it with what makes its input, and it costs nothing.
+#
+# </details>
+#
+# 3. Gradients of 2 GB in buckets of 25 MB, on 16 H100 in two nodes. A call's latency is 40 µs. How
+#    long are all latencies together? And with one call for each of 300 tensors? Compare with the
+#    wire, at 2 · 15/16 of the bytes over 8 NICs of 48 GB/s.
+#
+# <details><summary>Answer</summary>
+#
+# 80 calls: **3.2 ms**; 300 calls: **12 ms**. The wire: 3.75 GB / 384 GB/s = **9.8 ms**. So buckets
+# cost a third of the wire, and single tensors more than the wire itself.
+#
+# </details>
+#
+# 4. On 64 ranks the all-reduce at the step's end takes 30 ms on 63 of them, and 2 ms on rank 17. The
+#    colleague who profiles rank 0 wants a faster network. What do you say?
+#
+# <details><summary>Answer</summary>
+#
+# The messages take 2 ms. The other 28 ms are waiting for rank 17, which came last. A faster
+# network saves a part of 2 ms. Find out why rank 17 is late: py-spy, its clocks, its loader.
+#
+# </details>
+#
+# 5. 1,024 H100 run for 30 days at 2.95 dollars an hour. MFU goes from 38 to 41%. How much does the
+#    same training cost before and after?
+#
+# <details><summary>Answer</summary>
+#
+# 1,024 · 720 · 2.95 = **2.17 million** dollars. The same operations take 38/41 of the time: **2.02
+# million**. The difference, 159,000 dollars, is what finding it may cost.
+#
+# </details>
+#
+# 6. Design: you get a program whose step takes twice as long as its compute bound, on 128 GPUs of a
+#    cluster that you do not know. You have an hour of it. Which five measurements do you make, in
+#    which order, and what would each exclude?
+#
+# <details><summary>Answer</summary>
+#
+# For instance: (1) the same step on one GPU: excludes all messages, and gives the work; (2) the
+# same with data made in memory: excludes input and storage; (3) nccl-tests on all 128, at the step's
+# sizes: excludes links, rails and the order of nodes; (4) a trace of two steps on two ranks in
+# different nodes: shows overlap, calls and launches; (5) the times of work of all 128 ranks over
+# a hundred steps: excludes, or names, a straggler. Each halves what is left, and none changes the
+# program.
+#
+# </details>
+
+# %% [markdown]
+# ## 9. Self-check
+#
+# First, your predictions beside the results.
+
+# %% predictions_beside_results
+predictions.table()
+
+# %% [markdown]
+# Five questions. Each answer has its own explanation, also the wrong ones.
+
+# %% self_check
+quiz.ask("week11", seed=seed)
+
+# %% [markdown]
+# ## To take with you
+#
+# - Measure, compare with the bounds, name one suspect and what it could save, change one thing,
+#   measure again.
+# - What does not bind does not matter, however much better it gets.
+# - The rank that waits least is the culprit. The longest all-reduce is its victim.
+# - Waiting for messages has five reasons. Each disagrees with another bound.
+# - Latency times the number of files, calls or kernels hides in every corner of this week.
+# - A fix is one whose saving was predicted, and whose results are unchanged.
+#
+# **Now the lab**: [lab 11](../labs/lab11/lab11.ipynb). A training program with planted bottlenecks,
+# drawn for you alone. Then **week 12**: nothing stays up.
