@@ -176,6 +176,7 @@ def load(job):
         emulate.spend(job.decode_s)
 
 
+# %% batches
 def batches(job, place):
     """The step's micro-batches, each loaded while the one before is at work, or when asked for."""
     size = (job.num_sequences, SIZES.context_length + 1)
@@ -244,7 +245,7 @@ def average_afterwards(parameters):
 # `TorchDispatchMode`, and on a GPU each that is no view is a kernel.
 
 
-# %% train_step
+# %% kernels
 class Kernels(TorchDispatchMode):
     """A count of operators that are kernels on a GPU: all that are no views."""
 
@@ -255,6 +256,7 @@ class Kernels(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+# %% train_step
 def train_step(job):
     """One step: the mean loss of this rank's tokens, the gradient's norm, the number of kernels."""
     torch.set_num_threads(1)
@@ -1142,14 +1144,14 @@ for size_bytes, num_gpus, where in (
 # %% [markdown]
 # ### The network, and the order of the nodes
 #
-# Above the nodes are switches. In a **fat tree** every level has as many links up as down, so that
-# all can talk to all; with k ports a switch, two levels reach k²/2 hosts, and three k³/4 (half of
-# the ports go up). Links up cost money, so many trees are **oversubscribed**: fewer up than down.
-# **Rail-optimised** means that NIC i of every node is on leaf switch i: a GPU reaches its
-# counterparts in other nodes through one switch, and NVLink does the rest. In a **dragonfly**,
-# switches form groups, each with a link to every other group. With p hosts on a router, a routers in
-# a group, and h links to other groups on each, there are at most ah + 1 groups, and a way crosses
-# one link between groups at most.
+# Above the nodes are switches. In a **fat tree** every level has as many links up as down, so
+# that all can talk to all; with k ports a switch, two levels reach k²/2 hosts, and three k³/4
+# (half of the ports go up). Links up cost money, so many trees are **oversubscribed**: fewer up
+# than down. **Rail-optimised** means that NIC i of every node is on leaf switch i: a GPU reaches
+# its counterparts in other nodes through one switch, and NVLink does the rest. In a
+# **dragonfly**, switches form groups, each with a link to every other group. With p hosts on a
+# router, a routers in a group, and h links to other groups on each, there are at most ah + 1
+# groups, and a way crosses one link between groups at most.
 
 # %% switches
 table = []
@@ -1195,10 +1197,11 @@ for name, where in NETWORKS.items():
 draw.table(table, title="A ring's all-reduce of 1 GiB in two orders of the nodes, computed")
 
 # %% [markdown]
-# Where every level has its full rate, the order costs nothing. Where it has not, it costs up to what
-# is oversubscribed. (The dragonfly is the worst case: four links between two groups, and only the
-# shortest ways are priced. Real ones also take detours.) On Slurm, `--distribution=block`, the
-# plug-in `topology/tree` and sorted host names are the fix; it changes no line of the program.
+# Where every level has its full rate, the order costs nothing. Where it has not, it costs up to
+# what is oversubscribed. (The dragonfly is the worst case: four links between two groups, and
+# only the shortest ways are priced. Real ones also take detours.) On Slurm,
+# `--distribution=block`, the plug-in `topology/tree` and sorted host names are the fix; it
+# changes no line of the program.
 #
 # ### Storage and loading
 #
@@ -1318,11 +1321,11 @@ table.append({**launched, "formula": "", "emulated": ""})
 draw.table(table, title="Formula, measured here, emulated on small nodes, GPT-2's size on paper")
 
 # %% [markdown]
-# The loader's law holds in all three worlds. The ratio of the dtypes is bounded by the data sheet's,
-# and reached nowhere: what is bound by memory, launches or messages does not care for tensor cores.
-# Calls that are too small cost on a CPU what they cost on a GPU. And a program that does not launch
-# ahead of the GPU pays for each kernel: at 10 µs it is half a step more, even for GPT-2's size.
-# **An illness is one of a program on a machine**, not of a program.
+# The loader's law holds in all three worlds. The ratio of the dtypes is bounded by the data
+# sheet's, and reached nowhere: what is bound by memory, launches or messages does not care for
+# tensor cores. Calls that are too small cost on a CPU what they cost on a GPU. And a program that
+# does not launch ahead of the GPU pays for each kernel: at 10 µs it is half a step more, even for
+# GPT-2's size. **An illness is one of a program on a machine**, not of a program.
 #
 # ### The bill
 #
@@ -1448,8 +1451,8 @@ explore(
 #
 # <details><summary>Hint</summary>
 #
-# The time of a piece is its size over its rate. You have two points of a straight line: its slope is
-# the seconds a byte, and where it begins is the fixed time.
+# The time of a piece is its size over its rate. You have two points of a straight line: its slope
+# is the seconds a byte, and where it begins is the fixed time.
 #
 # </details>
 
@@ -1495,27 +1498,27 @@ draw.table(table, title="Reported in NVIDIA/nccl issue 2409, and the time of a p
 
 # %% [markdown]
 # Eight times the size, and almost the same time: 10 and 12 µs. The line through both begins at
-# 9.7 µs. So the link was fast, and something took 10 µs for *each piece*: a **latency that looks like
-# bandwidth**.
+# 9.7 µs. So the link was fast, and something took 10 µs for *each piece*: a **latency that looks
+# like bandwidth**.
 #
 # The obvious fix was a larger piece: with 1 MiB all became seven times as fast, and **silently
-# wrong**. The kernel wrote beyond its slot; the driver reported Xid 31. The numbers of the benchmark
-# had been looked at, and its column of errors had not. In the end it was a fault of the platform
-# and a setting; with both put right, pieces of 128 KiB reach the line's rate.
+# wrong**. The kernel wrote beyond its slot; the driver reported Xid 31. The numbers of the
+# benchmark had been looked at, and its column of errors had not. In the end it was a fault of the
+# platform and a setting; with both put right, pieces of 128 KiB reach the line's rate.
 #
 # Two rules of this week in one story. **Vary one thing, and solve for what you cannot see.** And
 # **no speed-up counts without the results beside it.**
 #
 # ### An MFU that decays by itself
 #
-# How one reasons at 10,000 GPUs is told in MegaScale (Jiang et al. 2024, section 6.3). Over thousands
-# of steps, MFU fell. It reads like a proof. Forward, backward and optimizer took as long as ever:
-# *so it was not the GPUs*. The network's bandwidth was steady: *not the links*. What grew was the
-# time in the last collective of a step, the reduce-scatter of gradients. It was entered later and
-# later, by changing ranks: *so somebody came late, and not always the same*. On two ranks alone the
-# lag swung from one to the other, and grew. Then it was found: Python's garbage collector ran at
-# different times on different ranks, and so did a few slow operations in the forward pass. With
-# them removed, MFU was flat.
+# How one reasons at 10,000 GPUs is told in MegaScale (Jiang et al. 2024, section 6.3). Over
+# thousands of steps, MFU fell. It reads like a proof. Forward, backward and optimizer took as
+# long as ever: *so it was not the GPUs*. The network's bandwidth was steady: *not the links*.
+# What grew was the time in the last collective of a step, the reduce-scatter of gradients. It was
+# entered later and later, by changing ranks: *so somebody came late, and not always the same*. On
+# two ranks alone the lag swung from one to the other, and grew. Then it was found: Python's
+# garbage collector ran at different times on different ranks, and so did a few slow operations in
+# the forward pass. With them removed, MFU was flat.
 #
 # Each sentence names what stayed equal, and thereby what it was *not*. What made it possible were
 # timers on every rank, always on. Which of the ten pictures is it?
@@ -1552,8 +1555,8 @@ draw.table(table, title="Reported in NVIDIA/nccl issue 2409, and the time of a p
 #
 # </details>
 #
-# 2. A kernel reads two bfloat16 tensors of a million numbers each, adds them and writes the sum. How
-#    many operations for each byte? Which share of an A100's 312 TFLOP/s can it reach?
+# 2. A kernel reads two bfloat16 tensors of a million numbers each, adds them and writes the sum.
+#    How many operations for each byte? Which share of an A100's 312 TFLOP/s can it reach?
 #
 # <details><summary>Answer</summary>
 #
@@ -1573,8 +1576,8 @@ draw.table(table, title="Reported in NVIDIA/nccl issue 2409, and the time of a p
 #
 # </details>
 #
-# 4. On 64 ranks the all-reduce at the step's end takes 30 ms on 63 of them, and 2 ms on rank 17. The
-#    colleague who profiles rank 0 wants a faster network. What do you say?
+# 4. On 64 ranks the all-reduce at the step's end takes 30 ms on 63 of them, and 2 ms on rank 17.
+#    The colleague who profiles rank 0 wants a faster network. What do you say?
 #
 # <details><summary>Answer</summary>
 #
@@ -1600,11 +1603,11 @@ draw.table(table, title="Reported in NVIDIA/nccl issue 2409, and the time of a p
 # <details><summary>Answer</summary>
 #
 # For instance: (1) the same step on one GPU: excludes all messages, and gives the work; (2) the
-# same with data made in memory: excludes input and storage; (3) nccl-tests on all 128, at the step's
-# sizes: excludes links, rails and the order of nodes; (4) a trace of two steps on two ranks in
-# different nodes: shows overlap, calls and launches; (5) the times of work of all 128 ranks over
-# a hundred steps: excludes, or names, a straggler. Each halves what is left, and none changes the
-# program.
+# same with data made in memory: excludes input and storage; (3) nccl-tests on all 128, at the
+# step's sizes: excludes links, rails and the order of nodes; (4) a trace of two steps on two
+# ranks in different nodes: shows overlap, calls and launches; (5) the times of work of all 128
+# ranks over a hundred steps: excludes, or names, a straggler. Each halves what is left, and none
+# changes the program.
 #
 # </details>
 
