@@ -1296,29 +1296,40 @@ papers = {
 dgx = hardware.cluster("dgx-a100")
 eager = dataclasses.replace(dgx, gpu=dataclasses.replace(dgx.gpu, launch_s=10e-6))
 
-# %% formula_beside_run
-real_s = {n: ws.run(loading, 6e-3, 9e-3, n, world_size=1, echo=False).values[0] for n in (0, 1)}
-emulated_s = {n: ws.run(loading, 6e-3, 9e-3, n, **ONE).values[0] for n in (0, 1)}
+# %% loaders
+WAYS = {"load, then work: 6 + 9 ms": (0, 15e-3), "one worker loads ahead: max(6, 9) ms": (1, 9e-3)}
+table = []
+for name, (num_workers, law_s) in WAYS.items():
+    given = (loading, 6e-3, 9e-3, num_workers)
+    row = {"a step": name, "formula": units.format_time_s(law_s)}
+    here_s = ws.run(*given, world_size=1, echo=False).values[0]
+    there_s = ws.run(*given, **ONE).values[0]
+    for where, found_s in (("measured here", here_s), ("emulated", there_s)):
+        row |= {where: units.format_time_s(found_s), f"off, {where}": f"{found_s / law_s - 1:+.1%}"}
+    table.append(row)
+draw.table(table, title="torch's DataLoader and the law of its step")
+
+# %% ratios
+grown = {name: length_s(ill[name]) / length_s(healthy) for name in ("launch", "precision")}
 table = [
     {
-        "quantity": f"a step, {n} loader workers",
-        "formula": units.format_time_s(loaded_step_s(6e-3, 9e-3, n)),
-        "measured here": units.format_time_s(real_s[n]),
-        "emulated": units.format_time_s(emulated_s[n]),
-    }
-    for n in (0, 1)
+        "ratio of two steps": "one by one over together",
+        "at most": 4,
+        "measured here": round(seconds_of(1) / seconds_of(4), 2),
+        "emulated": round(grown["launch"], 2),
+    },
+    {
+        "ratio of two steps": "float32 over bfloat16, A100",
+        "at most": 16,
+        "emulated": round(grown["precision"], 2),
+        "on paper": round(papers["float32"].step_s / papers["bfloat16"].step_s, 2),
+    },
+    {
+        "ratio of two steps": "10 µs more for each kernel",
+        "on paper": round(papers["bfloat16"].on(eager).step_s / papers["bfloat16"].step_s, 2),
+    },
 ]
-one_by_one = {"quantity": "sequences one by one, over together", "formula": "at most 4"}
-one_by_one["measured here"] = f"{seconds_of(1) / seconds_of(4):.2f}"
-table.append({**one_by_one, "emulated": f"{length_s(ill['launch']) / length_s(healthy):.2f}"})
-float32 = {"quantity": "float32 over bfloat16, A100", "formula": "at most 16"}
-float32["emulated"] = f"{length_s(ill['precision']) / length_s(healthy):.2f}"
-paper_ratio = papers["float32"].step_s / papers["bfloat16"].step_s
-table.append({**float32, "on paper": f"{paper_ratio:.2f}"})
-launched = {"quantity": "10 µs more for each kernel", "on paper": ""}
-launched["on paper"] = f"{papers['bfloat16'].on(eager).step_s / papers['bfloat16'].step_s:.2f}"
-table.append({**launched, "formula": "", "emulated": ""})
-draw.table(table, title="Formula, measured here, emulated on small nodes, GPT-2's size on paper")
+draw.table(table, title="Three ratios: of the small program, and on paper of GPT-2's size")
 
 # %% [markdown]
 # The loader's law holds in all three worlds. The ratio of the dtypes is bounded by the data

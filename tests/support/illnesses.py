@@ -16,7 +16,7 @@ from worldsize.timeline import Timeline
 
 _CELLS = (
     *("setup", "setup_course", "small_nodes", "small_network", "job", "load", "batches", "model", "gradients"),
-    *("kernels", "measured", "bounds", "suspects", "calls", "of_the_wire", "symptoms"),
+    *("kernels", "train_step", "measured", "bounds", "suspects", "calls", "of_the_wire", "symptoms"),
 )
 NAMES = (
     *("input", "storage", "launch", "precision", "straggler"),
