@@ -522,14 +522,14 @@ def of_the_wire(job, timeline, rank):
     waits_s = alone.exposed_communication_s(rank)
     hidden_s = alone.time_s(rank, "communication") - waits_s
     times_sent = max(1.0, sum(event.size_bytes for event in gradients) / GRADIENT_BYTES)
-    ready_last_s = priced_s(gradients[-1], size_bytes=min(job.bucket_bytes, GRADIENT_BYTES))
+    last_s = priced_s(gradients[-1], size_bytes=HEALTHY.bucket_bytes)  # nothing can hide it
     found = {
         "buckets": sum(priced_s(event, size_bytes=4) for event in gradients[1:]) / times_sent,
         "overlap": timeline.time_s(rank, "backward") / job.num_batches - hidden_s,
         "accumulation": waits_s * (1 - 1 / times_sent),
         "link": sum(event.duration_s - priced_s(event) for event in calls),
     }
-    most_s = {name: waits_s - ready_last_s * (name == "overlap") for name in found}
+    most_s = {name: waits_s - last_s * (name in ("buckets", "overlap")) for name in found}
     found = {name: min(most_s[name], saved_s) for name, saved_s in found.items()}
     moved_s = (priced_s(event) - priced_s(event, other_order(event.peers)) for event in calls)
     return found | {"axis": sum(moved_s)}

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 import bench_budgets
 import bench_compressing
 import bench_cutting
+import bench_diagnosing
 import bench_fuzzing
 import bench_grading
 import bench_hanging
@@ -277,6 +278,7 @@ PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_training.training,
     bench_compressing.compressing,
     bench_planning.planning,
+    bench_diagnosing.diagnosing,
     bench_recording.recording,
     bench_predicting.predicting,
     bench_regrading.regrading,

@@ -125,7 +125,7 @@ PICTURES: dict[str, Callable[[Seen], bool]] = {  # what the lesson's text says o
         _calls(one.ill) == _calls(one.mended)
         and _share_s(one.ill, "communication") > 2 * _share_s(one.mended, "communication")
     ),
-    "axis": lambda one: all(
-        len({rank // 2 for rank in event.peers}) == 2 for event in one.ill.of(0) if event.axis == "tp"
+    "axis": lambda one: (
+        {len({rank // 2 for rank in event.peers}) for event in one.ill.of(0) if event.axis == "tp"} == {2}
     ),
 }
