@@ -7,7 +7,7 @@
 # | Running | about a minute on two CPU cores; no GPU is needed |
 # | You need | weeks 2 to 4, 6 and 10: prices of collectives, DDP, stragglers, bfloat16, meshes |
 # | You do not need | a GPU, Nsight Systems, InfiniBand |
-# | Afterwards | lab 11: a training program with bottlenecks that nobody has told you about |
+# | Afterwards | lab 11: a training program whose bottlenecks you are not given |
 #
 # The weeks before built things that should be fast. This week somebody hands you a program that is
 # not, and you have to say why. There is no list of tricks to try: each trick helps one illness, and
@@ -613,7 +613,7 @@ beside("launch", "precision")
 # sequences go through the model one by one, so there are four times as many kernels, each too
 # small. The sign is that the time does not depend on the work: a batch of half the size takes as
 # long. Fix: larger calls; where that is impossible, `torch.compile`, fused optimizers, CUDA graphs.
-# **Precision**: kernels as many as before, each many times longer, with names like `sgemm`. Fix:
+# **Precision**: no more kernels than before, each many times longer, with names like `sgemm`. Fix:
 # autocast (week 6). A utilisation of 100% in `nvidia-smi` is what both show.
 
 # %% straggler
@@ -621,8 +621,8 @@ beside("straggler")
 
 # %% [markdown]
 # **Straggler**: three ranks have long waits, one has none. **The rank that waits least is the
-# culprit**; whoever looks at the longest all-reduce blames the innocent. Everything that is equal
-# on all ranks is thereby no suspect.
+# culprit**; anyone who looks at the longest all-reduce blames the innocent. Everything that is
+# equal on all ranks is thereby no suspect.
 
 # %% buckets_overlap_accumulation
 beside("buckets", "overlap", "accumulation")
@@ -744,7 +744,7 @@ with check.turn("loaded_step_s"):
 #
 # A colleague's script prints the rank to send to repair: the one whose messages take longest. They
 # have replaced two GPUs since, and nothing got better. Run the check, look at the picture, and
-# mend the function. It gets a step's timeline.
+# fix the function. It gets a step's timeline.
 #
 # <details><summary>Hint</summary>
 #
@@ -1522,14 +1522,14 @@ draw.table(table, title="Reported in NVIDIA/nccl issue 2409, and the time of a p
 #
 # ### An MFU that decays by itself
 #
-# How one reasons at 10,000 GPUs is told in MegaScale (Jiang et al. 2024, section 6.3). Over
-# thousands of steps, MFU fell. It reads like a proof. Forward, backward and optimizer took as
-# long as ever: *so it was not the GPUs*. The network's bandwidth was steady: *not the links*.
-# What grew was the time in the last collective of a step, the reduce-scatter of gradients. It was
-# entered later and later, by changing ranks: *so somebody came late, and not always the same*. On
-# two ranks alone the lag swung from one to the other, and grew. Then it was found: Python's
-# garbage collector ran at different times on different ranks, and so did a few slow operations in
-# the forward pass. With them removed, MFU was flat.
+# How one reasons at 10,000 GPUs stands in MegaScale (Jiang et al. 2024, section 6.3). Over
+# thousands of steps, MFU fell. The report is a chain of exclusions. Forward, backward and
+# optimizer took as long as ever: *so it was not the GPUs*. The network's bandwidth was steady:
+# *not the links*. What grew was the time in the last collective of a step, the reduce-scatter of
+# gradients. It was entered later and later, by changing ranks: *so somebody came late, and not
+# always the same*. On two ranks alone the lag swung from one to the other, and grew. Then it was
+# found: Python's garbage collector ran at different times on different ranks, and so did a few
+# slow operations in the forward pass. With them removed, MFU was flat.
 #
 # Each sentence names what stayed equal, and thereby what it was *not*. What made it possible were
 # timers on every rank, always on. Which of the ten pictures is it?
