@@ -22,6 +22,7 @@ import bench_budgets
 import bench_compressing
 import bench_cutting
 import bench_enduring
+import bench_diagnosing
 import bench_fuzzing
 import bench_grading
 import bench_hanging
@@ -279,6 +280,7 @@ PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_compressing.compressing,
     bench_enduring.enduring,
     bench_planning.planning,
+    bench_diagnosing.diagnosing,
     bench_recording.recording,
     bench_predicting.predicting,
     bench_regrading.regrading,

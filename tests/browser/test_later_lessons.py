@@ -1,4 +1,4 @@
-"""Weeks 6 to 10: their pages without kernel and network, in both colour schemes, and their explorers under keys."""
+"""Weeks 6 to 11: their pages without kernel and network, in both colour schemes, and their explorers under keys."""
 
 from pathlib import Path
 
@@ -17,6 +17,7 @@ WEEKS = (
     "week08_tensor_parallelism",
     "week09_pipeline_parallelism",
     "week10_combining_them",
+    "week11_find_the_bottleneck",
 )
 LEFT = """() => [...document.querySelectorAll('.jp-RenderedMarkdown')].filter(text => {
     const words = text.cloneNode(true);

@@ -50,6 +50,10 @@ ASKED = {
         *("def step_s", "def bubble_fraction", "def held_bytes", "def choose", "def predict(", "clip_grad_norm"),
         *("new_group", "published_runs", "layer_flops", "operators"),
     ),
+    "week11": (
+        *("def terms", "def diagnose", "def what_if", "def read_ahead", "def save_aside", "def accumulate"),
+        *("operations(", "paid_s", "ThreadPool", "torch.save"),
+    ),
 }
 every_week = pytest.mark.parametrize("week", WEEKS)
 

@@ -1,0 +1,1651 @@
+# %% [markdown]
+# # Week 11. Find the bottleneck
+#
+# | | |
+# |---|---|
+# | Reading | about 90 minutes, with four short exercises in place |
+# | Running | about a minute on two CPU cores; no GPU is needed |
+# | You need | weeks 2 to 4, 6 and 10: prices of collectives, DDP, stragglers, bfloat16, meshes |
+# | You do not need | a GPU, Nsight Systems, InfiniBand |
+# | Afterwards | lab 11: a training program whose bottlenecks you are not given |
+#
+# The weeks before built things that should be fast. This week somebody hands you a program that is
+# not, and you have to say why. There is no list of tricks to try: each trick helps one illness, and
+# a program has seldom more than one at a time that counts. What there is instead is a **method**.
+
+# %% [markdown]
+# ## 1. The question
+#
+# > Of everything that a training step could wait for, which one does it wait for now, and how much
+# > would be gained if that were put right?
+#
+# Afterwards you can take a step apart into six bounds, read the pictures of ten illnesses and the
+# logs of NCCL, predict what a fix will save before you make it, follow a byte through a node and a
+# network, and say what a step costs in money and energy.
+
+# %% parameters tags=["parameters"]
+network = "h100-ndr"  # whose nodes sections 6 and 7 draw and price
+seed = 0
+# a step whose training data lie in four small files for each micro-batch, on NFS instead of a
+# local drive, and are loaded ahead: the step over that with local files
+predicted_files = None
+# an A100 that multiplies in float32 where bfloat16 would do: the step over that in bfloat16
+predicted_float32 = None
+# NCCL's ring on 10,000 GPUs, 8 a node: the time of an all-reduce of 4 bytes, in milliseconds
+predicted_ring_ms = None
+# what the GPUs of Llama 3.1 405B would have cost by the hour, in millions of dollars
+predicted_million_dollars = None
+
+# %% setup
+import contextlib
+import dataclasses
+import functools
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader, Dataset
+
+# %% setup_course
+import worldsize as ws
+from worldsize import check, draw, emulate, hardware, ledger, quiz, units
+from worldsize.check import CheckFailed
+from worldsize.explore import explore
+from worldsize.faults import SlowLink, SlowRank
+from worldsize.hardware import FatTree, Level
+from worldsize.models import Transformer, shape
+from worldsize.pricing import price
+from worldsize.timeline import Event, Timeline
+
+torch.set_num_threads(1)  # as the ranks do: they share the cores
+predictions = ledger.Predictions("week11")
+print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
+
+# %% [markdown]
+# ## 2. Predict
+#
+# Four numbers: two symptoms, one law, one bill.
+
+# %% predict
+predictions.ask("files on NFS over local", predicted_files, "times", section=4)
+predictions.ask("float32 over bfloat16, A100", predicted_float32, "times", section=4)
+predictions.ask(
+    "ring of 10,000 GPUs, 4 bytes", predicted_ring_ms, "ms", section=6, choices=(0.1, 2, 24, 400)
+)
+predictions.ask("GPUs of Llama 3.1 405B", predicted_million_dollars, "million dollars", section=6)
+
+# %% [markdown]
+# ## 3. Build it worse first
+#
+# ### One program, and a small machine for it
+#
+# All week there is **one program**: data-parallel training of a small transformer on four ranks in
+# two nodes. So that it runs in seconds on two cores, the transformer is tiny, and the GPUs are as
+# tiny: an A100 with a 4,000th of its arithmetic and a 40th of its memory's rate, behind a slow
+# network. What matters in this week are ratios, and these are those of real programs: a step
+# of some milliseconds, of which computing takes most.
+
+# %% small_nodes
+SIZES = dataclasses.replace(
+    shape("small"),
+    name="our transformer",
+    num_layers=2,
+    width=96,
+    num_heads=4,
+    num_kv_heads=4,
+    hidden_width=256,
+    context_length=32,
+)
+A100 = hardware.A100
+SMALL_GPU = dataclasses.replace(
+    A100,
+    name="a small A100",
+    peak_flops_per_s={name: rate / 4000 for name, rate in A100.peak_flops_per_s.items()},
+    memory_bandwidth_bytes_per_s=A100.memory_bandwidth_bytes_per_s / 40,
+    launch_s=3e-6,
+)
+
+# %% small_network
+SMALL_NETWORK = dataclasses.replace(
+    hardware.ETHERNET_10G, name="a small network", latency_s=80e-6, bandwidth_bytes_per_s=0.5e9
+)
+SMALL_NODES = dataclasses.replace(
+    hardware.cluster("pcie-box-10gbe"),
+    name="two small nodes",
+    gpu=SMALL_GPU,
+    gpus_per_node=2,
+    inter=SMALL_NETWORK,
+)
+draw.node(SMALL_NODES, ("gpu0", "node1.gpu1"))
+
+# %% [markdown]
+# A step has micro-batches whose gradients add up. Each is read from storage and decoded by a CPU,
+# normally while the one before is at work; it goes through the model; the gradients are averaged
+# once. Everything that can go wrong below is **one field** of `Job`, or a fault of the machine.
+
+
+# %% job
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What one step of the program does on each rank; `axes` are those of the mesh."""
+
+    num_batches: int = 2  # micro-batches, whose gradients add up
+    num_sequences: int = 4  # of a micro-batch
+    num_together: int = 4  # of these go through the model in one call
+    dtype: str = "bfloat16"
+    bucket_bytes: int = 400_000
+    overlaps: bool = True  # gradients are sent while backward runs
+    accumulates: bool = True  # they are sent once, and not for every micro-batch
+    loads_ahead: bool = True
+    decode_s: float = 2e-3  # of a CPU, for a micro-batch
+    num_files: int = 1  # that hold a micro-batch
+    store: str = "read local"
+    axes: tuple = (("dp", 4), ("tp", 1))
+
+
+# %% [markdown]
+# `emulate.lane("loader")` is a loader's own thread. `emulate.transfer` and `emulate.spend` take the
+# virtual time of a read and of a CPU's work.
+
+
+# %% load
+BATCH_BYTES = 400_000
+
+
+def load(job):
+    """Read a micro-batch and make tensors of it, in virtual time."""
+    with ws.span("read", kind="data"):
+        for _ in range(job.num_files):
+            emulate.transfer(BATCH_BYTES // job.num_files, job.store)
+    with ws.span("decode", kind="data"):
+        emulate.spend(job.decode_s)
+
+
+# %% batches
+def batches(job, place):
+    """The step's micro-batches, each loaded while the one before is at work, or when asked for."""
+    size = (job.num_sequences, SIZES.context_length + 1)
+    generator = torch.Generator().manual_seed(place)
+    ahead = contextlib.nullcontext()
+    for number in range(job.num_batches):
+        if not job.loads_ahead:
+            load(job)
+        elif number:
+            ahead.join()
+        with emulate.lane("loader") if job.loads_ahead else contextlib.nullcontext() as ahead:
+            if job.loads_ahead:
+                load(job)
+        yield torch.randint(SIZES.vocab_size, size, generator=generator)
+    if job.loads_ahead:
+        ahead.join()  # the next step's first
+
+
+# %% model
+ENTERING = ("attention.query", "attention.key", "attention.value", "mlp.gate", "mlp.up")
+LEAVING = ("attention.output", "mlp.down")
+
+
+def replica(job):
+    """The model under DDP along dp, cut along tp as in week 8; and the rank's place on dp."""
+    axes = dict(job.axes)
+    mesh = init_device_mesh("cpu", tuple(axes.values()), mesh_dim_names=tuple(axes))
+    model = Transformer(SIZES, seed=seed)
+    if axes["tp"] > 1:
+        plan = dict.fromkeys(ENTERING, ColwiseParallel()) | dict.fromkeys(
+            LEAVING, RowwiseParallel()
+        )
+        for layer in model.layers.values():
+            parallelize_module(layer, mesh["tp"], plan)
+    bucket_mb = job.bucket_bytes / 2**20
+    ddp = DistributedDataParallel(model, device_mesh=mesh["dp"], bucket_cap_mb=bucket_mb)
+    for _ in range(2):  # DDP has one bucket in its first step, and makes the others in the second
+        ddp(torch.zeros(1, 1, dtype=torch.long)).sum().backward()
+    ddp.zero_grad()
+    return ddp, mesh.get_local_rank("dp")
+
+
+# %% gradients
+def add_gradients(ddp, part, job):
+    """The loss of some sequences as a part of the step's mean; its gradients are added."""
+    share = len(part) / (job.num_sequences * job.num_batches)
+    is_bfloat16 = job.dtype == "bfloat16"
+    with ws.span("forward", kind="forward"), torch.autocast("cpu", enabled=is_bfloat16):
+        logits = ddp(part[:, :-1]).flatten(0, 1).float()
+        loss = F.cross_entropy(logits, part[:, 1:].flatten()) * share
+    with ws.span("backward", kind="backward"):
+        loss.backward()
+    return loss.item()
+
+
+def average_afterwards(parameters):
+    """Average all gradients over all ranks in one piece, when nothing else is left to do."""
+    flat = torch.cat([one.grad.flatten() for one in parameters]) / dist.get_world_size()
+    dist.all_reduce(flat)
+    for one, mean in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        one.grad.copy_(mean.view_as(one))
+
+
+# %% [markdown]
+# `num_kernels` will be needed to know what launching costs; torch shows every operator to a
+# `TorchDispatchMode`, and on a GPU each that is no view is a kernel.
+
+
+# %% kernels
+class Kernels(TorchDispatchMode):
+    """A count of operators that are kernels on a GPU: all that are no views."""
+
+    number = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.number += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+# %% train_step
+def train_step(job):
+    """One step: the mean loss of this rank's tokens, the gradient's norm, the number of kernels."""
+    torch.set_num_threads(1)
+    (ddp, place), loss = replica(job), 0.0
+    parameters = list(ddp.parameters())
+    optimizer = torch.optim.AdamW(parameters, foreach=dict(job.axes)["tp"] == 1)
+    with ws.span("ready", kind="data"):
+        emulate.spend(1e-6)  # the mark from which the step counts
+    with Kernels() as kernels:
+        for number, batch in enumerate(batches(job, place)):
+            sends = job.overlaps and (number == job.num_batches - 1 or not job.accumulates)
+            parts = batch.split(job.num_together)
+            for part in parts:
+                is_sent = sends and (part is parts[-1] or not job.accumulates)
+                with contextlib.nullcontext() if is_sent else ddp.no_sync():
+                    loss += add_gradients(ddp, part, job)
+        if not job.overlaps:
+            average_afterwards(parameters)
+        norm = sum(one.grad.square().sum() for one in parameters)
+        with ws.span("updated", kind="update"):
+            optimizer.step()
+    return loss, float(norm) ** 0.5, kernels.number
+
+
+# %% measured
+HEALTHY = Job()
+
+
+def measured(job, faults=(), cluster=SMALL_NODES):
+    """A run of the program on the two small nodes, and the timeline of its step."""
+    where = {"world_size": 4, "cluster": cluster, "echo": False, "timeout_s": 240}
+    run = ws.run(train_step, job, faults=faults, **where)
+    kept = []
+    for rank in range(4):
+        events = run.timeline.of(rank)
+        start_s = next(one.end_s for one in events if one.name == "ready")
+        end_s = next(one.end_s for one in events if one.name == "updated")
+        kept += [one for one in events if start_s <= one.start_s and one.end_s <= end_s]
+    return run, Timeline.of_events(kept)
+
+
+def length_s(timeline):
+    """The seconds from a timeline's first event to its last."""
+    return timeline.end_s - min(event.start_s for event in timeline.events)
+
+
+# %% [markdown]
+# ### The list
+#
+# Now the usual way to make a slow program fast: a list of good advice, tried from the top. The
+# program below is slow, we do not know why, and each row takes one piece of advice. All of them are
+# good advice.
+
+
+# %% advice
+SLOW = Job(store="read", num_files=4)
+FASTER_GPU = {name: 2 * rate for name, rate in SMALL_GPU.peak_flops_per_s.items()}
+AT_ONCE = dataclasses.replace(SMALL_NETWORK, latency_s=0.0)
+FASTER = dataclasses.replace(SMALL_GPU, name="twice the GPU", peak_flops_per_s=FASTER_GPU)
+ADVICE = {
+    "as it is": (SLOW, SMALL_NODES),
+    "larger buckets": (dataclasses.replace(SLOW, bucket_bytes=2_000_000), SMALL_NODES),
+    "a network without latency": (SLOW, dataclasses.replace(SMALL_NODES, inter=AT_ONCE)),
+    "GPUs of twice the rate": (SLOW, dataclasses.replace(SMALL_NODES, gpu=FASTER)),
+    "files on a local drive": (HEALTHY, SMALL_NODES),
+}
+
+# %% advice_taken
+taken = {name: measured(job, cluster=cluster)[1] for name, (job, cluster) in ADVICE.items()}
+table = []
+for name, timeline in taken.items():
+    saved = 1 - length_s(timeline) / length_s(taken["as it is"])
+    table.append({"advice": name, "step_s": length_s(timeline), "saved": f"{saved:.1%}"})
+files = length_s(taken["as it is"]) / length_s(taken["files on a local drive"])
+predictions.reveal("files on NFS over local", files)
+draw.table(table, title="Good advice, one piece at a time, emulated")
+
+# %% [markdown]
+# Three pieces of advice do nothing, or next to nothing, among them twice the money for GPUs. One
+# does everything. **What does not bind does not matter**, however much better it gets. A list is
+# not wrong. But it does not say which line to start with, and after three failures people take two
+# pieces of advice at once and no longer know which of them helped.
+
+
+# %% [markdown]
+# ## 4. Build it well
+#
+# ### The method
+#
+# 1. **Measure** one step, on all ranks, with as little disturbance as possible.
+# 2. **Compare with the bounds**: how long would each resource need if it alone mattered?
+# 3. **Name the suspect** whose removal would save most, and write down how much.
+# 4. **Change one thing.** Nothing else, not even a better one.
+# 5. **Measure again.** Did it save what you wrote down? Are the results still the same?
+#
+# Then from the start: the next bottleneck is another one.
+#
+# ### Six bounds
+#
+# A step cannot be shorter than any of these, and the largest is the one that **binds**:
+#
+# | Bound | Seconds | Needs |
+# |---|---|---|
+# | compute | operations / the GPU's rate in this dtype | a count (week 1) |
+# | memory | bytes read and written / the memory's rate | a profiler's kernels |
+# | launch | kernels · the time to launch one | a count of kernels |
+# | wire | Σ price of each collective | sizes and ranks (week 2) |
+# | input | the work of a loader / its workers | one loader alone |
+# | storage | Σ latency + bytes / rate, for each file | a data sheet, or `fio` |
+#
+# A program that is bound by memory has kernels that do too few operations for each byte: under the
+# GPU's **ridge**, its rate over its memory's rate.
+
+
+# %% ridges
+table = []
+for gpu in (hardware.A100, hardware.H100, hardware.H200, hardware.B200):
+    rates = {name: gpu.peak_flops_per_s[name] for name in ("bfloat16", "float32")}
+    row = {"GPU": gpu.name, "bfloat16_flops_per_s": rates["bfloat16"]}
+    row["memory_bytes_per_s"] = gpu.memory_bandwidth_bytes_per_s
+    row["ridge, operations a byte"] = round(rates["bfloat16"] / gpu.memory_bandwidth_bytes_per_s)
+    table.append({**row, "bfloat16 over float32": round(rates["bfloat16"] / rates["float32"], 1)})
+draw.table(table, title="Where compute and memory meet, computed from data sheets")
+
+
+# %% bounds
+GRADIENT_BYTES = 4 * SIZES.num_parameters
+
+
+def flops_of(job):
+    """The operations of a rank's step: its products and attention, forward and backward."""
+    tokens = job.num_batches * job.num_sequences * SIZES.context_length
+    return SIZES.flops(tokens, SIZES.context_length) / dict(job.axes)["tp"]
+
+
+def bounds(job, num_kernels):
+    """The seconds that a step takes at least if one resource alone mattered."""
+    rate = SMALL_GPU.peak_flops_per_s[job.dtype]
+    stores = {"read": SMALL_NODES.shared_storage, "read local": SMALL_NODES.local_storage}
+    store, size_bytes = stores[job.store], BATCH_BYTES / job.num_files
+    read_s = job.num_files * (store.latency_s + size_bytes / store.read_bytes_per_s)
+    return {
+        "compute": flops_of(job) / rate,
+        "launch": num_kernels * SMALL_GPU.launch_s,
+        "wire": price("all_reduce", GRADIENT_BYTES, range(4), SMALL_NODES).time_s,
+        "input": job.num_batches * job.decode_s,
+        "storage": job.num_batches * read_s,
+    }
+
+
+# %% bounds_beside_steps
+healthy_run, healthy = measured(HEALTHY)
+num_kernels = healthy_run.values[0][2]
+table = []
+for name, job, timeline in (
+    ("healthy", HEALTHY, healthy),
+    ("files on NFS", SLOW, taken["as it is"]),
+):
+    found = bounds(job, num_kernels)
+    row = {"step": name, **{f"{bound}_s": seconds for bound, seconds in found.items()}}
+    table.append({**row, "binds": max(found, key=found.get), "measured_s": length_s(timeline)})
+draw.table(table, title="Five bounds beside the step, computed and emulated")
+
+# %% [markdown]
+# The healthy step's largest bound is compute. The step takes more: kernels reach four fifths of the
+# peak, small ones less, and launches and a part of the messages come one after the other with them.
+# The slow step is its storage bound, and little more. (Memory's bound needs every kernel's bytes.)
+#
+# The bounds say what *cannot* be the reason. For what is, they are too coarse: messages can be
+# slow because there are many, because they are late, because they are sent too often, because a
+# link is slow, or because they take the wrong way. So look at the step itself.
+
+
+# %% healthy_drawn
+draw.timeline(healthy, title="A healthy step, emulated")
+
+# %% [markdown]
+# Read it from left to right. The loader's lane is never the last to finish. Gradients of the last
+# micro-batch leave while its backward pass is still running; only the first layers', which are
+# ready last, have nothing left to hide behind. All ranks do the same at the same time.
+
+
+# %% [markdown]
+# ### Ten suspects, and what each could save
+#
+# The second half of the method: for each suspect, **the seconds that would go if it alone were put
+# right**. All of them come from the timeline and from prices; none needs the program to be changed
+# first. Look at the rank that works longest: it waits for nobody, so what it waits for is real.
+#
+# Its step is work, and waiting for messages, and the rest, which is waiting for data. The work
+# hides three suspects: arithmetic in a slow dtype, launches that one larger call would save, and
+# a rank that is slower than its peers.
+
+
+# %% suspects
+def work_s(timeline, rank):
+    """Seconds in which a rank computes."""
+    return sum(timeline.time_s(rank, kind) for kind in ("forward", "backward", "update", "compute"))
+
+
+def suspects(job, run, timeline):
+    """For each suspect the seconds of the step that would go if it alone were put right."""
+    works_s = [work_s(timeline, rank) for rank in range(4)]
+    last = works_s.index(max(works_s))  # nobody waits less for the others than the slowest rank
+    data_s = length_s(timeline) - works_s[last] - timeline.exposed_communication_s(last)
+    read_s, decode_s = (
+        sum(event.duration_s for event in timeline.of(last) if event.name == name)
+        for name in ("read", "decode")
+    )
+    rates, together = SMALL_GPU.peak_flops_per_s, job.num_together / job.num_sequences
+    found = {
+        "input": data_s * decode_s / (read_s + decode_s),
+        "storage": data_s * read_s / (read_s + decode_s),
+        "launch": run.values[last][2] * SMALL_GPU.launch_s * (1 - together),
+        "precision": flops_of(job) / rates[job.dtype] - flops_of(job) / rates["bfloat16"],
+        "straggler": works_s[last] - statistics.median(works_s),
+    }
+    found |= of_the_wire(job, timeline, last)
+    return {name: max(0.0, saved_s) for name, saved_s in found.items()}
+
+
+# %% [markdown]
+# Waiting for messages hides five. What distinguishes them is which number disagrees with its bound:
+#
+# | Suspect | What disagrees |
+# |---|---|
+# | small buckets | the number of calls, each with its latency |
+# | no overlap | backward time beside which nothing was sent |
+# | accumulation | the gradients' bytes, sent more than once |
+# | slow link | a call's time with the price of the link as described |
+# | wrong axis | the price with that of the other order of the mesh |
+#
+# None of the first four can save more than what is waited for in all.
+
+
+# %% calls
+def calls_of(timeline):
+    """Each collective of the step once: on the rank that called last, which waited for nobody."""
+    by_call = {}
+    for event in timeline.events:
+        if event.kind == "communication":
+            by_call.setdefault((event.group, event.peers, event.sequence), []).append(event)
+    return [min(events, key=lambda event: event.duration_s) for events in by_call.values()]
+
+
+def priced_s(event, ranks=None, size_bytes=None):
+    """What a collective should take on the described links: the bound that it is compared with."""
+    size_bytes = event.size_bytes if size_bytes is None else size_bytes
+    return price(event.name, size_bytes, ranks or event.peers, SMALL_NODES).time_s
+
+
+def other_order(ranks):
+    """The ranks of the same group, if the two axes of a mesh of 2 x 2 changed places."""
+    return tuple(sorted(2 * (rank % 2) + rank // 2 for rank in ranks))
+
+
+# %% of_the_wire
+def of_the_wire(job, timeline, rank):
+    """Of the time in which a rank only waits for messages, what would go with each suspect."""
+    calls = [event for event in calls_of(timeline) if rank in event.peers]
+    gradients = [event for event in calls if event.axis != "tp"]
+    alone = Timeline([event for event in timeline.events if event.axis != "tp"])
+    waits_s = alone.exposed_communication_s(rank)
+    hidden_s = alone.time_s(rank, "communication") - waits_s
+    times_sent = max(1.0, sum(event.size_bytes for event in gradients) / GRADIENT_BYTES)
+    last_s = priced_s(gradients[-1], size_bytes=HEALTHY.bucket_bytes)  # nothing can hide it
+    found = {
+        "buckets": sum(priced_s(event, size_bytes=4) for event in gradients[1:]) / times_sent,
+        "overlap": timeline.time_s(rank, "backward") / job.num_batches - hidden_s,
+        "accumulation": waits_s * (1 - 1 / times_sent),
+        "link": sum(event.duration_s - priced_s(event) for event in calls),
+    }
+    most_s = {name: waits_s - last_s * (name in ("buckets", "overlap")) for name in found}
+    found = {name: min(most_s[name], saved_s) for name, saved_s in found.items()}
+    moved_s = (priced_s(event) - priced_s(event, other_order(event.peers)) for event in calls)
+    return found | {"axis": sum(moved_s)}
+
+
+# %% [markdown]
+# ### Ten illnesses
+#
+# Each is the healthy program with one thing wrong. The measured step, and what the diagnosis says
+# of it, before anything has been put right:
+
+
+# %% symptoms
+TWO_AXES = Job(axes=(("dp", 2), ("tp", 2)))
+SYMPTOMS = {  # what is wrong, the program as it should be, what differs, faults of the machine
+    "input": (HEALTHY, {"loads_ahead": False}, []),
+    "storage": (HEALTHY, {"store": "read", "num_files": 4}, []),
+    "launch": (HEALTHY, {"num_together": 1}, []),
+    "precision": (HEALTHY, {"dtype": "float32"}, []),
+    "straggler": (HEALTHY, {}, [SlowRank(2, factor=1.5)]),
+    "buckets": (HEALTHY, {"bucket_bytes": 1}, []),
+    "overlap": (HEALTHY, {"overlaps": False}, []),
+    "accumulation": (HEALTHY, {"accumulates": False}, []),
+    "link": (HEALTHY, {}, [SlowLink("node1 nic0 out", factor=6)]),
+    "axis": (TWO_AXES, {"axes": (("tp", 2), ("dp", 2))}, []),
+}
+
+
+# %% diagnosed
+axes_run, axes = measured(TWO_AXES)
+reference = {HEALTHY: healthy, TWO_AXES: axes}
+ill, values, diagnoses = {}, {HEALTHY: healthy_run.values[0], TWO_AXES: axes_run.values[0]}, {}
+for name, (base, changes, faults) in SYMPTOMS.items():
+    job = dataclasses.replace(base, **changes)
+    run, ill[name] = measured(job, faults)
+    diagnoses[name], values[name] = suspects(job, run, ill[name]), run.values[0]
+
+# %% diagnoses
+table = []
+for name, found in diagnoses.items():
+    named = sorted(found, key=found.get, reverse=True)
+    row = {"planted": name, "step_s": length_s(ill[name]), "first suspect": named[0]}
+    row["could save_s"] = found[named[0]]
+    saved_s = length_s(ill[name]) - length_s(reference[SYMPTOMS[name][0]])
+    row |= {"the fix saved_s": saved_s, "second suspect": named[1]}
+    table.append({**row, "could save _s": found[named[1]]})
+slow_s, fast_s = length_s(ill["precision"]), length_s(healthy)
+predictions.reveal("float32 over bfloat16, A100", slow_s / fast_s)
+draw.table(table, title="Ten illnesses, what each step's own diagnosis says, and what the fix gave")
+
+# %% [markdown]
+# In every row the first suspect is what was planted. The seconds that it *could* save are computed
+# from the ill step alone, and what the fix saved is near them: that is the sign that the reason is
+# understood. (Larger calls save more than the launches, since each product has a start of its own.)
+# The last column is the next bottleneck, and it is small.
+#
+# Now the pictures, beside the healthy one. Cover the text below each, and say what it is first.
+
+
+# %% side_by_side
+def beside(*names):
+    """The healthy step, and these ones below it."""
+    first = reference[SYMPTOMS[names[0]][0]]
+    return draw.timelines({"healthy": first} | {name: ill[name] for name in names})
+
+
+beside("input", "storage")
+
+# %% [markdown]
+# **Input**: yellow *before* each forward pass, on the ranks' own lane. The loader works when it is
+# asked, and the GPU waits. Fix: load ahead (`num_workers`, `prefetch_factor`). **Storage**:
+# the loader has a lane of its own and never rests, and the GPU waits all the same. Loading ahead
+# cannot hide what takes longer than the work. Fix: fewer, larger files, a nearer store. The
+# difference matters, because the fix of the one does nothing for the other.
+
+# %% launch_and_precision
+beside("launch", "precision")
+
+# %% [markdown]
+# Both look the same, and like a larger model: all ranks are busy, nothing waits. **Launch**: the
+# sequences go through the model one by one, so there are four times as many kernels, each too
+# small. The sign is that the time does not depend on the work: a batch of half the size takes as
+# long. Fix: larger calls; where that is impossible, `torch.compile`, fused optimizers, CUDA graphs.
+# **Precision**: no more kernels than before, each many times longer, with names like `sgemm`. Fix:
+# autocast (week 6). A utilisation of 100% in `nvidia-smi` is what both show.
+
+# %% straggler
+beside("straggler")
+
+# %% [markdown]
+# **Straggler**: three ranks have long waits, one has none. **The rank that waits least is the
+# culprit**; anyone who looks at the longest all-reduce blames the innocent. Everything that is
+# equal on all ranks is thereby no suspect.
+
+# %% buckets_overlap_accumulation
+beside("buckets", "overlap", "accumulation")
+
+# %% [markdown]
+# **Small buckets**: many thin messages in a row, each mostly latency. **No overlap**: one message,
+# and nothing beside it. **Accumulation**: messages in *every* micro-batch, all but one of which are
+# not needed yet. Here the micro-batches' own work hides a part of it. Without
+# accumulation at all, an update follows each of them as well.
+
+# %% link_and_axis
+beside("link")
+
+# %% [markdown]
+# **Slow link**: the same messages as in the healthy step, each several times as long, on all ranks:
+# a ring is as fast as its slowest link. Only the comparison with the described link gives it
+# away, so know what yours should give (nccl-tests; week 2's fit).
+
+# %% axis
+beside("axis")
+
+# %% [markdown]
+# **Wrong axis**: tensor parallelism over two ranks, whose all-reduces nobody can hide, across the
+# network, and data parallelism inside the nodes. The picture has many waits in forward and in
+# backward, on all ranks. `draw.bytes_by_axis` says whose bytes they are (week 10).
+#
+# ### The results, unchanged
+#
+# A speed-up that changes the results is another program. So the last column of every table of
+# speed is this one:
+
+# %% unchanged
+table = []
+for name, (base, _, _) in SYMPTOMS.items():
+    (first_loss, first_norm, _), (loss, norm, kernels) = values[base], values[name]
+    row = {"program": name, "loss": f"{loss:.5f}", "norm of the gradients": f"{norm:.5f}"}
+    row |= {"loss, off by": f"{abs(loss / first_loss - 1):.0e}"}
+    table.append({**row, "norm, off by": f"{abs(norm / first_norm - 1):.0e}", "kernels": kernels})
+draw.table(
+    table, title="Loss and gradients of the ill programs, against their healthy one, emulated"
+)
+
+# %% [markdown]
+# All but one give the healthy program's numbers, but for the order of sums. The exception is
+# precision, by as much as bfloat16 rounds: whether that is allowed is a question for week 6, and
+# it must be asked.
+
+# %% [markdown]
+# ### Your turn: a loader that keeps up
+#
+# 6 minutes · easy
+#
+# A loader with `num_workers` processes needs `load_s` of a process for each batch, and the step
+# needs `compute_s`. With 0 workers the program loads by itself. How long is a step, once the first
+# batches are there?
+#
+# <details><summary>Hint</summary>
+#
+# The workers together finish a batch every `load_s / num_workers` seconds. A step can be no shorter
+# than that, and no shorter than its own work. When there are no workers, nothing runs at the same
+# time.
+#
+# </details>
+
+
+# %% loaded_step_s tags=["turn"]
+def loaded_step_s(load_s, compute_s, num_workers):
+    """Seconds of a step whose batches are loaded by so many workers."""
+    ### BEGIN SOLUTION
+    if num_workers == 0:
+        return load_s + compute_s
+    return max(load_s / num_workers, compute_s)
+    ### END SOLUTION
+
+
+# %% loaded_steps
+class Decoded(Dataset):
+    """Batches that take a worker some time each; of a step, since the check counts steps."""
+
+    def __init__(self, load_s):
+        self.load_s = load_s
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        emulate.spend(self.load_s)
+        return torch.zeros(1)
+
+
+def loading(load_s, compute_s, num_workers):
+    """Seconds of a step of a program with a `DataLoader`, after its first eight."""
+    marks_s = []
+    for _ in DataLoader(Decoded(load_s), batch_size=None, num_workers=num_workers):
+        emulate.spend(compute_s)
+        marks_s.append(emulate.elapsed())
+    return (marks_s[-1] - marks_s[8]) / (len(marks_s) - 9)
+
+
+# %% check_loaded_step_s
+with check.turn("loaded_step_s"):
+    ONE = {"world_size": 1, "cluster": SMALL_NODES, "compute": "none", "echo": False}
+    for load_s, compute_s, num_workers in ((6e-3, 9e-3, 0), (30e-3, 9e-3, 2), (6e-3, 9e-3, 1)):
+        ran = ws.run(loading, load_s, compute_s, num_workers, **ONE).values[0]
+        check.expect_close(
+            float(loaded_step_s(load_s, compute_s, num_workers)),
+            ran,
+            f"a step with {num_workers} workers that take {1e3 * load_s:g} ms a batch, and "
+            f"{1e3 * compute_s:g} ms of work",
+            hint="Who is done last, the workers or the step's own work? And with no workers?",
+            rtol=0.05,
+        )
+    print("Right, for three programs with torch's own DataLoader on an emulated rank.")
+
+# %% [markdown]
+# ### Find the bug: the rank that waits
+#
+# 8 minutes · medium
+#
+# A colleague's script prints the rank to send to repair: the one whose messages take longest. They
+# have replaced two GPUs since, and nothing got better. Run the check, look at the picture, and
+# fix the function. It gets a step's timeline.
+#
+# <details><summary>Hint</summary>
+#
+# In `beside("straggler")`, which rank has the *shortest* messages? A rank that comes early to an
+# all-reduce waits there, inside a call that its timeline shows as communication.
+#
+# </details>
+
+
+# %% culprit tags=["turn"]
+def culprit(timeline):
+    """The rank that makes the others wait."""
+    ### BEGIN SOLUTION
+    return min(range(timeline.num_ranks), key=lambda rank: timeline.time_s(rank, "wait"))
+    ### INSTEAD
+    # return max(
+    #     range(timeline.num_ranks), key=lambda rank: timeline.time_s(rank, "communication")
+    # )
+    ### END SOLUTION
+
+
+# %% check_culprit
+def even_step():
+    """Three times a millisecond of work and an all-reduce."""
+    for _ in range(3):
+        with ws.span("forward", kind="forward"):
+            emulate.spend(1e-3)
+        dist.all_reduce(torch.ones(1000))
+
+
+with check.turn("culprit"):
+    where = {"world_size": 4, "cluster": SMALL_NODES, "compute": "none", "echo": False}
+    for rank, factor in ((2, 1.4), (0, 3.0), (3, 1.1)):
+        step = ws.run(even_step, faults=[SlowRank(rank, factor=factor)], **where).timeline
+        if culprit(step) != rank:
+            raise CheckFailed(
+                f"rank {rank}, whose work takes {factor:g} times as long",
+                f"rank {culprit(step)}",
+                "Who waits for whom? Compare the ranks' own work, or their waits.",
+                picture=lambda step=step: draw.timeline(step, title="The step, emulated"),
+            )
+    print("Right, for three slow ranks, one of which is slower by a tenth.")
+
+# %% [markdown]
+# On one timeline everybody agrees about who is late. On a thousand real ranks the clocks differ,
+# and only times *within* a rank can be compared: so compare what each rank computed, or how long
+# each waited, as you have just done, and never when one started and another ended.
+
+# %% [markdown]
+# ## 5. Compare with the production oracle
+#
+# ### torch.profiler
+#
+# The timelines above are emulated. Is the real program the same program? The same function runs on
+# two processes of this machine over Gloo, with **torch.profiler** switched on by `ws.profile()`.
+# What must agree, whatever the machine, are the messages of a step: how many, and how large.
+
+
+# %% profiled
+def profiled_step(job):
+    """The same step with torch.profiler watching."""
+    with ws.profile():
+        return train_step(job)
+
+
+def sent_really(job):
+    """The gradients' all-reduces of a real step: how many, and their bytes, as torch saw them."""
+    job = dataclasses.replace(job, axes=(("dp", 2), ("tp", 1)))
+    real = ws.run(profiled_step, job, world_size=2, backend="gloo", echo=False, timeout_s=240)
+    events = real.timeline.of(0)
+    ready_s = next(event.end_s for event in events if event.name == "ready")
+    seen = [one for one in events if "all_reduce" in one.name and one.start_s > ready_s]
+    profiled = [event for event in seen if event.stream == "communication"]
+    return real, len(profiled), sum(event.size_bytes for event in profiled)
+
+
+# %% profiler_beside_emulator
+table = []
+for name in ("healthy", "buckets", "accumulation"):
+    job = dataclasses.replace(HEALTHY, **SYMPTOMS[name][1]) if name in SYMPTOMS else HEALTHY
+    timeline = ill.get(name, healthy)
+    sent = [event for event in timeline.of(0) if event.kind == "communication"]
+    real, num_calls, num_bytes = sent_really(job)
+    row = {"program": name, "calls, torch.profiler": num_calls, "calls, emulated": len(sent)}
+    row["by torch.profiler_bytes"] = num_bytes
+    table.append({**row, "emulated_bytes": sum(event.size_bytes for event in sent)})
+draw.table(table, title="All-reduces of a step: measured here on two ranks, and emulated on four")
+
+# %% [markdown]
+# They agree to the byte. The *times* do not, and need not: one is this machine's, the other that of
+# the cluster that was described. Of a program on a real cluster you would now have both: what
+# the step takes, and what it should.
+#
+# ### Traces, and where to look at them
+#
+# `torch.profiler` records everything and says nothing. On GPUs a few steps of it look like this
+# (`docs.pytorch.org`, torch.profiler):
+#
+# ```python
+# schedule = torch.profiler.schedule(wait=5, warmup=2, active=3)  # of the steps, ten in all
+# with torch.profiler.profile(schedule=schedule, on_trace_ready=write) as profiler:
+#     for batch in loader:
+#         step(batch)
+#         profiler.step()
+# ```
+#
+# where `write` calls `export_chrome_trace`. Open the file in **Perfetto** (ui.perfetto.dev), which
+# keeps it in your browser. `Timeline.to_chrome_trace()` writes the same format:
+
+# %% chrome_trace
+folder = Path(tempfile.mkdtemp())
+path = folder / "healthy_step.json"
+path.write_text(healthy.to_chrome_trace())
+events = json.loads(path.read_text())["traceEvents"]
+kinds = Counter(event["ph"] for event in events)
+print(f"{path}: {len(events)} events, of which {kinds['X']} have a duration")
+
+# %% [markdown]
+# In Perfetto, keys W and S zoom, A and D move. Mark a region: below it stand the sums by name. Look
+# at a whole step first, then at what is *not* there: gaps on the GPU's row. At the same time, on
+# the CPU's row, is what it did instead.
+#
+# **Holistic Trace Analysis** does this for the traces of all ranks (`pip install
+# HolisticTraceAnalysis`; it needs traces of GPUs). Its two main figures are one-line ratios, and
+# one of them is ours: overlap is the time computing *while* communicating over the time
+# communicating.
+
+# %% overlap_by_hand
+communicates = healthy.time_s(0, "communication")
+both_s = communicates - healthy.exposed_communication_s(0)
+by_hand = both_s / communicates
+print(f"overlap by HTA's definition {by_hand:.3f}, Timeline {healthy.overlap_fraction(0):.3f}")
+
+# %% [markdown]
+# **TensorBoard** shows curves of scalars over steps: loss, seconds a step, tokens a second
+# (`pip install tensorboard`, then `torch.utils.tensorboard.SummaryWriter`). A step that gets longer
+# over a day is seen there, and in no trace.
+#
+# ### A look into a live rank
+#
+# When a rank does not come back, no profiler has written anything yet. **py-spy** reads the Python
+# stack of a running process from outside, without stopping it for more than a moment. Here rank 0
+# looks at rank 1, which is busy with something:
+
+
+# %% spied
+def unpacks_archives():
+    """What rank 1 does all the time."""
+    emulate.spend(1.5)
+
+
+def look_at_rank_1():
+    """py-spy's dump of rank 1, taken by rank 0 while that one works."""
+    processes = [None, None]
+    dist.all_gather_object(processes, os.getpid())
+    if dist.get_rank() == 1:
+        return unpacks_archives()
+    emulate.spend(0.5)
+    places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    if not (spy := shutil.which("py-spy", path=places)):
+        return "py-spy is not installed: pip install py-spy"
+    command = [spy, "dump", "--pid", str(processes[1])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    return done.stdout or f"py-spy may not look into another process here: {done.stderr}"
+
+
+# %% live_rank
+seen = ws.run(look_at_rank_1, world_size=2, backend="gloo", echo=False).values[0]
+print("\n".join(seen.splitlines()[:9]))
+
+# %% [markdown]
+# The innermost call stands first: `spend`, called by `unpacks_archives`. So rank 1 is not in an
+# all-reduce at all, which is what its partners' stacks would suggest. On a cluster: `py-spy dump`
+# on the rank that all others wait for; `py-spy record -o flame.svg` for where time goes over a
+# minute; `--native` for what is below Python. It needs root, or the right to trace.
+#
+# ### Nsight Systems
+#
+# Below torch is CUDA. NVIDIA's **Nsight Systems** records every kernel, copy and call of the
+# driver, of all processes of a node. It is not a Python package, and needs a GPU. What it is asked
+# (flags as in torch's developers' notes, gist mcarilli/376821aa, read 2026):
+#
+# ```sh
+# nsys profile -t cuda,nvtx,osrt,cudnn,cublas --capture-range=cudaProfilerApi \
+#     --capture-range-end=stop -o report -f true torchrun --nproc-per-node 8 train.py
+# nsys stats report.nsys-rep
+# ```
+#
+# with `torch.cuda.profiler.start()` and `stop()` around a few warm steps, and
+# `torch.cuda.nvtx.range_push("forward")` and `range_pop()` around what should have a name. What to
+# look for, in this order:
+#
+# | Row | Question | Suspect |
+# |---|---|---|
+# | CUDA HW, kernels | are there gaps? regular small ones, or a large one a step? | launch; input |
+# | CUDA API, at a gap | `cudaStreamSynchronize`, `cudaMalloc`? | the program waits for the GPU |
+# | NCCL kernels' stream | beside compute kernels, or alone? | overlap |
+# | the same, over ranks | which rank's NCCL kernel is *short*? | straggler |
+# | OS runtime | threads of the loader in `read`, `poll`? | storage |
+# | kernel names | `sgemm`, or `bf16` and `tensorop`? | precision |
+
+# %% [markdown]
+# ## 6. Formula, measurement, emulation, paper
+#
+# ### A byte's way through a node
+#
+# Where a message is slow depends on the way that its bytes take. Inside a node, **NVLink** joins
+# GPUs to each other, or to switches. **PCIe** joins GPUs, NICs and the host. Between nodes is the
+# network: **InfiniBand**, or **RoCE**, which is the same protocol over Ethernet. Both can do
+# **RDMA**: the NIC reads and writes memory by itself, and no CPU copies anything. With
+# **GPUDirect** that memory is the GPU's. Here is the good way from a GPU to one of another node:
+
+# %% node_rdma
+NODES = dataclasses.replace(
+    hardware.cluster(network), name="two small nodes", gpus_per_node=4, nics_per_node=4
+)
+draw.node(NODES, ("gpu0", "node1.gpu0"))
+
+# %% [markdown]
+# And here is the first half of the way without GPUDirect: through the host's memory, where a CPU or
+# the NIC fetches it again.
+
+# %% node_host
+draw.node(NODES, ("gpu0", "host"))
+
+# %% ways
+GIGABYTE = 1e9
+copy_rate = NODES.host.link.bandwidth_bytes_per_s
+ways = {
+    "NVLink, to the neighbour": [NODES.intra.bandwidth_bytes_per_s],
+    "PCIe 5, from GPU to GPU": [hardware.PCIE5.bandwidth_bytes_per_s],
+    "GPUDirect RDMA, 400 Gb/s": [NODES.inter.bandwidth_bytes_per_s],
+    "RDMA through both hosts": [copy_rate, NODES.inter.bandwidth_bytes_per_s, copy_rate],
+    "TCP, 100 Gb/s, through both hosts": [copy_rate, hardware.ETHERNET_100G.bandwidth_bytes_per_s],
+}
+table = []
+for name, rates in ways.items():
+    row = {"way": name, "in pieces_s": max(GIGABYTE / rate for rate in rates)}
+    table.append({**row, "as a whole_s": sum(GIGABYTE / rate for rate in rates)})
+draw.table(
+    table,
+    title="One gigabyte from GPU to GPU, computed from published rates",
+    note="In pieces: each piece travels while the next is copied, so the slowest part counts.",
+)
+
+# %% [markdown]
+# In pieces, the way through the hosts seems as fast as the direct one. So it is, for *one* GPU.
+# Eight of them share the host's memory and the uplinks of the PCIe switches, and each byte takes
+# them twice. NCCL has names for the distance between a GPU and a NIC, from near to far (NCCL
+# 2.30.7, `src/include/graph.h`): `NVL` NVLink; `PIX` one PCIe switch; `PXB` several; `PHB` through
+# the CPU; `SYS` across the CPUs' own link; `NET`. `nvidia-smi topo -m` prints them for your node. A
+# GPU whose NIC is `SYS` away is a bottleneck that no profiler of torch shows.
+#
+# ### NCCL: algorithms and protocols
+#
+# For each call NCCL chooses an **algorithm**: a ring, trees, or switches that add (`NVLS`). And a
+# **protocol**: how the receiver learns that data has come. `LL` sends a flag with every 4 bytes, so
+# half of the wire is flags, and needs no waiting. `LL128` sends 120 bytes of data in 128. `Simple`
+# sends data alone, and synchronises. Small messages are all latency, and large ones all bandwidth:
+
+# %% nccl_choices
+DGX_H200 = hardware.cluster("dgx-h200")
+table = []
+for power in (3, 10, 16, 20, 21, 24, 30):
+    chosen = price("all_reduce", 2**power, range(8), DGX_H200)
+    row = {"size_bytes": 2**power, "algorithm": chosen.algorithm, "protocol": chosen.protocol}
+    bus = 2**power / chosen.time_s * 2 * 7 / 8
+    table.append({**row, "time_s": chosen.time_s, "bus bandwidth_bytes_per_s": bus})
+draw.table(table, title="All-reduce on 8 H200, computed from NCCL's constants")
+
+# %% [markdown]
+# On such a node NCCL's own log says `RING` with `LL` up to 1 MiB, and `NVLS` with `SIMPLE` from
+# 2 MiB on (stas00/ml-engineering, network/README.md, 2026). A warning besides: the bus bandwidth of
+# `NVLS` may be *above* the link's. nccl-tests multiplies by 2(N - 1)/N, but where switches add each
+# byte travels once. 8 H200 gave 473 GB/s over links of 450 (the same source).
+
+# %% [markdown]
+# ### Your turn: NCCL's own model of a ring
+#
+# 8 minutes · medium
+#
+# For small messages NCCL's cost model counts steps. A ring over n GPUs on N nodes takes 2(n - 1)
+# steps for an all-reduce. In 2(N - 1) of them something crosses the network, and each takes
+# `across_s`; the others take `inside_s`. A call takes `base_s` in any case. Write the sum. On one
+# node nothing crosses.
+#
+# <details><summary>Hint</summary>
+#
+# How many steps are left for the inside? All, less those across.
+#
+# </details>
+
+
+# %% ring_latency_s tags=["turn"]
+def ring_latency_s(num_gpus, num_nodes, base_s, inside_s, across_s):
+    """Seconds of a ring's all-reduce of almost nothing."""
+    ### BEGIN SOLUTION
+    across = 2 * (num_nodes - 1)
+    inside = 2 * (num_gpus - 1) - across
+    return base_s + inside * inside_s + across * across_s
+    ### END SOLUTION
+
+
+# %% check_ring_latency_s
+LL = {"base_s": 6.6e-6, "inside_s": 1.0e-6, "across_s": 2.7e-6}  # NCCL 2.30.7, src/graph/tuning.cc
+with check.turn("ring_latency_s"):
+    for num_gpus, inside_s in ((8, 0.6e-6), (16, 1e-6), (128, 1e-6), (10_000, 1e-6)):
+        nodes = f"h100-ndr-x{num_gpus // 8}"
+        check.expect_close(
+            float(ring_latency_s(num_gpus, num_gpus // 8, **LL | {"inside_s": inside_s})),
+            price("all_reduce", 4, range(num_gpus), hardware.cluster(nodes), "nccl-ring").time_s,
+            f"the latency of a ring of {num_gpus:,} GPUs, 8 a node",
+            hint="2(n - 1) steps in all, 2(N - 1) of them across.",
+            rtol=0.01,
+        )
+    print("Right: what worldsize's price of NCCL's ring says, from 8 GPUs to 10,000.")
+
+
+# %% ring_beside_tree
+def tree_latency_s(num_gpus, num_nodes, base_s=6.8e-6, inside_s=0.6e-6, across_s=5e-6):
+    """The same of a tree: up and down through the node, and through log2 N levels of nodes."""
+    in_node, levels = num_gpus / num_nodes - 1, math.floor(math.log2(num_nodes))
+    return base_s + 2 * (in_node * inside_s + levels * across_s)
+
+
+table = []
+for num_gpus in (8, 16, 128, 1_024, 10_000):
+    where, row = hardware.cluster(f"h100-ndr-x{num_gpus // 8}"), {"GPUs": num_gpus}
+    for algorithm in ("nccl-ring", "nccl-tree"):
+        found = price("all_reduce", 4, range(num_gpus), where, algorithm)
+        row[f"{algorithm}_s"] = found.time_s
+    table.append({**row, "tree by formula_s": tree_latency_s(num_gpus, num_gpus // 8)})
+predictions.reveal("ring of 10,000 GPUs, 4 bytes", 1e3 * table[-1]["nccl-ring_s"])
+draw.table(table, title="An all-reduce of 4 bytes, protocol LL, computed from NCCL's constants")
+
+# %% [markdown]
+# **24 ms, before a byte has moved**, against a tenth of a millisecond by a tree. This is why NCCL
+# changes to trees at scale, and why a step must not make many small calls over all GPUs.
+#
+# ### NCCL's log, line by line
+#
+# `NCCL_DEBUG=INFO` prints what was found and chosen; `NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,TUNING` says
+# of what; `NCCL_DEBUG_FILE=nccl.%h.%p` writes a file for each host and process. The lines below
+# are quoted by their form in NCCL 2.30.7's source, with the file; no log was recorded for them.
+#
+# | Line | Read it for |
+# |---|---|
+# | `NET/IB : Using ...; OOB ...` (net_ib/init.cc) | every NIC you paid for; `NET/Socket` is TCP |
+# | `Using network ...` (init.cc) | the plug-in that carries messages between nodes |
+# | `Channel 00/16 : 0[0] -> 1[1] via P2P/IPC` (p2p.cc) | GPU to GPU, direct |
+# | `... via SHM/direct` (shm.cc) | through host memory: on an NVLink node something is wrong |
+# | `... [send] via NET/IB/0/GDRDMA` (net.cc) | GPUDirect; without `GDRDMA` it is the host's copy |
+# | `Ring 00 : 7 -> 0 -> 1` (init.cc) | the order of the ranks: does it cross nodes once? |
+# | `16 coll channels, ... 16 nvls channels` (init.cc) | parallel rings; 0 nvls channels: no NVLS |
+# | `Init timings - ... total 3.03 (kernels 1.22, ...)` (init.cc) | start-up: 8 H100, issue 2094 |
+# | `AllReduce: 1048576 Bytes -> Algo RING proto LL channel{Lo..Hi}=...` (enqueue.cc) | the choice |
+#
+# What would the last line say for your call? `price` makes the same choice:
+
+
+# %% tuning_line
+ALGORITHMS = {"nccl-ring": "RING", "nccl-tree": "TREE", "nvls": "NVLS", "nvls-tree": "NVLSTREE"}
+
+
+def tuning_line(size_bytes, num_gpus, where):
+    """The line that NCCL's TUNING log should have for an all-reduce, by worldsize's price."""
+    chosen = price("all_reduce", size_bytes, range(num_gpus), hardware.cluster(where))
+    algorithm, protocol = ALGORITHMS[chosen.algorithm], chosen.protocol.upper()
+    return f"AllReduce: {size_bytes} Bytes -> Algo {algorithm} proto {protocol}"
+
+
+for size_bytes, num_gpus, where in (
+    (1 << 20, 8, "dgx-h200"),
+    (1 << 21, 8, "dgx-h200"),
+    (1 << 20, 128, "h100-ndr-x16"),
+    (1 << 30, 128, "h100-ndr-x16"),
+):
+    print(f"{where:12}  {tuning_line(size_bytes, num_gpus, where)}")
+
+# %% [markdown]
+# Its variables, with their defaults in 2.30.7, and when to touch them:
+#
+# | Variable | Default | For |
+# |---|---|---|
+# | `NCCL_SOCKET_IFNAME` | any | which interface bootstraps; wrong on nodes with Docker's |
+# | `NCCL_IB_HCA` | all | which NICs; leave out the one for storage |
+# | `NCCL_IB_DISABLE=1`, `NCCL_P2P_DISABLE=1` | 0 | a *test*: is the fast way even in use? |
+# | `NCCL_NET_GDR_LEVEL` | by topology | up to which distance GPUDirect is used |
+# | `NCCL_ALGO`, `NCCL_PROTO` | chosen | a *test*; forced `LL128` is unsafe on some paths |
+# | `NCCL_BUFFSIZE` | 4 MiB | 8 steps in flight of 512 KiB |
+# | `NCCL_IB_TIMEOUT`, `NCCL_IB_RETRY_CNT` | 20, 7 | how long a flapping link is forgiven |
+# | `NCCL_CROSS_NIC`, `NCCL_NVLS_ENABLE` | 2, 2 | 2 is "if it is worth it" |
+#
+# NVIDIA's guide itself says that the debugging ones do not belong into scripts. A variable that was
+# set for a test and stayed is a bottleneck of its own.
+
+# %% [markdown]
+# ### The network, and the order of the nodes
+#
+# Above the nodes are switches. In a **fat tree** every level has as many links up as down, so
+# that all can talk to all; with k ports a switch, two levels reach k²/2 hosts, and three k³/4
+# (half of the ports go up). Links up cost money, so many trees are **oversubscribed**: fewer up
+# than down. **Rail-optimised** means that NIC i of every node is on leaf switch i: a GPU reaches
+# its counterparts in other nodes through one switch, and NVLink does the rest. In a
+# **dragonfly**, switches form groups, each with a link to every other group. With p hosts on a
+# router, a routers in a group, and h links to other groups on each, there are at most ah + 1
+# groups, and a way crosses one link between groups at most.
+
+# %% switches
+table = []
+for name, ports, hosts, switches in (
+    ("fat tree, 2 levels", 64, 64**2 // 2, 64 + 64 // 2),
+    ("fat tree, 3 levels", 64, 64**3 // 4, 5 * 64**2 // 4),
+    ("dragonfly, a = 2p = 2h", 31, 16 * 8 * (16 * 8 + 1), 16 * (16 * 8 + 1)),
+    ("dragonfly, a = 2p = 2h", 63, 32 * 16 * (32 * 16 + 1), 32 * (32 * 16 + 1)),
+):
+    row = {"network": name, "ports of a switch": ports, "hosts": hosts, "switches": switches}
+    table.append({**row, "hosts a switch": round(hosts / switches, 1)})
+draw.table(table, title="How far a network reaches, computed")
+
+# %% [markdown]
+# NVIDIA's reference for 16,384 B200 in 2,048 nodes has three levels, with rails: 512 leaf, 512
+# spine and 256 core switches of 64 ports (DGX SuperPOD reference architecture, B200). Kim et al.
+# (2008) put the cost of a dragonfly at half of a folded Clos network's for 16,384 nodes.
+#
+# A ring goes from node to node **in the order of the ranks**. NCCL orders the GPUs inside a node by
+# itself. The order of the nodes is the launcher's, and often alphabetical. Here are two orders of
+# the same nodes, one that stays in a pod as long as it can and one that leaves it at every step:
+
+# %% node_orders
+LEVELS = (Level("leaf", num_nodes=4), Level("pod", num_nodes=8, oversubscription=4.0))
+TREE = dataclasses.replace(
+    hardware.H100_NDR, num_nodes=16, network=FatTree(LEVELS, is_rail=False), name="pods, 4:1"
+)
+NETWORKS = {
+    "fat tree, 1:1, rails": hardware.cluster("h100-ndr-x16"),
+    "fat tree, pods of 8 nodes, 4:1": TREE,
+    "dragonfly, 2 groups of 128 nodes": hardware.cluster("a100-slingshot-x256"),
+}
+table = []
+for name, where in NETWORKS.items():
+    half, per_node = where.num_nodes // 2, where.gpus_per_node
+    to_and_fro = [node for place in range(half) for node in (place, half + place)]
+    row, times = {"network": name}, []
+    for order in (range(where.num_nodes), to_and_fro):
+        ranks = [per_node * node + gpu for node in order for gpu in range(per_node)]
+        times.append(price("all_reduce", 1 << 30, ranks, where, "nccl-ring").time_s)
+    row |= {"by pod_s": times[0], "to and fro_s": times[1]}
+    table.append({**row, "times": round(times[1] / times[0], 1)})
+draw.table(table, title="A ring's all-reduce of 1 GiB in two orders of the nodes, computed")
+
+# %% [markdown]
+# Where every level has its full rate, the order costs nothing. Where it has not, it costs up to
+# what is oversubscribed. (The dragonfly is the worst case: four links between two groups, and
+# only the shortest ways are priced. Real ones also take detours.) On Slurm,
+# `--distribution=block`, the plug-in `topology/tree` and sorted host names are the fix; it
+# changes no line of the program.
+#
+# ### Storage and loading
+#
+# A read takes a latency and then bytes over a rate. Per **file**. The rates of big stores are
+# splendid; what hurts is latency times the number of files:
+
+# %% stores
+STORES = {
+    "8 NVMe drives of the node": hardware.NVME_8,
+    "Lustre on flash": hardware.LUSTRE,
+    "NFS (Amazon EFS)": hardware.NFS,
+    "object store (Amazon S3)": hardware.OBJECT_STORE,
+}
+table = []
+for name, store in STORES.items():
+    moving_s, opening_s = 1e9 / store.read_bytes_per_s, 10_000 * store.latency_s
+    row = {"store": name, "latency_s": store.latency_s, "one file_s": store.latency_s + moving_s}
+    row["10,000 files_s"] = opening_s + moving_s
+    table.append({**row, "64 readers_s": max(opening_s / 64, moving_s)})
+draw.table(table, title="One gigabyte from a store to a node, computed from published figures")
+
+# %% [markdown]
+# So: few large files (shards of 100 MB and more), read in order, many readers ahead, and a copy on
+# the node's drives where the data fit. The same law holds for programs. `import torch` opens 2,339
+# files, of which 922 do not exist, and each takes a trip to the store (stas00/ml-engineering,
+# storage/README.md, 2026):
+
+# %% import_torch
+table = []
+for name, found_s, missing_s in (("NVMe", 11e-6, 2.4e-6), ("Lustre", 2.3e-3, 1.1e-3)):
+    row = {"store": name, "a file that exists_s": found_s, "one that does not_s": missing_s}
+    table.append({**row, "import torch_s": (2339 - 922) * found_s + 922 * missing_s})
+draw.table(table, title="The opens of `import torch`, computed from measured ones")
+
+# %% [markdown]
+# On a thousand ranks at once, it is also a thousand times the load on one metadata server.
+#
+# ### Formula beside measurement, emulation and paper
+#
+# Which of the ten illnesses can this machine show for real? Those that need no GPU and no
+# network: a loader that does not load ahead, and calls that are too small. Float32 on this CPU
+# would show what *this CPU* does with bfloat16.
+
+
+# %% launch_really
+def seconds_of(num_together):
+    """The median seconds of forward and backward of four sequences, so many in a call, here."""
+    model, taken_s = Transformer(SIZES, seed=seed), []
+    parts = torch.zeros(4, 33, dtype=torch.long).split(num_together)
+    for _ in range(9):
+        start_s = time.perf_counter()
+        for part in parts:
+            logits = model(part[:, :-1]).flatten(0, 1)
+            F.cross_entropy(logits, part[:, 1:].flatten()).backward()
+        taken_s.append(time.perf_counter() - start_s)
+    return statistics.median(taken_s)
+
+
+# %% on_paper
+GPT2 = dataclasses.replace(
+    shape("small"),
+    name="GPT-2's size",
+    num_layers=12,
+    width=768,
+    num_heads=12,
+    num_kv_heads=12,
+    hidden_width=2048,
+    vocab_size=32_000,
+    context_length=1024,
+)
+
+
+def gpt2_step(dtype):
+    """Two steps of data parallelism on paper, with four sequences on each rank."""
+    torch.set_default_dtype(dtype)
+    model = DistributedDataParallel(Transformer(GPT2))
+    torch.set_default_dtype(torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    tokens = torch.zeros(4, GPT2.context_length, dtype=torch.long)
+    for _ in range(2):
+        logits = model(tokens).flatten(0, 1).float()
+        F.cross_entropy(logits, tokens.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+# %% papers
+PAPER = {"world_size": 8, "cluster": "dgx-a100", "echo": False, "tokens_per_step": 8 * 4 * 1024}
+papers = {
+    name: ws.paper(gpt2_step, getattr(torch, name), **PAPER) for name in ("bfloat16", "float32")
+}
+dgx = hardware.cluster("dgx-a100")
+eager = dataclasses.replace(dgx, gpu=dataclasses.replace(dgx.gpu, launch_s=10e-6))
+
+# %% loaders
+WAYS = {"load, then work: 6 + 9 ms": (0, 15e-3), "one worker loads ahead: max(6, 9) ms": (1, 9e-3)}
+table = []
+for name, (num_workers, law_s) in WAYS.items():
+    given = (loading, 6e-3, 9e-3, num_workers)
+    row = {"a step": name, "formula": units.format_time_s(law_s)}
+    here_s = ws.run(*given, world_size=1, echo=False).values[0]
+    there_s = ws.run(*given, **ONE).values[0]
+    for where, found_s in (("measured here", here_s), ("emulated", there_s)):
+        row |= {where: units.format_time_s(found_s), f"off, {where}": f"{found_s / law_s - 1:+.1%}"}
+    table.append(row)
+draw.table(table, title="torch's DataLoader and the law of its step")
+
+# %% ratios
+grown = {name: length_s(ill[name]) / length_s(healthy) for name in ("launch", "precision")}
+table = [
+    {
+        "ratio of two steps": "one by one over together",
+        "at most": 4,
+        "measured here": round(seconds_of(1) / seconds_of(4), 2),
+        "emulated": round(grown["launch"], 2),
+    },
+    {
+        "ratio of two steps": "float32 over bfloat16, A100",
+        "at most": 16,
+        "emulated": round(grown["precision"], 2),
+        "on paper": round(papers["float32"].step_s / papers["bfloat16"].step_s, 2),
+    },
+    {
+        "ratio of two steps": "10 µs more for each kernel",
+        "on paper": round(papers["bfloat16"].on(eager).step_s / papers["bfloat16"].step_s, 2),
+    },
+]
+draw.table(table, title="Three ratios: of the small program, and on paper of GPT-2's size")
+
+# %% [markdown]
+# The loader's law holds in all three worlds. The ratio of the dtypes is bounded by the data
+# sheet's, and reached nowhere: what is bound by memory, launches or messages does not care for
+# tensor cores. Calls that are too small cost on a CPU what they cost on a GPU. And a program that
+# does not launch ahead of the GPU pays for each kernel: at 10 µs it is half a step more, even for
+# GPT-2's size. **An illness is one of a program on a machine**, not of a program.
+#
+# ### The bill
+#
+# Seconds are not what is paid. GPUs are paid by the hour, whether they work or wait, and so is the
+# power: a node takes most of it while it waits, too. Prices change by the month, so each has its
+# date here, and you may put in yours:
+
+# %% prices
+DOLLARS_PER_H = {
+    "A100": 1.50,  # our choice between 0.80 and 3.00: mercatus-ai.com, May 2026
+    "H100": 2.95,  # median of 37 providers: aimultiple.com, GPU index, 20 May 2026
+}
+NODE_KW = {
+    "A100": 6.5 / 8,  # DGX A100, at most, for each GPU: NVIDIA, as quoted by pcnews.ru, 2020
+    "H100": 10.2 / 8,  # DGX H100, at most: NVIDIA's guide, as quoted by unanswered.io, 2026
+}
+PUE = 1.56  # of large sites, 2024: Uptime Institute; Google says 1.1
+
+
+# %% bill
+def bill(num_gpus, hours, gpu):
+    """Dollars and kilowatt-hours of so many GPUs for so long, cooling included."""
+    gpu_hours = num_gpus * hours
+    return gpu_hours * DOLLARS_PER_H[gpu], gpu_hours * NODE_KW[gpu] * PUE
+
+
+table = []
+for name, run in (
+    ("as it is", papers["bfloat16"]),
+    ("float32", papers["float32"]),
+    ("10 µs a kernel", papers["bfloat16"].on(eager)),
+    ("over PCIe", papers["bfloat16"].on("pcie-box")),
+):
+    steps = 1e10 / PAPER["tokens_per_step"]
+    dollars, kwh = bill(8, steps * run.step_s / 3600, "A100")
+    row = {"program": name, "step_s": run.step_s, "MFU": f"{run.mfu_fraction:.0%}"}
+    table.append({**row, "dollars": round(dollars), "kWh": round(kwh)})
+draw.table(table, title="10 billion tokens, GPT-2's size on 8 A100, on paper; prices of May 2026")
+
+# %% bill_of_llama
+gpu_hours = 30.84e6  # Llama 3.1 405B on H100: Meta's model card, 2024
+dollars, kwh = bill(1, gpu_hours, "H100")
+gpus_kwh = 0.7 * gpu_hours
+predictions.reveal("GPUs of Llama 3.1 405B", dollars / 1e6)
+print(f"Llama 3.1 405B: {dollars / 1e6:.0f} million dollars at {DOLLARS_PER_H['H100']} an hour")
+print(f"{gpus_kwh / 1e6:.1f} GWh by its GPUs' 700 W, {kwh / 1e6:.0f} GWh by nodes and cooling")
+print(f"8,930 t CO2 equivalent by its card: {8.93e6 / gpus_kwh:.3f} kg for each kWh of the GPUs")
+print(f"one percent of the step: {dollars / 1e8:.1f} million dollars")
+
+# %% [markdown]
+# One percent of that step, found by one engineer, is nearly a million dollars. In the table above
+# it, the dtype is worth more than the network. And the order of magnitude of the energy depends on
+# what is counted: GPUs by data sheet, nodes at most, or with cooling. Say which.
+#
+# ### Explore
+#
+# One step of a model of a billion parameters on sixteen GPUs, computed: choose the batch, the
+# files, the loader and the network, and find what binds. The picture is a rank's, and the sentence
+# below it names the largest.
+
+
+# %% explored
+PARAMETERS, LENGTH = 1e9, 2048
+
+
+def step_of(sequences=4, files=64, workers=4, cluster="a100-100gbe-x2"):
+    """A rank's step by formula: what binds, and a picture of it."""
+    where = hardware.cluster(cluster)
+    rate = 0.8 * where.gpu.peak_flops_per_s["bfloat16"]
+    work_s = 6 * PARAMETERS * sequences * LENGTH / rate
+    wire_s = price("all_reduce", 2 * PARAMETERS, range(16), where).time_s
+    load_s = files * (hardware.NFS.latency_s + 1e5 / hardware.NFS.read_bytes_per_s) / workers
+    ready_s, sent_s = work_s / 3, work_s / 3 + wire_s
+    step_s = max(work_s, sent_s, load_s)
+    rank = functools.partial(Event, 0)
+    events = [
+        rank("loader", "data", "load", 0.0, load_s),
+        rank("compute", "forward", "forward", 0.0, ready_s),
+        rank("compute", "backward", "backward", ready_s, work_s),
+        rank("communication", "communication", "all_reduce", ready_s, sent_s),
+    ]
+    picture = draw.timeline(Timeline.of_events(events), title="A step, computed")
+    took = {"compute": work_s, "wire": sent_s, "storage": load_s}
+    binds = max(took, key=took.get)
+    mfu = 0.8 * work_s / step_s
+    return picture, f"{binds} binds: {units.format_time_s(step_s)} a step, MFU {mfu:.0%}"
+
+
+# %% explore
+explore(
+    step_of,
+    sequences=(1, 32),
+    files=(1, 512),
+    workers=(1, 16),
+    cluster=["a100-100gbe-x2", "a100-hdr-x2", "h100-ndr-x2"],
+)
+
+# %% [markdown]
+# Begin with what it shows. Change what does *not* bind, as far as you can: nothing happens. Change
+# what binds until something else does. How many sequences does each network need? With an H100,
+# which of the bounds moved, and which did not?
+
+# %% [markdown]
+# ## 7. When it breaks
+#
+# ### A rail of 400 Gb/s that gave 105
+#
+# In September 2026 someone had two nodes of eight H100, each with eight NICs of 400 Gb/s over RoCE
+# (NVIDIA/nccl, issues 2408 and 2409, pull request 2410). NCCL reached about 13 GB/s on a
+# connection, a quarter of the link. `ib_write_bw` moved 392 Gb/s over the same cable, even with
+# messages of 128 KiB, which is what NCCL sends at a time. So it was not the cable, not the switch
+# and not the NIC.
+#
+# What next? **Vary the size.** With pieces of 128 KiB the rate was 13.1 GB/s, and with pieces of
+# 1 MiB it was 87.6.
+#
+# ### Your turn: latency or bandwidth
+#
+# 6 minutes · easy
+#
+# Two sizes and the rates that they reached, in bytes and bytes a second. If a piece takes a fixed
+# time and a time for each byte, what is the fixed time, and what is the rate without it?
+#
+# <details><summary>Hint</summary>
+#
+# The time of a piece is its size over its rate. You have two points of a straight line: its slope
+# is the seconds a byte, and where it begins is the fixed time.
+#
+# </details>
+
+
+# %% fixed_and_rate tags=["turn"]
+def fixed_and_rate(sizes_bytes, rates_bytes_per_s):
+    """The fixed seconds of each piece, and the bytes a second besides, from two measurements."""
+    ### BEGIN SOLUTION
+    small_s, large_s = (n / rate for n, rate in zip(sizes_bytes, rates_bytes_per_s, strict=True))
+    per_byte_s = (large_s - small_s) / (sizes_bytes[1] - sizes_bytes[0])
+    return small_s - per_byte_s * sizes_bytes[0], 1 / per_byte_s
+    ### END SOLUTION
+
+
+# %% check_fixed_and_rate
+def sent_pieces(size_bytes):
+    """Seconds of one message from rank 0 to rank 1."""
+    piece, start_s = torch.zeros(size_bytes, dtype=torch.uint8), emulate.elapsed()
+    if dist.get_rank() == 0:
+        dist.send(piece, 1)
+    else:
+        dist.recv(piece, 0)
+    return emulate.elapsed() - start_s
+
+
+with check.turn("fixed_and_rate"):
+    ACROSS = dataclasses.replace(SMALL_NODES, gpus_per_node=1, nics_per_node=1)
+    sizes = (128 << 10, 1 << 20)
+    where = {"world_size": 2, "cluster": ACROSS, "compute": "none", "echo": False}
+    rates = tuple(size / ws.run(sent_pieces, size, **where).values[1] for size in sizes)
+    found = fixed_and_rate(sizes, rates)
+    hint = "Turn rates into seconds first: the seconds lie on a line, the rates do not."
+    latency_s = SMALL_NETWORK.latency_s
+    check.expect_close(float(found[0]), latency_s, "the fixed time, emulated", hint, rtol=0.02)
+    check.expect_close(float(found[1]), 0.5e9, "the rate besides, emulated", hint, rtol=0.02)
+    print(f"Right: {1e6 * found[0]:.0f} µs and {found[1] / 1e6:.0f} MB/s on the small network.")
+
+# %% rail
+table = []
+for size_bytes, rate in ((128 << 10, 13.1e9), (1 << 20, 87.6e9)):
+    table.append({"piece_bytes": size_bytes, "rate_bytes_per_s": rate, "time_s": size_bytes / rate})
+draw.table(table, title="Reported in NVIDIA/nccl issue 2409, and the time of a piece, computed")
+
+# %% [markdown]
+# Eight times the size, and almost the same time: 10 and 12 µs. The line through both begins at
+# 9.7 µs. So the link was fast, and something took 10 µs for *each piece*: a **latency that looks
+# like bandwidth**.
+#
+# The obvious fix was a larger piece: with 1 MiB all became seven times as fast, and **silently
+# wrong**. The kernel wrote beyond its slot; the driver reported Xid 31. The numbers of the
+# benchmark had been looked at, and its column of errors had not. In the end it was a fault of the
+# platform and a setting; with both put right, pieces of 128 KiB reach the line's rate.
+#
+# Two rules of this week in one story. **Vary one thing, and solve for what you cannot see.** And
+# **no speed-up counts without the results beside it.**
+#
+# ### An MFU that decays by itself
+#
+# How one reasons at 10,000 GPUs stands in MegaScale (Jiang et al. 2024, section 6.3). Over
+# thousands of steps, MFU fell. The report is a chain of exclusions. Forward, backward and
+# optimizer took as long as ever: *so it was not the GPUs*. The network's bandwidth was steady:
+# *not the links*. What grew was the time in the last collective of a step, the reduce-scatter of
+# gradients. It was entered later and later, by changing ranks: *so somebody came late, and not
+# always the same*. On two ranks alone the lag swung from one to the other, and grew. Then it was
+# found: Python's garbage collector ran at different times on different ranks, and so did a few
+# slow operations in the forward pass. With them removed, MFU was flat.
+#
+# Each sentence names what stayed equal, and thereby what it was *not*. What made it possible were
+# timers on every rank, always on. Which of the ten pictures is it?
+#
+# <details><summary>Answer</summary>
+#
+# The straggler's: some ranks wait in a collective for another one. But here the culprit changes
+# from step to step, so that the mean over steps accuses nobody. Look at single steps.
+#
+# </details>
+
+# %% numbers_to_remember [markdown]
+# ## Numbers to remember
+#
+# | Number | Threshold | Where it comes from |
+# |---|---|---|
+# | max(load / workers, work) | a loader is hidden until it takes longer than the step | section 4 |
+# | 150 to 300 operations a byte | below it an A100, H100 or H200 waits for memory | section 4 |
+# | 24 ms against 0.1 ms | ring and tree of 10,000 GPUs, before a byte moves | section 6 |
+# | files · latency | 10,000 files: 1 s from drives, 23 s from Lustre, by one reader | section 6 |
+# | 1% of 405B's step | nearly a million dollars | section 6 |
+
+# %% [markdown]
+# ## 8. Problems
+#
+# 1. A step takes 100 ms, of which 60 ms are work. The loader needs 240 ms of a worker for each
+#    batch. How many workers are enough? What does a ninth bring?
+#
+# <details><summary>Answer</summary>
+#
+# A batch must be ready every 100 ms: 240/100, so **3** workers. More bring nothing until the step
+# itself gets shorter. If all waiting for messages were hidden, the step would be 60 ms, and then
+# **4** would be needed: a fix may make the next bottleneck.
+#
+# </details>
+#
+# 2. A kernel reads two bfloat16 tensors of a million numbers each, adds them and writes the sum.
+#    How many operations for each byte? Which share of an A100's 312 TFLOP/s can it reach?
+#
+# <details><summary>Answer</summary>
+#
+# A million additions, 3 · 2 million bytes: 1/6 operation a byte. At 2.04 TB/s that is 0.34 TFLOP/s,
+# **0.11%** of the peak. Fuse it with what makes its input, and it costs nothing.
+#
+# </details>
+#
+# 3. Gradients of 2 GB in buckets of 25 MB, on 16 H100 in two nodes. A call's latency is 40 µs. How
+#    long are all latencies together? And with one call for each of 300 tensors? Compare with the
+#    wire, at 2 · 15/16 of the bytes over 8 NICs of 48 GB/s.
+#
+# <details><summary>Answer</summary>
+#
+# 80 calls: **3.2 ms**; 300 calls: **12 ms**. The wire: 3.75 GB / 384 GB/s = **9.8 ms**. So buckets
+# cost a third of the wire, and single tensors more than the wire itself.
+#
+# </details>
+#
+# 4. On 64 ranks the all-reduce at the step's end takes 30 ms on 63 of them, and 2 ms on rank 17.
+#    The colleague who profiles rank 0 wants a faster network. What do you say?
+#
+# <details><summary>Answer</summary>
+#
+# The messages take 2 ms. The other 28 ms are waiting for rank 17, which came last. A faster
+# network saves a part of 2 ms. Find out why rank 17 is late: py-spy, its clocks, its loader.
+#
+# </details>
+#
+# 5. 1,024 H100 run for 30 days at 2.95 dollars an hour. MFU goes from 38 to 41%. How much does the
+#    same training cost before and after?
+#
+# <details><summary>Answer</summary>
+#
+# 1,024 · 720 · 2.95 = **2.17 million** dollars. The same operations take 38/41 of the time: **2.02
+# million**. The difference, 159,000 dollars, is what finding it may cost.
+#
+# </details>
+#
+# 6. Design: you get a program whose step takes twice as long as its compute bound, on 128 GPUs of a
+#    cluster that you do not know. You have an hour of it. Which five measurements do you make, in
+#    which order, and what would each exclude?
+#
+# <details><summary>Answer</summary>
+#
+# For instance: (1) the same step on one GPU: excludes all messages, and gives the work; (2) the
+# same with data made in memory: excludes input and storage; (3) nccl-tests on all 128, at the
+# step's sizes: excludes links, rails and the order of nodes; (4) a trace of two steps on two
+# ranks in different nodes: shows overlap, calls and launches; (5) the times of work of all 128
+# ranks over a hundred steps: excludes, or names, a straggler. Each halves what is left, and none
+# changes the program.
+#
+# </details>
+
+# %% [markdown]
+# ## 9. Self-check
+#
+# First, your predictions beside the results.
+
+# %% predictions_beside_results
+predictions.table()
+
+# %% [markdown]
+# Five questions. Each answer has its own explanation, also the wrong ones.
+
+# %% self_check
+quiz.ask("week11", seed=seed)
+
+# %% [markdown]
+# ## To take with you
+#
+# - Measure, compare with the bounds, name one suspect and what it could save, change one thing,
+#   measure again.
+# - What does not bind does not matter, however much better it gets.
+# - The rank that waits least is the culprit. The longest all-reduce is its victim.
+# - Waiting for messages has five reasons. Each disagrees with another bound.
+# - Latency times the number of files, calls or kernels hides in every corner of this week.
+# - A fix is one whose saving was predicted, and whose results are unchanged.
+#
+# **Now the lab**: [lab 11](../labs/lab11/lab11.ipynb). A training program with planted bottlenecks,
+# drawn for you alone. Then **week 12**: nothing stays up.
