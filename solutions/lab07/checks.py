@@ -12,6 +12,7 @@ import ctypes
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -44,7 +45,9 @@ from autograder.checks import (
 from worldsize import emulate, pricing
 from worldsize.check import CheckFailed, expect_close
 from worldsize.emulate.exchanges import Exchange
+from worldsize.event import COMMUNICATION
 from worldsize.launch import Run
+from worldsize.timeline import Timeline
 
 Tensors = list[torch.Tensor]
 Uses = list[tuple[int, bool]]  # of blocks: place, and whether in backward
@@ -393,7 +396,7 @@ def passed(modules: Sequence[nn.Module], order: Sequence[int], inputs: Any, *oth
     return inputs
 
 
-def shard_model_on_rank(student: Any, sizes: Sizes, steps: Any) -> Any:
+def shard_model_on_rank(student: Any, sizes: Sizes, is_kept: bool, steps: Any) -> Any:
     """By step, the pieces of the gradients, whether units stay gathered, and outputs without grad.
 
     A step is a list of passes; a pass whose order is negative runs without gradients.
@@ -401,7 +404,7 @@ def shard_model_on_rank(student: Any, sizes: Sizes, steps: Any) -> Any:
     with_references(student)
     modules = model_of(sizes)
     blocks = blocks_of(modules)
-    gathers, found = OnDemand(blocks), []
+    gathers, found = Kept(blocks) if is_kept else OnDemand(blocks), []
     sharded = student.FullyShard(blocks, gathers)
     for passes in steps:
         outputs = []
@@ -446,6 +449,34 @@ def hold_on_rank(student: Any, width: int, num_blocks: int) -> Any:
     hidden.sum().backward()
     sharded.finish()
     return len(blocks)
+
+
+class Scale(nn.Module):
+    """A block of one number: of 1,024 ranks, all but the first have a piece that is padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs * self.scale
+
+
+def whole_step_on_rank(student: Any, widths: Sequence[int], is_own: bool) -> None:
+    """A step of stage 3 by the student's own parts, or by the class with the references."""
+    if not is_own:
+        with_references(student)
+    blocks_by = student.make_blocks if is_own else blocks_of
+    blocks = []
+    for previous, width in pairwise(widths):  # one at a time: the whole of the model is never there
+        blocks += blocks_by([nn.Linear(previous, width, bias=False)])
+    blocks += blocks_by([Scale()])
+    sharded = student.FullyShard(blocks, (student.OnDemand if is_own else OnDemand)(blocks))
+    hidden = torch.ones(1, widths[0])
+    for block in blocks:
+        hidden = block.module(hidden)
+    hidden.sum().backward()
+    sharded.finish()
 
 
 class Asking(torch.autograd.Function):
@@ -494,11 +525,13 @@ def or_scripted(student: Any, on_rank: Callable[..., Any], mine: Any, *args: Any
     return on_rank(student, ask, mine, *args)
 
 
-def gated_step_on_rank(student: Any, ask: Any, inputs: torch.Tensor, sizes: Sizes) -> Any:
+def gated_step_on_rank(
+    student: Any, ask: Any, inputs: torch.Tensor, sizes: Sizes, is_kept: bool
+) -> Any:
     with_references(student)
     modules = [Gated(module, ask) for module in model_of(sizes)]
     blocks = blocks_of(modules)
-    sharded = student.FullyShard(blocks, OnDemand(blocks))
+    sharded = student.FullyShard(blocks, Kept(blocks) if is_kept else OnDemand(blocks))
     passed(modules, range(len(modules)), inputs.requires_grad_()).square().mean().backward()
     sharded.finish()
     return [unit.gradient for unit in units_of(blocks)]
@@ -1129,8 +1162,29 @@ def most_held() -> float:
     return HELD["num_blocks"] * block + 3 * block + 10.5 * MB
 
 
-def expect_freed(student: Any) -> None:
-    """Raise PartlyHeld where weights stay gathered: then all else counts half."""
+def freed_or_kept(run_of: Callable[[bool], Run]) -> tuple[Run, bool]:
+    """A run whose weights are freed; where that crashes one in which they stay, and whether so."""
+    try:
+        return run_of(False), False
+    except StudentFailed as failed:
+        if failed.outcome is not Outcome.CRASHED:
+            raise
+        try:
+            return run_of(True), True
+        except StudentFailed:
+            raise failed from None
+
+
+def expect_freed(student: Any, is_kept: bool) -> None:
+    """Raise PartlyHeld where weights stay gathered, or have to: then all else counts half."""
+    if is_kept:
+        expected = "this from ranks that gather a block before each use"
+        raise PartlyHeld(
+            0.5,
+            expected,
+            "it only where weights are never freed, and a crash where they are",
+            FREED,
+        )
     try:
         grown = max(growth(student).grown_bytes)
     except StudentFailed:
@@ -1148,6 +1202,7 @@ class Stepped(NamedTuple):
     """A run of `FullyShard`, the passes of each rank, and what one process has."""
 
     run: Run
+    is_kept: bool  # weights stayed gathered in it
     sizes: Sizes
     steps: list[list[list[Any]]]  # by rank and step: order, inputs, whether with gradients
 
@@ -1195,8 +1250,11 @@ def step_blocks(
         for _ in range(num)
     ]
     each = [(of_rank,) for of_rank in steps]
-    run = emulated(student, shard_model_on_rank, sizes, world_size=num, each=each)
-    return Stepped(run, sizes, steps)
+    options = {"world_size": num, "each": each}
+    run, is_kept = freed_or_kept(
+        lambda is_kept: emulated(student, shard_model_on_rank, sizes, is_kept, **options)
+    )
+    return Stepped(run, is_kept, sizes, steps)
 
 
 def expect_gradients(seen: Stepped, hint: str, first_judged: int = 0) -> None:
@@ -1247,7 +1305,7 @@ def expect_reduced(seen: Stepped, rank: int, hint: str, first_judged: int) -> No
             raise CheckFailed(expected, actual, hint)
 
 
-@points(1.5, cell="check_FullyShard")
+@points(1.25, cell="check_FullyShard")
 def check_gradients_are_those_of_one_process(student, rng):
     """Two steps through all blocks give every unit the mean gradient that one process has; each
     block is gathered once for each use, in forward and in backward, and reduced once.
@@ -1274,7 +1332,7 @@ def check_gradients_are_those_of_one_process(student, rng):
             hint = "Reduce each unit once, when backward has passed its block."
             expected = f"{2 * len(sizes)} reductions in two steps"
             raise CheckFailed(expected, f"{len(reductions)}", hint)
-    expect_freed(student)
+    expect_freed(student, seen.is_kept)
 
 
 @points(1, cell="check_FullyShard")
@@ -1287,8 +1345,9 @@ def check_a_block_may_be_used_twice(student, rng):
         " the second, or in finish. Over several passes with finish, unit.gradient adds up."
     )
     twice = [0, *shuffled(rng, [1, 2]), 1, whole(rng, 1, 2)]
-    expect_gradients(step_blocks(student, rng, [[twice], [[0, 1, 2], [0, 2, 1]]]), hint, 1)
-    expect_freed(student)
+    seen = step_blocks(student, rng, [[twice], [[0, 1, 2], [0, 2, 1]]])
+    expect_gradients(seen, hint, 1)
+    expect_freed(student, seen.is_kept)
 
 
 @points(0.75, cell="check_FullyShard")
@@ -1305,11 +1364,12 @@ def check_tied_frozen_and_unused_units(student, rng):
     )
     orders = [[range(4)], [[0, 3, 2]]]
     more = {"tied": [(1, 3)], "frozen": frozen, "idle": [3]}
-    expect_gradients(step_blocks(student, rng, orders, **more), hint, 1)
-    expect_freed(student)
+    seen = step_blocks(student, rng, orders, **more)
+    expect_gradients(seen, hint, 1)
+    expect_freed(student, seen.is_kept)
 
 
-@points(1.5, cell="check_FullyShard")
+@points(1, cell="check_FullyShard")
 def check_weights_are_held_one_block_at_a_time(student, rng):
     """Beside its pieces, a rank holds the weights and gradients of the block at work: the others
     are freed, in forward and in backward.
@@ -1332,8 +1392,13 @@ def check_reduction_begins_when_backward_has_passed(student, rng):
     sizes = Sizes(whole(rng, 0, 10**6), width, shuffled(rng, range(4, 4 + num_blocks)))
     inputs = drawn_tensors(rng, *[(3, width)] * 2)
     factors = [[positive(rng).reshape(()) for _ in range(2 * num_blocks)] for _ in range(2)]
-    each = [(gated_step_on_rank, mine, sizes) for mine in [*inputs, script_of(factors)]]
-    run = emulated(student, or_scripted, world_size=3, each=each, **WITH_SCRIPT)
+
+    def run_of(is_kept: bool) -> Run:
+        of_ranks = [*inputs, script_of(factors)]
+        each = [(gated_step_on_rank, mine, sizes, is_kept) for mine in of_ranks]
+        return emulated(student, or_scripted, world_size=3, each=each, **WITH_SCRIPT)
+
+    run, is_kept = freed_or_kept(run_of)
     hint = "Reduce a block's units in what call_after_backward calls, not all of them in finish."
     for rank in range(2):
         modules = [Gated(one, iter(()).__next__) for one in model_of(sizes)]
@@ -1355,7 +1420,7 @@ def check_reduction_begins_when_backward_has_passed(student, rng):
                 expected = f"{what} to leave before backward enters the next"
                 raise CheckFailed(expected, "they left later", hint)
     expect_hidden_reductions(student, rng)
-    expect_freed(student)
+    expect_freed(student, is_kept)
 
 
 def expect_hidden_reductions(student: Any, rng: torch.Generator) -> None:
@@ -1395,7 +1460,92 @@ def check_evaluation_works_without_gradients(student, rng):
             hint = "Gather before each use and drop after it, with gradients and without."
             expected = "a gather for each of 5 uses, and of 2 made ahead; no reduction"
             raise CheckFailed(expected, actual, hint)
-    expect_freed(student)
+    expect_freed(student, seen.is_kept)
+
+
+# all parts together, on paper
+
+
+NUM_ON_PAPER = 1024
+NO_NUMBERS = "On paper a tensor has no numbers: decide by shapes, and by what is None."
+
+
+def sizes_of(widths: Sequence[int], num: int) -> list[int]:
+    """The bytes of each block's unit on so many ranks, with its padding."""
+    return [4 * num * -(-count // num) for count in [*map(math.prod, pairwise(widths)), 1]]
+
+
+def expect_step(timeline: Timeline, most_bytes: float, widths: Sequence[int], num: int) -> None:
+    """Raise CheckFailed unless a rank of so many sends and holds what a step of stage 3 does."""
+    sizes = sizes_of(widths, num)
+    wanted = [("all_gather", size) for size in sizes]
+    for size in reversed(sizes):
+        wanted += [("all_gather", size), ("reduce_scatter", size)]
+    calls = [(one.name, one.size_bytes) for one in timeline.of(0) if one.kind == COMMUNICATION]
+    for number, (call, due) in enumerate(zip_longest(calls, wanted), 1):
+        if call != due:
+            said, expected = (
+                "{} of {} bytes".format(*one) if one else "none" for one in (call, due)
+            )
+            hint = "Gather a block in forward; in backward gather it, and reduce-scatter it."
+            what = f"{expected} as call {number} of {len(wanted)} on {num} ranks"
+            raise CheckFailed(what, said, hint)
+    room = 5 * max(sizes) + 2 * sum(sizes) / num  # a block at work; pieces and their gradients
+    if most_bytes > room:
+        raise CheckFailed(
+            f"at most {room / MB:.0f} MiB held as one of {num} ranks: five blocks, and the pieces",
+            f"{most_bytes / MB:.0f} MiB",
+            "What a rank keeps shrinks with their number, and a block is freed after its use.",
+        )
+
+
+@points(0.75, cell="check_FullyShard")
+def check_step_on_1024_ranks_on_paper(student, rng):
+    """On paper, all parts together as one of 1,024 ranks gather each block in forward, gather and
+    reduce-scatter it in backward, 3 P (N - 1)/N bytes in all, hold a few blocks at a time, and take
+    hardly longer than the messages; on two emulated ranks they do the same.
+    """
+    steps = [whole(rng, 1, 9) + 10 * place for place in range(5)]
+    large, small = [8 * (1024 + one) for one in steps], [20 + one for one in steps]
+    try:
+        with advice({Outcome.CRASHED: NO_NUMBERS}):
+            expect_on_paper(student, large, small, is_own=True)
+    except (CheckFailed, StudentFailed):
+        if is_right_on_two(student, small):
+            raise
+        with advice(ADVICE):  # a slip in a smaller part has cost its points there
+            expect_on_paper(student, large, small, is_own=False)
+
+
+def expect_on_paper(student: Any, large: list[int], small: list[int], is_own: bool) -> None:
+    """Raise CheckFailed unless the step on paper is right, and a small one with data the same."""
+    paper = student.on_paper(
+        *(whole_step_on_rank, large, is_own),
+        world_size=NUM_ON_PAPER,
+        cluster="h100-ndr-x128",
+        small=(small, is_own),
+        small_world_size=2,
+        forbid=RULES["forbid"],
+    )
+    expect_step(paper.timeline, paper.peak_bytes, large, NUM_ON_PAPER)
+    events = paper.timeline.of(0)
+    messages_s = sum(one.duration_s for one in events if one.kind == COMMUNICATION)
+    if paper.step_s > 1.5 * messages_s:
+        raise CheckFailed(
+            f"a step on {NUM_ON_PAPER} ranks of at most 1.5 times its messages' time",
+            f"{paper.step_s / messages_s:.1f} times",
+            "Go over a block's gradients once, and not once for each rank.",
+        )
+
+
+def is_right_on_two(student: Any, widths: list[int]) -> bool:
+    """True if the student's own parts together do on two emulated ranks what they should."""
+    try:
+        run = emulated(student, whole_step_on_rank, widths, True, world_size=2, memory=True)
+        expect_step(run.timeline, run.memory[0].most_bytes, widths, 2)
+    except (CheckFailed, StudentFailed):
+        return False
+    return True
 
 
 # Prefetching
