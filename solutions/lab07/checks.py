@@ -8,7 +8,6 @@ rank returns is compared beside them. Each part runs with correct versions of th
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -37,6 +36,8 @@ from autograder.checks import (
     integer,
     points,
     positive,
+    posts_of,
+    return_freed_memory,
     shown,
     shuffled,
     tensor_like,
@@ -201,13 +202,6 @@ def with_references(student: Any) -> None:
     student.reduce_gradients = reference_reduce_gradients
 
 
-def without_reserve() -> None:
-    """Compute on one thread, and give freed memory of a MiB or more back to the system at once."""
-    torch.set_num_threads(1)
-    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(-3, MB)  # M_MMAP_THRESHOLD
-
-
 def shard_on_rank(student: Any, cases: list[tuple[Tensors, int]]) -> Any:
     found = []
     for tensors, world_size in cases:
@@ -218,7 +212,7 @@ def shard_on_rank(student: Any, cases: list[tuple[Tensors, int]]) -> Any:
 
 def shard_many_on_rank(student: Any, num_elements: int, num_tensors: int) -> Any:
     """Fill the memory with pieces of tensors that nobody else keeps."""
-    without_reserve()
+    return_freed_memory()
     pieces = [student.shard([torch.ones(num_elements)], 3, 16) for _ in range(num_tensors)]
     return [piece.sum().item() for piece in pieces]
 
@@ -257,7 +251,7 @@ def gather_on_rank(student: Any, cases: list[Tensors], in_turn: bool) -> Any:
 
 def free_on_rank(student: Any, num_units: int, num_elements: int) -> Any:
     """Gather and free units one after the other, and keep what autograd would."""
-    without_reserve()
+    return_freed_memory()
     student.shard, student.unshard = reference_shard, reference_unshard
     units, saved, found = [], [], []
     for number in range(num_units):
@@ -312,7 +306,7 @@ def reduce_on_rank(
 
 def reduce_many_on_rank(student: Any, num_units: int, num_elements: int) -> Any:
     """Fill the memory with what is left of units whose gradients were reduced."""
-    without_reserve()
+    return_freed_memory()
     student.shard, student.unshard = reference_shard, reference_unshard
     units, found = [], []
     for _ in range(num_units):
@@ -322,22 +316,32 @@ def reduce_many_on_rank(student: Any, num_units: int, num_elements: int) -> Any:
     return found
 
 
-def adam_on_rank(
-    student: Any, weights: torch.Tensor, state: Any, gradients: Any, options: Any
-) -> Any:
-    """The piece and the state after each step; `state` is what a checkpoint restored."""
-    unit = Unit([nn.Parameter(weights)])
-    piece, found = unit.piece, []
-    if state:
-        unit.master, unit.exp_avg, unit.exp_avg_sq, unit.num_steps = state
-    for gradient in gradients:
-        unit.gradient = gradient
-        student.adam_step(unit, LEARNING_RATE, **options)
-        held = [unit.master, unit.exp_avg, unit.exp_avg_sq]
-        is_copy = unit.master is None or unit.master.data_ptr() != piece.data_ptr()
-        is_done = unit.gradient is None and unit.piece is piece and is_copy
-        copies = [one.clone() if isinstance(one, torch.Tensor) else one for one in held]
-        found.append([unit.piece.clone(), is_done, unit.num_steps, *copies])
+class Steps(NamedTuple):
+    """Steps of Adam with these gradients; `state` is what a checkpoint restored."""
+
+    weights: torch.Tensor
+    gradients: Sequence[torch.Tensor | None]
+    options: dict[str, Any]
+    state: Sequence[Any] = ()
+
+
+def adam_on_rank(student: Any, cases: Sequence[Steps]) -> Any:
+    """By case and step, the piece and the state."""
+    found = []
+    for case in cases:
+        unit = Unit([nn.Parameter(case.weights)])
+        piece, seen = unit.piece, []
+        if case.state:
+            unit.master, unit.exp_avg, unit.exp_avg_sq, unit.num_steps = case.state
+        for gradient in case.gradients:
+            unit.gradient = gradient
+            student.adam_step(unit, LEARNING_RATE, **case.options)
+            held = [unit.master, unit.exp_avg, unit.exp_avg_sq]
+            is_copy = unit.master is None or unit.master.data_ptr() != piece.data_ptr()
+            is_done = unit.gradient is None and unit.piece is piece and is_copy
+            copies = [one.clone() if isinstance(one, torch.Tensor) else one for one in held]
+            seen.append([unit.piece.clone(), is_done, unit.num_steps, *copies])
+        found.append(seen)
     return found
 
 
@@ -436,7 +440,7 @@ class Heavy(nn.Module):
 
 def hold_on_rank(student: Any, width: int, num_blocks: int) -> Any:
     """A step of a model that is made block by block, so that the whole of it is never there."""
-    without_reserve()
+    return_freed_memory()
     with_references(student)
     blocks = []
     for _ in range(num_blocks):
@@ -682,8 +686,7 @@ def expect_no_wait(student: Any, on_rank: Any, *args: Any, **options: Any) -> Ru
 
 def calls_of(run: Run, rank: int, *ops: str) -> list[Exchange]:
     """What a rank posted of these operations, in its program's order."""
-    found = [one for one in run.exchanges if one.op in ops and rank in one.bodies]
-    return sorted(found, key=lambda one: one.numbers[rank])
+    return [one for one in posts_of(run, rank) if one.op in ops]
 
 
 def flat_of(tensors: Sequence[torch.Tensor | None], shapes: Any, dtype: Any, num: int) -> Any:
@@ -1018,33 +1021,24 @@ def check_whole_gradients_are_not_kept(student, rng):
 # adam_step
 
 
-def adam(student: Any, weights: torch.Tensor, state: Any, gradients: Any, **options: Any) -> Any:
-    given = [None if one is None else one.clone() for one in gradients]
+def adam(student: Any, *cases: Steps) -> list[Any]:
+    """What the student's steps give, by case."""
     with advice({Outcome.CRASHED: "unit.master and the moments are None before the first step."}):
-        args = (adam_on_rank, weights.clone(), state, given, options)
         rules = {"allow": (), "forbid": RULES["forbid"]}
-        return student.run(*args, world_size=1, **rules)[0]
+        (found,) = student.run(adam_on_rank, cases, world_size=1, **rules)
+    return entries(found, len(cases))
 
 
-def by_torch(weights: torch.Tensor, gradients: Tensors, **options: Any) -> Tensors:
+def by_torch(case: Steps) -> Tensors:
     """The weights after each step of torch's AdamW in float64."""
-    parameter = nn.Parameter(weights.double())
-    settings = {"lr": LEARNING_RATE, "weight_decay": 0.0, "foreach": False} | options
+    parameter = nn.Parameter(case.weights.double())
+    settings = {"lr": LEARNING_RATE, "weight_decay": 0.0, "foreach": False} | case.options
     optimizer, found = torch.optim.AdamW([parameter], **settings), []
-    for gradient in gradients:
+    for gradient in case.gradients:
         parameter.grad = gradient.double()
         optimizer.step()
         found.append(parameter.detach().float())
     return found
-
-
-def expect_steps(student: Any, rng: torch.Generator, hint: str, **options: Any) -> None:
-    """Raise CheckFailed unless some steps are those of AdamW."""
-    weights, *gradients = drawn_tensors(rng, *[(whole(rng, 5, 9),)] * 7)
-    found = adam(student, weights, None, gradients, **options)
-    for step, wanted in enumerate(by_torch(weights, gradients, **options)):
-        what = f"unit.piece after step {step + 1}"
-        expect_like(entry(found, step, 0), wanted, what, hint, rtol=1e-3, atol=1e-5)
 
 
 @points(1, cell="check_adam_step")
@@ -1052,13 +1046,18 @@ def check_steps_are_those_of_adam(student, rng):
     """The piece follows AdamW over several steps, with any betas and eps: both moments are
     corrected for their bias.
     """
+    betas = (between(rng, 0.5, 0.8), between(rng, 0.8, 0.95))
+    cases = []
+    for options in ({}, {"betas": betas, "eps": 0.05}):
+        weights, *gradients = drawn_tensors(rng, *[(whole(rng, 5, 9),)] * 7)
+        cases.append(Steps(weights, gradients, options))
     hint = (
         "Compare with the formula line by line. Is t 1 in the first step? Is eps outside the root?"
     )
-    expect_steps(student, rng, hint)
-    expect_steps(
-        student, rng, hint, betas=(between(rng, 0.5, 0.8), between(rng, 0.8, 0.95)), eps=0.05
-    )
+    for case, found in zip(cases, adam(student, *cases), strict=True):
+        for step, wanted in enumerate(by_torch(case)):
+            what = f"unit.piece after step {step + 1}"
+            expect_like(entry(found, step, 0), wanted, what, hint, rtol=1e-3, atol=1e-5)
 
 
 @points(0.5, cell="check_adam_step")
@@ -1068,15 +1067,18 @@ def check_weight_decay_is_decoupled(student, rng):
     """
     num, decay = whole(rng, 5, 9), between(rng, 0.5, 2.0)
     weights = positive(rng, num)
-    found = adam(student, weights, None, [torch.zeros(num)] * 4, weight_decay=decay)
+    state = [weights, torch.ones(num), torch.ones(num), 10**6]  # no bias to correct
+    cases = [
+        Steps(weights, [torch.zeros(num)] * 4, {"weight_decay": decay}),
+        Steps(weights, [torch.zeros(num)], {"weight_decay": 20 * decay}, state),
+    ]
+    found, after = adam(student, *cases)
     hint = "Decay is not added to the gradient: it shrinks the master weights."
     for step in range(4):  # where gradients are 0, nothing else moves the weights
         wanted = weights * (1 - LEARNING_RATE * decay) ** (step + 1)
         expect_like(entry(found, step, 0), wanted, f"the weights after step {step + 1}", hint)
-    state = [weights.clone(), torch.ones(num), torch.ones(num), 10**6]  # no bias to correct
-    found = adam(student, weights, state, [torch.zeros(num)], weight_decay=20 * decay)
     late = (weights - LEARNING_RATE * 0.9 / 0.999**0.5) * (1 - LEARNING_RATE * 20 * decay)
-    given = tensor_like(entry(found, 0, 0), late)
+    given = tensor_like(entry(after, 0, 0), late)
     if given is not None and torch.allclose(given, late, rtol=1e-5):
         hint = "First the weights shrink, then Adam moves them."
         raise CheckFailed("weight decay of the weights before the step", "of those after it", hint)
@@ -1088,14 +1090,15 @@ def check_a_restored_state_goes_on(student, rng):
     is as if training had not stopped.
     """
     weights, *gradients = drawn_tensors(rng, *[(whole(rng, 5, 9),)] * 9)
-    whole_run = adam(student, weights, None, gradients)
+    (whole_run,) = adam(student, Steps(weights, gradients, {}))
     saved = entries(entry(whole_run, 3), 6)
     state = [*(tensor_like(one, weights) for one in saved[3:]), 4]
     hint = "Go on from unit.master, exp_avg, exp_avg_sq and num_steps where they are there."
     if any(one is None for one in state) or entry(saved, 2) != 4:
         what = "unit.master, exp_avg and exp_avg_sq as float32, and num_steps of 4 after 4 steps"
         raise CheckFailed(what, shown(saved[2:]), hint)
-    found = adam(student, torch.zeros_like(weights), state, gradients[4:])
+    rest = Steps(torch.zeros_like(weights), gradients[4:], {}, state)
+    (found,) = adam(student, rest)
     for step in range(4):
         wanted = tensor_like(entry(whole_run, 4 + step, 0), weights)
         what = f"unit.piece {step + 1} steps after the checkpoint"
@@ -1111,7 +1114,7 @@ def check_master_weights_are_float32(student, rng):
     """
     weights = torch.full((4,), 64.0 * whole(rng, 1, 3), dtype=torch.bfloat16)
     gradients = [positive(rng, 4) for _ in range(60)]
-    found = adam(student, weights, None, gradients)
+    (found,) = adam(student, Steps(weights, gradients, {}))
     hint = "Keep unit.master as float32 from step to step; round only what goes into unit.piece."
     master = tensor_like(entry(found, 59, 3), torch.empty(4))
     if master is None:
@@ -1131,7 +1134,7 @@ def check_steps_change_the_unit_in_place(student, rng):
     """
     num = whole(rng, 5, 9)
     weights, *gradients = drawn_tensors(rng, *[(num,)] * 3)
-    found = adam(student, weights, None, [gradients[0], None, gradients[1]])
+    (found,) = adam(student, Steps(weights, [gradients[0], None, gradients[1]], {}))
     if any(entry(found, step, 1) is not True for step in range(3)):
         hint = "Write by unit.piece.copy_(...), set unit.gradient to None, clone for unit.master."
         expected = "the same unit.piece, no unit.gradient, and memory of its own for unit.master"
