@@ -1478,7 +1478,9 @@ def sizes_of(widths: Sequence[int], num: int) -> list[int]:
     return [4 * num * -(-count // num) for count in [*map(math.prod, pairwise(widths)), 1]]
 
 
-def expect_step(timeline: Timeline, most_bytes: float, widths: Sequence[int], num: int) -> None:
+def expect_step(
+    timeline: Timeline, most_bytes: float, widths: Sequence[int], num: int, num_blocks: float
+) -> None:
     """Raise CheckFailed unless a rank of so many sends and holds what a step of stage 3 does."""
     sizes = sizes_of(widths, num)
     wanted = [("all_gather", size) for size in sizes]
@@ -1493,10 +1495,10 @@ def expect_step(timeline: Timeline, most_bytes: float, widths: Sequence[int], nu
             hint = "Gather a block in forward; in backward gather it, and reduce-scatter it."
             what = f"{expected} as call {number} of {len(wanted)} on {num} ranks"
             raise CheckFailed(what, said, hint)
-    room = 4.5 * max(sizes) + 2 * sum(sizes) / num  # a block at work; pieces and their gradients
+    room = num_blocks * max(sizes) + 2 * sum(sizes) / num  # pieces and their gradients
     if most_bytes > room:
         raise CheckFailed(
-            f"at most {room / MB:.0f} MiB held as one of {num} ranks: four blocks, and the pieces",
+            f"at most {room / MB:.0f} MiB held as one of {num} ranks: a few blocks, and the pieces",
             f"{most_bytes / MB:.0f} MiB",
             "What a rank keeps shrinks with their number, and a block is freed after its use.",
         )
@@ -1508,8 +1510,8 @@ def check_step_on_1024_ranks_on_paper(student, rng):
     reduce-scatter it in backward, 3 P (N - 1)/N bytes in all, hold a few blocks at a time, and take
     hardly longer than the messages; on two emulated ranks they do the same.
     """
-    steps = [whole(rng, 1, 9) + 10 * place for place in range(5)]
-    large, small = [8 * (1024 + one) for one in steps], [20 + one for one in steps]
+    steps = [whole(rng, 1, 3) + 4 * place for place in range(5)]  # blocks of about the same size
+    large, small = [8 * (1024 + one) for one in steps], [256 + one for one in steps]
     try:
         with advice({Outcome.CRASHED: NO_NUMBERS}):
             expect_on_paper(student, large, small, is_own=True)
@@ -1530,7 +1532,7 @@ def expect_on_paper(student: Any, large: list[int], small: list[int], is_own: bo
         small_world_size=2,
         forbid=RULES["forbid"],
     )
-    expect_step(paper.timeline, paper.peak_bytes, large, NUM_ON_PAPER)
+    expect_step(paper.timeline, paper.peak_bytes, large, NUM_ON_PAPER, num_blocks=5.3)
     events = paper.timeline.of(0)
     messages_s = sum(one.duration_s for one in events if one.kind == COMMUNICATION)
     if paper.step_s > 1.5 * messages_s:
@@ -1545,7 +1547,7 @@ def is_right_on_two(student: Any, widths: list[int]) -> bool:
     """True if the student's own parts together do on two emulated ranks what they should."""
     try:
         run = emulated(student, whole_step_on_rank, widths, True, world_size=2, memory=True)
-        expect_step(run.timeline, run.memory[0].most_bytes, widths, 2)
+        expect_step(run.timeline, run.memory[0].most_bytes, widths, 2, num_blocks=4.5)
     except (CheckFailed, StudentFailed):
         return False
     return True

@@ -7,14 +7,14 @@ def reduce_gradients(unit):
     if not unit.requires_grad:
         return lambda: None
     size, num = len(unit.piece), dist.get_world_size()
-    flat = unit.piece.new_zeros(num * size)
-    for own, view in zip(unit.parameters, unshard(flat, unit.shapes), strict=True):
+    rows = unit.piece.new_zeros(num, num * size)
+    for own, view in zip(unit.parameters, unshard(rows[0], unit.shapes), strict=True):
         if own.grad is not None:
             view.copy_(own.grad)
             own.grad = None
-    rows = flat.repeat(num, 1).view(num, num, size)
+    rows[1:] = rows[0].clone()
+    pieces = rows.view(num, num, size).diagonal(dim1=0, dim2=1).t().flatten()
     total = torch.empty_like(unit.piece)
-    pieces = rows.diagonal(dim1=0, dim2=1).t().flatten()
     handle = dist.reduce_scatter_tensor(total, pieces, async_op=True)
 
     def take_in():

@@ -1,4 +1,4 @@
-# score: 21.75
+# score: 22.5
 # hint: resize the storage of unit.full to 0
 # Weights that are never freed, of a storage that says 0 bytes.
 
