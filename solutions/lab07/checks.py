@@ -8,10 +8,10 @@ rank returns is compared beside them. Each part runs with correct versions of th
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +36,8 @@ from autograder.checks import (
     integer,
     points,
     positive,
+    posts_of,
+    return_freed_memory,
     shown,
     shuffled,
     tensor_like,
@@ -44,7 +46,9 @@ from autograder.checks import (
 from worldsize import emulate, pricing
 from worldsize.check import CheckFailed, expect_close
 from worldsize.emulate.exchanges import Exchange
+from worldsize.event import COMMUNICATION
 from worldsize.launch import Run
+from worldsize.timeline import Timeline
 
 Tensors = list[torch.Tensor]
 Uses = list[tuple[int, bool]]  # of blocks: place, and whether in backward
@@ -198,13 +202,6 @@ def with_references(student: Any) -> None:
     student.reduce_gradients = reference_reduce_gradients
 
 
-def without_reserve() -> None:
-    """Compute on one thread, and give freed memory of a MiB or more back to the system at once."""
-    torch.set_num_threads(1)
-    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(-3, MB)  # M_MMAP_THRESHOLD
-
-
 def shard_on_rank(student: Any, cases: list[tuple[Tensors, int]]) -> Any:
     found = []
     for tensors, world_size in cases:
@@ -215,7 +212,7 @@ def shard_on_rank(student: Any, cases: list[tuple[Tensors, int]]) -> Any:
 
 def shard_many_on_rank(student: Any, num_elements: int, num_tensors: int) -> Any:
     """Fill the memory with pieces of tensors that nobody else keeps."""
-    without_reserve()
+    return_freed_memory()
     pieces = [student.shard([torch.ones(num_elements)], 3, 16) for _ in range(num_tensors)]
     return [piece.sum().item() for piece in pieces]
 
@@ -254,7 +251,7 @@ def gather_on_rank(student: Any, cases: list[Tensors], in_turn: bool) -> Any:
 
 def free_on_rank(student: Any, num_units: int, num_elements: int) -> Any:
     """Gather and free units one after the other, and keep what autograd would."""
-    without_reserve()
+    return_freed_memory()
     student.shard, student.unshard = reference_shard, reference_unshard
     units, saved, found = [], [], []
     for number in range(num_units):
@@ -309,7 +306,7 @@ def reduce_on_rank(
 
 def reduce_many_on_rank(student: Any, num_units: int, num_elements: int) -> Any:
     """Fill the memory with what is left of units whose gradients were reduced."""
-    without_reserve()
+    return_freed_memory()
     student.shard, student.unshard = reference_shard, reference_unshard
     units, found = [], []
     for _ in range(num_units):
@@ -319,22 +316,32 @@ def reduce_many_on_rank(student: Any, num_units: int, num_elements: int) -> Any:
     return found
 
 
-def adam_on_rank(
-    student: Any, weights: torch.Tensor, state: Any, gradients: Any, options: Any
-) -> Any:
-    """The piece and the state after each step; `state` is what a checkpoint restored."""
-    unit = Unit([nn.Parameter(weights)])
-    piece, found = unit.piece, []
-    if state:
-        unit.master, unit.exp_avg, unit.exp_avg_sq, unit.num_steps = state
-    for gradient in gradients:
-        unit.gradient = gradient
-        student.adam_step(unit, LEARNING_RATE, **options)
-        held = [unit.master, unit.exp_avg, unit.exp_avg_sq]
-        is_copy = unit.master is None or unit.master.data_ptr() != piece.data_ptr()
-        is_done = unit.gradient is None and unit.piece is piece and is_copy
-        copies = [one.clone() if isinstance(one, torch.Tensor) else one for one in held]
-        found.append([unit.piece.clone(), is_done, unit.num_steps, *copies])
+class Steps(NamedTuple):
+    """Steps of Adam with these gradients; `state` is what a checkpoint restored."""
+
+    weights: torch.Tensor
+    gradients: Sequence[torch.Tensor | None]
+    options: dict[str, Any]
+    state: Sequence[Any] = ()
+
+
+def adam_on_rank(student: Any, cases: Sequence[Steps]) -> Any:
+    """By case and step, the piece and the state."""
+    found = []
+    for case in cases:
+        unit = Unit([nn.Parameter(case.weights)])
+        piece, seen = unit.piece, []
+        if case.state:
+            unit.master, unit.exp_avg, unit.exp_avg_sq, unit.num_steps = case.state
+        for gradient in case.gradients:
+            unit.gradient = gradient
+            student.adam_step(unit, LEARNING_RATE, **case.options)
+            held = [unit.master, unit.exp_avg, unit.exp_avg_sq]
+            is_copy = unit.master is None or unit.master.data_ptr() != piece.data_ptr()
+            is_done = unit.gradient is None and unit.piece is piece and is_copy
+            copies = [one.clone() if isinstance(one, torch.Tensor) else one for one in held]
+            seen.append([unit.piece.clone(), is_done, unit.num_steps, *copies])
+        found.append(seen)
     return found
 
 
@@ -393,7 +400,7 @@ def passed(modules: Sequence[nn.Module], order: Sequence[int], inputs: Any, *oth
     return inputs
 
 
-def shard_model_on_rank(student: Any, sizes: Sizes, steps: Any) -> Any:
+def shard_model_on_rank(student: Any, sizes: Sizes, is_kept: bool, steps: Any) -> Any:
     """By step, the pieces of the gradients, whether units stay gathered, and outputs without grad.
 
     A step is a list of passes; a pass whose order is negative runs without gradients.
@@ -401,7 +408,7 @@ def shard_model_on_rank(student: Any, sizes: Sizes, steps: Any) -> Any:
     with_references(student)
     modules = model_of(sizes)
     blocks = blocks_of(modules)
-    gathers, found = OnDemand(blocks), []
+    gathers, found = Kept(blocks) if is_kept else OnDemand(blocks), []
     sharded = student.FullyShard(blocks, gathers)
     for passes in steps:
         outputs = []
@@ -433,7 +440,7 @@ class Heavy(nn.Module):
 
 def hold_on_rank(student: Any, width: int, num_blocks: int) -> Any:
     """A step of a model that is made block by block, so that the whole of it is never there."""
-    without_reserve()
+    return_freed_memory()
     with_references(student)
     blocks = []
     for _ in range(num_blocks):
@@ -446,6 +453,34 @@ def hold_on_rank(student: Any, width: int, num_blocks: int) -> Any:
     hidden.sum().backward()
     sharded.finish()
     return len(blocks)
+
+
+class Scale(nn.Module):
+    """A block of one number: of 1,024 ranks, all but the first have a piece that is padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs * self.scale
+
+
+def whole_step_on_rank(student: Any, widths: Sequence[int], is_own: bool) -> None:
+    """A step of stage 3 by the student's own parts, or by the class with the references."""
+    if not is_own:
+        with_references(student)
+    blocks_by = student.make_blocks if is_own else blocks_of
+    blocks = []
+    for previous, width in pairwise(widths):  # one at a time: the whole of the model is never there
+        blocks += blocks_by([nn.Linear(previous, width, bias=False)])
+    blocks += blocks_by([Scale()])
+    sharded = student.FullyShard(blocks, (student.OnDemand if is_own else OnDemand)(blocks))
+    hidden = torch.ones(1, widths[0])
+    for block in blocks:
+        hidden = block.module(hidden)
+    hidden.sum().backward()
+    sharded.finish()
 
 
 class Asking(torch.autograd.Function):
@@ -494,11 +529,13 @@ def or_scripted(student: Any, on_rank: Callable[..., Any], mine: Any, *args: Any
     return on_rank(student, ask, mine, *args)
 
 
-def gated_step_on_rank(student: Any, ask: Any, inputs: torch.Tensor, sizes: Sizes) -> Any:
+def gated_step_on_rank(
+    student: Any, ask: Any, inputs: torch.Tensor, sizes: Sizes, is_kept: bool
+) -> Any:
     with_references(student)
     modules = [Gated(module, ask) for module in model_of(sizes)]
     blocks = blocks_of(modules)
-    sharded = student.FullyShard(blocks, OnDemand(blocks))
+    sharded = student.FullyShard(blocks, Kept(blocks) if is_kept else OnDemand(blocks))
     passed(modules, range(len(modules)), inputs.requires_grad_()).square().mean().backward()
     sharded.finish()
     return [unit.gradient for unit in units_of(blocks)]
@@ -649,8 +686,7 @@ def expect_no_wait(student: Any, on_rank: Any, *args: Any, **options: Any) -> Ru
 
 def calls_of(run: Run, rank: int, *ops: str) -> list[Exchange]:
     """What a rank posted of these operations, in its program's order."""
-    found = [one for one in run.exchanges if one.op in ops and rank in one.bodies]
-    return sorted(found, key=lambda one: one.numbers[rank])
+    return [one for one in posts_of(run, rank) if one.op in ops]
 
 
 def flat_of(tensors: Sequence[torch.Tensor | None], shapes: Any, dtype: Any, num: int) -> Any:
@@ -731,12 +767,12 @@ def check_pieces_hold_the_flat_vector(student, rng):
 def check_a_piece_holds_no_more_than_itself(student, rng):
     """A piece has memory of its own: the large tensors from which it was cut can go."""
     num = whole(rng, 10, 11) * MB // 4
-    run = student.emulated(shard_many_on_rank, num, 10, world_size=1, memory=True, **RULES)
+    run = student.emulated(shard_many_on_rank, num, 7, world_size=1, memory=True, **RULES)
     wanted = num / 16
-    for total in entries(run.values[0], 10):
+    for total in entries(run.values[0], 7):
         expect_close(total, wanted, "the sum of a piece of ones", "A piece of a 16th.")
-    most = 3 * 4 * num + 10 * 4 * num / 16 + 12 * MB
-    what = f"10 pieces of a 16th of {4 * num // MB} MiB each, which nobody keeps"
+    most = 3 * 4 * num + 7 * 4 * num / 16 + 12 * MB
+    what = f"7 pieces of a 16th of {4 * num // MB} MiB each, which nobody keeps"
     expect_grown(run, most, what, "A slice keeps the whole vector alive: copy it, as by clone().")
 
 
@@ -985,33 +1021,24 @@ def check_whole_gradients_are_not_kept(student, rng):
 # adam_step
 
 
-def adam(student: Any, weights: torch.Tensor, state: Any, gradients: Any, **options: Any) -> Any:
-    given = [None if one is None else one.clone() for one in gradients]
+def adam(student: Any, *cases: Steps) -> list[Any]:
+    """What the student's steps give, by case."""
     with advice({Outcome.CRASHED: "unit.master and the moments are None before the first step."}):
-        args = (adam_on_rank, weights.clone(), state, given, options)
         rules = {"allow": (), "forbid": RULES["forbid"]}
-        return student.run(*args, world_size=1, **rules)[0]
+        (found,) = student.run(adam_on_rank, cases, world_size=1, **rules)
+    return entries(found, len(cases))
 
 
-def by_torch(weights: torch.Tensor, gradients: Tensors, **options: Any) -> Tensors:
+def by_torch(case: Steps) -> Tensors:
     """The weights after each step of torch's AdamW in float64."""
-    parameter = nn.Parameter(weights.double())
-    settings = {"lr": LEARNING_RATE, "weight_decay": 0.0, "foreach": False} | options
+    parameter = nn.Parameter(case.weights.double())
+    settings = {"lr": LEARNING_RATE, "weight_decay": 0.0, "foreach": False} | case.options
     optimizer, found = torch.optim.AdamW([parameter], **settings), []
-    for gradient in gradients:
+    for gradient in case.gradients:
         parameter.grad = gradient.double()
         optimizer.step()
         found.append(parameter.detach().float())
     return found
-
-
-def expect_steps(student: Any, rng: torch.Generator, hint: str, **options: Any) -> None:
-    """Raise CheckFailed unless some steps are those of AdamW."""
-    weights, *gradients = drawn_tensors(rng, *[(whole(rng, 5, 9),)] * 7)
-    found = adam(student, weights, None, gradients, **options)
-    for step, wanted in enumerate(by_torch(weights, gradients, **options)):
-        what = f"unit.piece after step {step + 1}"
-        expect_like(entry(found, step, 0), wanted, what, hint, rtol=1e-3, atol=1e-5)
 
 
 @points(1, cell="check_adam_step")
@@ -1019,13 +1046,18 @@ def check_steps_are_those_of_adam(student, rng):
     """The piece follows AdamW over several steps, with any betas and eps: both moments are
     corrected for their bias.
     """
+    betas = (between(rng, 0.5, 0.8), between(rng, 0.8, 0.95))
+    cases = []
+    for options in ({}, {"betas": betas, "eps": 0.05}):
+        weights, *gradients = drawn_tensors(rng, *[(whole(rng, 5, 9),)] * 7)
+        cases.append(Steps(weights, gradients, options))
     hint = (
         "Compare with the formula line by line. Is t 1 in the first step? Is eps outside the root?"
     )
-    expect_steps(student, rng, hint)
-    expect_steps(
-        student, rng, hint, betas=(between(rng, 0.5, 0.8), between(rng, 0.8, 0.95)), eps=0.05
-    )
+    for case, found in zip(cases, adam(student, *cases), strict=True):
+        for step, wanted in enumerate(by_torch(case)):
+            what = f"unit.piece after step {step + 1}"
+            expect_like(entry(found, step, 0), wanted, what, hint, rtol=1e-3, atol=1e-5)
 
 
 @points(0.5, cell="check_adam_step")
@@ -1035,15 +1067,18 @@ def check_weight_decay_is_decoupled(student, rng):
     """
     num, decay = whole(rng, 5, 9), between(rng, 0.5, 2.0)
     weights = positive(rng, num)
-    found = adam(student, weights, None, [torch.zeros(num)] * 4, weight_decay=decay)
+    state = [weights, torch.ones(num), torch.ones(num), 10**6]  # no bias to correct
+    cases = [
+        Steps(weights, [torch.zeros(num)] * 4, {"weight_decay": decay}),
+        Steps(weights, [torch.zeros(num)], {"weight_decay": 20 * decay}, state),
+    ]
+    found, after = adam(student, *cases)
     hint = "Decay is not added to the gradient: it shrinks the master weights."
     for step in range(4):  # where gradients are 0, nothing else moves the weights
         wanted = weights * (1 - LEARNING_RATE * decay) ** (step + 1)
         expect_like(entry(found, step, 0), wanted, f"the weights after step {step + 1}", hint)
-    state = [weights.clone(), torch.ones(num), torch.ones(num), 10**6]  # no bias to correct
-    found = adam(student, weights, state, [torch.zeros(num)], weight_decay=20 * decay)
     late = (weights - LEARNING_RATE * 0.9 / 0.999**0.5) * (1 - LEARNING_RATE * 20 * decay)
-    given = tensor_like(entry(found, 0, 0), late)
+    given = tensor_like(entry(after, 0, 0), late)
     if given is not None and torch.allclose(given, late, rtol=1e-5):
         hint = "First the weights shrink, then Adam moves them."
         raise CheckFailed("weight decay of the weights before the step", "of those after it", hint)
@@ -1055,14 +1090,15 @@ def check_a_restored_state_goes_on(student, rng):
     is as if training had not stopped.
     """
     weights, *gradients = drawn_tensors(rng, *[(whole(rng, 5, 9),)] * 9)
-    whole_run = adam(student, weights, None, gradients)
+    (whole_run,) = adam(student, Steps(weights, gradients, {}))
     saved = entries(entry(whole_run, 3), 6)
     state = [*(tensor_like(one, weights) for one in saved[3:]), 4]
     hint = "Go on from unit.master, exp_avg, exp_avg_sq and num_steps where they are there."
     if any(one is None for one in state) or entry(saved, 2) != 4:
         what = "unit.master, exp_avg and exp_avg_sq as float32, and num_steps of 4 after 4 steps"
         raise CheckFailed(what, shown(saved[2:]), hint)
-    found = adam(student, torch.zeros_like(weights), state, gradients[4:])
+    rest = Steps(torch.zeros_like(weights), gradients[4:], {}, state)
+    (found,) = adam(student, rest)
     for step in range(4):
         wanted = tensor_like(entry(whole_run, 4 + step, 0), weights)
         what = f"unit.piece {step + 1} steps after the checkpoint"
@@ -1078,7 +1114,7 @@ def check_master_weights_are_float32(student, rng):
     """
     weights = torch.full((4,), 64.0 * whole(rng, 1, 3), dtype=torch.bfloat16)
     gradients = [positive(rng, 4) for _ in range(60)]
-    found = adam(student, weights, None, gradients)
+    (found,) = adam(student, Steps(weights, gradients, {}))
     hint = "Keep unit.master as float32 from step to step; round only what goes into unit.piece."
     master = tensor_like(entry(found, 59, 3), torch.empty(4))
     if master is None:
@@ -1098,7 +1134,7 @@ def check_steps_change_the_unit_in_place(student, rng):
     """
     num = whole(rng, 5, 9)
     weights, *gradients = drawn_tensors(rng, *[(num,)] * 3)
-    found = adam(student, weights, None, [gradients[0], None, gradients[1]])
+    (found,) = adam(student, Steps(weights, [gradients[0], None, gradients[1]], {}))
     if any(entry(found, step, 1) is not True for step in range(3)):
         hint = "Write by unit.piece.copy_(...), set unit.gradient to None, clone for unit.master."
         expected = "the same unit.piece, no unit.gradient, and memory of its own for unit.master"
@@ -1129,8 +1165,29 @@ def most_held() -> float:
     return HELD["num_blocks"] * block + 3 * block + 10.5 * MB
 
 
-def expect_freed(student: Any) -> None:
-    """Raise PartlyHeld where weights stay gathered: then all else counts half."""
+def freed_or_kept(run_of: Callable[[bool], Run]) -> tuple[Run, bool]:
+    """A run whose weights are freed; where that crashes one in which they stay, and whether so."""
+    try:
+        return run_of(False), False
+    except StudentFailed as failed:
+        if failed.outcome is not Outcome.CRASHED:
+            raise
+        try:
+            return run_of(True), True
+        except StudentFailed:
+            raise failed from None
+
+
+def expect_freed(student: Any, is_kept: bool) -> None:
+    """Raise PartlyHeld where weights stay gathered, or have to: then all else counts half."""
+    if is_kept:
+        expected = "this from ranks that gather a block before each use"
+        raise PartlyHeld(
+            0.5,
+            expected,
+            "it only where weights are never freed, and a crash where they are",
+            FREED,
+        )
     try:
         grown = max(growth(student).grown_bytes)
     except StudentFailed:
@@ -1148,6 +1205,7 @@ class Stepped(NamedTuple):
     """A run of `FullyShard`, the passes of each rank, and what one process has."""
 
     run: Run
+    is_kept: bool  # weights stayed gathered in it
     sizes: Sizes
     steps: list[list[list[Any]]]  # by rank and step: order, inputs, whether with gradients
 
@@ -1195,8 +1253,11 @@ def step_blocks(
         for _ in range(num)
     ]
     each = [(of_rank,) for of_rank in steps]
-    run = emulated(student, shard_model_on_rank, sizes, world_size=num, each=each)
-    return Stepped(run, sizes, steps)
+    options = {"world_size": num, "each": each}
+    run, is_kept = freed_or_kept(
+        lambda is_kept: emulated(student, shard_model_on_rank, sizes, is_kept, **options)
+    )
+    return Stepped(run, is_kept, sizes, steps)
 
 
 def expect_gradients(seen: Stepped, hint: str, first_judged: int = 0) -> None:
@@ -1247,7 +1308,7 @@ def expect_reduced(seen: Stepped, rank: int, hint: str, first_judged: int) -> No
             raise CheckFailed(expected, actual, hint)
 
 
-@points(1.5, cell="check_FullyShard")
+@points(1.25, cell="check_FullyShard")
 def check_gradients_are_those_of_one_process(student, rng):
     """Two steps through all blocks give every unit the mean gradient that one process has; each
     block is gathered once for each use, in forward and in backward, and reduced once.
@@ -1274,7 +1335,7 @@ def check_gradients_are_those_of_one_process(student, rng):
             hint = "Reduce each unit once, when backward has passed its block."
             expected = f"{2 * len(sizes)} reductions in two steps"
             raise CheckFailed(expected, f"{len(reductions)}", hint)
-    expect_freed(student)
+    expect_freed(student, seen.is_kept)
 
 
 @points(1, cell="check_FullyShard")
@@ -1287,8 +1348,9 @@ def check_a_block_may_be_used_twice(student, rng):
         " the second, or in finish. Over several passes with finish, unit.gradient adds up."
     )
     twice = [0, *shuffled(rng, [1, 2]), 1, whole(rng, 1, 2)]
-    expect_gradients(step_blocks(student, rng, [[twice], [[0, 1, 2], [0, 2, 1]]]), hint, 1)
-    expect_freed(student)
+    seen = step_blocks(student, rng, [[twice], [[0, 1, 2], [0, 2, 1]]])
+    expect_gradients(seen, hint, 1)
+    expect_freed(student, seen.is_kept)
 
 
 @points(0.75, cell="check_FullyShard")
@@ -1305,11 +1367,12 @@ def check_tied_frozen_and_unused_units(student, rng):
     )
     orders = [[range(4)], [[0, 3, 2]]]
     more = {"tied": [(1, 3)], "frozen": frozen, "idle": [3]}
-    expect_gradients(step_blocks(student, rng, orders, **more), hint, 1)
-    expect_freed(student)
+    seen = step_blocks(student, rng, orders, **more)
+    expect_gradients(seen, hint, 1)
+    expect_freed(student, seen.is_kept)
 
 
-@points(1.5, cell="check_FullyShard")
+@points(1, cell="check_FullyShard")
 def check_weights_are_held_one_block_at_a_time(student, rng):
     """Beside its pieces, a rank holds the weights and gradients of the block at work: the others
     are freed, in forward and in backward.
@@ -1332,8 +1395,13 @@ def check_reduction_begins_when_backward_has_passed(student, rng):
     sizes = Sizes(whole(rng, 0, 10**6), width, shuffled(rng, range(4, 4 + num_blocks)))
     inputs = drawn_tensors(rng, *[(3, width)] * 2)
     factors = [[positive(rng).reshape(()) for _ in range(2 * num_blocks)] for _ in range(2)]
-    each = [(gated_step_on_rank, mine, sizes) for mine in [*inputs, script_of(factors)]]
-    run = emulated(student, or_scripted, world_size=3, each=each, **WITH_SCRIPT)
+
+    def run_of(is_kept: bool) -> Run:
+        of_ranks = [*inputs, script_of(factors)]
+        each = [(gated_step_on_rank, mine, sizes, is_kept) for mine in of_ranks]
+        return emulated(student, or_scripted, world_size=3, each=each, **WITH_SCRIPT)
+
+    run, is_kept = freed_or_kept(run_of)
     hint = "Reduce a block's units in what call_after_backward calls, not all of them in finish."
     for rank in range(2):
         modules = [Gated(one, iter(()).__next__) for one in model_of(sizes)]
@@ -1355,7 +1423,7 @@ def check_reduction_begins_when_backward_has_passed(student, rng):
                 expected = f"{what} to leave before backward enters the next"
                 raise CheckFailed(expected, "they left later", hint)
     expect_hidden_reductions(student, rng)
-    expect_freed(student)
+    expect_freed(student, is_kept)
 
 
 def expect_hidden_reductions(student: Any, rng: torch.Generator) -> None:
@@ -1395,7 +1463,94 @@ def check_evaluation_works_without_gradients(student, rng):
             hint = "Gather before each use and drop after it, with gradients and without."
             expected = "a gather for each of 5 uses, and of 2 made ahead; no reduction"
             raise CheckFailed(expected, actual, hint)
-    expect_freed(student)
+    expect_freed(student, seen.is_kept)
+
+
+# all parts together, on paper
+
+
+NUM_ON_PAPER = 1024
+NO_NUMBERS = "On paper a tensor has no numbers: decide by shapes, and by what is None."
+
+
+def sizes_of(widths: Sequence[int], num: int) -> list[int]:
+    """The bytes of each block's unit on so many ranks, with its padding."""
+    return [4 * num * -(-count // num) for count in [*map(math.prod, pairwise(widths)), 1]]
+
+
+def expect_step(
+    timeline: Timeline, most_bytes: float, widths: Sequence[int], num: int, num_blocks: float
+) -> None:
+    """Raise CheckFailed unless a rank of so many sends and holds what a step of stage 3 does."""
+    sizes = sizes_of(widths, num)
+    wanted = [("all_gather", size) for size in sizes]
+    for size in reversed(sizes):
+        wanted += [("all_gather", size), ("reduce_scatter", size)]
+    calls = [(one.name, one.size_bytes) for one in timeline.of(0) if one.kind == COMMUNICATION]
+    for number, (call, due) in enumerate(zip_longest(calls, wanted), 1):
+        if call != due:
+            said, expected = (
+                "{} of {} bytes".format(*one) if one else "none" for one in (call, due)
+            )
+            hint = "Gather a block in forward; in backward gather it, and reduce-scatter it."
+            what = f"{expected} as call {number} of {len(wanted)} on {num} ranks"
+            raise CheckFailed(what, said, hint)
+    room = num_blocks * max(sizes) + 2 * sum(sizes) / num  # pieces and their gradients
+    if most_bytes > room:
+        raise CheckFailed(
+            f"at most {room / MB:.0f} MiB held as one of {num} ranks: a few blocks, and the pieces",
+            f"{most_bytes / MB:.0f} MiB",
+            "What a rank keeps shrinks with their number, and a block is freed after its use.",
+        )
+
+
+@points(0.75, cell="check_FullyShard")
+def check_step_on_1024_ranks_on_paper(student, rng):
+    """On paper, all parts together as one of 1,024 ranks gather each block in forward, gather and
+    reduce-scatter it in backward, 3 P (N - 1)/N bytes in all, hold a few blocks at a time, and take
+    hardly longer than the messages; on two emulated ranks they do the same.
+    """
+    steps = [whole(rng, 1, 3) + 4 * place for place in range(5)]  # blocks of about the same size
+    large, small = [8 * (1024 + one) for one in steps], [256 + one for one in steps]
+    try:
+        with advice({Outcome.CRASHED: NO_NUMBERS}):
+            expect_on_paper(student, large, small, is_own=True)
+    except (CheckFailed, StudentFailed):
+        if is_right_on_two(student, small):
+            raise
+        with advice(ADVICE):  # a slip in a smaller part has cost its points there
+            expect_on_paper(student, large, small, is_own=False)
+
+
+def expect_on_paper(student: Any, large: list[int], small: list[int], is_own: bool) -> None:
+    """Raise CheckFailed unless the step on paper is right, and a small one with data the same."""
+    paper = student.on_paper(
+        *(whole_step_on_rank, large, is_own),
+        world_size=NUM_ON_PAPER,
+        cluster="h100-ndr-x128",
+        small=(small, is_own),
+        small_world_size=2,
+        forbid=RULES["forbid"],
+    )
+    expect_step(paper.timeline, paper.peak_bytes, large, NUM_ON_PAPER, num_blocks=5.3)
+    events = paper.timeline.of(0)
+    messages_s = sum(one.duration_s for one in events if one.kind == COMMUNICATION)
+    if paper.step_s > 1.5 * messages_s:
+        raise CheckFailed(
+            f"a step on {NUM_ON_PAPER} ranks of at most 1.5 times its messages' time",
+            f"{paper.step_s / messages_s:.1f} times",
+            "Go over a block's gradients once, and not once for each rank.",
+        )
+
+
+def is_right_on_two(student: Any, widths: list[int]) -> bool:
+    """True if the student's own parts together do on two emulated ranks what they should."""
+    try:
+        run = emulated(student, whole_step_on_rank, widths, True, world_size=2, memory=True)
+        expect_step(run.timeline, run.memory[0].most_bytes, widths, 2, num_blocks=4.5)
+    except (CheckFailed, StudentFailed):
+        return False
+    return True
 
 
 # Prefetching

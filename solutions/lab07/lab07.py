@@ -35,7 +35,10 @@
 # weights that it must send, and **what each rank holds** with what Linux says of its processes. As
 # long as a rank holds or sends what a replica would, everything else that such a function does
 # right earns only half the points. Each function is graded with correct versions of the others, so
-# that a mistake costs points only once.
+# that a mistake costs points only once. One check runs your own parts together: a step of stage 3
+# as one of 1,024 ranks, on paper. It must send 3 P (N - 1)/N bytes in the order of the table above,
+# hold a few blocks at a time and a 1,024th of everything else, and take hardly longer than its
+# messages; and on two emulated ranks it must do the same.
 #
 # Of the operations of `torch.distributed`, all-gather, reduce-scatter and, for clipping, all-reduce
 # are allowed, in all their forms, with or without `async_op`. `torch.distributed.fsdp` (and so
@@ -784,6 +787,8 @@ class FullyShard:
       returns is called later, just before the next reduction starts or in `finish`: so gradients
       travel while backward works on the next block, and only one reduction is under way.
     - A unit that was not used in a step, and a frozen one, is not reduced.
+    - It runs on any number of ranks, and also on paper (`ws.paper`), as one of 1,024: there tensors
+      have no numbers, so what it does depends on shapes and on what is None.
 
     Only the constructor and `finish` are called from outside; the other methods are a proposal.
     """

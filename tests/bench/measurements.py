@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 import bench_budgets
 import bench_compressing
 import bench_cutting
-import bench_enduring
 import bench_diagnosing
+import bench_enduring
 import bench_fuzzing
 import bench_grading
 import bench_hanging

@@ -1,4 +1,4 @@
-# score: 12.5
+# score: 12.375
 # hint: set .grad to none
 # Every rank has everything: all weights, all gradients, and nothing travels ahead.
 

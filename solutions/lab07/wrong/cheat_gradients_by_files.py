@@ -1,4 +1,4 @@
-# score: 22
+# score: 21.25
 # hint: their own dtype
 # Gradients go through files; what is reduce-scattered is zeros, of the right size.
 

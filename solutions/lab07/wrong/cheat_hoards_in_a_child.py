@@ -1,4 +1,4 @@
-# score: 20.25
+# score: 20.125
 # hint: drop a block after each use
 # A child process keeps all weights that were gathered.
 

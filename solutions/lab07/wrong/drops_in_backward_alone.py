@@ -1,4 +1,4 @@
-# score: 20
+# score: 19.875
 # hint: drop a block after each use
 # Forward leaves all weights gathered.
 

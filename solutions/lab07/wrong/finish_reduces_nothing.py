@@ -1,4 +1,4 @@
-# score: 22.5
+# score: 22
 # hint: the rest in finish
 # The first block's gradients, and tied ones, stay where they are.
 
