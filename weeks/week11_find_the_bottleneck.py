@@ -475,7 +475,7 @@ def suspects(job, run, timeline):
         "straggler": works_s[last] - statistics.median(works_s),
     }
     found |= of_the_wire(job, timeline, last)
-    return {name: max(0.0, saved_s) for name, saved_s in found.items()}
+    return {name: max(0.0, round(saved_s, 9)) for name, saved_s in found.items()}  # in whole ns
 
 
 # %% [markdown]
