@@ -259,15 +259,16 @@ def one_step_of_adam(pixels, labels):
             optimizer.step()
 
 
-some = pixels[:64], labels[:64]
+some = pixels[:64].clone(), labels[:64].clone()
 step_run = ws.run(one_step_of_adam, *some, world_size=1, backend="gloo", memory=True, echo=False)
 draw.memory_use({"rank 0": step_run.memory[0]}, title="Two steps by kind, measured here")
 
 # %% [markdown]
-# Each step is a mountain of activations on a floor of weights. The forward pass piles them up, the
-# backward pass takes them away again, and gradients take their place. From the first update on, the
-# optimizer's state lies on the floor too. **The peak decides whether a model fits**, and the peak
-# is where forward ends and backward begins.
+# Each step is a mountain of activations on a floor of states. The forward pass piles them up, the
+# backward pass takes them away again and leaves gradients behind; the first update adds Adam's
+# state to the floor. *Temporaries* are numbers that live only for a moment, such as the gradients
+# *of* activations. **The peak decides whether a model fits.** It lies early in the backward pass,
+# where most activations are still there.
 #
 # Mixed-precision training with Adam holds **16 bytes for each parameter**: 2 for the bf16 weight, 2
 # for its gradient, and 12 for the optimizer, which keeps a 4-byte weight of its own and two 4-byte
@@ -309,13 +310,13 @@ for name, (num_parameters, s, h, a, num_layers) in SHAPES.items():
     kept_bytes = num_layers * s * h * (34 + 5 * a * s / h)
     state_bytes = sum(model_bytes(num_parameters).values())
     row = {"model": name, "tokens": s, "states_bytes": state_bytes, "activations_bytes": kept_bytes}
-    rows.append(row | {"sequences for as much": round(state_bytes / kept_bytes, 1)})
+    rows.append(row | {"sequences for as much": f"{state_bytes / kept_bytes:.1f}"})
 draw.table(rows, title="States of mixed-precision Adam, and activations of one sequence, computed")
 
 # %% [markdown]
-# The last column says how many sequences fill as much memory as everything else together: at 7
-# billion parameters one to four, at 175 billion ten. Nobody keeps so much. Week 6 removes most of
-# the activations, week 7 cuts the states.
+# The last column says how many sequences fill as much memory as all states together: one to four at
+# 7 billion parameters, ten at 175 billion. No training run keeps that much: week 6 removes most of
+# the activations, week 7 splits the states.
 #
 # More GPUs help only if the model is *split* over them. Give each GPU the whole model, and each
 # needs all of these bytes, however many GPUs there are. Move the sliders: does any number of GPUs
@@ -620,7 +621,7 @@ def train_together(pixels, labels, steps):
 
 
 together = ws.run(train_together, pixels, labels, 4, world_size=world_size, backend=backend)
-assert all(torch.equal(weights, together.values[0]) for weights in together.values)
+assert all(torch.equal(final, together.values[0]) for final in together.values)
 draw.timeline(together.timeline, title=f"{world_size} ranks, 4 steps, measured here")
 
 # %% [markdown]
@@ -1032,8 +1033,7 @@ def emulated(where, num_ranks):
     )
 
 
-num_ranks = min(8, hardware.cluster(cluster).world_size)
-steps = {cluster: emulated(cluster, num_ranks)}
+steps = {cluster: emulated(cluster, min(8, hardware.cluster(cluster).world_size))}
 draw.timeline(steps[cluster], title=f"One step, emulated on {cluster}")
 
 # %% [markdown]
@@ -1095,10 +1095,10 @@ def flops_per_s_of(gpu):
 ethernet = replace(hardware.cluster("a100-10gbe"), name="8 x 10 Gb/s", gpus_per_node=1, num_nodes=8)
 rows = []
 for where in (hardware.cluster("dgx-h100"), hardware.cluster("pcie-box"), ethernet):
-    link = where.intra if where.num_nodes == 1 else where.inter
-    parts_s = formula_s(8, link, flops_per_s_of(where.gpu))
-    step = steps.get(where.name) or emulated(where, 8)
-    rows.append((f"{where.name}, emulated", 8, *parts_s, step.end_s))
+    joint = where.intra if where.num_nodes == 1 else where.inter
+    parts_s = formula_s(8, joint, flops_per_s_of(where.gpu))
+    on_it = steps.get(where.name) or emulated(where, 8)
+    rows.append((f"{where.name}, emulated", 8, *parts_s, on_it.end_s))
 rows.append(("this machine, measured", world_size, compute_s, talk_s, step_s))
 named = [
     {"where": where, "ranks": n, "compute_s": work_s, "communication_s": wire_s}
@@ -1172,9 +1172,9 @@ explore(efficiency, compute_s=(0.001, 2.0, "x2"), num_ranks=(2, 1024, "x2"))
 def enough_samples(efficiency_fraction, num_ranks, link, flops_per_s):
     """Samples on each rank at which computing is this fraction of the step."""
     ### BEGIN SOLUTION
-    compute_s, communication_s = formula_s(num_ranks, link, flops_per_s)
-    wanted_s = communication_s * efficiency_fraction / (1 - efficiency_fraction)
-    return SAMPLES * wanted_s / compute_s
+    computing_s, sending_s = formula_s(num_ranks, link, flops_per_s)
+    wanted_s = sending_s * efficiency_fraction / (1 - efficiency_fraction)
+    return SAMPLES * wanted_s / computing_s
     ### END SOLUTION
 
 
@@ -1183,13 +1183,12 @@ with check.turn("enough_samples"):
     slow = replace(hardware.ETHERNET_10G, latency_s=0.0, bandwidth_bytes_per_s=1e9)
     hint = "At half, computing and communication take equally long; at 90% it is nine to one."
     for fraction, expected in ((0.5, 11_200.0), (0.9, 100_800.0)):
-        samples = enough_samples(fraction, 8, slow, 8e12)
-        check.expect_close(samples, expected, f"the samples for {fraction:.0%}", hint)
-    print("Right. On the three clusters of the table, for 90%:")
-    for where in (hardware.DGX_H100, hardware.cluster("pcie-box"), ethernet):
-        link = where.intra if where.num_nodes == 1 else where.inter
-        samples = enough_samples(0.9, 8, link, flops_per_s_of(where.gpu))
-        print(f"{where.name}: {samples:,.0f} samples on each rank")
+        enough = enough_samples(fraction, 8, slow, 8e12)
+        check.expect_close(enough, expected, f"the samples for {fraction:.0%}", hint)
+    print("Right. Eight H100s that are 90% efficient need, on each rank:")
+    for wire in (hardware.NVLINK4, hardware.PCIE4, hardware.ETHERNET_10G):
+        enough = enough_samples(0.9, 8, wire, flops_per_s_of(hardware.H100))
+        print(f"{enough:>9,.0f} samples on {wire.name}")
 
 # %% [markdown]
 # The width has cancelled, except in the latency's share: a larger layer computes longer *and* sends
@@ -1213,7 +1212,6 @@ n = 2
 throughput = BATCH_SIZE / median_s[n]  # of the training on two ranks in section 4
 scaling_efficiency = speedups[n] / n
 talking = together.timeline.share("communication")  # of the four steps in section 4
-working = 1 - talking - together.timeline.share("wait")
 capacity_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 if use_gpus:
     capacity_bytes = torch.cuda.get_device_properties(0).total_memory
@@ -1221,7 +1219,7 @@ in_use_bytes = sum(memory_parts(BATCH_SIZE // n).values())
 metrics = {
     "throughput": f"{throughput:,.0f} images/s",
     "scaling efficiency": f"{scaling_efficiency:.0%}",
-    "communication efficiency": f"{working / (working + talking):.0%}",
+    "communication efficiency": f"{1 - talking:.0%}",
     "memory utilisation": f"{in_use_bytes / capacity_bytes:.3%}",
 }
 rows = [{"metric": name, "two ranks": value} for name, value in metrics.items()]
@@ -1300,30 +1298,29 @@ except ws.RunTimeout as report:
 # every rank makes the same calls in the same order, also at the end of the data. When a job hangs,
 # ask not *who waits* but *who is missing*: the report names both.
 #
-# This has happened to so many people that torch was changed for it. In February 2020 one of DDP's
-# authors collected the cases (pytorch issue 33148): ranks with more batches hang, because the rank
-# with the fewest never joins their last all-reduces. The proposal of May 2020 (issue 38174) names
-# the trouble with every cure in the data loader: some data sets cannot be counted in advance. So
-# DDP got a mode, `with model.join():` (pull request 42577). Before every step all ranks add up a
-# number, 1 from a rank that has data, 0 from one that has not. A rank without data goes on making
-# the same calls as the others, with zeros, until the sum is 0.
+# This has happened to so many people that torch was changed for it. In February 2020 a developer of
+# torch wrote that several users had met it (pytorch issue 33148): ranks with more batches hang,
+# because the rank with the fewest does not take part in the additional all-reduces. Samplers that
+# deal data out evenly help, says the proposal of May 2020 (issue 38174), but not in all cases. So
+# DDP got a mode, `with model.join():` (pull request 42577). Before a step all ranks add up a
+# number, 1 from a rank that has data and 0 from one that has none. A rank without data goes on
+# making the same calls as the others, with zeros, until no rank has any left.
 #
-# The price is one more collective in every step, paid by all who use it, for the sake of the last
-# one. Whoever can count the batches in advance gives every rank equally many, and pays nothing.
+# The price is one more collective in every step, for the sake of the last one. If you can count the
+# batches in advance, give every rank the same number, and pay nothing.
 #
-# ### Find the bug: four ranks, and no faster
+# ### Find the bug: four ranks, noisier than one
 #
 # 8 minutes · medium
 #
-# A colleague cuts the batch over the ranks without a common generator's help: each rank draws only
-# its own part. The job runs on four ranks, all weights stay equal, nothing hangs, and each step
-# takes a quarter of the time. Yet the loss is noisier than that of one process. Run the check, read
-# what it found, and repair the function.
+# A colleague saves a line: each rank draws only its own part of the batch. On four ranks all
+# weights stay equal, nothing hangs, and a step takes a quarter of the time. Yet the loss is noisier
+# than that of one process. Run the check, read what it found, and repair the function.
 #
 # <details><summary>Hint</summary>
 #
-# Write down the images of ranks 0 and 1 for step 0. A generator with the same seed gives the same
-# numbers. How does `part_of_batch` make different parts of one batch?
+# Print the images of ranks 0 and 1 in step 0. A generator with the same seed gives the same
+# numbers. How does `part_of_batch` take different parts of one batch?
 # </details>
 
 
@@ -1341,14 +1338,13 @@ def colleagues_part(step, rank, world_size):
 
 # %% check_colleagues_part
 with check.turn("colleagues_part"):
-    parts = [colleagues_part(0, rank, 4) for rank in range(4)]
-    apart = len(set(torch.cat(parts).tolist()))
+    drawn = torch.cat([colleagues_part(0, rank, 4) for rank in range(4)])
     whole_batch = part_of_batch(0, 0, 1)
-    expected = len(set(whole_batch.tolist()))
-    hint = "All ranks draw the same numbers: a batch of 64 on four ranks, and three idle copies."
-    check.expect_close(apart, expected, "different images in the batch of four ranks", hint)
+    num_drawn, expected = (len(set(indices.tolist())) for indices in (drawn, whole_batch))
+    hint = "All ranks draw the same 64 images, so that three ranks repeat what the first does."
+    check.expect_close(num_drawn, expected, "different images in the batch of four ranks", hint)
     hint = "Together the parts must be the batch that one process draws with this seed."
-    check.expect_close(torch.cat(parts), whole_batch, "the parts of all ranks together", hint)
+    check.expect_close(drawn, whole_batch, "the parts of all ranks together", hint)
     print("Right. Four ranks on the same data are one rank with a quarter of the batch.")
 
 # %% [markdown]
