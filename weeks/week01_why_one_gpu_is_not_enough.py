@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | Reading | about 60 minutes |
+# | Reading and doing | about 80 minutes: four short exercises, a bug to find, three explorers |
 # | Running | about a minute on two CPU cores; GPUs are used if there are enough |
 # | You need | to have trained a network in PyTorch: `loss.backward()`, `optimizer.step()` |
 # | You do not need | to have run anything on two processes or two GPUs |
@@ -12,22 +12,26 @@
 # You have trained on one GPU. This week you train on two processes, then on four, and get **the
 # same model, step by step**. Every later week makes this faster, smaller or safer.
 #
-# Some words first. A **rank** is one process of a training job, usually with one GPU of its own;
+# Three words first. A **rank** is one process of a training job, usually with a GPU of its own;
 # ranks are numbered from 0. The **world size** is the number of ranks. A **collective** is a call
-# that all ranks make together, such as `all_reduce`: each gives a tensor, each gets the sum of all
-# of them.
+# that all ranks make together, such as `all_reduce`: each rank passes in a tensor, and each gets
+# back the sum of all of them.
 
 # %% [markdown]
 # ## 1. The question
 #
-# > What must several processes communicate, so that together they train exactly the model that
-# > one process would have trained? And what does that communication cost?
+# > What must several processes communicate so that together they train exactly the model that one
+# > process would have trained? And what does that communication cost?
+#
+# Afterwards you can say how long a model trains on how many GPUs and whether it fits on them; train
+# on several ranks and prove that the result is right; and tell from two numbers whether a link is
+# fast enough.
 
 # %% parameters tags=["parameters"]
 world_size = 2  # ranks in the small experiments: 2 or 4
 # "nccl" on GPUs, "gloo" on CPUs; "auto" takes NCCL when there is a GPU for every rank
 backend = "auto"
-# the emulated cluster of the picture in section 6; the table there names its own
+# the emulated cluster of the pictures in section 6; the table there names its own
 cluster = "dgx-h100"
 seed = 0
 predicted_years = None  # to train GPT-3 on one A100
@@ -37,6 +41,7 @@ predicted_speedup = None  # of two ranks over one, for the small network below, 
 
 # %% setup
 import json
+import math
 import os
 import statistics
 import time
@@ -49,7 +54,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 import worldsize as ws
-from worldsize import draw, hardware, images, ledger, models, operators, quiz, units
+from worldsize import check, draw, hardware, images, ledger, models, operators, quiz, units
 from worldsize.explore import explore
 
 folder = Path("build/week01")
@@ -60,9 +65,10 @@ print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 # %% [markdown]
 # ## 2. Predict
 #
-# The next cell asks for four numbers, and waits. A guess that is ten times off teaches more than a
-# number read afterwards. Where a result is known later, it is printed beside your prediction, which
-# cannot change any more. A number in place of a `None` above is an answer too.
+# The next cell asks for four numbers, and waits. Nobody sees them but you, and a guess that is ten
+# times off teaches more than a number that you only read. As soon as a result is known, it is
+# printed beside your prediction, which then cannot change any more. A number in place of a `None`
+# above counts as an answer.
 
 # %% predict
 predictions.ask("GPT-3 on one A100", predicted_years, "years", section=3)
@@ -76,50 +82,113 @@ predictions.ask("speed-up of 2 ranks", predicted_speedup, "times", section=6)
 # ### One GPU: the time
 #
 # Training a transformer costs about six floating-point operations for each parameter and each
-# token: two in the forward pass (one multiplication, one addition), four in the backward pass,
+# token: two in the forward pass (a multiplication and an addition), four in the backward pass,
 # which computes two gradients.
 #
 # $$\text{FLOPs} \approx 6 \, N \, D \qquad N \text{ parameters}, \; D \text{ tokens}$$
 #
 # (Kaplan et al. 2020, *Scaling Laws for Neural Language Models*, section 2.1.) GPT-3 has 175
 # billion parameters and saw 300 billion tokens (Brown et al. 2020, table 2.1). An A100 computes at
-# most 312 TFLOP/s in bf16 (NVIDIA A100 data sheet, without sparsity); the best matrix product that
-# was measured on one reached 271.2 TFLOP/s (`stas00/ml-engineering`, compute/accelerator).
+# most 312 TFLOP/s in bfloat16 (NVIDIA A100 data sheet, without sparsity); the fastest matrix
+# product that was measured on one reached 271.2 TFLOP/s (`stas00/ml-engineering`,
+# compute/accelerator).
 
 # %% time_to_train
 gpt3_parameters, gpt3_tokens = 175e9, 300e9
 gpt3_flops = 6 * gpt3_parameters * gpt3_tokens
 for source, flops_per_s in {"data sheet": 312e12, "best measured": 271.2e12}.items():
-    print(
-        f"{units.format_count(gpt3_flops)} FLOPs, {source}:"
-        f" {units.format_time_s(gpt3_flops / flops_per_s)}"
-    )
+    decades = units.format_time_s(gpt3_flops / flops_per_s)
+    print(f"{units.format_count(gpt3_flops)} FLOPs, {source}: {decades}")
 predictions.reveal("GPT-3 on one A100", gpt3_flops / 312e12 / units.YEAR)
 
 # %% [markdown]
 # Decades, on a GPU that never waits for anything. On 1,024 A100s it would be 34 days, by the
 # estimate of Narayanan et al. 2021 (*Efficient Large-Scale Language Model Training on GPU Clusters
-# Using Megatron-LM*, section 5.1). They count eight operations instead of six, because they compute
-# the forward pass twice to save memory, and measured 140 TFLOP/s on each GPU.
+# Using Megatron-LM*, section 5.1). They measured 140 TFLOP/s on each GPU, and count eight
+# operations instead of six because they compute the forward pass twice to save memory.
+#
+# The share of the peak that goes into those six operations is the **model FLOPs utilisation**, or
+# MFU (Chowdhery et al. 2022, *PaLM*, section 4.1). Work that is done twice does not count. Every
+# week of this course prints it.
 
 # %% time_on_a_cluster
 cluster_s = 8 * gpt3_parameters * gpt3_tokens / (1024 * 140e12)
+mfu_fraction = gpt3_flops / cluster_s / (1024 * 312e12)
 print(f"1,024 A100s at 140 TFLOP/s: {units.format_time_s(cluster_s)}")
+print(f"busy {140 / 312:.0%} of the peak, of which {mfu_fraction:.0%} is MFU")
+
+# %% [markdown]
+# ### Your turn: days on a cluster
+#
+# 3 minutes · easy
+#
+# How many days does a model train on `num_gpus` GPUs, each with this peak and this MFU?
+#
+# <details><summary>Hint</summary>
+#
+# Seconds are operations over operations per second. `units.DAY` is the number of seconds in a day.
+# </details>
+
+
+# %% training_days tags=["turn"]
+def training_days(num_parameters, num_tokens, num_gpus, peak_flops_per_s, mfu_fraction):
+    """Days of training on this many GPUs."""
+    ### BEGIN SOLUTION
+    flops_per_s = num_gpus * peak_flops_per_s * mfu_fraction
+    return 6 * num_parameters * num_tokens / flops_per_s / units.DAY
+    ### END SOLUTION
+
+
+# %% check_training_days
+with check.turn("training_days"):
+    days = training_days(gpt3_parameters, gpt3_tokens, 1024, 312e12, mfu_fraction)
+    hint = "Six operations for each parameter and token. The GPUs work side by side."
+    check.expect_close(days, 33.9, "the days of GPT-3 on 1,024 A100s", hint, rtol=2e-3)
+    days = training_days(405e9, 15.6e12, 16_384, 989e12, 0.40)
+    check.expect_close(days, 67.7, "the days of Llama 3 405B on 16,384 H100s", hint, rtol=2e-3)
+    print("Right. Llama 3 405B: 68 days at an MFU of 40%; it saw 15.6 trillion tokens.")
+
+# %% [markdown]
+# ### How large should the model be?
+#
+# More GPUs can train a larger model, or train the same model on more tokens. For a given number of
+# operations the loss is lowest when both grow together. Hoffmann et al. 2022 (*Training
+# Compute-Optimal Large Language Models*) fitted this **scaling law** to more than 400 models, and
+# then trained Chinchilla: 70 billion parameters on 1.4 trillion tokens, 20 for each parameter. With
+# $D = 20 N$ a budget of $C = 6 N D$ operations asks for $N = \sqrt{C / 120}$ parameters. What
+# clusters of H100s (989 TFLOP/s in bfloat16, NVIDIA H100 data sheet) can train in 30 days at an MFU
+# of 40%:
+
+# %% compute_optimal
+rows = []
+for num_gpus in (1, 8, 64, 1024, 16_384):
+    flops = num_gpus * 989e12 * 0.40 * 30 * units.DAY
+    num_parameters = (flops / (6 * 20)) ** 0.5
+    row = {"H100s": num_gpus, "operations": f"{flops:.1e}"}
+    row |= {"parameters": units.format_count(num_parameters)}
+    rows.append(row | {"tokens": units.format_count(20 * num_parameters)})
+draw.table(rows, title="Compute-optimal models of 30 days, computed")
+
+# %% [markdown]
+# A hundred times the GPUs train a model only ten times as large, since it also sees ten times as
+# many tokens. Models that many people will use are trained on far more than 20 tokens a parameter:
+# a small model costs less each time it answers. Llama 3 405B saw 39 for each parameter, 15.6
+# trillion in all (Llama team 2024, *The Llama 3 Herd of Models*, section 3).
 
 # %% [markdown]
 # ### One GPU: the memory
 #
 # Four things fill memory while a network trains.
 #
-# - **Weights**: what the network is.
+# - **Weights**: the parameters themselves.
 # - **Gradients**: one number for each weight.
 # - **Optimizer state**: Adam keeps two more numbers for each weight, the running means of the
 #   gradient and of its square.
 # - **Activations**: what the forward pass keeps because the backward pass needs it. They grow with
 #   the batch.
 #
-# Do not believe it: count the bytes. Torch calls a hook for every tensor that the forward pass
-# keeps.
+# Do not take this on trust: count the bytes. Torch calls a hook for every tensor that the forward
+# pass keeps.
 
 
 # %% count_activations
@@ -169,8 +238,37 @@ measured = {f"batch of {size}": memory_parts(size) for size in (4, 16, 64)}
 draw.memory(measured, title="A small network, bytes counted")
 
 # %% [markdown]
-# Weights, gradients and optimizer state stay as they are; activations grow with the batch. In a
-# small network on images the activations win. In a large language model the rest does.
+# Weights, gradients and optimizer state stay as they are; activations grow with the batch. They
+# also come and go. Here are the same four parts over two steps, in a process of its own: `ws.run`
+# starts it, counts its tensors, and returns what it has counted.
+
+
+# %% one_step_of_adam
+def one_step_of_adam(pixels, labels):
+    """Take two steps; the first one makes the optimizer's state."""
+    torch.set_num_threads(1)
+    model = models.vision_net(width=32, seed=seed)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(2):
+        with ws.span("forward", kind="forward"):
+            loss = F.cross_entropy(model(pixels), labels)
+        optimizer.zero_grad()
+        with ws.span("backward", kind="backward"):
+            loss.backward()
+        with ws.span("update", kind="update"):
+            optimizer.step()
+
+
+some = pixels[:64].clone(), labels[:64].clone()
+step_run = ws.run(one_step_of_adam, *some, world_size=1, backend="gloo", memory=True, echo=False)
+draw.memory_use({"rank 0": step_run.memory[0]}, title="Two steps by kind, measured here")
+
+# %% [markdown]
+# Each step is a mountain of activations on a floor of states. The forward pass piles them up, the
+# backward pass takes them away again and leaves gradients behind; the first update adds Adam's
+# state to the floor. *Temporaries* are numbers that live only for a moment, such as the gradients
+# *of* activations. **The peak decides whether a model fits.** It lies early in the backward pass,
+# where most activations are still there.
 #
 # Mixed-precision training with Adam holds **16 bytes for each parameter**: 2 for the bf16 weight, 2
 # for its gradient, and 12 for the optimizer, which keeps a 4-byte weight of its own and two 4-byte
@@ -193,32 +291,36 @@ large = {label: model_bytes(num_parameters) for label, num_parameters in sizes.i
 draw.memory(large, 80 * units.GB, "Mixed-precision Adam, computed", "one A100 or H100")
 
 # %% [markdown]
-# And activations come on top. For *s* tokens, *b* sequences, width *h* and *a* heads, a transformer
+# Activations come on top. For *s* tokens, *b* sequences, width *h* and *a* heads, a transformer
 # layer keeps
 #
 # $$\text{bytes} = s \, b \, h \, \Big( 34 + 5 \frac{a s}{h} \Big)$$
 #
 # (Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*,
-# equation 1). GPT-3 has 96 layers of width 12,288 with 96 heads, and reads 2,048 tokens at a time.
-# A single sequence:
+# equation 1). Three shapes, with **one sequence** on the GPU:
 
-# %% activations_of_gpt3
-s, b, h, a, num_layers = 2048, 1, 12288, 96, 96
-layer_bytes = s * b * h * (34 + 5 * a * s / h)
-all_bytes = num_layers * layer_bytes
-print(
-    f"activations: {units.format_bytes(layer_bytes)} a layer, {units.format_bytes(all_bytes)}"
-    " in all"
-)
-print(
-    "weights, gradients, optimizer:"
-    f" {units.format_bytes(sum(model_bytes(gpt3_parameters).values()))}"
-)
+# %% activations_of_large_models
+SHAPES = {  # parameters, tokens of a sequence, width, heads, layers
+    "GPT of 7.5B": (7.5e9, 2048, 4096, 32, 36),
+    "GPT of Llama 2 7B's shape": (6.74e9, 4096, 4096, 32, 32),
+    "GPT-3": (gpt3_parameters, 2048, 12_288, 96, 96),
+}
+rows = []
+for name, (num_parameters, s, h, a, num_layers) in SHAPES.items():
+    kept_bytes = num_layers * s * h * (34 + 5 * a * s / h)
+    state_bytes = sum(model_bytes(num_parameters).values())
+    row = {"model": name, "tokens": s, "states_bytes": state_bytes, "activations_bytes": kept_bytes}
+    rows.append(row | {"sequences for as much": f"{state_bytes / kept_bytes:.1f}"})
+draw.table(rows, title="States of mixed-precision Adam, and activations of one sequence, computed")
 
 # %% [markdown]
+# The last column says how many sequences fill as much memory as all states together: one to four at
+# 7 billion parameters, ten at 175 billion. No training run keeps that much: week 6 removes most of
+# the activations, week 7 splits the states.
+#
 # More GPUs help only if the model is *split* over them. Give each GPU the whole model, and each
-# needs all of these bytes, however many GPUs there are. Move the sliders: from how many GPUs on
-# does a split GPT-3 (175 billion) fit?
+# needs all of these bytes, however many GPUs there are. Move the sliders: does any number of GPUs
+# help a model of 70 billion parameters that is not split?
 
 
 # %% memory_of_one_gpu
@@ -242,51 +344,81 @@ SIZES = [1_500_000_000, 7_500_000_000, 70_000_000_000, 175_000_000_000]
 explore(on_one_gpu, num_parameters=SIZES, num_gpus=(1, 64, "x2"))
 
 # %% [markdown]
+# ### Your turn: GPUs for the states
+#
+# 3 minutes · easy
+#
+# On how many GPUs at least must weights, gradients and optimizer state be split so that an equal
+# part fits on each? Activations are not counted.
+#
+# <details><summary>Hint</summary>
+#
+# 16 bytes for each parameter. A part of a GPU cannot be bought: `math.ceil` rounds up.
+# </details>
+
+
+# %% gpus_for_states tags=["turn"]
+def gpus_for_states(num_parameters, gpu_bytes):
+    """The least number of GPUs that hold the states, split evenly."""
+    ### BEGIN SOLUTION
+    return math.ceil(16 * num_parameters / gpu_bytes)
+    ### END SOLUTION
+
+
+# %% check_gpus_for_states
+with check.turn("gpus_for_states"):
+    hint = "16 bytes a parameter over the bytes of a GPU, rounded up."
+    for num_parameters, expected in ((1.5e9, 1), (5e9, 1), (7.5e9, 2), (175e9, 35)):
+        what = f"the GPUs of 80 GB for {units.format_count(num_parameters)} parameters"
+        check.expect_close(gpus_for_states(num_parameters, 80 * units.GB), expected, what, hint)
+    print("Right. GPT-3's states alone fill 35 GPUs of 80 GB.")
+
+# %% [markdown]
 # ### Four pillars
 #
 # One GPU is too slow, and too small. Four ideas carry everything that follows in this course.
 #
-# | Pillar | What is split | What is said | Answers |
+# | Pillar | What is split | What is communicated | Which limit it lifts |
 # |---|---|---|---|
-# | **Data parallelism**, all-reduce | the batch; each rank has the model | gradients | too slow |
-# | **Model and tensor parallelism** | the model, by or in layers | activations, often | too small |
-# | **Parameter server or all-reduce** | the sum: on one server, or all | gradients | how to talk |
-# | **Fault tolerance** | nothing: it keeps the job alive | checkpoints | too many parts to trust |
+# | **Data parallelism** | the batch; each rank has the model | gradients | speed |
+# | **Model and tensor parallelism** | the model, by layers or inside them | activations | memory |
+# | **Parameter server or all-reduce** | the work of adding up | gradients | the busiest link |
+# | **Fault tolerance** | nothing: it keeps the job alive | checkpoints | time between failures |
 #
-# *Parameter server or all-reduce* takes one line. Let *S* be the size of the gradients and *N* the
-# world size. A server takes *S* from each rank and sends *S* back: $2 N S$ over its one link. In a
-# ring, each rank sends $2 (N - 1) / N \cdot S$, which never passes $2 S$ (week 2 derives it, and
-# you write it).
+# *Parameter server or all-reduce* is one line of arithmetic. Let *S* be the size of the gradients
+# and *N* the world size. A server receives *S* from each rank and sends *S* back: $2 N S$ over its
+# one link. In a ring, each rank sends $2 (N - 1) / N \cdot S$, which is always less than $2 S$
+# (week 2 derives it, and you write it).
 
 # %% who_carries_the_bytes
-# ResNet-50 in fp32; number of parameters: torchvision documentation
+# ResNet-50 in float32; number of parameters: torchvision's documentation
 gradient_bytes = 25_557_032 * 4
+rows = []
 for num_ranks in (2, 8, 64, 512):
-    server = units.format_bytes(2 * num_ranks * gradient_bytes)
-    ring = units.format_bytes(2 * (num_ranks - 1) / num_ranks * gradient_bytes)
-    print(f"{num_ranks:4} ranks: server link {server:>8}, each link of a ring {ring:>8}")
+    ring_bytes = 2 * (num_ranks - 1) / num_ranks * gradient_bytes
+    row = {"ranks": num_ranks, "server's link_bytes": 2 * num_ranks * gradient_bytes}
+    rows.append(row | {"each link of a ring_bytes": ring_bytes})
+draw.table(rows, title="Bytes on a link in each step, ResNet-50 in float32, computed")
 
 # %% [markdown]
-# *Fault tolerance* takes one division. Llama 3 405B was trained on 16,384 H100s. In 54 days the job
-# stopped unexpectedly 419 times (Llama team 2024, *The Llama 3 Herd of Models*, section 3.3.4).
+# *Fault tolerance* is one division. Llama 3 405B was trained on 16,384 H100s. In 54 days the job
+# was interrupted unexpectedly 419 times (Llama team 2024, section 3.3.4), whatever the cause:
+# GPUs, hosts, cables, software.
 
 # %% hours_between_stops
 hours_between_stops = 54 * 24 / 419
 gpu_years = 16_384 * 54 * units.DAY / 419 / units.YEAR
-print(
-    f"one stop every {hours_between_stops:.1f} hours, though each GPU has one in {gpu_years:.1f}"
-    " years"
-)
+print(f"one interruption every {hours_between_stops:.1f} hours, or {gpu_years:.1f} GPU-years")
 predictions.reveal("between two stops of 16,384 GPUs", hours_between_stops)
 
 # %% [markdown]
-# ### Several ranks that never talk
+# ### Several ranks that never communicate
 #
-# Now run something. Here is the first idea that everyone has: start several processes, give each a
-# part of the data, and let them train.
+# Now run something. The first idea that everyone has: start several processes, give each a part of
+# the data, and let them train.
 #
 # Each rank draws the *same* batch of 256 (same generator, same seed) and takes *its own* equal part
-# of it. 256 divides by every world size of this lesson. Lab 1 asks what to do when it does not.
+# of it. Every world size of this lesson divides 256. Lab 1 asks what to do when it does not.
 
 # %% the_pieces
 BATCH_SIZE, LEARNING_RATE, STEPS = 256, 0.3, 30
@@ -310,13 +442,13 @@ def start():
 
 # %% [markdown]
 # `ws.run` runs a function on real ranks: separate processes, joined by `torch.distributed`. The
-# function is an ordinary one, and what each rank returns comes back as a list.
+# function is an ordinary one, and what the ranks return comes back as a list.
 #
-# This one trains without any talk. The last lines are only there to watch: they ask how far each
+# This one trains without any communication. Its last lines only observe: they measure how far each
 # rank's weights are from the mean of all ranks.
 
 
-# %% never_talk
+# %% train_apart
 def train_apart(pixels, labels):
     """The distance of this rank's weights from the mean of all ranks' weights, after each step."""
     device, model, optimizer = start()
@@ -336,18 +468,17 @@ def train_apart(pixels, labels):
 
 apart = ws.run(train_apart, pixels, labels, world_size=4, backend=backend)
 distances = {f"rank {rank}": values for rank, values in enumerate(apart.values)}
-draw.curves(
-    distances, y_label="distance from the mean", title="The weights of four ranks that never talk"
-)
+title = "The weights of four ranks that never communicate, measured here"
+draw.curves(distances, y_label="distance from the mean", title=title)
 
 # %% [markdown]
-# The same start, different data: after one step they differ already, and nothing brings them
-# together again. These are four models, each trained on a quarter of the data. **Nothing was gained
-# by running them at once.**
+# They start from the same weights and see different data: after one step they differ, and nothing
+# brings them together again. These are four models, each trained on a quarter of the data.
+# **Nothing was gained by running them at the same time.**
 #
-# ### Several ranks that all talk to rank 0
+# ### Several ranks that all send to rank 0
 #
-# So they must talk. What must they say? Look at the gradient of the batch. The loss is a mean over
+# So they must communicate. What exactly? Look at the gradient of the batch. The loss is a mean over
 # *B* images, so the gradient is one too; with *N* equal parts, it is the mean of the means:
 #
 # $$g = \frac{1}{B} \sum_{i=1}^{B} g_i
@@ -368,18 +499,17 @@ def gradient(indices):
 whole = gradient(part_of_batch(0, 0, 1))
 parts = [gradient(part_of_batch(0, rank, 4)) for rank in range(4)]
 mean = torch.stack(parts).mean(dim=0)
-print(
-    f"largest gradient {whole.abs().max():.3f}, largest difference {(whole - mean).abs().max():.1e}"
-)
+off = (whole - mean).abs().max()
+print(f"largest gradient {whole.abs().max():.3f}, largest difference {off:.1e}")
 assert torch.allclose(whole, mean, atol=1e-6)
 
 # %% [markdown]
 # The difference is rounding: float32 keeps about seven digits, and the sums are taken in another
 # order.
 #
-# So each rank must learn the mean of all gradients. The obvious way: everyone sends to rank 0, rank
-# 0 averages and sends the result back. Here it is, one parameter at a time, on 16 MB of gradients
-# and four ranks.
+# So each rank must get the mean of all gradients. The obvious way: all send theirs to rank 0, which
+# averages them and sends the result back. Here it is, one tensor at a time, with 16 MB of gradients
+# on four ranks.
 
 
 # %% through_rank_0
@@ -405,17 +535,18 @@ star = ws.run(through_rank_0, gradients, world_size=4, backend="gloo")
 draw.timeline(star.timeline, title="Through rank 0, measured here")
 
 # %% [markdown]
-# Read the rows. All gradients pass through rank 0, which adds them up alone. The long *send back*
-# bars of the others are mostly waiting: they have called, and rank 0 has not. With more ranks, rank
-# 0 receives more, and the others wait longer.
+# Read the rows. All gradients pass through rank 0, which adds them up alone. (The *bubble* in the
+# title is the share of the time in which ranks do not compute; *exposed* is communication that no
+# computing hides.) The long *send back* bars of the others are mostly waiting: they have made the
+# call, and rank 0 has not. With more ranks, rank 0 receives more, and the others wait longer.
 
 # %% [markdown]
 # ## 4. Build it well
 #
 # ### One call: all-reduce
 #
-# `dist.all_reduce` gives every rank the sum of all ranks' tensors, with no rank in the middle. How
-# it does so is week 2. Here is the same mean, on the same tensors.
+# `dist.all_reduce` gives every rank the sum of all ranks' tensors, with no rank in the middle. Week
+# 2 shows how. Here is the same mean, of the same tensors.
 
 
 # %% by_all_reduce
@@ -432,13 +563,14 @@ def by_all_reduce(gradients):
 
 
 direct = ws.run(by_all_reduce, gradients, world_size=4, backend="gloo")
-print(f"through rank 0: {max(star.values) * 1e3:6.1f} ms")
-print(f"by all-reduce:  {max(direct.values) * 1e3:6.1f} ms")
+for way, run in {"through rank 0": star, "by all-reduce": direct}.items():
+    print(f"{way}: {units.format_time_s(max(run.values))}")
 draw.timeline(direct.timeline, title="By all-reduce, measured here")
 
 # %% [markdown]
-# One run of each, on a machine that does other things too: run the cells again before you quote a
-# ratio. Every rank now does the same work, and no rank waits for one that has more to do.
+# This is one run of each, on a machine that does other things too: run the cells again before you
+# quote a ratio. What does not depend on the machine is the shape. Every rank now does the same
+# work, and none waits for one that has more to do.
 #
 # ### The four steps of data parallelism
 #
@@ -448,11 +580,11 @@ draw.timeline(direct.timeline, title="By all-reduce, measured here")
 # 4. **Update**: each rank steps its own optimizer. Same weights, same gradient: the weights stay
 #    the same.
 #
-# Step 3 is the only one that you did not have before. Step 4 needs no talk at all.
+# Step 3 is the only new one. Step 4 needs no communication at all.
 #
-# A span is a bar in the picture. On a GPU a call comes back when its work has been *launched*; so
-# that a bar is as long as the work, each part here waits for the GPU at its end. A program that is
-# not being measured does not.
+# A *span* is a bar in the picture. On a GPU a call returns as soon as its work has been *launched*.
+# Each part here therefore waits for the GPU at its end, so that its bar is as long as its work. A
+# program that is not being measured does not wait.
 
 
 # %% part_of_a_step
@@ -489,20 +621,62 @@ def train_together(pixels, labels, steps):
 
 
 together = ws.run(train_together, pixels, labels, 4, world_size=world_size, backend=backend)
-assert all(torch.equal(weights, together.values[0]) for weights in together.values)
+assert all(torch.equal(final, together.values[0]) for final in together.values)
 draw.timeline(together.timeline, title=f"{world_size} ranks, 4 steps, measured here")
 
 # %% [markdown]
 # The `assert` holds bit for bit: after four steps, every rank has the same weights. Where
 # *synchronise* is longer on one rank than on another, that rank is waiting: a collective ends when
-# the last rank has come. The first step takes longer than the others, because everything is done
+# the last rank has come. The first step takes longer than the others, because everything happens
 # for the first time.
+#
+# ### Your turn: the accuracy of all ranks
+#
+# 8 minutes · medium
+#
+# Gradients are not all that ranks exchange. Each rank has tested the model on images of its own:
+# `num_right` of `num_images` were right. Return the accuracy on the images of **all** ranks, on
+# every rank. `dist.all_reduce(tensor)` replaces the tensor by the sum over all ranks.
+#
+# <details><summary>Hint</summary>
+#
+# Ranks may have tested different numbers of images. Which two numbers add up over ranks? One
+# all-reduce can carry both: a tensor has more than one element.
+# </details>
+
+
+# %% accuracy_of_all tags=["turn"]
+def accuracy_of_all(num_right, num_images):
+    """The accuracy on the images of all ranks."""
+    ### BEGIN SOLUTION
+    counts = torch.tensor([num_right, num_images], dtype=torch.float64)
+    dist.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
+    ### END SOLUTION
+
+
+# %% check_accuracy_of_all
+with check.turn("accuracy_of_all"):
+    tested = [(30, 60), (5, 5), (0, 35)]  # right, tested: on each of three ranks
+
+    def test_on_a_rank():
+        return accuracy_of_all(*tested[dist.get_rank()])
+
+    hint = "The mean of the ranks' accuracies is 0.5. It counts 5 images as much as 60."
+    values = ws.run(test_on_a_rank, world_size=3, backend="gloo", echo=False).values
+    for rank, accuracy in enumerate(values):
+        check.expect_close(accuracy, 0.35, f"the accuracy that rank {rank} returns", hint)
+    print("Right: 35 of 100. Sums add up over ranks; means do not.")
+
+# %% [markdown]
+# The mean of means was right for gradients because the parts were equally large. Once they are not,
+# add up sums and counts. Lab 1 begins there.
 #
 # ### One process, two ranks, four ranks
 #
 # Now the promise of this week: **N ranks with a batch of B/N train the same model as one process
-# with a batch of B.** First the one process, without a word about ranks: the loop that you know,
-# with a clock around each step. It computes in float64; why, the picture below will show.
+# with a batch of B.** First the one process, which knows nothing of ranks: the loop that you know,
+# with a clock around each step. It computes in float64, for a reason that the picture below shows.
 
 
 # %% one_process
@@ -533,15 +707,15 @@ num_threads = torch.get_num_threads()
 torch.set_num_threads(1)  # one process, one core, as each rank below
 reports = {1: one_process(STEPS)}
 torch.set_num_threads(num_threads)
-losses = reports[1]["losses"]
+losses, step_s = reports[1]["losses"], statistics.median(reports[1]["step_times_s"])
 print(f"one process: the loss goes from {losses[0]:.2f} to {losses[-1]:.2f} in {STEPS} steps")
-print(f"{units.format_time_s(statistics.median(reports[1]['step_times_s']))} a step")
+print(f"{units.format_time_s(step_s)} a step")
 
 # %% [markdown]
 # `ws.run` is for short experiments. Real jobs are scripts, started by `torchrun`: it starts the
-# ranks, and gives each one its identity in environment variables (`RANK`, `LOCAL_RANK`,
-# `WORLD_SIZE`). The script runs in new processes and knows nothing of this notebook's variables. It
-# has three parts. First, who am I, and on which device?
+# ranks and gives each its identity in environment variables (`RANK`, `LOCAL_RANK`, `WORLD_SIZE`).
+# The script runs in new processes and sees none of this notebook's variables. It has three parts.
+# First: which rank am I, and on which device?
 
 # %% script_who_am_i
 # %%writefile build/week01/train_digits.py
@@ -563,7 +737,7 @@ device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpus else tor
 torch.set_num_threads(1)  # one rank, one core: else one rank would take them all
 dist.init_process_group("nccl" if on_gpus else "gloo", device_id=device if on_gpus else None)
 rank = dist.get_rank()
-print(f"I am rank {rank} of {world_size}, on {device}, and talk over {dist.get_backend()}")
+print(f"I am rank {rank} of {world_size}, on {device}, and use {dist.get_backend()}")
 
 # %% [markdown]
 # Second, the four steps, with a clock around them.
@@ -593,8 +767,8 @@ for step in range(30):
     step_times_s.append(time.perf_counter() - start_s)
 
 # %% [markdown]
-# Third, rank 0 writes down what happened. If every rank wrote the file, they would overwrite each
-# other.
+# Third, rank 0 writes down what happened. If all ranks wrote the same file, they would overwrite
+# each other.
 
 # %% script_report
 # %%writefile -a build/week01/train_digits.py
@@ -609,9 +783,9 @@ dist.destroy_process_group()
 # %% [markdown]
 # Run it under real torchrun. In a terminal you would type
 # `torchrun --nproc-per-node 2 train_digits.py ...`; `ws.torchrun` does that, and says of each line
-# which rank printed it. (A cell that begins with `%%torchrun --nproc-per-node 2`, after
-# `%load_ext worldsize`, is a script too.) With two GPUs or more, the counts are those that the GPUs
-# can serve, on NCCL. Otherwise it is two and four ranks on CPU cores, on Gloo.
+# which rank printed it. (After `%load_ext worldsize`, a cell that begins with
+# `%%torchrun --nproc-per-node 2` is a script too.) With two GPUs or more, it runs on as many ranks
+# as there are GPUs for, on NCCL; otherwise on two and four CPU ranks, on Gloo.
 
 # %% two_and_four
 torch.save((pixels, labels), folder / "digits.pt")
@@ -623,35 +797,31 @@ for n in [n for n in (2, 4) if not use_gpus or n <= num_gpus]:
     print(f"{n} ranks: {units.format_time_s(step_s)} a step; the whole job {job.duration_s:.1f} s")
 
 # %% same_curve
-losses = {
-    f"{n} ranks" if n > 1 else "one process": report["losses"] for n, report in reports.items()
-}
-for label, values in losses.items():
-    assert torch.allclose(torch.tensor(values), torch.tensor(losses["one process"]), atol=1e-6), (
-        label
-    )
-title = "The same batch, split: the same curve, measured"
+losses = {f"{n} ranks" if n > 1 else "one process": one["losses"] for n, one in reports.items()}
+alone = torch.tensor(losses["one process"])
+for name, values in losses.items():
+    assert torch.allclose(torch.tensor(values), alone, atol=1e-6), name
+title = "The same batch, split: the same curve, measured here"
 draw.curves(losses, y_label="loss of the whole batch", title=title, difference_from="one process")
 
 # %% [markdown]
-# The curves lie on each other: upper panel, thick to thin. The lower panel shows what is left of
-# the difference: rounding, because sums depend on the order in which they are taken. Float64 keeps
-# 16 digits, and no mistake could hide behind that. In float32, on one CPU (AMD EPYC, 2026), four
-# ranks stayed within 0.0000002 of one process and two ranks were off by 0.002: with seven digits a
-# number falls on the other side of a ReLU's zero now and then, and from there training goes its own
-# way.
+# The curves lie on each other (upper panel, drawn from thick to thin). The lower panel shows what
+# is left of the difference: rounding, because the result of a sum depends on the order of its
+# terms. Float64 keeps 16 digits, and no mistake can hide behind so small a difference. Float32
+# keeps seven: now and then a number then falls on the other side of a ReLU's zero, and from there
+# the two trainings slowly part. That would be no mistake either, but it would look like one.
 #
 # Most of a job's time goes into starting it: each rank is a new Python process that imports torch.
 #
 # ### The other way to split: an assembly line
 #
-# Data parallelism needs the whole model on every rank. When that does not fit, split the model:
-# rank 0 holds the first layers, rank 1 the next, and so on. A batch passes through them like a car
+# Data parallelism needs the whole model on every rank. When it does not fit, split the model: rank
+# 0 holds the first layers, rank 1 the next, and so on. A batch passes through them like a car
 # through a factory.
 #
-# The two pictures below are **computed, not measured**. With one batch, three of four ranks are
-# idle at any time. Cut the batch into small pieces, and the ranks overlap: with *p* stages and *m*
-# pieces they are busy for *m* / (*m* + *p* − 1) of the time. Week 9 builds it.
+# The two pictures below are **computed, not measured**. With the batch in one piece, three of four
+# ranks are idle at any time. Cut into small pieces, it keeps several ranks busy at once: with *p*
+# stages and *m* pieces, for *m* / (*m* + *p* − 1) of the time. Week 9 builds it.
 
 
 # %% assembly_line
@@ -681,9 +851,9 @@ draw.timeline(assembly_line(4, 8), title="Computed, eight pieces")
 # %% [markdown]
 # ## 5. Compare with the production oracle
 #
-# Torch does all this in one line: `DistributedDataParallel` averages the gradients during the
-# backward pass. Lab 3 has you write it. For now it is the judge: the same data, the same start, and
-# its weights must be ours.
+# torch does all this in one line: `DistributedDataParallel` averages the gradients during the
+# backward pass. In lab 3 you write it. For now it is the judge: with the same data and the same
+# start, it must arrive at our weights.
 
 
 # %% against_ddp
@@ -702,18 +872,16 @@ def train_ddp(pixels, labels, steps):
 ours = together.values[0]  # after four steps
 theirs = ws.run(train_ddp, pixels, labels, 4, world_size=world_size, backend=backend).values[0]
 assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-print(
-    f"largest weight {ours.abs().max():.3f}, largest difference from DDP"
-    f" {(ours - theirs).abs().max():.1e}"
-)
+off = (ours - theirs).abs().max()
+print(f"largest weight {ours.abs().max():.3f}, largest difference from DDP {off:.1e}")
 
 # %% [markdown]
 # ## 6. Formula, measurement, emulation
 #
 # ### How much faster?
 #
-# **Amdahl**: the work is fixed, a batch cut ever finer. If a fraction *s* of it cannot be split,
-# *N* ranks are
+# **Amdahl**: the work is fixed, a batch that is cut ever finer. If a fraction *s* of it cannot be
+# split, *N* ranks are
 #
 # $$\text{speed-up} = \frac{1}{s + (1 - s)/N}$$
 #
@@ -752,9 +920,9 @@ def two_laws(serial_fraction=0.05, num_ranks=64):
 explore(two_laws, serial_fraction=(0.0, 0.5, 0.01), num_ranks=(2, 1024, "x2"))
 
 # %% [markdown]
-# The two do not contradict each other: they answer different questions. In training, Amdahl's is
-# *how soon is this step done*, with a fixed batch; Gustafson's is *how many samples go through in
-# this hour*, with a batch that grows.
+# The two laws do not contradict each other: they answer different questions. In training, Amdahl's
+# is *how soon is this step done*, with a fixed batch; Gustafson's is *how many samples go through
+# in an hour*, with a batch that grows with the ranks.
 #
 # Now the measurement. The batch of 256 was fixed, so this is Amdahl's case.
 
@@ -773,37 +941,42 @@ speedups = {n: median_s[1] / median_s[n] for n in median_s}
 predictions.reveal("speed-up of 2 ranks", speedups[2])
 serial = min(1, max(0, 2 / speedups[2] - 1))  # from speed-up = 1 / (s + (1 - s) / 2)
 most = max(speedups)
-print(
-    f"2 ranks are {speedups[2]:.2f} times as fast as one process: a serial fraction of {serial:.0%}"
-)
-print(
-    f"{most} ranks, predicted by Amdahl {amdahl(most, serial):.2f}, measured {speedups[most]:.2f}",
-    end=", ",
-)
-print(f"error of the formula {amdahl(most, serial) / speedups[most] - 1:+.0%}")
+predicted = amdahl(most, serial)
+print(f"2 ranks: {speedups[2]:.2f} times one process, so {serial:.0%} of the work is serial")
+print(f"{most} ranks: predicted by Amdahl {predicted:.2f}, measured {speedups[most]:.2f}", end=", ")
+print(f"error of the formula {predicted / speedups[most] - 1:+.0%}")
 
 # %% [markdown]
-# Amdahl's law knows no machine. It assumes a processor for every rank: if you have fewer than four
-# cores, four ranks share them, and the error is that missing hardware.
+# Amdahl's law does not know the machine. It assumes a processor for every rank: with fewer than
+# four cores, four ranks share them, and the error is the missing hardware.
 #
-# It knows no talk either. If two ranks were slower than one here, no *s* from 0 to 1 explains it
-# (it is then cut off at 100%): averaging cost more than splitting saved. With a network this small,
-# or a machine this busy, that happens. Week 3 finds the size at which a second GPU begins to pay.
+# It does not know communication either. If two ranks were slower than one here, no *s* from 0 to 1
+# explains it (it is then cut off at 100%): averaging cost more than splitting saved. With a network
+# this small, or on a machine this busy, that happens. Week 3 finds the size from which a second GPU
+# pays.
 #
-# ### What does a step take?
+# ### How long does a step take?
 #
-# So write down both, compute and talk. Each rank works on *B* samples of its own. A network of *L*
-# square layers of width *W*, without biases, costs two operations per weight and sample forward,
-# and four backward, but two in the first layer: nobody asks for the gradient of the images. Then
-# every layer's gradient, $S = 4 W^2$ bytes, is all-reduced by *N* ranks:
+# So write down both, computing and communication. Each rank works on *B* samples of its own. A
+# network of *L* square layers of width *W*, without biases, costs two operations per weight and
+# sample in the forward pass and four in the backward pass, but two in the first layer, because no
+# one needs the gradient of the images. Then every layer's gradient, $S = 4 W^2$ bytes, is
+# all-reduced by *N* ranks:
 #
 # $$t = \underbrace{\frac{(6 L - 2) \, W^2 B}{\text{FLOP/s}}}_{\text{compute}}
 #     + \underbrace{L \Big( 2 (N - 1) \, \alpha +
 #     \frac{2 (N - 1)}{N} \frac{S}{\beta} \Big)}_{\text{communication}}$$
 #
-# The first term is the count of section 3, over the rate that products of this size reach, not the
-# GPU's peak. The second is week 2's: a ring over links with a latency of α seconds and a bandwidth
-# of β bytes per second. They add up, because this week's step first computes and then talks.
+# The first term is the count of section 3 over the rate that products of this size reach, which is
+# less than the GPU's peak. The second is week 2's: a ring over links with a latency of α seconds
+# and a bandwidth of β bytes per second. The two add up because this week's step computes first and
+# communicates afterwards.
+#
+# Which link a byte takes depends on where the two GPUs are. A node with eight H100s, and the way of
+# a byte from its first GPU to one in another node:
+
+# %% a_node
+draw.node("h100-ndr-x2", path=("gpu0", "node1.gpu0"))
 
 
 # %% wide_step
@@ -837,7 +1010,8 @@ def wide_network(device):
 # First on a cluster that this machine need not have. The run below is **emulated**: eight real
 # ranks exchange real gradients, but every operation is given the time that it would take on the
 # described cluster. A matrix product takes as long as products of its size were measured to take on
-# such a GPU (`worldsize.operators`); an all-reduce is priced by a model of NCCL on those links.
+# such a GPU (`worldsize.operators`); an all-reduce takes as long as a model of NCCL says for those
+# links.
 
 
 # %% emulated_step
@@ -859,16 +1033,15 @@ def emulated(where, num_ranks):
     )
 
 
-num_ranks = min(8, hardware.cluster(cluster).world_size)
-steps = {cluster: emulated(cluster, num_ranks)}
+steps = {cluster: emulated(cluster, min(8, hardware.cluster(cluster).world_size))}
 draw.timeline(steps[cluster], title=f"One step, emulated on {cluster}")
 
 # %% [markdown]
 # All ranks do the same in the same time, as long as nothing goes wrong. Nothing is computed while
-# the ranks talk; week 3 fixes that.
+# the ranks communicate; week 3 changes that.
 #
-# Then on this machine, where only parts can be measured: the compute of one rank that has no one to
-# talk to, and the all-reduces alone. Their sum is what the formula says.
+# Then on this machine, where we measure the parts: the computing of one rank by itself, and the
+# all-reduces alone. Their sum stands in for the formula.
 
 
 # %% measured_step
@@ -922,38 +1095,38 @@ def flops_per_s_of(gpu):
 ethernet = replace(hardware.cluster("a100-10gbe"), name="8 x 10 Gb/s", gpus_per_node=1, num_nodes=8)
 rows = []
 for where in (hardware.cluster("dgx-h100"), hardware.cluster("pcie-box"), ethernet):
-    link = where.intra if where.num_nodes == 1 else where.inter
-    parts_s = formula_s(8, link, flops_per_s_of(where.gpu))
-    step = steps.get(where.name) or emulated(where, 8)
-    rows.append((f"{where.name}, emulated", 8, *parts_s, step.end_s))
+    joint = where.intra if where.num_nodes == 1 else where.inter
+    parts_s = formula_s(8, joint, flops_per_s_of(where.gpu))
+    on_it = steps.get(where.name) or emulated(where, 8)
+    rows.append((f"{where.name}, emulated", 8, *parts_s, on_it.end_s))
 rows.append(("this machine, measured", world_size, compute_s, talk_s, step_s))
-print(f"{'':<23} N   compute + communication = formula       run   error   efficiency")
-for where, n, work_s, wire_s, run_s in rows:
-    times_s = (work_s, wire_s, work_s + wire_s, run_s)
-    work, wire, both, run = (f"{units.format_time_s(time_s):>8}" for time_s in times_s)
-    error, share = f"{(work_s + wire_s) / run_s - 1:+8.0%}", f"{work_s / run_s:10.0%}"
-    print(f"{where:<23} {n}  {work}   {wire}      {both}  {run} {error} {share}")
+named = [
+    {"where": where, "ranks": n, "compute_s": work_s, "communication_s": wire_s}
+    | {"both_s": work_s + wire_s, "run_s": run_s, "error": f"{(work_s + wire_s) / run_s - 1:+.0%}"}
+    | {"efficiency_fraction": work_s / (work_s + wire_s)}
+    for where, n, work_s, wire_s, run_s in rows
+]
+draw.table(named, title="One step: the formula's parts, and the run")
 
 # %% [markdown]
-# Read the last column first. **Communication efficiency** is compute over the whole step. The
-# second and the third row have the same network and batch, and GPUs of the same peak: nearly all
-# that lies between their efficiencies is the way from GPU to GPU.
+# Read the last column first. **Communication efficiency** is computing over computing plus
+# communication. The second and the third row have the same network, the same batch and GPUs of the
+# same peak: the interconnect explains nearly all of the difference.
 #
-# Then the errors, each for a reason:
+# Then the errors. Each has a reason:
 #
-# - **dgx-h100**: the formula counts only matrix products and assumes a ring. NCCL does better for
-#   so small a tensor: here it lets the NVLink switch add (NVLS).
-# - **pcie-box**: eight GPUs share one host bridge, and it cannot carry eight full links at once.
+# - **dgx-h100**: the formula counts only matrix products and assumes a ring. For so small a tensor
+#   NCCL is faster than a ring: it lets the NVLink switch do the adding (NVLS).
+# - **pcie-box**: eight GPUs share one host bridge, which cannot carry eight full links at once.
 # - **8 x 10 Gb/s**: nearly right, because one thing decides, and the formula has it.
-# - **this machine**: the parts were measured one at a time. Together, ranks share cores, caches and
-#   memory, and wait for each other's turn. If the error is large, this machine has less of them
-#   than ranks.
+# - **this machine**: the parts were measured one at a time. In a step the ranks share cores, caches
+#   and memory. A large error means fewer cores than ranks.
 #
-# ### What does a link need?
+# ### Which link is fast enough?
 #
-# **Computed, not measured.** Take the gradients of ResNet-50, all-reduced after the backward pass
-# in one piece, and move the sliders. The last column is the compute that it takes to be 90%
-# efficient. How do the rows change with the number of ranks, and why so little?
+# **Computed, not measured.** Take the gradients of ResNet-50, all-reduced in one piece after the
+# backward pass, and move the sliders. The last column is the computing time at which the step is
+# 90% efficient. How do the rows change with the number of ranks, and why so little?
 
 
 # %% link_and_step
@@ -979,36 +1152,82 @@ def efficiency(compute_s=0.1, num_ranks=8, size_bytes=gradient_bytes):
 explore(efficiency, compute_s=(0.001, 2.0, "x2"), num_ranks=(2, 1024, "x2"))
 
 # %% [markdown]
+# ### Your turn: enough samples
+#
+# 10 minutes · medium
+#
+# Computing grows with the batch, communication does not. How many samples must each rank have so
+# that the network of the formula above reaches this communication efficiency? `formula_s` uses
+# `LAYERS`, `WIDTH` and `SAMPLES`, its seconds of computing are proportional to `SAMPLES`, and it
+# may be called here. Do not round.
+#
+# <details><summary>Hint</summary>
+#
+# With t for computing and c for communication, e = t / (t + c). Solve for t, then compare it with
+# the computing time of `SAMPLES` samples.
+# </details>
+
+
+# %% enough_samples tags=["turn"]
+def enough_samples(efficiency_fraction, num_ranks, link, flops_per_s):
+    """Samples on each rank at which computing is this fraction of the step."""
+    ### BEGIN SOLUTION
+    computing_s, sending_s = formula_s(num_ranks, link, flops_per_s)
+    wanted_s = sending_s * efficiency_fraction / (1 - efficiency_fraction)
+    return SAMPLES * wanted_s / computing_s
+    ### END SOLUTION
+
+
+# %% check_enough_samples
+with check.turn("enough_samples"):
+    slow = replace(hardware.ETHERNET_10G, latency_s=0.0, bandwidth_bytes_per_s=1e9)
+    hint = "At half, computing and communication take equally long; at 90% it is nine to one."
+    for fraction, expected in ((0.5, 11_200.0), (0.9, 100_800.0)):
+        enough = enough_samples(fraction, 8, slow, 8e12)
+        check.expect_close(enough, expected, f"the samples for {fraction:.0%}", hint)
+    print("Right. Eight H100s that are 90% efficient need, on each rank:")
+    for wire in (hardware.NVLINK4, hardware.PCIE4, hardware.ETHERNET_10G):
+        enough = enough_samples(0.9, 8, wire, flops_per_s_of(hardware.H100))
+        print(f"{enough:>9,.0f} samples on {wire.name}")
+
+# %% [markdown]
+# The width has cancelled, except in the latency's share: a larger layer computes longer *and* sends
+# more. What decides is the ratio of two machines, operations per second over bytes per second. Week
+# 3 makes a rule of it.
+
+# %% [markdown]
 # ### Five numbers to ask of any run
 #
 # - **Throughput**: samples per second.
 # - **Scaling efficiency**: speed-up over the number of ranks.
-# - **Communication efficiency**: compute / (compute + communication).
-# - **Memory utilisation**: bytes in use over bytes there are.
+# - **Communication efficiency**: computing over computing plus communication.
+# - **Memory utilisation**: bytes in use over bytes available.
 # - **Recovery time**: from the report of a failure until the job is past the step at which it
-#   struck.
+#   failed.
 #
-# Four of them are one line each.
+# Four of them take one line each.
 
 # %% key_metrics
 n = 2
 throughput = BATCH_SIZE / median_s[n]  # of the training on two ranks in section 4
 scaling_efficiency = speedups[n] / n
-communication_efficiency = 1 - together.timeline.share(
-    "communication"
-)  # of the four steps in section 4
+talking = together.timeline.share("communication")  # of the four steps in section 4
 capacity_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 if use_gpus:
     capacity_bytes = torch.cuda.get_device_properties(0).total_memory
-memory_utilisation = sum(memory_parts(BATCH_SIZE // n).values()) / capacity_bytes
-print(f"throughput                {throughput:,.0f} images/s")
-print(f"scaling efficiency        {scaling_efficiency:.0%}")
-print(f"communication efficiency  {communication_efficiency:.0%}")
-print(f"memory utilisation        {memory_utilisation:.3%} of {units.format_bytes(capacity_bytes)}")
+in_use_bytes = sum(memory_parts(BATCH_SIZE // n).values())
+metrics = {
+    "throughput": f"{throughput:,.0f} images/s",
+    "scaling efficiency": f"{scaling_efficiency:.0%}",
+    "communication efficiency": f"{1 - talking:.0%}",
+    "memory utilisation": f"{in_use_bytes / capacity_bytes:.3%}",
+}
+rows = [{"metric": name, "two ranks": value} for name, value in metrics.items()]
+draw.table(rows, title=f"Measured here, of {units.format_bytes(capacity_bytes)} of memory")
 
 # %% [markdown]
-# The fifth needs a failure. This job saves its weights every 5 steps; rank 1 dies in step 13. Then
-# the same job starts again, finds the checkpoint, and does the lost steps once more.
+# The fifth needs a failure. This job saves its weights every 5 steps, and rank 1 dies in step 13.
+# Then the same job starts again, finds the checkpoint, and repeats the lost steps.
 
 
 # %% fragile_job
@@ -1045,10 +1264,7 @@ failed_s = time.perf_counter()
 again = ws.run(fragile, pixels, labels, str(checkpoint), False, world_size=2, backend=backend)
 recovery_time_s = time.perf_counter() - failed_s
 lost = 13 - again.values[0]
-print(
-    f"recovery time             {recovery_time_s:.2f} s, of which {lost} steps were done a second"
-    " time"
-)
+print(f"recovery time {recovery_time_s:.2f} s; {lost} steps were done a second time")
 
 # %% [markdown]
 # ## 7. When it breaks
@@ -1077,15 +1293,68 @@ except ws.RunTimeout as report:
 
 # %% [markdown]
 # **Symptom**: no output and, until the group's timeout (by default 10 minutes with NCCL, 30 with
-# Gloo), no error. The job hangs: on GPUs at full utilisation, because a waiting NCCL kernel spins.
+# Gloo), no error. The job hangs, on GPUs at full utilisation, because a waiting NCCL kernel spins.
 # **Cause**: a collective is a promise of *all* ranks, and one of them did not keep it. **Fix**:
-# every rank makes the same calls in the same order, also at the end of the data. Ask of a hang not
-# *who waits*, but *who is missing*: the report names both.
+# every rank makes the same calls in the same order, also at the end of the data. When a job hangs,
+# ask not *who waits* but *who is missing*: the report names both.
+#
+# This has happened to so many people that torch was changed for it. In February 2020 a developer of
+# torch wrote that several users had met it (pytorch issue 33148): ranks with more batches hang,
+# because the rank with the fewest does not take part in the additional all-reduces. Samplers that
+# deal data out evenly help, says the proposal of May 2020 (issue 38174), but not in all cases. So
+# DDP got a mode, `with model.join():` (pull request 42577). Before a step all ranks add up a
+# number, 1 from a rank that has data and 0 from one that has none. A rank without data goes on
+# making the same calls as the others, with zeros, until no rank has any left.
+#
+# The price is one more collective in every step, for the sake of the last one. If you can count the
+# batches in advance, give every rank the same number, and pay nothing.
+#
+# ### Find the bug: four ranks, noisier than one
+#
+# 8 minutes · medium
+#
+# A colleague saves a line: each rank draws only its own part of the batch. On four ranks all
+# weights stay equal, nothing hangs, and a step takes a quarter of the time. Yet the loss is noisier
+# than that of one process. Run the check, read what it found, and repair the function.
+#
+# <details><summary>Hint</summary>
+#
+# Print the images of ranks 0 and 1 in step 0. A generator with the same seed gives the same
+# numbers. How does `part_of_batch` take different parts of one batch?
+# </details>
+
+
+# %% colleagues_part tags=["turn"]
+def colleagues_part(step, rank, world_size):
+    """Indices of this rank's part of the batch of this step."""
+    chooser = torch.Generator().manual_seed(step)
+    ### BEGIN SOLUTION
+    batch = torch.randint(1797, (BATCH_SIZE,), generator=chooser)
+    return batch[rank * BATCH_SIZE // world_size : (rank + 1) * BATCH_SIZE // world_size]
+    ### INSTEAD
+    # return torch.randint(1797, (BATCH_SIZE // world_size,), generator=chooser)
+    ### END SOLUTION
+
+
+# %% check_colleagues_part
+with check.turn("colleagues_part"):
+    drawn = torch.cat([colleagues_part(0, rank, 4) for rank in range(4)])
+    whole_batch = part_of_batch(0, 0, 1)
+    num_drawn, expected = (len(set(indices.tolist())) for indices in (drawn, whole_batch))
+    hint = "All ranks draw the same 64 images, so that three ranks repeat what the first does."
+    check.expect_close(num_drawn, expected, "different images in the batch of four ranks", hint)
+    hint = "Together the parts must be the batch that one process draws with this seed."
+    check.expect_close(drawn, whole_batch, "the parts of all ranks together", hint)
+    print("Right. Four ranks on the same data are one rank with a quarter of the batch.")
+
+# %% [markdown]
+# A comparison with one process finds it in one step, because the gradient is another one. A look
+# at the loss curve does not: it is a good curve, of a smaller batch.
 #
 # ### The quiet failure: the sum instead of the mean
 #
-# Leave out one line, `gradient /= world_size`. Every rank still has the same weights, so nothing
-# looks wrong.
+# Leave out one line, `parameter.grad /= world_size`. Every rank still has the same weights, so
+# nothing looks wrong.
 
 
 # %% sum_instead_of_mean
@@ -1111,25 +1380,98 @@ outcome = {"one process": reports[1]["losses"], "four ranks, sum": summed}
 draw.curves(outcome, title="One process, and four ranks that sum their gradients, measured")
 
 # %% [markdown]
-# **Symptom**: training that was stable on one GPU is wild on several, and worse the more you use.
-# **Cause**: the sum of *N* gradients is *N* times their mean, so the learning rate is *N* times as
-# large. **Fix**: divide by the world size.
+# **Symptom**: training that was stable on one GPU becomes unstable on several, and worse the more
+# you use. **Cause**: the sum of *N* gradients is *N* times their mean, so the learning rate is *N*
+# times too large. **Fix**: divide by the world size.
 #
-# A loss that stays near ln 10 is that of a network which guesses among ten digits:
+# A loss that stays near ln 10 is that of a network that guesses among ten digits:
 
 # %% loss_of_a_guess
-print(
-    f"loss of guessing one of ten: {torch.tensor(10.0).log():.3f}; last loss with the sum:"
-    f" {summed[-1]:.3f}"
-)
+guess = math.log(10)
+print(f"loss of guessing one of ten: {guess:.3f}; last loss with the sum: {summed[-1]:.3f}")
 
 # %% [markdown]
-# Adam would hide it: it divides by the size of the gradient, so a factor of *N* nearly cancels. A
-# bug that one optimizer shows and another hides is best caught as you did above: by comparing with
-# one process.
+# Adam would hide it: it divides by the size of the gradient, so that a factor of *N* nearly
+# cancels. A bug that one optimizer shows and another hides is best found as you did above, by
+# comparing with one process.
+
+# %% numbers_to_remember [markdown]
+# ## Numbers to remember
+#
+# | Number | Threshold | Where it comes from |
+# |---|---|---|
+# | 6 operations a parameter and token | GPT-3: 32 years on one A100, 34 days on 1,024 | section 3 |
+# | 16 B a parameter | 5 billion parameters fill 80 GB, before any activation | section 3 |
+# | 20 tokens a parameter | compute-optimal: 100 times the GPUs, 10 times the model | section 3 |
+# | 2 S, however many ranks | a ring's link; a server's link carries 2 N S | section 3 |
+# | 3 hours | between two interruptions of 16,384 GPUs: 5.8 GPU-years each | section 3 |
+# | 9 to 1 | computing to communication for 90% | section 6 |
 
 # %% [markdown]
-# ## 8. Self-check
+# ## 8. Problems
+#
+# **1.** A model of 13 billion parameters is to see 260 billion tokens on 128 A100s at an MFU of
+# 45%. How long does it take?
+#
+# <details><summary>Answer</summary>
+#
+# $6 \cdot 13 \cdot 10^9 \cdot 260 \cdot 10^9 = 2.03 \cdot 10^{22}$ operations at $128 \cdot 312
+# \cdot 10^{12} \cdot 0.45 = 1.80 \cdot 10^{16}$ a second: $1.13 \cdot 10^6$ s, 13 days.
+# </details>
+#
+# **2.** Plain SGD without momentum, everything in float32: how many bytes does each parameter need,
+# activations not counted? With momentum? With Adam?
+#
+# <details><summary>Answer</summary>
+#
+# A weight and its gradient: 8. Momentum is one more number: 12. Adam keeps two: 16, as many as
+# mixed precision needs, whose 16-bit weights and gradients save 4 and whose master weights cost 4.
+# </details>
+#
+# **3.** Eight ranks draw batches of 32 each and average their gradients by `all_reduce` and a
+# division by 8. With which batch on one process do you compare, and what must be the same in both
+# runs?
+#
+# <details><summary>Answer</summary>
+#
+# With the 256 samples of all ranks together: the same samples in every step, the same first
+# weights, the same learning rate. If one process draws 32, it trains another model, however well
+# both do.
+# </details>
+#
+# **4.** Two ranks are 1.6 times as fast as one. What does Amdahl's law promise for eight, and for
+# any number?
+#
+# <details><summary>Answer</summary>
+#
+# $s = 2/1.6 - 1 = 0.25$. Eight: $1/(0.25 + 0.75/8) = 2.9$. Any number: less than $1/s = 4$. If the
+# batch may grow with the ranks, Gustafson's law counts instead: with a quarter of the time serial,
+# eight ranks do $0.25 + 0.75 \cdot 8 = 6.25$ times the work.
+# </details>
+#
+# **5.** A step computes for 90 ms and then all-reduces for 30 ms. What is its communication
+# efficiency? Another network is twice as fast. What does that gain? And twice as fast GPUs?
+#
+# <details><summary>Answer</summary>
+#
+# 90/120 = 75%. The network: 90 + 15 = 105 ms, 1.14 times as fast, at 86%. The GPUs: 45 + 30 = 75
+# ms, 1.6 times as fast, at 60%. Faster GPUs make the job *less* efficient, and are still the better
+# buy here.
+# </details>
+#
+# **6.** *Design.* A job on 512 GPUs is interrupted as often for each GPU as Llama 3's was, and it
+# saves once an hour. How many interruptions are there in 30 days, and how much work is lost if each
+# costs half an interval and ten minutes for the restart? What would you change?
+#
+# <details><summary>Answer</summary>
+#
+# One in 5.8 GPU-years: $512 \cdot 30 / 365 / 5.8 = 7.3$. Each loses 30 + 10 minutes, 4.8 hours of
+# 720 in all, 0.7%. Nothing needs to change: saving more often costs time as well. On 16,384 GPUs
+# the same job would have 232 interruptions and lose 155 hours, 21%; there the interval decides.
+# Week 12 finds the best one.
+# </details>
+#
+# ## 9. Self-check
 #
 # First, your predictions beside the results. A ratio far from 1 is where to read again.
 
@@ -1146,13 +1488,13 @@ quiz.ask("week01", seed=seed)
 # ## To take with you
 #
 # - One GPU is too slow (decades) and too small (16 bytes for each parameter, activations on top).
-# - Data parallelism: split, compute, synchronise, update. Ranks say one thing, once a step: the
-#   mean of their gradients.
+# - Data parallelism: split, compute, synchronise, update. Ranks exchange one thing, once a step:
+#   their gradients, of which each needs the mean.
 # - N ranks of batch B/N train the model of one rank of batch B, up to rounding. If yours do not,
-#   look for the sum that should be a mean, for different starting weights, or for ranks that see
+#   look for a sum that should be a mean, for different starting weights, and for ranks that see
 #   the same data.
-# - Speed-up has a ceiling: what is not split (Amdahl), and the hardware that is really there.
-# - A collective waits for every rank. One that does not come stops all.
+# - Speed-up has a ceiling: the part that is not split (Amdahl), and the hardware there is.
+# - A collective waits for every rank. One rank that does not come stops all.
 #
 # **Now the lab**: [lab 1, average the gradients](../labs/lab01/lab01.ipynb). There the batch does
 # not divide evenly, ranks start from different weights, and some gradients are missing. Then [week
