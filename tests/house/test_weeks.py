@@ -51,8 +51,8 @@ ASKED = {
         *("new_group", "published_runs", "layer_flops", "operators"),
     ),
     "week11": (
-        *("def terms", "def diagnose", "def what_if", "def read_ahead", "def save_aside", "def accumulate"),
-        *("operations(", "paid_s", "ThreadPool", "torch.save"),
+        *("def terms", "def find_bottleneck", "def what_if", "def read_ahead", "def save_aside", "def accumulate"),
+        *("def cut_into_buckets", "operations(", "paid_s", "ThreadPool", "torch.save"),
     ),
 }
 every_week = pytest.mark.parametrize("week", WEEKS)
