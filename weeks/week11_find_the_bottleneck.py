@@ -234,9 +234,9 @@ def add_gradients(ddp, part, job):
 
 def average_afterwards(parameters):
     """Average all gradients over all ranks in one piece, when nothing else is left to do."""
-    flat = torch.cat([one.grad.flatten() for one in parameters]) / dist.get_world_size()
-    dist.all_reduce(flat)
-    for one, mean in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+    joined = torch.cat([one.grad.flatten() for one in parameters]) / dist.get_world_size()
+    dist.all_reduce(joined)
+    for one, mean in zip(parameters, joined.split([p.numel() for p in parameters]), strict=True):
         one.grad.copy_(mean.view_as(one))
 
 

@@ -64,7 +64,7 @@ def advice() -> Iterator[None]:
 
 
 def is_seconds(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and -1e12 < value < 1e12
 
 
 # terms
@@ -577,7 +577,7 @@ def check_gains_are_predicted(student, rng):
         worst = min(worst, (share, expected, actual))
     share = sum(shares) / len(shares)
     if share < 1:
-        hint = "What does the change make shorter, and what that was hidden comes to light?"
+        hint = "What does the change make shorter, and what then takes as long as before?"
         share = int(100 * share) / 100
         if share > 0:
             raise PartlyHeld(share, *worst[1:], hint)
@@ -788,8 +788,8 @@ class Asked(nn.Module):
 
 
 def rows_of(seed: int, rank: int, num_rows: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed + rank)
-    return torch.randint(0, SMALL.vocab_size, (num_rows, LENGTH // 2 + 1), generator=generator)
+    chosen = torch.Generator().manual_seed(seed + rank)
+    return torch.randint(0, SMALL.vocab_size, (num_rows, LENGTH // 2 + 1), generator=chosen)
 
 
 def accumulating_on_rank(

@@ -1,5 +1,5 @@
 # score: 19.9 to 20.7
-# hint: what that was hidden comes to light
+# hint: what then takes as long as before
 # After a change no sum outlasts backward.
 
 # %% find_bottleneck

@@ -6,17 +6,20 @@ import inspect
 import itertools
 import sys
 
+import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
 from repository import ROOT
 
+import worldsize as ws
 from autograder.authoring.notebooks import find_sources
 from autograder.checks import StudentFailed, entries, entry, is_same, shown, tensor_like
 from autograder.course import is_project
 from worldsize.check import CheckFailed
 from worldsize.event import COMMUNICATION, Event
 from worldsize.launch import Run
+from worldsize.memory import MemoryUse
 from worldsize.timeline import Timeline
 
 LABS = [path.parent.name for path in find_sources(ROOT).labs if not is_project(path.parent.name)]
@@ -36,7 +39,12 @@ class Odd:
 
     torchrun = run
 
-    def emulated(self, *asked, world_size, each=None, student_ranks=None, **__):
+    def on_paper(self, *_, **__):
+        raise CheckFailed("a program that runs on paper", "one that does not")
+
+    def emulated(self, *asked, world_size, each=None, student_ranks=None, **others):
+        if student_ranks == () and each is None:  # lab 11 records programs of its own
+            return recorded(*asked, world_size=world_size, **others)
         if student_ranks == ():  # lab 5 asks its own code for DDP's buckets
             return Run([[[[*range(len(step))]] for step in each[0][0]]], [""], 1.0)
         if student_ranks == [0]:  # lab 6 asks its own code, on the other rank, for what a plain loop gives
@@ -46,7 +54,19 @@ class Odd:
             for rank in range(world_size)
             for place, name in enumerate(OPERATIONS)
         ]
-        return Run([self.value] * world_size, [""] * world_size, 1.0, timeline=Timeline(events))
+        memory = [MemoryUse([1], {"weights": [8]})] * world_size
+        return Run([self.value] * world_size, [""] * world_size, 1.0, timeline=Timeline(events), memory=memory)
+
+
+RECORDED = {}
+
+
+def recorded(on_rank, *args, **options):
+    """A run of the judge's own ranks, which no student reaches; the same one for all odd values."""
+    key = (on_rank.__name__, len(args[0]))
+    if key not in RECORDED:
+        RECORDED[key] = ws.run(on_rank, None, *args, echo=False, **options)
+    return RECORDED[key]
 
 
 def without_student(on_rank, *args):
@@ -64,6 +84,7 @@ def checks_of(lab):
     spec = importlib.util.spec_from_file_location(f"checks_of_{lab}", path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    cloudpickle.register_pickle_by_value(module)  # ranks cannot import it
     found = {name: one for name, one in vars(module).items() if name.startswith("check_") and hasattr(one, "check")}
     constants = (one.value for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.Constant))
     return found, {one for one in constants if isinstance(one, str) and one.isidentifier()}
