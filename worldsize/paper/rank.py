@@ -18,8 +18,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from worldsize.launch.worker import spans
-from worldsize.memory.meter import MemoryMeter
 from worldsize.paper import cuda, group, operator_log, reducer, torch_internals
+from worldsize.paper.levels import LevelMeter
 from worldsize.paper.record import RankRecord
 from worldsize.paper.recorder import Recorder, Unobserved
 from worldsize.paper.side import NeedsRanks, Side
@@ -62,7 +62,7 @@ def _recorded(
         with cuda.saying_why():
             value = fn(*args)
         recorder._note_work()
-        memory = meter.use()
+        memory, (places, levels) = meter.use(), meter.levels()
         del value
     return RankRecord(
         rank=rank,
@@ -74,6 +74,8 @@ def _recorded(
         groups=list(recorder.groups),
         boundaries=recorder.boundaries,
         memory=memory,
+        places=places,
+        levels=levels,
         num_operators=recorder.log.num_operators,
         cpu_s=time.process_time() - start_s,
         peak_process_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -93,7 +95,7 @@ def _be(rank: int, world_size: int, local_world_size: int) -> None:
 
 
 @contextmanager
-def _on_paper(recorder: Recorder) -> Iterator[MemoryMeter]:
+def _on_paper(recorder: Recorder) -> Iterator[LevelMeter]:
     """The context in which tensors are fake, and what is done with them goes to the recorder."""
     with ExitStack() as stack:
         for handle in (
@@ -106,4 +108,4 @@ def _on_paper(recorder: Recorder) -> Iterator[MemoryMeter]:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         recorder.log.start()
         stack.callback(recorder.log.__exit__, None, None, None)
-        yield stack.enter_context(MemoryMeter(counts_fake=True))
+        yield stack.enter_context(LevelMeter(lambda: recorder.log.phase, counts_fake=True))

@@ -48,6 +48,23 @@ class Group(NamedTuple):
     ranks: tuple[int, ...]
 
 
+class Place(NamedTuple):
+    """An operator where it stands in the program: the phase, the module without its number, the line, its result."""
+
+    name: str
+    phase: str
+    module: str
+    line: str
+    size_bytes: int
+
+
+class Level(NamedTuple):
+    """The most bytes held at an operator that changed them, which stands at the `place`-th of the record's places."""
+
+    place: int
+    size_bytes: int
+
+
 class Boundary(NamedTuple):
     """The first module's forward pass after an update, or the end of an update by the `optimizer`-th optimizer.
 
@@ -77,6 +94,8 @@ class RankRecord:
     groups: Sequence[Group]
     boundaries: Sequence[Boundary]
     memory: MemoryUse
+    places: Sequence[Place] = ()
+    levels: Sequence[Level] = ()
     num_operators: int = 0
     cpu_s: float = 0.0
     peak_process_bytes: int = 0
@@ -117,6 +136,8 @@ class RankRecord:
                 "groups": [Group(name, _unpacked(ranks, fields["world_size"])) for name, ranks in fields["groups"]],
                 "boundaries": [Boundary(*one) for one in fields["boundaries"]],
                 "memory": MemoryUse.parse(fields["memory"]),
+                "places": [Place(*one) for one in fields["places"]],
+                "levels": [Level(*one) for one in fields["levels"]],
                 "notes": tuple(fields["notes"]),
             }
         )
