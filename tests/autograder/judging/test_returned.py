@@ -48,6 +48,9 @@ class Odd:
         ]
         return Run([self.value] * world_size, [""] * world_size, 1.0, timeline=Timeline(events))
 
+    def on_paper(self, *_, **__):  # what is no record, the engine refuses
+        raise CheckFailed("a record of the run on paper", "something else in its place")
+
 
 def without_student(on_rank, *args):
     """What the judge's own rank returns, which no student reaches."""
