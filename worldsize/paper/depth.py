@@ -73,6 +73,12 @@ class DeepRun(Figures):
         """Flops of a rank's step, the mean over the recorded ones; useful ones are not computed a second time."""
         return self._line(lambda run: run.flops(is_useful))
 
+    @property
+    def without_flops(self) -> Mapping[str, int]:
+        """The calls of custom operators that are priced by the memory they move alone, by name, at this depth."""
+        names = self.runs[self._two[1]].without_flops
+        return {name: round(self._line(lambda run, name=name: run.without_flops.get(name, 0))) for name in names}
+
     @cached_property
     def peak_bytes(self) -> float:  # type: ignore[override]
         """The most bytes that a recorded rank's tensors hold; of several, those of the one that then holds most."""

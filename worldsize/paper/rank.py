@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from worldsize.launch.worker import spans
-from worldsize.paper import cuda, group, operator_log, reducer, torch_internals
+from worldsize.paper import cuda, group, no_data, node, operator_log, reducer, torch_internals
 from worldsize.paper.levels import LevelMeter
 from worldsize.paper.record import RankRecord
 from worldsize.paper.recorder import Recorder, Unobserved
@@ -51,11 +51,13 @@ def _recorded(
     torch_internals.trace_nothing()
     torch_internals.convert_in_place()
     operator_log.answer_unread()
+    no_data.refuse_copies_of_data()
     cuda.stand_in()
     torch_internals.shard_without_others()
     torch_internals.infer_shapes_for_real()
     reducer.install()
     group.join(recorder)
+    node.report_questions(recorder.note_question)
     spans.stop(recorder.span)
     start_s = time.process_time()
     with _on_paper(recorder) as meter:
@@ -77,6 +79,9 @@ def _recorded(
         places=places,
         levels=levels,
         num_operators=recorder.log.num_operators,
+        without_flops=recorder.log.without_flops,
+        local_world_size=int(os.environ["LOCAL_WORLD_SIZE"]) if recorder.asked_at else 0,
+        asked_at=recorder.asked_at,
         cpu_s=time.process_time() - start_s,
         peak_process_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         * (1 if sys.platform == "darwin" else 1024),

@@ -83,6 +83,9 @@ class RankRecord:
 
     A step of the kind "compute" with a number is a batch of work; `batches[number - 1]` maps places in `works` to how
     often the batch has each. Without a number it lasts as long as it says.
+
+    `without_flops` counts the calls of custom operators of which no formula gives the flops. `asked_at` is the first
+    line that asked for the number of ranks of a node, if one did, and `local_world_size` what it was given.
     """
 
     rank: int
@@ -97,6 +100,9 @@ class RankRecord:
     places: Sequence[Place] = ()
     levels: Sequence[Level] = ()
     num_operators: int = 0
+    without_flops: Mapping[str, int] = field(default_factory=dict)
+    local_world_size: int = 0
+    asked_at: str = ""
     cpu_s: float = 0.0
     peak_process_bytes: int = 0
     notes: Sequence[str] = field(default_factory=tuple)
