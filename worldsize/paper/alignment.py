@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from worldsize.paper.record import RankRecord
+from worldsize.paper.record import Place, RankRecord
 
 
 def levels_side_by_side(shallow: RankRecord, deep: RankRecord) -> set[tuple[int, int]]:
@@ -15,13 +15,17 @@ def levels_side_by_side(shallow: RankRecord, deep: RankRecord) -> set[tuple[int,
     A place is the same if as many layers come before it, or as many after it: of equal layers, it cannot be seen which
     the shallow one lacks. With all layers, any other place lies between two of these.
     """
-    strict = [[record.places[level.place] for level in record.levels] for record in (shallow, deep)]
-    loose = [[place[:-1] for place in places] for places in strict]  # a result may grow with the number of layers
-    matched = _matched(*strict, *loose)
-    front = _slid(matched, *strict, range(len(shallow.levels)), step=1)
-    back = _slid(matched, *strict, reversed(range(len(shallow.levels))), step=-1)
+    places, deep_places = _places(shallow), _places(deep)
+    # a result may grow with the number of layers
+    matched = _matched(places, deep_places, [one[:-1] for one in places], [one[:-1] for one in deep_places])
+    front = _slid(matched, places, deep_places, range(len(places)), step=1)
+    back = _slid(matched, places, deep_places, reversed(range(len(places))), step=-1)
     pairs = {*front.items(), *back.items()}
     return {(shallow.levels[one].size_bytes, deep.levels[other].size_bytes) for one, other in pairs}
+
+
+def _places(record: RankRecord) -> list[Place]:
+    return [record.places[level.place] for level in record.levels]
 
 
 def _matched(
