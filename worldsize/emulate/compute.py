@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 
 from worldsize.emulate.messages import Compute
 from worldsize.emulate.record import FLOPS, MEASURED
-from worldsize.emulate.torch_operators import operator_of
+from worldsize.emulate.torch_operators import is_custom, operator_of
 from worldsize.hardware import Gpu
 from worldsize.operators import time_s
 
@@ -97,7 +97,8 @@ class FlopsMeter(Meter, TorchDispatchMode):
 @functools.cache
 def is_priced(func: Any) -> bool:
     """True for an operator that computes or moves data on the GPU."""
-    return func.namespace in _PRICED and not func.is_view and func.overloadpacket.__name__ not in _MOVE_NOTHING
+    is_work = func.namespace in _PRICED or is_custom(func)
+    return is_work and not func.is_view and func.overloadpacket.__name__ not in _MOVE_NOTHING
 
 
 def meter_of(compute: Compute) -> Meter:

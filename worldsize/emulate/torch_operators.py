@@ -38,11 +38,34 @@ _NOT_IN_TORCHS_TABLE = {
     _ATEN._addmm_activation: _sum_of_products_flops,
     _ATEN.addbmm: _sum_of_products_flops,
 }
+TORCHS_OWN = frozenset((  # namespaces of operators
+    "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_inductor_test", "_native", "_quantized",
+    "_test", "aten", "c10d", "c10d_functional", "debug_mode_ops", "debugprims",
+    "export", "flex_lib", "fsdp", "inductor", "inductor_prims", "mkl",
+    "mkldnn", "mkldnn_prepacked", "onednn", "onnx", "onnx_symbolic", "pippy",
+    "prim", "prims", "profiler", "quantization", "quantized", "rngprims",
+    "sparse", "static_runtime", "streams", "symm_mem",
+))  # fmt: skip
 _TAKE_PARTS = {"embedding", "gather", "index", "index_select"}  # of their first argument
 _OVERWRITE = {"copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_"}  # their first argument, unread
 _FILL = {"arange", "full", "full_like", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "zeros", "zeros_like"}
 _MOVE = {"_to_copy", "cat", "clone", "embedding_dense_backward", "index_put", "index_put_", "roll", "scatter", "stack"}
 _COPIES = _TAKE_PARTS | _OVERWRITE | _FILL | _MOVE
+
+
+def is_custom(func: Any) -> bool:
+    """True for an operator that the program or a library brings along, by `torch.library`."""
+    return func.namespace not in TORCHS_OWN
+
+
+def has_formula(func: Any) -> bool:
+    """True where the flops of an operator are counted."""
+    return _count_of(func) is not None
+
+
+def _count_of(func: Any) -> Any:
+    packet = func.overloadpacket
+    return _NOT_IN_TORCHS_TABLE.get(packet) or flop_registry.get(_COUNTED_AS.get(packet, packet))
 
 
 def operator_of(func: Any, args: Any, kwargs: Any, out: Any) -> Operator:
@@ -51,8 +74,7 @@ def operator_of(func: Any, args: Any, kwargs: Any, out: Any) -> Operator:
     Flops are counted as torch.utils.flop_counter does, but half of them in a causal attention, whose kernels leave out
     what the mask hides.
     """
-    packet = func.overloadpacket
-    count = _NOT_IN_TORCHS_TABLE.get(packet) or flop_registry.get(_COUNTED_AS.get(packet, packet))
+    count = _count_of(func)
     flops = count(*args, **kwargs, out_val=out) if count else 0
     kind = _kind(func, is_counted=count is not None)
     if kind == "attention" and _argument(func, args, kwargs, "is_causal"):

@@ -30,7 +30,7 @@ class Storage(weakref.ref[torch.UntypedStorage]):
     def __new__(cls, storage: torch.UntypedStorage, when_gone: Callable[[Any], None], module: str) -> Self:
         made = super().__new__(cls, storage, when_gone)
         made.address, made.module = storage._cdata, module
-        made.filename, made.line_number = _line_of_program()
+        made.filename, made.line_number = line_of_program()
         made.size_bytes, made.kind = 0, TEMPORARIES
         return made
 
@@ -127,6 +127,13 @@ class Ledger:
             curve.append((self.num_operations, list(self.held().values())))
             sizes = {kind: [row[place] for _, row in curve] for kind, place in _ORDER.items()}
             return MemoryUse([operation for operation, _ in curve], sizes, _holdings(self._peak), capacity_bytes)
+
+    def levels(self) -> list[tuple[int, int]]:
+        """Each operation at which sizes changed, and the most bytes held then; of very many, the highest."""
+        with self._lock:
+            self._take_ends()
+            self._write_curve()
+            return [(operation, sum(sizes)) for operation, sizes in self._curve]
 
     def _take_ends(self) -> None:
         while self._gone:
@@ -225,7 +232,7 @@ def _holdings(sizes: Iterable[tuple[Storage, int]]) -> list[Holding]:
     return sorted(found, key=lambda one: one.size_bytes, reverse=True)[:MAX_HOLDINGS]
 
 
-def _line_of_program() -> tuple[str, int]:
+def line_of_program() -> tuple[str, int]:
     """The file and number of the innermost line of the program that runs; empty and 0 when there is none."""
     frame = sys._getframe(1)
     while frame is not None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from worldsize.hardware import Cluster
+from worldsize.paper.alignment import levels_side_by_side
 from worldsize.paper.figures import Figures
+from worldsize.paper.record import RankRecord
 from worldsize.paper.result import PaperRun, cluster_of
 
 
@@ -21,7 +24,7 @@ class DeepRun(Figures):
     runs: Mapping[int, PaperRun]
 
     def __post_init__(self) -> None:
-        shallow, deep = (self.runs[depth].records for depth in self._two)
+        shallow, deep = self._records
         if len(shallow) != len(deep) or not all(
             one.num_operators < other.num_operators for one, other in zip(shallow, deep, strict=True)
         ):
@@ -35,6 +38,11 @@ class DeepRun(Figures):
     def _two(self) -> tuple[int, int]:
         first, second = sorted(self.runs)[-2:]
         return first, second
+
+    @property
+    def _records(self) -> tuple[Sequence[RankRecord], Sequence[RankRecord]]:
+        first, second = self._two
+        return self.runs[first].records, self.runs[second].records
 
     @property
     def cluster(self) -> Cluster:  # type: ignore[override]
@@ -66,20 +74,39 @@ class DeepRun(Figures):
         return self._line(lambda run: run.flops(is_useful))
 
     @property
-    def peak_bytes(self) -> float:
+    def without_flops(self) -> Mapping[str, int]:
+        """The calls of custom operators that are priced by the memory they move alone, by name, at this depth."""
+        names = self.runs[self._two[1]].without_flops
+        return {name: round(self._line(lambda run, name=name: run.without_flops.get(name, 0))) for name in names}
+
+    @cached_property
+    def peak_bytes(self) -> float:  # type: ignore[override]
         """The most bytes that a recorded rank's tensors hold; of several, those of the one that then holds most."""
-        places = range(len(self.runs[self._two[1]].records))
-        return max(self._line(lambda run, place=place: run.records[place].memory.most_bytes) for place in places)
+        return max(self._peak_of(*pair) for pair in zip(*self._records, strict=True))
+
+    def _peak_of(self, shallow: RankRecord, deep: RankRecord) -> float:
+        """The highest of the lines through what a rank holds at each place of the program, and that of its peaks.
+
+        Another place than in the records may peak where there are more layers.
+        """
+        peaks = shallow.memory.most_bytes, deep.memory.most_bytes
+        return max(self._on_line(*pair) for pair in [peaks, *levels_side_by_side(shallow, deep)])
 
     @property
     def error_fraction(self) -> Mapping[str, float] | None:
-        """How far the line through two depths misses a third, by figure; None where only two are recorded."""
+        """How far the line through two depths misses a third, by figure; None where only two are recorded.
+
+        Of the peak, it is also by how much `peak_bytes` would be another without the third, if that is more: another
+        place may peak there.
+        """
         *shallow, deepest = sorted(self.runs)
         if len(shallow) < 2:
             return None
-        tried = DeepRun(deepest, {depth: self.runs[depth] for depth in shallow}).by_name()
-        there = self.runs[deepest].by_name()
-        return {name: value / there[name] - 1 for name, value in tried.items() if there[name]}
+        without = {depth: self.runs[depth] for depth in shallow}
+        tried, there = DeepRun(deepest, without).by_name(), self.runs[deepest].by_name()
+        missed = {name: value / there[name] - 1 for name, value in tried.items() if there[name]}
+        changed = DeepRun(self.num_layers, without).peak_bytes / self.peak_bytes - 1
+        return missed | {"peak_bytes": max(missed["peak_bytes"], changed, key=abs)}
 
     def on(self, cluster: Cluster | str) -> DeepRun:
         """The same records, priced on another cluster.
@@ -91,8 +118,11 @@ class DeepRun(Figures):
         return DeepRun(self.num_layers, {depth: run.on(found) for depth, run in self.runs.items()})
 
     def _line(self, figure: Callable[[PaperRun], float]) -> float:
+        return self._on_line(*(figure(self.runs[depth]) for depth in self._two))
+
+    def _on_line(self, start: float, stop: float) -> float:
+        """What lies on the line through the values of the two depths."""
         first, second = self._two
-        start, stop = figure(self.runs[first]), figure(self.runs[second])
         return start + (stop - start) * (self.num_layers - first) / (second - first)
 
     def __repr__(self) -> str:

@@ -45,6 +45,11 @@ class Figures:
         """Flops of a rank's step; useful ones are not computed a second time."""
 
     @property
+    @abstractmethod
+    def without_flops(self) -> Mapping[str, int]:
+        """The calls of custom operators that are priced by the memory they move alone, by name."""
+
+    @property
     def fits(self) -> bool:
         """True if no rank's tensors hold more than its GPU has."""
         return self.peak_bytes <= self.cluster.gpu.memory_bytes
@@ -77,7 +82,7 @@ class Figures:
     def _fraction(self, flops: float) -> float:
         peaks = self.cluster.gpu.peak_flops_per_s
         peak = peaks.get("bfloat16") or peaks.get("float16") or max(peaks.values())
-        return flops / self.step_s / peak
+        return flops / self.step_s / peak if self.step_s else 0.0  # a program may compute nothing
 
     def compare(self, formula: Callable[..., Any] | Mapping[str, float], *args: Any) -> Table:
         """A formula's figures beside these: a table of what it says, what is on paper, and how far off it is.
@@ -127,7 +132,14 @@ class Figures:
             f"{self.world_size:,} ranks on {self.cluster.name}, {what}; "
             f"step {format_time_s(self.step_s)}, MFU {self.mfu_fraction:.0%}, "
             f"peak {format_bytes(self.peak_bytes)}, which {room} {gpu.name} with {format_bytes(gpu.memory_bytes)}"
+            + self._unpriced
         )
+
+    @property
+    def _unpriced(self) -> str:
+        """What has no flops in these figures, in words."""
+        calls = [f"{number:,} of {name}" for name, number in self.without_flops.items()]
+        return f"; without the flops of custom operators: {', '.join(calls)}" if calls else ""
 
 
 def _by_name(formula: Callable[..., Any], value: Any) -> Mapping[str, float]:

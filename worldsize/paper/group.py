@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -13,6 +13,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from worldsize.emulate import backend
 from worldsize.memory.meter import note_communication, tensors_in
 from worldsize.paper import torch_internals
+from worldsize.paper.no_data import refusal
 from worldsize.paper.recorder import PaperWork, Recorder
 
 BACKEND = "paper"
@@ -38,6 +39,10 @@ class PaperGroup(backend.Group):
         note_communication([*inputs, *outputs])
         result = list(outputs) if result is None else result
         return self._client.post(op, self._wire_name, self.ranks, inputs, outputs, result, **fields)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> NoReturn:
+        """Raise NoData: which rank's message comes first depends on time."""
+        raise refusal("on paper nobody knows whose message comes first: name the sender, as by recv(tensor, src=...)")
 
 
 def join(recorder: Recorder) -> None:

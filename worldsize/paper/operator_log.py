@@ -14,17 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 
 from worldsize.emulate import torch_internals
 from worldsize.emulate.compute import Meter, is_priced
-from worldsize.emulate.torch_operators import operator_of
+from worldsize.emulate.torch_operators import has_formula, is_custom, operator_of
 from worldsize.memory.meter import tensors_in
+from worldsize.paper.no_data import NoData, refusal
 from worldsize.paper.record import BACKWARD, FORWARD, OTHER, RECOMPUTE, UPDATE, Work
 
 _FUNCTIONAL = "_c10d_functional"
 _CPU = torch.device("cpu")
 _MASKED_WRITES = ("index_put", "index_put_", "_index_put_impl_")
-
-
-class NoData(RuntimeError):
-    """A program that looks at the numbers in a tensor, which on paper has none."""
 
 
 class Unread(float):
@@ -77,6 +74,7 @@ class OperatorLog(Meter, TorchDispatchMode):
         self.communicate: Callable[[Any, Any, Any], Any] = lambda func, args, kwargs: func(*args, **kwargs)
         self.is_updating = False
         self.num_operators = 0
+        self.without_flops: Counter[str] = Counter()  # calls of custom operators whose flops nobody counts
         self.phase = OTHER  # of the operators that are logged and not taken
         self._flush = flush
         self._batch: Counter[int] = Counter()
@@ -119,6 +117,8 @@ class OperatorLog(Meter, TorchDispatchMode):
         work = Work(func.overloadpacket.__name__, phase, operator_of(func, args, kwargs, out))
         self._batch[self.works.setdefault(work, len(self.works))] += 1
         self.num_operators += 1
+        if is_custom(func) and not has_formula(func):
+            self.without_flops[func.name().partition(".")[0]] += 1
 
     def _phase(self, args: Any) -> str:
         if self.is_updating:
@@ -150,7 +150,7 @@ def _answer(func: Any, args: Any) -> float:
     if name == "_local_scalar_dense" and looked_at.dtype.is_floating_point:
         return math.nan
     what = "the value" if name in ("_local_scalar_dense", "equal", "is_nonzero") else "the number of results"
-    raise NoData(
+    raise refusal(
         f"on paper tensors have shapes and no data, and {what} of {name.strip('_')} on {_described(looked_at)} depends "
         "on data. Only .item() of one floating-point number is answered, by nan. Decide a branch, a loop or a size by "
         "what is known without the numbers, declare them by ws.declared(tensor, on_paper=[...]), or run this on an "

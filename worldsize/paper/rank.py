@@ -18,8 +18,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from worldsize.launch.worker import spans
-from worldsize.memory.meter import MemoryMeter
-from worldsize.paper import cuda, group, operator_log, reducer, torch_internals
+from worldsize.paper import cuda, group, no_data, node, operator_log, reducer, torch_internals
+from worldsize.paper.levels import LevelMeter
 from worldsize.paper.record import RankRecord
 from worldsize.paper.recorder import Recorder, Unobserved
 from worldsize.paper.side import NeedsRanks, Side
@@ -51,18 +51,20 @@ def _recorded(
     torch_internals.trace_nothing()
     torch_internals.convert_in_place()
     operator_log.answer_unread()
+    no_data.refuse_copies_of_data()
     cuda.stand_in()
     torch_internals.shard_without_others()
     torch_internals.infer_shapes_for_real()
     reducer.install()
     group.join(recorder)
+    node.report_questions(recorder.note_question)
     spans.stop(recorder.span)
     start_s = time.process_time()
     with _on_paper(recorder) as meter:
         with cuda.saying_why():
             value = fn(*args)
         recorder._note_work()
-        memory = meter.use()
+        memory, (places, levels) = meter.use(), meter.levels()
         del value
     return RankRecord(
         rank=rank,
@@ -74,7 +76,12 @@ def _recorded(
         groups=list(recorder.groups),
         boundaries=recorder.boundaries,
         memory=memory,
+        places=places,
+        levels=levels,
         num_operators=recorder.log.num_operators,
+        without_flops=recorder.log.without_flops,
+        local_world_size=int(os.environ["LOCAL_WORLD_SIZE"]) if recorder.asked_at else 0,
+        asked_at=recorder.asked_at,
         cpu_s=time.process_time() - start_s,
         peak_process_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         * (1 if sys.platform == "darwin" else 1024),
@@ -93,7 +100,7 @@ def _be(rank: int, world_size: int, local_world_size: int) -> None:
 
 
 @contextmanager
-def _on_paper(recorder: Recorder) -> Iterator[MemoryMeter]:
+def _on_paper(recorder: Recorder) -> Iterator[LevelMeter]:
     """The context in which tensors are fake, and what is done with them goes to the recorder."""
     with ExitStack() as stack:
         for handle in (
@@ -106,4 +113,4 @@ def _on_paper(recorder: Recorder) -> Iterator[MemoryMeter]:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         recorder.log.start()
         stack.callback(recorder.log.__exit__, None, None, None)
-        yield stack.enter_context(MemoryMeter(counts_fake=True))
+        yield stack.enter_context(LevelMeter(lambda: recorder.log.phase, counts_fake=True))

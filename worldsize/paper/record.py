@@ -48,6 +48,23 @@ class Group(NamedTuple):
     ranks: tuple[int, ...]
 
 
+class Place(NamedTuple):
+    """An operator where it stands in the program: the phase, the module without its number, the line, its result."""
+
+    name: str
+    phase: str
+    module: str
+    line: str
+    size_bytes: int
+
+
+class Level(NamedTuple):
+    """The most bytes held at an operator that changed them, which stands at the `place`-th of the record's places."""
+
+    place: int
+    size_bytes: int
+
+
 class Boundary(NamedTuple):
     """The first module's forward pass after an update, or the end of an update by the `optimizer`-th optimizer.
 
@@ -66,6 +83,9 @@ class RankRecord:
 
     A step of the kind "compute" with a number is a batch of work; `batches[number - 1]` maps places in `works` to how
     often the batch has each. Without a number it lasts as long as it says.
+
+    `without_flops` counts the calls of custom operators of which no formula gives the flops. `asked_at` is the first
+    line that asked for the number of ranks of a node, if one did, and `local_world_size` what it was given.
     """
 
     rank: int
@@ -77,7 +97,12 @@ class RankRecord:
     groups: Sequence[Group]
     boundaries: Sequence[Boundary]
     memory: MemoryUse
+    places: Sequence[Place] = ()
+    levels: Sequence[Level] = ()
     num_operators: int = 0
+    without_flops: Mapping[str, int] = field(default_factory=dict)
+    local_world_size: int = 0
+    asked_at: str = ""
     cpu_s: float = 0.0
     peak_process_bytes: int = 0
     notes: Sequence[str] = field(default_factory=tuple)
@@ -117,6 +142,8 @@ class RankRecord:
                 "groups": [Group(name, _unpacked(ranks, fields["world_size"])) for name, ranks in fields["groups"]],
                 "boundaries": [Boundary(*one) for one in fields["boundaries"]],
                 "memory": MemoryUse.parse(fields["memory"]),
+                "places": [Place(*one) for one in fields["places"]],
+                "levels": [Level(*one) for one in fields["levels"]],
                 "notes": tuple(fields["notes"]),
             }
         )

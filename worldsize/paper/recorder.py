@@ -46,6 +46,7 @@ class Recorder(Steps):
         self.posts: list[Post] = []
         self.groups: dict[Group, int] = {}
         self.boundaries: list[Boundary] = []
+        self.asked_at = ""  # the first line that asked how many ranks a node has
         self._num_collectives: Counter[int] = Counter()
         self._is_begun = False
         self._optimizers: WeakKeyDictionary[object, int] = WeakKeyDictionary()  # the number of each
@@ -85,6 +86,10 @@ class Recorder(Steps):
         self._record(Step(POST, number, lane=self.lane))
         self.side.carry(op, [*inputs, *outputs], peer, ranks)
         return PaperWork(self, number, Call(op, ranks, peer), lambda _: None, result)
+
+    def note_question(self, line: str) -> None:
+        """Note that this line of the program asks how many ranks a node has."""
+        self.asked_at = self.asked_at or line
 
     # the steps of training
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -83,6 +84,14 @@ class PaperRun(Figures):
         return sum(of_ranks.values()) / len(of_ranks)
 
     @property
+    def without_flops(self) -> dict[str, int]:
+        """The calls of custom operators that are priced by the memory they move alone, by name, of all recorded ranks.
+
+        `torch.utils.flop_counter.register_flop_formula` gives torch, and so a record, the flops of one.
+        """
+        return dict(sum((Counter(one.without_flops) for one in self.records), Counter[str]()))
+
+    @property
     def memory(self) -> list[MemoryUse]:
         """What the tensors of each recorded rank held, with the GPU's capacity."""
         return [replace(one.memory, capacity_bytes=self.cluster.gpu.memory_bytes) for one in self.records]
@@ -137,9 +146,19 @@ class PaperRun(Figures):
         """The same record, priced on another cluster.
 
         Raises:
-            ValueError: there is no such cluster, or it has too few GPUs.
+            ValueError: there is no such cluster, it has too few GPUs, or the program asked how many a node has, and
+                there it has another number.
         """
-        return PaperRun(self.records, cluster_of(cluster, self.world_size), self.tokens_per_step)
+        found = cluster_of(cluster, self.world_size)
+        num_ranks = min(found.gpus_per_node, self.world_size)
+        for one in self.records:
+            if one.local_world_size not in (0, num_ranks):
+                raise ValueError(
+                    f"the program asks how many ranks a node has ({one.asked_at}); it was recorded with "
+                    f"{one.local_world_size}, and on {found.name} there are {num_ranks}: record it again, by "
+                    f"ws.paper(..., cluster=...)"
+                )
+        return PaperRun(self.records, found, self.tokens_per_step)
 
     def __repr__(self) -> str:
         return f"PaperRun({self.described(f'recorded: {format_ranks([one.rank for one in self.records])}')})"

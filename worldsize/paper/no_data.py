@@ -1,0 +1,64 @@
+"""What a program cannot have on paper, where tensors have no data and other ranks give none, refused in words."""
+
+# pyright: reportAttributeAccessIssue=false, reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any, NoReturn
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed import distributed_c10d
+
+_OF_OBJECTS = {  # what they give comes from other ranks
+    inspect.unwrap(getattr(distributed_c10d, name)).__code__: name
+    for name in (
+        "all_gather_object",
+        "gather_object",
+        "broadcast_object_list",
+        "scatter_object_list",
+        "recv_object_list",
+    )
+}
+
+
+class NoData(RuntimeError):
+    """A program that looks at the numbers in a tensor, or at what another rank sends, which on paper it has not."""
+
+
+def refusal(sentence: str) -> NoData:
+    """The error in these words; inside a collective of objects, in words about that."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if name := _OF_OBJECTS.get(frame.f_code):
+            sentence = (
+                f"on paper there are no objects of other ranks for {name} to give: leave the call out, compute them "
+                "from the rank's number, or run this on an emulated cluster"
+            )
+        frame = frame.f_back
+    return NoData(sentence)
+
+
+def refuse_copies_of_data() -> None:
+    """Have this process refuse what would hand the data of a fake tensor to NumPy, to a file or to other code."""
+    FakeTensor.numpy = FakeTensor.__array__ = _refused_numpy
+    FakeTensor.__dlpack__ = _refused_numpy
+    torch.utils.dlpack.to_dlpack = _refused_numpy
+    FakeTensorMode.__reduce_ex__ = _refused_file
+    FakeTensorMode.__deepcopy__ = lambda mode, _memo: mode  # a copied tensor goes with those that there are
+
+
+def _refused_numpy(*_args: Any, **_kwargs: Any) -> NoReturn:
+    raise refusal(
+        "on paper a tensor has no data for NumPy or other libraries: stay with torch's own operators, leave this out, "
+        "or run it on an emulated cluster"
+    )
+
+
+def _refused_file(*_args: Any) -> NoReturn:
+    raise refusal(
+        "on paper a tensor has no data to be saved or pickled: leave out torch.save and its like, or run this on an "
+        "emulated cluster, where files take their time"
+    )
