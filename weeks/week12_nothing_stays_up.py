@@ -6,7 +6,7 @@
 # | Reading | about 90 minutes, with five short exercises in place |
 # | Running | about a minute and a half on two CPU cores; no GPU is needed |
 # | You need | weeks 1, 3, 7 and 11: torchrun, DDP, sharded states, storage |
-# | You do not need | a cluster that fails: failures are simulated, emulated, or real on this machine |
+# | You do not need | a cluster that fails: failures are simulated, emulated or real here |
 # | Afterwards | lab 12: a training program that survives what this week describes |
 #
 # A program on one GPU fails once in years, and nobody plans for it. A program on 10,000 GPUs fails
@@ -46,6 +46,7 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib.util
+import itertools
 import json
 import math
 import os
@@ -350,9 +351,10 @@ draw.scatter(
 )
 
 # %% [markdown]
-# The curve is flat at the top: twice or half the best interval costs less than two points (by Daly's
-# model; the explorer of section 6 shows it). It is steep far from it. And even at the top a tenth is
-# lost, of which almost a third is *starting*, on which the interval has no influence. So to get above 90%, save more cheaply, and start faster.
+# The curve is flat at the top: twice or half the best interval costs less than two points (by
+# Daly's model; the explorer of section 6 shows it). It is steep far from it. And even at the top a
+# tenth is lost, of which almost a third is *starting*, on which the interval has no influence. So
+# to get above 90%, save more cheaply, and start faster.
 
 # %% [markdown]
 # ### A cheaper save: sharded, and aside
@@ -523,7 +525,7 @@ draw.table(table, title="Numbers of the state that a step does not change, measu
 
 # %% save_whole tags=["turn"]
 def save_whole(write, path):
-    """Put what `write(file)` writes at `path`, so that the old file stays until the new is whole."""
+    """Put what `write(file)` writes at `path`; the old file stays until the new one is whole."""
     ### BEGIN SOLUTION
     draft = f"{path}.draft"
     with open(draft, "wb") as file:
@@ -711,7 +713,7 @@ def consumed(worlds, batch_size=12):
 
 steady, changing = consumed([4, 4, 4, 4]), consumed([4, 2, 3, 4])
 print("the same batches on 4, 2, 3 and 4 ranks:", changing == steady)
-print("every sample once:", sorted(sum(changing, [])) == list(range(48)))
+print("every sample once:", sorted(itertools.chain(*changing)) == list(range(48)))
 
 # %% [markdown]
 # ### Find the bug: the second resume
@@ -1131,33 +1133,40 @@ import torch
 import torch.distributed as dist
 
 folder = sys.argv[1]
+
+
+def keep(world_size, *state):
+    """Put the state into its file, whole, and a line into the log."""
+    with open(f"{folder}/state.draft", "w") as file:
+        json.dump(state, file)
+    os.replace(f"{folder}/state.draft", f"{folder}/state.json")
+    with open(f"{folder}/log", "a") as file:
+        print(time.time(), world_size, *state, file=file)
+
+
+# %% elastic_script_loop
+# %%writefile -a build/week12/elastic.py
+
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=5))
 rank, world_size = dist.get_rank(), dist.get_world_size()
-file, step, total, is_over = f"{folder}/state.json", 0, 0, 0
-if os.path.exists(file):
-    with open(file) as saved:
-        step, total = json.load(saved)
+step, total, is_over = 0, 0, 0
+if os.path.exists(f"{folder}/state.json"):
+    with open(f"{folder}/state.json") as file:
+        step, total = json.load(file)
 while not is_over:
     mine = torch.arange(240)[rank::world_size].sum()
     wants_end = torch.tensor(int(rank == 0 and os.path.exists(f"{folder}/enough")))
     both = torch.stack([mine, wants_end])
     dist.all_reduce(both)
     step, total, is_over = step + 1, total + both[0].item(), both[1].item()
-
-    # %% elastic_script_saves
-    # %%writefile -a build/week12/elastic.py
     if rank == 0:
-        with open(file + ".draft", "w") as saved:
-            json.dump([step, total], saved)
-        os.replace(file + ".draft", file)
-        with open(f"{folder}/log", "a") as log:
-            print(time.time(), world_size, step, total, file=log)
+        keep(world_size, step, total)
     time.sleep(0.1)
 
 # %% [markdown]
-# A node is here a process whose agent has two ranks, which end with it. (Its ranks are forked from the agent, which
-# has imported torch once, so that they start in a tenth of a second. On a cluster each of them
-# imports torch.)
+# A node is here a process whose agent has two ranks, which end with it. (Its ranks are forked from
+# the agent, which has imported torch once, so that they start in a tenth of a second. On a cluster
+# each of them imports torch.)
 
 # %% elastic_nodes
 LAUNCH = "import json, sys, worldsize as ws; ws.torchrun(*sys.argv[2:], **json.loads(sys.argv[1]))"
@@ -1227,8 +1236,8 @@ print(f"4 to 2 in {shrunk_s:.1f} s; 2 to 4 in {grown_s:.1f} s, the new node's st
 draw.table(table, title="One job on 4, 2 and 4 ranks, measured here")
 
 # %% [markdown]
-# (A node that starts more than a second after the other joins a job that already runs, on two ranks.)
-# No step is missing and none counts twice, because the step, the total and the file change
+# (A node that starts more than a second after the other joins a job that already runs, on two
+# ranks.) No step is missing and none counts twice, because the step, the total and the file change
 # together, after the all-reduce. On a cluster, a node that loses its power is noticed only when its
 # heartbeats are missed: with torchrun's defaults, after 15 seconds.
 
@@ -1237,9 +1246,9 @@ draw.table(table, title="One job on 4, 2 and 4 ranks, measured here")
 #
 # ### Over 90%
 #
-# Llama 3's section 3.3.4 reports an effective training time of *more than* 90%. What does that take?
-# The paper does not say how long a save stalled or a restart took, so the number is a **bound**, and
-# what it bounds is their sum. First, what an interruption may have cost at most:
+# Llama 3's section 3.3.4 reports an effective training time of *more than* 90%. What does that
+# take? The paper does not say how long a save stalled or a restart took, so the number is a
+# **bound**, and what it bounds is their sum. First, what an interruption may have cost at most:
 
 # %% ninety
 lost_min = 0.1 * 54 * 24 * 60
@@ -1268,8 +1277,8 @@ draw.table(
 # minutes it takes stalls of seconds; with 5, ten seconds will do. So the published sentence says:
 # **both** were small. MegaScale, with over 90% on 10,000 GPUs, publishes the other side: failures
 # found and diagnosed in under 10 minutes on average, caught up within 15 (Jiang et al. 2024,
-# section 6.3). OPT, three years before, would have taken 33 days on 1,024 GPUs and took 56 on 992, a
-# goodput of 61% (final update, lines 6 and 24; it had diverging losses, too).
+# section 6.3). OPT, three years before, would have taken 33 days on 1,024 GPUs and took 56 on 992,
+# a goodput of 61% (final update, lines 6 and 24; it had diverging losses, too).
 #
 # ### Formula beside run
 #
@@ -1373,9 +1382,10 @@ print(f"no hosts here: {why_not}" if why_not else "this machine can build hosts:
 # - **The zombie job** (goodfire-ai/spd, pull request 552, 2026). Two jobs of 64 GPUs ran out of
 #   memory in an all-gather. The handler called `destroy_process_group()`, which waited for the
 #   collective that could not end. No process exited, so no watchdog fired: 128 H100 stood reserved
-#   for nine hours. After an error, print the trace and leave by `os._exit(1)`, without a collective.
-# - **BLOOM's hang** (chronicles, 30 April to 18 May 2022). GPUs at 100%, no timeout, three times; 35
-#   hours lost. A stack dump of all ranks (week 11's py-spy) showed one rank waiting for its data
+#   for nine hours. After an error, print the trace and leave by `os._exit(1)`, without a
+#   collective.
+# - **BLOOM's hang** (chronicles, 30 April to 18 May 2022). GPUs at 100%, no timeout, three times;
+#   35 hours lost. A stack dump of all ranks (week 11's py-spy) showed one rank waiting for its data
 #   loader and its peers in a broadcast: a lock had been copied into a forked worker. A rollback and
 #   then a barrier had seemed to fix it.
 # - **Weights that drifted apart** (BLOOM, March 2022). Gradients were clipped on one tensor rank
@@ -1448,7 +1458,8 @@ print(f"no hosts here: {why_not}" if why_not else "this machine can build hosts:
 #
 # The sum of a billion numbers of random sign is about 1e-3 · √1e9 = 32. A changed sign moves it by
 # 2e-3, which is 6e-5 of it. float32 can show differences of 6e-8 of a number, but adding a billion
-# of them loses more than that: it depends on how the sum is taken. In float64 there is room for all.
+# of them loses more than that: it depends on how the sum is taken. In float64 there is room for
+# all.
 #
 # </details>
 #
