@@ -239,10 +239,13 @@ for step, num_bytes in ((1, 0), (2, 2_000_000)):
 # left of a good interval, too much is pale; on the right, too much is dark.
 
 # %% two_intervals
-runs = {}
+lanes = []
 for minutes in (5, 24, 90):
-    runs[f"every {minutes} min"] = outages.endure(minutes * 60, JOB, FAILURES, DAY_S / 2).timeline
-draw.timelines(runs, "Half a day of 10,000 GPUs, simulated")
+    endured = outages.endure(minutes * 60, JOB, FAILURES, DAY_S)
+    lane = f"every {minutes} min"
+    lanes += [dataclasses.replace(event, stream=lane) for event in endured.timeline.of(0)]
+title = "A day of 10,000 GPUs at three intervals between saves, simulated"
+draw.timeline(Timeline.of_events(lanes), title, shows_shares=False)
 
 # %% [markdown]
 # ### Your turn: what is lost
@@ -312,9 +315,11 @@ def daly_goodput(save_after_s, stall_s, start_s, mean_s):
 
 
 # %% against_daly
-for mean_s, printed_min in ((24 * HOUR_S, 117), (6 * HOUR_S, 57), (15 * MINUTE_S, 9.1)):
-    young, daly = young_s(300, mean_s) / 60, daly_s(300, mean_s) / 60
-    print(f"M = {mean_s / 3600:5.2f} h, w = 5 min: Young {young:6.2f}, Daly {daly:6.2f}", end="; ")
+for between_s, printed_min in ((24 * HOUR_S, 117), (6 * HOUR_S, 57), (15 * MINUTE_S, 9.1)):
+    young, daly = young_s(300, between_s) / 60, daly_s(300, between_s) / 60
+    print(
+        f"M = {between_s / 3600:5.2f} h, w = 5 min: Young {young:6.2f}, Daly {daly:6.2f}", end="; "
+    )
     print(f"Daly's figures 3 to 5 print {printed_min} min")
 
 # %% [markdown]
@@ -327,15 +332,15 @@ YEAR = outages.draw(llama, NUM_NODES, YEAR_S, seed=seed)
 best_s = daly_s(60, M_S)
 table, points = [], {"computed, Daly": {}, "simulated, a year": {}}
 started_s = time.perf_counter()
-for save_after_s in (5 * MINUTE_S, 10 * MINUTE_S, best_s, HOUR_S, 4 * HOUR_S):
-    endured = outages.endure(save_after_s, JOB, YEAR, YEAR_S)
-    formula, name = daly_goodput(save_after_s, 60, 600, M_S), f"{save_after_s / 60:.0f} min"
+for after_s in (5 * MINUTE_S, 10 * MINUTE_S, best_s, HOUR_S, 4 * HOUR_S):
+    endured = outages.endure(after_s, JOB, YEAR, YEAR_S)
+    formula, name = daly_goodput(after_s, 60, 600, M_S), f"{after_s / 60:.0f} min"
     row = {"a save after": name, "saving": f"{endured.seconds['saving'] / YEAR_S:.1%}"}
     row["lost"] = f"{endured.seconds['lost'] / YEAR_S:.1%}"
     row["starting"] = f"{endured.seconds['starting'] / YEAR_S:.1%}"
     table.append({**row, "goodput": f"{endured.goodput:.1%}", "Daly": f"{formula:.1%}"})
-    points["computed, Daly"][f"{name}, computed"] = (save_after_s / 60, 100 * formula)
-    points["simulated, a year"][name] = (save_after_s / 60, 100 * endured.goodput)
+    points["computed, Daly"][f"{name}, computed"] = (after_s / 60, 100 * formula)
+    points["simulated, a year"][name] = (after_s / 60, 100 * endured.goodput)
 print(f"five years of 10,000 GPUs in {time.perf_counter() - started_s:.1f} s")
 predictions.reveal("goodput, a save every 24 minutes", points["simulated, a year"]["24 min"][1])
 title = "A year of 10,000 GPUs, w = 60 s, R = 10 min, simulated and computed"
@@ -432,7 +437,8 @@ draw.table(
 
 # %% aside_drawn
 first = Timeline.of_events(run.timeline.of(0))
-draw.timeline(first, "Rank 0, a save aside and eight steps, emulated", shows_shares=False)
+title = "Rank 0, a save aside and eight steps, emulated"
+draw.timeline(first, title, streams=["compute", "writer"], shows_shares=False)
 
 # %% [markdown]
 # The copy to the host is all that training waits for; the file is written under the steps. Two
@@ -540,9 +546,12 @@ def save_whole(write, path):
 def tried_save(path, step, num_bytes):
     """Save a state by `save_whole`, with SIGKILL after so many bytes; return what it called."""
     calls = []
-    for name in ("fsync", "replace", "rename"):
-        before = getattr(os, name)
-        setattr(os, name, lambda *a, name=name, before=before: (calls.append(name), before(*a))[1])
+
+    def noting(call, before):
+        return lambda *args: (calls.append(call), before(*args))[1]
+
+    os.fsync, os.replace = noting("fsync", os.fsync), noting("replace", os.replace)
+    os.rename = noting("rename", os.rename)
     state = {"step": step, "w": torch.ones(1_000_000)}
     save_whole(lambda file: torch.save(state, KilledAfter(file, num_bytes)), path)
     return calls
@@ -876,13 +885,16 @@ print(f"lost at {survived.lost_s[2]:.2f} s, regrouped at {survived.values[0][1]:
 print(f"ten steps take {undisturbed.values[0][2]:.2f} s, and {survived.values[0][2]:.2f} s here")
 
 # %% regrouped_drawn
-draw.timeline(survived.timeline, "Rank 2 is lost, three go on, emulated", shows_shares=False)
+title = "Rank 2 is lost, three go on, emulated"
+draw.timeline(survived.timeline, title, streams=["compute"], shows_shares=False)
 
 # %% [markdown]
 # Nothing was read from storage and no finished step was done again: the loss cost the time until it
-# was noticed, and one step that had begun. (Here both holders of a shard update it, so that the
-# copy is never old. Real systems send copies after the update.) The state survives if the node and
-# its neighbour are not lost together, so put the copy on another rack. The Gemini report gives
+# was noticed, and one step that had begun. From then on a step takes twice as long, because four
+# batches do not share out over three ranks; a finer split would take 4/3. (Here both holders of a
+# shard update it, so that the copy is never old. Real systems send copies after the update.) The
+# state survives if the node and its neighbour are not lost together, so put the copy on another
+# rack. The Gemini report gives
 # what such copies in memory brought at Google's largest job: goodput from 85 to **97%** (Gemini
 # Team 2023, section 3, quoted from summaries of it).
 #
@@ -1099,14 +1111,15 @@ for is_async in (False, True):
     name = "dcp.async_save" if is_async else "dcp.save"
     given = (str(folder / name), is_async)
     run = ws.run(dcp_stall_s, *given, world_size=4, cluster=SLOW_STORE, echo=False)
-    stall_s, whole_s = (max(values) for values in zip(*run.values, strict=True))
-    table.append({"call": name, "stops training_s": stall_s, "save and six steps_s": whole_s})
+    stops_s, whole_s = (max(values) for values in zip(*run.values, strict=True))
+    table.append({"call": name, "stops training_s": stops_s, "save and six steps_s": whole_s})
     dcp_runs[name] = Timeline.of_events(run.timeline.of(0))
     shutil.rmtree(folder / name)
 draw.table(table, title="DCP on four GPUs that share NFS, emulated")
 
 # %% dcp_aside_drawn
-draw.timelines(dcp_runs, "Rank 0, a save and six steps, emulated")
+title = "Rank 0, a save and six steps, emulated"
+draw.timelines(dcp_runs, title, streams=["compute", "thread 1"])
 
 # %% [markdown]
 # ### torchrun: 4 ranks, 2, and 4 again
@@ -1198,8 +1211,8 @@ def wait_for_ranks(world_size, num_steps=3, patience_s=90):
     """Wait until some new steps were made by so many ranks."""
     seen, deadline_s = len(steps_done()), time.monotonic() + patience_s
     while sum(one[1] == world_size for one in steps_done()[seen:]) < num_steps:
-        if time.monotonic() > deadline_s:
-            raise RuntimeError(f"no {world_size} ranks after {patience_s} s")
+        if time.monotonic() > deadline_s or nodes[0].poll() is not None:
+            raise RuntimeError(f"no {world_size} ranks within {patience_s} s, or no first node")
         time.sleep(0.05)
 
 
@@ -1261,10 +1274,10 @@ for name, count in (("419 unexpected interruptions", 419), ("466, with the plann
 # %% ninety_table
 LLAMA_M_S = 54 * DAY_S / 419
 table = []
-for stall_s in (60, 30, 10, 1):
-    row = {"a save stalls_s": stall_s, "best interval_s": daly_s(stall_s, LLAMA_M_S)}
+for stops_s in (60, 30, 10, 1):
+    row = {"a save stalls_s": stops_s, "best interval_s": daly_s(stops_s, LLAMA_M_S)}
     for start_min in (20, 10, 5, 2):
-        goodput = daly_goodput(daly_s(stall_s, LLAMA_M_S), stall_s, 60 * start_min, LLAMA_M_S)
+        goodput = daly_goodput(daly_s(stops_s, LLAMA_M_S), stops_s, 60 * start_min, LLAMA_M_S)
         row[f"R = {start_min} min"] = f"{goodput:.1%}" + (" *" if goodput > 0.9 else "")
     table.append(row)
 draw.table(
@@ -1311,11 +1324,11 @@ for name, formula_s in (
     row |= {"formula": units.format_time_s(formula_s), "run": units.format_time_s(stalls[name])}
     table.append({**row, "error": f"{formula_s / stalls[name] - 1:+.1%}"})
 for minutes in (10, 24, 120):
-    mean, error = simulated(minutes * 60)
+    mean, off = simulated(minutes * 60)
     formula = daly_goodput(minutes * 60, 60, 600, M_S)
     row = {"quantity": f"goodput, {minutes} min", "found": "simulated"}
     row |= {"formula": f"{formula:.2%}", "run": f"{mean:.2%}"}
-    table.append({**row, "error": f"{(formula - mean) / error:+.1f} standard errors"})
+    table.append({**row, "error": f"{(formula - mean) / off:+.1f} standard errors"})
 draw.table(table, title="Saves and goodput, formula beside run")
 
 # %% [markdown]

@@ -67,9 +67,8 @@ def _(days: int, count: int, percent: int) -> float:
 
 
 @oracle("w12-accumulate")
-def _(ranks: int, each: int, quarters: int) -> int:
+def _(ranks: int, each: int, left: int) -> int:
     """The fewest rounds in which those that are left have gone through the batch."""
-    left = ranks - ranks * quarters // 4
     return next(rounds for rounds in count(1) if rounds * left * each >= ranks * each)
 
 
