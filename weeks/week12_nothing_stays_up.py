@@ -50,6 +50,7 @@ import itertools
 import json
 import math
 import os
+import pickle
 import shutil
 import signal
 import socket
@@ -60,6 +61,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+# %% setup_torch
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -214,7 +216,7 @@ def what_is_in(path):
     """The step of the state at `path`, or why there is none."""
     try:
         return f"step {torch.load(path)['step']}"
-    except (RuntimeError, EOFError, OSError) as error:
+    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
         return f"nothing: {str(error).split('.')[0]}"
 
 
@@ -477,6 +479,7 @@ def numbers_in(model, optimizer):
     return torch.cat([one.detach().flatten() for one in [*model.parameters(), *moments]])
 
 
+# %% unchanged_fraction
 def unchanged_fraction(trains=lambda name: True, decay=0.01):
     """The share of the state that a step leaves as it is; only what `trains` names is trained."""
     model = Transformer(SIZES, seed=seed)
@@ -604,8 +607,8 @@ print(f"SHA-256 of the two files: {digests[0]}..., {digests[1]}...")
 #
 # Everything so far assumed that someone knows that a rank is gone. A process that dies closes its
 # connections, and its peers fail at once. A node that loses power says nothing. A rank that hangs
-# keeps all its connections. So each rank says now and then that it is alive: a **heartbeat**, and
-# whoever is silent for longer than a **timeout** counts as dead. How long that takes by default:
+# keeps all its connections. So each rank says now and then that it is alive: a **heartbeat**. One
+# that is silent for longer than a **timeout** counts as dead. How long that takes by default:
 
 # %% timeouts
 gloo_s = dist.constants.default_pg_timeout.total_seconds()
