@@ -1,4 +1,4 @@
-"""Weeks 6 to 11: their pages without kernel and network, in both colour schemes, and their explorers under keys."""
+"""Weeks 6 to 12: their pages without kernel and network, in both colour schemes, and their explorers under keys."""
 
 from pathlib import Path
 
@@ -18,6 +18,7 @@ WEEKS = (
     "week09_pipeline_parallelism",
     "week10_combining_them",
     "week11_find_the_bottleneck",
+    "week12_nothing_stays_up",
 )
 LEFT = """() => [...document.querySelectorAll('.jp-RenderedMarkdown')].filter(text => {
     const words = text.cloneNode(true);

@@ -54,6 +54,10 @@ ASKED = {
         *("def terms", "def find_bottleneck", "def what_if", "def read_ahead", "def save_aside", "def accumulate"),
         *("def cut_into_buckets", "operations(", "paid_s", "ThreadPool", "torch.save"),
     ),
+    "week12": (
+        *("def train(", "def main(", "rng_state", "signal.signal", "ENOSPC", "disk_usage", "def load_newest"),
+        *("def recover", "def restore", "def watch", "load_state_dict("),
+    ),
 }
 every_week = pytest.mark.parametrize("week", WEEKS)
 
