@@ -68,9 +68,6 @@ def recorded(on_rank, *args, **options):
         RECORDED[key] = ws.run(on_rank, None, *args, echo=False, **options)
     return RECORDED[key]
 
-    def on_paper(self, *_, **__):  # what is no record, the engine refuses
-        raise CheckFailed("a record of the run on paper", "something else in its place")
-
 
 def without_student(on_rank, *args):
     """What the judge's own rank returns, which no student reaches."""
