@@ -485,8 +485,8 @@ def unchanged_fraction(trains=lambda name: True, decay=0.01):
     model = Transformer(SIZES, seed=seed)
     for name, one in model.named_parameters():
         one.requires_grad_(trains(name))
-    trained = [one for one in model.parameters() if one.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=1e-3, weight_decay=decay, foreach=False)
+    learning = [one for one in model.parameters() if one.requires_grad]
+    optimizer = torch.optim.AdamW(learning, lr=1e-3, weight_decay=decay, foreach=False)
     step_of(model, optimizer)
     before = numbers_in(model, optimizer)
     step_of(model, optimizer)
@@ -711,8 +711,8 @@ draw.table(table, title="One sign changed in a step of four ranks, and what find
 def samples_of(rank, world_size, position, batch_size, num_samples=48):
     """The samples of a rank's next batch, when the job has consumed `position` samples."""
     epoch, begin = divmod(position, num_samples)
-    order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed + epoch))
-    return order[begin : begin + batch_size][rank::world_size].tolist()
+    places = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed + epoch))
+    return places[begin : begin + batch_size][rank::world_size].tolist()
 
 
 def consumed(worlds, batch_size=12):
@@ -752,14 +752,14 @@ class Loader:
 
     def __init__(self, num_samples, skip=0):
         generator = torch.Generator().manual_seed(seed)
-        self.order = torch.randperm(num_samples, generator=generator).tolist()
+        self.places = torch.randperm(num_samples, generator=generator).tolist()
         self.skip, self.count = skip, 0
 
     def take(self, num):
         """The next samples."""
         begin = self.skip + self.count
         self.count += num
-        return self.order[begin : begin + num]
+        return self.places[begin : begin + num]
 
 
 # %% position tags=["turn"]
@@ -1034,10 +1034,10 @@ draw.table(table, title="Four nodes, one with an eighth of its bandwidth, emulat
 def sharded_training(seed):
     """The small transformer, sharded over all ranks by FSDP, and its optimizer."""
     model = Transformer(SIZES, seed=seed)
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    ranks = init_device_mesh("cpu", (dist.get_world_size(),))
     for layer in model.layers.values():
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(layer, mesh=ranks)
+    fully_shard(model, mesh=ranks)
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
 
 
