@@ -26,6 +26,7 @@ from autograder.judging.trainings import (
     expect_weights,
     expect_whole,
     grade_speed,
+    is_right,
 )
 from autograder.judging.travelled import expect_sum_travelled, received
 from autograder.judging.witnessed import (
@@ -74,6 +75,7 @@ __all__ = [
     "grade_speed",
     "hinted",
     "integer",
+    "is_right",
     "is_same",
     "mask_of",
     "named",

@@ -47,6 +47,15 @@ def expect_weights(trial: Trial, task: Task | TextTask, what: str, hint: str) ->
         )
 
 
+def is_right(trial: Trial, task: Task | TextTask, world_size: int) -> bool:
+    """True where all ranks took samples, and the weights are those of one process that trains on the whole batches."""
+    from worldsize import bench
+
+    record = trial.record
+    are_all = len({one.process for one in record.takes}) >= world_size and not record.missed(task)
+    return are_all and record.weights is not None and bench.weights_error(trial, task) <= _TOLERANCE
+
+
 def expect_same_way(trial: Trial, task: Task | TextTask, what: str, hint: str) -> None:
     """Raise CheckFailed unless the weights went about the way of one process: a factor of the gradient is forgiven."""
     import torch

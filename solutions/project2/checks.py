@@ -22,6 +22,7 @@ from autograder.checks import (
     expect_weights,
     expect_whole,
     grade_speed,
+    is_right,
     points,
     whole,
 )
@@ -37,21 +38,24 @@ LINE = '{"step": 0, "loss": 5.56}'
 PAIRS = replace(CLASSROOM, name="classroom of pairs", gpus_per_node=2)
 AXES = {"dp", "fsdp", "tp", "pp"}
 LEAST_BYTES = 16_384  # of a step on an axis; a loss is smaller
-SHORT, LONG = 2, 4  # steps of two emulated trainings, which are compared
+SHORT, LONG = 1, 3  # steps of two emulated trainings, which are compared
 REFERENCE_STEP_S = 0.03374  # of our own program; virtual time has no noise, and a test computes it
 SPEED = (0.4, 0.8)  # of the reference's, without points and with full points
 LEAST_WORK = 0.8  # of a step's arithmetic that all timelines together must hold
-# its states, 16 bytes a parameter, stand out of what torch itself takes; all ranks' gradients are
-# below the 512 MiB that may be under way at a time in a judged run
-WIDE = TextTask(batch_size=4, length=16, layers=2, width=1024)
-HELD_SHARE = 0.85  # of the states that a rank may take at the peak: half of them, and temporaries of the optimizer
-FRAMEWORK_BYTES = 96 << 20
+# its states, 16 bytes a parameter, stand out of what torch itself takes, and a layer is a small part of them, so that
+# the gathers of a program that holds half are small too. All ranks' gradients are below the 512 MiB that may be under
+# way at a time in a judged run
+WIDE = TextTask(batch_size=4, length=16, layers=8, width=512)
+# of the states that a rank may take at the peak: half of them, and a quarter for gathers and temporaries. Measured: at
+# most 60% by right answers, and 102% by ranks that hold all
+HELD_SHARE = 0.75
+FRAMEWORK_BYTES = 64 << 20
 LARGE = TextTask(num_steps=2, batch_size=256, length=4096, model_name="llama-3-70b", layers=8)
 LARGE_RANKS, LARGE_CLUSTER = 64, "h100-ndr-x8"
 BEST_STEP_S = 1.842  # of the reference's plans that fit, all of them on paper; a test computes it
 PLAN_SPEED = (0.4, 0.65)
 FIGURES_TOLERANCE = 0.03
-EVERY, TIMEOUT_S = 4, 30.0
+EVERY, TIMEOUT_S = 3, 30.0
 
 MEAN = (
     "Is each gradient the mean over all sequences of the global batch, also over micro-batches, and"
@@ -89,8 +93,8 @@ def plans_on_rank(student, source):
     return {str(size): module.my_plan(size) for size in (1, 2, 4, 8, 64)}
 
 
-def steps_on_rank(student, source, flags):
-    """Two steps of a Trainer on noughts; nothing is read from them, so they also run on paper."""
+def steps_on_rank(student, source, flags, num_steps=2):
+    """Steps of a Trainer on noughts; nothing is read from them, so they also run on paper."""
     import sys
 
     import torch
@@ -102,8 +106,17 @@ def steps_on_rank(student, source, flags):
     trainer = module.Trainer(flags)
     start, stop = trainer.sequences
     tokens = torch.zeros(stop - start, flags.length, dtype=torch.long)
-    for _ in range(2):
+    for _ in range(num_steps):
         trainer.step(tokens, tokens)
+
+
+def step_in_memory_on_rank(student, source, flags):
+    """One step, while freed memory goes back to the system at once, so that the kernel counts what is held."""
+    import ctypes
+
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: below the size of a shard
+    steps_on_rank(student, source, flags, 1)
 
 
 def axes_of(plan: Mapping[str, int]) -> dict[str, int]:
@@ -161,7 +174,7 @@ def check_two(student, rng):
 
 @points(6, cell="check_trainer")
 def check_four(student, rng):
-    """On 4 ranks, a mesh of two axes, the weights are those of one process."""
+    """On 4 ranks, emulated, a mesh of two axes, the weights are those of one process."""
     expect_same_training(student, rng, 4, MEAN)
 
 
@@ -175,9 +188,13 @@ def named(task: TextTask, world_size: int) -> str:
 
 
 def trained(student, rng, world_size: int) -> tuple[Trial, TextTask]:
+    """An undisturbed training, for several checks: on 4 ranks the emulated one, which is looked at anyway."""
     if world_size not in seen:
-        task = task_with(rng, num_steps=whole(rng, 6, 8))
-        seen[world_size] = bench.attempt(student.program(NAME), TrainingSpec(task, world_size), seed_of(rng)), task
+        if world_size == 4:
+            seen[4] = emulated(student, rng).long, emulated(student, rng).task
+        else:
+            task = task_with(rng, num_steps=whole(rng, 5, 6))
+            seen[world_size] = bench.attempt(student.program(NAME), TrainingSpec(task, world_size), seed_of(rng)), task
     return seen[world_size]
 
 
@@ -284,9 +301,8 @@ def expect_shares(found: Emulated, plan: Mapping[str, int]) -> None:
 def check_held(student, rng):
     """On 4 ranks none holds more than half of a wide model's weights, gradients and moments."""
     source = student.program(NAME).source
-    run = student.emulated(steps_on_rank, source, WIDE.flags, world_size=4, cluster=PAIRS, memory=True)
+    run = student.emulated(step_in_memory_on_rank, source, WIDE.flags, world_size=4, cluster=PAIRS, memory=True)
     states_bytes = 4 * WIDE.gradient_bytes
-    seen["grown"] = list(run.grown_bytes)
     what = f"half of {states_bytes >> 20} MiB of weights, gradients and moments, temporaries, and torch itself"
     hint = "Make the optimizer after the model is cut, and give whole weights and gradients back."
     expect_grown(run, HELD_SHARE * states_bytes + FRAMEWORK_BYTES, what, hint)
@@ -349,7 +365,10 @@ def recover(student, rng, world_size: int, policy: RestartPolicy, allowed_loss: 
     hint = "A checkpoint holds all that the next step needs, of every rank: weights, both moments, step."
     if resumed % EVERY:
         hint = f"It went on at step {resumed}: was a step done twice, or left out?"
-    expect_undisturbed_weights(program, trial, spec, seed, what, (hint, MEAN))
+    if (known := seen.get(world_size)) and is_right(*known, world_size):  # undisturbed, as one process
+        expect_weights(trial, task, what, hint)
+    else:
+        expect_undisturbed_weights(program, trial, spec, seed, what, (hint, MEAN))
 
 
 # the large job, on paper
