@@ -73,8 +73,9 @@
 # - **Emulated** ranks are real processes with real data, in the virtual time of a described cluster.
 #   Speed counts on four of them: full points at 80% of the reference's speed, none at 40%. The
 #   reference is FSDP2 by tensor parallelism.
-# - **Memory** is what the operating system counts. On 4 ranks, a wide model's states of 16 bytes a
-#   parameter may cost a rank 85% of their size: half to hold, the rest for temporaries.
+# - **Memory** is what the operating system counts. On 4 ranks, a step of a wide model may cost a rank
+#   75% of the states, which take 16 bytes a parameter: half to hold, the rest for gathered layers
+#   and temporaries.
 # - **Recovery**: the step, and the rank that is killed, are secret. At most the steps since the
 #   newest checkpoint may be repeated, or since the one before, if the newest was cut in half.
 # - **On paper**, your program is recorded on 64 GPUs, and the same `Trainer` must make the same calls
@@ -253,8 +254,9 @@ check_whole()
 # ## 3. On a mesh
 #
 # A program is cut along an axis when its ranks exchange parts of the model along it, and when none
-# of them holds all of it. The first table is read from the emulated wire: what every group of ranks
-# sends in a step. The second number is read from the operating system.
+# of them holds all of it. The table is read from the emulated wire: what every group of ranks sends
+# in a step. The line below it counts the tensors that a rank holds; the judge asks the operating
+# system.
 
 
 # %% bytes_by_ranks
@@ -267,15 +269,15 @@ def bytes_by_ranks(num_steps):
     return found
 
 
-def on_two_steps(path, task, *more_flags):
-    """Take two steps on noughts with a Trainer, without `main`: also on paper."""
+def on_noughts(path, task, *more_flags):
+    """Take the task's steps on noughts with a Trainer, without `main`: also on paper."""
     parts = runpy.run_path(path)
     torch.set_num_threads(1)
     sys.argv[1:] = [*task.flags, *more_flags]
     trainer = parts["Trainer"](parts["read_flags"]())
     start, stop = trainer.sequences
     tokens = torch.zeros(stop - start, task.length, dtype=torch.long)
-    for _ in range(2):
+    for _ in range(task.num_steps):
         trainer.step(tokens, tokens)
 
 
@@ -292,14 +294,14 @@ def check_the_mesh():
             raise CheckFailed(f"parts of the model between ranks {ranks}", f"{sent.get(ranks, 0):,} bytes a step")
     if others := [ranks for ranks, size in sent.items() if size > 16_384 and ranks not in inner | outer]:
         raise CheckFailed("no traffic off the axes", f"{sent[others[0]]:,} bytes among ranks {others[0]}")
-    wide = TextTask(batch_size=4, length=16, layers=2, width=1024)
+    wide = TextTask(num_steps=1, batch_size=4, length=16, layers=8, width=512)
     options = {"world_size": 4, "cluster": PAIRS, "memory": True, "timeout_s": 300, "echo": False}
-    run = ws.run(on_two_steps, str(Path(program).absolute()), wide, **options)
+    run = ws.run(on_noughts, str(Path(program).absolute()), wide, **options)
     states, held = 4 * wide.gradient_bytes, max(one.most_bytes for one in run.memory)
     print(f"a wide model's states take {units.format_bytes(states)}; a rank's tensors {units.format_bytes(held)}")
-    if held > 0.85 * states:
+    if held > 0.75 * states:
         hint = "Make the optimizer after the model is cut; do not keep whole weights or gradients."
-        raise CheckFailed("at most 85% of the states at the peak", f"{held / states:.0%}", hint)
+        raise CheckFailed("at most 75% of the states at the peak", f"{held / states:.0%}", hint)
 
 
 check_the_mesh()
@@ -398,7 +400,7 @@ def on_paper(plan=None):
     tokens = LARGE.batch_size * LARGE.length
     try:
         options = {"world_size": 64, "cluster": "h100-ndr-x8", "tokens_per_step": tokens, "echo": False}
-        return ws.paper(on_two_steps, str(path), LARGE, "--bf16", **options)
+        return ws.paper(on_noughts, str(path), LARGE, "--bf16", **options)
     finally:
         path.unlink()
 
