@@ -74,8 +74,13 @@ def expect_same_way(trial: Trial, task: Task | TextTask, what: str, hint: str) -
         )
 
 
-def expect_losses(trial: Trial, task: Task | TextTask, what: str, example: str) -> None:
-    """Raise CheckFailed unless every line's loss is that of one process; steps may repeat."""
+def expect_losses(
+    trial: Trial, task: Task | TextTask, what: str, example: str, num_compared: int | None = None
+) -> None:
+    """Raise CheckFailed unless there is a line for every step, and its loss is that of one process; steps may repeat.
+
+    With `num_compared`, only the first steps' losses are compared.
+    """
     from worldsize import bench
 
     lines = trial.result.lines
@@ -87,7 +92,7 @@ def expect_losses(trial: Trial, task: Task | TextTask, what: str, example: str) 
         )
     losses = bench.train_alone(task, trial.batches).losses
     worst = max(
-        (line for line in lines if line.step < task.num_steps),
+        (line for line in lines if line.step < (num_compared or task.num_steps)),
         key=lambda line: abs(line.loss - losses[line.step]),
     )
     if abs(worst.loss - losses[worst.step]) > _LOSS_TOLERANCE * max(1, losses[worst.step]):
@@ -169,11 +174,18 @@ def described(struck: Disturbance, policy: RestartPolicy) -> str:
 
 
 def expect_undisturbed_weights(
-    program: Program, trial: Trial, spec: TrainingSpec, seed: int, what: str, hints: tuple[str, str]
+    program: Program,
+    trial: Trial,
+    spec: TrainingSpec,
+    seed: int,
+    what: str,
+    hints: tuple[str, str],
+    tolerance: float | None = None,
 ) -> None:
     """Raise CheckFailed unless the weights are those of the same program without the disturbance.
 
-    A mistake in the gradient has cost its points already. The hints are for other weights, and for another way.
+    A mistake in the gradient has cost its points already. The hints are for other weights, and for another way. The
+    tolerance, by default that of rounding, is a share of the way that training went.
     """
     import torch
 
@@ -191,7 +203,7 @@ def expect_undisturbed_weights(
     assert undisturbed.record.weights is not None and trial.record.weights is not None
     way = torch.linalg.vector_norm(undisturbed.record.weights - flat_weights(task.model()))
     error = float(torch.linalg.vector_norm(trial.record.weights - undisturbed.record.weights) / way)
-    if not error <= _TOLERANCE:
+    if not error <= (tolerance or _TOLERANCE):
         raise CheckFailed(
             "the weights of an undisturbed run, to rounding",
             f"{what}: they differ by {error:.2g} of the way that training went (rounding: 0.000001)",

@@ -87,7 +87,7 @@
 # | Idea | What the harness sees |
 # |---|---|
 # | train once, ship the weights | a secret seed draws the sequences, and which token stands for which byte |
-# | replicate, and claim a mesh | the groups of ranks on the wire, and the memory of each rank |
+# | replicate, and claim a mesh | the groups of ranks on the wire, the work and the memory of each rank |
 # | let one rank do it all | which process asks for which sequences |
 # | start over instead of resuming | the steps that are asked for after a failure |
 # | a plan that only stands on paper | the same calls and bytes, with data, on 4 ranks |
@@ -347,7 +347,9 @@ check_speed()
 # <details><summary>Hint</summary>
 #
 # `torch.distributed.checkpoint` saves what each rank holds, and cuts it anew when it loads. Its
-# `CheckpointException` derives from `BaseException`: `except Exception` does not catch it.
+# `CheckpointException` derives from `BaseException`: `except Exception` does not catch it. Stages of
+# a pipeline hold other parameters each, so their optimizers' states have to be flattened:
+# `StateDictOptions(flatten_optimizer_state_dict=True)`.
 #
 # </details>
 

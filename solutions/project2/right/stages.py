@@ -82,6 +82,41 @@ class Trainer:
         return whole
 
 
+# %% save_checkpoint
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+
+FLAT = StateDictOptions(flatten_optimizer_state_dict=True)  # each stage has parameters of its own
+
+
+def save_checkpoint(folder: Path, step: int, trainer: Trainer) -> None:
+    model, optimizer = get_state_dict(trainer.model, trainer.optimizer, options=FLAT)
+    unfinished = folder / "unfinished"
+    state_dict_saver.save({"model": model, "optimizer": optimizer}, checkpoint_id=unfinished)
+    if dist.get_rank() == 0:
+        shutil.rmtree(folder / f"{step:08d}", ignore_errors=True)
+        os.rename(unfinished, folder / f"{step:08d}")
+        for old in sorted(folder.glob("0*"))[:-2]:
+            shutil.rmtree(old)
+    dist.barrier()
+
+
+# %% load_checkpoint
+def load_checkpoint(folder: Path, trainer: Trainer) -> int:
+    for path in sorted(folder.glob("0*"), reverse=True):
+        model, optimizer = get_state_dict(trainer.model, trainer.optimizer, options=FLAT)
+        try:
+            state_dict_loader.load({"model": model, "optimizer": optimizer}, checkpoint_id=path)
+        except (Exception, CheckpointException):
+            continue
+        set_state_dict(
+            trainer.model, trainer.optimizer, model_state_dict=model, optim_state_dict=optimizer, options=FLAT
+        )
+        return int(path.name)
+    return 0
+
+
 # %% figures
 figures = {
     "emulated_step_s": 0.02749,

@@ -1,5 +1,5 @@
-# score: 40 to 75
-# hint: MiB
+# score: 40
+# hint: share its arithmetic
 # Both ranks of a pair compute the same, and send each other what nobody needs, so that tp is on the wire.
 
 

@@ -1,5 +1,5 @@
-# score: 77 to 82
-# hint: is the mean over
+# score: 80
+# hint: the mean over all sequences
 # Gradients are summed over replicas, where a mean is due: N times too large.
 
 
