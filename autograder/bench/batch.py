@@ -126,8 +126,8 @@ class Batch:
             raise ValueError(f"{self.lab.name} asks for no {PROGRAM}, so there is nothing to measure.")
         if _SAMPLES not in (self.lab.released_folder / PROGRAM).read_text(encoding="utf-8"):
             raise ValueError(
-                f"{self.lab.name} asks for a {PROGRAM} that does not train on `bench.{_SAMPLES}`, and only such programs "
-                f"are measured; `autograder grade {self.lab.name}` judges it."
+                f"{self.lab.name} asks for a {PROGRAM} that does not train on `bench.{_SAMPLES}`, and only such "
+                f"programs are measured; `autograder grade {self.lab.name}` judges it."
             )
 
     def done(self, student: str) -> Outcome | None:
