@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 import bench_budgets
 import bench_compressing
 import bench_cutting
+import bench_enduring
 import bench_fuzzing
 import bench_grading
 import bench_hanging
@@ -276,6 +277,7 @@ PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_serving.serving,
     bench_training.training,
     bench_compressing.compressing,
+    bench_enduring.enduring,
     bench_planning.planning,
     bench_recording.recording,
     bench_predicting.predicting,
