@@ -193,7 +193,7 @@ check_plans()
 
 # %% steps_of_a_trainer
 def steps_of_a_trainer(path, task):
-    """On one rank: the whole model's weights after some steps, and the loss that each step returned."""
+    """On one rank: the whole model's weights after some steps, the loss that each returned, and the sequences."""
     parts, batches = runpy.run_path(path), task.batches(seed)
     torch.set_num_threads(1)
     sys.argv[1:] = task.flags
@@ -204,7 +204,7 @@ def steps_of_a_trainer(path, task):
         tokens, targets = batches.batch(step)
         losses.append(trainer.step(tokens[start:stop], targets[start:stop]))
     model = trainer.whole_model()
-    return None if dist.get_rank() else [one.detach() for one in model.parameters()], losses
+    return None if dist.get_rank() else [one.detach() for one in model.parameters()], losses, trainer.sequences
 
 
 # %% check_trainer points=14
@@ -216,11 +216,17 @@ def check_trainers():
         path = str(Path(program).absolute())
         values = ws.run(steps_of_a_trainer, path, task, world_size=num_ranks, echo=False).values
         off = float((torch.cat([one.flatten() for one in values[0][0]]) - alone.weights).norm() / way)
-        called = f"5 steps on {num_ranks} rank{'s' * (num_ranks > 1)}"
+        called, plan = f"5 steps on {num_ranks} rank{'s' * (num_ranks > 1)}", parts_of_program()["my_plan"](num_ranks)
+        num_replicas, shares = plan.get("dp", 1) * plan.get("fsdp", 1), sorted({tuple(one[2]) for one in values})
+        if len(shares) != num_replicas:
+            hint = "`sequences` follow from the rank's place on dp and fsdp: ranks of a replica name the same ones."
+            raise CheckFailed(f"{called}: {num_replicas} shares of the batch, one for a replica", f"{shares}", hint)
         if not off <= 2e-3:
             hint = "Take one step, and compare the gradient of each weight: which ones are off, and by which factor?"
+            if abs(off - 1) < 1e-6:
+                hint = "They have not moved: does the optimizer hold the parameters as they are after the cut?"
             raise CheckFailed(f"{called}: the weights of one process", f"others, by {off:.2g} of the way", hint)
-        worst = max(abs(a - b) for _, losses in values[:1] for a, b in zip(losses, alone.losses, strict=True))
+        worst = max(abs(a - b) for a, b in zip(values[0][1], alone.losses, strict=True))
         if not worst <= 2e-3:
             hint = "The mean over all sequences of the global batch: add up over replicas, divide by their number."
             raise CheckFailed(f"{called}: the loss of the whole batch", f"on rank 0 off by {worst:.2g}", hint)
