@@ -207,24 +207,29 @@ def steps_of_a_trainer(path, task):
     return None if dist.get_rank() else [one.detach() for one in model.parameters()], losses, trainer.sequences
 
 
+def expect_shares(called, plan, shares):
+    """Raise CheckFailed unless there is a share of the batch for each replica, and no more."""
+    if len(shares) != (num_replicas := plan.get("dp", 1) * plan.get("fsdp", 1)):
+        hint = "`sequences` follow from the rank's place on dp and fsdp: ranks of a replica name the same ones."
+        raise CheckFailed(f"{called}: {num_replicas} shares of the batch, one for a replica", f"{shares}", hint)
+
+
 # %% check_trainer points=14
 def check_trainers():
     task = TASK.model_copy(update={"num_steps": 5})
-    alone = bench.train_alone(task, task.batches(seed))
+    alone, my_plan = bench.train_alone(task, task.batches(seed)), parts_of_program()["my_plan"]
     way = (alone.weights - alone.initial).norm()
     for num_ranks in (1, 2, 4):
         path = str(Path(program).absolute())
         values = ws.run(steps_of_a_trainer, path, task, world_size=num_ranks, echo=False).values
         off = float((torch.cat([one.flatten() for one in values[0][0]]) - alone.weights).norm() / way)
-        called, plan = f"5 steps on {num_ranks} rank{'s' * (num_ranks > 1)}", parts_of_program()["my_plan"](num_ranks)
-        num_replicas, shares = plan.get("dp", 1) * plan.get("fsdp", 1), sorted({tuple(one[2]) for one in values})
-        if len(shares) != num_replicas:
-            hint = "`sequences` follow from the rank's place on dp and fsdp: ranks of a replica name the same ones."
-            raise CheckFailed(f"{called}: {num_replicas} shares of the batch, one for a replica", f"{shares}", hint)
+        called = f"5 steps on {num_ranks} rank{'s' * (num_ranks > 1)}"
+        expect_shares(called, my_plan(num_ranks), sorted({tuple(one[2]) for one in values}))
         if not off <= 2e-3:
-            hint = "Take one step, and compare the gradient of each weight: which ones are off, and by which factor?"
-            if abs(off - 1) < 1e-6:
-                hint = "They have not moved: does the optimizer hold the parameters as they are after the cut?"
+            unmoved = "They have not moved: does the optimizer hold the parameters as they are after the cut?"
+            hint = (
+                unmoved if abs(off - 1) < 1e-6 else "Which weights' gradients are off after one step, by which factor?"
+            )
             raise CheckFailed(f"{called}: the weights of one process", f"others, by {off:.2g} of the way", hint)
         worst = max(abs(a - b) for a, b in zip(values[0][1], alone.losses, strict=True))
         if not worst <= 2e-3:
