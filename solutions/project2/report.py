@@ -226,10 +226,9 @@ def check_trainers():
         called = f"5 steps on {num_ranks} rank{'s' * (num_ranks > 1)}"
         expect_shares(called, my_plan(num_ranks), sorted({tuple(one[2]) for one in values}))
         if not off <= 2e-3:
-            unmoved = "They have not moved: does the optimizer hold the parameters as they are after the cut?"
-            hint = (
-                unmoved if abs(off - 1) < 1e-6 else "Which weights' gradients are off after one step, by which factor?"
-            )
+            hint = "Take one step: which weights' gradients are off, and by which factor?"
+            if abs(off - 1) < 1e-6:
+                hint = "They have not moved: does the optimizer hold the parameters as they are after the cut?"
             raise CheckFailed(f"{called}: the weights of one process", f"others, by {off:.2g} of the way", hint)
         worst = max(abs(a - b) for a, b in zip(values[0][1], alone.losses, strict=True))
         if not worst <= 2e-3:
