@@ -12,10 +12,10 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from worldsize.bench.batches import Batches
+from worldsize.bench.batches import Drawn
 from worldsize.bench.sample_server import Disturbance, Record, SampleServer
 from worldsize.bench.samples import ADDRESS
-from worldsize.bench.task import Task
+from worldsize.bench.task import Task, TextTask
 from worldsize.check import CheckFailed
 from worldsize.emulate.exchanges import Exchange
 from worldsize.faults import Fault
@@ -43,7 +43,7 @@ class StepLine(BaseModel):
 
     step: int = Field(ge=0)
     loss: float
-    sent_bytes: float = Field(ge=0)
+    sent_bytes: float = Field(default=0, ge=0)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class TrainingSpec:
     another one.
     """
 
-    task: Task
+    task: Task | TextTask
     world_size: int
     cluster: Cluster | str | None = None
     is_synchronised: bool = True
@@ -82,12 +82,15 @@ class TrainingSpec:
 class RestartPolicy:
     """The restarts that a training under torchrun is granted, and whether it is also started afresh.
 
-    With `is_begun_anew` the first failure ends the whole job, the newest file among its checkpoints loses its second
-    half, as when a machine dies while writing, and the same command is run once more.
+    With `is_begun_anew` the first failure ends the whole job, and the same command is run once more: on
+    `next_world_size` ranks, if that is given. Where `is_cut`, the newest file among the checkpoints has lost its second
+    half by then, as when a machine dies while writing.
     """
 
     max_restarts: int = 1
     is_begun_anew: bool = False
+    is_cut: bool = True
+    next_world_size: int | None = None
 
 
 @dataclass
@@ -127,7 +130,7 @@ class Trial:
 
     result: TrainingResult
     record: Record
-    batches: Batches
+    batches: Drawn
 
 
 def attempt(
@@ -235,7 +238,7 @@ def under_agent(
 
     begun_s = time.monotonic()
 
-    def once(max_restarts: int) -> Run:
+    def once(max_restarts: int, world_size: int = spec.world_size) -> Run:
         left_s = max(1.0, limit_s - (time.monotonic() - begun_s))
         return torchrun(
             path,
@@ -244,7 +247,7 @@ def under_agent(
             stalled_s=None,  # noticing a rank that hangs is the program's task
             env=env,
             echo=False,
-            nproc_per_node=spec.world_size,
+            nproc_per_node=world_size,
             max_restarts=max_restarts,
         )
 
@@ -256,8 +259,9 @@ def under_agent(
     except RankFailed as error:
         first = read_lines(error.output[0]) if error.output else []
     between()
-    truncate_newest(folder)
-    second = result_of(once(restart_policy.max_restarts))
+    if restart_policy.is_cut:
+        truncate_newest(folder)
+    second = result_of(once(restart_policy.max_restarts, restart_policy.next_world_size or spec.world_size))
     return TrainingResult(
         [*first, *second.lines], second.timeline, second.restarts + 1, second.backend, time.monotonic() - begun_s
     )

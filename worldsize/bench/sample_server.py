@@ -21,8 +21,7 @@ from typing import Any, Literal
 import torch
 
 from worldsize import framing
-from worldsize.bench.batches import Batches
-from worldsize.bench.task import Task
+from worldsize.bench.task import Task, TextTask
 
 _MAX_CONNECTIONS = 256
 _MAX_TAKES = 200_000
@@ -88,7 +87,7 @@ class Record:
         times = [starts[step] for step in sorted(starts)] + ([self.handed_in_s] if self.handed_in_s else [])
         return [later - earlier for earlier, later in itertools.pairwise(times)]
 
-    def missed(self, task: Task) -> list[int]:
+    def missed(self, task: Task | TextTask) -> list[int]:
         """The steps whose samples were not all handed out."""
         taken = {step: torch.zeros(task.batch_size, dtype=torch.bool) for step in range(task.num_steps)}
         for take in self.takes:
@@ -99,9 +98,9 @@ class Record:
 class SampleServer:
     """The server of one training; `address` is for the ranks' environment."""
 
-    def __init__(self, task: Task, seed: int, folder: str, disturbance: Disturbance | None = None) -> None:
+    def __init__(self, task: Task | TextTask, seed: int, folder: str, disturbance: Disturbance | None = None) -> None:
         self.task, self.record, self.disturbance = task, Record(), disturbance
-        self.batches = Batches(seed, task.batch_size, task.images)
+        self.batches = task.batches(seed)
         self.batches.draw_all(task.num_steps)
         self._num_weights = task.gradient_bytes // 4
         self._folder = tempfile.TemporaryDirectory(prefix="feed-", dir=folder)
@@ -207,10 +206,9 @@ class SampleServer:
         return ""
 
     def _hand_out(self, connection: _Connection, take: Take) -> None:
-        images, labels = self.batches.batch(take.step)
-        chosen = slice(take.start, take.stop)
-        body = labels[chosen].numpy().tobytes() + images[chosen].numpy().tobytes()
-        framing.send(connection.sock, "samples", body, shape=list(images.shape[1:]))
+        tensors = [one[take.start : take.stop] for one in self.batches.batch(take.step)]
+        kinds = [[str(one.dtype).removeprefix("torch."), list(one.shape)] for one in tensors]
+        framing.send(connection.sock, "samples", b"".join(one.numpy().tobytes() for one in tensors), kinds=kinds)
 
     def _take_weights(self, connection: _Connection, body: bytes, time_s: float) -> bool:
         if len(body) != 4 * self._num_weights:
