@@ -171,8 +171,8 @@ def described(struck: Disturbance, policy: RestartPolicy) -> str:
     what = f"rank {struck.rank} was {'killed' if struck.kind == 'kill' else 'stopped'} at step {struck.step}"
     if policy.is_begun_anew and policy.is_cut:
         what += " and the newest file of the checkpoints lost its second half"
-    if policy.next_world_size:
-        what += f" and the job began anew on {policy.next_world_size} ranks"
+    for world_size in policy.next_world_sizes:
+        what += f" and the job began anew on {world_size} ranks"
     return what
 
 

@@ -367,7 +367,7 @@ def check_killed(student, rng):
 @points(8, cell="check_recovery", needs=["check_two"])
 def check_fewer_ranks(student, rng):
     """A rank of 4 is killed and the job begins anew on 2: it goes on from the newest checkpoint, on another mesh."""
-    recover(student, rng, 4, RestartPolicy(1, is_begun_anew=True, is_cut=False, next_world_size=2), EVERY)
+    recover(student, rng, 4, RestartPolicy(1, is_begun_anew=True, is_cut=False, next_world_sizes=[2]), EVERY)
 
 
 @points(4, cell="check_recovery", needs=["check_two"])

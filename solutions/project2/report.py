@@ -369,7 +369,7 @@ struck = Disturbance("kill", step=10, rank=1)
 
 def check_recovered():
     task = TASK.model_copy(update={"num_steps": 12})
-    policy = RestartPolicy(1, is_begun_anew=True, is_cut=False, next_world_size=2)
+    policy = RestartPolicy(1, is_begun_anew=True, is_cut=False, next_world_sizes=[2])
     spec = TrainingSpec(task, 4, checkpoint_every=4, timeout_s=10)
     trial = attempt(spec, restart_policy=policy, disturbance=struck)
     later = [take.step for take in trial.record.takes if take.time_s > struck.time_s]

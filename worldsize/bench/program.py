@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from worldsize.bench.batches import Drawn
 from worldsize.bench.sample_server import Disturbance, Record, SampleServer
-from worldsize.bench.samples import ADDRESS
+from worldsize.bench.samples import ADDRESS, lend_folder
 from worldsize.bench.task import Task, TextTask
 from worldsize.check import CheckFailed
 from worldsize.emulate.exchanges import Exchange
@@ -82,15 +82,15 @@ class TrainingSpec:
 class RestartPolicy:
     """The restarts that a training under torchrun is granted, and whether it is also started afresh.
 
-    With `is_begun_anew` the first failure ends the whole job, and the same command is run once more: on
-    `next_world_size` ranks, if that is given. Where `is_cut`, the newest file among the checkpoints has lost its second
-    half by then, as when a machine dies while writing.
+    With `is_begun_anew` the first failure ends the whole job, and the same command is run once more; with
+    `next_world_sizes`, once on as many ranks as each of them says, until the next failure. Where `is_cut`, the newest
+    file among the checkpoints has lost its second half by then, as when a machine dies while writing.
     """
 
     max_restarts: int = 1
     is_begun_anew: bool = False
     is_cut: bool = True
-    next_world_size: int | None = None
+    next_world_sizes: Sequence[int] = ()
 
 
 @dataclass
@@ -132,15 +132,19 @@ class Trial:
     record: Record
     batches: Drawn
 
+    def recovery_s(self, struck: Disturbance) -> float | None:
+        """Seconds from a disturbance until training was where it had been; see `Record.recovery_s`."""
+        return self.record.recovery_s(struck)
+
 
 def attempt(
     program: Program,
     spec: TrainingSpec,
     seed: int,
     restart_policy: RestartPolicy | None = None,
-    disturbance: Disturbance | None = None,
+    disturbance: Disturbance | Sequence[Disturbance] = (),
 ) -> Trial:
-    """One training on batches drawn from `seed`; raises one of the program's own errors."""
+    """One training on batches drawn from `seed`, disturbed in this order; raises one of the program's own errors."""
     with SampleServer(spec.task, seed, program.socket_folder, disturbance) as server:
         address = server.address
         result = program.torchrun(spec, address, restart_policy) if restart_policy else program.play(spec, address)
@@ -229,7 +233,7 @@ def under_agent(
     env: dict[str, str],
     between: Callable[[], None] = lambda: None,
 ) -> TrainingResult:
-    """The program's result under torchrun; `between` is called after the first job, before its checkpoints are damaged.
+    """The program's result under torchrun; `between` is called after a job, before its checkpoints are damaged.
 
     Raises:
         RankFailed, RunTimeout: from `worldsize.torchrun`.
@@ -251,19 +255,23 @@ def under_agent(
             max_restarts=max_restarts,
         )
 
+    lend_folder(env[ADDRESS], folder)
     if not restart_policy.is_begun_anew:
         return result_of(once(restart_policy.max_restarts))
-    first: list[StepLine] = []
-    try:
-        first = result_of(once(0)).lines
-    except RankFailed as error:
-        first = read_lines(error.output[0]) if error.output else []
-    between()
-    if restart_policy.is_cut:
-        truncate_newest(folder)
-    second = result_of(once(restart_policy.max_restarts, restart_policy.next_world_size or spec.world_size))
+    world_sizes = [spec.world_size, *(restart_policy.next_world_sizes or [spec.world_size])]
+    lines: list[StepLine] = []
+    for world_size in world_sizes[:-1]:
+        try:
+            lines += result_of(once(0, world_size)).lines
+        except RankFailed as error:
+            lines += read_lines(error.output[0]) if error.output else []
+        between()
+        if restart_policy.is_cut:
+            truncate_newest(folder)
+    last = result_of(once(restart_policy.max_restarts, world_sizes[-1]))
+    restarts = last.restarts + len(world_sizes) - 1
     return TrainingResult(
-        [*first, *second.lines], second.timeline, second.restarts + 1, second.backend, time.monotonic() - begun_s
+        [*lines, *last.lines], last.timeline, restarts, last.backend, time.monotonic() - begun_s
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import math
 import os
+import signal
 import socket
 import time
 from typing import Any
@@ -45,6 +47,8 @@ class Samples:
 
     def __init__(self, address: str, rank: int) -> None:
         self._rank = rank
+        with contextlib.suppress(ValueError):  # only the main thread may say so
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # a file that the harness cuts short ends this process there
         self._sock = socket.socket(socket.AF_UNIX)
         self._sock.connect(address)
 
@@ -57,23 +61,31 @@ class Samples:
         """
         with span(f"samples of step {step}", "data"):
             framing.send(self._sock, "take", rank=self._rank, step=step, start=start, stop=stop)
-            header, body = self._answer()
+            header, body = _answer(self._sock)
             inputs, targets = _tensors(header["kinds"], body)
             return inputs, targets
 
     def hand_in(self, model: nn.Module) -> None:
         """Hand in the weights of a model, wrapped by DDP or not; one rank does so, after the last step."""
         framing.send(self._sock, "hand_in", flat_weights(model).numpy().tobytes())
-        self._answer()
+        _answer(self._sock)
 
-    def _answer(self) -> tuple[dict[str, Any], bytearray]:
-        answer = framing.receive(self._sock)
-        if answer is None:
-            raise ConnectionError("the harness that hands out the samples has ended")
-        header, body, _ = answer
-        if header["kind"] == "refused":
-            raise ValueError(header["reason"])
-        return header, bytearray(body)
+
+def lend_folder(address: str, folder: str) -> None:
+    """Lend the harness an open file of the checkpoints' folder; called before any rank is started.
+
+    Raises:
+        ConnectionError: the harness has ended, or has a folder already.
+        ValueError: what is to happen there would harm others.
+    """
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(address)
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            framing.send(sock, "lend", fds=[fd])
+        finally:
+            os.close(fd)
+        _answer(sock)
 
 
 def open_samples(batch_size: int, seed: int, images: Images = "digits") -> Samples | LocalSamples:
@@ -97,6 +109,16 @@ def _under_harness() -> Samples | None:
     atexit.register(time.sleep, _LETTING_GO_S)
     address = os.environ.get(ADDRESS)
     return Samples(address, int(os.environ.get("RANK", 0))) if address else None
+
+
+def _answer(sock: socket.socket) -> tuple[dict[str, Any], bytearray]:
+    answer = framing.receive(sock)
+    if answer is None:
+        raise ConnectionError("the harness that hands out the samples has ended")
+    header, body, _ = answer
+    if header["kind"] == "refused":
+        raise ValueError(header["reason"])
+    return header, bytearray(body)
 
 
 def _tensors(kinds: list[tuple[str, list[int]]], body: bytearray) -> list[torch.Tensor]:

@@ -73,6 +73,6 @@ def test_a_job_begins_anew_on_other_ranks_with_its_checkpoints_whole(tmp_path) -
     )
     spec = TrainingSpec(TASK, 2, checkpoint_every=1)
     for is_cut, length in ((False, 5), (True, 2)):
-        policy = RestartPolicy(0, is_begun_anew=True, is_cut=is_cut, next_world_size=1)
+        policy = RestartPolicy(0, is_begun_anew=True, is_cut=is_cut, next_world_sizes=[1])
         (line,) = bench.attempt(bench.ScriptHere(program), spec, 0, policy).result.lines
         assert (line.step, line.loss) == (1, length)
