@@ -30,6 +30,7 @@ _MAX_CONNECTIONS = 256
 _MAX_TAKES = 200_000
 _MAX_HEADER_BYTES = 4096
 _MAX_RANKS = 4096
+_LEAST_ROOM_BYTES = 96 << 10  # in a file: a rank's log of its calls is one, too, and not to be cut short
 _SO_PEERPIDFD = 77  # Linux 6.5; Python has no name for it
 _POLL_S = 0.01
 
@@ -309,8 +310,8 @@ class SampleServer:
 
     @property
     def _room_bytes(self) -> int:
-        """What a disk or a file still takes: less than any rank's part of a checkpoint."""
-        return self._num_weights
+        """What a disk or a file still takes: less than a checkpoint, unless the model is a very small one."""
+        return max(_LEAST_ROOM_BYTES, self._num_weights)
 
     def _lent(self) -> CheckpointFolder:
         if self._checkpoints is None:
