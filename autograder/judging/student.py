@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -64,7 +65,7 @@ class Student:
         self._devices, self._hidden, self._sentences = devices, hidden, sentences
         self._limits = limits_with(limits or {}, bool(devices))
         self._cells, self._preload = list(cells), preload
-        self._call_s, self._left_s = call_s, total_s
+        self._call_s, self._whole_call_s, self._left_s = call_s, call_s, total_s
         self._programs, self._references = programs or {}, references or {}
         self._sources = {f"<cell {name}>": source for name, source in self._cells}
         self._sources |= {os.path.join(PROGRAMS, name): source for name, source in self._programs.items()}
@@ -219,7 +220,26 @@ class Student:
     def _on_ranks(self, on_rank: Callable[..., Any], setting: Setting, args: Sequence[Any], **options: Any) -> Run:
         _pickle_by_value(on_rank)
         options["sentences"] = self._forms(setting)
-        return self._launch(call_on_rank, self._cells, setting, on_rank, *args, **options)
+        launched = partial(self._launch, call_on_rank, self._cells, setting, on_rank, *args, **options)
+        return launched() if setting.student_ranks != frozenset() else self._blameless(launched)
+
+    def _blameless(self, launched: Callable[[], Run]) -> Run:
+        """A run without the student's code, for which earlier hangs leave no less time.
+
+        Raises:
+            RuntimeError: it failed, which is a fault of the judge's, or of its machine.
+            StudentFailed: the submission's time is used up.
+        """
+        self._limit_s()
+        call_s, self._call_s = self._call_s, self._whole_call_s
+        try:
+            return launched()
+        except StudentFailed as failed:
+            if self._left_s <= 0:
+                raise
+            raise RuntimeError(f"ranks without the student's code failed: {failed}") from None
+        finally:
+            self._call_s = call_s
 
     def _forms(self, setting: Setting) -> list[str]:
         """The forms of what may be shown of an error of ranks that are set up so."""

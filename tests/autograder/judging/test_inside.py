@@ -1,10 +1,15 @@
 """What holds on ranks before and beside student code: bans, ranks without it, and what is made before it runs."""
 
+import time
+from contextlib import closing
+
 import pytest
 from tiny_lab import message, needs_jail, outcomes, write_checks
 
+from autograder.judging.failures import StudentFailed
 from autograder.judging.judge import judge
 from autograder.judging.report import Outcome
+from autograder.judging.student import Student
 
 pytestmark = needs_jail
 HEAD = """
@@ -171,6 +176,41 @@ def test_cells_run_on_the_named_ranks_only(tmp_path):
     checks = HEAD + CHECK.format(name="it", body=ROLES.strip())
     report = judge(write_checks(tmp_path / "course", checks), [("setup", SETUP), ("who", WHO)], call_s=60)
     assert outcomes(report) == {"check_it": Outcome.PASSED}, message(report, "check_it")
+
+
+WAITS = """
+def wait():
+    dist.barrier() if dist.get_rank() == 0 else __import__("time").sleep(60)
+"""
+NEVER_ENDS = "student.emulated(lambda _: __import__('time').sleep(60), world_size=2, student_ranks=())"
+
+
+def test_ranks_that_fail_without_the_students_code_are_no_fault_of_the_students(tmp_path):
+    for body in (NEVER_ENDS, "student.run(lambda _: 1 / 0, world_size=2, student_ranks=())"):
+        checks = write_checks(tmp_path / "course", HEAD + CHECK.format(name="it", body=body))
+        report = judge(checks, [("setup", SETUP)], call_s=3)
+        assert outcomes(report) == {"check_it": Outcome.FAULT} and report.is_fault
+        assert "ranks without the student's code failed" in message(report, "check_it")
+
+
+def test_a_hang_of_the_students_leaves_no_less_time_to_ranks_without_their_code():
+    with closing(Student([("setup", SETUP)], ["torch"], call_s=60, total_s=120)) as student:
+        student._call_s = 0.2  # as after a hang
+        assert student.run(rests, world_size=2, student_ranks=()) == ["rested"] * 2
+        with pytest.raises(StudentFailed):
+            student.run(rests, world_size=2)
+
+
+def rests(_):
+    time.sleep(1)
+    return "rested"
+
+
+def test_time_that_the_submission_has_used_up_stays_its_own(tmp_path):
+    waits = CHECK.format(name="first", body='student.run(on_rank, "wait", world_size=2)')
+    checks = write_checks(tmp_path / "course", HEAD + waits + CHECK.format(name="second", body=NEVER_ENDS))
+    report = judge(checks, [("setup", SETUP), ("wait", WAITS)], call_s=3, total_s=5)
+    assert outcomes(report) == {"check_first": Outcome.HUNG, "check_second": Outcome.TIME_LIMIT}
 
 
 HIDDEN_COPY = """
