@@ -9,9 +9,9 @@
 # | You do not need | a GPU, Nsight Systems, InfiniBand |
 # | Afterwards | lab 11: a training program whose bottlenecks you are not given |
 #
-# The weeks before built things that should be fast. This week somebody hands you a program that is
-# not, and you have to say why. There is no list of tricks to try: each trick helps one illness, and
-# a program has seldom more than one at a time that counts. What there is instead is a **method**.
+# The weeks before built things that should be fast. This week you are handed a program that is not,
+# and you have to say why. There is no list of tricks to try: each trick helps with one bottleneck,
+# and a program seldom has more than one that counts. What there is instead is a **method**.
 
 # %% [markdown]
 # ## 1. The question
@@ -19,7 +19,7 @@
 # > Of everything that a training step could wait for, which one does it wait for now, and how much
 # > would be gained if that were put right?
 #
-# Afterwards you can take a step apart into six bounds, read the pictures of ten illnesses and the
+# Afterwards you can take a step apart into six bounds, read the pictures of ten bottlenecks and the
 # logs of NCCL, predict what a fix will save before you make it, follow a byte through a node and a
 # network, and say what a step costs in money and energy.
 
@@ -536,7 +536,7 @@ def of_the_wire(job, timeline, rank):
 
 
 # %% [markdown]
-# ### Ten illnesses
+# ### Ten bottlenecks
 #
 # Each is the healthy program with one thing wrong. The measured step, and what the diagnosis says
 # of it, before anything has been put right:
@@ -561,28 +561,31 @@ SYMPTOMS = {  # what is wrong, the program as it should be, what differs, faults
 # %% diagnosed
 axes_run, axes = measured(TWO_AXES)
 reference = {HEALTHY: healthy, TWO_AXES: axes}
-ill, values, diagnoses = {}, {HEALTHY: healthy_run.values[0], TWO_AXES: axes_run.values[0]}, {}
+slow_steps, diagnoses = {}, {}
+values = {HEALTHY: healthy_run.values[0], TWO_AXES: axes_run.values[0]}
 for name, (base, changes, faults) in SYMPTOMS.items():
     job = dataclasses.replace(base, **changes)
-    run, ill[name] = measured(job, faults)
-    diagnoses[name], values[name] = suspects(job, run, ill[name]), run.values[0]
+    run, slow_steps[name] = measured(job, faults)
+    diagnoses[name], values[name] = suspects(job, run, slow_steps[name]), run.values[0]
 
 # %% diagnoses
 table = []
 for name, found in diagnoses.items():
     named = sorted(found, key=found.get, reverse=True)
-    row = {"planted": name, "step_s": length_s(ill[name]), "first suspect": named[0]}
+    row = {"planted": name, "step_s": length_s(slow_steps[name]), "first suspect": named[0]}
     row["could save_s"] = found[named[0]]
-    saved_s = length_s(ill[name]) - length_s(reference[SYMPTOMS[name][0]])
+    saved_s = length_s(slow_steps[name]) - length_s(reference[SYMPTOMS[name][0]])
     row |= {"the fix saved_s": saved_s, "second suspect": named[1]}
     table.append({**row, "could save _s": found[named[1]]})
-slow_s, fast_s = length_s(ill["precision"]), length_s(healthy)
+slow_s, fast_s = length_s(slow_steps["precision"]), length_s(healthy)
 predictions.reveal("float32 over bfloat16, A100", slow_s / fast_s)
-draw.table(table, title="Ten illnesses, what each step's own diagnosis says, and what the fix gave")
+draw.table(
+    table, title="Ten bottlenecks, what the step's own diagnosis says, and what the fix gave"
+)
 
 # %% [markdown]
 # In every row the first suspect is what was planted. The seconds that it *could* save are computed
-# from the ill step alone, and what the fix saved is near them: that is the sign that the reason is
+# from the slow step alone, and what the fix saved is near them: that is the sign that the reason is
 # understood. (Larger calls save more than the launches, since each product has a start of its own.)
 # The last column is the next bottleneck, and it is small.
 #
@@ -593,7 +596,7 @@ draw.table(table, title="Ten illnesses, what each step's own diagnosis says, and
 def beside(*names):
     """The healthy step, and these ones below it."""
     first = reference[SYMPTOMS[names[0]][0]]
-    return draw.timelines({"healthy": first} | {name: ill[name] for name in names})
+    return draw.timelines({"healthy": first} | {name: slow_steps[name] for name in names})
 
 
 beside("input", "storage")
@@ -662,7 +665,7 @@ for name, (base, _, _) in SYMPTOMS.items():
     row |= {"loss, off by": f"{abs(loss / first_loss - 1):.0e}"}
     table.append({**row, "norm, off by": f"{abs(norm / first_norm - 1):.0e}", "kernels": kernels})
 draw.table(
-    table, title="Loss and gradients of the ill programs, against their healthy one, emulated"
+    table, title="Loss and gradients of the slow programs, against their healthy one, emulated"
 )
 
 # %% [markdown]
@@ -825,7 +828,7 @@ def sent_really(job):
 table = []
 for name in ("healthy", "buckets", "accumulation"):
     job = dataclasses.replace(HEALTHY, **SYMPTOMS[name][1]) if name in SYMPTOMS else HEALTHY
-    timeline = ill.get(name, healthy)
+    timeline = slow_steps.get(name, healthy)
     sent = [event for event in timeline.of(0) if event.kind == "communication"]
     real, num_calls, num_bytes = sent_really(job)
     row = {"program": name, "calls, torch.profiler": num_calls, "calls, emulated": len(sent)}
@@ -1241,7 +1244,7 @@ draw.table(table, title="The opens of `import torch`, computed from measured one
 #
 # ### Formula beside measurement, emulation and paper
 #
-# Which of the ten illnesses can this machine show for real? Those that need no GPU and no
+# Which of the ten bottlenecks can this machine show for real? Those that need no GPU and no
 # network: a loader that does not load ahead, and calls that are too small. Float32 on this CPU
 # would show what *this CPU* does with bfloat16.
 
@@ -1310,7 +1313,7 @@ for name, (num_workers, law_s) in WAYS.items():
 draw.table(table, title="torch's DataLoader and the law of its step")
 
 # %% ratios
-grown = {name: length_s(ill[name]) / length_s(healthy) for name in ("launch", "precision")}
+grown = {name: length_s(slow_steps[name]) / length_s(healthy) for name in ("launch", "precision")}
 table = [
     {
         "ratio of two steps": "one by one over together",
@@ -1336,7 +1339,7 @@ draw.table(table, title="Three ratios: of the small program, and on paper of GPT
 # sheet's, and reached nowhere: what is bound by memory, launches or messages does not care for
 # tensor cores. Calls that are too small cost on a CPU what they cost on a GPU. And a program that
 # does not launch ahead of the GPU pays for each kernel: at 10 µs it is half a step more, even for
-# GPT-2's size. **An illness is one of a program on a machine**, not of a program.
+# GPT-2's size. **A bottleneck belongs to a program on a machine**, not to a program.
 #
 # ### The bill
 #

@@ -1,12 +1,12 @@
-"""Week 11 runs unattended: ten illnesses are named by their own steps, and every law and figure of the text holds."""
+"""Week 11 runs unattended: ten bottlenecks are named by their own steps, and every law and figure of the text holds."""
 
 import json
 import re
 
 import pytest
 from executed import assert_figures_have_words, assert_quiet, stream, unsolved_outputs, week_outputs, words
-from illnesses import NAMES, PICTURES, seen
 from repository import ROOT
+from symptoms import NAMES, PICTURES, seen
 
 from worldsize import hardware, quiz
 
@@ -74,7 +74,7 @@ def test_the_largest_bound_is_what_the_text_says(outputs):
     assert ridges == [153, 295, 206, 281]
 
 
-def test_each_illness_is_its_own_first_suspect_and_its_fix_saves_what_was_predicted(outputs):
+def test_each_bottleneck_is_its_own_first_suspect_and_its_fix_saves_what_was_predicted(outputs):
     table = rows(outputs["diagnoses"])[2:]
     assert [row[0] for row in table] == [row[2] for row in table] == list(NAMES)
     for row in table:
@@ -83,13 +83,13 @@ def test_each_illness_is_its_own_first_suspect_and_its_fix_saves_what_was_predic
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_illness_on_other_machines_makes_its_picture_and_is_named(name):
+def test_a_bottleneck_on_other_machines_makes_its_picture_and_is_named(name):
     for number in range(2):
         one = seen(name, number)
         assert PICTURES[name](one), (name, number)
         assert one.first_suspect == name, (name, number, one.suspects)
-        saved_s = one.ill_s - one.mended_s
-        assert saved_s > 0.03 * one.ill_s and saved_s > 0.5 * one.suspects[name], (name, number)
+        saved_s = one.slow_s - one.fixed_s
+        assert saved_s > 0.03 * one.slow_s and saved_s > 0.5 * one.suspects[name], (name, number)
 
 
 def test_a_picture_that_is_not_there_is_not_seen():

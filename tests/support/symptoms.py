@@ -1,4 +1,4 @@
-"""Week 11's ten illnesses on programs and machines drawn anew, by the functions of the lesson's own cells."""
+"""Week 11's ten bottlenecks on programs and machines drawn anew, by the functions of the lesson's own cells."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _HOPS = ("node0 nic0 out", "node0 nic0 in", "node1 nic0 out", "node1 nic0 in")
 
 @dataclass(frozen=True)
 class Seen:
-    """An ill step beside the same step after its fix, and what the lesson's diagnosis says of the ill one."""
+    """A slow step beside the same step after its fix, and what the lesson's diagnosis says of the slow one."""
 
-    ill: Timeline
-    mended: Timeline
+    slow: Timeline
+    fixed: Timeline
     suspects: dict[str, float]
     slow_rank: int
-    num_kernels: tuple[int, int]  # of the ill step, and of the mended one
-    ill_s: float
-    mended_s: float
+    num_kernels: tuple[int, int]  # of the slow step, and of the fixed one
+    slow_s: float
+    fixed_s: float
 
     @property
     def first_suspect(self) -> str:
@@ -54,7 +54,7 @@ def lesson() -> dict[str, Any]:
 
 
 def seen(name: str, number: int) -> Seen:
-    """An illness on the `number`-th machine and program that are drawn for it."""
+    """A bottleneck on the `number`-th machine and program that are drawn for it."""
     names, drawn = lesson(), random.Random(f"{name} {number}")
     _draw_machine(names, drawn)
     base, changes, faults = names["SYMPTOMS"][name]
@@ -76,12 +76,12 @@ def seen(name: str, number: int) -> Seen:
         changes = {**changes, "num_files": drawn.randrange(4, 9)}
     elif name == "buckets":
         changes = {"bucket_bytes": drawn.choice((1, 2_000, 10_000))}
-    cluster, ill = names["SMALL_NODES"], replace(healthy, **changes)
-    ill_run, ill_step = names["measured"](ill, faults, cluster)
+    cluster, slow = names["SMALL_NODES"], replace(healthy, **changes)
+    slow_run, slow_step = names["measured"](slow, faults, cluster)
     run, step = names["measured"](healthy, [], cluster)
-    kernels = ill_run.values[0][2], run.values[0][2]
-    times = names["length_s"](ill_step), names["length_s"](step)
-    return Seen(ill_step, step, names["suspects"](ill, ill_run, ill_step), slow_rank, kernels, *times)
+    kernels = slow_run.values[0][2], run.values[0][2]
+    times = names["length_s"](slow_step), names["length_s"](step)
+    return Seen(slow_step, step, names["suspects"](slow, slow_run, slow_step), slow_rank, kernels, *times)
 
 
 def _draw_machine(names: dict[str, Any], drawn: random.Random) -> None:
@@ -105,27 +105,27 @@ def _share_s(timeline: Timeline, kind: str) -> float:
 
 
 def _loads_without_pause(one: Seen) -> bool:
-    return _share_s(one.ill, "data") > 0.85 * one.ill_s and all(
-        event.stream == "loader" for event in one.ill.of(0) if event.kind == "data"
+    return _share_s(one.slow, "data") > 0.85 * one.slow_s and all(
+        event.stream == "loader" for event in one.slow.of(0) if event.kind == "data"
     )
 
 
 PICTURES: dict[str, Callable[[Seen], bool]] = {  # what the lesson's text says of each picture
-    "input": lambda one: {e.stream for e in one.ill.of(0) if e.kind == "data"} == {"compute"},
+    "input": lambda one: {e.stream for e in one.slow.of(0) if e.kind == "data"} == {"compute"},
     "storage": _loads_without_pause,
     "launch": lambda one: one.num_kernels[0] > 2 * one.num_kernels[1],
     "precision": lambda one: (
-        one.num_kernels[0] <= one.num_kernels[1] and _share_s(one.ill, "forward") > 3 * _share_s(one.mended, "forward")
+        one.num_kernels[0] <= one.num_kernels[1] and _share_s(one.slow, "forward") > 3 * _share_s(one.fixed, "forward")
     ),
-    "straggler": lambda one: one.slow_rank == min(range(4), key=lambda rank: one.ill.time_s(rank, "wait")),
-    "buckets": lambda one: _calls(one.ill) > 3 * _calls(one.mended),
-    "overlap": lambda one: one.ill.overlap_fraction() < 0.01 < one.mended.overlap_fraction(),
-    "accumulation": lambda one: one.ill.bytes_sent(0) > 1.9 * one.mended.bytes_sent(0),
+    "straggler": lambda one: one.slow_rank == min(range(4), key=lambda rank: one.slow.time_s(rank, "wait")),
+    "buckets": lambda one: _calls(one.slow) > 3 * _calls(one.fixed),
+    "overlap": lambda one: one.slow.overlap_fraction() < 0.01 < one.fixed.overlap_fraction(),
+    "accumulation": lambda one: one.slow.bytes_sent(0) > 1.9 * one.fixed.bytes_sent(0),
     "link": lambda one: (
-        _calls(one.ill) == _calls(one.mended)
-        and _share_s(one.ill, "communication") > 2 * _share_s(one.mended, "communication")
+        _calls(one.slow) == _calls(one.fixed)
+        and _share_s(one.slow, "communication") > 2 * _share_s(one.fixed, "communication")
     ),
     "axis": lambda one: (
-        {len({rank // 2 for rank in event.peers}) for event in one.ill.of(0) if event.axis == "tp"} == {2}
+        {len({rank // 2 for rank in event.peers}) for event in one.slow.of(0) if event.axis == "tp"} == {2}
     ),
 }
