@@ -7,7 +7,7 @@
 # | Running | about a minute on two CPU cores; no GPU is needed |
 # | You need | weeks 1, 3, 7 and 11: torchrun, DDP, sharded states, storage |
 # | You do not need | a cluster that fails: failures are simulated, emulated or real here |
-# | Afterwards | lab 12: a training program that survives what this week describes |
+# | Afterwards | lab 12, a training program that survives all this, is not written yet |
 #
 # A program on one GPU fails once in years, and nobody plans for it. A program on 10,000 GPUs fails
 # several times a day. Nothing about the single GPU is worse; there are 10,000 of them, and each of
@@ -1459,7 +1459,7 @@ print(f"no hosts here: {why_not}" if why_not else "this machine can build hosts:
 # </details>
 #
 # 4. A save aside stalls for 0.3 s and is written in 50 s. M is 5 h. Young's formula says 104 s.
-#    What does a failure cost then, on average, without R? And why not an interval of 40 s?
+#    What does a failure cost then, on average, without R? Why not an interval of 40 s?
 #
 # <details><summary>Answer</summary>
 #
@@ -1516,5 +1516,5 @@ quiz.ask("week12", seed=seed)
 #   others cannot.
 # - A world that changes keeps its batch, or changes its learning rate.
 #
-# **Now the lab**: lab 12, a training program that survives. Then **week 13**: frameworks and
-# clusters.
+# The lab to this week, a training program that survives, is not written yet. **Week 13** will be
+# about frameworks and clusters.
