@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from statistics import mean, stdev
 
+import numpy as np
 import pytest
 
 from worldsize import outages
@@ -22,6 +23,11 @@ def test_without_failures_only_saving_costs():
     assert endured.goodput == pytest.approx(0.9)
     assert endured.seconds == {"training": 90, "saving": 10, "starting": 0, "waiting": 0, "lost": 0}
     assert (endured.num_saves, endured.num_failures) == (10, 0)
+
+
+def test_a_policy_may_answer_with_numbers_of_numpy():
+    answers = [lambda status: np.float32(9), lambda status: Plan(np.float64(9), np.int64(4)), 9]
+    assert len({outages.endure(answer, JOB, [], 100).goodput for answer in answers}) == 1
 
 
 def test_a_failure_loses_the_training_since_the_last_save():
@@ -147,6 +153,8 @@ def test_draws_follow_the_rates_and_the_seed():
         (lambda: Cause("gpu", 1, away_s=-1), "away_s is -1"),
         (lambda: outages.draw(outages.published(), 0, 1), "at least one node"),
         (lambda: outages.endure(0, JOB, [], 10), "saves after 0 s"),
+        (lambda: outages.endure(lambda status: None, JOB, [], 10), "saves after None s"),
+        (lambda: outages.endure(lambda status: Plan(9, 2.5), JOB, [], 10), "wants 2.5 of the job's 4 nodes"),
         (lambda: outages.endure(9, JOB, [], 0), "span_s is 0"),
         (lambda: outages.endure(lambda status: Plan(9, 5), JOB, [], 10), "wants 5 of the job's 4 nodes"),
         (lambda: outages.endure(9, JOB, [Failure(1, 4, "gpu")], 10), "a node that the job does not have"),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from numbers import Integral, Real
 from typing import TypeAlias
 
 from worldsize.event import LOST, WAIT, Event
@@ -142,11 +143,12 @@ class _Course:
         status = Status(event, self.time_s, self.trained_s, len(self.in_use), num_healthy, self.num_failures)
         wanted = self.policy(status) if callable(self.policy) else self.policy
         plan = wanted if isinstance(wanted, Plan) else Plan(wanted)
-        if not 0 < plan.save_after_s < math.inf:
+        if not isinstance(plan.save_after_s, Real) or not 0 < plan.save_after_s < math.inf:
             raise ValueError(f"at {status} the policy saves after {plan.save_after_s} s; it must be a number above 0")
-        if plan.num_nodes is not None and not 1 <= plan.num_nodes <= self.job.num_nodes:
+        is_given = plan.num_nodes is not None
+        if is_given and not (isinstance(plan.num_nodes, Integral) and 1 <= plan.num_nodes <= self.job.num_nodes):
             raise ValueError(f"at {status} the policy wants {plan.num_nodes} of the job's {self.job.num_nodes} nodes")
-        return plan
+        return Plan(float(plan.save_after_s), int(plan.num_nodes) if plan.num_nodes is not None else None)
 
     def _follow(self, num_nodes: int, save_after_s: float) -> str:
         """Do the next thing of a plan; return the event that ends it."""
