@@ -624,8 +624,8 @@ beside("straggler")
 
 # %% [markdown]
 # **Straggler**: three ranks have long waits, one has none. **The rank that waits least is the
-# culprit**; anyone who looks at the longest all-reduce blames the innocent. Everything that is
-# equal on all ranks is thereby no suspect.
+# culprit**; whoever looks for the longest all-reduce blames one of its victims. What is equal on all
+# ranks cannot be the cause.
 
 # %% buckets_overlap_accumulation
 beside("buckets", "overlap", "accumulation")
@@ -1141,7 +1141,7 @@ for size_bytes, num_gpus, where in (
 # | `NCCL_IB_TIMEOUT`, `NCCL_IB_RETRY_CNT` | 20, 7 | how long a flapping link is forgiven |
 # | `NCCL_CROSS_NIC`, `NCCL_NVLS_ENABLE` | 2, 2 | 2 is "if it is worth it" |
 #
-# NVIDIA's guide itself says that the debugging ones do not belong into scripts. A variable that was
+# NVIDIA's guide itself says that the debugging ones do not belong in scripts. A variable that was
 # set for a test and stayed is a bottleneck of its own.
 
 # %% [markdown]
@@ -1240,7 +1240,7 @@ for name, found_s, missing_s in (("NVMe", 11e-6, 2.4e-6), ("Lustre", 2.3e-3, 1.1
 draw.table(table, title="The opens of `import torch`, computed from measured ones")
 
 # %% [markdown]
-# On a thousand ranks at once, it is also a thousand times the load on one metadata server.
+# With a thousand ranks at once it is also a thousand times the load on one metadata server.
 #
 # ### Formula beside measurement, emulation and paper
 #
@@ -1559,7 +1559,7 @@ draw.table(table, title="Reported in NVIDIA/nccl issue 2409, and the time of a p
 # ## 8. Problems
 #
 # 1. A step takes 100 ms, of which 60 ms are work. The loader needs 240 ms of a worker for each
-#    batch. How many workers are enough? What does a ninth bring?
+#    batch. How many workers are enough? What does a fourth bring?
 #
 # <details><summary>Answer</summary>
 #
