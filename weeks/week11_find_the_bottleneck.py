@@ -624,8 +624,8 @@ beside("straggler")
 
 # %% [markdown]
 # **Straggler**: three ranks have long waits, one has none. **The rank that waits least is the
-# culprit**; whoever looks for the longest all-reduce blames one of its victims. What is equal on all
-# ranks cannot be the cause.
+# culprit**; the longest all-reduce is on one of its victims. What is equal on all ranks cannot be
+# the cause.
 
 # %% buckets_overlap_accumulation
 beside("buckets", "overlap", "accumulation")
