@@ -1415,8 +1415,9 @@ print(f"loss of guessing one of ten: {guess:.3f}; last loss with the sum: {summe
 #
 # <details><summary>Answer</summary>
 #
-# $6 \cdot 13 \cdot 10^9 \cdot 260 \cdot 10^9 = 2.03 \cdot 10^{22}$ operations at $128 \cdot 312
-# \cdot 10^{12} \cdot 0.45 = 1.80 \cdot 10^{16}$ a second: $1.13 \cdot 10^6$ s, 13 days.
+# $6 \cdot 13 \cdot 10^9 \cdot 260 \cdot 10^9 = 2.03 \cdot 10^{22}$ operations at
+# $128 \cdot 312 \cdot 10^{12} \cdot 0.45 = 1.80 \cdot 10^{16}$ a second: $1.13 \cdot 10^6$ s, 13
+# days.
 # </details>
 #
 # **2.** Plain SGD without momentum, everything in float32: how many bytes does each parameter need,
