@@ -70,7 +70,8 @@ class Table:
             + "</tr>"
             for name, *texts in self.rows()
         )
-        caption = '<caption style="caption-side: top">Predictions beside results</caption>'
+        style = "caption-side: top; text-align: left; padding: 2px 8px"
+        caption = f'<caption style="{style}">Predictions beside results</caption>'
         html = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         return {"text/html": html, "text/plain": str(self)}
 

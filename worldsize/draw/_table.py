@@ -19,6 +19,7 @@ _UNITS = (
     "_s",
 )  # which cells show
 _MARK = "←"
+_CAPTION = "caption-side: top; text-align: left; padding: 2px 8px; min-width: 24em"  # a narrow table's too
 _WIDTH = 110  # of the lines of a note in plain text
 
 
@@ -64,7 +65,7 @@ class Table:
             + "</tr>"
             for number, row in enumerate(self.cells)
         )
-        caption = f'<caption style="caption-side: top">{escape(self.title)}</caption>' if self.title else ""
+        caption = f'<caption style="{_CAPTION}">{escape(self.title)}</caption>' if self.title else ""
         notes = "".join(f"<p>{escape(line)}</p>" for line in self.note.splitlines())
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
 
