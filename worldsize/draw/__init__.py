@@ -1,6 +1,7 @@
 """Pictures and tables: who is busy when, who sends what to whom, what fills memory, how speed grows, what it costs."""
 
 from worldsize.draw._bytes_by_axis import bytes_by_axis
+from worldsize.draw._chunks import chunks
 from worldsize.draw._cost import cost, crossovers
 from worldsize.draw._curves import curves
 from worldsize.draw._ledger import ledger
@@ -20,6 +21,7 @@ __all__ = [
     "Picture",
     "Table",
     "bytes_by_axis",
+    "chunks",
     "cost",
     "crossovers",
     "curves",

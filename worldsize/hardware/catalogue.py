@@ -144,7 +144,7 @@ L40S = Gpu(
     "NVIDIA L40S data sheet (2023), as copied by mullet.se and, for float64, itcreations.com, read 2026",
 )
 
-# One step of NCCL's ring with the Simple protocol stands for the time of a small send.
+# One step of NCCL's ring with the Simple protocol stands for the time of a small send. A network card alone is quicker.
 _ALPHA = "latency: ring step, Simple, NCCL 2.28.3 (2025) src/graph/tuning.cc"
 _NCCL_RATE = "rate: links x GB/s per link in NCCL 2.28.3 (2025) src/graph/topo.h"
 _GTC = "rate: NVIDIA GTC 2024 talk S62129, all-reduce bus bandwidth"
@@ -188,11 +188,15 @@ SLINGSHOT_11 = Link(
     f"{_ALPHA}; {_GTC}, 200 Gb/s RDMA; peak: 200 Gb/s, docs.nersc.gov/systems/perlmutter/architecture, read 2026",
     25 * GB,
 )
+_TCP = (
+    "latency: the upper end of 10 to 30 µs one way through the kernel's TCP/IP, kentino.com, latency dissection (read "
+    "2026); between two network namespaces worldsize.netlab measured 4 µs by TCP alone and 46 by Gloo, at best (2026)"
+)
 ETHERNET_100G = Link(
     "Ethernet 100 Gb/s, TCP",
     30 * US,
     10 * GB,
-    f"latency: order of magnitude for TCP, recalled in 2026; {_GTC}, 100GbE TCP",
+    f"{_TCP}; {_GTC}, 100GbE TCP",
     12.5 * GB,
     "tcp",
 )
@@ -200,7 +204,7 @@ ETHERNET_10G = Link(
     "Ethernet 10 Gb/s, TCP",
     30 * US,
     1.17 * GB,
-    "latency: order of magnitude for TCP, recalled in 2026; rate: 1448 of each 1538 bytes on the wire carry data "
+    f"{_TCP}; rate: 1448 of each 1538 bytes on the wire carry data "
     "(IEEE 802.3-2018 frame with a 1500-byte MTU, IP and TCP headers with time stamps)",
     1.25 * GB,
     "tcp",
