@@ -366,7 +366,7 @@ def held_after_each_step():
 
 by_rank = ws.run(held_after_each_step, world_size=4, cluster=cluster, echo=False).values
 names = ("start", "halves", "quarters", "doubled", "doubled again")
-held = {name: [steps[number] for steps in by_rank] for number, name in enumerate(names)}
+held = {when: [of_rank[place] for of_rank in by_rank] for place, when in enumerate(names)}
 draw.chunks(held, title=f"Halving and doubling, emulated on {cluster}")
 
 # %% [markdown]
@@ -376,9 +376,9 @@ draw.chunks(held, title=f"Halving and doubling, emulated on {cluster}")
 
 # %% halving_emulated
 pairs = emulated(halving_doubling, 1_000_000, 4, cluster)
-sent = [round(pairs.bytes_sent(rank)) for rank in range(4)]
+sent = [*map(round, map(pairs.bytes_sent, range(4)))]
 print(f"bytes sent by each rank: {sent}, the bound: {2 * 3 / 4 * 1e6:.0f}")
-assert all(pairs.bytes_sent(rank) == 2 * 3 / 4 * 1_000_000 for rank in range(4))
+assert sent == [2 * 3 / 4 * 1_000_000] * 4
 draw.messages(pairs, title=f"Halving and doubling, emulated on {cluster}")
 
 # %% both_on_one_axis
@@ -499,15 +499,15 @@ def rounding_errors(num_elements, dtype):
 
 
 # %% rounding_table
-rows = [{"sum": name} for name in ALGORITHMS]
-for dtype in (torch.bfloat16, torch.float32):
-    given = {"world_size": world_size, "backend": backend, "echo": False}
-    errors = ws.run(rounding_errors, 80_000, dtype, **given).values[0]
-    assert max(errors) < 10
-    for row, error in zip(rows, errors, strict=True):
-        row[str(dtype).removeprefix("torch.")] = f"{error:.2f}"
-title = f"Errors over that of one rounding, {world_size} ranks, measured here"
-draw.table(rows, title=title)
+error_rows = [{"sum": algorithm} for algorithm in ALGORITHMS]
+for kind in (torch.bfloat16, torch.float32):
+    on_ranks = {"world_size": world_size, "backend": backend, "echo": False}
+    found = ws.run(rounding_errors, 80_000, kind, **on_ranks).values[0]
+    assert max(found) < 10
+    for error_row, one_error in zip(error_rows, found, strict=True):
+        error_row[str(kind).removeprefix("torch.")] = f"{one_error:.2f}"
+about = f"Errors over that of one rounding, {world_size} ranks, measured here"
+draw.table(error_rows, title=about)
 
 # %% [markdown]
 # Rank 0 adds one tensor after the other, and rounds sums of two, three and more ranks. Pairs add
@@ -542,9 +542,9 @@ def measured_s(all_reduce, size_bytes, repeats=7):
 
 # %% race
 SIZE = 16 * units.MB
-race_s = {name: measured_s(ALGORITHMS[name], SIZE) for name in ALGORITHMS}
-rows = [{"16 MB": name, "time_s": time_s} for name, time_s in race_s.items()]
-draw.table(rows, title=f"{world_size} ranks, measured here")
+race_s = {algorithm: measured_s(ALGORITHMS[algorithm], SIZE) for algorithm in ALGORITHMS}
+raced = [{"16 MB": algorithm, "time_s": median_s} for algorithm, median_s in race_s.items()]
+draw.table(raced, title=f"{world_size} ranks, measured here")
 
 # %% [markdown]
 # All ranks share one machine here: its cores copy every byte, and its memory is the network. So the
@@ -606,14 +606,15 @@ def fit_alpha_beta(times_s):
     return alpha_s, 1 / s_per_unit
 
 
-alpha_s, beta = fit_alpha_beta({size: message_s[size] for size in fitted_sizes})
-predicted_s, actual_s = alpha_s + held_out_size / beta, message_s[held_out_size]
-print(f"this machine: alpha {units.format_time_s(alpha_s)}, beta {units.format_bytes(beta)}/s")
+here_alpha_s, here_beta = fit_alpha_beta({fitted: message_s[fitted] for fitted in fitted_sizes})
+predicted_s, actual_s = here_alpha_s + held_out_size / here_beta, message_s[held_out_size]
+found_alpha, found_beta = units.format_time_s(here_alpha_s), units.format_bytes(here_beta)
+print(f"this machine: alpha {found_alpha}, beta {found_beta}/s")
 print(f"8 MB, held out: predicted {units.format_time_s(predicted_s)}", end=", ")
 print(f"measured {units.format_time_s(actual_s)}, error {predicted_s / actual_s - 1:+.0%}")
-line = {"alpha + S / beta": lambda size_bytes: alpha_s + size_bytes / beta}
-title = f"A message between two ranks here, {os.cpu_count()} cores, fitted and measured"
-draw.cost(line, (4, 16e6), {"alpha + S / beta": message_s}, title=title)
+line = {"alpha + S / beta": lambda size_bytes: here_alpha_s + size_bytes / here_beta}
+about = f"A message between two ranks here, {os.cpu_count()} cores, fitted and measured"
+draw.cost(line, (4, 16e6), {"alpha + S / beta": message_s}, title=about)
 
 # %% [markdown]
 # On the left the curve is flat: latency decides, and 4 bytes cost as much as several kilobytes. On
@@ -626,18 +627,13 @@ draw.cost(line, (4, 16e6), {"alpha + S / beta": message_s}, title=title)
 
 # %% links
 LINKS = (hardware.NVLINK4, hardware.PCIE4, hardware.IB_NDR, hardware.ETHERNET_100G)
-rows = [
-    {
-        "link": link.name,
-        "α_s": link.latency_s,
-        "β_bytes_per_s": link.bandwidth_bytes_per_s,
-        "αβ_bytes": link.latency_s * link.bandwidth_bytes_per_s,
-    }
-    for link in LINKS
+wires = {wire.name: (wire.latency_s, wire.bandwidth_bytes_per_s) for wire in LINKS}
+wires["this machine, fitted"] = here_alpha_s, here_beta
+two_numbers = [
+    {"link": wire, "α_s": both[0], "β_bytes_per_s": both[1], "αβ_bytes": both[0] * both[1]}
+    for wire, both in wires.items()
 ]
-rows.append({"link": "this machine, fitted", "α_s": alpha_s, "β_bytes_per_s": beta})
-rows[-1]["αβ_bytes"] = alpha_s * beta
-draw.table(rows, title="Two numbers for a link, from sources; the last fitted here")
+draw.table(two_numbers, title="Two numbers for a link, from sources; the last fitted here")
 
 # %% [markdown]
 # Mind what such an α is. For NVLink, PCIe and InfiniBand it is one step of NCCL's ring with its
@@ -655,15 +651,16 @@ draw.table(rows, title="Two numbers for a link, from sources; the last fitted he
 
 # %% published_latency
 published_us = {2: 10.0, 3: 13.76, 4: 16.88, 5: 20.8, 6: 25.2, 7: 29.5, 8: 33.7}
-by_steps = {2 * (n - 1): time_us * units.US for n, time_us in published_us.items()}
-start_s, steps_per_s = fit_alpha_beta(by_steps)
-rows = []
-for steps, time_s in by_steps.items():
-    line_s = start_s + steps / steps_per_s
-    row = {"GPUs": steps // 2 + 1, "steps": steps, "published_s": time_s, "line_s": line_s}
-    rows.append(row | {"error": f"{line_s / time_s - 1:+.1%}"})
-note = f"The line: {start_s / units.US:.1f} µs, and {1 / steps_per_s / units.US:.2f} µs a step."
-draw.table(rows, title="8 bytes by NCCL's ring on a DGX A100", note=note)
+by_steps = {2 * (n - 1): published * units.US for n, published in published_us.items()}
+call_s, steps_per_s = fit_alpha_beta(by_steps)
+on_a_line = []
+for num_steps, published_s in by_steps.items():
+    line_s = call_s + num_steps / steps_per_s
+    found = {"GPUs": num_steps // 2 + 1, "steps": num_steps, "published_s": published_s}
+    found |= {"line_s": line_s, "error": f"{line_s / published_s - 1:+.1%}"}
+    on_a_line.append(found)
+about = f"The line: {call_s / units.US:.1f} µs, and {1 / steps_per_s / units.US:.2f} µs a step."
+draw.table(on_a_line, title="8 bytes by NCCL's ring on a DGX A100", note=about)
 
 # %% [markdown]
 # It does, within 4%. A call has a cost of its own, and each step adds two microseconds. That is
@@ -699,6 +696,7 @@ def algorithms(num_ranks, alpha_s, beta):
     }
 
 
+# %% time_of_each
 def time_of_each(num_ranks=64, link=hardware.IB_NDR):
     """A picture of the computed time of each algorithm for every size."""
     costs = algorithms(num_ranks, link.latency_s, link.bandwidth_bytes_per_s)
@@ -790,6 +788,7 @@ def ring_traffic(following, size_bytes):
         swap(outgoing, incoming, target, source)
 
 
+# %% two_networks
 by_rack, across = [*range(64)], [8 * (i % 8) + i // 8 for i in range(64)]
 rings = [dict(zip(order, order[1:] + order[:1], strict=True)) for order in (by_rack, across)]
 PROGRAMS = {
@@ -798,22 +797,24 @@ PROGRAMS = {
     "ring, rack by rack": (ring_traffic, rings[0]),
     "ring, rack to rack": (ring_traffic, rings[1]),
 }
-
-# %% oversubscribed
 one_gpu = {"gpus_per_node": 1, "nics_per_node": 1, "num_nodes": 64, "is_rail": False}
 full = replace(hardware.H100_NDR, name="full", **one_gpu)
 narrow = replace(full, name="4:1", nodes_per_leaf=8, oversubscription=4.0)  # a leaf is a rack
-num_bytes, network = 64 * units.MB, hardware.IB_NDR
+network = hardware.IB_NDR
 formulas = algorithms(64, network.latency_s, network.bandwidth_bytes_per_s)
-rows, on_paper_s = [], {}
-for name, given in PROGRAMS.items():
-    on_paper = ws.paper(*given, num_bytes, world_size=64, cluster=full, ranks=range(64), echo=False)
-    on_paper_s[name] = [on_paper.on(fabric).step_s for fabric in (full, narrow)]
-    row = {"all-reduce": name, "formula_s": formulas[name.split(",")[0]](num_bytes)}
-    rows.append(row | dict(zip(("full_s", "4:1_s"), on_paper_s[name], strict=True)))
-fastest_s = min(full_s for full_s, _ in on_paper_s.values())
+
+# %% oversubscribed
+on_paper_s, fabric_rows, MB_64 = {}, [], 64 * units.MB
+paper_options = {"world_size": 64, "cluster": full, "ranks": range(64), "echo": False}
+for program, parts in PROGRAMS.items():
+    recorded = ws.paper(*parts, MB_64, **paper_options)
+    on_paper_s[program] = [recorded.on(fabric).step_s for fabric in (full, narrow)]
+    fabric_row = {"all-reduce": program, "formula_s": formulas[program.split(",")[0]](MB_64)}
+    fabric_row |= dict(zip(("full_s", "4:1_s"), on_paper_s[program], strict=True))
+    fabric_rows.append(fabric_row)
+fastest_s = min(on_both[0] for on_both in on_paper_s.values())
 predictions.reveal("speed-up over rank 0, 64 ranks", on_paper_s["through rank 0"][0] / fastest_s)
-draw.table(rows, title="64 MB on 64 ranks, on paper")
+draw.table(fabric_rows, title="64 MB on 64 ranks, on paper")
 
 # %% [markdown]
 # On the full network the formulas hold; what the first two rows take beyond them is their
@@ -828,11 +829,11 @@ draw.table(rows, title="64 MB on 64 ranks, on paper")
 #   finds where the ring overtakes it.
 
 # %% narrow_crossover
-full_s, narrow_s = on_paper_s["halving and doubling"]
-lost_s_per_byte = (narrow_s - full_s) / num_bytes  # by halving and doubling; by the ring nothing
+on_full_s, on_narrow_s = on_paper_s["halving and doubling"]
+lost_s_per_byte = (on_narrow_s - on_full_s) / MB_64  # the ring loses nothing
 more_latency_s = (2 * (64 - 1) - 2 * math.log2(64)) * network.latency_s  # of the ring
-size_bytes = more_latency_s / lost_s_per_byte
-print(f"on the narrow network the ring is faster from {units.format_bytes(size_bytes)} on")
+crossover = units.format_bytes(more_latency_s / lost_s_per_byte)
+print(f"on the narrow network the ring is faster from {crossover} on")
 
 # %% [markdown]
 # ### Side by side
@@ -840,24 +841,32 @@ print(f"on the narrow network the ring is faster from {units.format_bytes(size_b
 # Now compare the formulas with runs: two functions from above, on three emulated clusters with 8
 # ranks, and on this machine.
 
+
 # %% side_by_side
-ethernet = replace(hardware.cluster("a100-10gbe"), name="8 x 10 Gb/s", gpus_per_node=1, num_nodes=8)
 CHOSEN = ("through rank 0", "halving and doubling")
-rows = []
-for where in (hardware.cluster("dgx-h100"), hardware.cluster("pcie-box"), ethernet):
-    link = where.intra if where.num_nodes == 1 else where.inter
-    costs = algorithms(8, link.latency_s, link.bandwidth_bytes_per_s)
+
+
+def compared(where, num_ranks, size_bytes, link, runs_s):
+    """A row for each of two algorithms: its formula on links of (alpha, beta), and its run."""
+    costs, rows = algorithms(num_ranks, *link), []
     for name in CHOSEN:
-        time_s = emulated(ALGORITHMS[name], SIZE // 4, 8, where).end_s
-        rows.append((f"{where.name}, emulated", 8, "4 MB", name, costs[name](SIZE // 4), time_s))
-here = algorithms(world_size, alpha_s, beta)
-for name in CHOSEN:
-    row = ("this machine, measured", world_size, "16 MB", name, here[name](SIZE), race_s[name])
-    rows.append(row)
-heads = ("where", "ranks", "size", "algorithm", "formula_s", "run_s")
-named = [dict(zip(heads, row, strict=True)) for row in rows]
-named = [row | {"error": f"{row['formula_s'] / row['run_s'] - 1:+.0%}"} for row in named]
-draw.table(named, title="Formula and run")
+        formula_s = costs[name](size_bytes)
+        row = {"where": where, "ranks": num_ranks, "all-reduce": name, "size_bytes": size_bytes}
+        row |= {"formula_s": formula_s, "run_s": runs_s[name]}
+        rows.append(row | {"error": f"{formula_s / runs_s[name] - 1:+.0%}"})
+    return rows
+
+
+ethernet = replace(hardware.cluster("a100-10gbe"), name="8 x 10 Gb/s", gpus_per_node=1, num_nodes=8)
+all_rows, S = [], 4_000_000
+for there in (hardware.cluster("dgx-h100"), hardware.cluster("pcie-box"), ethernet):
+    wire = there.intra if there.num_nodes == 1 else there.inter
+    took_s = {which: emulated(ALGORITHMS[which], S, 8, there).end_s for which in CHOSEN}
+    two = wire.latency_s, wire.bandwidth_bytes_per_s
+    all_rows += compared(f"{there.name}, emulated", 8, S, two, took_s)
+fitted_link = here_alpha_s, here_beta
+all_rows += compared("this machine, measured", world_size, SIZE, fitted_link, race_s)
+draw.table(all_rows, title="Formula and run")
 
 # %% [markdown]
 # On links that ranks do not share, the formulas hold. Two places teach more:
