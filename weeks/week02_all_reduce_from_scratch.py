@@ -181,9 +181,8 @@ with check.turn("tree_step"):
     rows = [(torch.full((250_000,), float(rank)),) for rank in range(6)]
     tree = ws.run(by_tree, world_size=6, each=rows, cluster=cluster, compute="none", echo=False)
     check.expect_close(max(tree.values), 0.0, "the largest number after a broadcast of rank 0's")
-    print(
-        f"Right: 1 MB is on all 6 ranks after {units.format_time_s(tree.timeline.end_s)}, emulated"
-    )
+    took = units.format_time_s(tree.timeline.end_s)
+    print(f"Right: 1 MB is on all 6 ranks after {took}, emulated")
 
 # %% [markdown]
 # A tree takes $\log_2 N$ steps where rank 0 alone takes $N - 1$. Run backwards, with an addition in
@@ -974,7 +973,7 @@ draw.table(rows, title="A step of Llama 3 8B on 64 H100s, computed", note=note)
 #
 # Only part 2 uses the network, and $\frac{2(M-1)}{M} S$ bytes leave each node: the lower bound,
 # with nodes in place of ranks. In a flat ring $\frac{2(N-1)}{N} S$ leave it, through one of its
-# network cards.
+# network cards. (*Layered* in the table is the hierarchical all-reduce.)
 
 # %% hierarchy
 node, size_bytes = hardware.H100_NDR, units.GB
@@ -986,10 +985,10 @@ for num_nodes in (2, 4, 16):
     flat, between = (algorithms(n, *wire)["ring"] for n in (num_ranks, num_nodes))
     place = replace(node, num_nodes=num_nodes)
     ring = pricing.price("all_reduce", size_bytes, range(num_ranks), place, **names)
-    row = {"nodes": num_nodes, "flat: out of a node_bytes": 2 * (1 - 1 / num_ranks) * size_bytes}
-    row |= {"hierarchical_bytes": 2 * (1 - 1 / num_nodes) * size_bytes}
-    row |= {"flat_s": flat(size_bytes), "NCCL's rings_s": ring.time_s}
-    rows.append(row | {"hierarchical_s": inside(size_bytes) + between(size_bytes / 8)})
+    row = {"nodes": num_nodes, "flat: leave a node_bytes": 2 * (1 - 1 / num_ranks) * size_bytes}
+    row |= {"layered: leave a node_bytes": 2 * (1 - 1 / num_nodes) * size_bytes}
+    row |= {"flat: time_s": flat(size_bytes), "NCCL's rings: time_s": ring.time_s}
+    rows.append(row | {"layered: time_s": inside(size_bytes) + between(size_bytes / 8)})
 draw.table(rows, title="1 GB on nodes of 8 H100s, computed; NCCL's rings, priced")
 
 # %% [markdown]
