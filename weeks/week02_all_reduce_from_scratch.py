@@ -638,14 +638,14 @@ draw.table(two_numbers, title="Two numbers for a link, from sources; the last fi
 # Mind what such an α is. For NVLink, PCIe and InfiniBand it is one step of NCCL's ring with its
 # protocol for large messages (NCCL 2.28.3, `src/graph/tuning.cc`), with all that the GPU does
 # around the message. The network's own share of InfiniBand's 14 µs is about one: a round trip
-# through one switch takes about two (kentino.com, *Latency dissection*, read in 2026). The same
-# file has 2.7 µs a step for NCCL's quickest protocol for small messages. For TCP the 30 µs are the
-# upper end of what one way through the kernel takes by the same page; between two network
-# namespaces we measured 4 µs for TCP alone and 46 µs for a message of Gloo, at best. (`Link.source`
-# says where each number comes from.)
+# through one switch takes about two (kentino.com, *Latency dissection*, read in 2026). NCCL's file
+# has 2.7 µs a step for its quickest protocol for small messages. For TCP, 30 µs is the upper end of
+# what one way through the kernel takes, by the same page; between two network namespaces we
+# measured 4 µs for TCP alone and 46 µs for a message of Gloo, at best. (`Link.source` says where
+# each number comes from.)
 #
-# Does a real collective follow such a line? Somebody measured 8-byte all-reduces by NCCL's ring on
-# 2 to 8 GPUs of a DGX A100 (NVIDIA/nccl-tests issue 123, December 2022). A ring of N ranks takes
+# Does a real collective follow such a line? A user measured 8-byte all-reduces by NCCL's ring on 2
+# to 8 GPUs of a DGX A100 (NVIDIA/nccl-tests issue 123, December 2022). A ring of N ranks takes
 # $2 (N - 1)$ steps, so time against steps should be a straight line:
 
 # %% published_latency
@@ -762,13 +762,14 @@ with check.turn("overtakes_bytes"):
 # Take 64 nodes of one H100 each, in racks of 8, and two networks: one that carries everything, and
 # one whose uplinks between racks have a quarter of the bandwidth of the links below them (*4:1
 # oversubscribed*). 64 MB of bfloat16 numbers are all-reduced through rank 0, by halving and
-# doubling, and by a ring in two orders: rack by rank, and from rack to rack.
+# doubling, and by a ring in two orders: rack by rack, and from rack to rack.
 #
 # With real data each ring would move 8 GB through this machine. So the programs run **on paper**:
 # 64 ranks again, but with tensors that have a size and no data. Each program is recorded once and
-# priced on both networks. The rings send their messages and leave out the sums. (We have emulated
-# them with the data as well, at 10 to 16 seconds of CPU each: the rings take the same times, to the
-# last digit shown, and halving and doubling without its additions 2.79 and 3.67 ms.)
+# priced on both networks. The rings send their messages but leave out the sums. (We have emulated
+# them with the data as well, at 10 to 16 seconds of CPU each for the emulator alone: the rings take
+# the same times, to the last digit shown, and halving and doubling without its additions 2.79 and
+# 3.67 ms.)
 
 
 # %% ring_traffic
@@ -796,9 +797,10 @@ PROGRAMS = {
     "ring, rack by rack": (ring_traffic, rings[0]),
     "ring, rack to rack": (ring_traffic, rings[1]),
 }
+# without rails: the cards of a rack share a leaf switch
 one_gpu = {"gpus_per_node": 1, "nics_per_node": 1, "num_nodes": 64, "is_rail": False}
 full = replace(hardware.H100_NDR, name="full", **one_gpu)
-narrow = replace(full, name="4:1", nodes_per_leaf=8, oversubscription=4.0)  # a leaf is a rack
+narrow = replace(full, name="4:1", nodes_per_leaf=8, oversubscription=4.0)
 network = hardware.IB_NDR
 formulas = algorithms(64, network.latency_s, network.bandwidth_bytes_per_s)
 
@@ -958,8 +960,8 @@ draw.table(rows, title="A step of Llama 3 8B on 64 H100s, computed", note=note)
 # %% [markdown]
 # With the server, GPUs compute for less than a twentieth of the time. With the ring an MFU of 30%
 # is left of the 50% that computing alone would reach, and with float32 gradients 21%. Week 3 hides
-# most of the ring's time behind the backward pass. The ring's time hardly depends on the number of
-# ranks: its links never carry more than $2 S$. The server's grows with every worker.
+# such time behind the backward pass. The ring's time hardly depends on the number of ranks: its
+# links never carry more than $2 S$. The server's grows with every worker.
 #
 # ### Nodes of several GPUs
 #
@@ -1058,7 +1060,7 @@ draw.table(rows, title="The sums that ranks get, measured here")
 # same order.
 #
 # Who would write another order on rank 0? Nobody has to. In August 2026 a user who trained Gemma 3
-# on four H200s reported that some ranks always produced garbage, and never the same ranks. It
+# on four H200s reported that some ranks always produced garbage, and that chance decided which. It
 # looked like a fault of DDP (huggingface/transformers, pull request 48162). The cause was in the
 # model: it went through `list(set(config.layer_types))` and registered buffers of position angles
 # for each type. Python puts the strings of a set in an order that it draws anew **in each
@@ -1076,7 +1078,7 @@ for rank in range(4):
 # %% [markdown]
 # Started with `PYTHONHASHSEED=0`, all processes use the same order; the pull request, which was
 # merged, makes the order fixed. On the way to a collective, loop over lists and never over sets.
-# The check of week 1 finds such a mistake in one step: compare with one process.
+# The check of week 1 would find such a mistake: compare with one process.
 #
 # With layers of different sizes you are luckier. The next run does not end, and the report says
 # why.
