@@ -1191,7 +1191,7 @@ with check.turn("times_of_all"):
 # Each of N/2 ranks sends half of its S bytes to the other half: $N S / 4$ = 1.02 GB. The ring has
 # one link in each direction between the halves, which carries $2 (N-1)/N \cdot S$ = 126 MB. An
 # all-to-all needs eight times as much of the network's middle, and twice that with twice the ranks.
-# Week 10 meets it again with experts.
+# Week 8 meets it again with experts.
 # </details>
 #
 # **5.** 16 nodes of 8 H100s all-reduce the 16.1 GB of bfloat16 gradients of an 8B model,

@@ -45,7 +45,7 @@ def test_sums_of_many_ranks_and_many_cells_are_counted():
 
 
 def test_grids_that_do_not_fit_side_by_side_go_on_below():
-    steps = {f"step {number}": HALVED["start"] for number in range(9)}
+    steps = {f"step {number}": HALVED["start"] for number in range(12)}
     one, more = draw.chunks({"start": HALVED["start"]}), draw.chunks(steps)
     assert more.get_size_inches()[1] > 1.5 * one.get_size_inches()[1]
     assert all(patch.get_x() + patch.get_width() <= 9 for patch in more.axes[0].patches)
