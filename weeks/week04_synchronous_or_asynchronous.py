@@ -3,15 +3,15 @@
 #
 # | | |
 # |---|---|
-# | Reading | about 70 minutes |
-# | Running | about a minute on two CPU cores; GPUs are used if there are enough |
-# | You need | [week 3](week03_ddp_from_first_principles.ipynb): the cost of an all-reduce a step |
+# | Reading and doing | about 90 minutes: four short exercises, a bug to find, an explorer |
+# | Running | less than a minute on two CPU cores; GPUs are used if there are enough |
+# | You need | [week 3](week03_ddp_from_first_principles.ipynb): what an all-reduce adds to a step |
 # | You do not need | several machines, or to have used remote procedure calls |
 # | Afterwards | lab 4, *parameter server* |
 #
 # So far all ranks took every step together. That has a price whenever one of them is slow, and a
 # reward: the weights are exactly those of one process with a larger batch. This week looks at both,
-# and at what happens without it.
+# and at what happens without them.
 #
 # **N** is the number of workers, **B** the batch of one worker, **τ** (tau) the number of updates
 # by which a gradient is late.
@@ -20,6 +20,9 @@
 # ## 1. The question
 #
 # > What does it cost to wait for the slowest worker, and what does it cost not to wait?
+#
+# Afterwards you can say from a log of step times what waiting costs, how late the gradients of a
+# parameter server are and which learning rate they can bear, and when the server's link is full.
 
 # %% parameters tags=["parameters"]
 world_size = 3  # workers in the experiments on this machine, 2 or more; a server comes on top
@@ -27,9 +30,9 @@ world_size = 3  # workers in the experiments on this machine, 2 or more; a serve
 backend = "auto"
 cluster = "dgx-h100"  # the emulated cluster of the pictures; the tables name their own
 seed = 0
-# of their throughput that 8 workers keep, all waiting for one that is 5 times slower
+# percent of full throughput: 8 workers, all waiting for one that is 5 times slower
 predicted_sync_percent = None
-predicted_async_percent = None  # that they keep if nobody waits for anybody
+predicted_async_percent = None  # the same 8 workers, if nobody waits for anybody
 # mean steps that the slowest of 64 takes, times being exponential with mean 1
 predicted_slowest_of_64 = None
 # updates by which a gradient is late on average: 8 workers that do not wait
@@ -48,7 +51,7 @@ import sys
 import threading
 import time
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import replace
 
 import torch
@@ -57,7 +60,7 @@ from torch.distributed import rpc
 from torch.nn.functional import cross_entropy, one_hot
 
 import worldsize as ws
-from worldsize import draw, emulate, hardware, ledger, models, quiz
+from worldsize import check, draw, emulate, hardware, ledger, models, quiz, text
 from worldsize.explore import explore
 from worldsize.faults import SlowRank
 from worldsize.images import load_digits
@@ -69,7 +72,8 @@ print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 # %% [markdown]
 # ## 2. Predict
 #
-# The next cell asks for six numbers, and waits.
+# The next cell asks for six numbers, and waits. As soon as a result is known, it is printed beside
+# your prediction.
 
 # %% predict
 predictions.ask("kept by 8 waiting for one slow worker", predicted_sync_percent, "%", section=3)
@@ -84,12 +88,12 @@ predictions.ask("speed-up of a server here, one worker slow", predicted_speedup,
 #
 # ### Synchronous SGD is SGD with a larger batch
 #
-# In **synchronous** SGD each worker computes the gradient of its own batch, all-reduce averages,
-# and all take the same step. The mean of N means over B samples each is the mean over N·B samples.
-# So nothing is new about the mathematics: it is SGD with batch N·B.
+# In **synchronous** SGD each worker computes the gradient of its own batch, an all-reduce averages
+# the gradients, and all workers take the same step. The mean of N means over B samples each is the
+# mean over all N·B samples. So the mathematics is not new: this is SGD with batch N·B.
 #
-# The model is one linear layer on handwritten digits: its arithmetic takes almost no time, so that
-# the time of a step can be whatever we want to study.
+# The model is one linear layer on handwritten digits. Its arithmetic takes almost no time, so we
+# can choose how long a step takes.
 
 # %% model
 images, labels = load_digits()
@@ -116,9 +120,9 @@ def loss_of(weights):
 
 
 # %% [markdown]
-# Each step here takes 20 ms of pretended work, which the worker sleeps. One worker, drawn by the
-# seed, is a **straggler**: it takes five times as long. It may sit on a hot node, share its GPU
-# with somebody, or read from a slow disk; in large clusters some worker always does.
+# Each step here takes 20 ms of pretended work, during which the worker sleeps. One worker, chosen
+# by the seed, is a **straggler**: its steps take five times as long. Its node may be hot, its GPU
+# shared, its disk slow. In a large cluster some worker is always slow for one of these reasons.
 
 # %% straggler
 STEP_S, SLOW_FACTOR = 0.02, 5.0
@@ -135,75 +139,80 @@ def pretend_to_work(worker, slow_worker):
 
 
 # %% synchronous
+def device_of_rank():
+    """This rank's GPU, or the CPU."""
+    on_gpus = dist.get_backend() == "nccl"
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpus else torch.device("cpu")
+
+
 def synchronous(num_steps, slow_worker):
-    """Seconds of the run, and (seconds, gradients so far, weights) after every step."""
+    """(Seconds so far, gradients so far, weights) after every step."""
     torch.set_num_threads(1)
-    device = (
-        torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        if dist.get_backend() == "nccl"
-        else "cpu"
-    )
-    rank, weights, batches, history = (
-        dist.get_rank(),
-        torch.zeros(64, 10, device=device),
-        batches_of(dist.get_rank()),
-        [],
-    )
+    rank, num_workers = dist.get_rank(), dist.get_world_size()
+    weights, batches = torch.zeros(64, 10, device=device_of_rank()), batches_of(rank)
+    history = []
     dist.barrier()
     start_s = time.perf_counter()
     for step in range(1, num_steps + 1):
         pretend_to_work(rank, slow_worker)
         dist.all_reduce(gradient := gradient_at(weights, next(batches)))
-        weights -= RATE * gradient  # the sum: a step of RATE for each of the workers' gradients
-        history.append(
-            (time.perf_counter() - start_s, step * dist.get_world_size(), weights.tolist())
-        )
+        weights -= RATE * gradient  # the sum: a step of RATE for each worker's gradient
+        history.append((time.perf_counter() - start_s, step * num_workers, weights.tolist()))
     return history
 
 
 # %% synchronous_measured
 NUM_STEPS = 15
 on_ranks = {"world_size": world_size, "backend": backend, "echo": False}
-together = ws.run(synchronous, NUM_STEPS, straggler, **on_ranks)
-alone = ws.run(synchronous, NUM_STEPS, None, **on_ranks)
-for name, run in (("no straggler", alone), (f"worker {straggler} slow", together)):
+sync_run = ws.run(synchronous, NUM_STEPS, straggler, **on_ranks)
+sync_run_without_straggler = ws.run(synchronous, NUM_STEPS, None, **on_ranks)
+for name, run in (
+    ("no straggler", sync_run_without_straggler),
+    (f"worker {straggler} slow", sync_run),
+):
     end_s, num_gradients, _ = run.values[0][-1]
     print(
-        f"{name:<14} {end_s / NUM_STEPS * 1e3:5.0f} ms a step, {num_gradients / end_s:5.0f}"
-        " gradients/s, measured here"
+        f"{name}: {end_s / NUM_STEPS * 1e3:.0f} ms a step, {num_gradients / end_s:.0f} gradients/s"
     )
-draw.timeline(
-    together.timeline, title="All-reduce in every step, one straggler: measured on this machine"
-)
+draw.timeline(sync_run.timeline, title="All-reduce in every step, one straggler, measured here")
 
 # %% [markdown]
-# Look at the gaps: all the others spend four fifths of their time waiting. **A synchronous step
-# takes as long as its slowest worker**, and it does not help that the rest are fast:
+# The long gaps are waiting: the other workers spend four fifths of their time on it. **A
+# synchronous step takes as long as its slowest worker**, however fast the rest are:
 #
 # $$t_{\text{sync}} = \max_i t_i + t_{\text{all-reduce}}$$
+#
+# Take eight workers, each of which reaches an MFU (week 1) of 40% when it never waits:
 
 # %% one_slow_of_eight
 times_s = [STEP_S] * 7 + [SLOW_FACTOR * STEP_S]
 full_rate, sync_rate = 8 / STEP_S, 8 / max(times_s)
 async_rate = sum(1 / time_s for time_s in times_s)
-print(f"8 workers, one 5 times slower, computed: {full_rate:.0f} gradients/s if all were fast")
-print(f"  all wait for the slowest: {sync_rate:3.0f} gradients/s, {sync_rate / full_rate:.1%}")
-print(f"  nobody waits:             {async_rate:3.0f} gradients/s, {async_rate / full_rate:.1%}")
+rates = {
+    "all are fast": full_rate,
+    "one is 5 times slower, all wait": sync_rate,
+    "one is 5 times slower, nobody waits": async_rate,
+}
+rows = []
+for name, rate in rates.items():
+    kept = rate / full_rate
+    rows.append({"8 workers": name, "/s": rate, "kept_fraction": kept, "MFU_fraction": 0.40 * kept})
 predictions.reveal("kept by 8 waiting for one slow worker", 100 * sync_rate / full_rate)
 predictions.reveal("kept by 8 that do not wait", 100 * async_rate / full_rate)
+draw.table(rows, title="Gradients per second, steps of 20 ms and of 100 ms, computed")
 
 # %% [markdown]
-# ### Nobody is broken, and still all wait
+# ### Random step times
 #
-# Stragglers need not be always the same. Let every step of every worker take a random time. All
-# wait for the largest of N draws, and the more workers, the larger that is. For exponential times
-# with mean 1 it can be computed: the first of N is done after 1/N, the first of the rest 1/(N − 1)
-# later, and so on:
+# The straggler need not always be the same worker. Let every step of every worker take a random
+# time. All wait for the largest of N draws, and the more workers, the larger it is. For exponential
+# times with mean 1 it can be computed: the first of N is done after 1/N on average, the first of
+# the remaining ones 1/(N − 1) later, and so on:
 #
 # $$E[\max] = \frac{1}{N} + \frac{1}{N-1} + \dots + \frac{1}{1} = H_N \approx \ln N + 0.58$$
 #
-# The cell holds this against draws, and against 8 ranks on the emulated cluster. There
-# `emulate.spend` lets a rank work for some virtual time.
+# The cell compares this with random draws, and with 8 ranks on the emulated cluster, where
+# `emulate.spend` makes a rank work for some virtual time.
 
 
 # %% slowest_of_many
@@ -219,51 +228,107 @@ def random_steps(num_steps):
 
 
 draws = torch.empty(20_000, 512).exponential_(1.0, generator=torch.Generator().manual_seed(seed))
+emulated_8 = {"world_size": 8, "compute": "none", "echo": False}
+end_s = ws.run(random_steps, 100, cluster=cluster, **emulated_8).timeline.end_s
+rows = []
 for count in (1, 2, 8, 64, 512):
     drawn = draws[:, :count].amax(dim=1).mean().item()
-    print(f"{count:4} workers: H_N = {harmonic(count):.2f} mean steps, 20,000 draws {drawn:.2f}")
-slow_steps = ws.run(
-    random_steps, 100, world_size=8, cluster=cluster, compute="none", echo=False
-).timeline
-print(
-    f"emulated, 8 ranks, 100 steps with a mean of 10 ms: {slow_steps.end_s / 100 / 0.01:.2f} mean"
-    " steps"
-)
+    row = {"workers": count, "formula": harmonic(count), "20,000 draws": drawn}
+    row["error of the formula_fraction"] = harmonic(count) / drawn - 1
+    rows.append(row | {"100 emulated steps": end_s / 100 / 0.01 if count == 8 else None})
 predictions.reveal("the slowest of 64", harmonic(64))
+draw.table(rows, title="Mean time of the slowest, in mean steps: computed, drawn and emulated")
 
 # %% [markdown]
-# ### Backup workers
+# ### Your turn: from a log of step times
 #
-# The last of the sum's terms are the large ones: the very slowest wait costs 1, the second slowest
-# 1/2. So start *b* workers more than the step needs, take the first N gradients, and drop the rest.
-# Chen et al. 2016 (*Revisiting Distributed Synchronous SGD*) do this with these **backup workers**;
-# every gradient that counts is fresh.
+# 8 minutes · medium
 #
-# $$E[\text{the N-th of } N + b] = H_{N+b} - H_b$$
+# Real step times are not exponential, but you can measure them. `times_s` is a log of one worker's
+# steps. How long does a synchronous step of `num_workers` workers take on average, if each of them
+# draws its time from this log, independently? Compute it, without random numbers.
+#
+# <details><summary>Hint</summary>
+#
+# Sort the log. The slowest of N is at most the i-th of M times with probability $(i/M)^N$. So it is
+# *exactly* the i-th with probability $(i/M)^N - ((i-1)/M)^N$.
+# </details>
 
-# %% backup_workers
-print(
-    "60 gradients a step, exponential times, computed:  time of a step   gradients/s for each"
-    " worker paid"
-)
-for backups in (0, 1, 2, 4, 8, 16, 32):
-    step = harmonic(60 + backups) - harmonic(backups)
+
+# %% slowest_of tags=["turn"]
+def slowest_of(times_s, num_workers):
+    """The mean of the largest of `num_workers` times, each drawn from this log."""
+    ### BEGIN SOLUTION
+    count = len(times_s)
+    return sum(
+        time_s * ((place / count) ** num_workers - ((place - 1) / count) ** num_workers)
+        for place, time_s in enumerate(sorted(times_s), start=1)
+    )
+    ### END SOLUTION
+
+
+# %% check_slowest_of
+with check.turn("slowest_of"):
+    hint = "With one worker it is the mean of the log."
+    check.expect_close(slowest_of([2.0, 1.0], 1), 1.5, "one worker, a log of 2 s and 1 s", hint)
+    hint = "Both draw 1 s in one case of four: 1 s a quarter of the time, and 2 s otherwise."
+    check.expect_close(slowest_of([2.0, 1.0], 2), 1.75, "two workers, a log of 2 s and 1 s", hint)
+    log_s = [0.1] * 99 + [0.5]
+    slowest_s = slowest_of(log_s, 64)
+    hint = "All 64 draw 0.1 s with probability 0.99 to the power of 64."
+    check.expect_close(slowest_s, 0.5 - 0.4 * 0.99**64, "64 workers, 1 slow step in 100", hint)
     print(
-        f"  {backups:2} backup workers {step:32.2f} mean steps {60 / step / (60 + backups):24.2f}"
+        f"Right. 64 workers, one step in 100 of 0.5 s, others 0.1 s: {slowest_s:.2f} s on average."
     )
 
 # %% [markdown]
-# Four backups in 64 nearly halve the step. Many more pay workers for gradients that are thrown
-# away.
+# A worker that is slow in one step of a hundred costs itself 4%. Sixty-four of them in step take
+# nearly three times as long.
 #
+# ### Backup workers
+#
+# The last terms of the harmonic sum are the largest: waiting for the slowest worker adds 1, for the
+# second slowest 1/2. So start *b* workers more than the step needs, take the first N gradients, and
+# drop the rest. Chen et al. 2016 (*Revisiting Distributed Synchronous SGD*) call these **backup
+# workers**. Every gradient that counts is fresh.
+#
+# $$E[\text{the N-th of } N + b] = H_{N+b} - H_b$$
+#
+# Two kinds of step times: exponential ones, and ones that always take 1 and an exponential time
+# with mean 0.3 on top. Starting more workers costs money, so the last column divides by all workers
+# that are paid for.
+
+# %% backup_workers
+KINDS = {"exponential": (0.0, 1.0), "1 + exponential of 0.3": (1.0, 0.3)}  # least time, mean on top
+chance = torch.Generator().manual_seed(seed)
+on_top = torch.empty(4_000, 92).exponential_(1.0, generator=chance)
+rows = []
+for kind, (least, mean) in KINDS.items():
+    for backups in (0, 1, 2, 4, 8, 16, 32):
+        step = least + mean * (harmonic(60 + backups) - harmonic(backups))
+        drawn = least + mean * on_top[:, : 60 + backups].kthvalue(60, dim=1).values.mean().item()
+        row = {"step times": kind, "backups": backups, "formula": step, "4,000 draws": drawn}
+        rows.append(row | {"gradients a paid worker": 60 / step / (60 + backups)})
+draw.table(rows, title="60 gradients a step with backup workers, computed and drawn")
+
+# %% [markdown]
+# With exponential times four backups shorten the step from 4.68 to 2.66, by 43%, and the last
+# column rises with every row: backups seem to pay for ever. That is a property of the exponential
+# distribution: a worker that has computed for long is no nearer to its end than one that has just
+# begun, so stopping it loses nothing. Real steps have a least time. There the column has a maximum,
+# at 8 to 16 backups; with 32 **you pay for gradients that you throw away**.
+
+# %% [markdown]
 # ## 4. Build it well
 #
-# ### A server, and nobody waits
+# Three ways lead on from here: nobody waits (4a), workers wait only for those far behind (4b), or
+# all wait and make the most of the large batch (4c).
 #
-# The other way out is to give up the common step. A **parameter server** holds the weights. A
-# worker pulls them, computes a gradient, pushes it, and pulls again; the server applies each
-# gradient when it comes. This is **asynchronous** SGD (Dean et al. 2012, *Large Scale Distributed
-# Deep Networks*, call theirs Downpour SGD).
+# ### 4a. A server, and nobody waits
+#
+# A **parameter server** holds the weights. A worker pulls them, computes a gradient, pushes it, and
+# pulls again; the server applies each gradient when it arrives. This is **asynchronous** SGD (Dean
+# et al. 2012, *Large Scale Distributed Deep Networks*, call their version Downpour SGD).
 #
 # ```text
 #               server: weights, version
@@ -274,9 +339,9 @@ for backups in (0, 1, 2, 4, 8, 16, 32):
 # ```
 #
 # In torch, `torch.distributed.rpc` does this: `rpc.rpc_sync("server", function, args)` runs a
-# function in the other process and returns what it gives. Its documentation calls it stable and in
-# maintenance mode; the idea outlives it. Here the server is rank 0 and the workers are the ranks
-# after it. All of it runs on CPUs, GPUs or not.
+# function in another process and returns its result. The documentation calls it stable and in
+# maintenance mode; the idea will outlive it. Here the server is rank 0 and the workers are the
+# ranks after it. All of them run on CPUs, even if there are GPUs.
 
 
 # %% parameter_server
@@ -311,11 +376,8 @@ def join_rpc():
             free.bind(("127.0.0.1", 0))
             port = [free.getsockname()[1]]
     dist.broadcast_object_list(port)
-    here = sys.modules["__main__"]
-    here.push_and_pull, here.server = (
-        push_and_pull,
-        Server(torch.zeros(64, 10)),
-    )  # rpc looks functions up by name
+    here = sys.modules["__main__"]  # where rpc looks functions up by name
+    here.push_and_pull, here.server = push_and_pull, Server(torch.zeros(64, 10))
     options = rpc.TensorPipeRpcBackendOptions(
         init_method=f"tcp://127.0.0.1:{port[0]}", _transports=["uv"]
     )
@@ -329,21 +391,20 @@ def join_rpc():
 
 
 # %% [markdown]
-# A worker's loop is short. That the weights are a new tensor in every update is no luxury: a reply
-# that is still being sent must not change.
+# A worker's loop is short. Every update makes a new weights tensor, because a reply that is still
+# being sent must not change.
 
 
 # %% asynchronous
 def asynchronous(duration_s, slow_worker):
-    """The server's history of (seconds, updates, weights) and of (worker, updates late)."""
+    """A dict: "history", (seconds, updates so far, weights) after each update, and "staleness",
+    (worker, updates late) of each gradient; both are empty on workers."""
     torch.set_num_threads(1)
     join_rpc()
     worker, start_s = dist.get_rank() - 1, time.perf_counter()
     if worker >= 0:
-        batches, (weights, version) = (
-            batches_of(worker),
-            rpc.rpc_sync("rank0", push_and_pull, (None, worker, 0)),
-        )
+        batches = batches_of(worker)
+        weights, version = rpc.rpc_sync("rank0", push_and_pull, (None, worker, 0))
         while time.perf_counter() - start_s < duration_s:
             pretend_to_work(worker, slow_worker)
             gradient = gradient_at(weights, next(batches))
@@ -356,17 +417,15 @@ def asynchronous(duration_s, slow_worker):
 
 # %% asynchronous_measured
 with_server = {"world_size": world_size + 1, "backend": "gloo", "echo": False}
-budget_s = together.values[0][-1][0]  # what the synchronous run took
-at_will = ws.run(asynchronous, budget_s, straggler, **with_server)
-served = at_will.values[0]
+budget_s = sync_run.values[0][-1][0]  # what the synchronous run took
+async_run = ws.run(asynchronous, budget_s, straggler, **with_server)
+async_history = async_run.values[0]["history"]
+staleness = async_run.values[0]["staleness"]
 sync_rate_here = NUM_STEPS * world_size / budget_s
-async_rate_here = len(served["history"]) / served["history"][-1][0]
-print(
-    f"all-reduce {sync_rate_here:4.0f} gradients/s, server {async_rate_here:4.0f} gradients/s,"
-    " measured here"
-)
+async_rate_here = len(async_history) / async_history[-1][0]
+print(f"all-reduce {sync_rate_here:.0f} gradients/s, server {async_rate_here:.0f} gradients/s")
 predictions.reveal("speed-up of a server here, one worker slow", async_rate_here / sync_rate_here)
-draw.timeline(at_will.timeline, title="A server's workers, measured here")
+draw.timeline(async_run.timeline, title="A server's workers, measured here")
 
 # %% [markdown]
 # No gaps. The fast workers do not notice the slow one, and the throughput is the **sum of the
@@ -374,7 +433,8 @@ draw.timeline(at_will.timeline, title="A server's workers, measured here")
 #
 # $$\text{gradients per second} = \sum_i \frac{1}{t_i + t_{\text{push, pull}}}$$
 #
-# Does it learn? The same wall time, the same learning rate for each gradient:
+# Does it learn? Here is the loss of both runs over the same time, with the same learning rate for
+# each gradient:
 
 
 # %% loss_against_time
@@ -387,50 +447,89 @@ def sampled(history, times_s):
     return losses
 
 
-ticks_s = [budget_s * tick / 30 for tick in range(1, 31)]
+ticks_s = [budget_s * tick / 30 for tick in range(31)]
 against_time = {
-    "all-reduce": sampled(together.values[0], ticks_s),
-    "server": sampled(served["history"], ticks_s),
+    "all-reduce": sampled(sync_run.values[0], ticks_s),
+    "server": sampled(async_history, ticks_s),
 }
-draw.curves(
-    against_time,
-    x_label=f"time, in thirtieths of {budget_s:.1f} s",
-    title="Loss on all digits with one straggler, measured here",
-)
+title = "Loss on all digits with one straggler, measured here"
+draw.curves(against_time, x_label="seconds", title=title, x=ticks_s)
 
 # %% [markdown]
-# On this easy problem the server is ahead: it applies more gradients in the same time. So why does
-# nearly everybody train synchronously? Look at what the gradients were.
+# On this easy problem the server is ahead: it applies more gradients in the same time. Then why
+# does nearly everybody train synchronously? Look at the gradients.
 #
 # ### Stale gradients
 #
-# While a worker computes, others push. When its gradient arrives, the weights are no longer those
-# it was computed at: it is **stale**. Its staleness τ is the number of updates in between. The
-# server has counted it.
+# While a worker computes, others push. When its gradient arrives, the weights have moved on: the
+# gradient is **stale**. Its staleness τ is the number of updates in between. Our server has counted
+# them.
 
 # %% staleness_measured
-by_worker = {
-    worker: [tau for who, tau in served["staleness"] if who == worker]
-    for worker in range(world_size)
-}
-for worker, delays in by_worker.items():
+rows = []
+for worker in range(world_size):
+    delays = [tau for who, tau in staleness if who == worker]
     counts = ", ".join(f"{tau}: {count}" for tau, count in sorted(Counter(delays).items()))
-    name = f"worker {worker}{' (slow)' if worker == straggler else ''}"
-    print(
-        f"{name}: {len(delays)} gradients, mean {statistics.mean(delays):.1f} updates late"
-        f" ({counts})"
-    )
-mean_here = statistics.mean(tau for _, tau in served["staleness"])
+    row = {"worker": worker, "slow": worker == straggler, "gradients": len(delays)}
+    rows.append(row | {"mean updates late": statistics.mean(delays), "late: how often": counts})
+mean_here = statistics.mean(tau for _, tau in staleness)
 print(f"all gradients: mean {mean_here:.2f}, where N - 1 = {world_size - 1}")
 predictions.reveal("mean staleness of 8 workers", 8 - 1)
+draw.table(rows, title="How many updates late gradients were, measured here")
 
 # %% [markdown]
-# The slow worker's gradients are the stalest. But the **mean over all gradients is N − 1, whatever
-# the speeds**. Every push falls into one open step of each of the other N − 1 workers, and makes
-# that one's gradient an update later. So P pushes make P·(N − 1) updates of staleness in all. (A
-# little less here: the first steps begin and the last ones end in company.) Asynchrony has no
-# setting for this number; only fewer workers or a bound have.
+# The slow worker's gradients are the stalest. Yet the **mean over all gradients is N − 1, whatever
+# the speeds**. Whenever one worker pushes, each of the other N − 1 is in the middle of a step, and
+# the gradient of that step becomes one update staler. So P pushes cause P·(N − 1) updates of
+# staleness. (Measured, it is a little less: all first steps begin together, so that the first
+# gradients are less late.) TensorFlow's documentation of `SyncReplicasOptimizer` warns of the same
+# N − 1. No setting of the server lowers this number; only fewer workers or a staleness bound do.
 #
+# ### Your turn: staleness from a log
+#
+# 6 minutes · medium
+#
+# A server writes a log: ("pull", 2) when it sends the weights to worker 2, ("push", 2) when it
+# applies a gradient of worker 2. Return the staleness of each push, in the order of the pushes. A
+# worker need not pull right after it has pushed.
+#
+# <details><summary>Hint</summary>
+#
+# Keep two things while you read the log: the number of pushes so far, and for each worker what that
+# number was when it last pulled.
+# </details>
+
+
+# %% staleness_of tags=["turn"]
+def staleness_of(log):
+    """By how many updates each pushed gradient is late; `log` has (what happened, worker)."""
+    ### BEGIN SOLUTION
+    pulled_at, late = {}, []
+    for action, worker in log:
+        if action == "pull":
+            pulled_at[worker] = len(late)
+        else:
+            late.append(len(late) - pulled_at[worker])
+    return late
+    ### END SOLUTION
+
+
+# %% check_staleness_of
+with check.turn("staleness_of"):
+    log = [("pull", 0), ("pull", 1), ("push", 0), ("pull", 2), ("pull", 0), ("push", 0)]
+    log += [("push", 1), ("pull", 1), ("push", 2), ("push", 1)]
+    found = torch.tensor(staleness_of(log), dtype=torch.float64)
+    hint = "Count the pushes of *all* workers between a worker's last pull and its push."
+    expected = torch.tensor([0, 0, 2, 2, 1], dtype=torch.float64)
+    check.expect_close(found, expected, f"the staleness of the pushes in {log}", hint)
+    log = [("pull", worker) for worker in range(8)]
+    for turn in range(800):
+        log += [("push", turn % 8), ("pull", turn % 8)]
+    mean = statistics.mean(staleness_of(log))
+    check.expect_close(mean, 6.965, "the mean of 8 workers that push in turn, 100 times each", hint)
+    print(f"Right. Eight workers that push in turn, 100 times each: {mean:.2f} on average.")
+
+# %% [markdown]
 # ### Why stale gradients hurt
 #
 # Take the simplest loss there is, $\frac{\lambda}{2} x^2$ with curvature λ, and let each gradient
@@ -438,17 +537,74 @@ predictions.reveal("mean staleness of 8 workers", 8 - 1)
 #
 # $$x_{t+1} = x_t - \eta \lambda \, x_{t-\tau}$$
 #
-# With τ = 0 this shrinks as long as $\eta \lambda < 2$. With a delay, the correction comes when x
-# has already moved on, and pushes it past the middle: it swings. Where is the edge? There x neither
-# grows nor shrinks, $x_t = z^t$ with $z = e^{i\theta}$:
+# With fresh gradients (τ = 0) x shrinks as long as $\eta \lambda < 2$. Here are three learning
+# rates with τ = 7, all of them far below that:
+
+
+# %% late_gradients
+def x_with_late_gradients(rate, delay, num_steps, momentum=0.0):
+    """x after each update, from 1, by gradients of x that are so many updates late; λ is 1."""
+    xs, velocity = [1.0] * (delay + 1), 0.0
+    for _ in range(num_steps):
+        velocity = momentum * velocity + xs[-1 - delay]
+        xs.append(xs[-1] - rate * velocity)
+        if abs(xs[-1]) > 1e6:
+            break  # it diverges
+    return xs[delay:]
+
+
+rates = {f"rate {rate}": x_with_late_gradients(rate, 7, 150) for rate in (0.19, 0.209, 0.22)}
+draw.curves(rates, y_label="x", x_label="update", title="Gradients 7 updates late, computed")
+
+# %% [markdown]
+# The correction comes when x has already moved on, and pushes it past the middle: x swings. Between
+# swings that die out and swings that grow lies an edge, where they go on for ever, like one
+# coordinate of a point that goes round a circle. Each update turns the point by an angle θ. Here
+# are five of its positions for τ = 3:
+
+
+# %% on_the_edge
+def on_the_edge(delay=3):
+    """A point at the edge of stability, which each update turns by the same angle, computed."""
+    picture, angle = draw.Picture(4.6, 4.2), math.pi / (2 * delay + 1)
+    axes, circle = picture.subplots(), torch.linspace(0, 2 * math.pi, 100)
+    axes.plot(circle.cos(), circle.sin(), color="#BBBBBB", linewidth=1)
+    turns = {number: number * angle for number in range(-delay, 2)}
+    places = {number: (math.cos(turn), math.sin(turn)) for number, turn in turns.items()}
+    for number, (x, y) in places.items():
+        axes.plot(x, y, "o", color="#0072B2")
+        name = f"$x_{{t{number:+d}}}$" if number else "$x_t$"
+        axes.text(1.17 * x, 1.17 * y, name, ha="center", va="center", fontsize=11)
+    x, y = (-place for place in places[-delay])
+    axes.text(1.15 * x, 1.15 * y, f"$-x_{{t-{delay}}}$", ha="center", fontsize=11)
+    arrow = {"arrowstyle": "->", "color": "#D55E00", "linewidth": 2}
+    axes.annotate("", places[1], places[0], arrowprops=arrow)
+    axes.annotate("", (x, y), (0, 0), arrowprops=arrow)
+    axes.set(aspect="equal", xlim=(-1.3, 1.3), ylim=(-1.3, 1.3))
+    axes.set_axis_off()
+    axes.set_title(f"τ = {delay} at the edge of stability, computed", loc="left", fontsize=11)
+    picture.alt = "A circle with points x_t-3 to x_t+1. The arrow from x_t to x_t+1 is parallel to"
+    picture.alt += " the arrow from the centre to minus x_t-3."
+    return picture
+
+
+on_the_edge()
+
+# %% [markdown]
+# The step from $x_t$ to $x_{t+1}$ must be $-\eta \lambda \, x_{t-\tau}$. So the two arrows in the
+# picture are parallel, and that fixes θ. The step is a chord of the circle: seen from the direction
+# of $x_t$, it points to $\pi/2 + \theta/2$. The point $x_{t-\tau}$ lies τθ behind $x_t$, so its
+# opposite points to $\pi - \tau\theta$. The two are equal:
 #
-# $$z^{\tau} (1 - z) = \eta \lambda, \qquad |1 - z| = 2 \sin \tfrac{\theta}{2}, \qquad
-# \arg\left(z^{\tau} (1 - z)\right) = \tau\theta - \tfrac{\pi - \theta}{2}$$
+# $$\frac{\pi}{2} + \frac{\theta}{2} = \pi - \tau\theta \qquad\Rightarrow\qquad
+# \theta = \frac{\pi}{2\tau + 1}$$
 #
-# The right side is a positive number, so the angle must be 0: $\theta = \pi / (2\tau + 1)$ is the
-# first solution, and
+# The length of the chord is $2 \sin(\theta/2)$, and that of $\eta \lambda \, x_{t-\tau}$ is
+# $\eta \lambda$. So the edge lies at $\eta \lambda = 2 \sin(\theta/2)$, and below it x shrinks:
 #
 # $$\eta \lambda \;<\; 2 \sin \frac{\pi}{2 (2\tau + 1)}$$
+#
+# The cell also finds the edge by running the recurrence, without momentum and with it.
 
 
 # %% stability
@@ -457,54 +613,86 @@ def stable_rate(delay):
     return 2 * math.sin(math.pi / (2 * (2 * delay + 1)))
 
 
-def is_stable(rate, delay, num_steps=4_000):
-    """True if x shrinks, by running it."""
-    xs = [1.0] * (delay + 1)
-    for _ in range(num_steps):
-        xs.append(xs[-1] - rate * xs[-1 - delay])
-    return max(map(abs, xs[-4 * delay - 4 :])) < 1
-
-
-for delay in (0, 1, 3, 7, 31):
-    low, high = 0.0, 3.0
-    while high - low > 1e-4:
+def found_rate(delay, momentum=0.0):
+    """The largest learning rate at which x shrinks, by running it."""
+    low, high = 0.0, 4.0
+    while high - low > 1e-5:
         middle = (low + high) / 2
-        low, high = (middle, high) if is_stable(middle, delay) else (low, middle)
-    factor = 2 / stable_rate(delay)
-    print(
-        f"{delay:2} late: formula {stable_rate(delay):.3f}, found by running {low:.3f},"
-        f" {factor:4.1f} times smaller"
-    )
+        xs = x_with_late_gradients(middle, delay, 4_000, momentum)
+        low, high = (middle, high) if max(map(abs, xs[-4 * delay - 4 :])) < 1 else (low, middle)
+    return low
+
+
+rows = []
+for delay in (0, 1, 3, 7, 31):
+    formula, run, with_momentum = stable_rate(delay), found_rate(delay), found_rate(delay, 0.9)
+    row = {"late": delay, "formula": formula, "by running": run, "times smaller": 2 / formula}
+    row["momentum 0.9, by running"] = with_momentum
+    rows.append(row | {"times smaller with momentum": 3.8 / with_momentum})
 predictions.reveal("learning rate, 7 updates late", 2 / stable_rate(7))
+draw.table(rows, title="The largest stable learning rate on a quadratic, computed")
 
 # %% [markdown]
-# So with 8 workers, where gradients are 7 late, the learning rate has to be almost ten times
-# smaller than with fresh ones. Then the throughput is no gift: N workers bring N times the
-# gradients, each of which may move N times less.
+# With 8 workers, where gradients are 7 late, the learning rate has to be almost ten times smaller
+# than with fresh ones. So the higher throughput gains nothing: N workers bring N times as many
+# gradients, but each step must be about N times smaller. Momentum makes it worse. With fresh
+# gradients it *raises* the edge, to 2 (1 + m); with late ones it lowers it, by a factor of more
+# than 200 where gradients are 7 late. (Mitliagkas et al. 2016, *Asynchrony begets Momentum*, show
+# why: asynchrony acts like momentum of its own, and the two add up.)
+#
+# Is that so in a network too? The course's transformer has no single curvature. It learns text, by
+# plain SGD in one process, with gradients that wait in a queue until they are late enough:
+
+
+# %% late_transformer
+def loss_with_late_gradients(rate, delay, num_steps=60):
+    """The loss before each update, by gradients that are so many updates late."""
+    model, waiting, losses = models.Transformer(models.shape("tiny"), seed=seed), deque(), []
+    weights, chooser = list(model.parameters()), torch.Generator().manual_seed(seed)
+    for _ in range(num_steps):
+        tokens, targets = text.batch(TOKENS, 4, 64, chooser)
+        loss = cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+        waiting.append(torch.autograd.grad(loss, weights))
+        losses.append(loss.item())
+        if len(waiting) > delay:
+            with torch.no_grad():
+                for weight, gradient in zip(weights, waiting.popleft(), strict=True):
+                    weight -= rate * gradient
+    return losses
+
+
+TOKENS = text.tokens()
+late_runs = {
+    f"rate {rate}, {delay} late": loss_with_late_gradients(rate, delay)
+    for rate, delay in ((0.2, 0), (0.2, 7), (0.02, 7))
+}
+draw.curves(late_runs, title="A small transformer with late gradients, measured here")
+
+# %% [markdown]
+# The same in kind: at a rate at which fresh gradients learn late ones swing; at a tenth of it they
+# learn, slowly.
 #
 # There is a well-known remedy: divide each gradient's learning rate by its staleness (Zhang et al.
-# 2016, *Staleness-aware Async-SGD for Distributed Deep Learning*). Is that enough on this
-# quadratic? The bound is not proportional to 1/τ, so compute how much of the fresh bound η may take
-# before it:
+# 2016, *Staleness-aware Async-SGD for Distributed Deep Learning*). Is that enough on the quadratic?
+# The bound is not proportional to 1/τ. So compute which share of the fresh bound η may have for η/τ
+# to stay stable:
 
 # %% divided_by_staleness
-for delay in (1, 2, 4, 8, 16, 256):
-    print(
-        f"tau {delay:3}: rate / tau is stable up to {stable_rate(delay) * delay / 2:.0%} of the"
-        " fresh bound"
-    )
+delays = (1, 2, 4, 8, 16, 256)
+rows = [{"late": tau, "largest η_fraction": tau * stable_rate(tau) / 2} for tau in delays]
+draw.table(rows, title="Divided by τ: η in percent of the bound for fresh gradients, computed")
 
 # %% [markdown]
-# With a delay of one update, dividing by τ changes nothing, and the bound has halved. For long
-# delays the share tends to π/4. **A learning rate within half of the fresh bound survives division
-# by τ; one near the edge does not.** Dividing by 2τ is safe for every τ ≥ 1.
+# With a delay of one update, dividing by τ changes nothing, while the bound has halved. For long
+# delays the share tends to π/4. **A rate of at most half the fresh bound is stable once it is
+# divided by τ; a rate near the fresh bound need not be.** Dividing by 2τ is safe for every τ ≥ 1.
 #
-# ### A bound in between
+# ### 4b. Bounded staleness
 #
-# **Bounded staleness** lets workers run ahead, but not far: nobody begins a step while it is more
-# than *s* steps ahead of the slowest (Ho et al. 2013, *More Effective Distributed ML via a Stale
-# Synchronous Parallel Parameter Server*). s = 0 is synchronous, s = ∞ is the server above. Move the
-# sliders. The pictures are computed.
+# **Bounded staleness** lets workers run ahead, but not far: nobody begins a step while more than
+# *s* steps ahead of the slowest (Ho et al. 2013, *More Effective Distributed ML via a Stale
+# Synchronous Parallel Parameter Server*). With s = 0 training is synchronous; s = ∞ is the server
+# of 4a. Move the sliders.
 
 
 # %% bounded_staleness
@@ -512,9 +700,8 @@ def finished_s(step_s, staleness):
     """When each worker ends each of its steps, from their durations, under the staleness bound."""
     ends_s = [[0.0] for _ in step_s]
     for step in range(len(step_s[0])):
-        open_s = max(
-            times[max(0, step - staleness)] for times in ends_s
-        )  # all have done what the bound asks
+        # when all have done what the bound asks
+        open_s = max(times[max(0, step - staleness)] for times in ends_s)
         for times, durations in zip(ends_s, step_s, strict=True):
             times.append(max(times[-1], open_s) + durations[step])
     return ends_s
@@ -523,9 +710,8 @@ def finished_s(step_s, staleness):
 # %% staleness_explorer
 def workers(slow_factor=4.0, staleness=1, num_workers=4, is_always_the_same=True):
     """A picture of 12 steps with one slow worker: always the same, or another one in each step."""
-    turns = torch.randint(
-        num_workers, (12,), generator=torch.Generator().manual_seed(seed)
-    ).tolist()
+    chooser = torch.Generator().manual_seed(seed)
+    turns = torch.randint(num_workers, (12,), generator=chooser).tolist()
     slow_ones = [0] * 12 if is_always_the_same else turns
     step_s = [
         [0.01 * (slow_factor if slow == rank else 1) for slow in slow_ones]
@@ -539,50 +725,50 @@ def workers(slow_factor=4.0, staleness=1, num_workers=4, is_always_the_same=True
     ]
     run = ws.Timeline.of_events(events)
     summary = {"all done after, end_s": run.end_s, "idle_fraction": run.bubble_fraction()}
-    return draw.timeline(run, f"At most {staleness} steps ahead, computed"), summary
+    return draw.timeline(run, f"Twelve steps, staleness bound {staleness}, computed"), summary
 
 
 explore(workers, slow_factor=(1.0, 8.0, 0.5), staleness=(0, 12), num_workers=(2, 8))
 
 # %% [markdown]
-# Set `is_always_the_same` and raise the bound: the fast ones run ahead once, and then go at the
-# slow one's pace. Take it away, so that in each step another worker is slow: now a small bound lets
-# each make up for its own bad luck. Which suggests a rule, and the next cell computes it for long
-# runs.
+# Set `is_always_the_same` and raise the bound: the fast workers run ahead once, and then go at the
+# slow one's pace. Clear it, and another worker is slow in each step: now even a small bound lets a
+# worker catch up after its slow step. The next cell tests this on long runs.
 
 # %% always_or_now_and_then
 chance = torch.Generator().manual_seed(seed)
 now_and_then = (0.01 * torch.empty(8, 2_000).exponential_(1.0, generator=chance)).tolist()
 always = [[0.01 * (5 if worker == 0 else 1)] * 2_000 for worker in range(8)]
-print("8 workers, 2,000 steps each, computed: gradients/s with a bound of")
+rows = []
 for name, step_s in (
     ("times exponential, mean 10 ms", now_and_then),
     ("one worker 50 ms, others 10 ms", always),
 ):
-    rates = {
-        bound: 8 * 2_000 / max(times[-1] for times in finished_s(step_s, bound))
-        for bound in (0, 1, 4, 16)
-    }
-    print(f"  {name}: " + ", ".join(f"{bound}: {rate:.0f}" for bound, rate in rates.items()))
+    row = {"gradients/s with a bound of": name}
+    for bound in (0, 1, 4, 16):
+        row[str(bound)] = 8 * 2_000 / max(times[-1] for times in finished_s(step_s, bound))
+    rows.append(row | {"no bound": sum(len(one) / sum(one) for one in step_s)})
+draw.table(rows, title="8 workers, 2,000 steps each, computed")
 
 # %% [markdown]
-# **A bound pays for luck, not for a broken node.** Where each is slow now and then, a bound of 4
-# gives much of what no bound would give (800 gradients/s). Where the same worker is slow for ever,
-# every finite bound ends at its pace.
+# **A staleness bound evens out random delays. It does not help with a node that is always slow.**
+# With random delays a bound of 4 doubles the throughput of synchronous steps, and comes within a
+# quarter of what no bound gives. With one slow worker, every finite bound ends at its pace.
 #
-# ### Large batches
+# ### 4c. Large batches
 #
 # Synchronous training has the opposite trouble: no gradient is stale, but N workers make a batch of
 # N·B, and there are N times fewer steps in an epoch. The **linear scaling rule** says: when the
 # batch grows k times, take k times the learning rate (Goyal et al. 2017, *Accurate, Large Minibatch
-# SGD: Training ImageNet in 1 Hour*). Its reason is one line. k small steps, and one large step:
+# SGD: Training ImageNet in 1 Hour*, section 2.1). The reason fits on one line. Compare k small
+# steps with one large step:
 #
 # $$w_k = w_0 - \eta \sum_{j<k} g_j(w_j) \qquad
 # \qquad w = w_0 - k \eta \cdot \frac{1}{k} \sum_{j<k} g_j(w_0)$$
 #
-# They agree as long as $g_j(w_j) \approx g_j(w_0)$: while k steps change the gradient little. That
-# is least true at the start, and so the rule comes with a **warm-up**, in which the learning rate
-# grows to its full value step by step.
+# They agree as long as $g_j(w_j) \approx g_j(w_0)$, that is while k steps change the gradient
+# little. This is least true at the start, so the rule comes with a **warm-up**, in which the
+# learning rate grows to its full value step by step.
 
 
 # %% large_batches
@@ -590,13 +776,10 @@ def trained(batch, rate, warmup_steps, trial, num_epochs=4):
     """The share of held-out digits that a small network has right after these epochs."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(100 * seed + trial)
-        sizes = ((64, 64), (64, 64), (64, 10))
-        layers = [layer for size in sizes for layer in (torch.nn.Linear(*size), torch.nn.ReLU())][
-            :-1
-        ]
+        first, second, last = (torch.nn.Linear(64, size) for size in (64, 64, 10))
         order = torch.randperm(len(labels))
         shuffles = [order[:1_536][torch.randperm(1_536)] for _ in range(num_epochs)]
-    net = torch.nn.Sequential(*layers)
+    net = torch.nn.Sequential(first, torch.nn.ReLU(), second, torch.nn.ReLU(), last)
     optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
     batches = [part for shuffle in shuffles for part in shuffle.split(batch)]
     for step, chosen in enumerate(batches, start=1):
@@ -610,45 +793,82 @@ def trained(batch, rate, warmup_steps, trial, num_epochs=4):
 
 
 # %% large_batches_compared
-settings = {
-    "batch  16, rate 0.01": (16, 0.01, 0),
-    "batch 256, rate 0.01": (256, 0.01, 0),
-    "batch 256, rate 0.16 (16 times)": (256, 0.16, 0),
-    "batch 256, rate 0.16, 6 steps of warm-up": (256, 0.16, 6),
-    "batch 256, rate 0.64 (64 times), warm-up": (256, 0.64, 6),
-}
-for name, setting in settings.items():
-    shares = [trained(*setting, trial) for trial in range(4)]
-    summary = (
-        f"{statistics.mean(shares):.0%} of held-out digits right (from {min(shares):.0%} to"
-        f" {max(shares):.0%})"
-    )
-    print(f"{name:<41} {4 * 1_536 // setting[0]:3} steps: {summary}")
+rows = []
+for batch, rate, warmup_steps in (
+    (16, 0.01, 0),
+    (256, 0.01, 0),
+    (256, 0.16, 0),
+    (256, 0.16, 6),
+    (256, 0.64, 6),
+):
+    shares = [trained(batch, rate, warmup_steps, trial) for trial in range(4)]
+    row = {"batch": batch, "rate": rate, "warm-up": warmup_steps, "steps": 4 * 1_536 // batch}
+    row |= {"right_fraction": statistics.mean(shares), "worst trial_fraction": min(shares)}
+    rows.append(row | {"best trial_fraction": max(shares)})
+draw.table(rows, title="Held-out digits right after four epochs, measured here")
 
 # %% [markdown]
-# Four epochs each, four trials. With the same rate the large batch has too few steps to get
-# anywhere; the scaled rate brings most of it back. A run of 24 steps has little to gain from a
-# warm-up; Goyal et al. use five epochs of it in ninety. And there is an end: beyond it the rate is
-# simply too large, for the same reason as ever. A quadratic bears $\eta \lambda < 2$, with momentum
-# *m* $\eta \lambda < 2 (1 + m)$, and no warm-up helps. A batch can replace steps only while its
-# gradient is noisy.
+# With the same rate the large batch takes too few steps to get anywhere; 16 times the rate for 16
+# times the batch makes up for most of that. A run of 24 steps has little to gain from a warm-up;
+# Goyal et al. use five epochs of it in ninety. And there is a limit: beyond it the rate is too
+# large for any step to be stable. On a quadratic that is $\eta \lambda < 2 (1 + m)$ with momentum
+# *m*, and no warm-up changes it. A larger batch replaces steps only while noise in the gradient is
+# what limits progress.
 #
+# ### Your turn: the learning rate at a step
+#
+# 5 minutes · easy
+#
+# Write the schedule of Goyal et al. (section 2.2). `base_rate` is right for `base_batch`. For
+# `batch` the full rate follows from the linear scaling rule. Step 0 has `base_rate`; from there the
+# rate grows by the same amount in every step and reaches the full rate at step `warmup_steps`,
+# where it stays. `warmup_steps` may be 0.
+#
+# <details><summary>Hint</summary>
+#
+# First the full rate. Then the fraction of the warm-up that is done at this step, which is never
+# more than 1. The rate lies at this fraction of the way from `base_rate` to the full rate.
+# </details>
+
+
+# %% rate_at tags=["turn"]
+def rate_at(step, base_rate, base_batch, batch, warmup_steps):
+    """The learning rate of this step, counted from 0."""
+    ### BEGIN SOLUTION
+    full_rate = base_rate * batch / base_batch
+    if step >= warmup_steps:
+        return full_rate
+    return base_rate + (full_rate - base_rate) * step / warmup_steps
+    ### END SOLUTION
+
+
+# %% check_rate_at
+with check.turn("rate_at"):
+    of_paper = {"base_rate": 0.1, "base_batch": 256, "batch": 8192, "warmup_steps": 780}
+    hint = "The full rate is 32 times 0.1. The way up begins at 0.1 and not at 0."
+    for step, expected in ((780, 3.2), (50_000, 3.2), (0, 0.1), (390, 1.65)):
+        rate = rate_at(step, **of_paper)
+        check.expect_close(rate, expected, f"the rate of step {step}, 780 of warm-up", hint)
+    rate = rate_at(0, **of_paper | {"warmup_steps": 0})
+    check.expect_close(rate, 3.2, "the rate of step 0 without a warm-up", "It is the full rate.")
+    print("Right. ImageNet in an hour: a batch of 8,192, a rate of 3.2, five epochs of warm-up.")
+
+# %% [markdown]
 # ### A learning rate for each layer
 #
-# One reason why a large rate fails: layers differ. Compare, for each layer, the length of its
+# Large rates fail for one more reason: layers differ. Compare, for each layer, the length of its
 # weights and of its gradient. A rate of η moves a layer by the share
-# $\eta \lVert g \rVert / \lVert w \rVert$ of itself.
+# $\eta \lVert g \rVert / \lVert w \rVert$ of its length.
 
 # %% layers_differ
 net = models.vision_net(width=8, seed=seed)
 cross_entropy(net(images[:256]), labels[:256]).backward()
-print("layer       weights  gradient  a rate of 0.32 moves it by")
+rows = []
 for name, weights in net.named_parameters():
     weights_norm, gradient_norm = weights.norm().item(), weights.grad.norm().item()
-    print(
-        f"{name:<10} {weights_norm:8.2f} {gradient_norm:9.3f}"
-        f" {0.32 * gradient_norm / weights_norm:16.1%}"
-    )
+    row = {"layer": name, "weights": weights_norm, "gradient": gradient_norm}
+    rows.append(row | {"moves by_fraction": 0.32 * gradient_norm / weights_norm})
+draw.table(rows, title="Norms, and how far a rate of 0.32 moves each layer, measured here")
 
 # %% [markdown]
 # **LARS** (You, Gitman and Ginsburg 2017, *Large Batch Training of Convolutional Networks*) gives
@@ -659,48 +879,36 @@ for name, weights in net.named_parameters():
 # \qquad v \leftarrow m \, v + \gamma \, \lambda \, (g + \beta w) \qquad w \leftarrow w - v$$
 #
 # **LAMB** (You et al. 2020, *Large Batch Optimization for Deep Learning: Training BERT in 76
-# minutes*) does it to Adam's direction $r = \hat m / (\sqrt{\hat v} + \epsilon)$:
+# minutes*) does the same to Adam's direction $r = \hat m / (\sqrt{\hat v} + \epsilon)$:
 #
 # $$w \leftarrow w -
 # \gamma \, \frac{\lVert w \rVert}{\lVert r + \lambda w \rVert} \, (r + \lambda w)$$
 #
 # (Some pages print $\lVert m \rVert$ below that fraction. It must be the length of what is
-# subtracted, or the step is not the intended share of the layer.) Numbers by hand, for $w = (3, 4)$
-# and $g = (0.6, 0.8)$, so that the lengths are 5 and 1:
+# subtracted, or the step is not the intended share of the layer.) Worked by hand, for $w = (3, 4)$
+# and $g = (0.6, 0.8)$, whose lengths are 5 and 1:
 
 # %% by_hand
 print(f"LARS, coefficient 0.001, no decay: ratio 0.001 x 5 / 1 = {0.001 * 5 / 1}")
-print(
-    "LARS, weight decay 0.2:            ratio 0.001 x 5 / (1 + 0.2 x 5) ="
-    f" {0.001 * 5 / (1 + 0.2 * 5)}"
-)
-print(
-    "LAMB, step 1, no decay: r = g / |g| by element = (1, 1), ratio 5 / sqrt(2) ="
-    f" {5 / math.sqrt(2):.3f}"
-)
-print(
-    f"so with a rate of 0.01 LAMB moves the layer by 0.01 x {5 / math.sqrt(2):.3f} x sqrt(2) ="
-    " 0.05, 1% of its length"
-)
+print(f"LARS, weight decay 0.2: ratio 0.001 x 5 / (1 + 0.2 x 5) = {0.001 * 5 / (1 + 0.2 * 5)}")
+ratio = 5 / math.sqrt(2)
+print(f"LAMB, step 1, no decay: r = g / |g| by element = (1, 1), ratio 5 / sqrt(2) = {ratio:.3f}")
 
 # %% [markdown]
-# The share of a LAMB step is γ itself, whatever the gradient. You will write both in the lab.
+# At a rate of 0.01 LAMB moves this layer by $0.01 \cdot 3.536 \cdot \sqrt 2 = 0.05$, 1% of its
+# length: the share is γ itself, whatever the gradient. You will write both in the lab.
 #
 # ## 5. Compare with the production oracle
 #
-# Synchronous: torch's DDP, and a single process with batch N·B and `torch.optim.SGD`, must give the
-# weights of section 3. (DDP averages, so its rate is N times ours.)
+# Synchronous: torch's DDP must give the weights of section 3, and so must a single process with
+# batch N·B and `torch.optim.SGD`. (DDP averages, so its rate is N times ours.)
 
 
 # %% by_ddp
 def by_ddp(num_steps):
     """The weights after as many steps, by DistributedDataParallel and torch's SGD."""
     torch.set_num_threads(1)
-    device = (
-        torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        if dist.get_backend() == "nccl"
-        else torch.device("cpu")
-    )
+    device = device_of_rank()
     layer = torch.nn.Linear(64, 10, bias=False, device=device)
     torch.nn.init.zeros_(layer.weight)
     model = torch.nn.parallel.DistributedDataParallel(layer)
@@ -717,10 +925,8 @@ def by_ddp(num_steps):
 # %% in_one_process
 def in_one_process(num_steps):
     """The weights after as many steps of one process with the batches of all workers together."""
-    weights, all_batches = (
-        torch.zeros(64, 10, requires_grad=True),
-        [batches_of(worker) for worker in range(world_size)],
-    )
+    weights = torch.zeros(64, 10, requires_grad=True)
+    all_batches = [batches_of(worker) for worker in range(world_size)]
     optimizer = torch.optim.SGD([weights], lr=RATE * world_size)
     for _ in range(num_steps):
         chosen = torch.cat([next(batches) for batches in all_batches])
@@ -731,21 +937,21 @@ def in_one_process(num_steps):
 
 
 # %% against_the_oracle
-ours = torch.tensor(together.values[0][-1][2])
+ours = torch.tensor(sync_run.values[0][-1][2])
 oracles = {
     "DDP": ws.run(by_ddp, NUM_STEPS, **on_ranks).values[0],
     f"one process, batch {world_size * BATCH}": in_one_process(NUM_STEPS),
 }
 for name, theirs in oracles.items():
     difference = (ours - theirs).abs().max().item()
-    print(f"synchronous, all-reduce by hand against {name:<24} largest difference {difference:.1e}")
+    print(f"all-reduce by hand against {name}: largest difference {difference:.1e}")
     assert difference < 1e-5
 
 # %% [markdown]
-# The straggler changed the time, and not one weight. Asynchronous: with one worker, nothing is
-# stale, and the server must be plain SGD. With several the order of pushes is chance, so hold the
-# result against torch's SGD fed with the server's own record: the same number of updates, each with
-# a worker's next batch, taken at the version that it had pulled.
+# The straggler changed the time, and not a single weight. Asynchronous: with one worker nothing is
+# stale, and the server must be plain SGD. With several workers the order of pushes is random. So
+# replay the server's record with torch's SGD: for each update, take the next batch of that worker,
+# and the gradient at the version of the weights which that worker had pulled.
 
 
 # %% replayed
@@ -762,23 +968,18 @@ def replayed(staleness):
 
 
 single = ws.run(asynchronous, 0.3, None, world_size=2, backend="gloo", echo=False).values[0]
-for name, run in (("1 worker", single), (f"{world_size} workers", served)):
-    difference = (
-        (torch.tensor(run["history"][-1][2]) - replayed(run["staleness"])).abs().max().item()
-    )
-    latest = max(tau for _, tau in run["staleness"])
-    print(
-        f"server, {name}: {len(run['history'])} updates, up to {latest} late, largest difference"
-        f" {difference:.1e}"
-    )
+for name, run in (("1 worker", single), (f"{world_size} workers", async_run.values[0])):
+    pushed, (_, num_updates, last) = run["staleness"], run["history"][-1]
+    difference = (torch.tensor(last) - replayed(pushed)).abs().max().item()
+    print(f"server, {name}: {num_updates} updates, largest difference {difference:.1e}")
     assert difference < 1e-5
 print("LARS and LAMB in torch.optim:", any(hasattr(torch.optim, name) for name in ("LARS", "LAMB")))
 
 # %% [markdown]
-# Given the record, an asynchronous run can be repeated; without it never. Two runs of it differ,
-# and a bug that shows in one may hide in the next: a cost that no throughput table lists.
+# An asynchronous run can be repeated only from its record. Two runs differ, and a bug that shows in
+# one may not show in the next. No throughput table lists this cost.
 #
-# For LARS and LAMB torch has no oracle. There the formula, worked by hand, is what you have.
+# For LARS and LAMB torch has no oracle. All you have there is the formula, worked by hand.
 #
 # ## 6. Formula, measurement, emulation
 #
@@ -788,10 +989,13 @@ print("LARS and LAMB in torch.optim:", any(hasattr(torch.optim, name) for name i
 #
 # $$\text{gradients per second} \leq \frac{1}{2 (\alpha + S/\beta)}$$
 #
+# (A link carries both directions at once. A server that answers one worker while it receives from
+# another can use that, and reaches twice as much: $1 / (\alpha + S/\beta)$.)
+#
 # On the emulated clusters there is no rpc, so the server is written with `send` and `recv`.
-# `dist.recv` without a source takes what comes first, from anybody. Workers have their own numbers
-# of steps, so that all end at about the same time. The slow one is slow by the emulator's
-# `SlowRank`. A step takes 2 ms, a gradient has 400 kB.
+# `dist.recv` without a source takes whatever message comes first. The workers take different
+# numbers of steps, so that all end at about the same time. The emulator's `SlowRank` makes one of
+# them slow. A step takes 2 ms, a gradient has 400 kB: 200,000 parameters in bfloat16.
 
 
 # %% emulated_server
@@ -800,7 +1004,7 @@ WORK_S, SIZE = 0.002, 400_000
 
 def any_comes_first(gradient_bytes, shares):
     """One server, rank 0, without any bound; the other ranks do as many steps as `shares` says."""
-    rank, tensor = dist.get_rank(), torch.zeros(gradient_bytes // 4)
+    rank, tensor = dist.get_rank(), torch.zeros(gradient_bytes // 2, dtype=torch.bfloat16)
     if rank == 0:
         for _ in range(sum(shares)):
             worker = dist.recv(tensor)
@@ -814,7 +1018,7 @@ def any_comes_first(gradient_bytes, shares):
 
 def in_step(gradient_bytes, num_steps):
     """All-reduce in every step; rank 0, which was the server above, is left out."""
-    tensor = torch.zeros(gradient_bytes // 4)
+    tensor = torch.zeros(gradient_bytes // 2, dtype=torch.bfloat16)
     group = dist.new_group(range(1, dist.get_world_size()))
     for _ in range(num_steps if dist.get_rank() else 0):
         emulate.spend(WORK_S)
@@ -823,72 +1027,189 @@ def in_step(gradient_bytes, num_steps):
 
 # %% side_by_side
 ethernet = replace(hardware.cluster("a100-10gbe"), name="8 x 10 Gb/s", gpus_per_node=1, num_nodes=8)
-slow_seventh = [SlowRank(7, factor=SLOW_FACTOR)]
-emulated = {"world_size": 8, "compute": "none", "faults": slow_seventh, "echo": False}
-rows = []
+slow_seventh = {"faults": [SlowRank(7, factor=SLOW_FACTOR)], **emulated_8}
+shares = [20] * 6 + [4]
+runs = []
 for where in (hardware.cluster("dgx-h100"), hardware.cluster("pcie-box"), ethernet):
     link = where.intra if where.num_nodes == 1 else where.inter
     message_s = link.latency_s + SIZE / link.bandwidth_bytes_per_s
     ring_s = 12 * (link.latency_s + SIZE / 7 / link.bandwidth_bytes_per_s)
-    sync_s = ws.run(in_step, SIZE, 10, cluster=where, **emulated).timeline.end_s / 10
-    rows.append((where.name, "all-reduce", 7 / (SLOW_FACTOR * WORK_S + ring_s), 7 / sync_s))
-    shares = [20] * 6 + [4]
-    served_s = ws.run(any_comes_first, SIZE, shares, cluster=where, **emulated).timeline.end_s
-    rates = 6 / (WORK_S + 2 * message_s) + 1 / (SLOW_FACTOR * WORK_S + 2 * message_s)
-    rows.append((where.name, "server", min(rates, 1 / (2 * message_s)), sum(shares) / served_s))
+    sync_s = ws.run(in_step, SIZE, 10, cluster=where, **slow_seventh).timeline.end_s / 10
+    name = f"{where.name}, emulated"
+    runs.append((name, 7, "all-reduce", 7 / (SLOW_FACTOR * WORK_S + ring_s), 7 / sync_s))
+    run = ws.run(any_comes_first, SIZE, shares, cluster=where, **slow_seventh).timeline
+    rate = 6 / (WORK_S + 2 * message_s) + 1 / (SLOW_FACTOR * WORK_S + 2 * message_s)
+    rate = min(rate, 1 / (2 * message_s))
+    runs.append((name, 7, "server", rate, sum(shares) / run.end_s))
 
 # %% table
-rows = [(f"{name}, emulated", 7, kind, formula, rate) for name, kind, formula, rate in rows]
-here = [
-    ("all-reduce", world_size / (SLOW_FACTOR * STEP_S), sync_rate_here),
-    ("server", (world_size - 1) / STEP_S + 1 / (SLOW_FACTOR * STEP_S), async_rate_here),
-]
-rows += [
-    ("this machine, measured", world_size, kind, formula, rate) for kind, formula, rate in here
-]
-print(
-    f"{'one worker 5 times slower, on':<26} N {'':<11} {'formula':>12} {'run':>12}  error of the"
-    " formula"
-)
-for name, count, kind, formula, rate in rows:
-    print(
-        f"{name:<29} {count} {kind:<11} {formula:6.0f} a sec. {rate:6.0f} a sec."
-        f" {formula / rate - 1:+8.0%}"
-    )
+formula = world_size / (SLOW_FACTOR * STEP_S)
+runs.append(("this machine, measured", world_size, "all-reduce", formula, sync_rate_here))
+formula = (world_size - 1) / STEP_S + 1 / (SLOW_FACTOR * STEP_S)
+runs.append(("this machine, measured", world_size, "server", formula, async_rate_here))
+rows = []
+for name, count, kind, formula, rate in runs:
+    row = {"where": name, "workers": count, "by": kind, "formula": formula, "run": rate}
+    rows.append(row | {"error of the formula_fraction": formula / rate - 1})
+draw.table(rows, title="Gradients/s, one worker 5 times slower")
 
 # %% [markdown]
 # Three things to read off:
 #
 # - **All-reduce**: the slowest worker decides everywhere, and the network hardly matters. The
-#   formula takes a plain ring; the emulated clusters price NCCL's all-reduce, and both are small
+#   formula assumes a plain ring; the emulated clusters price NCCL's all-reduce. Both are small
 #   beside 10 ms.
-# - **The server on NVLink and PCIe**: the sum of rates, four times as much. On **10 Gb/s** the link
-#   is full: seven workers could send far more than it takes, and most of the gain is gone. (Near
-#   saturation the formula, a minimum of two limits, says too much: workers already queue.)
-# - **This machine**: the formula knows sleeping only. Waking up, arithmetic, rpc and the other
-#   processes on the same cores come on top, in every step, and weigh most where steps are short.
+# - **The server on NVLink and PCIe** reaches the sum of the rates, four times as much. On **10
+#   Gb/s** the link is full: seven workers could send far more than it takes, and most of the gain
+#   is gone. (Near saturation the formula, the smaller of two limits, is too high, because workers
+#   already queue.)
+# - **This machine**: the formula counts the sleep alone. Every step also takes time to wake up,
+#   compute and call, and shares its cores; the shorter the step, the larger that share.
 #
-# At how many workers is the server's link full? Where the sum of rates meets the limit:
+# How many workers fill the server's link? As many as make the sum of the rates meet the limit,
+# $(t + 2(\alpha + S/\beta)) \,/\, 2(\alpha + S/\beta)$. The course's large transformer, Llama 3 8B,
+# takes a step of 8,192 tokens on each H100 at an MFU of 40%; ResNet-50 takes 0.2 s, say.
 
 # %% saturation
-resnet_bytes = 25_557_032 * 4  # ResNet-50 in fp32; number of parameters: torchvision documentation
-print("ResNet-50, 0.2 s a step, computed: workers that one server can feed")
-for link in (hardware.ETHERNET_10G, hardware.ETHERNET_100G, hardware.IB_NDR):
-    exchange_s = 2 * (link.latency_s + resnet_bytes / link.bandwidth_bytes_per_s)
-    most = (0.2 + exchange_s) / exchange_s
-    print(f"  {link.name:<24} {exchange_s * 1e3:6.1f} ms for each gradient: {most:5.1f} workers")
+large = models.shape("llama-3-8b")
+large_s = large.flops(8192, 8192) / (0.40 * hardware.H100.peak_flops_per_s["bfloat16"])
+resnet = 25_557_032  # parameters; torchvision's documentation
+JOBS = {
+    "Llama 3 8B in bfloat16": (2 * large.num_parameters, large_s),
+    "ResNet-50 in bfloat16": (2 * resnet, 0.2),
+    "ResNet-50 in float32": (4 * resnet, 0.2),
+}
+print(f"Llama 3 8B: {large_s:.2f} s a step, {8192 / large_s:,.0f} tokens/s on each GPU")
+rows = []
+for job, (gradient_bytes, step_s) in JOBS.items():
+    for link in (hardware.IB_NDR, hardware.ETHERNET_100G, hardware.ETHERNET_10G):
+        exchange_s = 2 * (link.latency_s + gradient_bytes / link.bandwidth_bytes_per_s)
+        row = {"job": job, "server's link": link.name, "gradient_bytes": gradient_bytes}
+        row |= {"in and out_s": exchange_s, "of which latency_s": 2 * link.latency_s}
+        rows.append(row | {"workers": (step_s + exchange_s) / exchange_s})
+draw.table(rows, title="Workers that fill one server's link, computed")
 
 # %% [markdown]
+# The latency decides nothing here. One server cannot feed even three GPUs that train an 8B model.
 # That is why parameter servers come in numbers, each with a part of the weights (Li et al. 2014,
-# *Scaling Distributed Machine Learning with the Parameter Server*), and why a ring needs none: each
-# rank brings its own link.
+# *Scaling Distributed Machine Learning with the Parameter Server*).
+#
+# ### Your turn: how many servers
+#
+# 8 minutes · medium
+#
+# N workers take steps of `step_s` each, and nobody is to wait. Each of n servers holds 1/n of the
+# weights; its link carries 1/n of every gradient and of every copy of the weights, one message at a
+# time. What is the least n for which no link has more to carry than it can? (When it is just full,
+# that is enough here.)
+#
+# <details><summary>Hint</summary>
+#
+# The workers make N / `step_s` gradients per second. Each of them takes a server's link
+# $2(\alpha + S/(n\beta))$ seconds. In one second that must add up to at most one second.
+# </details>
+
+
+# %% servers_needed tags=["turn"]
+def servers_needed(num_workers, step_s, gradient_bytes, link):
+    """The least number of servers whose links carry what these workers send and receive."""
+    ### BEGIN SOLUTION
+    budget_s = step_s / (2 * num_workers) - link.latency_s  # for the bytes of one message
+    return math.ceil(gradient_bytes / link.bandwidth_bytes_per_s / budget_s)
+    ### END SOLUTION
+
+
+# %% check_servers_needed
+with check.turn("servers_needed"):
+    wire = replace(hardware.IB_NDR, latency_s=0.0, bandwidth_bytes_per_s=1e9)
+    hint = "8 gradients a second, each 0.1 s in and 0.1 s out: 1.6 s of carrying in every second."
+    check.expect_close(servers_needed(8, 1.0, 1e8, wire), 2, "servers for 8 workers", hint)
+    late = replace(wire, latency_s=0.025)
+    hint = "The latency is paid in full on every server: 0.025 s, in and out, for 8 gradients."
+    check.expect_close(servers_needed(8, 1.0, 1e8, late), 3, "servers, latency 25 ms", hint)
+    for count in (8, 64, 512):
+        needed = servers_needed(count, large_s, 2 * large.num_parameters, hardware.IB_NDR)
+        print(f"{count:3} workers that train Llama 3 8B over NDR: {needed} servers")
+    print("Right. The servers grow with the workers.")
+
+# %% [markdown]
+# More than one server for every two workers, each with a link of its own: that is half-way to a
+# ring, in which every rank brings its own link, and no machine does nothing but serve.
 #
 # ## 7. When it breaks
 #
+# ### Google goes back to waiting
+#
+# In 2012 Google trained asynchronously, on tens of thousands of cores (Dean et al. 2012, section
+# 4.1). There was little theory to say that this would converge, and it did. It took care: every
+# parameter had a learning rate of its own (Adagrad), and a run began with a single replica, which
+# the others joined later. Together, the authors write, these removed nearly all instability. This
+# week's bound says why the second one helps: a single replica means τ = 0, while the loss changes
+# fastest.
+#
+# Four years later the same company measured both ways again. Chen et al. 2016 found that
+# synchronous training with backup workers converged faster, and to better test accuracy, than
+# asynchronous training. Abadi et al. 2016 (*TensorFlow*, OSDI, section 6.3) give the step times of
+# Inception-v3 on 50 workers. Each backup worker up to the fourth made the median step shorter; the
+# fifth made it slightly longer again. Even a gradient that is dropped crosses the network, and the
+# more backups there are, the more often it comes from a worker that is not slow. Four gave the
+# shortest step, 1.93 s. Counted for each worker paid, three were best: 9.5% better than none.
+#
+# **How this week's tools find it**: a log of arrivals and `slowest_of` say what waiting costs
+# before any GPU is bought, and the table of backup workers, with your times in place of the
+# exponential ones, says where to stop.
+#
+# ### Find the bug: the backup worker that came late
+#
+# 10 minutes · medium
+#
+# Four workers, one of them a backup: each step takes the first three gradients. An inbox holds what
+# has arrived, as (step, worker, gradient) in the order of arrival. The throughput is as computed,
+# nothing hangs; but the weights are not those of three workers. Run the check, read what it found,
+# and repair the function.
+#
+# <details><summary>Hint</summary>
+#
+# What becomes of the fourth gradient, when it arrives after its step is over? Print the steps and
+# the workers in `inbox`.
+# </details>
+
+
+# %% mean_of_the_first tags=["turn"]
+def mean_of_the_first(inbox, step, num_needed):
+    """The mean of the first gradients that arrived for this step; later ones are dropped."""
+    ### BEGIN SOLUTION
+    gradients = [gradient for made_in, worker, gradient in inbox if made_in == step]
+    ### INSTEAD
+    # gradients = [gradient for made_in, worker, gradient in inbox]
+    ### END SOLUTION
+    return sum(gradients[:num_needed]) / num_needed
+
+
+# %% check_mean_of_the_first
+with check.turn("mean_of_the_first"):
+    weights, late = torch.zeros(64, 10), []
+    batches = [batches_of(worker) for worker in range(4)]
+    for step in range(1, 6):
+        made = [(step, worker, gradient_at(weights, next(batches[worker]))) for worker in range(4)]
+        inbox, late = late + made, made[3:]  # worker 3's gradient is dropped, and still arrives
+        mean = mean_of_the_first(inbox[:-1], step, 3)
+        fresh = sum(gradient for _, _, gradient in made[:3]) / 3
+        hint = f"The inbox begins with step {inbox[0][0]} of worker {inbox[0][1]}: it is stale."
+        what = f"the mean gradient of step {step}"
+        check.expect_close(mean, fresh, what, hint, atol=1e-6)
+        weights = weights - 3 * RATE * mean
+    print("Right. A dropped gradient stays dropped, and every step is that of three workers.")
+
+# %% [markdown]
+# The first step was right, so a test of one step passes. TensorFlow's `SyncReplicasOptimizer` sends
+# a step's number along with each gradient for this reason, and drops those that are stale, says its
+# documentation.
+#
 # ### The loss explodes, and only with many workers
 #
-# A learning rate that is well within the bound of fresh gradients, on the quadratic
-# $\frac{1}{2} x^2$. Seven equal workers on the emulated cluster, a server without a bound. Each
+# The learning rates are well within the bound for fresh gradients, on the quadratic
+# $\frac{1}{2} x^2$. Seven equal workers on the emulated cluster, and a server without a bound: each
 # gradient is 6 updates late.
 
 
@@ -914,7 +1235,7 @@ def quadratic(rate, num_steps):
 swings = {}
 print(f"the bound with tau = 6 is {stable_rate(6):.3f}")
 for rate in (0.1, 0.2, 0.3):
-    run = ws.run(quadratic, rate, 12, world_size=8, cluster=cluster, compute="none", echo=False)
+    run = ws.run(quadratic, rate, 12, cluster=cluster, **emulated_8)
     swings[f"server, rate {rate}"] = run.values[0]
     late, fresh = run.values[0][-1], (1 - rate) ** 84
     print(f"rate {rate}: x ends at {late:8.2g}, with fresh gradients at {fresh:.1g}")
@@ -922,23 +1243,22 @@ title = "Seven workers, gradients 6 updates late, emulated"
 draw.curves(swings, y_label="x", x_label="update", title=title)
 
 # %% [markdown]
-# **Symptom**: training is fine on one or two workers, and with more it swings, then diverges;
+# **Symptom**: training is fine on one or two workers; with more it swings, then diverges, although
 # nobody changed the model. **Cause**: staleness grows with the workers, N − 1 on average, and the
-# bound on the learning rate falls with it. **Fix**: a smaller rate, fewer workers for each server,
-# a staleness bound, or synchronous training with the time of stragglers bought back by backup
-# workers. Momentum makes it worse: asynchrony acts like momentum of its own (Mitliagkas et al.
-# 2016, *Asynchrony begets Momentum*), so that the two add up.
+# bound on the learning rate falls with it. **Fix**: a smaller rate, less momentum, fewer workers
+# for each server, a staleness bound, or synchronous training with backup workers against
+# stragglers.
 #
 # ### The server that is asynchronous in name only
 #
-# This one waits for worker 1, then for worker 2, and so on. It looks natural, passes every test of
-# its result, and is as slow as all-reduce.
+# This one waits for worker 1, then for worker 2, and so on. It looks natural, and its sums are
+# right. It is as slow as all-reduce.
 
 
 # %% in_turn
 def one_after_the_other(gradient_bytes, num_steps):
     """A server that takes the workers in a fixed order."""
-    rank, tensor = dist.get_rank(), torch.zeros(gradient_bytes // 4)
+    rank, tensor = dist.get_rank(), torch.zeros(gradient_bytes // 2, dtype=torch.bfloat16)
     for _ in range(num_steps):
         if rank:
             emulate.spend(WORK_S)
@@ -949,10 +1269,10 @@ def one_after_the_other(gradient_bytes, num_steps):
             dist.send(tensor, worker)
 
 
-in_turn = ws.run(one_after_the_other, SIZE, 6, cluster=cluster, **emulated).timeline
-as_they_come = ws.run(any_comes_first, SIZE, [20] * 6 + [4], cluster=cluster, **emulated).timeline
-for name, run, count in (("in turn", in_turn, 7 * 6), ("as they come", as_they_come, 124)):
-    print(f"{name:<13} {count / run.end_s:4.0f} gradients/s, emulated on {cluster}")
+in_turn = ws.run(one_after_the_other, SIZE, 6, cluster=cluster, **slow_seventh).timeline
+as_they_come = ws.run(any_comes_first, SIZE, shares, cluster=cluster, **slow_seventh).timeline
+for name, run, count in (("in turn", in_turn, 7 * 6), ("as they come", as_they_come, sum(shares))):
+    print(f"{name}: {count / run.end_s:.0f} gradients/s, emulated on {cluster}")
 draw.timelines(
     {"in turn": in_turn, "as they come": as_they_come},
     title="One slow worker, emulated",
@@ -961,11 +1281,88 @@ draw.timelines(
 
 # %% [markdown]
 # **Symptom**: the throughput of an asynchronous job is N times that of its slowest worker.
-# **Cause**: a receive that names its source, in a loop over workers; the same happens behind a lock
-# that a worker holds while it computes. **Fix**: take whatever comes first: a receive from any
-# source, or one thread for each caller, as rpc does.
+# **Cause**: a receive that names its source, in a loop over workers; or a lock that a worker holds
+# while it computes. **Fix**: take whatever comes first, by a receive from any source or by one
+# thread for each caller, as rpc does.
+
+# %% numbers_to_remember [markdown]
+# ## Numbers to remember
 #
-# ## 8. Self-check
+# | Number | Threshold | Where it comes from |
+# |---|---|---|
+# | ln N + 0.58 | the slowest of N random steps, in mean steps: 4.7 for 64 | section 3 |
+# | 8 backups for 60 | best where a step has a least time: 1.63 in place of 2.40 | section 3 |
+# | N − 1 | updates by which gradients of N workers are late, whatever the speeds | section 4 |
+# | N times | less learning rate for N workers that do not wait; more with momentum | section 4 |
+# | k times the batch | k times the rate, after a warm-up, while the gradient is noisy | section 4 |
+# | 2 S/β each | one server over NDR feeds fewer than three GPUs of an 8B model | section 6 |
+
+# %% [markdown]
+# ## 8. Problems
+#
+# **1.** Of 16 workers 15 take 100 ms for a step and one takes 150 ms. What share of the full
+# throughput do synchronous steps keep, what share does a server without a bound keep, and what
+# share do you keep if you send the slow worker home?
+#
+# <details><summary>Answer</summary>
+#
+# Synchronous: 100/150 = 67%. Server: (15 + 100/150)/16 = 98%. Without it: 15/16 = 94%, with
+# synchronous steps and no stale gradient.
+# </details>
+#
+# **2.** Step times are exponential with a mean of 100 ms. By how much does a synchronous step grow
+# when 32 workers become 256?
+#
+# <details><summary>Answer</summary>
+#
+# $H_{32} = 4.06$ and $H_{256} = 6.12$: from 406 ms to 612 ms, 51% longer. By the approximation:
+# ln 256 − ln 32 = ln 8 = 2.08 mean steps, 208 ms. Eight times the workers bring 8/1.51 = 5.3 times
+# the gradients.
+# </details>
+#
+# **3.** Abadi et al. find that 3 backups for 50 workers are 9.5% better than none, counted for each
+# worker paid. How much shorter is the step?
+#
+# <details><summary>Answer</summary>
+#
+# The speed-up, discounted by the workers paid: $t_0 / t_3 \cdot 50/53 = 1.095$, so
+# $t_0 / t_3 = 1.16$. The step is 14% shorter, for 6% more workers.
+# </details>
+#
+# **4.** On a quadratic with curvature λ = 50, eleven workers push to a server that makes nobody
+# wait. Which learning rates are stable? Which are stable for one worker?
+#
+# <details><summary>Answer</summary>
+#
+# τ = 10 on average. $2 \sin(\pi / 42) = 0.149$, so η < 0.149/50 = 0.0030. One worker: η < 2/50 =
+# 0.04, 13 times as much.
+# </details>
+#
+# **5.** A run with batch 512 and a rate of 0.2 moves to 16 times as many GPUs, with the same batch
+# on each. Which batch, which rate, and over how many steps does a warm-up of five epochs go, with
+# 1,281,167 images?
+#
+# <details><summary>Answer</summary>
+#
+# Batch 8,192, rate 3.2. An epoch has 1,281,167/8,192 = 156 steps, so 782 steps.
+# </details>
+#
+# **6.** *Design.* 256 GPUs train an 8B model for a month. Step times vary by some percent; once a
+# day a node is throttled to half its speed until somebody notices. Somebody proposes a parameter
+# server, somebody else a staleness bound of 4, a third person backup workers. What do you do?
+#
+# <details><summary>Answer</summary>
+#
+# A server: 256 workers need about 145 servers over NDR (section 6), and gradients are 255 late: no.
+# A bound evens out the few percent, but gradients are stale again, and the throttled node sets the
+# pace after four steps. Backup workers cover random delays and the throttled node alike, but with 8
+# GPUs a node its gradients all come late: one backup *node* of 32 costs 3% of the GPUs. Cheaper
+# still: measure every node's step time, and replace a node that is slow for some minutes. Until
+# then it costs half of the throughput. If that is an hour a day, the loss is 2%, less than the
+# backup node. So: all-reduce, and an alarm.
+# </details>
+#
+# ## 9. Self-check
 #
 # First, your predictions beside the results.
 
@@ -981,16 +1378,16 @@ quiz.ask("week04", seed=seed)
 # %% [markdown]
 # ## To take with you
 #
-# - Synchronous SGD with N workers is SGD with batch N·B. Its step takes the maximum of N times; a
+# - Synchronous SGD with N workers is SGD with batch N·B. Its step takes the largest of N times; a
 #   server's throughput is the sum of N rates, until its link is full.
-# - Without a bound gradients are N − 1 updates late on average, whatever the speeds.
+# - Without a bound, gradients are N − 1 updates late on average, whatever the speeds.
 # - On a quadratic the stable rate falls from 2 to 2 sin(π / (2(2τ + 1))): about N times less for N
-#   workers.
+#   workers, and far less with momentum.
 # - A staleness bound evens out luck. It does not help against a worker that is always slow;
-#   dropping it does.
-# - Backup workers keep gradients fresh and drop the slowest few, which are those that cost most.
+#   dropping that worker does.
+# - Backup workers keep gradients fresh and drop the slowest few, which cost the most time.
 # - Large batches: scale the rate with the batch, warm up, and give each layer its own rate (LARS,
-#   LAMB). All of it ends where the gradient has no noise left.
+#   LAMB). All of this ends where the gradient has no noise left.
 #
 # **Now the lab**: [lab 4, parameter server](../labs/lab04/lab04.ipynb). Your server keeps a bound,
 # and its workers find out only by waiting. Then **week 5**, [*Say less*](week05_say_less.ipynb):

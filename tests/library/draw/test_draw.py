@@ -73,6 +73,12 @@ def test_curves_that_should_agree_get_thinner():
     assert widths == sorted(widths, reverse=True) and len(set(widths)) == 3
 
 
+def test_curves_stand_at_their_places():
+    picture = draw.curves({"long": [1, 2, 3], "short": [2, 4]}, x=[0, 0.5, 2], difference_from="long")
+    places = [[list(line.get_xdata()) for line in axes.lines] for axes in picture.axes[:2]]
+    assert places == [[[0, 0.5, 2], [0, 0.5]], [[0, 0.5]]]
+
+
 def test_bytes_by_axis_are_stacked_for_each_rank_and_no_axis_comes_last():
     def sent(rank, group, size_bytes):
         return Event(rank, "communication", "communication", "broadcast", 0.0, 1.0, 0, size_bytes, (0, 1), group)
@@ -93,6 +99,7 @@ def test_bytes_by_axis_are_stacked_for_each_rank_and_no_axis_comes_last():
         (lambda: draw.memory({"rank 0": {}}), "There is no memory to draw"),
         (lambda: draw.curves({}), "There is no curve to draw"),
         (lambda: draw.curves({"a": [1]}, difference_from="b"), "No curve is called 'b': choose one of a."),
+        (lambda: draw.curves({"a": [1, 2]}, x=[0.5]), "The longest curve has 2 values, and x has places for 1."),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(drawing, sentence):
