@@ -11,7 +11,7 @@
 #
 # So far all ranks took every step together. That has a price whenever one of them is slow, and a
 # reward: the weights are exactly those of one process with a larger batch. This week looks at both,
-# and at what happens without them.
+# and at what happens when nobody waits.
 #
 # **N** is the number of workers, **B** the batch of one worker, **τ** (tau) the number of updates
 # by which a gradient is late.
@@ -196,10 +196,11 @@ rates = {
 rows = []
 for name, rate in rates.items():
     kept = rate / full_rate
-    rows.append({"8 workers": name, "/s": rate, "kept_fraction": kept, "MFU_fraction": 0.40 * kept})
+    row = {"8 workers": name, "gradients/s": rate, "kept_fraction": kept}
+    rows.append(row | {"MFU_fraction": 0.40 * kept})
 predictions.reveal("kept by 8 waiting for one slow worker", 100 * sync_rate / full_rate)
 predictions.reveal("kept by 8 that do not wait", 100 * async_rate / full_rate)
-draw.table(rows, title="Gradients per second, steps of 20 ms and of 100 ms, computed")
+draw.table(rows, title="Steps of 20 ms, and of 100 ms, computed")
 
 # %% [markdown]
 # ### Random step times
@@ -669,8 +670,8 @@ late_runs = {
 draw.curves(late_runs, title="A small transformer with late gradients, measured here")
 
 # %% [markdown]
-# The same in kind: at a rate at which fresh gradients learn late ones swing; at a tenth of it they
-# learn, slowly.
+# The picture is the same in kind: at a rate at which fresh gradients learn, late ones swing; at a
+# tenth of that rate they learn, but slowly.
 #
 # There is a well-known remedy: divide each gradient's learning rate by its staleness (Zhang et al.
 # 2016, *Staleness-aware Async-SGD for Distributed Deep Learning*). Is that enough on the quadratic?
@@ -679,8 +680,9 @@ draw.curves(late_runs, title="A small transformer with late gradients, measured 
 
 # %% divided_by_staleness
 delays = (1, 2, 4, 8, 16, 256)
-rows = [{"late": tau, "largest η_fraction": tau * stable_rate(tau) / 2} for tau in delays]
-draw.table(rows, title="Divided by τ: η in percent of the bound for fresh gradients, computed")
+name = "largest η, of the bound for fresh gradients_fraction"
+rows = [{"updates late": tau, name: tau * stable_rate(tau) / 2} for tau in delays]
+draw.table(rows, title="The largest η that is stable after division by τ, computed")
 
 # %% [markdown]
 # With a delay of one update, dividing by τ changes nothing, while the bound has halved. For long
@@ -724,7 +726,7 @@ def workers(slow_factor=4.0, staleness=1, num_workers=4, is_always_the_same=True
         for step, (end_s, duration_s) in enumerate(zip(times[1:], step_s[rank], strict=True))
     ]
     run = ws.Timeline.of_events(events)
-    summary = {"all done after, end_s": run.end_s, "idle_fraction": run.bubble_fraction()}
+    summary = {"end_s": run.end_s, "idle_fraction": run.bubble_fraction()}
     return draw.timeline(run, f"Twelve steps, staleness bound {staleness}, computed"), summary
 
 
