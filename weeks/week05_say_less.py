@@ -3,47 +3,49 @@
 #
 # | | |
 # |---|---|
-# | Reading | about 75 minutes |
+# | Reading and doing | about 90 minutes: four short exercises, a bug to find, an explorer |
 # | Running | about a minute on two CPU cores; GPUs are used if there are enough |
 # | You need | [week 4](week04_synchronous_or_asynchronous.ipynb) and weeks 1 to 3 |
 # | You do not need | a network, a cluster, or a course in optimisation |
 # | Afterwards | lab 5, *a compressing communication hook* |
 #
-# Where ranks do the adding, an all-reduce cannot send less than $2(N-1)/N$ times the gradient on
-# average: week 2 proved it. There is one way out. Send something **smaller than the gradient**, and
-# hope that training does not notice. This week is about when it does not, and when it is worth the
-# work.
+# Week 2 proved that in an all-reduce whose sums are computed by the ranks, each rank sends on
+# average at least $2(N-1)/N$ times the gradient. There is one way out: send something **smaller
+# than the gradient**, in the hope that training does not suffer. This week is about when it does
+# not, and when the saving is worth the work.
 #
 # **N** is the number of ranks, **S** the size of the gradient in bytes, **n** the number of its
-# elements.
+# entries. Unless something else is said, a gradient travels in bfloat16, 2 bytes an entry. It is
+# one line of code, and every other method has to beat it.
 
 # %% [markdown]
 # ## 1. The question
 #
-# > How little of a gradient must be sent so that training still goes where it should, and when does
-# > sending less take less time?
+# > How much of a gradient must be sent for training to reach the same loss, and when does sending
+# > less take less time?
+#
+# Afterwards you can say of any compressor whether it is wrong on average or only noisy, how many
+# bytes it sends on how many ranks, and on which link it pays.
 
 # %% parameters tags=["parameters"]
 # ranks in the experiments on this machine and in the emulated training runs: 2, 4 or 8
 world_size = 2
 # "nccl" on GPUs, "gloo" on CPUs; "auto" takes NCCL when there is a GPU for every rank
 backend = "auto"
-cluster = "a100-10gbe-x8"  # the emulated cluster of the pictures; the table names its own
+cluster = "a100-10gbe-x8"  # the emulated cluster of the pictures; the tables name their own
 seed = 0
 # loss with the largest 1% of each gradient alone, over the loss with all, after 60 steps
 predicted_loss_ratio = None
-# from which on gathering the largest 1% sends as much as all-reducing everything
+# from which on gathering the largest 1% sends as much as all-reducing everything in bfloat16
 predicted_ranks = None
-predicted_int8_ranks = None  # from which on gathering int8 sends as much as all-reducing float32
-predicted_speedup = None  # of a step on 10 Gb/s Ethernet when gradients go as float16, four ranks
+predicted_int8_ranks = None  # from which on gathering int8 sends as much as all-reducing bfloat16
+predicted_speedup = None  # of a step on 10 Gb/s: bfloat16 gradients against float32, four ranks
 
 # %% setup
 import math
 import os
 import statistics
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -53,22 +55,21 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 import worldsize as ws
-from worldsize import draw, emulate, hardware, images, ledger, models, quiz, units
+from worldsize import check, draw, emulate, faults, hardware, images, ledger, models, quiz, text
 from worldsize.explore import explore
 
-Path("build/week05").mkdir(parents=True, exist_ok=True)
 torch.set_num_threads(1)  # as the ranks do: they share the cores
 PIXELS, LABELS = images.load_digits()
+TOKENS = text.tokens()
 predictions = ledger.Predictions("week05")
-print(
-    f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs, {len(LABELS)} images of digits"
-)
+print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
+print(f"{len(LABELS):,} images of digits, {len(TOKENS):,} bytes of text")
 
 # %% [markdown]
 # ## 2. Predict
 #
-# The next cell asks for four numbers, and waits. An entry of a float32 gradient takes 4 bytes; one
-# that is sent alone takes 4 more for its place.
+# The next cell asks for four numbers, and waits. An entry of a bfloat16 gradient takes 2 bytes. One
+# that is sent alone takes 4 more, which say at which place it belongs.
 
 # %% predict
 predictions.ask(
@@ -78,16 +79,16 @@ predictions.ask("ranks at which gathering 1% saves nothing", predicted_ranks, "r
 predictions.ask(
     "ranks at which gathering int8 saves nothing", predicted_int8_ranks, "ranks", section=4
 )
-predictions.ask("speed-up by float16 on 10 Gb/s", predicted_speedup, "times", section=6)
+predictions.ask("speed-up by bfloat16 on 10 Gb/s", predicted_speedup, "times", section=6)
 
 # %% [markdown]
 # ## 3. Build it worse first
 #
-# ### The place to do it: a communication hook
+# ### Where compression happens: a communication hook
 #
 # When a bucket of gradients is complete, DDP all-reduces it. With a **communication hook** it calls
-# your function instead. You get the bucket, and return a *future*: a promise of the tensor that
-# shall take its place. The backward pass goes on meanwhile.
+# your function instead. The function gets the bucket and returns a *future*, a promise of the
+# tensor that is to take its place. Meanwhile the backward pass goes on.
 #
 # ```text
 # backward ──► bucket is complete ──► hook(state, bucket) ──► future ··· its tensor ──► optimizer
@@ -105,45 +106,66 @@ def plain_hook(state, bucket):
 
 
 # %% [markdown]
-# The harness for the whole lesson: a small convolutional network learns digits with a hook of our
-# choice, plain SGD, 64 images a rank and step.
+# Two models learn in this lesson. A small convolutional network learns digits, with plain SGD and
+# 64 images a rank and step; it shows an effect within seconds. The course's transformer, in its
+# tiniest size, learns the bytes of a real text, with Adam; it shows whether the effect carries
+# over.
 
 
-# %% harness
+# %% tasks
 def rank_device():
     """This rank's GPU with NCCL, and the CPU otherwise."""
-    return (
-        torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        if dist.get_backend() == "nccl"
-        else torch.device("cpu")
-    )
+    if dist.is_initialized() and dist.get_backend() == "nccl":
+        return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    return torch.device("cpu")
 
 
-def loss_of(model):
-    """The loss over every third image."""
-    device = next(model.parameters()).device
-    with torch.no_grad():
-        return F.cross_entropy(model(PIXELS[::3].to(device)), LABELS[::3].to(device)).item()
+def new_model(task):
+    """The model of a task, "digits" or "text", and its optimizer."""
+    if task == "digits":
+        model = models.vision_net(seed=seed).to(rank_device())
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+    model = models.Transformer(models.shape("tiny"), seed=seed).to(rank_device())
+    return model, torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
+
+
+# %% batches
+def batch(task, number):
+    """The inputs and targets of one step of one rank; all numbers give different ones."""
+    if task == "digits":
+        places = (torch.arange(64) + 64 * number) % len(LABELS)
+        inputs, targets = PIXELS[places], LABELS[places]
+    else:
+        inputs, targets = text.batch(TOKENS, 4, 64, torch.Generator().manual_seed(number))
+    return inputs.to(rank_device()), targets.to(rank_device())
+
+
+def loss_of(model, inputs, targets):
+    """The mean loss, over images or over tokens."""
+    return F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+
+
+@torch.no_grad()
+def final_loss(task, model):
+    """The loss over every third image, or over 2,048 tokens."""
+    if task == "digits":
+        return loss_of(model, PIXELS[::3].to(rank_device()), LABELS[::3].to(rank_device())).item()
+    return statistics.mean(loss_of(model, *batch(task, 10**6 + part)).item() for part in range(8))
 
 
 # %% train
-def train(make_hook, num_steps=60, rate=0.1):
-    """The loss before training and after every ten steps, between two barriers."""
+def train(make_hook, task="digits", num_steps=60):
+    """The loss after every ten steps, under DDP with a hook; all training is between barriers."""
     torch.set_num_threads(1)
-    ddp = DistributedDataParallel(models.vision_net(seed=seed).to(rank_device()))
+    model, optimizer = new_model(task)
+    ddp, losses = DistributedDataParallel(model), []
     ddp.register_comm_hook(*make_hook())
     dist.barrier()
-    optimizer, losses = torch.optim.SGD(ddp.parameters(), lr=rate), [loss_of(ddp.module)]
     for step in range(num_steps):
-        places = (torch.arange(64) + 64 * (dist.get_world_size() * step + dist.get_rank())) % len(
-            LABELS
-        )
         optimizer.zero_grad()
-        F.cross_entropy(
-            ddp(PIXELS[places].to(rank_device())), LABELS[places].to(rank_device())
-        ).backward()
+        loss_of(ddp, *batch(task, dist.get_world_size() * step + dist.get_rank())).backward()
         optimizer.step()
-        losses += [loss_of(ddp.module)] if step % 10 == 9 else []
+        losses += [final_loss(task, model)] if step % 10 == 9 else []
     dist.barrier()
     return losses
 
@@ -151,9 +173,9 @@ def train(make_hook, num_steps=60, rate=0.1):
 # %% [markdown]
 # ### The obvious idea: only what is large
 #
-# Most entries of a gradient are near zero. Set all but the largest 1% to zero, and send the rest.
-# This first version saves nothing yet: it sends the zeros too. The question comes first: **does the
-# model still learn?**
+# Some entries of a gradient are much larger than others. Set all but the largest 1% to zero, and
+# send the rest. This first version saves nothing yet, since it sends the zeros too. The question
+# comes first: **does the model still learn?**
 
 
 # %% largest_only
@@ -171,9 +193,9 @@ def largest_only(fraction):
 
 
 # %% [markdown]
-# And a fair rival: 1% **at random**. If all ranks draw the same places, from the same seed, no
-# places need to be sent, and the values can be summed by an all-reduce of n/100 numbers. To be
-# right *on average* they must be multiplied by 100, because each entry comes once in 100 steps.
+# A fair rival is 1% **at random**. If all ranks draw the same places, from the same seed, no places
+# need to be sent, and an all-reduce of n/100 numbers adds up the values. To be right *on average*
+# they must be multiplied by 100, because each entry is sent once in 100 steps.
 
 
 # %% random_only
@@ -208,35 +230,27 @@ def train_with_each(methods):
     return {name: train(make_hook) for name, make_hook in methods.items()}
 
 
-losses = ws.run(
-    train_with_each, METHODS, world_size=world_size, backend=backend, echo=False
-).values[0]
-for name, of_method in losses.items():
-    print(f"{name:<16} loss " + "  ".join(f"{loss:6.3f}" for loss in of_method))
-predictions.reveal(
-    "loss with the largest 1% over loss with all",
-    losses["largest 1%"][-1] / losses["everything"][-1],
-    "times",
-)
+here = {"world_size": world_size, "backend": backend, "echo": False}
+losses = ws.run(train_with_each, METHODS, **here).values[0]
+rows = [
+    {"sent": name, "after 10 steps": f"{one[0]:.3f}", "after 60 steps": f"{one[-1]:.3f}"}
+    for name, one in losses.items()
+]
+ratio = losses["largest 1%"][-1] / losses["everything"][-1]
+predictions.reveal("loss with the largest 1% over loss with all", ratio, "times")
+draw.table(rows, title=f"Loss on {world_size} real ranks, measured here")
 
 # %% worse_drawn
-finite = {
-    name: of_method
-    for name, of_method in losses.items()
-    if all(math.isfinite(loss) for loss in of_method)
-}
-draw.curves(
-    finite,
-    x_label="tens of steps",
-    title=f"Sending a part and forgetting the rest, {world_size} real ranks",
-)
+finite = {name: one for name, one in losses.items() if all(map(math.isfinite, one))}
+title = f"Sending a part and forgetting the rest, {world_size} real ranks, measured here"
+draw.curves(finite, x_label="tens of steps", title=title)
 
 # %% [markdown]
-# All four are worse than sending everything. The largest 1% go in a direction that is **wrong on
-# average**: an entry that stays small is dropped in every step. Random entries left as they are
-# point the right way on average and have a hundredth of the length: as with a learning rate a
-# hundred times smaller, training hardly moves. Random entries times 100 are right on average, and
-# each single step is so far off that training explodes: the losses become `nan`.
+# All four are worse than sending everything. The largest 1% point in a direction that is **wrong on
+# average**: an entry that stays small is dropped in every step. Unscaled random entries point the
+# right way on average, but are a hundredth as long. Training then hardly moves, as with a learning
+# rate a hundred times smaller. Random entries times 100 are right on average, and each single step
+# is so far off that the loss becomes `nan`.
 #
 # ### Two ways to be wrong
 #
@@ -246,10 +260,9 @@ draw.curves(
 # - **bias**: how far the *average* of $C(g)$ over many draws is from $g$;
 # - **spread**: how far single draws are from their average.
 #
-# SGD can live with spread, when the learning rate is small enough, because it averages over steps
-# anyway. Bias does not average out. The next cell measures both, for one real gradient of the
-# network and six compressors. For random entries times n/k there is a closed form: no bias, and a
-# spread of $\sqrt{n/k - 1}$.
+# SGD can live with spread if the learning rate is small enough, because it averages over steps
+# anyway. Bias does not average out. The next cells measure both, for six compressors and one real
+# gradient of the network.
 
 
 # %% compressing
@@ -277,7 +290,7 @@ def to_largest(vector):
 
 # %% compressors
 COMPRESSORS = {
-    "float16": lambda vector: vector.half().float(),
+    "bfloat16": lambda vector: vector.bfloat16().float(),
     "int8, rounded at random": to_int8,
     "sign": to_sign,
     "largest 1%": to_largest,
@@ -287,45 +300,77 @@ COMPRESSORS = {
 
 # %% bias_and_spread
 torch.manual_seed(seed)
-network = models.vision_net(seed=seed)
-F.cross_entropy(network(PIXELS[:128]), LABELS[:128]).backward()
-gradient = torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
-share = (
-    gradient.abs().sort(descending=True).values[: len(gradient) // 100].norm() ** 2
-    / gradient.norm() ** 2
-)
-print(f"{len(gradient):,} entries; the largest 1% hold {share:.0%} of the squared length")
-print(f"{'':<26} bias   spread   (formula)")
+network, _ = new_model("digits")
+loss_of(network, *batch("digits", 0)).backward()
+gradient = torch.cat([weight.grad.flatten() for weight in network.parameters()])
+largest = gradient.abs().sort(descending=True).values[: len(gradient) // 100]
+share, rows = (largest.norm() / gradient.norm()).item() ** 2, []
 for name, compress in COMPRESSORS.items():
     draws = torch.stack([compress(gradient) for _ in range(400)])
     spread = (draws - draws.mean(dim=0)).norm(dim=1).square().mean().sqrt() / gradient.norm()
     of_mean = (draws.mean(dim=0) - gradient).norm() / gradient.norm()
     # without what 400 draws leave by chance
     bias = (of_mean**2 - spread**2 / len(draws)).clamp(min=0).sqrt()
-    formula = f"{math.sqrt(99):9.2f}" if name == "random 1% x 100" else ""
-    print(f"{name:<26} {bias:5.3f} {spread:7.3f} {formula}")
+    rows.append({"compressor": name, "bias": f"{bias:.3f}", "spread": f"{spread:.3f}"})
+print(f"{len(gradient):,} entries; the largest 1% hold {share:.0%} of the squared length")
+draw.table(rows, title="Bias and spread of one gradient, measured here over 400 draws")
 
 # %% [markdown]
-# Rounding to float16, or to int8 at random, does next to no harm. The sign and the largest 1% have
-# no spread at all and a large bias. And the last line shows the price of being right on average
-# with 1%.
+# Rounding to bfloat16, or to int8 at random, does next to no harm. The sign and the largest 1% have
+# no spread at all and a large bias. The last line shows the price of being right on average with
+# 1%.
+#
+# ### Your turn: the price of being right on average
+#
+# 5 minutes · medium
+#
+# A compressor sends k of n entries, drawn at random, each times n/k. It has no bias. Write its
+# spread, and compare it with the last line of the table.
+#
+# <details><summary>Hint</summary>
+#
+# An entry g arrives with probability $p = k/n$, as $g/p$, and as 0 otherwise. Its variance is
+# $g^2/p - g^2$. The spread is the root of the sum of these variances, over the length of the
+# gradient, the root of the sum of all $g^2$.
+# </details>
+
+
+# %% spread_of_random tags=["turn"]
+def spread_of_random(num_entries, num_sent):
+    """The spread of `num_sent` random entries, each times `num_entries` / `num_sent`."""
+    ### BEGIN SOLUTION
+    return math.sqrt(num_entries / num_sent - 1)
+    ### END SOLUTION
+
+
+# %% check_spread_of_random
+with check.turn("spread_of_random"):
+    generator, hint = torch.Generator().manual_seed(seed), "The entries themselves cancel."
+    for num_sent in (10, 250, 1000):
+        arrives = torch.rand(4000, 1000, generator=generator) < num_sent / 1000
+        found = (arrives * 1000 / num_sent - 1).square().mean().sqrt().item()
+        spread = spread_of_random(1000, num_sent)
+        check.expect_close(spread, found, f"the spread of {num_sent} in 1,000", hint, rtol=0.02)
+    print(f"Right. 10%: {spread_of_random(10, 1):.0f}; 1%: {spread_of_random(100, 1):.2f}.")
+
+# %% [markdown]
+# A noise with 99 times the gradient's squared length asks for a learning rate about 100 times
+# smaller. But 100 times the entries at a hundredth of the rate are the *unscaled* entries again:
+# nothing is gained.
 #
 # ## 4. Build it well
 #
 # ### Fewer bits for each number
 #
-# A float32 has 32 bits, and a gradient does not need them all. **float16** and **bfloat16** take
-# half; a sum of float16 numbers is a float16 number, so they can go through an all-reduce as they
-# are.
+# A float32 has 32 bits, and a gradient does not need them all. **bfloat16** takes half, and the sum
+# of two bfloat16 numbers is a bfloat16 number, so they can go through an all-reduce as they are.
 
 
-# %% half_hook
-def half_hook(state, bucket):
-    """A future of the mean of the gradients, which travel as float16."""
+# %% bfloat16_hook
+def bfloat16_hook(state, bucket):
+    """A future of the mean of the gradients, which travel as bfloat16."""
     buffer = bucket.buffer()
-    halves = buffer.to(torch.float16).div_(
-        dist.get_world_size()
-    )  # divide first: the sum must not pass 65,504
+    halves = buffer.to(torch.bfloat16).div_(dist.get_world_size())
     future = dist.all_reduce(halves, async_op=True).get_future()
     return future.then(lambda _: buffer.copy_(halves))
 
@@ -377,7 +422,48 @@ def sign_hook(state, bucket):
 
 
 # %% [markdown]
-# ### A sum stays small, a collection grows
+# One scale for a whole bucket has a weakness. The largest entry decides the step between two int8
+# numbers, and an entry smaller than that step becomes either 0 or a whole step.
+#
+# ### Your turn: a scale for each block
+#
+# 8 minutes · medium
+#
+# Round to the *nearest* int8 number, with a scale of its own for each block of `block_size`
+# entries, and return the vector as the receiver would see it.
+#
+# <details><summary>Hint</summary>
+#
+# `vector.view(-1, block_size)` has a row for each block. `amax(dim=1, keepdim=True)` is the largest
+# of each row, as a column that divides every row by its own number. The largest must become 127.
+# </details>
+
+
+# %% to_int8_blocks tags=["turn"]
+def to_int8_blocks(vector, block_size):
+    """The vector after rounding to int8 with a scale for each block; no block is all zeros."""
+    ### BEGIN SOLUTION
+    blocks = vector.view(-1, block_size)
+    steps = blocks.abs().amax(dim=1, keepdim=True) / 127
+    return ((blocks / steps).round() * steps).flatten()
+    ### END SOLUTION
+
+
+# %% check_to_int8_blocks
+with check.turn("to_int8_blocks"):
+    vector = torch.tensor([1.27, 0.014, -0.3, 0.0, 127.0, 0.6, -2.4, 0.3])
+    rounded = to_int8_blocks(vector.clone(), 4)
+    expected = torch.tensor([1.27, 0.01, -0.3, 0.0, 127.0, 1.0, -2.0, 0.0])
+    hint = "Steps are 0.01 in the first block, whose largest entry is 1.27, and 1 in the second."
+    check.expect_close(rounded, expected, "two blocks of four", hint)
+    some, errors = gradient[: len(gradient) // 64 * 64], {}
+    for size in (len(some), 64):
+        errors[size] = ((to_int8_blocks(some.clone(), size) - some).norm() / some.norm()).item()
+    print(f"Right. The network's gradient, one scale: {errors[len(some)]:.2%} off;")
+    print(f"blocks of 64, each with a scale of 4 bytes: {errors[64]:.2%}, in 1.06 bytes an entry.")
+
+# %% [markdown]
+# ### All-reduce does not grow with N, all-gather does
 #
 # This is the first trap of compression. An all-reduce sends $2 (N-1)/N$ times its tensor from each
 # rank, never more than twice. An all-gather sends $N - 1$ times a rank's part: it **grows with N**.
@@ -386,51 +472,47 @@ def sign_hook(state, bucket):
 # $$(N - 1) \, f \, S = \frac{2 (N - 1)}{N} \, S \quad\Longleftrightarrow\quad N = \frac{2}{f}$$
 
 # %% gather_or_reduce
-GATHERED = {"int8": 1 / 4, "sign": 1 / 32, "largest 1%, 8 bytes an entry": 0.01 * 8 / 4}
-print("sent by each rank for 100 MB of float32, computed, in MB")
-print(
-    f"{'ranks':<30}" + "".join(f"{n:>8}" for n in (2, 8, 64, 100, 512)) + "   as much as float32 at"
-)
-for name, bytes_per_byte in {"float32, all-reduce": 1.0, "float16, all-reduce": 0.5}.items():
-    print(
-        f"{name:<30}"
-        + "".join(f"{200 * (n - 1) / n * bytes_per_byte:8.1f}" for n in (2, 8, 64, 100, 512))
-    )
-for name, f in GATHERED.items():
-    row = "".join(f"{100 * (n - 1) * f:8.1f}" for n in (2, 8, 64, 100, 512))
-    print(
-        f"{name + ', all-gather':<30}".replace(", 8 bytes an entry", "")
-        + row
-        + f"{2 / f:12.0f} ranks"
-    )
-predictions.reveal("ranks at which gathering int8 saves nothing", 2 / GATHERED["int8"])
-predictions.reveal(
-    "ranks at which gathering 1% saves nothing", 2 / GATHERED["largest 1%, 8 bytes an entry"]
-)
+REDUCED = {"bfloat16": 2.0, "float32": 4.0}  # bytes an entry
+GATHERED = {"int8": 1.0, "sign": 1 / 8, "largest 1%": 0.01 * (2 + 4)}
+rows = []
+for name, size_bytes in (REDUCED | GATHERED).items():
+    row = {"sent": name, "by": "all-gather" if name in GATHERED else "all-reduce"}
+    for n in (2, 8, 64, 512):
+        times = n - 1 if name in GATHERED else 2 * (n - 1) / n
+        row[f"{n} ranks, MB"] = round(100 * times * size_bytes, 1)
+    if name in GATHERED:
+        row["as much as bfloat16 at"] = f"{2 * REDUCED['bfloat16'] / size_bytes:.0f} ranks"
+    rows.append(row)
+in_float32 = [f"{name} {8 / size:.0f}" for name, size in (("int8", 1), ("sign", 1 / 8))]
+note = f"Against float32: {', '.join(in_float32)}, largest 1% in 8 bytes an entry {8 / 0.08:.0f}."
+predictions.reveal("ranks at which gathering int8 saves nothing", 4 / GATHERED["int8"])
+predictions.reveal("ranks at which gathering 1% saves nothing", 4 / GATHERED["largest 1%"])
+draw.table(rows, title="Sent by each rank, 100 million entries, computed", note=note)
 
 # %% [markdown]
-# "int8 sends a quarter" is true of two ranks and false of eight, where the all-gather sends as much
-# as plain float32. "Top 1% sends 1%" is 2% with the places, and nothing is saved from 100 ranks on.
-# Compressors whose results can be **added while compressed** do not have this problem: float16,
-# random entries at agreed places, and the one that comes below.
+# "int8 sends half of bfloat16" is true of two ranks. On four, the all-gather sends as much as
+# bfloat16 does. "The largest 1% send 1%" is 3% with the places, and nothing is saved from 67 ranks
+# on. Compressors whose results can be **added while compressed** do not have this problem:
+# bfloat16, random entries at agreed places, and the one that comes below.
 #
-# ### Error feedback: what is not sent is not lost
+# ### Error feedback: keep what was not sent
 #
 # Now the bias. Take one number: its gradient is 0.3 in every step, and only 0 or 1 can be sent.
 # Rounding sends 0 for ever. Instead **keep what was not sent, and add it to the next gradient**:
 
 # %% error_feedback
-kept, sent_in_all = 0.0, 0
-print("step   gradient + kept   sent   kept   sent in all   all gradients")
+kept, sent_in_all, rows = 0.0, 0, []
 for step in range(1, 11):
     total = 0.3 + kept
     sent = round(total)
     kept = round(total - sent, 6) + 0.0
     sent_in_all += sent
-    print(f"{step:4} {total:13.1f} {sent:12.0f} {kept:8.1f} {sent_in_all:10.0f} {0.3 * step:14.1f}")
+    row = {"step": step, "gradient + kept": f"{total:.1f}", "sent": sent, "kept": f"{kept:.1f}"}
+    rows.append(row | {"sent in all": sent_in_all, "all gradients": f"{0.3 * step:.1f}"})
+draw.table(rows, title="A gradient of 0.3, sent as whole numbers, computed")
 
 # %% [markdown]
-# The sum of what was sent never leaves the sum of the gradients by more than what is kept. In
+# The sum of what was sent never differs from the sum of the gradients by more than what is kept. In
 # symbols, with memory $e_t$, gradient $g_t$ and compressor $C$:
 #
 # $$\text{send } C(g_t + e_t), \quad e_{t+1} = g_t + e_t - C(g_t + e_t)
@@ -441,33 +523,30 @@ for step in range(1, 11):
 # 2019, *Error feedback fixes SignSGD and other gradient compression schemes*, prove that SGD with
 # it converges as fast as without compression, up to terms that vanish faster.
 #
-# The next cell tries it on the network, in one process that plays both workers, on flat gradients:
-# no messages here, only the arithmetic.
+# The next cell tries it on the network, in one process that plays both workers. No messages are
+# sent; only the arithmetic matters here.
 
 
 # %% simulated
 def simulate(compress, has_memory, num_workers=2, num_steps=60, rate=0.1):
     """The losses after every ten steps, with workers simulated in one process."""
     torch.manual_seed(seed)
-    model = models.vision_net(seed=seed)
-    parameters = list(model.parameters())
-    memory = torch.zeros(num_workers, sum(one.numel() for one in parameters))
-    losses = [loss_of(model)]
+    model, _ = new_model("digits")
+    weights, losses = list(model.parameters()), []
+    memory = torch.zeros(num_workers, sum(one.numel() for one in weights))
     for step in range(num_steps):
         mean = 0.0
         for worker in range(num_workers):
-            places = (torch.arange(64) + 64 * (num_workers * step + worker)) % len(LABELS)
-            loss = F.cross_entropy(model(PIXELS[places]), LABELS[places])
-            gradients = torch.autograd.grad(loss, parameters)
+            loss = loss_of(model, *batch("digits", num_workers * step + worker))
+            gradients = torch.autograd.grad(loss, weights)
             total = torch.cat([one.flatten() for one in gradients]) + memory[worker]
             sent = compress(total)
             memory[worker] = total - sent if has_memory else 0.0
             mean = mean + sent / num_workers
         with torch.no_grad():
-            weights = nn.utils.parameters_to_vector(parameters) - rate * mean
-            nn.utils.vector_to_parameters(weights, parameters)
-        if step % 10 == 9:
-            losses.append(loss_of(model))
+            moved = nn.utils.parameters_to_vector(weights) - rate * mean
+            nn.utils.vector_to_parameters(moved, weights)
+        losses += [final_loss("digits", model)] if step % 10 == 9 else []
     return losses
 
 
@@ -479,13 +558,12 @@ for name in ("sign", "random 1%"):
         simulated[label] = simulate(COMPRESSORS[name], has_memory)
 for name, of_method in simulated.items():
     print(f"{name:<24} loss after 60 steps {of_method[-1]:.3f}")
-draw.curves(
-    simulated, x_label="tens of steps", title="With memory and without, two workers in one process"
-)
+title = "With memory and without, two workers in one process, measured here"
+draw.curves(simulated, x_label="tens of steps", title=title)
 
 # %% [markdown]
 # The sign with memory ends about where everything ends, with one bit an entry. Random entries gain
-# less: at 1% an entry waits a hundred steps for its turn, and there were only sixty. A bias has
+# less: at 1% an entry waits a hundred steps on average, and there were only sixty. A bias has
 # become a delay, and a delay of a hundred steps is long.
 #
 # Put the two together, **the largest entries, and memory**, and you have the hook of the first half
@@ -493,94 +571,150 @@ draw.curves(
 #
 # ### A matrix with few directions
 #
-# The gradient of a layer is a matrix: one row for each output, one column for each input. Its rows
-# are all combinations of the inputs that the batch had, and often a few directions hold most of it.
-# The *singular values* say how much each direction holds. Here is the last layer of the network, 10
-# rows and 512 columns, before training and after some.
+# The gradient of a layer is a matrix: one row for each output, one column for each input. Each row
+# is a combination of the batch's inputs, and often a few directions hold most of the matrix. The
+# squares of its *singular values* are the shares that they hold.
 
 
 # %% singular_values
-def held_by_directions(num_steps):
-    """The share of the last layer's squared gradient in its r strongest directions."""
-    model = models.vision_net(seed=seed)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def held_by_directions(task, name, num_steps=40):
+    """The share of a matrix's squared gradient in its strongest directions, after some steps."""
+    model, optimizer = new_model(task)
     for step in range(num_steps + 1):
-        places = (torch.arange(128) + 128 * step) % len(LABELS)
         optimizer.zero_grad()
-        F.cross_entropy(model(PIXELS[places]), LABELS[places]).backward()
+        loss_of(model, *batch(task, step)).backward()
         optimizer.step()
-    squares = torch.linalg.svdvals(model[-1].weight.grad).square()
+    squares = torch.linalg.svdvals(model.get_parameter(name).grad).square()
     return (squares.cumsum(dim=0) / squares.sum()).tolist()
 
 
-held = {"in the first step": held_by_directions(0), "after 40 steps": held_by_directions(40)}
+MATRICES = {  # task, name, rows, columns
+    "digits, last layer": ("digits", "6.weight"),
+    "transformer, MLP": ("text", "layers.0.mlp.up.weight"),
+    "transformer, query": ("text", "layers.1.attention.query.weight"),
+}
+held = {label: held_by_directions(*matrix) for label, matrix in MATRICES.items()}
 for label, shares in held.items():
-    print(f"{label:<18} 2 of 10 directions hold {shares[1]:.0%}, 4 hold {shares[3]:.0%}")
-print(f"2 directions are {2 * (10 + 512):,} numbers instead of {10 * 512:,}")
-draw.curves(
-    held, x_label="directions", y_label="share held", title="Few directions hold most of a gradient"
-)
+    print(f"{label:<18} 2 of {len(shares)} directions hold {shares[1]:.0%}, 4 hold {shares[3]:.0%}")
+print(f"2 directions of 192 x 64 are {2 * (192 + 64):,} numbers instead of {192 * 64:,}")
+title = "Few directions hold most of a gradient, after 40 steps, measured here"
+first = {label: shares[:10] for label, shares in held.items()}
+draw.curves(first, x_label="directions", y_label="share held", title=title)
 
 # %% [markdown]
 # **PowerSGD** (Vogels, Karimireddy and Jaggi 2019, *PowerSGD: practical low-rank gradient
 # compression*) sends r directions: two thin factors with $r (n + m)$ numbers for a matrix of $n$
-# rows and $m$ columns. It finds them without computing singular values, keeps what they miss in a
-# memory, and above all **its factors can be all-reduced**. How that works is the second half of lab
-# 5; in section 5 torch's own hook shows what it is worth.
+# rows and $m$ columns. It finds them without computing singular values, and keeps what they miss in
+# a memory. Above all, **its factors can be all-reduced**. How that works is the second half of lab
+# 5; section 5 shows what torch's own hook gains.
 #
 # ### Say it less often
 #
-# Instead of less, one can send more rarely. Two ways, with very different results:
+# Instead of less, one can send less often. There are two ways, with very different results:
 #
-# - **Gradient accumulation**: add up the gradients of H batches, then exchange and update once. It
-#   is exactly training with a batch that is H times larger: nothing is approximated, and there are
-#   H times fewer updates.
+# - **Gradient accumulation**: add up the gradients of H batches, then exchange and update once.
+#   This is exactly training with a batch that is H times larger. Nothing is approximated, and there
+#   are H times fewer updates.
 # - **Local SGD** (Stich 2019, *Local SGD converges fast and communicates little*): every rank
-#   updates its own copy H times; then the *parameters* are averaged. As many updates as before, and
-#   in between the copies drift apart.
+#   updates its own copy H times; then the *weights* are averaged. There are as many updates as
+#   before, and in between the copies drift apart.
+#
+# How far they drift depends on the data. The next cell plays eight workers in one process: first
+# all draw from the same images, then **each has its own eighth of the images, sorted by digit**.
 
 
-# %% less_often
-def train_rarely(every, is_local, num_steps=60, rate=0.1):
-    """The loss after some batches, with ranks that communicate only after every few of them."""
-    torch.set_num_threads(1)
-    device, rank, num_ranks = rank_device(), dist.get_rank(), dist.get_world_size()
-    model = models.vision_net(seed=seed).to(device)
-    dist.barrier()
-    flat = nn.utils.parameters_to_vector(model.parameters()).detach()
-    summed = torch.zeros_like(flat)
-    for step in range(1, num_steps + 1):
-        places = (torch.arange(64) + 64 * (num_ranks * (step - 1) + rank)) % len(LABELS)
-        loss = F.cross_entropy(model(PIXELS[places].to(device)), LABELS[places].to(device))
-        gradients = torch.autograd.grad(loss, list(model.parameters()))
-        summed += torch.cat([gradient.flatten() for gradient in gradients])
-        if is_local:
-            flat -= rate * summed
-            summed.zero_()
-        if step % every == 0:
-            dist.all_reduce(exchanged := flat if is_local else summed)
-            exchanged /= num_ranks
-            if not is_local:
-                flat -= rate * summed / every
-                summed.zero_()
-        nn.utils.vector_to_parameters(flat.clone(), model.parameters())
-    dist.barrier()
-    return [loss_of(model)]
+# %% local_sgd
+def local_sgd(every, own_data, num_workers=8, num_steps=60, rate=0.1):
+    """The loss at the end, and how far apart the copies were, relative to the weights' length."""
+    model, _ = new_model("digits")
+    weights = list(model.parameters())
+    order, share = LABELS.argsort(stable=True), len(LABELS) // num_workers
+    copies = nn.utils.parameters_to_vector(weights).detach().repeat(num_workers, 1)
+    for step in range(num_steps):
+        generator = torch.Generator().manual_seed(step)
+        for worker, copy in enumerate(copies):
+            places = torch.randint(len(LABELS), (32,), generator=generator)
+            if own_data:
+                places = order[worker * share + places % share]
+            nn.utils.vector_to_parameters(copy.clone(), weights)
+            loss = loss_of(model, PIXELS[places], LABELS[places])
+            gradients = torch.autograd.grad(loss, weights)
+            copy -= rate * torch.cat([one.flatten() for one in gradients])
+        if (step + 1) % every == 0:
+            mean = copies.mean(dim=0)
+            drift = (copies - mean).norm(dim=1).mean() / mean.norm()
+            copies = mean.repeat(num_workers, 1)
+    nn.utils.vector_to_parameters(mean, weights)
+    return final_loss("digits", model), drift.item()
 
+
+# %% drift
+rows = []
+for own_data, every in ((False, 1), (False, 10), (True, 1), (True, 4), (True, 10)):
+    loss, drift = local_sgd(every, own_data)
+    data = "each its own digits" if own_data else "all digits"
+    row = {"data of a worker": data, "steps between averages": every, "loss": f"{loss:.3f}"}
+    rows.append(row | {"drift_fraction": drift})
+draw.table(rows, title="Local SGD, eight workers in one process, 60 steps, measured here")
+
+# %% [markdown]
+# Where all workers draw from the same images, an average every 10 steps costs hardly anything.
+# Where each has its own, the copies drift two to four times as far, and the loss is higher the
+# longer they go without an average. On shuffled data the saving can be large. DiLoCo (Douillard
+# et al. 2023, *DiLoCo: distributed low-communication training of language models*) lets each
+# worker take hundreds of steps of AdamW, and treats the mean change of the weights as a gradient
+# for a second optimizer, one with momentum. Its abstract reports that 8 workers do as well as
+# synchronous training, with 500 times less communication.
+#
+# ### Your turn: bits for each parameter and step
+#
+# 5 minutes · easy
+#
+# One number compares everything so far: the bits that a rank sends for each parameter and each
+# step. An exchange carries `bits` for each parameter, and there is one every `every` steps. It is a
+# ring all-reduce, or an all-gather.
+#
+# <details><summary>Hint</summary>
+#
+# How often does each number leave a rank? $2(N - 1)/N$ times in an all-reduce, $N - 1$ times in an
+# all-gather.
+# </details>
+
+
+# %% bits_a_step tags=["turn"]
+def bits_a_step(num_ranks, bits, every=1, is_gathered=False):
+    """Bits that a rank sends for each parameter and step."""
+    ### BEGIN SOLUTION
+    times_sent = num_ranks - 1 if is_gathered else 2 * (num_ranks - 1) / num_ranks
+    return bits * times_sent / every
+    ### END SOLUTION
+
+
+# %% check_bits_a_step
+with check.turn("bits_a_step"):
+    hint = "Bits times how often they leave a rank, over the steps of an exchange."
+    check.expect_close(bits_a_step(8, 16), 28.0, "bfloat16 on 8 ranks", hint)
+    check.expect_close(bits_a_step(8, 1, is_gathered=True), 7.0, "signs on 8 ranks", hint)
+    check.expect_close(bits_a_step(64, 32, every=500), 0.126, "64 ranks, every 500 steps", hint)
+    print("Right. On 64 ranks, in bits:")
+    for name, bits in (("bfloat16", bits_a_step(64, 16)), ("sign", bits_a_step(64, 1, 1, True))):
+        print(f"{name:<28} {bits:6.2f}")
+    print(f"{'float32, every 500 steps':<28} {bits_a_step(64, 32, 500):6.2f}")
 
 # %% [markdown]
 # ### Say the urgent thing first
 #
-# The last way sends every byte, and sends it in a better **order**. Backward makes the last layer's
-# gradient first, so that DDP sends it first. But the next forward pass needs the *first* layer
-# first, and its gradient is at the end of the queue. Turn the queue round: whenever the link is
-# free, send what will be needed soonest (P3, Jayarajan et al. 2019; ByteScheduler, Peng et al.
-# 2019, which also cuts large tensors so that urgent ones need not wait for them).
+# The last way sends every byte, in a better **order**. Backward makes the last layer's gradient
+# first, so DDP sends it first. But the next forward pass needs the *first* layer first, and its
+# gradient is at the end of the queue. So reverse the queue: whenever the link is free, send what
+# will be needed soonest (P3, Jayarajan et al. 2019, *Priority-based parameter propagation for
+# distributed DNN training*; ByteScheduler, Peng et al. 2019, which also cuts large tensors into
+# pieces so that urgent ones need not wait for them).
 #
-# A network like the early image models: five convolutions of 250 kB, and a last, dense layer of 10
-# MB, cut into ten pieces. With `is_urgent` it first sends only those pieces that the link can begin
-# during backward. When backward is over, the convolutions go, first layer first, and the other
-# pieces last. Forward of each layer waits for that layer alone.
+# Take a network like the early image models: five convolutions of 250 kB, and a last, dense layer
+# of 10 MB, cut into ten pieces. With `is_urgent` the dense layer first sends only as many pieces as
+# the link can start during backward. After backward come the convolutions, first layer first, then
+# the remaining pieces. The forward pass of each layer waits for that layer alone.
 
 # %% schedule
 FORWARD_S, BACKWARD_S, LAST = 1e-3, 2e-3, 5
@@ -622,73 +756,113 @@ on_ethernet = {"world_size": 4, "cluster": ETHERNET, "compute": "none", "echo": 
 in_order = ws.run(one_step, False, 10, **on_ethernet).timeline
 piece_s = next(event.duration_s for event in in_order.of(0) if event.name == "all_reduce")
 urgent = ws.run(one_step, True, math.ceil(LAST * BACKWARD_S / piece_s), **on_ethernet).timeline
-schedules = {"as backward makes them": in_order, "what is needed first, first": urgent}
+schedules = {"backward's order": in_order, "urgent first": urgent}
 for name, timeline in schedules.items():
-    print(
-        f"{name:<28} {timeline.end_s * 1e3:5.2f} ms, {timeline.bytes_sent(0) / 1e6:.1f} MB sent by"
-        " each rank"
-    )
+    sent_mb = timeline.bytes_sent(0) / 1e6
+    print(f"{name:<16} {timeline.end_s * 1e3:5.2f} ms, {sent_mb:.1f} MB sent by each rank")
 draw.timelines(schedules, title="One backward and the next forward, emulated on 4 x 10 Gb/s")
 
 # %% [markdown]
-# The same bytes, the same link, and the step is shorter: forward begins while the rest still
-# travels. It takes no accuracy, because nothing is left out. torch's DDP does not do this: the
-# optimizer steps when *all* gradients are there. FSDP, in week 7, will bring it back in another
-# form.
+# The same bytes go over the same link, and the step is shorter: forward begins while the rest is
+# still on its way. (A *bubble* is time in which a rank does not work.) Accuracy does not suffer,
+# because nothing is left out. torch's DDP does not do this: the optimizer steps when *all*
+# gradients have arrived. FSDP, in week 7, brings the idea back in another form.
 #
+# ### Your turn: the order of a queue by priority
+#
+# 10 minutes · medium
+#
+# `ready_s[layer]` is the time at which backward has made the gradient of a layer, of which 0 is the
+# first. Sending one takes `piece_s`, and the link sends one at a time. Return the layers in the
+# order in which they are sent, if the link always takes the ready layer that forward needs first.
+#
+# <details><summary>Hint</summary>
+#
+# Keep the time, and the layers that still wait with the time at which each is ready. If none is
+# ready, go on to the earliest. `min` of the ready ones is the layer that forward needs first.
+# </details>
+
+
+# %% send_order tags=["turn"]
+def send_order(ready_s, piece_s):
+    """The layers in the order in which the link sends their gradients."""
+    ### BEGIN SOLUTION
+    waiting, order, now_s = dict(enumerate(ready_s)), [], 0.0
+    while waiting:
+        now_s = max(now_s, min(waiting.values()))
+        layer = min(layer for layer, at_s in waiting.items() if at_s <= now_s)
+        order.append(layer)
+        del waiting[layer]
+        now_s += piece_s
+    return order
+    ### END SOLUTION
+
+
+# %% check_send_order
+with check.turn("send_order"):
+    made_s = [5.0, 4.0, 3.0, 2.0, 1.0]
+    hint = "This link keeps up with backward: each gradient goes as soon as it is there."
+    found = torch.tensor(send_order(made_s, 0.5))
+    check.expect_close(found, torch.tensor([4, 3, 2, 1, 0]), "the order on a fast link", hint)
+    hint = "At 1 s only layer 4 is ready, and is sent until 3 s. Then layers 3 and 2 are ready."
+    found = torch.tensor(send_order(made_s, 2.0))
+    check.expect_close(found, torch.tensor([4, 2, 0, 1, 3]), "the order on a slow link", hint)
+    print("Right. On the slow link forward can begin after 7 s; in backward's order, after 11 s.")
+
+# %% [markdown]
 # ## 5. Compare with the production oracle
 #
 # torch has hooks of its own, in `torch.distributed.algorithms.ddp_comm_hooks`. Ours must give the
-# same model: after ten steps on real ranks, compare all weights.
+# same model: after ten steps on real ranks, compare all weights. (Without NCCL, DDP rejects torch's
+# bfloat16 hook by its name. Wrapped in a function of our own it runs.)
 
 
 # %% against_the_oracle
-def weights_after(make_hook):
-    """All weights after ten steps with this hook, or with DDP alone if it is None."""
+def torch_bfloat16(state, bucket):
+    """torch's bfloat16 hook under another name."""
+    return default_hooks.bf16_compress_hook(state, bucket)
+
+
+def weights_after(hook, num_steps=10):
+    """All weights after some steps with this hook, or with DDP alone if it is None."""
     torch.set_num_threads(1)
-    ddp = DistributedDataParallel(models.vision_net(seed=seed).to(rank_device()))
-    if make_hook:
-        ddp.register_comm_hook(*make_hook())
-    for step in range(10):
-        places = (torch.arange(64) + 64 * (dist.get_world_size() * step + dist.get_rank())) % len(
-            LABELS
-        )
-        ddp.zero_grad()
-        F.cross_entropy(
-            ddp(PIXELS[places].to(rank_device())), LABELS[places].to(rank_device())
-        ).backward()
-        with torch.no_grad():
-            for parameter in ddp.parameters():
-                parameter -= 0.1 * parameter.grad
-    return nn.utils.parameters_to_vector(ddp.parameters()).detach()
+    model, optimizer = new_model("digits")
+    ddp = DistributedDataParallel(model)
+    if hook:
+        ddp.register_comm_hook(None, hook)
+    for step in range(num_steps):
+        optimizer.zero_grad()
+        loss_of(ddp, *batch("digits", dist.get_world_size() * step + dist.get_rank())).backward()
+        optimizer.step()
+    return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
 # %% differences
+PAIRS = {
+    "plain_hook from DDP without a hook": (plain_hook, None),
+    "bfloat16_hook from torch's": (bfloat16_hook, torch_bfloat16),
+}
+
+
 def differences():
-    """The differences between our hooks and torch's."""
-    torch_half = weights_after(lambda: (None, default_hooks.fp16_compress_hook))
+    """The largest difference between the weights with our hooks and with torch's."""
     return {
-        "plain_hook from DDP without a hook": (
-            weights_after(lambda: (None, plain_hook)) - weights_after(None)
-        ),
-        "half_hook from fp16_compress_hook": weights_after(lambda: (None, half_hook)) - torch_half,
+        name: (weights_after(ours) - weights_after(theirs)).abs().max().item()
+        for name, (ours, theirs) in PAIRS.items()
     }
 
 
-for name, difference in (
-    ws.run(differences, world_size=world_size, backend=backend, echo=False).values[0].items()
-):
-    print(f"{name:<36} largest difference {difference.abs().max().item():.1e}")
-    assert difference.abs().max() < 1e-5
+for name, difference in ws.run(differences, **here).values[0].items():
+    print(f"{name:<36} largest difference {difference:.1e}")
+    assert difference < 1e-5
 
 # %% [markdown]
 # ### Loss against bytes
 #
-# Now everything on one plot. Each method trains the same network for sixty batches a rank on an
+# Now everything on one plot, for both models. Each method trains sixty batches a rank on an
 # emulated cluster: the ranks and the training are real, and all bytes that a rank sends after the
-# start are counted. torch's PowerSGD all-reduces everything in its first two steps, as its memory
-# must not meet DDP's new buckets, and these bytes count too. (DDP refuses torch's bfloat16 hook, by
-# its name, where there is no NCCL; in a function of ours it runs.)
+# start are counted. torch's PowerSGD sends everything uncompressed in its first two steps, because
+# DDP regroups its buckets then and PowerSGD keeps its memory by bucket. These bytes are counted.
 
 
 # %% power_sgd
@@ -700,29 +874,54 @@ def power_sgd(rank):
 
 
 HOOKS = {
-    "everything": lambda: (None, plain_hook),
-    "float16 (torch)": lambda: (None, default_hooks.fp16_compress_hook),
-    "bfloat16 (torch)": lambda: (
-        None,
-        lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket),
-    ),
+    "bfloat16 (torch)": lambda: (None, torch_bfloat16),
+    "float32": lambda: (None, plain_hook),
     "int8": lambda: (None, int8_hook),
     "sign": lambda: (None, sign_hook),
     "random 10%": lambda: random_only(0.1, scaled=False),
     "random 1%": lambda: random_only(0.01, scaled=False),
     "PowerSGD rank 1 (torch)": lambda: power_sgd(1),
-    "PowerSGD rank 2 (torch)": lambda: power_sgd(2),
+    "PowerSGD rank 4 (torch)": lambda: power_sgd(4),
 }
 
 
+# %% less_often
+def mean_over_ranks(tensors):
+    """Average tensors over all ranks, in place, with one all-reduce."""
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    parts = flat.div_(dist.get_world_size()).split([tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view_as(tensor))
+
+
+# %% train_rarely
+def train_rarely(every, is_local, task, num_steps=60):
+    """The loss at the end, with ranks that communicate only after every few batches."""
+    torch.set_num_threads(1)
+    (model, optimizer), size, rank = new_model(task), dist.get_world_size(), dist.get_rank()
+    weights = list(model.parameters())
+    dist.barrier()
+    for step in range(num_steps):
+        (loss_of(model, *batch(task, size * step + rank)) / (1 if is_local else every)).backward()
+        is_exchange = (step + 1) % every == 0
+        if is_exchange and not is_local:
+            mean_over_ranks([weight.grad for weight in weights])
+        if is_exchange or is_local:
+            optimizer.step()
+            optimizer.zero_grad()
+        if is_exchange and is_local:
+            mean_over_ranks([weight.data for weight in weights])
+    dist.barrier()
+    return final_loss(task, model)
+
+
 # %% loss_and_bytes
-def train_all():
-    """The losses of every method, one after the other."""
-    losses = train_with_each(HOOKS)
-    for every in (4, 10):
-        losses[f"accumulated, {every} steps"] = train_rarely(every, is_local=False)
-        losses[f"local SGD, {every} steps"] = train_rarely(every, is_local=True)
-    return losses
+def train_all(task):
+    """The last loss of every method, one after the other."""
+    losses = {name: train(make_hook, task)[-1] for name, make_hook in HOOKS.items()}
+    losses["accumulated, 10 steps"] = train_rarely(10, False, task)
+    return losses | {"local SGD, 10 steps": train_rarely(10, True, task)}
 
 
 def sent_between_barriers(timeline):
@@ -737,95 +936,94 @@ def sent_between_barriers(timeline):
 
 
 # %% losses_and_bytes
-run = ws.run(train_all, world_size=world_size, cluster=cluster, compute="none", echo=False)
-last_losses = {name: of_method[-1] for name, of_method in run.values[0].items()}
-points = dict(
-    zip(
-        last_losses,
-        zip(sent_between_barriers(run.timeline), last_losses.values(), strict=True),
-        strict=True,
-    )
-)
-num_bytes = points["everything"][0]
-for name, (size_bytes, loss) in points.items():
-    print(
-        f"{name:<26} {units.format_bytes(size_bytes):>8} {size_bytes / num_bytes:7.1%}   loss"
-        f" {loss:.3f}"
-    )
-
-
-# %% loss_axes
-def label_axes(axes):
-    """Give the axes of loss against bytes their scales, labels and title."""
-    axes.set(xscale="log", yscale="log", ylabel="loss")
-    axes.set_xlabel("bytes sent by each rank in 60 steps")
-    axes.margins(0.12, 0.5)
-    axes.xaxis.set_major_formatter(lambda size, _: units.format_as("size_bytes", size))
-    axes.yaxis.set_major_formatter(lambda loss, _: f"{loss:g}")
-    axes.minorticks_off()
-    axes.set_yticks([0.25, 0.5, 1, 2])
-    title = "Loss against bytes: real training, emulated wire"
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
-
-
-# %% loss_picture
-def loss_against_bytes(points):
-    """A picture with one point for each method."""
-    picture = draw.Picture(9, 4.6)
-    axes = picture.subplots()
-    label = {"fontsize": 8, "rotation_mode": "anchor"}
-    by_size = sorted(points.items(), key=lambda point: point[1])
-    for place, (name, (size_bytes, loss)) in enumerate(by_size):
-        marker = "s" if "torch" in name else "o"
-        axes.plot(size_bytes, loss, marker, color="#0072B2", markersize=7)
-        # up and down by turns: many lie side by side
-        turn, at = (35, "bottom") if place % 2 else (-35, "top")
-        axes.annotate(f"  {name}", (size_bytes, loss), rotation=turn, va=at, **label)
-    label_axes(axes)
-    values = [f"{name} {units.format_bytes(size)} {loss:.2f}" for name, (size, loss) in by_size]
-    picture.alt = f"Loss after 60 steps against bytes sent by each rank: {'; '.join(values)}."
-    picture.alt += " Squares are torch's own hooks."
-    return picture
-
+FAMILIES = {
+    "fewer bits": ("bfloat16 (torch)", "float32", "int8", "sign"),
+    "fewer entries": ("random 10%", "random 1%"),
+    "fewer directions": ("PowerSGD rank 1 (torch)", "PowerSGD rank 4 (torch)"),
+    "less often": ("accumulated, 10 steps", "local SGD, 10 steps"),
+}
+family_of = {name: family for family, names in FAMILIES.items() for name in names}
+emulated = {"world_size": world_size, "cluster": cluster, "compute": "none", "echo": False}
+points, rows = {"digits": [], "text": []}, {name: {"method": name} for name in family_of}
+for task in points:
+    run = ws.run(train_all, task, **emulated)
+    sent = sent_between_barriers(run.timeline)
+    for (name, loss), sent_bytes in zip(run.values[0].items(), sent, strict=True):
+        points[task].append((name, sent_bytes, loss, family_of[name]))
+        rows[name][f"{task}, of bfloat16's bytes_fraction"] = sent_bytes / sent[0]
+        rows[name][f"{task}, loss"] = f"{loss:.3f}"
+draw.table([*rows.values()], title=f"60 steps, {world_size} ranks: real training, emulated wire")
 
 # %% loss_against_bytes
-loss_against_bytes(points)
+axes = {"x_label": "sent by each rank_bytes", "y_label": "loss", "log": "xy"}
+title = "loss against bytes, real training, emulated wire; lower left is better"
+draw.scatter(points["digits"], title=f"Digits: {title}", **axes)
+
+# %% text_against_bytes
+draw.scatter(points["text"], title=f"Text: {title}", **axes)
 
 # %% [markdown]
-# Read it from the lower right to the left: how far can you go before the loss rises? Half precision
-# and int8 lose nothing here. PowerSGD stays low with a fraction of the bytes: it has a memory. The
-# sign has none here, and pays for it. Accumulation has the bytes of local SGD and far fewer
-# updates. The lower left corner is where your two hooks of lab 5 will be.
+# Start at bfloat16 and go to the left: how far can you go before the loss rises? int8 loses nothing
+# here. On the digits PowerSGD stays low with a fifth of the bytes, because it has a memory, and the
+# sign, which has none here, pays for that. On the text their places change: the sign loses less
+# than 2% of the loss with a sixteenth of the bytes, and PowerSGD of rank 1 loses more. Adam divides
+# each entry by its own usual size, so that it needs the magnitudes less; and the transformer's
+# gradients have more directions, as section 4 measured. Accumulation sends the same bytes as local
+# SGD and makes far fewer updates. Your two hooks of lab 5 belong in the lower left corner.
 #
-# Sixty steps of a small network are not a proof about yours. Two things carry over: a bias without
+# Sixty steps of two small models prove little about yours. Two things carry over: a bias without
 # memory costs accuracy, and a memory turns it into a delay, which matters less the longer you
-# train.
+# train. One thing does not: here all ranks draw from the same data, and so local SGD has beaten
+# every compressor. Section 4 shows where it loses.
 
 # %% [markdown]
-# ## 6. Formula, measurement, emulation
+# ## 6. Formula, emulation, and a link that changes
 #
-# Fewer bytes are no goal. A shorter step is. Compressing takes time on the same GPU that computes
-# gradients, and the wire may have been hidden behind backward anyway.
+# The goal is a shorter step, not fewer bytes. Compressing takes time on the GPU that also computes
+# gradients, and communication may have been hidden behind backward anyway.
 #
-# Take L equal layers, each a bucket. Forward takes $f$ a layer; backward, **with the work of
-# compressing**, takes $b$; the wire takes $m$ for a bucket. Buckets go one after the other, each
-# when its backward is done. Either the wire keeps up, and only the last bucket shows; or it does
-# not, and all L of them follow the first backward:
+# The picture shows the two cases. Six equal layers, each a bucket; the buckets go one after the
+# other. Above, the link keeps up with backward, and only the last bucket is exposed. Below it does
+# not, and all six go one after the other from the end of the first layer's backward on.
+
+# %% overlapped
+NUM_LAYERS, LAYER_FORWARD_S, LAYER_BACKWARD_S = 6, 0.25e-3, 0.5e-3
+BUCKET_BYTES = 256 * 512 * 4  # in float32
+
+
+def overlapped(size_bytes, work_s=0.0):
+    """One step of six layers, each sending so many bytes after so much work of compressing."""
+    works = []
+    with ws.span("forward", kind="forward"):
+        emulate.spend(NUM_LAYERS * LAYER_FORWARD_S)
+    for layer in reversed(range(NUM_LAYERS)):
+        with ws.span(f"backward {layer}", kind="backward"):
+            emulate.spend(LAYER_BACKWARD_S + work_s)
+        works.append(dist.all_reduce(torch.ones(size_bytes // 4), async_op=True))
+    for work in works:
+        work.wait()
+
+
+half = BUCKET_BYTES // 2
+on_two = {
+    "NVLink": ws.run(overlapped, half, **{**on_ethernet, "cluster": "dgx-h100"}).timeline,
+    "10 Gb/s": ws.run(overlapped, BUCKET_BYTES, **on_ethernet).timeline,
+}
+draw.timelines(on_two, title="One step of six layers on four ranks, emulated")
+
+# %% [markdown]
+# Take L layers. Forward takes $f$ a layer; backward, *together with the work of compressing*, takes
+# $b$; a bucket takes $m$ on the wire. If the wire keeps up, only the last bucket is exposed. If
+# not, the L buckets go one after the other, beginning when the first backward has ended:
 #
 # $$t = L f + L b + \max\bigl(m, \; L m - (L - 1) \, b\bigr)$$
 #
-# | What travels | $m$ |
-# |---|---|
-# | float32, float16, agreed places: all-reduce of $s$ bytes | $2 (N-1) (\alpha + s / (N \beta))$ |
-# | int8: all-gather of $s$ bytes and of a scale | $(N-1) \, (2 \alpha + s / \beta)$ |
+# An all-reduce of $s$ bytes takes $m = 2 (N-1) (\alpha + s / (N \beta))$. For int8, the all-gathers
+# of $s$ bytes and of a scale take $(N-1) \, (2 \alpha + s / \beta)$.
 #
-# The next cells run six layers of 524 kB under DDP, each with 0.25 ms of forward and 0.5 ms of
-# backward beside its matrix products. One rank alone, which sends nothing, shows what backward and
-# compressing take together; the formula adds the wire.
-
-
-# %% layer_times
-LAYER_FORWARD_S, LAYER_BACKWARD_S = 0.25e-3, 0.5e-3
+# The next cells run six layers of 262 kB in bfloat16 under DDP, each with 0.25 ms of forward and
+# 0.5 ms of backward beside its matrix products. One rank alone, which sends nothing, shows what
+# backward and compressing take together. The formula adds the wire.
 
 
 # %% layers
@@ -844,7 +1042,7 @@ class Spend(torch.autograd.Function):
 
 
 class Layer(nn.Module):
-    """A matrix of 524 kB, and the time of a larger layer."""
+    """A matrix of 131,072 weights, and the time of a larger layer."""
 
     def __init__(self, num_inputs, num_outputs):
         super().__init__()
@@ -855,34 +1053,31 @@ class Layer(nn.Module):
 
 
 # %% step_time
-def step_time_s(make_hook, num_steps):
-    """Seconds of a step with this hook: the median, after DDP has regrouped its buckets."""
+def step_time_s(make_hook, num_steps=3):
+    """Seconds of a step with this hook, after DDP has regrouped its buckets."""
     shapes = [(256, 512), (512, 256)] * (NUM_LAYERS // 2)
-    model = nn.Sequential(*[Layer(*shape) for shape in shapes]).to(rank_device())
-    ddp, times_s = DistributedDataParallel(model, bucket_cap_mb=0.4), []
+    model = nn.Sequential(*[Layer(*shape) for shape in shapes])
+    ddp, x = DistributedDataParallel(model, bucket_cap_mb=0.4), torch.ones(1, 256)
     ddp.register_comm_hook(*make_hook())
-    x = torch.ones(1, 256, device=rank_device())
     for _ in range(num_steps):
         ddp.zero_grad()
         dist.barrier()
         start_s = emulate.elapsed()
         ddp(x).sum().backward()
-        model[0].linear.weight.grad[0, 0].item()  # reading it waits for a GPU
-        times_s.append(emulate.elapsed() - start_s)
-    return statistics.median(times_s[2:])
+        end_s = emulate.elapsed()
+    return end_s - start_s
 
 
-def step_times_s(num_steps):
+def step_times_s():
     """The same for each method."""
     torch.set_num_threads(1)
-    return {method: step_time_s(make_hook, num_steps) for method, make_hook in STEP_HOOKS.items()}
+    return {method: step_time_s(make_hook) for method, make_hook in STEP_HOOKS.items()}
 
 
 # %% formula
-NUM_LAYERS, BUCKET_BYTES = 6, 256 * 512 * 4
 STEP_HOOKS = {
+    "bfloat16": lambda: (None, bfloat16_hook),
     "float32": lambda: (None, plain_hook),
-    "float16": lambda: (None, half_hook),
     "int8": lambda: (None, int8_hook),
     "random 1%": lambda: random_only(0.01, scaled=False),
 }
@@ -892,182 +1087,266 @@ def wire_s(method, num_ranks, alpha_s, beta):
     """Seconds of one bucket on the wire."""
     if method == "int8":
         return (num_ranks - 1) * (2 * alpha_s + BUCKET_BYTES / 4 / beta)
-    fraction = {"float32": 1.0, "float16": 0.5, "random 1%": 0.01}[method]
+    fraction = {"bfloat16": 0.5, "float32": 1.0, "random 1%": 0.01}[method]
     return 2 * (num_ranks - 1) * (alpha_s + fraction * BUCKET_BYTES / (num_ranks * beta))
 
 
-def formula_s(alone_s, bucket_wire_s):
+def formula_s(alone_s, bucket_s):
     """Seconds of a step, from that of one rank alone and the time of one bucket on the wire."""
     backward_s = alone_s / NUM_LAYERS - LAYER_FORWARD_S
-    late_s = NUM_LAYERS * bucket_wire_s - (NUM_LAYERS - 1) * backward_s
-    return alone_s + max(bucket_wire_s, late_s)
-
-
-# %% [markdown]
-# On this machine no data sheet gives α and β. So time one bucket on the wire by itself, of each
-# kind, with nothing else going on.
-
-
-# %% wire_measured
-def bucket_times_s(repeats=9):
-    """Seconds of one bucket on the wire for each method, alone: the median."""
-    torch.set_num_threads(1)
-    size, num = dist.get_world_size(), BUCKET_BYTES // 4
-    part = torch.zeros(num, dtype=torch.int8, device=rank_device())
-    parts = list(part.new_empty(size, num).unbind())
-    calls = {"int8": lambda: dist.all_gather(parts, part)}
-    for method, num_sent, dtype in (
-        ("float32", num, "float32"),
-        ("float16", num, "float16"),
-        ("random 1%", num // 100, "float32"),
-    ):
-        tensor = torch.zeros(num_sent, dtype=getattr(torch, dtype), device=rank_device())
-        calls[method] = lambda tensor=tensor: dist.all_reduce(tensor)
-    medians_s = {}
-    for method, call in calls.items():
-        times_s = []
-        for _ in range(repeats):
-            dist.barrier()
-            start_s = time.perf_counter()
-            call()
-            parts[0][0].item()
-            times_s.append(time.perf_counter() - start_s)
-        medians_s[method] = statistics.median(times_s)
-    return medians_s
+    late_s = NUM_LAYERS * bucket_s - (NUM_LAYERS - 1) * backward_s
+    return alone_s + max(bucket_s, late_s)
 
 
 # %% side_by_side
-rows = []
+rows, found_s = [], {}
 for where in (hardware.cluster("dgx-h100"), hardware.cluster("pcie-box"), ETHERNET):
     link = where.intra if where.num_nodes == 1 else where.inter
     alone, together = (
-        ws.run(step_times_s, 3, world_size=n, cluster=where, echo=False).values[0] for n in (1, 4)
+        ws.run(step_times_s, world_size=n, cluster=where, echo=False).values[0] for n in (1, 4)
     )
     for method in STEP_HOOKS:
         bucket_s = wire_s(method, 4, link.latency_s, link.bandwidth_bytes_per_s)
-        rows.append(
-            (
-                f"{where.name}, emulated",
-                4,
-                method,
-                formula_s(alone[method], bucket_s),
-                together[method],
-            )
-        )
-here = {"backend": backend, "echo": False}
-buckets_s = ws.run(bucket_times_s, world_size=world_size, **here).values[0]
-alone, together = (
-    ws.run(step_times_s, 12, world_size=n, **here).values[0] for n in (1, world_size)
-)
-for method in STEP_HOOKS:
-    formula = formula_s(alone[method], buckets_s[method])
-    rows.append(("this machine, measured", world_size, method, formula, together[method]))
-
-# %% table
-print(
-    f"{'a step of 6 x 524 kB on':<24} N {'what travels':<12} {'formula':>9} {'run':>9}  error  "
-    " against float32"
-)
-for where, num_ranks, method, formula, time_s in rows:
-    plain_s = next(row[4] for row in rows if row[0] == where and row[2] == "float32")
-    print(
-        f"{where:<24} {num_ranks} {method:<12} {units.format_time_s(formula):>9}"
-        f" {units.format_time_s(time_s):>9} {formula / time_s - 1:+6.1%}"
-        f" {time_s / plain_s - 1:+12.1%}"
-    )
-found_s = {(where, method): time_s for where, _, method, _, time_s in rows}
-on_10_gb = "4 x 10 Gb/s, emulated"
-predictions.reveal(
-    "speed-up by float16 on 10 Gb/s", found_s[on_10_gb, "float32"] / found_s[on_10_gb, "float16"]
-)
+        formula, time_s = formula_s(alone[method], bucket_s), together[method]
+        found_s[where.name, method] = time_s
+        row = {"four ranks on": where.name, "what travels": method, "formula_s": formula}
+        row |= {"emulated_s": time_s, "formula is off by": f"{formula / time_s - 1:+.1%}"}
+        change = time_s / together["bfloat16"] - 1
+        rows.append(row | {"against bfloat16": f"{change:+.1%}"})
+ratio = found_s[ETHERNET.name, "float32"] / found_s[ETHERNET.name, "bfloat16"]
+predictions.reveal("speed-up by bfloat16 on 10 Gb/s", ratio, "times")
+note = "latencies of TCP (30 µs) are our assumption; the other links' sources: worldsize.hardware"
+draw.table(rows, title="A step of six layers, formula and emulation", note=note)
 
 # %% [markdown]
 # Three clusters, three answers:
 #
-# - **NVLink**: nothing to win. The wire is hidden but for the last bucket, all methods lie within
-#   half a percent, and int8 makes the step longer: its work is more than what it saves.
-# - **PCIe**: the same within two percent, with a little more wire to save.
-# - **10 Gb/s Ethernet**: the wire decides, and every method makes the step shorter. float16, one
-#   line of code, takes more than half of what there is to take. Here the formula is short by up to
-#   about a tenth: the emulator prices the library's own protocols over TCP, whose steps cost more
+# - **NVLink**: there is nothing to gain. The wire is hidden except for the last bucket, all methods
+#   lie within half a percent, and int8 makes the step longer: it works more than it saves.
+# - **PCIe**: the same within about one percent.
+# - **10 Gb/s Ethernet**: the wire decides. From float32, bfloat16 gives two thirds of the possible
+#   gain for one line of code. On four ranks int8 sends as many bytes as bfloat16, and is faster
+#   because an all-gather is half as many messages one after the other. The formula is up to a tenth
+#   too short here: the emulator prices the library's own protocols over TCP, whose steps cost more
 #   than the link's α.
 #
 # The emulator prices each of these operations by the bytes that it moves, at the rate that a copy
-# reaches. A real kernel has a start-up time, and selecting the largest entries takes many passes:
-# compressing really takes longer, and loses earlier. Agarwal et al. 2022, *On the utility of
-# gradient compression in distributed training systems*, tried more than 200 setups in data centres
-# and found a speed-up over well-tuned SGD in 6 of them (their abstract).
+# reaches. A real kernel has a start-up time, and selecting the largest entries takes many passes.
+# So real compression is slower than emulated, and stops paying at a slower link. Agarwal et al.
+# 2022, *On the utility of gradient compression in distributed training systems*, tried more than
+# 200 setups in data centres and found a speed-up over well-tuned SGD in 6 of them (their abstract).
 #
-# On **this machine** the ranks share cores: compressing and the wire are both work of the CPU, and
-# a number that is right for a GPU says little here. The error of the formula says how little.
+# No row here is measured on this machine. Its ranks share cores, so that compressing and sending
+# are both work of the CPU, and a formula made for a GPU and a separate network does not hold: for
+# these four methods it was off by up to 82% when we tried.
+#
+# ### What is there to gain for a large model?
+#
+# Compression can save the exposed part of the communication, and never more. For Llama 3 8B on 64
+# H100s, with one sequence of 8,192 tokens on each and 40% of the peak, a step computes for a second
+# or so. On which link is anything exposed?
+
+# %% llama
+LLAMA, NUM_GPUS = models.shape("llama-3-8b"), 64
+compute_s = LLAMA.flops(8192, 8192) / (0.40 * hardware.H100.peak_flops_per_s["bfloat16"])
+mfu_note = f"a step computes for {compute_s:.2f} s at an MFU of 40%, two thirds of it backward"
+rows = []
+for link in (hardware.NVLINK4, hardware.IB_NDR, hardware.ETHERNET_100G, hardware.ETHERNET_10G):
+    hops = 2 * (NUM_GPUS - 1) / NUM_GPUS
+    on_wire_s = hops * 2 * LLAMA.num_parameters / link.bandwidth_bytes_per_s
+    exposed_s = max(0.0, on_wire_s - 2 / 3 * compute_s)
+    row = {"link of each GPU": link.name, "wire_s": on_wire_s, "exposed_s": exposed_s}
+    rows.append(row | {"most that compression saves_fraction": exposed_s / (compute_s + exposed_s)})
+draw.table(rows, title="Llama 3 8B, gradients in bfloat16, computed", note=mfu_note)
+
+# %% [markdown]
+# On NVLink and InfiniBand there is nothing to gain: backward hides the whole exchange. At 100
+# Gb/s and below compression is worth a great deal. So is a larger batch on each GPU, as long as
+# the batch is not too large for training (week 4).
 #
 # ### Find the break-even
 #
-# The formula in your hands. Compressing takes `work_s_per_gb`; the default of 20 ms a gigabyte is
-# our assumption, not a measurement: a GPU with 2 TB/s of memory that reads and writes the gradient
-# twenty times. Where does each line cross the first, and what happens to the gathered one with more
+# The same formula in your hands, over the size of the gradient, with two thirds of computing to
+# hide behind. Compressing takes `work_s_per_gb`; the default of 20 ms a gigabyte is our assumption,
+# not a measurement: a GPU with 2 TB/s of memory that reads and writes the gradient twenty times.
+# From which size on does something beat bfloat16, and what happens to the gathered method with more
 # ranks?
 
 # %% explorer
-METHOD_PARTS = {
-    "float32": (1.0, False),
-    "float16": (0.5, False),
-    "PowerSGD, 1%": (0.01, False),
-    "largest 1%": (0.02, True),
+SENT = {  # fraction of the bytes of bfloat16, and all-reduces or all-gathers
+    "bfloat16": (1.0, 1, False),
+    "PowerSGD, 1%": (0.01, 2, False),
+    "largest 1%": (0.03, 1, True),
 }
 
 
-def step_by_link(num_ranks=32, gradient_bytes=1e9, compute_s=0.2, work_s_per_gb=0.02):
-    """A picture of the step's time, computed, against link speed; nothing is hidden."""
+def step_by_size(num_ranks=32, link_bytes_per_s=1.17e9, compute_s=0.2, work_s_per_gb=0.02):
+    """The time of a step, computed, by the size of a gradient in bfloat16."""
 
-    def line(fraction, is_gathered):
+    def line(fraction, num_calls, is_gathered):
         hops = (num_ranks - 1) * (1 if is_gathered else 2 / num_ranks)
-        work_s = 0.0 if fraction == 1 else work_s_per_gb * gradient_bytes / 1e9
-        return lambda beta: compute_s + work_s + hops * fraction * gradient_bytes / beta
+        latency_s = num_calls * (num_ranks - 1) * (1 if is_gathered else 2) * 30e-6
 
-    speeds = [10 ** (8 + place / 16) for place in range(65)]
-    picture = draw.Picture(9, 3.8)
-    axes = picture.subplots()
-    times_s = {name: [*map(line(*parts), speeds)] for name, parts in METHOD_PARTS.items()}
-    for (name, of_name_s), style in zip(times_s.items(), ("-", "--", "-.", ":"), strict=True):
-        axes.loglog(speeds, of_name_s, style, label=name, linewidth=2.2)
-    return finished(picture, axes, times_s, speeds)
+        def time_s(size_bytes):
+            work_s = 0.0 if fraction == 1 else work_s_per_gb * size_bytes / 1e9
+            on_wire_s = latency_s + hops * fraction * size_bytes / link_bytes_per_s
+            return compute_s + work_s + max(0.0, on_wire_s - 2 / 3 * compute_s)
 
+        return time_s
 
-# %% explorer_drawn
-def finished(picture, axes, times_s, speeds):
-    """The picture with axes, a title and words."""
-    best = [min(times_s, key=lambda name: times_s[name][place]) for place in range(len(speeds))]
-    from_place = next((place for place, name in enumerate(best) if name == "float32"), None)
-    end = "no link here is so fast that float32 wins"
-    if from_place is not None:
-        end = f"float32 wins from {units.format_as('bandwidth_bytes_per_s', speeds[from_place])} on"
-    axes.xaxis.set_major_formatter(lambda speed, _: units.format_as("bandwidth_bytes_per_s", speed))
-    axes.yaxis.set_major_formatter(lambda time, _: units.format_as("time_s", time))
-    axes.minorticks_off()
-    axes.set(xlabel="link of each rank", ylabel="time of a step")
-    axes.legend(frameon=False)
-    axes.set_title("Computed, not measured", loc="left", fontsize=11, fontweight="bold")
-    picture.alt = f"Computed time of a step: on the slowest link {best[0]} is fastest; {end}."
-    return picture, picture.alt
+    title = "Time of a step by the size of its gradient in bfloat16, computed"
+    lines = {name: line(*parts) for name, parts in SENT.items()}
+    return draw.cost(lines, (1e6, 1e10), title=title)
 
 
+# %% explored
 explore(
-    step_by_link,
+    step_by_size,
     num_ranks=(2, 1024, "x2"),
-    gradient_bytes=(1e6, 1e10, "x2"),
+    link_bytes_per_s=(1e8, 1e11, "x2"),
     compute_s=(0.01, 1.0, "x1.3"),
     work_s_per_gb=(0.001, 0.5, "x1.5"),
 )
 
 # %% [markdown]
+# ### A link that changes
+#
+# A link that is shared with other jobs is not equally fast all day, and no choice made at the start
+# is right for all of it. So choose *during* the run: time the steps, try the other method now and
+# then, and go on with the faster one.
+#
+# Here is a step like that of the picture, on 10 Gb/s, and on the same cluster with one node's
+# link at a fifth. "1%" sends a hundredth of the entries, and works 0.4 ms on each layer for it.
+# On an emulated link all steps of one kind take the same time, so one of each is run. The
+# policies then go through 72 steps, of which numbers 31 to 54 are on the slow link.
+
+# %% ways
+WAYS = {"bfloat16": (BUCKET_BYTES // 2, 0.0), "1%": (BUCKET_BYTES // 100, 0.4e-3)}
+SLOW = faults.SlowLink(ETHERNET.route(0, 1).hops[0].name, factor=5)
+
+
+def way_times_s():
+    """Seconds of a step by each way to send."""
+    found_s = {}
+    for way, (size_bytes, work_s) in WAYS.items():
+        start_s = emulate.elapsed()
+        overlapped(size_bytes, work_s)
+        found_s[way] = emulate.elapsed() - start_s
+    return found_s
+
+
+STEP_S = {
+    link: ws.run(way_times_s, faults=faults_of_link, **on_ethernet).values[0]
+    for link, faults_of_link in (("10 Gb/s", []), ("a fifth of it", [SLOW]))
+}
+draw.table(
+    [{"link": link, **{f"{way}_s": one[way] for way in WAYS}} for link, one in STEP_S.items()],
+    title="One step by link and method, emulated",
+)
+
+
+# %% changing_link
+def follow(links, try_every=12):
+    """Seconds of each step, if the method is the faster one as far as is known."""
+    known_s, times_s = {}, []
+    for step, link in enumerate(links):
+        faster, slower = sorted(WAYS, key=lambda way: known_s.get(way, 0.0))
+        method = slower if step % try_every == 0 else faster
+        known_s[method] = STEP_S[link][method]
+        times_s.append(known_s[method])
+    return times_s
+
+
+LINKS = 30 * ["10 Gb/s"] + 24 * ["a fifth of it"] + 18 * ["10 Gb/s"]
+policies_s = {f"always {way}": [STEP_S[link][way] for link in LINKS] for way in WAYS}
+policies_s["the faster one"] = follow(LINKS)
+for policy, times_s in policies_s.items():
+    print(f"{policy:<16} 72 steps in {sum(times_s) * 1e3:.0f} ms")
+in_ms = {policy: [1e3 * time_s for time_s in of_policy] for policy, of_policy in policies_s.items()}
+draw.curves(in_ms, y_label="ms", title="Steps on a link that shrinks and recovers, emulated")
+
+# %% [markdown]
+# Always bfloat16 is best on the free link and worst on the busy one; always 1% is the reverse.
+# The policy that measures pays for its trials, the peaks, and when the link recovers it sends 1%
+# for six more steps, until the next trial. It is still faster than both. Whether 1% may be sent
+# at all is a question of the loss (section 5). And one condition comes first: **all ranks must
+# choose the same**.
+#
 # ## 7. When it breaks
+#
+# ### Find the bug: each rank looks at its own clock
+#
+# 8 minutes · medium
+#
+# A colleague runs the policy of the last section on real ranks. It works for days, and then the job
+# hangs. Run the check, read what it found, and repair the function. `times_s` are one
+# rank's own measurements, by method.
+#
+# <details><summary>Hint</summary>
+#
+# When both methods take about the same time, rank 0 and rank 1 may see different winners. Let them
+# agree before they choose: `dist.broadcast` of rank 0's times, or `dist.all_reduce` with
+# `op=dist.ReduceOp.MAX`. Both want a tensor.
+# </details>
+
+
+# %% colleagues_choice tags=["turn"]
+def colleagues_choice(times_s):
+    """The method of the next steps, the same on all ranks, from each rank's own seconds."""
+    methods = sorted(times_s)
+    ### BEGIN SOLUTION
+    together_s = torch.tensor([times_s[method] for method in methods])
+    dist.all_reduce(together_s, op=dist.ReduceOp.MAX)
+    return methods[int(together_s.argmin())]
+    ### INSTEAD
+    # return min(methods, key=lambda method: times_s[method])
+    ### END SOLUTION
+
+
+# %% check_colleagues_choice
+def choose_and_send(times_s):
+    """What this rank chose, after a step's all-reduce with it."""
+    method = colleagues_choice(times_s)
+    dist.all_reduce(torch.ones(WAYS[method][0] // 4))
+    return method
+
+
+with check.turn("colleagues_choice"):
+    two_ranks = {"world_size": 2, "cluster": ETHERNET, "compute": "none", "echo": False}
+    near = [({"bfloat16": 6.01, "1%": 6.02},), ({"bfloat16": 6.03, "1%": 6.02},)]
+    ws.run(choose_and_send, each=near, **two_ranks)
+    for faster in WAYS:
+        clear = [({way: 5.0 + rank + 2 * (way != faster) for way in WAYS},) for rank in range(2)]
+        found = ws.run(choose_and_send, each=clear, **two_ranks).values
+        if found != [faster, faster]:
+            hint = "The choice must still be the method with the shorter time."
+            raise check.CheckFailed(f"{faster!r} on both ranks", f"{found}", hint)
+    print("Right. A choice that changes what is sent must be made once, for all ranks.")
+
+# %% [markdown]
+# ### Smaller, and not faster
+#
+# PowerSGD was published in 2019, and in November 2020 a developer of torch proposed it as a hook,
+# because its factors can be all-reduced (pytorch issue 47202). The first version compressed every
+# matrix, also where the two factors are no smaller than the matrix; a threshold was asked for in
+# February 2021 (issue 52034). In September one of PowerSGD's authors opened issue 65813. A recent
+# paper, a preprint of Agarwal et al. above, argued that often the time of compressing outweighs
+# what is gained. The costly part, he writes, is not the products. It is to make the columns of P
+# orthogonal, and by the timings of the DALL-E team a kernel made for it could be up to 100 times
+# faster. In March 2022 a user who trained a T5 of 11 billion parameters with rank 32 reported what
+# the GPU does meanwhile: it was 44% busy during compression, because the hook takes one matrix
+# after the other. With all matrices of one shape in one batched product, compression and
+# communication together took less than half as long (issue 74907).
+#
+# The bytes had been right all along. **How this week's tools find it**: run the hook on *one* rank,
+# which sends nothing. What its step takes longer than without the hook is the price; if that is
+# more than the exposed communication, the hook cannot pay on any number of ranks.
 #
 # ### The sign that always points the wrong way
 #
 # Minimise $x/4$ on the interval from -1 to 1: the best x is -1. Each gradient is noisy: 4 in one
-# case of four, and -1 in the other three. The mean is 1/4, so SGD goes down. The *sign* is negative
-# three times of four. (After the counter-examples of Karimireddy et al. 2019.)
+# case out of four, and -1 in the other three. The mean is 1/4, so SGD goes down. The *sign* is
+# negative three times out of four. (After the counter-examples of Karimireddy et al. 2019.)
 
 
 # %% wrong_way
@@ -1093,52 +1372,52 @@ for name, x in ends.items():
     print(f"{name:<18} ends at x = {x:+.2f}")
 
 # %% [markdown]
-# **Symptom**: the loss falls at first, and then settles at a value that no learning rate improves;
-# here it rises. **Cause**: the compressor is wrong on average, and in the same direction in every
-# step. **Fix**: a memory, or a compressor that is right on average (rounding at random instead of
-# to the nearest).
+# In training this shows as a loss that falls at first, and then settles at a value that no learning
+# rate improves. The compressor is wrong on average, and in the same direction in every step. The
+# cure is a memory, or a compressor that is right on average, such as rounding at random instead of
+# to the nearest.
 #
-# ### The largest number that is none
+# ### float16 overflows
 #
-# float16 ends at 65,504, and below $6 \cdot 10^{-8}$ it knows only zero (IEEE 754, binary16). A
-# gradient does not care. The same gradients, scaled up and down as a loss scale or a learning-rate
-# schedule might, through torch's float16 hook on real ranks:
+# float16 ends at 65,504. Its smallest number is $6 \cdot 10^{-8}$, and what is less than half of
+# that is rounded to zero (IEEE 754, binary16). Gradients do not keep to this range. The cell sends
+# the same gradients, scaled up and down as a loss scale would do, through torch's hooks on real
+# ranks.
 
 
 # %% out_of_range
-def out_of_range(make_hook, factors):
+def out_of_range(hook, factors):
     """For each factor, the numbers of gradients that overflow and that become zero."""
     torch.set_num_threads(1)
-    ddp = DistributedDataParallel(models.vision_net(seed=seed).to(rank_device()))
-    ddp.register_comm_hook(*make_hook())
-    found = []
+    ddp, found = DistributedDataParallel(new_model("digits")[0]), []
+    ddp.register_comm_hook(None, hook)
     for factor in factors:
         gradients = [(one, torch.rand_like(one) + 0.5) for one in ddp.parameters()]
         ddp.zero_grad()
-        ddp(PIXELS[:1].to(rank_device()))  # DDP prepares its buckets in forward
+        ddp(batch("digits", 0)[0])  # DDP prepares its buckets in forward
         sum((factor * one * wanted).sum() for one, wanted in gradients).backward()
         given = torch.cat([one.grad.flatten() for one in ddp.parameters()])
         found.append((int((~given.isfinite()).sum()), int((given == 0).sum())))
     return found
 
 
-FACTORS = (1e-9, 1e-7, 1.0, 1e4, 1e6)
-print(f"{'gradients of about':<20}" + "".join(f"{factor:>16g}" for factor in FACTORS))
-for name in ("float16 (torch)", "bfloat16 (torch)"):
-    found = ws.run(
-        out_of_range, HOOKS[name], FACTORS, world_size=world_size, backend=backend, echo=False
-    ).values[0]
-    print(f"{name:<20}" + "".join(f"{bad:6} inf {zero:4} 0" for bad, zero in found))
+FACTORS, rows = (1e-9, 1e-7, 1.0, 1e4, 1e6), []
+for name, hook in (("bfloat16", torch_bfloat16), ("float16", default_hooks.fp16_compress_hook)):
+    counts = ws.run(out_of_range, hook, FACTORS, **here).values[0]
+    for factor, (num_inf, num_zero) in zip(FACTORS, counts, strict=True):
+        row = {"torch's hook": name, "gradients of about": f"{factor:g}"}
+        rows.append(row | {"become infinite": num_inf, "become 0": num_zero})
+draw.table(rows, title="What 9,930 gradients become on the way, measured here")
 
 # %% [markdown]
-# **Symptom**: weights that are `nan` after one step, or a layer that never moves. **Cause**:
-# float16 has too few exponents. **Fix**: bfloat16, which has float32's range and fewer digits; or
-# to scale the loss so that gradients lie in the middle of float16's range, which is where week 6
+# In training these are weights that are `nan` after one step, or a layer that never moves. The
+# exponent range of float16 is too small. bfloat16 has the range of float32, with fewer digits;
+# otherwise scale the loss so that gradients lie in the middle of float16's range, with which week 6
 # begins.
 #
 # ### Two buckets, two orders
 #
-# The third one we met when writing this lesson. PowerSGD must all-reduce P before it can compute Q.
+# We met this one while writing the lesson. PowerSGD must all-reduce P before it can compute Q.
 # torch's hook starts the second all-reduce *in a callback* of the first. With several buckets there
 # are several callbacks, and nothing says in which order they run: rank 0 may begin Q of one bucket
 # when rank 1 begins that of another. Collectives have no names (week 2, section 7). Small networks
@@ -1163,13 +1442,91 @@ except ws.RunError as report:
     print("\n".join(line for line in str(report).splitlines() if "do not match" in line) or report)
 
 # %% [markdown]
-# **Symptom**: a hang, or mixed gradients, from time to time and only with larger models. **Cause**:
-# collectives that start in callbacks, whose order is nobody's promise. **Fix**: start every
-# collective in the hook itself, as DDP calls hooks in the same order on all ranks; or give torch's
-# hook a single bucket (`bucket_cap_mb` larger than the model). (Seen with Gloo and with the
+# The job hangs or mixes gradients, from time to time, and only with larger models. Collectives that
+# are started in callbacks are to blame, because nothing guarantees the order of callbacks. Start
+# every collective in the hook itself, since DDP calls hooks in the same order on all ranks; or give
+# torch's hook a single bucket (`bucket_cap_mb` larger than the model). (Seen with Gloo and with the
 # emulator, torch 2.13. NCCL may order callbacks by its stream; we have not tried.)
+
+# %% numbers_to_remember [markdown]
+# ## Numbers to remember
 #
-# ## 8. Self-check
+# | Number | Threshold | Where it comes from |
+# |---|---|---|
+# | **2/f** ranks | gathering f of the bytes saves nothing: int8 4, sign 32, top 1% 67 | section 4 |
+# | **√(n/k - 1)** | spread of k random entries in n, scaled: 10 at 1% | section 3 |
+# | **r(n + m)** for nm | a matrix as r directions; they can be all-reduced | section 4 |
+# | **16 · 2(N - 1)/N** bits | a parameter and step in bfloat16; local SGD: over H | section 4 |
+# | the exposed time | the most that compression can save; 8B on NDR: nothing | section 6 |
+# | **3 · 10⁻⁸ to 65,504** | float16 on the wire; outside it 0 or infinity | section 7 |
+
+# %% [markdown]
+# ## 8. Problems
+#
+# **1.** 24 ranks send the largest 0.5% of a gradient as bfloat16 with 4-byte places. How much less
+# is that than bfloat16 by all-reduce? And on 200 ranks?
+#
+# <details><summary>Answer</summary>
+#
+# Gathered: $23 \cdot 0.005 \cdot 6 = 0.69$ bytes an entry. All-reduced: $2 \cdot 23/24 \cdot 2 =
+# 3.83$. That is 5.6 times less. On 200 ranks: $199 \cdot 0.03 = 5.97$ against 3.98 bytes, half as
+# much again. Both are equal at $N = 2/f$, with $f = 0.03/2$: 133.
+# </details>
+#
+# **2.** A matrix has 4,096 rows and 14,336 columns. What share of its numbers are the factors of
+# rank 32? From which rank on does PowerSGD send more than the matrix?
+#
+# <details><summary>Answer</summary>
+#
+# $32 \cdot (4096 + 14336) / (4096 \cdot 14336) = 1.0\%$. More than the matrix from $r = nm/(n + m)
+# = 3,186$ on. Beside the bytes there are two all-reduces in place of one.
+# </details>
+#
+# **3.** With error feedback a compressor sends an entry in every tenth step, and then all that it
+# has kept. By how many steps is a gradient late on average? Which number of week 4 does that
+# remind you of?
+#
+# <details><summary>Answer</summary>
+#
+# It waits 0 to 9 steps, 4.5 on average. It is the staleness of an asynchronous server; what week 4
+# says of learning rates and of momentum at a staleness of about 5 holds here too.
+# </details>
+#
+# **4.** A step computes for 200 ms, 130 ms of it backward, and exchanges 500 MB in bfloat16 on 16
+# ranks, over 5 GB/s each. A compressor sends a tenth, by all-reduce, after 40 ms of work. Does it
+# pay? At which bandwidth does it stop to?
+#
+# <details><summary>Answer</summary>
+#
+# The wire takes $2 \cdot 15/16 \cdot 0.5/5 = 188$ ms, of which 58 are exposed: 258 ms. Compressed,
+# it takes 19 ms, hidden: 240 ms. It pays by 18 ms. It stops where 40 ms are exposed: a wire of 170
+# ms, at $0.9375 / 0.170 = 5.5$ GB/s. Without overlap it would still pay at 20 GB/s.
+# </details>
+#
+# **5.** int8 with one scale for each 64 entries, gathered. How many bytes an entry, with scales in
+# float32, and with scales in bfloat16? At how many ranks does it send as much as bfloat16?
+#
+# <details><summary>Answer</summary>
+#
+# $1 + 4/64 = 1.06$ and $1 + 2/64 = 1.03$ bytes. $N = 4/1.06 = 3.8$ and $4/1.03 = 3.9$: on four
+# ranks it already sends more.
+# </details>
+#
+# **6.** *Design.* Two data centres with 256 H100s each share a line of 100 Gb/s. They are to train
+# Llama 3 8B together. What crosses the line in a synchronous step, how long does it take, and what
+# would you do?
+#
+# <details><summary>Answer</summary>
+#
+# Reduce inside each centre first (week 2). 16 GB of bfloat16 then cross the line each way: 1.3 s
+# at the full 12.5 GB/s, about as long as a step computes (1.2 s). Options, cheapest first: more
+# sequences on each GPU between two exchanges (accumulation, if the batch may grow); averaging the
+# weights every 100 steps or less often, as DiLoCo does, if both centres can draw from the same
+# data: 13 ms a step; PowerSGD on the line alone, if the copies must stay equal. Whichever it is,
+# the line belongs to others too: measure it during the run.
+# </details>
+#
+# ## 9. Self-check
 #
 # First, your predictions beside the results.
 
@@ -1185,13 +1542,13 @@ quiz.ask("week05", seed=seed)
 # %% [markdown]
 # ## To take with you
 #
-# - A compressor has a bias and a spread. SGD lives with spread; a bias needs a memory, which makes
-#   of it a delay.
+# - A compressor has a bias and a spread. SGD lives with spread; a bias needs a memory, which turns
+#   it into a delay.
 # - What can be added while compressed goes through an all-reduce. What cannot must be gathered, and
-#   grows with N: int8 saves nothing from 8 ranks on, the largest 1% nothing from 100.
-# - float16 and bfloat16 cost one line. float16 ends at 65,504.
-# - Compressing pays only for wire that shows. On fast links backward hides the wire, and
-#   compressing is work.
+#   grows with N: over bfloat16, int8 saves nothing from 4 ranks on, the largest 1% nothing from 67.
+# - bfloat16 costs one line. float16 ends at 65,504.
+# - Compression pays only where communication is exposed. On fast links backward hides it, and
+#   compressing is work. Where the link changes, measure, and let one rank decide.
 # - Order is free: what is needed first should be sent first.
 #
 # **Now the lab**: [lab 5, a compressing communication hook](../labs/lab05/lab05.ipynb). The largest

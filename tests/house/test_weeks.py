@@ -16,7 +16,10 @@ ASKED = {
         *("split(", "dist.broadcast"),
     ),
     "week04": ("run_worker", "run_server", "may_start", "lars_step", "lamb_step", "staleness_bound", "steps_done"),
-    "week05": ("def top_k", "top_k_hook", "def orthogonalise", "def power_hook", ".topk(", "linalg.qr", "state.memory"),
+    "week05": (
+        *("def top_k", "top_k_hook", "def orthogonalise", "def low_rank", "def power_hook"),
+        *(".topk(", "linalg.qr", "state.memory", "state.q"),
+    ),
     "week06": (
         *("class LossScaler", "def checkpointed", "choose_checkpoints", "autograd.Function", "rng_state"),
         *("isinf", "found_inf", "CheckpointFunction"),
