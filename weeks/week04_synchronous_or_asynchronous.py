@@ -869,8 +869,8 @@ rows = []
 for name, weights in net.named_parameters():
     weights_norm, gradient_norm = weights.norm().item(), weights.grad.norm().item()
     row = {"layer": name, "weights": weights_norm, "gradient": gradient_norm}
-    rows.append(row | {"moves by_fraction": 0.32 * gradient_norm / weights_norm})
-draw.table(rows, title="Norms, and how far a rate of 0.32 moves each layer, measured here")
+    rows.append(row | {"a rate of 0.32 moves it by_fraction": 0.32 * gradient_norm / weights_norm})
+draw.table(rows, title="Lengths of weights and gradients, measured here")
 
 # %% [markdown]
 # **LARS** (You, Gitman and Ginsburg 2017, *Large Batch Training of Convolutional Networks*) gives
