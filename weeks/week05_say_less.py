@@ -1468,9 +1468,9 @@ except ws.RunError as report:
 #
 # <details><summary>Answer</summary>
 #
-# Gathered: $23 \cdot 0.005 \cdot 6 = 0.69$ bytes an entry. All-reduced: 3.83, which is
-# $2 \cdot 23/24 \cdot 2$. That is 5.6 times less. On 200 ranks: $199 \cdot 0.03 = 5.97$ against 3.98
-# bytes, half as much again. Both are equal at $N = 2/f$, with $f = 0.03/2$: 133.
+# Gathered: $23 \cdot 0.005 \cdot 6 = 0.69$ bytes an entry. All-reduced:
+# $2 \cdot 23/24 \cdot 2 = 3.83$, 5.6 times as many. On 200 ranks: $199 \cdot 0.03 = 5.97$ against
+# 3.98 bytes, half as much again. Both are equal at $N = 2/f$, with $f = 0.03/2$: 133.
 # </details>
 #
 # **2.** A matrix has 4,096 rows and 14,336 columns. What share of its numbers are the factors of
