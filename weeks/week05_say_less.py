@@ -1380,9 +1380,10 @@ for name, x in ends.items():
 # ### float16 overflows
 #
 # float16 ends at 65,504. Its smallest number is $6 \cdot 10^{-8}$, and what is less than half of
-# that is rounded to zero (IEEE 754, binary16). Gradients do not keep to this range. The cell sends
-# the same gradients, scaled up and down as a loss scale would do, through torch's hooks on real
-# ranks.
+# that is rounded to zero (IEEE 754, binary16). Gradients do not keep to this range. torch's hook
+# divides by N before the all-reduce, so that sums over the ranks do not overflow; small gradients
+# come closer to zero by that. The cell sends the same gradients, scaled up and down as a loss
+# scale would do, through torch's hooks on real ranks.
 
 
 # %% out_of_range
