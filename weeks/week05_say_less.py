@@ -475,13 +475,13 @@ with check.turn("to_int8_blocks"):
 REDUCED = {"bfloat16": 2.0, "float32": 4.0}  # bytes an entry
 GATHERED = {"int8": 1.0, "sign": 1 / 8, "largest 1%": 0.01 * (2 + 4)}
 rows = []
-for name, size_bytes in (REDUCED | GATHERED).items():
+for name, entry_bytes in (REDUCED | GATHERED).items():
     row = {"sent": name, "by": "all-gather" if name in GATHERED else "all-reduce"}
     for n in (2, 8, 64, 512):
         times = n - 1 if name in GATHERED else 2 * (n - 1) / n
-        row[f"{n} ranks, MB"] = round(100 * times * size_bytes, 1)
+        row[f"{n} ranks, MB"] = round(100 * times * entry_bytes, 1)
     if name in GATHERED:
-        row["as much as bfloat16 at"] = f"{2 * REDUCED['bfloat16'] / size_bytes:.0f} ranks"
+        row["as much as bfloat16 at"] = f"{2 * REDUCED['bfloat16'] / entry_bytes:.0f} ranks"
     rows.append(row)
 in_float32 = [f"{name} {8 / size:.0f}" for name, size in (("int8", 1), ("sign", 1 / 8))]
 note = f"Against float32: {', '.join(in_float32)}, largest 1% in 8 bytes an entry {8 / 0.08:.0f}."
@@ -650,10 +650,10 @@ def local_sgd(every, own_data, num_workers=8, num_steps=60, rate=0.1):
 
 # %% drift
 rows = []
-for own_data, every in ((False, 1), (False, 10), (True, 1), (True, 4), (True, 10)):
-    loss, drift = local_sgd(every, own_data)
+for own_data, interval in ((False, 1), (False, 10), (True, 1), (True, 4), (True, 10)):
+    loss, drift = local_sgd(interval, own_data)
     data = "each its own digits" if own_data else "all digits"
-    row = {"data of a worker": data, "steps between averages": every, "loss": f"{loss:.3f}"}
+    row = {"data of a worker": data, "steps between averages": interval, "loss": f"{loss:.3f}"}
     rows.append(row | {"drift_fraction": drift})
 draw.table(rows, title="Local SGD, eight workers in one process, 60 steps, measured here")
 
@@ -754,8 +754,8 @@ def go_forward(works):
 
 on_ethernet = {"world_size": 4, "cluster": ETHERNET, "compute": "none", "echo": False}
 in_order = ws.run(one_step, False, 10, **on_ethernet).timeline
-piece_s = next(event.duration_s for event in in_order.of(0) if event.name == "all_reduce")
-urgent = ws.run(one_step, True, math.ceil(LAST * BACKWARD_S / piece_s), **on_ethernet).timeline
+one_piece_s = next(event.duration_s for event in in_order.of(0) if event.name == "all_reduce")
+urgent = ws.run(one_step, True, math.ceil(LAST * BACKWARD_S / one_piece_s), **on_ethernet).timeline
 schedules = {"backward's order": in_order, "urgent first": urgent}
 for name, timeline in schedules.items():
     sent_mb = timeline.bytes_sent(0) / 1e6
@@ -945,13 +945,13 @@ FAMILIES = {
 family_of = {name: family for family, names in FAMILIES.items() for name in names}
 emulated = {"world_size": world_size, "cluster": cluster, "compute": "none", "echo": False}
 points, rows = {"digits": [], "text": []}, {name: {"method": name} for name in family_of}
-for task in points:
-    run = ws.run(train_all, task, **emulated)
+for learned in points:
+    run = ws.run(train_all, learned, **emulated)
     sent = sent_between_barriers(run.timeline)
     for (name, loss), sent_bytes in zip(run.values[0].items(), sent, strict=True):
-        points[task].append((name, sent_bytes, loss, family_of[name]))
-        rows[name][f"{task}, of bfloat16's bytes_fraction"] = sent_bytes / sent[0]
-        rows[name][f"{task}, loss"] = f"{loss:.3f}"
+        points[learned].append((name, sent_bytes, loss, family_of[name]))
+        rows[name][f"{learned}, of bfloat16's bytes_fraction"] = sent_bytes / sent[0]
+        rows[name][f"{learned}, loss"] = f"{loss:.3f}"
 draw.table([*rows.values()], title=f"60 steps, {world_size} ranks: real training, emulated wire")
 
 # %% loss_against_bytes
@@ -1100,21 +1100,21 @@ def formula_s(alone_s, bucket_s):
 
 
 # %% side_by_side
-rows, found_s = [], {}
+rows, emulated_s = [], {}
 for where in (hardware.cluster("dgx-h100"), hardware.cluster("pcie-box"), ETHERNET):
     link = where.intra if where.num_nodes == 1 else where.inter
     alone, together = (
         ws.run(step_times_s, world_size=n, cluster=where, echo=False).values[0] for n in (1, 4)
     )
-    for method in STEP_HOOKS:
-        bucket_s = wire_s(method, 4, link.latency_s, link.bandwidth_bytes_per_s)
-        formula, time_s = formula_s(alone[method], bucket_s), together[method]
-        found_s[where.name, method] = time_s
-        row = {"four ranks on": where.name, "what travels": method, "formula_s": formula}
+    for sent_as in STEP_HOOKS:
+        bucket_s = wire_s(sent_as, 4, link.latency_s, link.bandwidth_bytes_per_s)
+        formula, time_s = formula_s(alone[sent_as], bucket_s), together[sent_as]
+        emulated_s[where.name, sent_as] = time_s
+        row = {"four ranks on": where.name, "what travels": sent_as, "formula_s": formula}
         row |= {"emulated_s": time_s, "formula is off by": f"{formula / time_s - 1:+.1%}"}
         change = time_s / together["bfloat16"] - 1
         rows.append(row | {"against bfloat16": f"{change:+.1%}"})
-ratio = found_s[ETHERNET.name, "float32"] / found_s[ETHERNET.name, "bfloat16"]
+ratio = emulated_s[ETHERNET.name, "float32"] / emulated_s[ETHERNET.name, "bfloat16"]
 predictions.reveal("speed-up by bfloat16 on 10 Gb/s", ratio, "times")
 note = "latencies of TCP (30 µs) are our assumption; the other links' sources: worldsize.hardware"
 draw.table(rows, title="A step of six layers, formula and emulation", note=note)
@@ -1261,8 +1261,8 @@ def follow(links, try_every=12):
 LINKS = 30 * ["10 Gb/s"] + 24 * ["a fifth of it"] + 18 * ["10 Gb/s"]
 policies_s = {f"always {way}": [STEP_S[link][way] for link in LINKS] for way in WAYS}
 policies_s["the faster one"] = follow(LINKS)
-for policy, times_s in policies_s.items():
-    print(f"{policy:<16} 72 steps in {sum(times_s) * 1e3:.0f} ms")
+for policy, of_policy_s in policies_s.items():
+    print(f"{policy:<16} 72 steps in {sum(of_policy_s) * 1e3:.0f} ms")
 in_ms = {policy: [1e3 * time_s for time_s in of_policy] for policy, of_policy in policies_s.items()}
 draw.curves(in_ms, y_label="ms", title="Steps on a link that shrinks and recovers, emulated")
 
@@ -1369,8 +1369,8 @@ ends = {
     "sign": descend(lambda total: math.copysign(1.0, total), has_memory=False),
     "sign, with memory": descend(lambda total: math.copysign(1.0, total), has_memory=True),
 }
-for name, x in ends.items():
-    print(f"{name:<18} ends at x = {x:+.2f}")
+for name, end in ends.items():
+    print(f"{name:<18} ends at x = {end:+.2f}")
 
 # %% [markdown]
 # In training this shows as a loss that falls at first, and then settles at a value that no learning
@@ -1404,10 +1404,13 @@ def out_of_range(hook, factors):
 
 
 FACTORS, rows = (1e-9, 1e-7, 1.0, 1e4, 1e6), []
-for name, hook in (("bfloat16", torch_bfloat16), ("float16", default_hooks.fp16_compress_hook)):
-    counts = ws.run(out_of_range, hook, FACTORS, **here).values[0]
-    for factor, (num_inf, num_zero) in zip(FACTORS, counts, strict=True):
-        row = {"torch's hook": name, "gradients of about": f"{factor:g}"}
+for name, torch_hook in (
+    ("bfloat16", torch_bfloat16),
+    ("float16", default_hooks.fp16_compress_hook),
+):
+    counts = ws.run(out_of_range, torch_hook, FACTORS, **here).values[0]
+    for about, (num_inf, num_zero) in zip(FACTORS, counts, strict=True):
+        row = {"torch's hook": name, "gradients of about": f"{about:g}"}
         rows.append(row | {"become infinite": num_inf, "become 0": num_zero})
 draw.table(rows, title="What 9,930 gradients become on the way, measured here")
 
