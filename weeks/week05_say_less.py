@@ -888,11 +888,11 @@ HOOKS = {
 # %% less_often
 def mean_over_ranks(tensors):
     """Average tensors over all ranks, in place, with one all-reduce."""
-    flat = torch.cat([tensor.flatten() for tensor in tensors])
-    dist.all_reduce(flat)
-    parts = flat.div_(dist.get_world_size()).split([tensor.numel() for tensor in tensors])
-    for tensor, part in zip(tensors, parts, strict=True):
-        tensor.copy_(part.view_as(tensor))
+    together = torch.cat([one.flatten() for one in tensors])
+    dist.all_reduce(together)
+    parts = together.div_(dist.get_world_size()).split([one.numel() for one in tensors])
+    for one, part in zip(tensors, parts, strict=True):
+        one.copy_(part.view_as(one))
 
 
 # %% train_rarely
