@@ -3,21 +3,27 @@
 #
 # | | |
 # |---|---|
-# | Reading | about 70 minutes |
+# | Reading and doing | about 90 minutes: four short exercises, a bug to find, an explorer |
 # | Running | about a minute on two CPU cores; GPUs are used if there are enough |
 # | You need | [week 2](week02_all_reduce_from_scratch.ipynb): the bytes and time of an all-reduce |
 # | You do not need | torch's `DistributedDataParallel`, or how autograd works inside |
 # | Afterwards | lab 3, *write DDP* |
 #
-# Last week you took the all-reduce apart. Now it is a part: a call that takes so long for so many
-# bytes. This week is about **when** to make that call. Torch's answer is `DistributedDataParallel`,
-# **DDP** for short: one line round a model. By the end you know what that line does, and when it
-# cannot help.
+# Last week you took the all-reduce apart. From now on it is one call, which moves so many bytes in
+# so much time. This week is about **when** to make that call. Torch's answer is
+# `DistributedDataParallel`, **DDP** for short: one line around a model. By the end you know what
+# that line does, and when it cannot help.
+#
+# Two models take part: a small network of linear layers (an MLP), whose times fit into a formula,
+# and the course's **transformer**, in Llama's shape, which stays with you from this week on.
 
 # %% [markdown]
 # ## 1. The question
 #
 # > A gradient has to travel before it can be used. How much of that time can a training step hide?
+#
+# Afterwards you can read from a timeline what is hidden and what is not, choose the size of a
+# bucket, and say from two numbers how large a batch must be so that a second GPU pays.
 
 # %% parameters tags=["parameters"]
 world_size = 2  # ranks in the experiments on this machine: 2 or 4
@@ -29,9 +35,9 @@ seed = 0
 predicted_efficiency_percent = None
 # the same 10 ms and 8 ms, cut into 8 layers and overlapped as well as can be
 predicted_overlapped_percent = None
-# what a second GPU adds to the step over PCIe 4: 2,048 rows, a model of 1M weights
+# what a second A100 on PCIe 4 adds to a step in bfloat16: 12,288 rows on each, 4M weights
 predicted_pcie_percent = None
-# rows a step below which two GPUs over PCIe lose to one, however large the model
+# rows of the whole batch, up to which two such GPUs lose to one, however large the model
 predicted_rows = None
 
 # %% setup
@@ -41,21 +47,24 @@ import statistics
 import time
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 import worldsize as ws
-from worldsize import draw, emulate, hardware, ledger, operators, pricing, quiz, units
+from worldsize import check, draw, emulate, hardware, ledger, models, operators, pricing, quiz, text
 from worldsize.explore import explore
 
-Path("build/week03").mkdir(parents=True, exist_ok=True)
 DDP = nn.parallel.DistributedDataParallel
+TOKENS = text.tokens()
 predictions = ledger.Predictions("week03")
-print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
+print(
+    f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs, {len(TOKENS):,} bytes of text"
+)
 
 # %% [markdown]
 # ## 2. Predict
@@ -68,38 +77,45 @@ predictions.ask("efficiency, 10 ms and then 8 ms", predicted_efficiency_percent,
 predictions.ask(
     "efficiency, the same in 8 layers, overlapped", predicted_overlapped_percent, "%", section=4
 )
-predictions.ask("PCIe adds to a step of 2,048 rows", predicted_pcie_percent, "%", section=6)
-predictions.ask("rows below which two GPUs always lose", predicted_rows, "rows", section=6)
+predictions.ask("PCIe adds to a step of 12,288 rows", predicted_pcie_percent, "%", section=6)
+predictions.ask("rows up to which two GPUs always lose", predicted_rows, "rows", section=6)
 
 # %% [markdown]
 # ## 3. Build it worse first
 #
 # ### One call for each parameter
 #
-# The loop of week 1: run backward, then all-reduce the gradients one after the other. The model is
-# a small one, four linear layers, so it has eight parameters: four weights and four biases.
+# The loop of week 1: run backward, then all-reduce the gradients one after the other. The MLP has
+# four linear layers, so it has eight parameters: four weights and four biases. The transformer has
+# four layers and 39 parameters; its rows are the bytes of a real text, in sequences of 256.
+
+
+# %% models
+def device():
+    """This rank's device."""
+    on_gpus = dist.is_initialized() and dist.get_backend() == "nccl"
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpus else torch.device("cpu")
+
+
+def mlp(width=512, dtype=torch.float32):
+    """Four linear layers, with the same weights on every rank."""
+    torch.manual_seed(seed)
+    pairs = [(nn.Linear(width, width, dtype=dtype), nn.Tanh()) for _ in range(4)]
+    return nn.Sequential(*[layer for pair in pairs for layer in pair]).to(device())
+
+
+def model_and_inputs(which, num_rows):
+    """An MLP of this width, or the "transformer", and this rank's rows: vectors, or text."""
+    generator = torch.Generator().manual_seed(seed + dist.get_rank())
+    if which == "transformer":
+        model = models.Transformer(models.shape("small"), seed=seed).to(device())
+        tokens, _ = text.batch(TOKENS, num_rows // 256, 256, generator)
+        return model, tokens.to(device())
+    rows = torch.randn(num_rows, which, generator=generator)  # as from a layer below: they
+    return mlp(which), rows.to(device()).requires_grad_()  # require a gradient too
 
 
 # %% one_call_each
-def mlp(width=512, num_layers=4):
-    """A model of linear layers with the same weights on every rank."""
-    torch.manual_seed(seed)
-    layers = [layer for _ in range(num_layers) for layer in (nn.Linear(width, width), nn.Tanh())]
-    on_gpus = dist.is_initialized() and dist.get_backend() == "nccl"
-    return nn.Sequential(*layers).to(
-        torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpus else "cpu"
-    )
-
-
-def rows_of(model, num_rows):
-    """Input for a model that requires a gradient, like that of a layer inside a larger network."""
-    weight = next(model.parameters())
-    rows = torch.randn(
-        num_rows, weight.shape[1], generator=torch.Generator().manual_seed(seed + dist.get_rank())
-    )
-    return rows.to(weight.device).requires_grad_()
-
-
 def one_call_each(model):
     """Average every gradient over all ranks, in place, one by one."""
     for parameter in model.parameters():
@@ -107,18 +123,27 @@ def one_call_each(model):
         parameter.grad /= dist.get_world_size()
 
 
+def one_call(model):
+    """Send all gradients in one tensor; to time a step, the copy back is not needed."""
+    dist.all_reduce(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+
+
+def no_call(model):
+    """Send nothing: one GPU alone."""
+
+
 # %% [markdown]
-# A harness: one training step, with forward, backward and what comes after it marked, in a loop
-# whose first step does not count. `emulate.elapsed()` is the rank's own clock: virtual time on an
-# emulated cluster, otherwise the machine's.
+# A harness runs training steps with forward and backward marked, and does not count the first one.
+# `emulate.elapsed()` is the rank's own clock: virtual time on an emulated cluster, otherwise the
+# machine's.
 
 
 # %% harness
-def timed_steps(synchronise, width, num_rows, repeats, num_skipped=1):
+def timed_steps(synchronise, which, num_rows, repeats, num_skipped=1):
     """Seconds of each step on this rank, without the first ones, which open connections."""
     torch.set_num_threads(1)
-    model, times_s = mlp(width), []
-    rows = rows_of(model, num_rows)
+    model, rows = model_and_inputs(which, num_rows)
+    times_s = []
     for _ in range(num_skipped + repeats):
         model.zero_grad()
         start_s = emulate.elapsed()
@@ -132,69 +157,53 @@ def timed_steps(synchronise, width, num_rows, repeats, num_skipped=1):
     return times_s[num_skipped:]
 
 
-def one_call(model):
-    """Send all gradients in one tensor; to time a step, the copy back is not needed."""
-    dist.all_reduce(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+# %% naive
+WAYS = {"a call each": one_call_each, "one call": one_call, "no call": no_call}
+EMULATED = {"world_size": 2, "cluster": cluster, "echo": False}
+REAL = {"world_size": world_size, "backend": backend, "echo": False}
 
 
-def no_call(model):
-    """Send nothing: one GPU alone."""
+def calls_of(run):
+    """Name and bytes of rank 0's collectives, in order."""
+    return [(one.name, one.size_bytes) for one in run.timeline.of(0) if one.kind == "communication"]
 
+
+runs = {name: ws.run(timed_steps, way, 512, 256, 1, **EMULATED) for name, way in WAYS.items()}
+rows, here_s = [], {}
+for name, way in WAYS.items():
+    values = ws.run(timed_steps, way, 512, 256, 7, **REAL).values
+    here_s[name] = statistics.median(map(max, zip(*values, strict=True)))
+    row = {"256 rows": name, "all-reduces a step": len(calls_of(runs[name])) // 2}
+    row |= {"emulated_s": runs[name].values[0][0], "measured here_s": here_s[name]}
+    rows.append(row)
+draw.table(rows, title=f"A step of the MLP: emulated on {cluster}, and measured here")
 
 # %% naive_emulated
-runs = {
-    name: ws.run(timed_steps, function, 512, 256, 1, world_size=2, cluster=cluster, echo=False)
-    for name, function in (
-        ("a call each", one_call_each),
-        ("one call", one_call),
-        ("no call", no_call),
-    )
-}
-for name, run in runs.items():
-    num_calls = sum(
-        event.name == "all_reduce" and event.kind == "communication" for event in run.timeline.of(0)
-    )
-    print(
-        f"{name:<12} {units.format_time_s(run.values[0][0]):>8} a step, {num_calls // 2}"
-        " all-reduces in it"
-    )
 draw.timelines(
     {name: run.timeline for name, run in runs.items()}, title=f"Two steps, emulated on {cluster}"
 )
 
 # %% [markdown]
-# Same bytes, and eight latencies instead of one. In both, the link does nothing while the GPU
-# works, and the GPU does nothing while the link works. Copying everything into one **flat** tensor
-# saves latencies, and cannot begin before the last gradient is there.
+# (*Exposed* is communication that no computing hides; the *bubble* is the share of the time in
+# which a rank does not compute.) On the emulated cluster both ways send the same bytes, one of them
+# with eight latencies and the other with one. In both, the link is idle while the GPU works, and
+# the GPU is idle while the link works. Copying everything into one **flat** tensor saves latencies,
+# but it cannot begin before the last gradient is there.
 #
-# The same on real ranks of this machine. All of them share its cores and its memory:
-
-# %% naive_measured
-measured_s = {}
-for name, function in (
-    ("a call each", one_call_each),
-    ("one call", one_call),
-    ("no call", no_call),
-):
-    values = ws.run(
-        timed_steps, function, 512, 256, 7, world_size=world_size, backend=backend, echo=False
-    ).values
-    measured_s[name] = statistics.median(max(of_ranks) for of_ranks in zip(*values, strict=True))
-    print(
-        f"{name:<12} {units.format_time_s(measured_s[name]):>8} a step, measured on {world_size}"
-        " ranks here"
-    )
-
-# %% [markdown]
+# The measured column has its own rules: here, all ranks share the cores and the memory of one
+# machine.
+#
 # ### Communication efficiency
 #
-# The share of a step in which the GPU computes is its **communication efficiency**:
+# One definition for the whole course: the **communication efficiency** of a step is the share in
+# which the GPU computes,
 #
-# $$\text{efficiency} = \frac{\text{compute}}{\text{compute} + \text{communication}}$$
+# $$\text{efficiency} = \frac{\text{compute}}{\text{compute} + \text{exposed communication}}$$
 #
-# A step of 10 ms of compute, and then 8 ms of communication which nothing hides: $10 / 18$. Emulate
-# exactly that. The link is made by hand for it, 1 GB/s with no latency, so that 8 MB between two
-# ranks take 8 ms; and instead of a model, `emulate.spend` lets each rank work for a given time.
+# In week 1 nothing was hidden, so all communication was exposed. A step of 10 ms of compute, and
+# then 8 ms of communication: $10 / 18$. Emulate exactly that. The link is made for it, 1 GB/s with
+# no latency, so that 8 MB between two ranks take 8 ms; and instead of a model, `emulate.spend` lets
+# each rank work for a given time.
 
 # %% by_hand
 LINK = hardware.Link("by hand, 1 GB/s", 0.0, 1e9, "made for this lesson, 2026", kind="pcie")
@@ -240,16 +249,16 @@ predictions.reveal("efficiency, 10 ms and then 8 ms", 100 * compute_s / apart.en
 # ### When is a gradient ready?
 #
 # Not at the end of backward. Backward goes through the layers from the last to the first, and the
-# gradient of the last layer is complete when the others have hardly begun. Torch can call you then:
-# a **hook** on a parameter runs right after its gradient has been added to `grad`. One process is
-# enough to watch.
+# gradient of the last layer is complete when the others have hardly begun. Torch can call you at
+# that moment: a **hook** on a parameter runs right after its gradient has been added to `grad`. One
+# process is enough to watch.
 #
-# The model has a difficult passenger of each kind: a layer whose weight is **tied** to the first
-# one's, a **frozen** one, and a branch that this step does not use.
+# The model contains each of the awkward cases: a layer whose weight is **tied** to the first one's,
+# a **frozen** one, and a branch that this step does not use.
 
 
 # %% hooks
-class Passengers(nn.Module):
+class Awkward(nn.Module):
     """A model with a tied, a frozen and an unused layer."""
 
     def __init__(self):
@@ -264,59 +273,185 @@ class Passengers(nn.Module):
         return self.frozen(self.tied(torch.tanh(self.second(self.first(rows)))))
 
 
-passengers, arrived = Passengers(), []
-for name, parameter in passengers.named_parameters():
-    if parameter.requires_grad:
-        parameter.register_post_accumulate_grad_hook(lambda _, name=name: arrived.append(name))
-passengers(torch.ones(2, 4)).sum().backward()
-print("parameters:    ", ", ".join(name for name, _ in passengers.named_parameters()))
-print("gradients came:", ", ".join(arrived))
+# %% arrivals
+def arrivals(model, loss_of):
+    """Seconds from the start of backward to each gradient, by name, in order of arrival."""
+    came = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(
+                lambda _, name=name: came.append((name, time.perf_counter()))
+            )
+    loss, start_s = loss_of(model), time.perf_counter()
+    loss.backward()
+    return {name: time_s - start_s for name, time_s in came}
+
+
+# %% awkward_arrivals
+awkward = Awkward()
+print("parameters:    ", ", ".join(name for name, _ in awkward.named_parameters()))
+print("gradients came:", ", ".join(arrivals(awkward, lambda model: model(torch.ones(2, 4)).sum())))
 
 # %% [markdown]
-# Read the two lists against each other:
+# Compare the two lists:
 #
 # - They come in **reverse order**: `second` before `first`.
-# - The **tied** weight is one parameter under two names, and listed once. Its hook runs once, when
-#   both uses have been added; so it comes last, although the tied layer's backward is the first of
-#   all.
+# - The **tied** weight is one parameter under two names, and is listed once. Its hook runs once,
+#   when both uses have been added. So it comes last, although the tied layer's backward is the
+#   first of all.
 # - The **frozen** weight has no gradient, and takes no hook (torch refuses one).
 # - The hook of the **unused** one never runs. Code that waits for it waits for ever. Section 7
 #   comes back to this.
 #
+# Now the transformer, on two thousand bytes of text, with a clock:
+
+# %% transformer_arrivals
+torch.set_num_threads(1)
+generator = torch.Generator().manual_seed(seed)
+some_tokens, some_targets = text.batch(TOKENS, 8, 256, generator)
+
+
+def loss_of(model, tokens=some_tokens, targets=some_targets):
+    """The mean loss over all tokens."""
+    return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+
+
+transformer = models.Transformer(models.shape("small"), seed=seed)
+loss_of(transformer).backward()  # the first pass is slower
+came_s = arrivals(transformer, loss_of)
+rows, size_of = [], {name: one.nbytes for name, one in transformer.named_parameters()}
+for part in ("head", "layers.3", "layers.2", "layers.1", "layers.0", "embedding"):
+    of_part = [name for name in came_s if name.startswith(part)]
+    last_s = max(came_s[name] for name in of_part)
+    row = {"part": part, "gradients_bytes": sum(size_of[name] for name in of_part)}
+    row |= {"complete after_s": last_s, "of backward_fraction": last_s / max(came_s.values())}
+    rows.append(row)
+draw.table(rows, title="The small transformer's gradients, measured here")
+
+# %% [markdown]
+# ### Your turn: when is a bucket full?
+#
+# 3 minutes · easy
+#
+# Gradients travel in groups. A **bucket** is such a group, sent in one all-reduce. When is it
+# ready? `came_s` has the seconds of the gradients that came; a parameter that the step did not use
+# is missing in it, and its bucket is never full: `math.inf`.
+#
+# <details><summary>Hint</summary>
+#
+# A bucket waits for its last gradient. `came_s.get(name, math.inf)` has an answer for every name.
+# </details>
+
+
+# %% full_at tags=["turn"]
+def full_at(names, came_s):
+    """Seconds until all gradients of a bucket, a list of names, are there."""
+    ### BEGIN SOLUTION
+    return max(came_s.get(name, math.inf) for name in names)
+    ### END SOLUTION
+
+
+# %% check_full_at
+with check.turn("full_at"):
+    hint = "The bucket waits for its last gradient; one that never comes takes math.inf."
+    known_s = {"head": 1.0, "layer 1": 2.5, "layer 0": 4.0}
+    check.expect_close(full_at(["head"], known_s), 1.0, "the time of the head", hint)
+    two, lost = ["layer 1", "head"], ["head", "unused"]
+    check.expect_close(full_at(two, known_s), 2.5, "the time of layer 1 and the head", hint)
+    check.expect_close(full_at(lost, known_s), math.inf, "the time with one unused", hint)
+    order, backward_s = list(came_s), max(came_s.values())
+    for name, bucket in (
+        ("ten gradients", order[:10]),
+        ("nine and the last", order[:9] + order[-1:]),
+    ):
+        share = full_at(bucket, came_s) / backward_s
+        print(f"the first {name}: full after {share:.0%} of backward")
+    print("Right. One late gradient holds up the whole bucket.")
+
+# %% [markdown]
+# So buckets are filled in the order in which gradients arrive: from the last layer to the first. In
+# that order, a quarter of the gradients could leave after a third of backward.
+#
 # ### Overlap
 #
-# So begin to send while backward still works. Take the step by hand, 10 ms and 8 ms, in eight
+# So begin to send while backward is still working. Take the step by hand, 10 ms and 8 ms, in eight
 # layers. When a layer's gradients are ready, an all-reduce starts with `async_op=True`: the call
 # comes back at once, with a handle to wait for at the end.
 
 # %% overlapped
 hidden = outline(8, is_overlapped=True)
-print(
-    f"one call at the end: {apart.end_s * 1e3:.2f} ms, {compute_s / apart.end_s:.1%} of it compute"
-)
-print(
-    f"eight, overlapped:   {hidden.end_s * 1e3:.2f} ms, {compute_s / hidden.end_s:.1%} of it"
-    " compute"
-)
+rows = [
+    {"by hand": name, "step_s": run.end_s, "efficiency_fraction": compute_s / run.end_s}
+    for name, run in (("one call at the end", apart), ("eight, overlapped", hidden))
+]
 predictions.reveal("efficiency, the same in 8 layers, overlapped", 100 * compute_s / hidden.end_s)
+draw.table(rows, title="10 ms of compute, 8 ms of communication, emulated")
+
+# %% overlapped_drawn
 both = {"one call at the end": apart, "eight calls, overlapped": hidden}
 draw.timelines(both, title="10 ms of compute, 8 ms of communication, emulated")
 
 # %% [markdown]
+# ### Your turn: what is exposed
+#
+# 8 minutes · medium
+#
+# Two lists of (start, end), in seconds: when the GPU works, and when the link is busy. Within a
+# list nothing overlaps. How many seconds of the second list does the first one not cover?
+#
+# <details><summary>Hint</summary>
+#
+# Two intervals (a, b) and (c, d) have `min(b, d) - max(a, c)` seconds in common, or none if that is
+# negative. Take away from each busy interval of the link what it has in common with any work.
+# </details>
+
+
+# %% exposed_s tags=["turn"]
+def exposed_s(working, sending):
+    """Seconds of sending in which no work is under way."""
+    ### BEGIN SOLUTION
+    total_s = 0.0
+    for start, end in sending:
+        covered = [min(end, stop) - max(start, begin) for begin, stop in working]
+        total_s += end - start - sum(one for one in covered if one > 0)
+    return total_s
+    ### END SOLUTION
+
+
+# %% check_exposed_s
+with check.turn("exposed_s"):
+    hint = "Each second of sending is either covered by some work or exposed."
+    for working, sending, expected in (
+        ([(0.0, 10.0)], [(10.0, 18.0)], 8.0),
+        ([(0.0, 10.0)], [(4.0, 7.0), (8.0, 12.0)], 2.0),
+        ([(0.0, 2.0), (4.0, 6.0)], [(1.0, 5.0)], 2.0),
+    ):
+        what = f"what is exposed of {sending} beside work at {working}"
+        check.expect_close(exposed_s(working, sending), expected, what, hint)
+    events = hidden.of(0)
+    working = [(one.start_s, one.end_s) for one in events if one.kind in ("forward", "backward")]
+    sending = [(one.start_s, one.end_s) for one in events if one.kind == "communication"]
+    found_s, wanted_s = exposed_s(working, sending), hidden.exposed_communication_s(0)
+    check.expect_close(found_s, wanted_s, "the exposed seconds of the picture above", hint)
+    print(
+        f"Right. In the picture {found_s * 1e3:.2f} ms of 8 are exposed: 10 / (10 + 2.17) is 82%."
+    )
+
+# %% [markdown]
 # What decides now? The first gradients are ready after forward and an eighth of backward. From then
-# on the link has work without a break, 8 ms of it. Call the compute of the forward $F$, of the
-# backward $W$, and let $n$ equal parts take $c$ seconds each on the link. The link can do part $k$
-# when it is ready, and when part $k - 1$ is through:
+# on the link has 8 ms of work without a break. Let $F$ be the compute of the forward pass, $W$ that
+# of the backward pass, and let $n$ equal parts take $c$ seconds each on the link. The link can send
+# part $k$ when it is ready and part $k - 1$ has been sent:
 #
 # $$e_k = \max\!\left(F + \tfrac{k}{n} W,\; e_{k-1}\right) + c,
 # \qquad \text{step} = \max(F + W,\; e_n)$$
 #
-# If a part takes longer to send than to compute, the link is never idle again, and the step is
+# If a part takes longer to send than to compute, the link is never idle again, and the step takes
 # $F + W/n + n c$. If it takes less, the link waits for each part, and only the last one is exposed:
 # $F + W + c$. So
 #
 # - **overlap hides at most the backward pass**, less its first part;
-# - with more parts, less stays exposed, but each part costs a latency.
+# - with more parts less stays exposed, but each part costs a latency.
 
 
 # %% formula
@@ -328,126 +463,194 @@ def overlapped_s(forward_s, backward_s, num_parts, part_s):
     return max(forward_s + backward_s, through_s)
 
 
-print("parts    formula   emulated   error   compute")
+rows = []
 for num_parts in (1, 2, 4, 8, 16):
     wanted_s = overlapped_s(FORWARD_S, BACKWARD_S, num_parts, 0.008 / num_parts)
     got_s = outline(num_parts, is_overlapped=True).end_s
-    print(
-        f"{num_parts:5} {wanted_s * 1e3:7.2f} ms {got_s * 1e3:7.2f} ms {wanted_s / got_s - 1:+7.1%}"
-        f" {0.01 / got_s:8.1%}"
+    row = {"parts": num_parts, "formula_s": wanted_s, "emulated_s": got_s}
+    rows.append(
+        row | {"error": f"{wanted_s / got_s - 1:+.1%}", "efficiency_fraction": 0.01 / got_s}
     )
+draw.table(rows, title="10 ms of compute, 8 ms of communication: formula and emulation")
 
 # %% [markdown]
-# With ever smaller parts the step comes near to $F + 8$ ms, 11.3 ms, and no nearer: 8 ms do not fit
-# behind 6.7 ms of backward. And these links have no latency. Real ones do, so a part should be many
-# layers, or many small parameters. A **bucket** is such a part: as many gradients as fit into a
-# given number of bytes.
+# With ever smaller parts the step approaches $F + 8$ ms, 11.3 ms, and no less: 8 ms do not fit
+# behind 6.7 ms of backward. And this link has no latency. Real ones have, so a part should be a
+# bucket of many small parameters or of several layers, as many gradients as fit into a given number
+# of bytes.
 #
 # ### How large should a bucket be?
 #
-# Too small, and each pays its latency; too large, and the first one is full late. Here is a model
-# with 24 layers of 16 MB, whose backward takes 0.6 ms a layer, on a ring of your choice. Everything
-# in it is computed from the formulas of last week and of this one; nothing runs.
+# If it is too small, each bucket pays its latency; if it is too large, the first one is full late.
+# Two models in bfloat16, layer by layer: sixteen linear layers, and a Llama of 1.1 billion
+# parameters (*TinyLlama*: 22 layers of width 2,048; Zhang et al. 2024, arXiv 2401.02385, and the
+# README of `jzhang38/TinyLlama`). Everything is computed from the formulas of last week and of this
+# one; nothing runs. A GPU computes at the rate that large products were measured to reach on it
+# (`worldsize.operators`).
+
+# %% layers
+TINY_LLAMA = replace(
+    models.shape("llama-2-7b"),
+    name="tiny-llama-1.1b",
+    num_layers=22,
+    width=2048,
+    num_kv_heads=4,
+    hidden_width=5632,
+    context_length=2048,
+    source="README of jzhang38/TinyLlama, 2024",
+)
+LINEAR, LLAMA = (2048 * 2049, 2 * 2048**2), TINY_LLAMA
+LAYERS = {  # from the first to the last: parameters, and forward operations for each row
+    "16 linear layers": [LINEAR] * 16,
+    "Llama of 1.1B": [
+        (LLAMA.num_embedding_parameters, 0),
+        *[(LLAMA.num_layer_parameters, LLAMA.layer_flops(2048))] * 22,
+        (LLAMA.num_head_parameters, LLAMA.head_flops),
+    ],
+}
+PLACES = {
+    "A100, PCIe 4": (hardware.A100_PCIE, hardware.PCIE4),
+    "A100, NVLink 3": (hardware.A100, hardware.NVLINK3),
+    "H100, InfiniBand": (hardware.H100, hardware.IB_NDR),
+}
 
 
 # %% buckets
-def step_with_buckets(
-    bucket_bytes=25_000_000, num_ranks=8, bandwidth_bytes_per_s=25e9, latency_s=20e-6
-):
-    """The computed timeline of a step, and its exposed communication."""
-    events = [ws.Event(0, "compute", "forward", "forward", 0.0, 24 * 0.3e-3)]
-    now_s, link_free_s, waiting_bytes = events[0].end_s, 0.0, 0
-    for layer in reversed(range(24)):
-        events.append(ws.Event(0, "compute", "backward", f"layer {layer}", now_s, now_s + 0.6e-3))
-        now_s, waiting_bytes = now_s + 0.6e-3, waiting_bytes + 16_000_000
+def step_in_buckets(model, place, num_rows, num_ranks, bucket_bytes):
+    """The computed timeline of a step on one rank of a ring."""
+    (gpu, link), layers = PLACES[place], LAYERS[model]
+    rate = operators.flops_per_s("matmul", "bfloat16", gpu)
+    forward_s = sum(flops for _, flops in layers) * num_rows / rate
+    events, now_s = [ws.Event(0, "compute", "forward", "forward", 0.0, forward_s)], forward_s
+    link_free_s, waiting_bytes = 0.0, 0
+    for layer, (num_parameters, flops) in reversed(list(enumerate(layers))):
+        ready_s = now_s + 2 * flops * num_rows / rate
+        events.append(ws.Event(0, "compute", "backward", f"{layer}", now_s, ready_s))
+        now_s, waiting_bytes = ready_s, waiting_bytes + 2 * num_parameters
         if waiting_bytes >= bucket_bytes or layer == 0:
-            start_s = max(now_s, link_free_s)
-            bytes_s = 2 * (num_ranks - 1) / num_ranks * waiting_bytes / bandwidth_bytes_per_s
-            link_free_s = start_s + 2 * (num_ranks - 1) * latency_s + bytes_s
-            kind = "communication"
+            start_s, chunk_bytes = max(now_s, link_free_s), waiting_bytes / num_ranks
+            message_s = link.latency_s + chunk_bytes / link.bandwidth_bytes_per_s
+            link_free_s, kind = start_s + 2 * (num_ranks - 1) * message_s, "communication"
             events.append(ws.Event(0, kind, kind, "bucket", start_s, link_free_s))
             waiting_bytes = 0
-    step = ws.Timeline.of_events(events)
-    times = {"step_s": step.end_s, "exposed_s": step.exposed_communication_s()}
-    return step, {**times, "compute_fraction": now_s / step.end_s}
+    return ws.Timeline.of_events(events)
 
 
 # %% buckets_explored
+def explored(
+    model="Llama of 1.1B", place="A100, PCIe 4", rows=2048, num_ranks=8, bucket_bytes=25_000_000
+):
+    """The picture of such a step, and what it leaves exposed."""
+    step = step_in_buckets(model, place, rows, num_ranks, bucket_bytes)
+    title = f"{model}, {rows:,} rows a GPU, {num_ranks} ranks, computed"
+    exposed = step.exposed_communication_s(0)
+    facts = {"step_s": step.end_s, "exposed_s": exposed}
+    return draw.timeline(step, title), facts | {"efficiency_fraction": 1 - exposed / step.end_s}
+
+
 explore(
-    step_with_buckets,
-    bucket_bytes=(1_000_000, 400_000_000, "x1.3"),
+    explored,
+    model=list(LAYERS),
+    place=list(PLACES),
+    rows=(512, 65_536, "x2"),
     num_ranks=(2, 1024, "x2"),
-    bandwidth_bytes_per_s=(1e9, 400e9, "x1.3"),
-    latency_s=(1e-6, 1e-3, "x2"),
+    bucket_bytes=(1_000_000, 400_000_000, "x1.3"),
 )
 
 # %% [markdown]
-# Move one slider at a time. With which bandwidth does the size of a bucket hardly matter? How many
-# ranks make small buckets expensive, and why? The best sizes for three fabrics, by the same
-# formula:
+# Move one control at a time. From how many rows on is nearly all of the communication hidden, for
+# each model and link? How many ranks make small buckets expensive, and why? The best sizes by the
+# same formula:
 
 # %% best_bucket
-sizes_bytes = [16_000_000 * layers for layers in (1, 2, 3, 4, 6, 8, 12, 24)]
-for name, ring in {
-    "8 ranks, 400 GB/s, 3 µs": (8, 400e9, 3e-6),
-    "8 ranks, 25 GB/s, 20 µs": (8, 25e9, 20e-6),
-    "64 ranks, 25 GB/s, 20 µs": (64, 25e9, 20e-6),
-}.items():
-    steps_s = {size: step_with_buckets(size, *ring)[0].end_s for size in sizes_bytes}
-    best = min(steps_s, key=steps_s.get)
-    best_s, smallest_s, one_s = (
-        units.format_time_s(steps_s[size]) for size in (best, sizes_bytes[0], sizes_bytes[-1])
-    )
-    print(
-        f"{name:<25} best {units.format_bytes(best):>7}: {best_s}; smallest {smallest_s}, one"
-        f" bucket {one_s}"
-    )
+rows = []
+for name, place, num_rows, num_ranks in (
+    ("16 linear layers", "A100, NVLink 3", 1024, 8),
+    ("16 linear layers", "A100, PCIe 4", 8192, 8),
+    ("16 linear layers", "H100, InfiniBand", 8192, 64),
+    ("Llama of 1.1B", "A100, PCIe 4", 8192, 8),
+    ("Llama of 1.1B", "H100, InfiniBand", 8192, 64),
+    ("Llama of 1.1B", "H100, InfiniBand", 8192, 1024),
+):
+    largest = LAYERS[name][1][0] * 2  # bytes of a layer's gradients
+    step_s = {
+        layers: step_in_buckets(name, place, num_rows, num_ranks, layers * largest).end_s
+        for layers in (1, 2, 3, 4, 6, 8, 12, len(LAYERS[name]))
+    }
+    best = min(step_s, key=step_s.get)
+    row = {"model": name, "rows": num_rows, "link": place, "ranks": num_ranks}
+    row |= {"best": f"{best} of {len(LAYERS[name])} layers", "step_s": step_s[best]}
+    rows.append(row | {"a bucket each layer_s": step_s[1], "one bucket_s": max(step_s.items())[1]})
+draw.table(rows, title="The best bucket, computed")
 
 # %% [markdown]
-# This lesson does not build the buckets: which gradients go together, who sends them and when, what
-# happens to the ones that never come. That is lab 3.
+# Among eight ranks, buckets of one to four layers are best: the first leaves early, and there are
+# few latencies to pay. In a ring of 64 ranks an all-reduce has 126 of them, 1.8 ms on InfiniBand,
+# and the small layers of the first model travel best all together. In a ring of 1,024 the Llama's
+# do as well. (That is one reason why NCCL does not always take a ring; week 11.) Torch's default is
+# 25 MiB (`bucket_cap_mb`).
+#
+# This lesson does not build the buckets: which gradients go together, which rank sends them and
+# when, what happens to the ones that never come. That is lab 3.
 #
 # ## 5. Compare with the production oracle
 #
-# ### The same gradients
+# ### The same training
 #
-# `DDP(model)` does all of it. First: does it give what the plain loop gives? Real ranks, real
-# sockets.
+# `DDP(model)` does all of it. Does it train the same model as the plain loop, and as one process?
+# The tiny transformer, real text, real ranks; in float64, as in week 1, so that no mistake can hide
+# behind rounding.
 
 
-# %% same_gradients
-def against_ddp():
-    """The largest difference of gradients between DDP and the plain loop, over two steps."""
-    ours, theirs = mlp(64), DDP(mlp(64))
-    rows, worst = rows_of(ours, 32), 0.0
-    for _ in range(2):
-        ours.zero_grad()
-        theirs.zero_grad()
-        ours(rows).square().mean().backward()
-        one_call_each(ours)
-        theirs(rows).square().mean().backward()
-        pairs = zip(ours.parameters(), theirs.parameters(), strict=True)
-        worst = max(worst, *((a.grad - b.grad).abs().max().item() for a, b in pairs))
-    return worst
+# %% train_text
+def train_text(num_steps, uses_ddp):
+    """The loss of the whole batch of 16 sequences at each step."""
+    torch.set_num_threads(1)
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    module = models.Transformer(models.shape("tiny"), seed=seed).double().to(device())
+    model = DDP(module) if uses_ddp else module
+    generator, losses = torch.Generator().manual_seed(seed), []
+    for _ in range(num_steps):
+        batch = text.batch(TOKENS, 16, 64, generator)
+        tokens, targets = (one.chunk(num_ranks)[rank].to(device()) for one in batch)
+        loss = loss_of(model, tokens, targets)
+        module.zero_grad()
+        loss.backward()
+        if not uses_ddp:
+            one_call_each(module)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter -= 0.3 * parameter.grad
+        dist.all_reduce(total := loss.detach().clone())
+        losses.append(total.item() / num_ranks)
+    return losses
 
 
-difference = max(ws.run(against_ddp, world_size=world_size, backend=backend, echo=False).values)
-print(f"largest difference of a gradient from DDP's: {difference:.1e}")
-assert difference < 1e-6
+# %% same_training
+alone = REAL | {"world_size": 1}
+losses = {
+    "one process": ws.run(train_text, 25, False, **alone).values[0],
+    "plain loop": ws.run(train_text, 25, False, **REAL).values[0],
+    "torch's DDP": ws.run(train_text, 25, True, **REAL).values[0],
+}
+first, *others = (torch.tensor(one) for one in losses.values())
+assert all(torch.allclose(first, one, atol=1e-9) for one in others)
+title = "A transformer on text: the same batch on one process and on several, measured here"
+draw.curves(losses, y_label="loss of the whole batch", title=title, difference_from="one process")
 
 # %% [markdown]
 # ### What DDP says on the wire
 #
-# Unmodified DDP runs on the emulated cluster too, where every operation is noted. Three steps, with
-# buckets of 1 MiB for our 4.2 MB of gradients:
+# Unmodified DDP runs on the emulated cluster too, where every operation is recorded. Three steps of
+# the MLP, with buckets of 1 MiB for its 4.2 MB of gradients:
 
 
 # %% ddp_on_the_wire
-def ddp_steps(num_steps, num_rows, **options):
-    """Seconds of each step with torch's DDP on this rank, and where its buckets were cut."""
+def ddp_steps(which, num_rows, num_steps):
+    """Seconds of each step with torch's DDP on this rank."""
     torch.set_num_threads(1)
-    parallel = DDP(mlp(), bucket_cap_mb=1, **options)
-    rows, times_s = rows_of(parallel.module, num_rows), []
+    model, rows = model_and_inputs(which, num_rows)
+    parallel, times_s = DDP(model, bucket_cap_mb=1), []
     for _ in range(num_steps):
         parallel.zero_grad()
         start_s = emulate.elapsed()
@@ -460,12 +663,7 @@ def ddp_steps(num_steps, num_rows, **options):
     return times_s
 
 
-def calls_of(run):
-    """Name and bytes of rank 0's collectives, in order."""
-    return [(one.name, one.size_bytes) for one in run.timeline.of(0) if one.kind == "communication"]
-
-
-ddp = ws.run(ddp_steps, 3, 1024, world_size=2, cluster=cluster, echo=False)
+ddp = ws.run(ddp_steps, 512, 1024, 3, **EMULATED)
 for name, size_bytes in calls_of(ddp):
     print(f"{name:<11} {size_bytes:>9,} B")
 
@@ -474,28 +672,71 @@ for name, size_bytes in calls_of(ddp):
 #
 # - An **all-gather** and a **broadcast** of a few bytes: do all ranks have parameters of the same
 #   shapes?
-# - A **broadcast** of all parameters: everybody starts from rank 0's weights.
+# - A **broadcast** of all parameters: every rank starts from rank 0's weights.
 # - The first step: **one all-reduce of everything**. By default DDP does not cut yet. It notes in
-#   which order gradients become ready, and rank 0 hands that order out: two small broadcasts.
+#   which order gradients become ready, and rank 0 shares that order: two small broadcasts.
 # - From the second step on: **buckets**, in the order noted. A layer has 1,050,624 bytes, its
 #   weight alone 1 MiB. Torch closes a bucket when it has *reached* the cap, so here a bucket may be
 #   larger than the cap. (Lab 3 has the other rule: never above, unless a single parameter is.)
 #
-# In bytes, the last two steps send the same as the first. In time:
+# ### Your turn: read the wire
+#
+# 5 minutes · easy
+#
+# Reading lists by eye does not scale. `timeline.of(0)` gives the events of rank 0. An all-reduce is
+# an event whose `name` is `"all_reduce"` and whose `kind` is `"communication"`; its `size_bytes`
+# are those of the tensor. How many all-reduces are there, and how many bytes do they have together?
+#
+# <details><summary>Hint</summary>
+#
+# Collect the sizes of the right events in a list; then `len` and `sum`.
+# </details>
+
+
+# %% reduced tags=["turn"]
+def reduced(timeline):
+    """The number of all-reduces of rank 0, and their bytes."""
+    ### BEGIN SOLUTION
+    events = [one for one in timeline.of(0) if one.kind == "communication"]
+    sizes_bytes = [one.size_bytes for one in events if one.name == "all_reduce"]
+    return len(sizes_bytes), sum(sizes_bytes)
+    ### END SOLUTION
+
+
+# %% check_reduced
+with check.turn("reduced"):
+    hint = "Broadcasts and all-gathers do not count, and every step counts."
+    for what, run, num, size_bytes in (
+        ("two steps with a call each", runs["a call each"], 16, 2 * 4_202_496),
+        ("two steps of one GPU", runs["no call"], 0, 0),
+        ("three steps of DDP", ddp, 9, 3 * 4_202_496),
+    ):
+        found = torch.tensor([float(number) for number in reduced(run.timeline)])
+        expected = torch.tensor([float(num), float(size_bytes)])
+        check.expect_close(found, expected, f"the number and the bytes in {what}", hint)
+    print("Right. Whole or in buckets, each step all-reduces the bytes of its gradients once.")
+
+# %% [markdown]
+# So buckets send no fewer bytes. They save time:
 
 # %% ddp_overlaps
-first_s, _, third_s = ddp.values[0]
-print(f"step 1, one bucket:     {units.format_time_s(first_s)}")
-print(f"step 3, in buckets:     {units.format_time_s(third_s)}")
-print(f"overlap over the whole run: {ddp.timeline.overlap_fraction(0):.0%} of the communication")
-draw.timeline(ddp.timeline, title=f"torch's DDP, emulated on {cluster}")
+text_run = ws.run(ddp_steps, "transformer", 1024, 3, **EMULATED)
+rows = []
+for name, run in {"MLP": ddp, "transformer": text_run}.items():
+    first_s, _, third_s = run.values[0]
+    row = {"model": name, "step 1, one bucket_s": first_s, "step 3, buckets_s": third_s}
+    rows.append(row | {"overlapped_fraction": run.timeline.overlap_fraction(0)})
+draw.table(rows, title=f"torch's DDP, 1,024 rows, emulated on {cluster}")
+
+# %% ddp_drawn
+draw.timeline(ddp.timeline, title=f"torch's DDP and the MLP, emulated on {cluster}")
 
 # %% [markdown]
 # ### Other options of DDP
 #
 # | Option | what it changes |
 # |---|---|
-# | `with ddp.no_sync():` | forward **and** backward inside send nothing, and gradients add up |
+# | `with ddp.no_sync():` | nothing is sent, and gradients add up |
 # | `find_unused_parameters=True` | looks for unused parameters after each forward |
 # | `static_graph=True` | promises that every step uses the same parameters in the same order |
 # | `broadcast_buffers=True` (default) | gives all ranks rank 0's buffers before each forward |
@@ -509,12 +750,13 @@ def two_steps(is_silent, options):
     """Take two steps with DDP, the first of them inside `no_sync` if `is_silent`."""
     torch.manual_seed(seed)
     parallel = DDP(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8)), **options)
-    rows = torch.randn(4, 8)
+    inputs = torch.randn(4, 8)
     with parallel.no_sync() if is_silent else nullcontext():
-        parallel(rows).square().mean().backward()
-    parallel(rows).square().mean().backward()
+        parallel(inputs).square().mean().backward()
+    parallel(inputs).square().mean().backward()
 
 
+rows = []
 for name, is_silent, options in (
     ("default", False, {}),
     ("first step in no_sync", True, {}),
@@ -522,216 +764,288 @@ for name, is_silent, options in (
     ("static_graph", False, {"static_graph": True}),
     ("broadcast_buffers=False", False, {"broadcast_buffers": False}),
 ):
-    run = ws.run(
-        two_steps, is_silent, options, world_size=2, cluster=cluster, compute="none", echo=False
-    )
-    calls = calls_of(run)
-    sizes = [size_bytes for call, size_bytes in calls if call == "all_reduce"]
+    calls = calls_of(ws.run(two_steps, is_silent, options, **EMULATED, compute="none"))
+    sizes = ", ".join(str(size) for call, size in calls if call == "all_reduce")
     num_broadcasts = sum(call == "broadcast" for call, _ in calls)
-    print(f"{name:<24} all-reduces of {sizes!s:<22} bytes, {num_broadcasts:2} broadcasts")
+    rows.append({"option": name, "all-reduces, bytes": sizes, "broadcasts": num_broadcasts})
+draw.table(rows, title="Two steps of DDP on the wire, emulated")
 
 # %% [markdown]
 # The model has 160 numbers in its parameters, 640 bytes. `no_sync` leaves out one all-reduce.
 # `find_unused_parameters` adds a small one to each step, one int32 for each of the six parameters:
-# which of them did anybody use? (It also walks through the graph after each forward, which the wire
-# does not show.) `static_graph` asks that once, in the first step. And without `broadcast_buffers`
-# some broadcasts are gone: those of the running mean and variance before each forward.
+# did any rank use it? (It also walks through the graph after each forward, which the wire does not
+# show.) `static_graph` asks that once, in the first step. And without `broadcast_buffers` some
+# broadcasts are gone: those of the running mean and variance before each forward.
 #
-# ## 6. Formula, measurement, emulation
+# ## 6. Formula, measurement, emulation, paper
 #
 # ### What a second GPU adds
 #
-# Give each of two GPUs a batch of B rows: **weak scaling**, each does what one did before. A linear
-# layer with P weights takes 2 P flops for each row forward and 4 P backward (one product for the
-# gradient of its input, one for that of its weights). Its gradient has 4 P bytes in float32, and
-# between two ranks an all-reduce sends S bytes each way. With R flops a second that the GPU really
-# reaches, a link of β bytes a second, and L seconds that even an empty all-reduce takes, nothing
-# overlapped:
+# Give each GPU a batch of B rows: **weak scaling**, each does what one did before. A linear layer
+# with P weights takes 2 P operations for each row forward and 4 P backward (one product for the
+# gradient of its input, one for that of its weights). Its gradient has 2 P bytes in **bfloat16**,
+# of which an all-reduce among N ranks sends $2(N-1)/N$ times as many. With R operations a second
+# that the GPU really reaches, a link of β bytes a second, and L seconds that even an empty
+# all-reduce takes, nothing overlapped:
 #
-# $$\frac{\text{communication}}{\text{compute}} = \frac{L + 4P/\beta}{6 P B / R}
+# $$\frac{\text{communication}}{\text{compute}}
+# = \frac{L + \frac{2(N-1)}{N} \cdot 2P/\beta}{6 P B / R}
 # = \underbrace{\frac{L R}{6 P B}}_{\text{latency}} +
-# \underbrace{\frac{2}{3B} \cdot \frac{R}{\beta}}_{\text{bytes}}$$
+# \underbrace{\frac{2}{3B} \cdot \frac{N-1}{N} \cdot \frac{R}{\beta}}_{\text{bytes}}$$
 #
-# Look at the second term. **P has gone.** A larger model has more gradients and more flops in the
-# same proportion. What counts is $2/(3B)$, the bytes of gradient for each flop, and $R/\beta$, the
-# flops that the GPU does while the link moves a byte.
+# Look at the second term. **P cancels.** A larger model has more gradients and more operations in
+# the same proportion. What counts is the batch, and $R/\beta$: the operations that the GPU does
+# while the link moves a byte. Among many ranks, communication takes as long as compute at
+# **$B = \frac{2}{3} R/\beta$ rows on each GPU**; between two ranks at half of that.
+#
+# (In float32 a gradient has twice the bytes, and a GPU that does not use its tensor cores has a far
+# smaller R. A table below has both.)
 #
 # A rule of thumb says: a second GPU over PCIe adds 20 to 40% to the step of a small model, over
-# NVLink 5 to 10%. When does that hold? Emulate it: 2,048 rows, float32, and R as it was measured on
-# large products (`worldsize.operators`). Small ones do not fill the GPU: on an A100 each takes
-# 10 µs besides, on an H100 5. The table's formula adds that to the compute, for the twelve products
-# of our four layers.
+# NVLink 5 to 10%. When does that hold? One program takes, for three widths of the MLP, a step alone
+# and a step with one all-reduce after backward. It runs **on paper** (`ws.paper`): its tensors have
+# shapes and no numbers, so that 12,288 rows in bfloat16 cost nothing here. Each kernel is priced,
+# those between the products too, and one recording can be priced on any cluster.
 
 
 # %% machine
 class Machine(NamedTuple):
-    """In the formulas' terms: R, the latency of an all-reduce, beta, a product's start."""
+    """In the formulas' terms: R, the latency of an all-reduce, beta."""
 
     flops_per_s: float
     latency_s: float
     bytes_per_s: float
-    start_s: float = 0.0
 
 
-def described(where):
-    """The machine of a described cluster: what its GPU reaches, and a priced all-reduce."""
+def described(where, dtype="bfloat16"):
+    """Two GPUs of a described cluster: what they reach, and a priced all-reduce."""
     link = where.intra if where.num_nodes == 1 else where.inter
     latency_s = pricing.price("all_reduce", 4, range(2), where).time_s
-    rate = operators.flops_per_s("matmul", "float32", where.gpu)
-    start_s = operators.time_s(operators.Operator("matmul", "float32", 0, 0), where.gpu)
-    return Machine(rate, latency_s, link.bandwidth_bytes_per_s, start_s)
+    rate = operators.flops_per_s("matmul", dtype, where.gpu)
+    return Machine(rate, latency_s, link.bandwidth_bytes_per_s)
 
 
-# %% added
-def layers_s(num_weights, num_rows, machine):
-    """Seconds of forward and backward through four layers: three products in each."""
-    return 3 * 4 * machine.start_s + 6 * num_weights * num_rows / machine.flops_per_s
-
-
-def added_fraction(num_weights, num_rows, machine):
+def added_fraction(num_weights, num_rows, machine, num_bytes=2):
     """The time that a second GPU adds without overlap, as a fraction of a step on one GPU."""
-    communication_s = machine.latency_s + 4 * num_weights / machine.bytes_per_s
-    return communication_s / layers_s(num_weights, num_rows, machine)
+    communication_s = machine.latency_s + num_bytes * num_weights / machine.bytes_per_s
+    return communication_s / (6 * num_weights * num_rows / machine.flops_per_s)
+
+
+# %% steps_on_paper
+def steps_on_paper(cases, dtype=torch.bfloat16):
+    """For each width and number of rows, a step alone and one with an all-reduce after it."""
+    made = {width: mlp(width, dtype) for width, _ in cases}
+    for width, num_rows in cases:
+        model, rows = made[width], torch.zeros(num_rows, width, dtype=dtype, requires_grad=True)
+        for name, synchronise in (("alone", no_call), ("together", one_call)):
+            with ws.span(f"{name} {width} {num_rows}", kind="forward"):
+                model.zero_grad()
+                model(rows).square().mean().backward()
+            synchronise(model)
+
+
+def step_times_s(run):
+    """Seconds of each step by name; one lasts until the next begins."""
+    starts_s = {}
+    for event in run.timeline.of(0):
+        if event.kind == "forward":
+            starts_s.setdefault(event.name, event.start_s)
+    ends_s = [*starts_s.values(), run.timeline.end_s][1:]
+    return {name: end_s - starts_s[name] for name, end_s in zip(starts_s, ends_s, strict=True)}
 
 
 # %% rule_of_thumb
-def alone_and_together(width, num_rows):
-    """Seconds of a step of one GPU alone, and of two with one all-reduce after backward."""
-    return [
-        timed_steps(function, width, num_rows, 1, num_skipped=0)[0]
-        for function in (no_call, one_call)
-    ]
-
-
-added = {}
-print("2,048 rows   weights    added, formula   emulated")
+WIDTHS, ROWS = (512, 1024, 2048), 12_288
+ON_PAPER = {"world_size": 2, "cluster": "pcie-box", "echo": False}
+recorded = ws.paper(steps_on_paper, [(width, ROWS) for width in WIDTHS], **ON_PAPER)
+table, added = [], {}
 for name in ("pcie-box", "dgx-a100", "dgx-h100"):
-    for width in (256, 512, 1024):
+    steps_s = step_times_s(recorded.on(name))
+    for width in WIDTHS:
         num_weights, where = 4 * width * (width + 1), hardware.cluster(name)
-        alone_s, together_s = ws.run(
-            alone_and_together, width, 2048, world_size=2, cluster=where, echo=False
-        ).values[0]
+        alone_s, together_s = (steps_s[f"{one} {width} {ROWS}"] for one in ("alone", "together"))
         added[name, width] = together_s / alone_s - 1
-        formula = added_fraction(num_weights, 2048, described(where))
-        print(
-            f"{name:<12} {units.format_count(num_weights):>7} {formula:14.1%}"
-            f" {added[name, width]:12.1%}"
-        )
-predictions.reveal("PCIe adds to a step of 2,048 rows", 100 * added["pcie-box", 512])
+        peak = where.gpu.peak_flops_per_s["bfloat16"]
+        row = {"cluster": name, "weights": f"{num_weights / 1e6:.1f}M", "alone_s": alone_s}
+        price = pricing.price("all_reduce", 2 * num_weights, range(2), where)
+        row["all-reduce_bytes_per_s"] = 2 * num_weights / price.time_s
+        row["added, formula_fraction"] = added_fraction(num_weights, ROWS, described(where))
+        row["added, on paper_fraction"] = added[name, width]
+        table.append(row | {"mfu_fraction": 6 * num_weights * ROWS / peak / together_s})
+predictions.reveal("PCIe adds to a step of 12,288 rows", 100 * added["pcie-box", 1024])
+draw.table(table, title="A second GPU, 12,288 rows on each in bfloat16, without overlap")
 
 # %% [markdown]
-# Look at the second row of PCIe and of the A100's NVLink: a model of one million weights, at 2,048
-# rows. There the rule of thumb holds for both at once.
+# Look at the second row of PCIe and of the A100's NVLink: a model of four million weights. There
+# the rule of thumb holds for both at once.
 #
-# Now the third rows. The model is four times larger. PCIe still adds a quarter: bytes decide there,
-# and P has gone. Over NVLink a third less is left: that was *latency*, which a larger model pays
-# only once. And the H100, whose link is faster, pays a larger percentage than the A100, because its
-# flops have grown by more than its link has. So the rule of thumb is right for
-# one size of model, one size of batch and one GPU. Where bytes decide, PCIe 4 and NVLink 3 differ
-# by the ratio of their links, ten, and not by four. The rows for which each half of the rule holds,
-# by the second term alone:
+# Compare with the third rows, four times as many weights. Over PCIe the share hardly changes,
+# because bytes decide there, and P cancels. Over NVLink it falls: that was *latency*, which a
+# larger model pays only once. So the rule is right for one size of model, one batch and one GPU.
+# Where bytes decide, PCIe 4 and NVLink 3 differ by the ratio of their links, ten, and not by four.
+# PCIe: the formula is too high, because the kernels between the products make the compute longer.
+# NVLink: it is too low for the larger models, because at these sizes NCCL is well below the link's
+# rate of 240 GB/s. The rows for which each half of the rule holds, by the second term alone:
 
 # %% where_it_holds
+table = []
 for name, low, high in (("pcie-box", 0.2, 0.4), ("dgx-a100", 0.05, 0.1), ("dgx-h100", 0.05, 0.1)):
-    machine = described(hardware.cluster(name))
-    ratio = machine.flops_per_s / machine.bytes_per_s
-    print(
-        f"{name:<9} {ratio:4.0f} flops a byte: adds {low:.0%} to {high:.0%} from"
-        f" {2 * ratio / 3 / high:5.0f} to {2 * ratio / 3 / low:5.0f} rows"
-    )
+    row = {"cluster": name, "adds": f"{low:.0%} to {high:.0%}"}
+    for dtype, num_bytes in (("bfloat16", 2), ("float32", 4)):
+        machine = described(hardware.cluster(name), dtype)
+        ratio = machine.flops_per_s / machine.bytes_per_s
+        row[f"R/β, {dtype}"] = f"{ratio:,.0f}"
+        few, many = (num_bytes / 6 * ratio / share for share in (high, low))
+        row[f"rows, {dtype}"] = f"{few:,.0f} to {many:,.0f}"
+    table.append(row)
+draw.table(table, title="Rows on each of two GPUs for which the rule holds, computed")
 
 # %% [markdown]
-# Three more reasons to distrust any such percentage: tensor cores make R larger (16 times in
-# bfloat16 on an A100) and halve the bytes; a convolution uses each weight at every pixel, so that
-# one image is hundreds of rows; and DDP overlaps, so that most of it disappears.
+# The same GPUs need about seven times as many rows in bfloat16 as in float32: the faster they
+# compute, the more a link holds them up.
 #
+# ### Rows, images, tokens
+#
+# The formula counts rows, and a sample can have many. A convolution uses each weight at every
+# pixel, a transformer at every token. Divide the forward operations of one sample by two for each
+# parameter, and you have its rows. The last two columns are the samples on each GPU with which
+# communication among many ranks takes as long as compute, 2/3 R/β rows:
+
+# %% rows_of_a_sample
+SAMPLES = {
+    "MLP, vectors of 512": (mlp(512), torch.zeros(1, 512)),
+    "small ResNet, 8 x 8 pixels": (models.small_resnet(width=32), torch.zeros(1, 1, 8, 8)),
+    "small transformer, 256 tokens": (transformer, some_tokens[:1]),
+}
+table = []
+for name, (model, sample) in SAMPLES.items():
+    with FlopCounterMode(display=False) as counter:
+        model(sample)
+    num_parameters = sum(one.numel() for one in model.parameters())
+    table.append((name, num_parameters, counter.get_total_flops()))
+table.append(("Llama of 1.1B, 2,048 tokens", LLAMA.num_parameters, LLAMA.flops(2048, 2048) / 3))
+rows = []
+for name, num_parameters, flops in table:
+    row = {"sample": name, "parameters": f"{num_parameters / 1e6:.2f}M"}
+    row["rows"] = round(flops / (2 * num_parameters), 1)
+    for where in ("pcie-box", "dgx-a100"):
+        machine = described(hardware.cluster(where))
+        enough = 2 / 3 * machine.flops_per_s / machine.bytes_per_s
+        row[f"samples, {where}"] = math.ceil(enough / row["rows"])
+    rows.append(row)
+draw.table(rows, title="Rows of a sample (counted), and samples for 2/3 R/β (computed)")
+
+# %% [markdown]
+# ### Your turn: rows that hide everything
+#
+# 6 minutes · medium
+#
+# With overlap the question is another one: how many rows on each GPU make the *backward pass* as
+# long as the all-reduce, so that nearly all of it can be hidden? `num_bytes` is the size of one
+# number of a gradient. Leave out latencies.
+#
+# <details><summary>Hint</summary>
+#
+# Backward takes 4 P B / R seconds. The all-reduce sends 2 (N - 1)/N times `num_bytes` P bytes. Set
+# the two times equal and solve for B: P cancels.
+# </details>
+
+
+# %% rows_to_hide tags=["turn"]
+def rows_to_hide(num_ranks, num_bytes, flops_per_s, bytes_per_s):
+    """Rows on each GPU whose backward pass takes as long as the all-reduce."""
+    ### BEGIN SOLUTION
+    sent = 2 * (num_ranks - 1) / num_ranks * num_bytes  # bytes for each weight
+    return sent / bytes_per_s * flops_per_s / 4
+    ### END SOLUTION
+
+
+# %% check_rows_to_hide
+with check.turn("rows_to_hide"):
+    hint = "Backward is 4 operations for each weight and row; the forward pass hides nothing."
+    for num_ranks, num_bytes, expected in ((2, 2, 1000.0), (2, 4, 2000.0), (64, 2, 1968.75)):
+        found = rows_to_hide(num_ranks, num_bytes, 200e12, 100e9)
+        what = f"the rows for {num_ranks} ranks, {num_bytes} bytes, 200 TFLOP/s and 100 GB/s"
+        check.expect_close(found, expected, what, hint)
+    print("Right. Among many ranks in bfloat16 it is R/β rows on each GPU:")
+    for name in ("pcie-box", "dgx-a100", "dgx-h100"):
+        machine = described(hardware.cluster(name))
+        enough = rows_to_hide(1024, 2, machine.flops_per_s, machine.bytes_per_s)
+        print(f"{enough:>9,.0f} rows on {name}")
+
+# %% [markdown]
 # ### When two are slower than one
 #
-# Now keep the whole batch at B rows and give each GPU half of it: **strong scaling**. One GPU takes
-# $6PB/R$. Two take half of that, and the communication. Two are faster when
+# Now keep the whole batch at B rows and give each of two GPUs half of it: **strong scaling**. One
+# GPU takes $6PB/R$. Two take half of that, and the communication. With s bytes for each number of
+# the gradient, two are faster when
 #
-# $$\frac{3PB}{R} > L + \frac{4P}{\beta} \quad\Longleftrightarrow\quad
-# P > P^* = \frac{L}{3B/R - 4/\beta},
-# \quad\text{if}\quad B > B^* = \frac{4}{3} \cdot \frac{R}{\beta}$$
+# $$\frac{3PB}{R} > L + \frac{sP}{\beta} \quad\Longleftrightarrow\quad
+# P > P^* = \frac{L}{3B/R - s/\beta},
+# \quad\text{if}\quad B > B^* = \frac{s}{3} \cdot \frac{R}{\beta}$$
 #
-# So there are two ways to lose. A **model below P\*** cannot pay the latency. And with a **batch
-# below B\*** two lose with *any* model, because its gradients take longer to send than half of the
-# work to do.
+# So there are two ways to lose. A **model below P\*** cannot pay for the latency. And with a
+# **batch up to B\***, which is $\frac{2}{3} R/\beta$ rows in bfloat16 and $\frac{4}{3} R/\beta$ in
+# float32, two lose with *any* model: its gradients take longer to send than half of the work takes.
 
 
 # %% break_even
-def break_even_weights(num_rows, machine):
+def break_even_weights(num_rows, machine, num_bytes=2):
     """The number of weights from which two GPUs are faster than one; infinity if they never are."""
-    saved_s = 3 * num_rows / machine.flops_per_s - 4 / machine.bytes_per_s  # of each weight
+    saved_s = 3 * num_rows / machine.flops_per_s - num_bytes / machine.bytes_per_s  # of each weight
     return machine.latency_s / saved_s if saved_s > 0 else math.inf
 
 
-def steps_of_both(widths, num_rows, repeats):
-    """By width: bytes of gradients, seconds of one GPU with all rows, and of two with half each."""
-    found, skipped = [], min(1, repeats - 1)
-    for width in widths:
-        alone_s = statistics.median(timed_steps(no_call, width, num_rows, repeats, skipped))
-        dist.barrier()
-        both_s = statistics.median(timed_steps(one_call, width, num_rows // 2, repeats, skipped))
-        found.append((16 * width * (width + 1), alone_s, both_s))
-    return found
+def crossing(curves):
+    """The bytes of gradients from which two ranks are faster than one: 0 always, infinity never."""
+    crossed = [size for size, _, new in draw.crossovers(curves) if new == "two ranks"]
+    is_always = all(curves["two ranks"][size] < one for size, one in curves["one rank"].items())
+    return crossed[0] if crossed else 0.0 if is_always else math.inf
 
 
-def by_size(found):
-    """The curves of `steps_of_both`, and the weights from which two ranks are faster."""
-    curves = {"one rank": {}, "two ranks": {}}
-    for size_bytes, alone_s, both_s in found:
-        curves["one rank"][size_bytes], curves["two ranks"][size_bytes] = alone_s, both_s
-    crossed = [size / 4 for size, _, new in draw.crossovers(curves) if new == "two ranks"]
-    return curves, crossed[0] if crossed else math.inf
+def from_weights(num_weights):
+    return "never" if math.isinf(num_weights) else f"{num_weights / 1e3:,.0f}K"
 
 
-# %% break_even_emulated
-ETHERNET = replace(hardware.cluster("a100-10gbe"), name="2 x 10 Gb/s", gpus_per_node=1, num_nodes=2)
-CLUSTERS = [hardware.cluster("dgx-a100"), hardware.cluster("pcie-box"), ETHERNET]
-print("emulated        rows     B*   P*, formula   emulated")
-for where, num_rows, widths in (
-    (CLUSTERS[0], 1024, (192, 256)),
-    (CLUSTERS[1], 2048, (160, 224)),
-    (CLUSTERS[1], 512, (128, 512)),
-    (CLUSTERS[2], 2048, (128, 512)),
-    (CLUSTERS[2], 32768, (48, 64)),
-):
-    machine = described(where)
-    found = ws.run(
-        steps_of_both, widths, num_rows, 1, world_size=2, cluster=where, echo=False
-    ).values[0]
-    least_rows = 4 * machine.flops_per_s / machine.bytes_per_s / 3
-    weights = [break_even_weights(num_rows, machine), by_size(found)[1]]
-    by_formula, by_run = (
-        "never" if math.isinf(one) else units.format_count(round(one, -2)) for one in weights
-    )
-    print(f"{where.name:<12} {num_rows:7,} {least_rows:6,.0f} {by_formula:>13} {by_run:>10}")
-pcie = described(CLUSTERS[1])
-predictions.reveal(
-    "rows below which two GPUs always lose", 4 / 3 * pcie.flops_per_s / pcie.bytes_per_s
-)
+# %% break_even_on_paper
+SIZES, BATCHES = (64, 128, 256, 512, 1024), (2048, 8192)
+cases = [(width, num // ranks) for num in BATCHES for width in SIZES for ranks in (1, 2)]
+split = ws.paper(steps_on_paper, cases, **ON_PAPER)
+two_nodes = replace(hardware.cluster("a100-10gbe"), name="2 x 10 Gb/s", gpus_per_node=1)
+rows = []
+for where in (hardware.cluster("dgx-a100"), hardware.cluster("pcie-box"), two_nodes):
+    steps_s, machine = step_times_s(split.on(where)), described(where)
+    for num in BATCHES:
+        curves = {"one rank": {}, "two ranks": {}}
+        for width in SIZES:
+            size_bytes = 8 * width * (width + 1)
+            curves["one rank"][size_bytes] = steps_s[f"alone {width} {num}"]
+            curves["two ranks"][size_bytes] = steps_s[f"together {width} {num // 2}"]
+        least = 2 / 3 * machine.flops_per_s / machine.bytes_per_s
+        row = {"cluster": where.name, "rows": num, "B*": f"{least:,.0f}"}
+        row["P*, formula"] = from_weights(break_even_weights(num, machine))
+        rows.append(row | {"P*, on paper": from_weights(crossing(curves) / 2)})
+pcie = described(hardware.cluster("pcie-box"))
+least = 2 / 3 * pcie.flops_per_s / pcie.bytes_per_s
+predictions.reveal("rows up to which two GPUs always lose", least)
+draw.table(rows, title="Two A100 or one, a batch of so many rows in bfloat16")
 
 # %% [markdown]
-# "Never" means: at no size that was tried. The formula knows the flops of matrix products, one
-# latency and one rate. The emulator also prices the activations that are read and written between
-# the layers, of which two GPUs have half each, and NCCL's choice of a protocol for each size. So
-# two are faster a little earlier than the formula says. On Ethernet, where the gradients take
-# nearly all that the products save, it is the activations that decide, and the formula is off by a
-# factor of two.
+# "Never" on paper means: at no size that was tried. The formula is right where two GPUs never win,
+# and its P\* is an upper bound. For wide layers (first row) it is a third too high, for narrow ones
+# six to sixteen times: in bfloat16 the products are so quick that the activations between them take
+# most of the time, and each of two GPUs has only half of those.
 #
-# The same on this machine. First what the formula needs to know of it: R from a step of one rank, L
-# and β from two all-reduces.
+# The same on this machine, in float32. First what the formula needs to know of it: R from a step of
+# one rank, L and β from two all-reduces.
 
 
 # %% this_machine
 def probe():
     """Flops a second of a step here, and the seconds of an all-reduce of 4 bytes and of 8 MB."""
-    device = next(mlp(8).parameters()).device
-    step_s = min(timed_steps(no_call, 512, 256, 7))
-    medians_s = []
+    step_s, medians_s = min(timed_steps(no_call, 512, 256, 7)), []
     for num_elements in (1, 2_000_000):
-        tensor, times_s = torch.ones(num_elements, device=device), []
+        tensor, times_s = torch.ones(num_elements, device=device()), []
         for _ in range(12):
             dist.barrier()
             start_s = time.perf_counter()
@@ -742,86 +1056,172 @@ def probe():
     return step_s, *medians_s
 
 
-step_s, small_s, large_s = ws.run(probe, world_size=2, backend=backend, echo=False).values[0]
+HERE_TWO = REAL | {"world_size": 2}
+step_s, small_s, large_s = ws.run(probe, **HERE_TWO).values[0]
 HERE = Machine(6 * 4 * 512 * 513 * 256 / step_s, small_s, 8e6 / max(large_s - small_s, 1e-9))
-print(
-    f"here: {HERE.flops_per_s / 1e9:.0f} Gflop/s a rank, {units.format_time_s(small_s)} an"
-    f" all-reduce, {units.format_bytes(HERE.bytes_per_s)}/s"
-)
+print(f"here: {HERE.flops_per_s / 1e9:.0f} Gflop/s a rank, {HERE.bytes_per_s / 1e9:.1f} GB/s,")
+print(f"{small_s * 1e6:.0f} µs for an all-reduce of one number")
+
 
 # %% break_even_here
-NUM_ROWS = 256
-widths, options = (16, 32, 64, 128, 256), {"world_size": 2, "backend": backend, "echo": False}
-curves, crossed = by_size(ws.run(steps_of_both, widths, NUM_ROWS, 9, **options).values[0])
-weights = [break_even_weights(NUM_ROWS, HERE), crossed]
-sizes = [
-    "at no size" if math.isinf(one) else f"from {units.format_count(round(one, -1))} weights on"
-    for one in weights
-]
-print(
-    f"this machine, {NUM_ROWS} rows: two ranks are faster, formula: {sizes[0]}; measured:"
-    f" {sizes[1]}"
-)
-draw.cost(
-    curves,
-    title=f"A step of {NUM_ROWS} rows by bytes of gradients, measured here, {os.cpu_count()} cores",
-)
+def one_and_two(widths, num_rows, repeats):
+    """By bytes of gradients: seconds of one rank with all rows, and of two with half of them."""
+    curves = {"one rank": {}, "two ranks": {}}
+    for width in widths:
+        size_bytes = 16 * width * (width + 1)
+        ways = ((no_call, num_rows), (one_call, num_rows // 2))
+        for name, (way, num) in zip(curves, ways, strict=True):
+            dist.barrier()
+            curves[name][size_bytes] = statistics.median(timed_steps(way, width, num, repeats))
+    return curves
+
+
+curves = ws.run(one_and_two, (16, 32, 64, 128, 256, 512), 256, 9, **HERE_TWO).values[0]
+by_formula, by_run = break_even_weights(256, HERE, num_bytes=4), crossing(curves) / 4
+print(f"256 rows, P* by the formula: {from_weights(by_formula)}; measured: {from_weights(by_run)}")
+title = f"One rank or two, a batch of 256 rows, measured here, {os.cpu_count()} cores"
+draw.cost(curves, title=title, x_label="bytes of gradients")
 
 # %% [markdown]
 # Where the lines cross is the break-even size of *this* machine. Left of it a second process costs
-# more than it brings. A formula of three numbers gets the place right to a factor of two or three
-# at best: small steps are full of work that is no matrix product, and on a shared machine L is the
-# time in which somebody wakes up.
+# more than it brings. A formula of three numbers finds the place to a factor of two or three at
+# best: small steps are full of work that is not a matrix product, and on a shared machine L is
+# mostly the time that the scheduler takes to wake a rank.
 #
+# ### The large model, on paper
+#
+# The Llama of 1.1 billion parameters, unmodified DDP, 64 GPUs, bfloat16, AdamW: one sequence of
+# 2,048 tokens on each GPU, and eight of them. Each program is recorded once, and priced on three
+# clusters: NVLink and InfiniBand, and eight A100 nodes with one adapter of 100 Gb/s each. What a
+# step would take if messages took no time is its compute; all above that is exposed.
+
+
+# %% llama_steps
+def llama_steps(num_sequences):
+    """Two steps of DDP, with so many sequences on each rank."""
+    torch.set_default_dtype(torch.bfloat16)
+    model = DDP(models.Transformer(LLAMA), gradient_as_bucket_view=True)
+    torch.set_default_dtype(torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    tokens = torch.zeros(num_sequences, 2048, dtype=torch.long)
+    for _ in range(2):
+        loss_of(model, tokens, tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def compute_s_of(run):
+    """Seconds of the run's last step if messages took no time."""
+    where = run.cluster.without_latency()
+    free = {"latency_s": 0.0, "bandwidth_bytes_per_s": 1e18, "peak_bytes_per_s": 1e18}
+    intra, inter = replace(where.intra, **free), replace(where.inter, **free)
+    return run.on(replace(where, intra=intra, inter=inter)).step_s
+
+
+# %% llama_on_paper
+llama_runs, rows = {}, []
+for num in (1, 8):
+    options = {"world_size": 64, "cluster": "h100-ndr-x8", "tokens_per_step": 64 * num * 2048}
+    recorded = ws.paper(llama_steps, num, **options, echo=False)
+    for where in ("h100-ndr-x8", "a100-hdr-x8", "a100-100gbe-x8"):
+        run = llama_runs[num, where] = recorded.on(where)
+        row = {"64 GPUs of": where, "tokens a GPU": num * 2048, "step_s": run.step_s}
+        row["exposed_s"] = run.step_s - compute_s_of(run)
+        row["efficiency_fraction"] = compute_s_of(run) / run.step_s
+        row["mfu_fraction"] = run.mfu_fraction
+        rows.append(row | {"tokens/s a GPU": round(run.tokens_per_s_per_gpu)})
+draw.table(rows, title="DDP of a Llama of 1.1B, on paper")
+
+# %% [markdown]
+# One sequence on each GPU: InfiniBand hides nearly everything, and one adapter of 100 Gb/s for
+# eight GPUs leaves less than a quarter of the step to compute. Eight sequences take eight times as
+# long to compute and send the same bytes, and even there 90% of the step is compute.
+#
+# Efficiency is not MFU. On the H100s communication costs nothing, and yet the GPU does a quarter to
+# two fifths of what it could: small kernels, an optimizer step, memory. A fine efficiency says only
+# that the *network* is not what holds you up. How far is paper from a real run? TinyLlama's authors
+# report 24,000 tokens a second on each of 16 A100, 16,384 tokens a GPU, by FSDP with fused kernels
+# (README of `jzhang38/TinyLlama`).
+
+# %% published
+paper_rate = llama_runs[8, "a100-hdr-x8"].tokens_per_s_per_gpu
+off = paper_rate / 24_000 - 1
+print(f"tokens/s a GPU: on paper {paper_rate:,.0f}, published 24,000, error {off:+.0%}")
+
+# %% [markdown]
 # ### Side by side
 #
-# One table: the model with a million weights, 2,048 rows on each of two ranks, once with one
-# all-reduce after backward and once with torch's DDP and its buckets of one layer. The formula for
-# the first is compute plus communication, for the second `overlapped_s` from section 4 with four
-# parts.
+# One table with everything: measured here, emulated, on paper. The compute of each row is that
+# same program's without messages; the formula adds the communication, `overlapped_s` from section 4
+# with n equal parts, each at the price of its all-reduce. So the error is the formula's of what
+# stays **exposed**.
 
 
 # %% side_by_side
-def formulas_s(machine, num_rows, num_weights=4 * 512 * 513):
-    """Seconds of a step with one all-reduce at the end, and with four that overlap."""
-    forward_s = layers_s(num_weights, num_rows, machine) / 3
-    sizes_bytes = (4 * num_weights, num_weights)
-    one_s, part_s = (machine.latency_s + size / machine.bytes_per_s for size in sizes_bytes)
-    return 3 * forward_s + one_s, overlapped_s(forward_s, 2 * forward_s, 4, part_s)
+def compared(what, how, alone_s, run_s, num_parts, part_s):
+    """A row: a step by the formula, with a third of the compute in forward, and by a run."""
+    formula_s = overlapped_s(alone_s / 3, 2 * alone_s / 3, num_parts, part_s)
+    row = {"step": what, "how": how, "compute_s": alone_s, "formula_s": formula_s, "run_s": run_s}
+    row["error"] = f"{formula_s / run_s - 1:+.0%}"
+    return row | {"efficiency_fraction": min(1.0, alone_s / run_s)}
 
 
+def three_ways(which, num_rows, repeats):
+    """Seconds of a step alone, with one all-reduce at the end, and with DDP: medians, in turns."""
+    times_s = []
+    for _ in range(repeats):
+        ways_s = [timed_steps(way, which, num_rows, 1)[0] for way in (no_call, one_call)]
+        times_s.append((*ways_s, ddp_steps(which, num_rows, 3)[-1]))
+    return [statistics.median(one) for one in zip(*times_s, strict=True)]
+
+
+# %% small_models
+SMALL_BYTES = {512: 16 * 512 * 513, "transformer": sum(size_of.values())}
 table = []
-for where in CLUSTERS:
-    options = {"world_size": 2, "cluster": where, "echo": False}
-    one_s = ws.run(timed_steps, one_call, 512, 2048, 1, **options).values[0][-1]
-    overlapping_s = ws.run(ddp_steps, 3, 2048, **options).values[0][-1]
-    formulas = formulas_s(described(where), 2048)
-    table.append((f"{where.name}, emulated", formulas, (one_s, overlapping_s)))
-real = {"world_size": 2, "backend": backend, "echo": False}
-one_s = statistics.median(ws.run(timed_steps, one_call, 512, 256, 7, **real).values[0])
-overlapping_s = statistics.median(ws.run(ddp_steps, 9, 256, **real).values[0][2:])
-table.append(("here, measured, 256 rows", formulas_s(HERE, 256), (one_s, overlapping_s)))
-print(f"{'':<25} {'':<10} {'formula':>8} {'run':>8}  error")
-for where, formulas, found in table:
-    for name, formula_s, run_s in zip(("at the end", "DDP"), formulas, found, strict=True):
-        times = f"{units.format_time_s(formula_s):>8} {units.format_time_s(run_s):>8}"
-        print(f"{where:<25} {name:<10} {times} {formula_s / run_s - 1:+6.0%}")
+for which, where, num_rows in (
+    ("transformer", None, 512),
+    (512, hardware.cluster("pcie-box"), 1024),
+    ("transformer", hardware.cluster("pcie-box"), 1024),
+    (512, two_nodes, 1024),
+):
+    options = HERE_TWO if where is None else EMULATED | {"cluster": where}
+    how = "measured here" if where is None else f"emulated, {where.name}"
+    repeats = 5 if where is None else 1
+    alone_s, *ways_s = ws.run(three_ways, which, num_rows, repeats, **options).values[0]
+    for way, num_parts, run_s in zip(("at the end", "DDP"), (1, 4), ways_s, strict=True):
+        part_bytes = SMALL_BYTES[which] / num_parts
+        part_s = HERE.latency_s + part_bytes / HERE.bytes_per_s
+        if where is not None:
+            part_s = pricing.price("all_reduce", part_bytes, range(2), where).time_s
+        name = f"{'MLP' if which == 512 else which}, {way}"
+        table.append(compared(name, how, alone_s, run_s, num_parts, part_s))
+
+# %% side_by_side_table
+for (num, name), run in llama_runs.items():
+    if name != "a100-hdr-x8":
+        size_bytes = 2 * LLAMA.num_parameters
+        num_parts = math.ceil(size_bytes / (25 * 2**20))
+        part_s = pricing.price("all_reduce", size_bytes / num_parts, range(64), run.cluster).time_s
+        given = (compute_s_of(run), run.step_s, num_parts, part_s)
+        row = compared(f"Llama, {num * 2048:,} tokens, DDP", f"on paper, {name}", *given)
+        table.append(row | {"mfu_fraction": run.mfu_fraction})
+draw.table(table, title="A step: formula, measurement, emulation, paper")
 
 # %% [markdown]
-# The formulas are 3 to 12% low, because they leave out the activations between the layers. On PCIe
-# DDP hides about half of the all-reduce. On NVLink there is little to hide, and four
-# latencies instead of one. On Ethernet there is hardly any compute to hide behind, and the
-# latencies eat what overlap saves: there the gradients must become smaller, or be sent less often
-# (`no_sync`; week 5).
+# The emulated rows and those on InfiniBand agree with the formula: once the compute of a step is
+# known, a latency, a rate and the moments at which parts are ready give the rest. On PCIe DDP hides
+# more than half of the MLP's all-reduce. Between two nodes on 10 Gb/s there is hardly any compute
+# to hide behind, and four latencies instead of one: there the gradients must become smaller, or
+# be sent less often (`no_sync`; week 5).
 #
-# On this machine the errors are of another kind. Its ranks are its cores: who sends does not
-# compute, so there is nothing that one could do in the shadow of the other.
+# On this machine the ranks are its cores. The core that sends cannot compute, so nothing can be
+# hidden, and whatever else runs here counts as well: with GPUs these two rows are like the others.
 #
 # ## 7. When it breaks
 #
-# ### The loud failure: a parameter that nobody used
+# ### The loud failure: a parameter that no rank used
 #
-# A model with two heads, of which each step uses one. One process never minds. Under DDP:
+# A model with two heads, of which each step uses one. One process never complains. Under DDP:
 
 
 # %% two_heads
@@ -840,42 +1240,32 @@ class TwoHeads(nn.Module):
 def train_heads(chosen, options):
     """The sum of the second head's gradient after steps with heads chosen[r % 2]."""
     torch.manual_seed(seed)
-    model = TwoHeads().to("cuda" if dist.get_backend() == "nccl" else "cpu")
+    model = TwoHeads().to(device())
     parallel = DDP(model, **options)
     for head in chosen[dist.get_rank() % 2]:
         parallel.zero_grad()
-        parallel(torch.ones(2, 4, device=model.body.weight.device), head).sum().backward()
+        parallel(torch.ones(2, 4, device=device()), head).sum().backward()
     return model.heads[1].weight.grad.sum().item()
 
 
 try:
-    ws.run(
-        train_heads,
-        [[0, 0], [0, 0]],
-        {},
-        world_size=world_size,
-        backend=backend,
-        echo=False,
-        timeout_s=20,
-    )
+    ws.run(train_heads, [[0, 0], [0, 0]], {}, **REAL, timeout_s=20)
 except ws.RunError as report:
     print("\n".join(line for line in str(report).splitlines() if len(line) < 400)[:1500])
 
 # %% [markdown]
 # **Symptom**: the *second* step fails, not the one at fault, with "Expected to have finished
-# reduction in the prior iteration". **Cause**: the hooks of the unused head never came, its bucket
+# reduction in the prior iteration". **Cause**: the hooks of the unused head never ran, its bucket
 # never filled, and backward ended without an error. Only the next forward finds the reduction
 # unfinished. **Fix**: use every parameter, freeze those that are not trained, or say
 # `find_unused_parameters=True`, and pay for the small all-reduce that you saw above.
 #
-# (The same text stands in many reports, such as pytorch/pytorch issue 43259 on GitHub; some of them
-# have a module that is called twice, or a loss that leaves out one of the outputs.)
+# (The same text stands in many reports, such as pytorch/pytorch issue 43259 on GitHub. In some of
+# them a module is called twice, or the loss leaves out one of the outputs.)
 
 # %% unused_parameter_found
 found = {"find_unused_parameters": True}
-values = ws.run(
-    train_heads, [[0, 1], [0, 0]], found, world_size=2, backend=backend, echo=False
-).values
+values = ws.run(train_heads, [[0, 1], [0, 0]], found, **HERE_TWO).values
 print(
     f"second step, rank 0 uses the second head, rank 1 does not: its gradient is {values[0]:.2f}"
     f" and {values[1]:.2f}"
@@ -884,9 +1274,9 @@ print(
 # %% [markdown]
 # The ranks used different heads, and both have the same gradient: rank 1 has counted as zeros.
 #
-# ### The silent relative: who has no gradient makes no call
+# ### The silent relative: a rank without a gradient makes no call
 #
-# The plain loop has a trap of its own. It stands in many training scripts: *skip what has no
+# The plain loop has a trap of its own, which many training scripts contain: *skip what has no
 # gradient*.
 
 
@@ -906,20 +1296,172 @@ def skip_what_is_none(chosen):
     return {name: gradient.flatten() for name, gradient in with_gradient}
 
 
-mixed = ws.run(skip_what_is_none, [0, 1], world_size=2, cluster=cluster, echo=False)
+mixed = ws.run(skip_what_is_none, [0, 1], **EMULATED)
 for rank, gradients in enumerate(mixed.values):
-    print(
-        f"rank {rank}:",
-        *(f"head {name} {numbers[0]:.2f} ..." for name, numbers in gradients.items()),
-    )
+    shown = (f"head {name} {numbers[0]:.2f} ..." for name, numbers in gradients.items())
+    print(f"rank {rank}:", *shown)
 
 # %% [markdown]
 # **Symptom**: none. No error, no hang. **Cause**: collectives have no names. Rank 0's call for its
-# first head met rank 1's call for its second one, the sizes fitted, and two different layers were
+# first head met rank 1's call for its second one, the sizes matched, and two different layers were
 # averaged with each other. With heads of different sizes it would have hung, as in week 2. **Fix**:
 # every rank makes the same calls in the same order, whatever it used; a missing gradient is zeros.
 #
-# ## 8. Self-check
+# ### Find the bug: accumulation that sends everything
+#
+# 8 minutes · medium
+#
+# A colleague adds up the gradients of four small batches before each update, and wraps all but the
+# last in `no_sync`, so that a step sends its gradients once. The gradients are right and nothing
+# fails. Yet the step is no faster than without `no_sync`. Run the check, look at the wire, and
+# repair the function.
+#
+# <details><summary>Hint</summary>
+#
+# DDP decides in its *forward* whether the next backward will send. Is it inside?
+# </details>
+
+
+# %% accumulated_step tags=["turn"]
+def accumulated_step(parallel, batches):
+    """Leave in `grad` the mean over all batches and ranks, and send it once."""
+    for number, rows in enumerate(batches, 1):
+        is_last = number == len(batches)
+        ### BEGIN SOLUTION
+        with nullcontext() if is_last else parallel.no_sync():
+            loss = parallel(rows).square().mean() / len(batches)
+            loss.backward()
+        ### INSTEAD
+        # loss = parallel(rows).square().mean() / len(batches)
+        # with nullcontext() if is_last else parallel.no_sync():
+        #     loss.backward()
+        ### END SOLUTION
+
+
+# %% check_accumulated_step
+def accumulate(step):
+    """The gradients that a step leaves from four batches of 8 rows."""
+    model, rows = model_and_inputs(64, 32)
+    step(DDP(model), rows.detach().chunk(4))
+    return torch.cat([one.grad.flatten() for one in model.parameters()])
+
+
+def whole_batch(parallel, batches):
+    parallel(torch.cat(batches)).square().mean().backward()
+
+
+with check.turn("accumulated_step"):
+    found = ws.run(accumulate, accumulated_step, **EMULATED)
+    wanted = ws.run(accumulate, whole_batch, **EMULATED)
+    hint = "They must be those of the four batches in one piece."
+    check.expect_close(found.values[0], wanted.values[0], "the gradients", hint, atol=1e-6)
+    sent, once = (
+        sum(size for name, size in calls_of(run) if name == "all_reduce") for run in (found, wanted)
+    )
+    hint = f"All {sent // once} backward passes send. What decides that is not inside `no_sync`."
+    check.expect_close(sent, once, "the bytes all-reduced in a step", hint)
+    print(f"Right. The same gradients, and {sent:,} bytes on the wire instead of {4 * once:,}.")
+
+# %% [markdown]
+# This bug shows only on the wire and on the clock. The gradients are right: whether a sum is
+# averaged once or after every batch, the mean is the same.
+#
+# **It has happened.** On 13 January 2023 a maintainer of SpeechBrain reported that with certain
+# recipes training on several GPUs was *slower* than on one (speechbrain/speechbrain, issue 1802).
+# Putting the forward pass inside `no_sync` made it work, and he did not see why: models should not
+# synchronise during a forward. In June a second developer found the reason. Only the backward pass
+# had been inside, and DDP prepares the synchronisation when the forward pass runs, as its
+# documentation says. In November 2024 modded-nanogpt got the same repair
+# (KellerJordan/modded-nanogpt, pull request 31).
+#
+# What does it cost? The documentation of Hugging Face's Accelerate has measured it (*Gradient
+# synchronization*, concept guides): T4 GPUs, four batches for each update. A batch took 2.00 s
+# without `no_sync` and 2.13 s with `no_sync` around backward alone, on two nodes; with forward
+# inside, 0.91 s. On one node with two GPUs it was 0.50, 0.50 and 0.41 s.
+#
+# **How this week's tools find it**: compare the bytes of the all-reduces in one step with those of
+# the gradients. You wrote the function in section 5.
+
+# %% numbers_to_remember [markdown]
+# ## Numbers to remember
+#
+# | Number | Threshold | Where it comes from |
+# |---|---|---|
+# | 10/18 = 55.6% | 10 ms of compute and 8 ms exposed; overlapped in 8 parts 82% | section 4 |
+# | 2/3 of the compute | overlap hides at most the backward pass | section 4 |
+# | 2/3 R/β rows a GPU | bfloat16: communication takes as long as compute | section 6 |
+# | R/β rows a GPU | backward hides it: 11,000 on PCIe 4, 1,100 on NVLink 3 (A100) | section 6 |
+# | 2/3 R/β rows in all | up to here two GPUs lose to one: 7,100 on PCIe 4 | section 6 |
+# | 25 MiB | torch's buckets; more ranks ask for larger ones | section 4 |
+
+# %% [markdown]
+# ## 8. Problems
+#
+# **1.** Forward takes 12 ms, backward 24 ms, the all-reduce 30 ms in all, cut into six equal
+# buckets without latency. How long is the step, how much is exposed, and what is the efficiency?
+#
+# <details><summary>Answer</summary>
+#
+# A bucket takes 5 ms to send and 4 ms to compute, so the link is never idle: 12 + 4 + 30 = 46 ms.
+# Compute is 36 ms, so 10 ms are exposed: 36/46 = 78%. Without overlap it would be 36/66 = 55%.
+# </details>
+#
+# **2.** The same step. How short can it become with more and more buckets? And what would a link of
+# twice the speed give with six?
+#
+# <details><summary>Answer</summary>
+#
+# The first bucket is ready ever sooner after forward: 12 + 30 = 42 ms at best, 86%. With the fast
+# link a bucket takes 2.5 ms, less than it computes: only the last one is exposed, 36 + 2.5 = 38.5
+# ms, 94%.
+# </details>
+#
+# **3.** The times of Accelerate's table: 2.00 s for a batch without `no_sync`, 0.91 s when three of
+# four batches send nothing. If nothing is hidden, how long are compute and all-reduce? What would a
+# batch take if eight were accumulated?
+#
+# <details><summary>Answer</summary>
+#
+# t + c = 2.00 and t + c/4 = 0.91 give c = 1.45 s and t = 0.55 s: an efficiency of 27%, and of 60%
+# with four. With eight: 0.55 + 1.45/8 = 0.73 s, 75%.
+# </details>
+#
+# **4.** A model has a tied embedding of 0.5 GB and 3 GB of other gradients. Its output layer is
+# the first in backward. Why can the embedding's gradient not leave early, and what does that do to
+# the exposed time on a link that is just fast enough?
+#
+# <details><summary>Answer</summary>
+#
+# Its gradient is complete when the last of its two uses has been added, at the input, at the very
+# end of backward. So at least the sending of 0.5 GB is exposed, a seventh of all communication,
+# however fast backward feeds the link before. Untied, the head's part could leave first.
+# </details>
+#
+# **5.** You have 8 A100 on PCIe 4 and train a transformer with 1,024 tokens a sequence in bfloat16.
+# How many sequences on each GPU do you want?
+#
+# <details><summary>Answer</summary>
+#
+# R/β is 10,700 rows, times (N - 1)/N = 7/8: 9,350 tokens, so ten sequences, if memory allows (and
+# if the bridge carries eight links at once, which this formula assumes). If not, accumulate under
+# `no_sync`: the bytes are paid once for several backward passes. Only the last of these hides any,
+# so that is worse than one large batch, and much better than small steps.
+# </details>
+#
+# **6.** *Design.* A team trains a model of 300 million parameters on 16 nodes of one A100 each,
+# joined by 10 Gb/s (β = 1.17 GB/s), with 4,096 tokens on each GPU. They ask whether to buy 25 Gb/s
+# adapters or GPUs of twice the speed. What do you say?
+#
+# <details><summary>Answer</summary>
+#
+# Compute: 6 · 0.3e9 · 4,096 / 256e12 = 29 ms. The all-reduce: 2 · 15/16 · 0.6 GB / 1.17 GB/s = 960
+# ms. Faster GPUs gain 14 of 990 ms. The adapters bring 990 ms down to 385 + 29, 2.4 times as fast,
+# and still compute is only 7% of it. First of all accumulate, which costs nothing: 32 micro-batches
+# under `no_sync` take 920 ms of compute for each 960 ms of communication, 49%, at a batch 32 times
+# as large. If the batch may not grow, this network is too slow for DDP, and week 5 is next.
+# </details>
+#
+# ## 9. Self-check
 #
 # First, your predictions beside the results.
 
@@ -939,11 +1481,12 @@ quiz.ask("week03", seed=seed)
 #   rest.
 # - A bucket is a compromise: small ones begin early, large ones pay fewer latencies.
 # - Overlap hides communication behind the backward pass, and no more than that.
-# - What a second GPU costs is bytes of gradient for each flop, 2/(3B), times flops for each byte of
-#   link, R/β. The size of the model matters for the latency only.
+# - What a second GPU costs is bytes of gradient for each operation times operations for each byte
+#   of link: rows decide, and the size of the model matters for the latency only.
 # - Two GPUs lose to one if the model is below P\*, and with any model if the batch is below B\*.
 # - All ranks make the same calls in the same order. A parameter that one rank did not use still
 #   travels.
+# - The wire shows what the loss does not: compare its bytes with those of your gradients.
 #
 # **Now the lab**: [lab 3, write DDP](../labs/lab03/lab03.ipynb). Then [week 4, synchronous or
-# asynchronous](week04_synchronous_or_asynchronous.ipynb): must everybody wait for everybody?
+# asynchronous](week04_synchronous_or_asynchronous.ipynb): must every rank wait for all others?

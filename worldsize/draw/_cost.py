@@ -36,12 +36,13 @@ def cost(
     sizes_bytes: tuple[float, float] | None = None,
     measured: Mapping[str, Mapping[float, float | Sequence[float]]] | None = None,
     title: str = "Time against message size",
+    x_label: str = "message size",
 ) -> Picture:
     """One line per algorithm on logarithmic axes, with a mark wherever another one becomes the fastest.
 
     An algorithm is a function from bytes to seconds, or `{size_bytes: time_s}`. `sizes_bytes` is the range to draw; by
     default that of the series, or 1 kB to 1 GB. `measured` adds points: `{label: {size_bytes: time_s or [time_s]}}`,
-    in the style of the algorithm of that name.
+    in the style of the algorithm of that name. `x_label` says of what the bytes are.
 
     Raises:
         ValueError: there is nothing to draw, the range is empty, or a time is not above 0.
@@ -61,7 +62,7 @@ def cost(
         axes.plot(list(known), list(known.values()), color=colour, linestyle=dashes, linewidth=2, label=label)
     for label, points in (measured or {}).items():
         _draw_points(axes, label, points, *styles[label])
-    axes.set(xscale="log", yscale="log", xlabel="message size", ylabel="time")
+    axes.set(xscale="log", yscale="log", xlabel=x_label, ylabel="time")
     for place, (size, _, new) in enumerate(found):
         _mark(axes, size, costs[new](size), new, place)
     axes.set_xlim(low / 1.15, high * 1.15)

@@ -25,6 +25,7 @@ def texts(picture):
 def test_the_crossover_is_marked_and_described():
     picture = draw.cost({"tree": TREE, "ring": RING}, title="All-reduce")
     assert texts(picture) == ["from 10.0 kB: ring"]
+    assert picture.axes[0].get_xlabel() == "message size"
     assert picture.alt.startswith(
         "All-reduce, from 1.00 kB to 1.00 GB: tree is the fastest up to 10.0 kB, then ring. 1.00 kB takes tree 2.00 µs"
     )
@@ -35,8 +36,9 @@ def test_the_crossover_is_marked_and_described():
 
 def test_an_algorithm_that_is_never_the_fastest_has_no_crossover():
     assert draw.crossovers({"slow": SLOW, "tree": TREE}) == []
-    picture = draw.cost({"slow": SLOW, "tree": TREE})
+    picture = draw.cost({"slow": SLOW, "tree": TREE}, x_label="bytes of gradients")
     assert texts(picture) == [] and "tree is the fastest throughout" in picture.alt
+    assert picture.axes[0].get_xlabel() == "bytes of gradients"
 
 
 def test_one_formula_written_in_two_ways_has_no_crossover():
