@@ -127,10 +127,14 @@ def return_freed_memory() -> None:
 
 
 def limit_computing(limit_s: int) -> None:
-    """Have the kernel end this process after so much computing, which nothing in it can lift."""
+    """Have the kernel end this process after so much computing, and refuse it others; nothing in it can lift that."""
     import resource
 
+    import torch
+
+    torch.set_num_threads(1)  # more threads than there are now are refused as well
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))  # SIGXCPU, and then SIGKILL
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # the limit of a child would count anew
 
 
 def put_out_of_reach(name: str, sentence: str) -> None:

@@ -41,8 +41,8 @@
 #
 # Of the operations of `torch.distributed`, sends and receives are allowed, in all their forms.
 # `torch.distributed.pipelining` is refused. The same inputs must give the same bits in every run,
-# so use no clock, no threads, no unseeded generator, and ask no message whether it is done
-# (`is_completed`).
+# so use no clock, no threads or other processes, no unseeded generator, and ask no message whether
+# it is done (`is_completed`).
 
 # %% setup
 from typing import NamedTuple

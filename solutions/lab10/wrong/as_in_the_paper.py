@@ -1,4 +1,4 @@
-# score: 21.625
+# score: 21.475
 # hint: Try all legal plans
 # tp fills a node, pp is as small as fits, micro-batches are of one sequence: a rule of thumb.
 

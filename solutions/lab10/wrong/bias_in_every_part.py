@@ -1,5 +1,6 @@
-# score: 19
+# score: 21.5
 # hint: before the bias and the residual
+# hint: adds the bias to its part
 # The bias is part of what is summed over tp.
 
 # %% gradients_on_mesh

@@ -1,4 +1,4 @@
-# score: 23.275
+# score: 22.925
 # hint: not legal
 # tp need not divide the heads.
 

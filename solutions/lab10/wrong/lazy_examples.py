@@ -1,4 +1,4 @@
-# score: 0.025
+# score: 0
 # Every function returns the example of its docstring.
 
 # %% groups_along

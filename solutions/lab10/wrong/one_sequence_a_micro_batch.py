@@ -1,4 +1,4 @@
-# score: 23.775
+# score: 23.625
 # hint: Try all legal plans
 # Every micro-batch has one sequence.
 

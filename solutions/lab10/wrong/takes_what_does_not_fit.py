@@ -1,4 +1,4 @@
-# score: 22.425
+# score: 22.05
 # hint: GB
 # The fastest plan, whether or not it fits.
 

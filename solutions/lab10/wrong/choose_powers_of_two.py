@@ -1,0 +1,18 @@
+# score: 22.55
+# hint: Try all legal plans
+# tp, pp and micro-batches are powers of two.
+
+# %% choose
+def choose(job: Job, machine: Machine) -> Plan | None:
+    found = []
+    for tp, pp in itertools.product([2**one for one in range(11)], repeat=2):
+        dp = machine.num_gpus // (tp * pp)
+        if dp * tp * pp != machine.num_gpus or job.num_layers % pp:
+            continue
+        if job.num_heads % tp or job.hidden_width % tp or job.global_batch % dp:
+            continue
+        for micro_batch in [2**one for one in range(11)]:
+            if job.global_batch // dp % micro_batch == 0:
+                found += [Plan(dp, tp, pp, micro_batch, recompute) for recompute in (False, True)]
+    fitting = [plan for plan in found if rank_bytes(job, plan) <= machine.memory_bytes]
+    return min(fitting, key=lambda plan: step_s(job, machine, plan), default=None)
