@@ -1,4 +1,4 @@
-# score: 22
+# score: 22 to 23
 # The future that comes back is done before anything is written.
 
 # %% save_aside
