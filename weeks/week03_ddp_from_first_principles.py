@@ -606,13 +606,13 @@ draw.table(rows, title="The best bucket, computed")
 def train_text(num_steps, uses_ddp):
     """The loss of the whole batch of 16 sequences at each step."""
     torch.set_num_threads(1)
-    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    rank, size = dist.get_rank(), dist.get_world_size()
     module = models.Transformer(models.shape("tiny"), seed=seed).double().to(device())
     model = DDP(module) if uses_ddp else module
     generator, losses = torch.Generator().manual_seed(seed), []
     for _ in range(num_steps):
         batch = text.batch(TOKENS, 16, 64, generator)
-        tokens, targets = (one.chunk(num_ranks)[rank].to(device()) for one in batch)
+        tokens, targets = (one.chunk(size)[rank].to(device()) for one in batch)
         loss = loss_of(model, tokens, targets)
         module.zero_grad()
         loss.backward()
@@ -622,7 +622,7 @@ def train_text(num_steps, uses_ddp):
             for parameter in module.parameters():
                 parameter -= 0.3 * parameter.grad
         dist.all_reduce(total := loss.detach().clone())
-        losses.append(total.item() / num_ranks)
+        losses.append(total.item() / size)
     return losses
 
 
@@ -919,10 +919,10 @@ SAMPLES = {
 }
 table = []
 for name, (model, sample) in SAMPLES.items():
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counted:
         model(sample)
     num_parameters = sum(one.numel() for one in model.parameters())
-    table.append((name, num_parameters, counter.get_total_flops()))
+    table.append((name, num_parameters, counted.get_total_flops()))
 table.append(("Llama of 1.1B, 2,048 tokens", LLAMA.num_parameters, LLAMA.flops(2048, 2048) / 3))
 rows = []
 for name, num_parameters, flops in table:

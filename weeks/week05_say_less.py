@@ -1123,7 +1123,7 @@ draw.table(rows, title="A step of six layers, formula and emulation", note=note)
 # Three clusters, three answers:
 #
 # - **NVLink**: there is nothing to gain. The wire is hidden except for the last bucket, all methods
-#   lie within half a percent, and int8 makes the step longer: it works more than it saves.
+#   lie within about a percent of each other.
 # - **PCIe**: the same within about one percent.
 # - **10 Gb/s Ethernet**: the wire decides. From float32, bfloat16 gives two thirds of the possible
 #   gain for one line of code. On four ranks int8 sends as many bytes as bfloat16, and is faster
