@@ -39,23 +39,36 @@ class Unread(float):
     def _unread(self, *_: object) -> Unread:
         return self
 
+    def __round__(self, num_digits: Any = None) -> Any:
+        return self._refuse() if num_digits is None else self
+
     __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __int__ = _refuse  # type: ignore[assignment]
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _unread  # type: ignore[assignment]
     __neg__ = __abs__ = __pow__ = __rpow__ = _unread  # type: ignore[assignment]
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _unread  # type: ignore[assignment]
+    __divmod__ = __rdivmod__ = __trunc__ = __floor__ = __ceil__ = _refuse  # type: ignore[assignment]
     __hash__ = float.__hash__
 
 
 def answer_unread() -> None:
-    """Have `.item()` answer what is not known by an `Unread`, and a scaler of losses step as with finite gradients."""
-    item = torch.Tensor.item
-
-    @functools.wraps(item)
-    def call(tensor: torch.Tensor) -> Any:
-        value = item(tensor)
-        return Unread() if isinstance(value, float) and math.isnan(value) else value
-
-    torch.Tensor.item = call  # type: ignore[method-assign]
+    """Have `.item()` and `.tolist()` give an `Unread` for what is not known, and a scaler of losses always step."""
+    torch.Tensor.item = _giving_unread(torch.Tensor.item)  # type: ignore[method-assign]
+    torch.Tensor.tolist = _giving_unread(torch.Tensor.tolist)  # type: ignore[method-assign]
     torch.amp.GradScaler._maybe_opt_step = _step  # type: ignore[method-assign]
+
+
+def _giving_unread(look: Callable[[torch.Tensor], Any]) -> Any:
+    @functools.wraps(look)
+    def call(tensor: torch.Tensor) -> Any:
+        return _with_unread(look(tensor))
+
+    return call
+
+
+def _with_unread(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_unread(one) for one in value]
+    return Unread() if isinstance(value, float) and math.isnan(value) else value
 
 
 def _step(_scaler: Any, optimizer: Any, _state: Any, *args: Any, **kwargs: Any) -> Any:
@@ -149,7 +162,9 @@ def _answer(func: Any, args: Any) -> float:
     name, looked_at = func.overloadpacket.__name__, args[0]
     if name == "_local_scalar_dense" and looked_at.dtype.is_floating_point:
         return math.nan
-    what = "the value" if name in ("_local_scalar_dense", "equal", "is_nonzero") else "the number of results"
+    is_value = name in ("_local_scalar_dense", "allclose", "equal", "is_nonzero")
+    name = "item" if name == "_local_scalar_dense" else name
+    what = "the value" if is_value else "the number of results"
     raise refusal(
         f"on paper tensors have shapes and no data, and {what} of {name.strip('_')} on {_described(looked_at)} depends "
         "on data. Only .item() of one floating-point number is answered, by nan. Decide a branch, a loop or a size by "
