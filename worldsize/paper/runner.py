@@ -152,10 +152,10 @@ def records_of(
     """
     has_corners = isinstance(ranks, str) and ranks == "corners"
     named = None if has_corners else cast(Sequence[int] | None, ranks)
-    chosen = arguments_of_ranks(named, world_size)
+    chosen = _ranks_of(named, world_size)
     records = _read(values_of(chosen))
     if named is None and (together := _needed(records, values_of)):
-        chosen = arguments_of_ranks(together, world_size)
+        chosen = _ranks_of(together, world_size)
         records = _read(values_of(chosen))
     if has_corners and not isinstance(records, tuple) and (together := _corners(records)) != chosen:
         chosen = together
@@ -174,7 +174,7 @@ def _read(values: Sequence[Any]) -> list[RankRecord] | tuple[int, ...]:
     return [RankRecord.parse(one) for one in parsed] if needed is None else tuple(needed)
 
 
-def arguments_of_ranks(ranks: Sequence[int] | None, world_size: int) -> tuple[int, ...]:
+def _ranks_of(ranks: Sequence[int] | None, world_size: int) -> tuple[int, ...]:
     """The ranks to be recorded first.
 
     Raises:
