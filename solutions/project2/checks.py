@@ -390,7 +390,7 @@ def recover(student, rng, world_size: int, policy: RestartPolicy, allowed_loss: 
     if (known := seen.get(world_size)) and is_right(*known, world_size):  # undisturbed, as one process
         expect_weights(trial, task, what, hint)
     else:
-        tolerance = NEAR if policy.next_world_size else None
+        tolerance = NEAR if policy.next_world_sizes else None
         expect_undisturbed_weights(program, trial, spec, seed, what, (hint, MEAN), tolerance)
 
 

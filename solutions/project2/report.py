@@ -20,7 +20,7 @@
 # compares the weights                  ◄─ weights ──      rank 2 ◄────────────► rank 3
 # ```
 #
-# As in Project 1, **the harness believes nothing that your program says about itself.**
+# As in Project 1, **what your program says about itself earns nothing that the harness has not seen.**
 
 # %% [markdown]
 # ## 1. What is asked
@@ -73,14 +73,14 @@
 # - **Emulated** ranks are real processes with real data, in the virtual time of a described cluster.
 #   Speed counts on four of them: full points at 80% of the reference's speed, none at 40%. The
 #   reference is FSDP2 by tensor parallelism.
-# - **Memory** is what the operating system counts. On 4 ranks, a step of a wide model may cost a rank
-#   75% of the states, which take 16 bytes a parameter: half to hold, the rest for gathered layers
-#   and temporaries.
-# - **Recovery**: the step, and the rank that is killed, are secret. At most the steps since the
-#   newest checkpoint may be repeated, or since the one before, if the newest was cut in half.
-# - **On paper**, your program is recorded on 64 GPUs, and the same `Trainer` must make the same calls
-#   with data on 4. The step is compared with the best of the reference's plans that fit: full points
-#   at 65% of its speed, none at 40%.
+# - **Memory** is what the operating system counts. On 4 ranks, a step of a wide model may take up to
+#   75% of the states on each rank: half for the rank's share of them, the rest for gathered layers
+#   and temporaries. The states are weights, gradients and two moments, 16 bytes a parameter.
+# - **Recovery**: the step and the rank that is killed are secret. Only the steps since the newest
+#   checkpoint may be repeated, or those since the one before if the newest was cut in half.
+# - **On paper**, your program is recorded on 64 GPUs. That record counts only if the same `Trainer`
+#   makes the calls that paper says when it runs with data on 4 ranks. The step is compared with the
+#   best of the reference's plans that fit: full points at 65% of its speed, none at 40%.
 #
 # ### What cannot be faked
 #
@@ -91,7 +91,7 @@
 # | let one rank do it all | which process asks for which sequences |
 # | start over instead of resuming | the steps that are asked for after a failure |
 # | a plan that only stands on paper | the same calls and bytes, with data, on 4 ranks |
-# | rounder figures | its own runs of your program |
+# | make up the figures | its own runs of your program |
 
 # %% parameters tags=["parameters"]
 program = "train.py"  # your program, beside this notebook
@@ -106,6 +106,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint.state_dict  # a judge loads these four once, and no rank again
+import torch.distributed.fsdp
+import torch.distributed.pipelining
+import torch.distributed.tensor.parallel
 from IPython.display import display
 
 import worldsize as ws
@@ -255,7 +259,7 @@ def check_whole():
     lines = {"one process": wanted, "printed by rank 0": printed}
     display(draw.curves(lines, title="Loss of the global batch, on 2 ranks here", difference_from="one process"))
     if (worst := max(abs(a - b) for a, b in zip(wanted, printed, strict=True))) > 2e-3:
-        raise CheckFailed("the loss of the whole batch", f"lines that are off by up to {worst:.2g}", "Print step's.")
+        raise CheckFailed("the loss of the whole batch", f"lines that are off by up to {worst:.2g}", "Print what `step` returned.")
 
 
 check_whole()
@@ -263,10 +267,9 @@ check_whole()
 # %% [markdown]
 # ## 3. On a mesh
 #
-# A program is cut along an axis when its ranks exchange parts of the model along it, and when none
-# of them holds all of it. The table is read from the emulated wire: what every group of ranks sends
-# in a step. The line below it counts the tensors that a rank holds; the judge asks the operating
-# system.
+# A model is cut along an axis when ranks exchange parts of it along that axis, and none of them holds
+# all of it. The table is read from the emulated wire: what every group of ranks sends in a step. The
+# line below it counts the tensors that a rank holds; the judge asks the operating system.
 
 
 # %% bytes_by_ranks
@@ -357,8 +360,8 @@ check_speed()
 # <details><summary>Hint</summary>
 #
 # `torch.distributed.checkpoint` saves what each rank holds, and cuts it anew when it loads. Its
-# `CheckpointException` derives from `BaseException`: `except Exception` does not catch it. Stages of
-# a pipeline hold other parameters each, so their optimizers' states have to be flattened:
+# `CheckpointException` derives from `BaseException`: `except Exception` does not catch it. Each stage
+# of a pipeline holds other parameters, so the states of the optimizers have to be flattened:
 # `StateDictOptions(flatten_optimizer_state_dict=True)`.
 #
 # </details>
@@ -393,7 +396,7 @@ check_recovered()
 # eight machines with eight GPUs each. Your `Trainer` runs there on paper, with `--bf16`. Its states
 # take 16 bytes a parameter; activations come on top, and more micro-batches keep fewer of them.
 #
-# `candidates` are plans to try, of the axes that your program has. Replace them by your own.
+# List plans to try in `candidates`, with the axes that your program knows.
 
 # %% on_paper
 LARGE = TextTask(num_steps=2, batch_size=256, length=4096, model_name="llama-3-70b", layers=8)
@@ -442,8 +445,8 @@ check_large_job()
 # %% [markdown]
 # ## 7. Your figures
 #
-# Copy the six figures from the cells above: `check_fast` and `check_large` print them. They are of
-# the program that you hand in, and the judge measures it again. Each is right within 3%.
+# Copy the six figures that `check_fast` and `check_large` print above. They must be those of the
+# program that you hand in: the judge measures it again, and accepts each figure within 3%.
 
 
 # %% figures tags=["solution"]
