@@ -62,6 +62,7 @@ verify: setup  ## grade every known answer of every lab, right, wrong and cheati
 
 project: setup  ## grade every known answer of the projects, one at a time; speed counts, so nothing else may run
 	@$(BIN)/autograder verify project1 project2
+	@$(BIN)/python -m pytest -n 0 -m lesson --nightly tests/e2e/test_project2_grading.py -k best_plan
 
 lint: setup  ## ruff and pyright, and whether the built notebooks are up to date
 	@$(BIN)/ruff check .
