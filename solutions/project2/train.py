@@ -75,7 +75,7 @@ class Trainer:
 
     def __init__(self, flags: argparse.Namespace) -> None:
         ### BEGIN SOLUTION
-        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed import device_mesh
         from torch.distributed.fsdp import fully_shard
         from torch.distributed.tensor import Replicate, Shard
         from torch.distributed.tensor.parallel import (
@@ -90,7 +90,7 @@ class Trainer:
         self.flags, world_size = flags, dist.get_world_size()
         plan = my_plan(world_size)
         self.dp, self.num_pieces = plan["dp"], plan["micro_batches"]
-        mesh = init_device_mesh("cpu", (plan["dp"], plan["tp"]), mesh_dim_names=("dp", "tp"))
+        mesh = device_mesh.init_device_mesh("cpu", (plan["dp"], plan["tp"]), mesh_dim_names=("dp", "tp"))
         self.replicas, place = mesh.get_group("dp"), mesh.get_local_rank("dp")
         share = flags.batch // self.dp
         self.sequences = (place * share, (place + 1) * share)
