@@ -387,7 +387,8 @@ def recover(student, rng, world_size: int, policy: RestartPolicy, allowed_loss: 
     hint = "A checkpoint holds all that the next step needs, of every rank: weights, both moments, step."
     if resumed % EVERY:
         hint = f"It went on at step {resumed}: was a step done twice, or left out?"
-    if (known := seen.get(world_size)) and is_right(*known, world_size):  # undisturbed, as one process
+    known = seen.get(world_size)  # undisturbed, as one process
+    if known and is_right(known[0], known[1], world_size):
         expect_weights(trial, task, what, hint)
     else:
         tolerance = NEAR if policy.next_world_sizes else None

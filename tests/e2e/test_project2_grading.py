@@ -3,6 +3,7 @@
 import ast
 import itertools
 import re
+from typing import Any
 
 import nbformat
 import pytest
@@ -41,7 +42,7 @@ def test_the_contract_in_the_notebook_is_that_of_the_program():
 
 
 def test_the_released_program_can_be_read_and_fails_only_where_it_is_to_be_written():
-    module = {"__name__": "released"}
+    module: dict[str, Any] = {"__name__": "released"}
     exec(compile(programs.released(FOLDER / "train.py"), "train.py", "exec"), module)
     with pytest.raises(NotImplementedError, match="your own code"):
         module["my_plan"](4)
