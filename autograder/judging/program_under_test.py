@@ -6,7 +6,7 @@ and which weights came back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from autograder.judging.failures import PROGRAMS, StudentFailed, raise_described
@@ -16,7 +16,6 @@ from worldsize.bench.program import Incomplete, RestartPolicy, TrainingResult, T
 from worldsize.bench.samples import ADDRESS
 from worldsize.launch import Run
 from worldsize.launch.worker.agent import FORK_RANKS
-from worldsize.launch.worker.fork_source import AHEAD
 from worldsize.timeline import Timeline
 
 _ENDS_S = 3.0  # what torchrun's agent may take to end its ranks, within the limit
@@ -32,12 +31,10 @@ class SubmittedProgram:
         launch: Callable[..., Run],
         limit_s: Callable[[], float],
         sources: Mapping[str, str],
-        preload: Sequence[str] = (),
         num_threads: int = 1,
     ) -> None:
         self.source, self._sources, self._num_threads = source, sources, num_threads
         self._launch, self._limit_s = launch, limit_s
-        self._ahead = [name for name in preload if name.startswith("torch.")]  # no program needs more of the notebook's
         self.socket_folder = socket_folder
         self.errors = (StudentFailed, Incomplete)
 
@@ -70,7 +67,6 @@ class SubmittedProgram:
             StudentFailed: as for `play`; also when it did not recover from a failure.
         """
         env = {ADDRESS: address, "OMP_NUM_THREADS": str(self._num_threads), FORK_RANKS: "1"}
-        env[AHEAD] = ",".join(self._ahead)
         limit_s = self._limit_s() - _ENDS_S
         run = self._launch(_under_agent, PROGRAMS, self.source, spec, restart_policy, limit_s, env, world_size=1)
         raise_described(returned := run.values[0], self._sources)

@@ -205,14 +205,11 @@ class Student:
 
     def program(self, name: str) -> SubmittedProgram:
         """The submitted program of that name."""
-        return self._under_test(self._programs[name])
+        return SubmittedProgram(self._programs[name], self._shown, self._launch, self._limit_s, self._sources)
 
     def reference(self, name: str) -> SubmittedProgram:
         """Our own solution to it, which runs in the same sandbox: what it takes there is what the task takes."""
-        return self._under_test(self._references[name])
-
-    def _under_test(self, source: str) -> SubmittedProgram:
-        return SubmittedProgram(source, self._shown, self._launch, self._limit_s, self._sources, self._preload)
+        return SubmittedProgram(self._references[name], self._shown, self._launch, self._limit_s, self._sources)
 
     def _record(self, job: Sequence[Any], ranks: Sequence[int]) -> Sequence[Any]:
         """What these ranks returned of a job on paper."""

@@ -11,7 +11,6 @@ from processes import are_gone, wait_until
 
 import worldsize as ws
 from worldsize.launch.worker.agent import FORK_RANKS
-from worldsize.launch.worker.fork_source import AHEAD
 
 NUM_STEPS = 6
 # Trains one weight on four numbers that differ by step and are shared out among however many ranks there are. All are
@@ -129,15 +128,6 @@ def test_ranks_come_back_after_kills_and_go_on_from_the_checkpoint(job, kills, e
     for kill in job.notes("kill"):
         first = job.notes("done", restart=kill["restart"] + 1)[0]
         assert first["time_s"] - kill["time_s"] < 30  # 2 s on an idle machine
-
-
-def test_a_forked_rank_finds_loaded_what_the_environment_names(tmp_path):
-    program = tmp_path / "looks.py"
-    program.write_text("import sys\nassert 'wave' in sys.modules\n")
-    flags = {"nproc_per_node": 1, "echo": False, "timeout_s": 60}
-    ws.torchrun(str(program), **flags, env={FORK_RANKS: "1", AHEAD: "wave"})
-    with pytest.raises(ws.RankFailed, match="AssertionError"):
-        ws.torchrun(str(program), **flags, env={FORK_RANKS: "1"})
 
 
 def test_a_kill_when_no_restart_is_left_names_the_rank_of_that_kill(job):

@@ -1,12 +1,13 @@
 """torchrun's elastic agent in a process that ends with the launcher.
 
 Run as `python -m worldsize.launch.worker.agent PID [FLAGS]`.
-With WORLDSIZE_FORK_RANKS in its environment it imports what ranks need once, and the modules that WORLDSIZE_PRELOAD
-names, and forks ranks from itself: a restart then takes a tenth of a second instead of some seconds of imports.
+With WORLDSIZE_FORK_RANKS in its environment it imports what ranks need once, and forks them from itself: a restart then
+takes a tenth of a second instead of some seconds of imports.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -45,7 +46,8 @@ def main() -> None:
 def _fork_ranks() -> None:
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
-    fork_source.load(_PRELOAD)
+    for name in _PRELOAD:
+        importlib.import_module(name)
     fork_source.prepare()
     SubprocessHandler._popen = lambda self, args, env: ForkedRank(args, env, self._stdout, self._stderr)  # type: ignore
 

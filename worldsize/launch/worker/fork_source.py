@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib
-import os
 import re
 import sys
-from collections.abc import Iterable
 
-AHEAD = "WORLDSIZE_PRELOAD"  # in the environment: more modules, with commas between them
 _HUGE_PAGE = 2 << 20
 _COLLAPSE = 25  # MADV_COLLAPSE in linux/mman.h, since Linux 6.1
 _OWN = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw-p 0+ 00:00 0 +(|\[heap\])\n")  # in /proc/self/maps: no file behind it
-
-
-def load(names: Iterable[str]) -> None:
-    """Import modules that ranks need, and those that the environment names."""
-    for name in (*names, *filter(None, os.environ.get(AHEAD, "").split(","))):
-        importlib.import_module(name)
 
 
 def prepare() -> None:

@@ -7,6 +7,7 @@ of FD closes.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import selectors
 import shutil
@@ -41,7 +42,8 @@ def main(fd: int, parent_pid: int | None) -> None:
     """Serve fork and kill requests until the launcher hangs up."""
     if parent_pid is not None:
         die_with_parent(parent_pid, signal.SIGTERM)  # so that it can still end what ranks have started
-    fork_source.load(PRELOAD)
+    for name in (*PRELOAD, *filter(None, os.environ.get("WORLDSIZE_PRELOAD", "").split(","))):
+        importlib.import_module(name)
     fork_source.prepare()
     serve(fd)
 
