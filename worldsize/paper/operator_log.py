@@ -51,24 +51,16 @@ class Unread(float):
 
 
 def answer_unread() -> None:
-    """Have `.item()` and `.tolist()` give an `Unread` for what is not known, and a scaler of losses always step."""
-    torch.Tensor.item = _giving_unread(torch.Tensor.item)  # type: ignore[method-assign]
-    torch.Tensor.tolist = _giving_unread(torch.Tensor.tolist)  # type: ignore[method-assign]
-    torch.amp.GradScaler._maybe_opt_step = _step  # type: ignore[method-assign]
+    """Have `.item()` answer what is not known by an `Unread`, and a scaler of losses step as with finite gradients."""
+    item = torch.Tensor.item
 
-
-def _giving_unread(look: Callable[[torch.Tensor], Any]) -> Any:
-    @functools.wraps(look)
+    @functools.wraps(item)
     def call(tensor: torch.Tensor) -> Any:
-        return _with_unread(look(tensor))
+        value = item(tensor)
+        return Unread() if isinstance(value, float) and math.isnan(value) else value
 
-    return call
-
-
-def _with_unread(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_with_unread(one) for one in value]
-    return Unread() if isinstance(value, float) and math.isnan(value) else value
+    torch.Tensor.item = call  # type: ignore[method-assign]
+    torch.amp.GradScaler._maybe_opt_step = _step  # type: ignore[method-assign]
 
 
 def _step(_scaler: Any, optimizer: Any, _state: Any, *args: Any, **kwargs: Any) -> Any:

@@ -346,12 +346,11 @@ def test_equal_ranks_stand_for_every_rank_of_a_job_of_another_size():
 
 
 def hands_on(num_stages):
-    if (rank := dist.get_rank()) >= num_stages:
-        return
-    if rank:
-        dist.recv(torch.ones(10), rank - 1)
+    rank, stages = dist.get_rank(), dist.new_group(range(num_stages))
+    if 0 < rank < num_stages:
+        dist.recv(torch.ones(10), rank - 1, stages)
     if rank < num_stages - 1:
-        dist.send(torch.ones(10), rank + 1)
+        dist.send(torch.ones(10), rank + 1, stages)
 
 
 def test_stages_that_leave_a_rank_over_stand_for_nobody_else():
