@@ -28,7 +28,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from worldsize.emulate.record import COMPUTE, JOIN, MAIN, MARK, POST, TIMEOUT, Operation, Step
@@ -64,11 +63,11 @@ class Route(Protocol):
 
 
 class Unanswered(ValueError):
-    """Ranks that waited for something that never happened; `posts` has by rank the number of a post they wait for."""
+    """Ranks that waited for something that never happened."""
 
-    def __init__(self, ranks: Sequence[int], posts: Mapping[int, int] = MappingProxyType({})) -> None:
+    def __init__(self, ranks: Sequence[int]) -> None:
         super().__init__(f"ranks {list(ranks)} wait for something that never happened")
-        self.ranks, self.posts = ranks, posts
+        self.ranks = ranks
 
 
 def _no_transfers(rank: int, transfer: str) -> Route:
@@ -199,10 +198,9 @@ def replay_of(steps: Mapping[int, Sequence[Step]], operations: Sequence[Operatio
     """
     replayed = _Replay(steps, operations, prices)
     replayed.run()
-    stuck = [(lane.rank, lane.steps[lane.place]) for lane in replayed.lanes if lane.place < len(lane.steps)]
+    stuck = {lane.rank for lane in replayed.lanes if lane.place < len(lane.steps)}
     if stuck:
-        posts = {rank: step.number for rank, step in sorted(stuck) if step.kind == WAIT}
-        raise Unanswered(sorted({rank for rank, _ in stuck}), posts)
+        raise Unanswered(sorted(stuck))
     return Replayed(Timeline.of_events(replayed.events), replayed.marks_s())
 
 

@@ -52,14 +52,7 @@ class Kill(Message):
 
 @dataclass(frozen=True)
 class Sweep(Message):
-    """Remove all processes and files that ranks have left in a jail, but what has the name `kept` below /tmp."""
-
-    kept: str = ""
-
-    @classmethod
-    def parse(cls, fields: Fields) -> Self:
-        """The message of these fields."""
-        return cls(text(fields, "kept", _MAX_WORD))
+    """Remove all processes and files that ranks have left in a jail."""
 
 
 # forkserver to launcher
