@@ -60,8 +60,8 @@ reach: setup  ## grade every known answer by the checks that it can reach; by al
 verify: setup  ## grade every known answer of every lab, right, wrong and cheating, on five draws of all inputs
 	@$(BIN)/autograder verify --seeds 5
 
-project: setup  ## grade every known answer of the projects, one at a time; speed counts, so nothing else may run
-	@$(BIN)/autograder verify project1 project2
+project: setup  ## grade every known answer of lab 12 and the projects, one at a time; speed counts, so nothing else may run
+	@$(BIN)/autograder verify lab12 project1 project2
 
 lint: setup  ## ruff and pyright, and whether the built notebooks are up to date
 	@$(BIN)/ruff check .

@@ -19,7 +19,9 @@ Written = tuple[int, int, int]  # a file's inode, time of change in ns, and size
 class CheckpointFolder:
     """The folder behind an open file, which is closed with it; `saved_before` are the steps before which it changed.
 
-    No link in it is followed. A disk that is filled up is so by a file without a name, which only this process can free.
+    `held_bytes` has by step what all its files had together before it was first taken.
+
+    No link in it is followed. A disk is filled up by a file without a name, which only this process can free.
     """
 
     def __init__(self, fd: int) -> None:
@@ -28,6 +30,7 @@ class CheckpointFolder:
         self._newest: set[Written] = set()
         self._filler: int | None = None
         self.saved_before: list[int] = []
+        self.held_bytes: dict[int, int] = {}
 
     def look(self, step: int) -> None:
         """Note whether files have been written since the last look; `step` is the next one."""
@@ -38,9 +41,10 @@ class CheckpointFolder:
                 self._newest = set()
             self._newest |= new
         self._known = found
+        self.held_bytes.setdefault(step, sum(size_bytes for _, _, size_bytes in found))
 
     def damage(self, kind: Literal["truncate", "corrupt"]) -> None:
-        """Cut every file of the newest checkpoint in half, or flip a bit in each byte of a block in its middle."""
+        """Cut every file of the newest checkpoint in half, or flip a bit in each byte of a block of it."""
         for folder, name, written in self._files():
             if written in self._newest:
                 self._damage(folder, name, kind)
@@ -51,12 +55,12 @@ class CheckpointFolder:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 return
-            half = status.st_size // 2
             if kind == "truncate":
-                os.ftruncate(fd, half)
+                os.ftruncate(fd, status.st_size // 2)
             else:
-                block = os.pread(fd, _BAD_BYTES, half)
-                os.pwrite(fd, bytes(byte ^ _FLIPPED_BIT for byte in block), half)
+                place = status.st_size // 3  # where weights and moments are saved one after the other, not in between
+                block = os.pread(fd, _BAD_BYTES, place)
+                os.pwrite(fd, bytes(byte ^ _FLIPPED_BIT for byte in block), place)
         finally:
             os.close(fd)
 

@@ -270,9 +270,7 @@ def under_agent(
             truncate_newest(folder)
     last = result_of(once(restart_policy.max_restarts, world_sizes[-1]))
     restarts = last.restarts + len(world_sizes) - 1
-    return TrainingResult(
-        [*lines, *last.lines], last.timeline, restarts, last.backend, time.monotonic() - begun_s
-    )
+    return TrainingResult([*lines, *last.lines], last.timeline, restarts, last.backend, time.monotonic() - begun_s)
 
 
 def truncate_newest(folder: str) -> str:

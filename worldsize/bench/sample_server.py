@@ -16,7 +16,7 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -75,11 +75,13 @@ class Disturbance:
 class Record:
     """What was seen of one training: who took what, and the weights that came back (float32, flat).
 
-    `saved_before` are the steps before which files were written among the checkpoints.
+    `saved_before` are the steps before which files were written among the checkpoints; `held_bytes` has by step the
+    size of all of them before it was first taken.
     """
 
     takes: list[Take] = field(default_factory=list)
     saved_before: Sequence[int] = ()
+    held_bytes: Mapping[int, int] = field(default_factory=dict)
     weights: torch.Tensor | None = None
     handed_in_s: float | None = None
 
@@ -246,7 +248,7 @@ class SampleServer:
         framing.send(connection.sock, "samples", b"".join(one.numpy().tobytes() for one in tensors), kinds=kinds)
 
     def _borrow(self, connection: _Connection, fds: list[int]) -> bool:
-        """Take the folder of checkpoints from whoever starts the program: once, and before any rank can offer another."""
+        """Take the folder of checkpoints from who starts the program: once, before any rank can offer another."""
         with self._lock:
             is_first = self._checkpoints is None and not self.record.takes and len(self._processes) <= 1
             if not is_first or len(fds) != 1:
@@ -259,6 +261,7 @@ class SampleServer:
                 framing.send(connection.sock, "refused", reason=reason)
                 return False
             self.record.saved_before = self._checkpoints.saved_before
+            self.record.held_bytes = self._checkpoints.held_bytes
             if (handle := self._processes.pop(connection.process, None)) is not None:
                 os.close(handle)  # it is not a rank
         framing.send(connection.sock, "thanks")
@@ -294,7 +297,7 @@ class SampleServer:
         return None
 
     def _disturb(self, connection: _Connection, struck: Disturbance) -> bool:
-        """Do to the process that asked, or to its checkpoints, what is due; True when it lives on and gets its answer."""
+        """Do to the process that asked, or to its checkpoints, what is due; True when it is answered all the same."""
         if struck.kind == "stall":
             self._stall(connection, struck)
         elif struck.kind == "mid_save":
