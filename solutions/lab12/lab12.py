@@ -449,6 +449,12 @@ check_newest_whole()
 # comes before "2" in the order of names.
 #
 # </details>
+# <details><summary>Hint 2: what will be saved next</summary>
+#
+# A slice is a view of a larger tensor, and `torch.save` writes all that a view belongs to. Clone
+# it.
+#
+# </details>
 
 
 # %% load tags=["solution"]

@@ -58,7 +58,7 @@ def load(folder, step, rank, world_size):
     parts = [torch.load(one) for one in files]
     found = {}
     for key in parts[0]:
-        found[key] = slice_of(torch.cat([one[key] for one in parts]), rank, world_size)
+        found[key] = slice_of(torch.cat([one[key] for one in parts]), rank, world_size).clone()
     return found
 
 
