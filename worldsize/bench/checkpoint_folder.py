@@ -44,9 +44,10 @@ class CheckpointFolder:
         self.held_bytes.setdefault(step, sum(size_bytes for _, _, size_bytes in found))
 
     def damage(self, kind: Literal["truncate", "corrupt"]) -> None:
-        """Cut every file of the newest checkpoint in half, or flip a bit in each byte of a block of it."""
+        """Cut every file of the newest checkpoint in half, or flip bits in a block of each of its large ones."""
+        largest_bytes = max((size_bytes for _, _, size_bytes in self._newest), default=0)
         for folder, name, written in self._files():
-            if written in self._newest:
+            if written in self._newest and (kind == "truncate" or 2 * written[2] >= largest_bytes):
                 self._damage(folder, name, kind)
 
     def _damage(self, folder: int, name: str, kind: Literal["truncate", "corrupt"]) -> None:

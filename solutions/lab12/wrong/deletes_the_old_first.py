@@ -1,4 +1,4 @@
-# score: 9
+# score: 11
 # hint: it went on at step 0
 # The old checkpoint makes room before the new one is there.
 

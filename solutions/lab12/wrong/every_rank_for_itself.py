@@ -1,5 +1,5 @@
 # score: 18
-# hint: went on at step 3
+# hint: cell load
 # A checkpoint counts as whole once rank 0's file is there, whatever the others have.
 
 # %% save

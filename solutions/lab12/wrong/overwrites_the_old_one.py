@@ -1,4 +1,4 @@
-# score: 9
+# score: 11
 # hint: it went on at step 0
 # One set of files, which every save writes over.
 
