@@ -175,11 +175,11 @@ def job(
         trial = bench.attempt(program, spec, whole(rng, 0, 1 << 40), policy, struck)
     except StudentFailed as failed:
         happened = [one for one in struck if one.time_s is not None]
-        what = (
-            f"When {described(happened[-1])}, the job did not recover"
-            if happened
-            else "The job failed"
-        )
+        what = "The job failed"
+        if happened:
+            what = f"When {described(happened[-1])}, the job did not recover"
+        elif limit is not None and not limit.is_full:
+            what = "When a save was ended at a byte on rank 1 alone, the job did not recover"
         raise StudentFailed(failed.outcome, f"{what}. {failed}", failed.may_be_external) from None
     if due := [one for one in struck if one.time_s is None]:
         raise CheckFailed(

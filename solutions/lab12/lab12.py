@@ -236,8 +236,9 @@ check_share_of()
 # </details>
 # <details><summary>Hint 3: what may be deleted</summary>
 #
-# After the list has its name, and no earlier, rank 0 may delete all that the two newest lists do
-# not name: older checkpoints, and what a dead save has left.
+# After the list has its name, and no earlier, rank 0 may delete all that this list and the one
+# before do not name: older checkpoints, what a dead save has left, and a list with a higher number,
+# which must be damaged: else training would have gone on from there.
 #
 # </details>
 # <details><summary>Hint 4: for later</summary>
@@ -278,7 +279,7 @@ def save(folder: str, step: int, shard: dict[str, Tensor]) -> bool:
         own.unlink(missing_ok=True)
         dist.barrier()
     elif rank == 0:
-        lists = sorted(Path(folder).glob("*.json"))[-2:]
+        lists = [one for one in sorted(Path(folder).glob("*.json")) if int(one.stem) <= step][-2:]
         kept = {name for one in lists for name in (one.name, *json.loads(one.read_bytes()))}
         for one in Path(folder).iterdir():
             if one.name not in kept:

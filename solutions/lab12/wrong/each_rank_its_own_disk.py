@@ -29,7 +29,7 @@ def save(folder: str, step: int, shard: dict[str, Tensor]) -> bool:
     if not outcome[0]:
         own.unlink(missing_ok=True)
     elif rank == 0:
-        lists = sorted(Path(folder).glob("*.json"))[-2:]
+        lists = [one for one in sorted(Path(folder).glob("*.json")) if int(one.stem) <= step][-2:]
         kept = {name for one in lists for name in (one.name, *json.loads(one.read_bytes()))}
         for one in Path(folder).iterdir():
             if one.name not in kept:

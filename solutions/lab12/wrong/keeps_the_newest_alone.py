@@ -31,7 +31,7 @@ def save(folder: str, step: int, shard: dict[str, Tensor]) -> bool:
         own.unlink(missing_ok=True)
         dist.barrier()
     elif rank == 0:
-        lists = sorted(Path(folder).glob("*.json"))[-1:]
+        lists = [one for one in sorted(Path(folder).glob("*.json")) if int(one.stem) <= step][-1:]
         kept = {name for one in lists for name in (one.name, *json.loads(one.read_bytes()))}
         for one in Path(folder).iterdir():
             if one.name not in kept:
