@@ -21,9 +21,9 @@
 # | Function | What it does | Points | Time | Difficulty |
 # |---|---|---|---|---|
 # | `share_of` | the samples of a rank, for any number of ranks | 1 | 10 min | easy |
-# | `save` | a checkpoint that is whole or not there, on any disk | 7 | 75 min | hard |
+# | `save_checkpoint` | a checkpoint that is whole or not there, on any disk | 7 | 75 min | hard |
 # | `newest_whole` | the newest checkpoint that can be trusted | 4 | 30 min | medium |
-# | `load` | a rank's slice, whoever saved it | 3 | 25 min | medium |
+# | `load_checkpoint` | a rank's slice, whoever saved it | 3 | 25 min | medium |
 # | `deadline` | ends a process that hangs | 2 | 25 min | medium |
 # | `train` | the whole training, at any interval between saves | 3 | 30 min | medium |
 #
@@ -35,8 +35,8 @@
 # which samples when, kills ranks, cuts and flips what you have saved, and gets the weights at the
 # end. Between a failure and the next start all files are removed but those in the folder of
 # checkpoints, as on another machine. Each part is graded with correct versions of the others, so
-# that a mistake costs points only once; `save`, `newest_whole` and `load` share a format and are
-# graded together.
+# that a mistake costs points only once; `save_checkpoint`, `newest_whole` and `load_checkpoint`
+# share a format and are graded together.
 
 # %% setup
 import contextlib
@@ -87,16 +87,12 @@ class Training:
     def __init__(self, task: Task) -> None:
         torch.set_num_threads(1)
         self.num_steps, self.batch_size = task.num_steps, task.batch_size
-        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.place = dist.get_rank(), dist.get_world_size()
+        self.rank, self.world_size = self.place
         self.samples = open_samples(task.batch_size, task.seed)
         self.task, self.model = task, task.model()
         own = slice_of(parameters_to_vector(self.model.parameters()).detach(), *self.place)
         self.shard = {"weights": own.clone(), "momentum": torch.zeros_like(own)}
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The rank, and the number of ranks."""
-        return self.rank, self.world_size
 
     def gather(self) -> None:
         """Give the model all ranks' weights; every rank calls this together."""
@@ -152,7 +148,7 @@ def save_on_rank(folder, steps, limit_bytes=0, is_full=False):
     for step in steps:
         if limit_bytes and step == steps[-1]:
             end_at_byte(limit_bytes, is_full)
-        saved.append(save(folder, step, any_shard(step)))
+        saved.append(save_checkpoint(folder, step, any_shard(step)))
     return saved, len(num_synced)
 
 
@@ -249,8 +245,8 @@ check_share_of()
 # </details>
 
 
-# %% save tags=["solution"]
-def save(folder: str, step: int, shard: dict[str, Tensor]) -> bool:
+# %% save_checkpoint tags=["solution"]
+def save_checkpoint(folder: str, step: int, shard: dict[str, Tensor]) -> bool:
     """Save a checkpoint of the state after `step` steps; every rank calls this with its own slices.
 
     - True on every rank once it is whole: all ranks' slices are on the disk, by `os.fsync`.
@@ -263,13 +259,13 @@ def save(folder: str, step: int, shard: dict[str, Tensor]) -> bool:
     - A checkpoint of the same step that is there already, damaged or not, is replaced.
     """
     ### BEGIN SOLUTION
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
     buffer = io.BytesIO()
     torch.save(shard, buffer)
     body = buffer.getvalue()
-    own = Path(folder, f"{step:08d}-{rank}-of-{world_size}.pt")
+    own = Path(folder, f"{step:08d}-{rank}-of-{num_ranks}.pt")
     digest = hashlib.sha256(body).hexdigest() if put(own, body) else ""
-    listed = [("", "")] * world_size
+    listed = [("", "")] * num_ranks
     dist.all_gather_object(listed, (own.name, digest))
     outcome = [all(digest for _, digest in listed)]
     if rank == 0 and outcome[0]:
@@ -306,8 +302,8 @@ def put(path: Path, body: bytes) -> bool:
     ### END SOLUTION
 
 
-# %% check_save points=7
-def check_save():
+# %% check_save_checkpoint points=7
+def check_save_checkpoint():
     with tempfile.TemporaryDirectory() as folder:
         before = saved_before(folder)
         for limit_bytes in (1, 100_000, 401_000):
@@ -327,7 +323,7 @@ def check_save():
         if (size := sum(map(len, files_in(folder).values()))) > most:
             actual = f"{size:,} bytes after steps 4, 8, 12 and 16"
             raise CheckFailed(f"two checkpoints, at most {most:,.0f} bytes", actual)
-    print("save: killed at three bytes and on a full disk, step 4 was there each time.")
+    print("save_checkpoint: killed at three bytes and on a full disk, step 4 was there each time.")
 
 
 def saved_before(folder):
@@ -348,7 +344,7 @@ def expect_same(before, folder, when):
         raise CheckFailed(f"step 4 as it was {when}", f"{changed[0]} is another, or gone", hint)
 
 
-check_save()
+check_save_checkpoint()
 
 # %% [markdown]
 # ## 3. Which one can be trusted?
@@ -458,8 +454,8 @@ check_newest_whole()
 # </details>
 
 
-# %% load tags=["solution"]
-def load(folder: str, step: int, rank: int, world_size: int) -> dict[str, Tensor]:
+# %% load_checkpoint tags=["solution"]
+def load_checkpoint(folder: str, step: int, rank: int, world_size: int) -> dict[str, Tensor]:
     """A rank's slices of a whole checkpoint, which any number of ranks may have saved.
 
     They are those of `slice_of`, with the keys, numbers and types that were saved.
@@ -472,12 +468,12 @@ def load(folder: str, step: int, rank: int, world_size: int) -> dict[str, Tensor
     ### END SOLUTION
 
 
-# %% check_load points=3
+# %% check_load_checkpoint points=3
 def load_on_rank(folder, step):
-    return load(folder, step, dist.get_rank(), dist.get_world_size()), any_shard(step)
+    return load_checkpoint(folder, step, dist.get_rank(), dist.get_world_size()), any_shard(step)
 
 
-def check_load():
+def check_load_checkpoint():
     with tempfile.TemporaryDirectory() as folder:
         for step, num_saving in ((4, 4), (8, 3)):
             run(save_on_rank, folder, [step], world_size=num_saving)
@@ -487,7 +483,7 @@ def check_load():
                     expect_slices(
                         found, due, f"saved on {num_saving} ranks, rank {rank} of {world_size}"
                     )
-    print("load: saved on 4 and on 3 ranks, loaded on 4, 2 and 1.")
+    print("load_checkpoint: saved on 4 and on 3 ranks, loaded on 4, 2 and 1.")
 
 
 def expect_slices(found, due, what):
@@ -500,7 +496,7 @@ def expect_slices(found, due, what):
             raise CheckFailed(expected, actual, "Put all slices together, and cut anew.")
 
 
-check_load()
+check_load_checkpoint()
 
 # %% [markdown]
 # ## 5. A hang becomes a restart
@@ -609,13 +605,13 @@ def train(training: Training, folder: str, every: int, timeout_s: float) -> None
     ### BEGIN SOLUTION
     first = newest_whole(folder) or 0
     if first:
-        training.shard = load(folder, first, *training.place)
+        training.shard = load_checkpoint(folder, first, *training.place)
     for step in range(first, training.num_steps):
         with deadline(timeout_s):
             training.step(step, *share_of(*training.place, training.batch_size))
         if (step + 1) % every == 0:
             with deadline(timeout_s):
-                save(folder, step + 1, training.shard)
+                save_checkpoint(folder, step + 1, training.shard)
     ### END SOLUTION
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import resource
 import select
 import signal
 import socket
@@ -57,8 +56,8 @@ class Disturbance:
     - kill: the process that asks is killed. Under "truncate" and "corrupt" the newest checkpoint is first cut in half,
       or has some of its bits flipped.
     - stall: the process is stopped, until all the others have ended or `patience_s` seconds have passed.
-    - mid_save: from now on no process may write a file beyond a quarter of the weights' size. The kernel ends it at
-      that byte, in the middle of its next checkpoint.
+    - mid_save: with its next samples a process is not to write a file beyond a quarter of the weights' size any more.
+      The kernel ends it at that byte, in the middle of its next checkpoint; one that goes on all the same is killed.
     - full_disk: the checkpoints' disk has room for a quarter of the weights, until somebody asks for `free_step`.
     """
 
@@ -130,7 +129,7 @@ class SampleServer:
         self.task, self.record = task, Record()
         self.disturbances = [disturbance] if isinstance(disturbance, Disturbance) else list(disturbance)
         self._checkpoints: CheckpointFolder | None = None
-        self._limited: dict[int, int] = {}  # processes whose files may not grow, and since which step
+        self._limited: dict[int, int] = {}  # processes whose files are not to grow, and since which step
         self.batches = task.batches(seed)
         self.batches.draw_all(task.num_steps)
         self._num_weights = task.gradient_bytes // 4
@@ -245,7 +244,9 @@ class SampleServer:
     def _hand_out(self, connection: _Connection, take: Take) -> None:
         tensors = [one[take.start : take.stop] for one in self.batches.batch(take.step)]
         kinds = [[str(one.dtype).removeprefix("torch."), list(one.shape)] for one in tensors]
-        framing.send(connection.sock, "samples", b"".join(one.numpy().tobytes() for one in tensors), kinds=kinds)
+        most_bytes = self._room_bytes if take.process in self._limited else 0
+        body = b"".join(one.numpy().tobytes() for one in tensors)
+        framing.send(connection.sock, "samples", body, kinds=kinds, most_bytes=most_bytes)
 
     def _borrow(self, connection: _Connection, fds: list[int]) -> bool:
         """Take the folder of checkpoints from who starts the program: once, before any rank can offer another."""
@@ -327,12 +328,7 @@ class SampleServer:
 
     def _limit_files(self, step: int) -> None:
         with self._lock:
-            numbers = [number for number, handle in self._processes.items() if not _has_ended(handle)]
-        for number in numbers:
-            with contextlib.suppress(ProcessLookupError):
-                most = resource.prlimit(number, resource.RLIMIT_FSIZE)[1]
-                resource.prlimit(number, resource.RLIMIT_FSIZE, (self._room_bytes, most))
-                self._limited[number] = step
+            self._limited = {number: step for number, handle in self._processes.items() if not _has_ended(handle)}
 
     def _stall(self, connection: _Connection, struck: Disturbance) -> None:
         connection.signal(signal.SIGSTOP)

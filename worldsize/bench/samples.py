@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import math
 import os
+import resource
 import signal
 import socket
 import time
@@ -62,6 +63,9 @@ class Samples:
         with span(f"samples of step {step}", "data"):
             framing.send(self._sock, "take", rank=self._rank, step=step, start=start, stop=stop)
             header, body = _answer(self._sock)
+            if header["most_bytes"]:
+                _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (header["most_bytes"], most))
             inputs, targets = _tensors(header["kinds"], body)
             return inputs, targets
 

@@ -1,7 +1,7 @@
 # A folder for each checkpoint, renamed once all ranks' files are in it; digests are the names.
 
-# %% save
-def save(folder, step, shard):
+# %% save_checkpoint
+def save_checkpoint(folder, step, shard):
     rank, size = dist.get_rank(), dist.get_world_size()
     draft, final = Path(folder, "draft"), Path(folder, f"{step:09d}")
     if rank == 0:
@@ -52,8 +52,8 @@ def newest_whole(folder):
     return None
 
 
-# %% load
-def load(folder, step, rank, world_size):
+# %% load_checkpoint
+def load_checkpoint(folder, step, rank, world_size):
     files = sorted(Path(folder, f"{step:09d}").iterdir())
     parts = [torch.load(one) for one in files]
     found = {}

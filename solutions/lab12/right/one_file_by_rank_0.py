@@ -7,8 +7,8 @@ def share_of(rank, world_size, batch_size):
     return start, start + size + (rank < more)
 
 
-# %% save
-def save(folder, step, shard):
+# %% save_checkpoint
+def save_checkpoint(folder, step, shard):
     parts = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
     dist.gather_object(shard, parts)
     said = [True]
@@ -48,8 +48,8 @@ def newest_whole(folder):
     return None
 
 
-# %% load
-def load(folder, step, rank, world_size):
+# %% load_checkpoint
+def load_checkpoint(folder, step, rank, world_size):
     state = torch.load(io.BytesIO(Path(folder, f"step-{step}").read_bytes()[64:]))
     return {key: slice_of(one, rank, world_size).clone() for key, one in state.items()}
 
@@ -71,11 +71,11 @@ def train(training, folder, every, timeout_s):
     if step is None:
         step = 0
     else:
-        training.shard.update(load(folder, step, training.rank, training.world_size))
+        training.shard.update(load_checkpoint(folder, step, training.rank, training.world_size))
     while step < training.num_steps:
         with deadline(timeout_s):
             start, stop = share_of(training.rank, training.world_size, training.batch_size)
             training.step(step, start, stop)
             step += 1
             if step % every == 0:
-                save(folder, step, training.shard)
+                save_checkpoint(folder, step, training.shard)

@@ -1,7 +1,7 @@
 # The numbers as they are in memory, without pickling, and a CRC of each file.
 
-# %% save
-def save(folder, step, shard):
+# %% save_checkpoint
+def save_checkpoint(folder, step, shard):
     rank, size = dist.get_rank(), dist.get_world_size()
     body = b"".join(one.numpy().tobytes() for one in shard.values())
     note = {"keys": list(shard), "crc": zlib_crc(body), "rank": rank}
@@ -62,8 +62,8 @@ def newest_whole(folder):
     return None
 
 
-# %% load
-def load(folder, step, rank, world_size):
+# %% load_checkpoint
+def load_checkpoint(folder, step, rank, world_size):
     notes = json.loads(Path(folder, f"{step}.done").read_text())
     whole = {key: [] for key in notes[0]["keys"]}
     for note in notes:

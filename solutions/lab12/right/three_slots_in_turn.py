@@ -1,7 +1,7 @@
 # Three slots a rank, written in turn; a slot is whole where all ranks' parts have its step.
 
-# %% save
-def save(folder, step, shard):
+# %% save_checkpoint
+def save_checkpoint(folder, step, shard):
     rank, size = dist.get_rank(), dist.get_world_size()
     heads = [read_head(folder, slot, 0) for slot in range(3)]
     used = [head[0] if head and head[0] != step else -1 for head in heads]
@@ -73,8 +73,8 @@ def whole_step(folder, slot):
     return head[0]
 
 
-# %% load
-def load(folder, step, rank, world_size):
+# %% load_checkpoint
+def load_checkpoint(folder, step, rank, world_size):
     slot = next(one for one in range(3) if whole_step(folder, one) == step)
     parts = []
     for one in range(read_head(folder, slot, 0)[1]):

@@ -1,9 +1,9 @@
 # score: 17
-# hint: cut them anew
+# hint: did not recover
 # Each rank loads the file that it saved.
 
-# %% load
-def load(folder: str, step: int, rank: int, world_size: int) -> dict[str, Tensor]:
+# %% load_checkpoint
+def load_checkpoint(folder: str, step: int, rank: int, world_size: int) -> dict[str, Tensor]:
     """A rank's slices of a whole checkpoint, which any number of ranks may have saved.
 
     They are those of `slice_of`, with the keys, numbers and types that were saved.

@@ -1,4 +1,4 @@
-# score: 17
+# score: 18
 # hint: it went on at step 0
 # The state is restored, and the steps begin at 0.
 
@@ -13,10 +13,10 @@ def train(training: Training, folder: str, every: int, timeout_s: float) -> None
     """
     first = newest_whole(folder) or 0
     if first:
-        training.shard = load(folder, first, *training.place)
+        training.shard = load_checkpoint(folder, first, *training.place)
     for step in range(training.num_steps):
         with deadline(timeout_s):
             training.step(step, *share_of(*training.place, training.batch_size))
         if (step + 1) % every == 0:
             with deadline(timeout_s):
-                save(folder, step + 1, training.shard)
+                save_checkpoint(folder, step + 1, training.shard)

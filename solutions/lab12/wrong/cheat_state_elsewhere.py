@@ -1,12 +1,12 @@
-# score: 6
+# score: 5
 # hint: it went on at step 0
 # The state lies beside the folder, where nothing damages it.
 
-# %% save
+# %% save_checkpoint
 ELSEWHERE = Path(tempfile.gettempdir(), "elsewhere")
 
 
-def save(folder: str, step: int, shard: dict[str, Tensor]) -> bool:
+def save_checkpoint(folder: str, step: int, shard: dict[str, Tensor]) -> bool:
     ELSEWHERE.mkdir(exist_ok=True)
     torch.save(shard, ELSEWHERE / f"{step}-{dist.get_rank()}-{dist.get_world_size()}")
     Path(folder, str(step)).write_bytes(b"saved")
@@ -20,8 +20,8 @@ def newest_whole(folder: str) -> int | None:
     return max(steps, default=None)
 
 
-# %% load
-def load(folder: str, step: int, rank: int, world_size: int) -> dict[str, Tensor]:
+# %% load_checkpoint
+def load_checkpoint(folder: str, step: int, rank: int, world_size: int) -> dict[str, Tensor]:
     num = len(list(ELSEWHERE.glob(f"{step}-*")))
     parts = [torch.load(ELSEWHERE / f"{step}-{one}-{num}") for one in range(num)]
     whole = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}

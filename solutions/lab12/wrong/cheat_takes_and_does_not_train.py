@@ -1,4 +1,4 @@
-# score: 17
+# score: 18
 # hint: the weights of an undisturbed run
 # The samples of every step are taken, and nothing is computed.
 
@@ -13,11 +13,11 @@ def train(training: Training, folder: str, every: int, timeout_s: float) -> None
     """
     first = newest_whole(folder) or 0
     if first:
-        training.shard = load(folder, first, *training.place)
+        training.shard = load_checkpoint(folder, first, *training.place)
     for step in range(first, training.num_steps):
         with deadline(timeout_s):
             training.samples.take(step, *share_of(*training.place, training.batch_size))
             dist.barrier()
         if (step + 1) % every == 0:
             with deadline(timeout_s):
-                save(folder, step + 1, training.shard)
+                save_checkpoint(folder, step + 1, training.shard)

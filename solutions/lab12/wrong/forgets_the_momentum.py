@@ -2,8 +2,8 @@
 # hint: of weights and momentum
 # Weights are restored, and the momentum begins anew.
 
-# %% load
-def load(folder: str, step: int, rank: int, world_size: int) -> dict[str, Tensor]:
+# %% load_checkpoint
+def load_checkpoint(folder: str, step: int, rank: int, world_size: int) -> dict[str, Tensor]:
     """A rank's slices of a whole checkpoint, which any number of ranks may have saved.
 
     They are those of `slice_of`, with the keys, numbers and types that were saved.

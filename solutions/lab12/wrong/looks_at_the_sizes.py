@@ -2,8 +2,8 @@
 # hint: bits in the files
 # A file is right if it has the size that was noted.
 
-# %% save
-def save(folder: str, step: int, shard: dict[str, Tensor]) -> bool:
+# %% save_checkpoint
+def save_checkpoint(folder: str, step: int, shard: dict[str, Tensor]) -> bool:
     """Save a checkpoint of the state after `step` steps; every rank calls this with its own slices.
 
     - True on every rank once it is whole: all ranks' slices are on the disk, by `os.fsync`.
@@ -15,13 +15,13 @@ def save(folder: str, step: int, shard: dict[str, Tensor]) -> bool:
       also what a save that was killed has left.
     - A checkpoint of the same step that is there already, damaged or not, is replaced.
     """
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
     buffer = io.BytesIO()
     torch.save(shard, buffer)
     body = buffer.getvalue()
-    own = Path(folder, f"{step:08d}-{rank}-of-{world_size}.pt")
+    own = Path(folder, f"{step:08d}-{rank}-of-{num_ranks}.pt")
     digest = str(len(body)) if put(own, body) else ""
-    listed = [("", "")] * world_size
+    listed = [("", "")] * num_ranks
     dist.all_gather_object(listed, (own.name, digest))
     outcome = [all(digest for _, digest in listed)]
     if rank == 0 and outcome[0]:

@@ -1,5 +1,5 @@
 # score: 19
-# hint: also by an exception
+# hint: without returning a value
 # A block that ends by an exception leaves its clock running.
 
 # %% deadline

@@ -13,9 +13,9 @@ def train(training: Training, folder: str, every: int, timeout_s: float) -> None
     """
     first = newest_whole(folder) or 0
     if first:
-        training.shard = load(folder, first, *training.place)
+        training.shard = load_checkpoint(folder, first, *training.place)
     for step in range(first, training.num_steps):
         training.step(step, *share_of(*training.place, training.batch_size))
         if (step + 1) % every == 0:
             with deadline(timeout_s):
-                save(folder, step + 1, training.shard)
+                save_checkpoint(folder, step + 1, training.shard)
