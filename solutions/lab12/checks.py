@@ -3,7 +3,8 @@
 The samples come from the judge's side, which sees which process takes which samples when, damages
 the checkpoints through a folder that was lent to it, and compares the weights that are handed in
 with a training of its own. A job runs the student's functions that a check names, and ours in place
-of the others. `save_checkpoint`, `newest_whole` and `load_checkpoint` share a format, so they are the student's together.
+of the others. Those that save, choose and load a checkpoint share a format, so they are the
+student's together.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def test_open_checks_pass_with_the_solution(solved):
         ("looks_at_the_sizes", "check_newest_whole", "Trust a file only if its digest"),
         ("forgets_the_momentum", "check_load_checkpoint", "Put all slices together"),
         ("as_many_ranks_only", "check_load_checkpoint", "Put all slices together"),
-        ("waits_for_ever", "check_deadline", "an end within a second in a collective"),
+        ("waits_for_ever", "check_deadline", "an end within a second in Python"),
         ("begins_anew", "check_train", "steps 8 to 11 after the last start"),
     ],
 )
