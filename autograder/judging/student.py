@@ -216,6 +216,7 @@ class Student:
         setting = _setting(None, None, None)
 
         def start(*of_start: Any, **options: Any) -> Run:
+            options["sentences"] = self._forms(setting)
             return self._launch(call_on_rank, self._cells, setting, on_rank, *of_start, *args, **options)
 
         return RestartedFunction(start, self._launch, lambda: self._sandbox.sweep(), self._shown)

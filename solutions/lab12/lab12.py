@@ -23,7 +23,7 @@
 # | `share_of` | the samples of a rank, for any number of ranks | 1 | 10 min | easy |
 # | `save_checkpoint` | a checkpoint that is whole or not there, on any disk | 7 | 75 min | hard |
 # | `newest_whole` | the newest checkpoint that can be trusted | 4 | 30 min | medium |
-# | `load_checkpoint` | a rank's slice, whoever saved it | 3 | 25 min | medium |
+# | `load_checkpoint` | a rank's slice, from any number of ranks | 3 | 25 min | medium |
 # | `deadline` | ends a process that hangs | 2 | 25 min | medium |
 # | `train` | the whole training, at any interval between saves | 3 | 30 min | medium |
 #
@@ -218,9 +218,9 @@ check_share_of()
 # <details><summary>Hint 1: where to look</summary>
 #
 # Let every rank write its file under another name, flush it, `os.fsync` it, and rename it. Then
-# tell each other how that went (`dist.all_gather_object`). Only if all went well does rank 0 write
-# one more small file, in the same way: the list of the files. A checkpoint without its list is not
-# there.
+# let all ranks know how that went (`dist.all_gather_object`). Only if all went well does rank 0
+# write one more small file, in the same way: the list of the files. A checkpoint without its list
+# is not there.
 #
 # </details>
 # <details><summary>Hint 2: a full disk</summary>

@@ -1,4 +1,4 @@
-"""A folder of checkpoints, watched and damaged through an open file of it: whoever writes in it is not trusted."""
+"""A folder of checkpoints, watched and damaged through an open file of it: what writes in it is not trusted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # score: 18
-# hint: save returns False on every rank
+# hint: returns False on every rank
 # A rank returns what its own disk said.
 
 # %% save_checkpoint

@@ -1,6 +1,6 @@
 # score: 19
 # hint: wait for nothing
-# Half a minute passes before training goes on.
+# Some seconds pass before training goes on.
 
 # %% train
 def train(training: Training, folder: str, every: int, timeout_s: float) -> None:
@@ -13,7 +13,7 @@ def train(training: Training, folder: str, every: int, timeout_s: float) -> None
     """
     first = newest_whole(folder) or 0
     if first:
-        time.sleep(25)
+        time.sleep(12)
         training.shard = load_checkpoint(folder, first, *training.place)
     for step in range(first, training.num_steps):
         with deadline(timeout_s):
