@@ -110,9 +110,8 @@ def our_train(student, limit, training, folder, every, timeout_s):
             with student.deadline(timeout_s):
                 is_saved = student.save_checkpoint(folder, number + 1, training.shard)
             if is_limited and limit.is_full and is_saved is not False:
-                raise CheckFailed(
-                    "save_checkpoint returns False on every rank, where the disk is full on one",
-                    "not so",
+                raise ValueError(
+                    "save_checkpoint returns False on every rank where one disk is full"
                 )
             if is_limited:
                 limit_files(0, is_full=False)
