@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 DURATIONS = Path(__file__).with_name("durations.json")
 FEWEST_S = 0.5  # what is quicker is added up by file
@@ -27,6 +28,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--write-durations", action="store_true", help=f"note in tests/{DURATIONS.name} what this run takes"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw the same cases of property tests on every run; other ones every night."""
+    settings.register_profile("same cases", derandomize=True)
+    if not config.getoption("--nightly"):
+        settings.load_profile("same cases")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

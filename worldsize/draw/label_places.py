@@ -77,6 +77,10 @@ def place_labels(points: Sequence[Point], sizes: Sequence[Size], frame: Box, rad
             return min(placed, key=lambda places: sum(place.cost for place in places))
         if places := _place_in_turn(orders[0], choices):
             return places
+    for distance in _DISTANCES[::3]:  # labels near a point leave no way for the lines of others that lie on it
+        farther = [[place for place in own if place.leader and place.cost >= distance] for own in choices]
+        if places := _place_in_order(orders[0], farther) or _place_in_turn(orders[0], farther):
+            return places
     return None
 
 
