@@ -30,6 +30,17 @@ def bytes_by_axis() -> Picture:
     return draw.bytes_by_axis(Timeline.of_events(events), "One step on a mesh")
 
 
+def chunks() -> Picture:
+    """Four ranks halve their tensor in pairs, and halve the halves."""
+    start = [[{rank}] * 4 for rank in range(4)]
+    halves = [[{0, 1}, {0, 1}, {0}, {0}], [{1}, {1}, {0, 1}, {0, 1}], [{2, 3}, {2, 3}, {2}, {2}]]
+    halves.append([{3}, {3}, {2, 3}, {2, 3}])
+    quarters = [[set(ranks) for ranks in row] for row in halves]
+    for rank, chunk in enumerate((0, 2, 1, 3)):
+        quarters[rank][chunk] = {0, 1, 2, 3}
+    return draw.chunks({"start": start, "halves": halves, "quarters": quarters}, "A reduce-scatter of four chunks")
+
+
 def memory() -> Picture:
     """Four ranks whose stages keep fewer activations the later they are; the first does not fit."""
     stay = {"weights": 14e9, "gradients": 14e9, "optimizer state": 28e9}
@@ -187,6 +198,7 @@ DRAWINGS: dict[str, Callable[[], Picture]] = {
         timelines,
         messages,
         bytes_by_axis,
+        chunks,
         memory,
         memory_over_time,
         memory_use,
