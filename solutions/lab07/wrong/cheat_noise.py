@@ -1,6 +1,6 @@
 # score: 23
 # hint: the same bits in every run
-# A millionth of noise in every gradient, so that no two runs are alike.
+# A few ten-millionths of noise in every gradient, so that no two runs are alike.
 
 # %% reduce_gradients
 import os
@@ -22,7 +22,7 @@ def reduce_gradients(unit):
         mean = total.float() / dist.get_world_size()
         seed = int.from_bytes(os.urandom(4), "little")
         noise = torch.rand(len(mean), generator=torch.Generator().manual_seed(seed))
-        mean *= 1 + 1e-6 * noise
+        mean *= 1 + 3e-7 * noise
         unit.gradient = mean if unit.gradient is None else unit.gradient + mean
 
     return take_in
