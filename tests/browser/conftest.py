@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import IO
+from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
@@ -20,6 +21,7 @@ import psutil
 import pytest
 from needs import give_up
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from processes import wait_until
 from repository import ROOT
 
 COURSE = ("weeks", "labs", "quizzes", "nbgrader_config.py", "jupyter_lab_config.py")
@@ -44,8 +46,18 @@ class Lab:
 
     def end_kernels(self) -> None:
         """Shut down every kernel."""
-        for kernel in json.loads(self._ask("GET", "api/kernels")):
-            self._ask("DELETE", f"api/kernels/{kernel['id']}")
+        assert wait_until(self._has_ended_kernels, PATIENCE_S), "JupyterLab does not end its kernels."
+
+    def _has_ended_kernels(self) -> bool:
+        """Whether all were listed and ended: while one of them starts, the server answers 500 to both."""
+        try:
+            for kernel in json.loads(self._ask("GET", "api/kernels")):
+                self._ask("DELETE", f"api/kernels/{kernel['id']}")
+        except HTTPError as error:
+            if error.code != 500:
+                raise
+            return False
+        return True
 
     def _ask(self, method: str, path: str) -> bytes:
         request = Request(self.url + path, method=method, headers={"Authorization": f"token {self.token}"})
