@@ -16,6 +16,18 @@ from autograder.judging.partial_sums import (
 from autograder.judging.pictures import InFewColours, draw_bars, draw_messages, draw_timeline
 from autograder.judging.report import Outcome
 from autograder.judging.returned import entries, entry, integer, is_same, shown, tensor_like
+from autograder.judging.trainings import (
+    described,
+    disturbed,
+    expect_losses,
+    expect_resumed,
+    expect_same_way,
+    expect_undisturbed_weights,
+    expect_weights,
+    expect_whole,
+    grade_speed,
+    is_right,
+)
 from autograder.judging.travelled import expect_sum_travelled, received
 from autograder.judging.witnessed import (
     expect_after_arrival,
@@ -35,6 +47,8 @@ __all__ = [
     "Parts",
     "StudentFailed",
     "between",
+    "described",
+    "disturbed",
     "draw_bars",
     "draw_messages",
     "draw_parts",
@@ -47,13 +61,21 @@ __all__ = [
     "expect_dtype",
     "expect_end",
     "expect_grown",
+    "expect_losses",
     "expect_partial_sums",
+    "expect_resumed",
     "expect_same_again",
+    "expect_same_way",
     "expect_short_messages",
     "expect_sum_travelled",
+    "expect_undisturbed_weights",
+    "expect_weights",
+    "expect_whole",
     "expect_work",
+    "grade_speed",
     "hinted",
     "integer",
+    "is_right",
     "is_same",
     "limit_computing",
     "mask_of",

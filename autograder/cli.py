@@ -88,8 +88,8 @@ def verify(
     labs: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Labs or projects to verify, such as lab01; by default all labs, but no project, because projects are "
-            "timed."
+            help="Labs or projects to verify, such as lab01; by default all but those with real jobs: lab12 and the "
+            "projects."
         ),
     ] = None,
     jobs: Annotated[
@@ -130,13 +130,13 @@ def verify(
 ) -> None:
     """Grade every known answer of a lab and compare with the score that it declares."""
     from autograder.authoring import notebooks as builder
-    from autograder.course import find_root, is_project
+    from autograder.course import find_root, has_real_jobs
     from autograder.grading import verify as bank
 
     with exit_on_value_error():
         root = find_root(Path.cwd())
         all_names = [path.parent.name for path in builder.find_sources(root).labs]
-        names = labs or [name for name in all_names if not is_project(name)]
+        names = labs or [name for name in all_names if not has_real_jobs(name)]
         for lab in names:
             bank.refuse_absent_packages(root, lab)
     known = [case for lab in names for case in bank.cases(root, lab)]

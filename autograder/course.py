@@ -100,6 +100,11 @@ def is_project(assignment: str) -> bool:
     return assignment.startswith("project")
 
 
+def has_real_jobs(assignment: str) -> bool:
+    """True where submissions are judged by real jobs, up to a minute each; `make project` grades their answers."""
+    return is_project(assignment) or assignment.startswith(("lab12", "lab13"))
+
+
 def beside(released_folder: Path) -> list[str]:
     """The names of the programs that were released beside a notebook, and are to come back beside it."""
     return sorted(path.name for path in released_folder.glob("*.py") if is_project(released_folder.name))

@@ -7,7 +7,7 @@
 # | Running | about a minute on two CPU cores; no GPU is needed |
 # | You need | weeks 1, 3, 7 and 11: torchrun, DDP, sharded states, storage |
 # | You do not need | a cluster that fails: failures are simulated, emulated or real here |
-# | Afterwards | lab 12, a training program that survives all this, is not written yet |
+# | Afterwards | lab 12: a training program that survives all this |
 #
 # A program on one GPU fails once in years, and nobody plans for it. A program on 10,000 GPUs fails
 # several times a day. Nothing about the single GPU is worse; there are 10,000 of them, and each of
@@ -1516,5 +1516,6 @@ quiz.ask("week12", seed=seed)
 #   others cannot.
 # - A world that changes keeps its batch, or changes its learning rate.
 #
-# The lab to this week, a training program that survives, is not written yet. **Week 13** will be
-# about frameworks and clusters.
+# **Now the lab**: [lab 12](../labs/lab12/lab12.ipynb). A training program that is killed, stopped
+# and restarted on other ranks, and whose checkpoints are damaged. **Week 13** will be about
+# frameworks and clusters.

@@ -28,6 +28,7 @@ from autograder.submissions.student_code import given_imports
 from worldsize.bench import Point, Result
 
 TOLERANCE = 2e-3  # of the distance that the weights moved; a sum in another order differs by 1e-6
+_SAMPLES = "open_samples"  # which a program of the benchmark calls
 OnProgress = Callable[[str, str, int, int], None]  # student, what is being done, steps done, steps in all
 
 
@@ -118,11 +119,16 @@ class Batch:
     settings: Settings
     is_graded: bool = True
 
-    def refuse_without_program(self) -> None:
-        """Raise ValueError unless the assignment asks for a program: otherwise there is nothing to measure."""
+    def refuse_unmeasurable(self) -> None:
+        """Raise ValueError unless the assignment asks for a program that trains on the benchmark's samples."""
         self.lab.refuse_missing()
         if PROGRAM not in beside(self.lab.released_folder):
             raise ValueError(f"{self.lab.name} asks for no {PROGRAM}, so there is nothing to measure.")
+        if _SAMPLES not in (self.lab.released_folder / PROGRAM).read_text(encoding="utf-8"):
+            raise ValueError(
+                f"{self.lab.name} asks for a {PROGRAM} that does not train on `bench.{_SAMPLES}`, and only such "
+                f"programs are measured; `autograder grade {self.lab.name}` judges it."
+            )
 
     def done(self, student: str) -> Outcome | None:
         """What is known of a submission, if it is complete and about the files as they are now; otherwise None."""

@@ -307,7 +307,7 @@ def _batch(
     place = submissions or Path(coursedir.format_path(coursedir.submitted_directory, "", "")).absolute()
     lab = HandedIn(coursedir, name, limits, submissions=place, kept_in=out or root / OUT / name)
     batch = Batch(lab, settings, is_graded)
-    batch.refuse_without_program()
+    batch.refuse_unmeasurable()
     return batch
 
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from autograder.authoring import programs
 from autograder.authoring.known_answers import compose, read_answer, solution_cells
 from autograder.authoring.needs import needs_of, refuse_absent
-from autograder.course import is_project, notebook_of, open_course
+from autograder.course import has_real_jobs, is_project, notebook_of, open_course
 from autograder.files import file_sha256, write_whole
 from autograder.grading import proven
 from autograder.grading.audit_log import engine_sha256
@@ -164,7 +164,7 @@ def verify(
     by_reach: bool = False,
     use_kept: bool = False,
 ) -> Iterator[Finding]:
-    """A finding for every case, as they arrive: those of labs side by side, then those of projects one at a time.
+    """A finding for every case, as they arrive: those of labs side by side, then those with real jobs one at a time.
 
     Inputs are drawn from `seed`; by default from a fresh one for each case, as for a submission. With `by_reach` an
     answer is judged by the checks that can tell it from the solution; the others count as for the solution, judged on
@@ -176,7 +176,7 @@ def verify(
     yield from kept
     known = [found.case for found in kept]
     left = [case for case in cases if case not in known]
-    timed = [case for case in left if is_project(case.lab)]
+    timed = [case for case in left if has_real_jobs(case.lab)]
     others = sorted((case for case in left if case not in timed), key=lambda case: case.is_judged_whole, reverse=True)
     for these, num_at_once in ((others, jobs or os.cpu_count()), (timed, 1)):
         with ThreadPoolExecutor(num_at_once) as pool:

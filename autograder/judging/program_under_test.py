@@ -33,7 +33,7 @@ class SubmittedProgram:
         sources: Mapping[str, str],
         num_threads: int = 1,
     ) -> None:
-        self._source, self._sources, self._num_threads = source, sources, num_threads
+        self.source, self._sources, self._num_threads = source, sources, num_threads
         self._launch, self._limit_s = launch, limit_s
         self.socket_folder = socket_folder
         self.errors = (StudentFailed, Incomplete)
@@ -51,7 +51,7 @@ class SubmittedProgram:
             self._launch(
                 _play,
                 PROGRAMS,
-                self._source,
+                self.source,
                 self._num_threads,
                 spec.args(""),
                 world_size=spec.world_size,
@@ -68,7 +68,7 @@ class SubmittedProgram:
         """
         env = {ADDRESS: address, "OMP_NUM_THREADS": str(self._num_threads), FORK_RANKS: "1"}
         limit_s = self._limit_s() - _ENDS_S
-        run = self._launch(_under_agent, PROGRAMS, self._source, spec, restart_policy, limit_s, env, world_size=1)
+        run = self._launch(_under_agent, PROGRAMS, self.source, spec, restart_policy, limit_s, env, world_size=1)
         raise_described(returned := run.values[0], self._sources)
         printed, restarts = returned.get("printed"), returned.get("restarts")
         if not isinstance(printed, str) or type(restarts) is not int:

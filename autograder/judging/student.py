@@ -20,6 +20,7 @@ from autograder.judging.inside import Made, Setting, call_on_rank, call_under_ag
 from autograder.judging.on_paper import claimed, expect_agreement
 from autograder.judging.program_under_test import SubmittedProgram
 from autograder.judging.report import Outcome
+from autograder.judging.restarted import RestartedFunction
 from autograder.sandbox import Sandbox, limits_with, zygote
 from worldsize.faults import Fault
 from worldsize.hardware import Cluster
@@ -34,7 +35,8 @@ _AFTER_A_HANG_S = 5.0
 _VALUES_BYTES, _VALUE_BYTES = 256 << 20, 64 << 20  # of all ranks, which the judge holds at once, and of one
 _PRINTED_BYTES = 64 << 20  # of each rank; little of it is kept
 _AGENT_ENDS = 0.2  # of the limit: what torchrun's agent may take to end its ranks, within it
-_PICKLED_BY_VALUE = ("autograder.judging.inside", "autograder.judging.program_under_test")
+_PICKLED_BY_VALUE = tuple(f"autograder.judging.{name}" for name in ("inside", "program_under_test", "restarted"))
+_SAMPLES = "worldsize.bench"  # who imports it trains on samples that the judge hands out
 _USED_UP = "The time for this submission was used up by the checks before this one."
 
 
@@ -70,12 +72,13 @@ class Student:
         self._sources = {f"<cell {name}>": source for name, source in self._cells}
         self._sources |= {os.path.join(PROGRAMS, name): source for name, source in self._programs.items()}
         self.num_returned = 0
-        self._shown = tempfile.mkdtemp(prefix="shown-", dir=zygote.shared(preload).scratch) if programs else ""
+        has_samples = bool(programs) or _SAMPLES in preload
+        self._shown = tempfile.mkdtemp(prefix="shown-", dir=zygote.shared(preload).scratch) if has_samples else ""
         if self._shown:
             os.chmod(self._shown, 0o711)  # a jail has a user of its own
         self._sandbox = self._open()
         self.tier = self._sandbox.tier
-        if programs and self.tier.is_jail and not self.tier.namespaces:  # Landlock alone lets no rank use its socket
+        if has_samples and self.tier.is_jail and not self.tier.namespaces:  # Landlock alone lets no rank use its socket
             self.close()
             raise RuntimeError(
                 f"this sandbox ({self.tier}) keeps samples from reaching a program: grade projects on a machine with "
@@ -207,6 +210,17 @@ class Student:
         """The submitted program of that name."""
         return SubmittedProgram(self._programs[name], self._shown, self._launch, self._limit_s, self._sources)
 
+    def restarted(self, on_rank: Callable[..., Any], *args: Any) -> RestartedFunction:
+        """`on_rank(student, folder, spec, *args)` as a training program; the lab has to import `worldsize.bench`."""
+        _pickle_by_value(on_rank)
+        setting = _setting(None, None, None)
+
+        def start(*of_start: Any, **options: Any) -> Run:
+            options["sentences"] = self._forms(setting)
+            return self._launch(call_on_rank, self._cells, setting, on_rank, *of_start, *args, **options)
+
+        return RestartedFunction(start, self._launch, lambda: self._sandbox.sweep(), self._shown)
+
     def reference(self, name: str) -> SubmittedProgram:
         """Our own solution to it, which runs in the same sandbox: what it takes there is what the task takes."""
         return SubmittedProgram(self._references[name], self._shown, self._launch, self._limit_s, self._sources)
@@ -252,7 +266,13 @@ class Student:
         return min(self._call_s, left_s)
 
     def _launch(
-        self, function: Callable[..., Any], *args: Any, world_size: int, sentences: Collection[str] = (), **options: Any
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        world_size: int,
+        sentences: Collection[str] = (),
+        kept: str = "",
+        **options: Any,
     ) -> Run:
         limit_s, start_s = self._limit_s(), time.monotonic()
         _pickle_by_value(function)
@@ -271,7 +291,7 @@ class Student:
             raise failures.of_timeout(error, self._sources) from None
         finally:
             self._left_s -= time.monotonic() - start_s
-            self._sandbox.sweep()
+            self._sandbox.sweep(kept)
 
     def close(self) -> None:
         """End the sandbox and everything in it."""

@@ -154,13 +154,16 @@ class Sandbox:
         scratch = "/tmp" if self.tier.namespaces else self._root
         self.forkserver = Forkserver(lambda fd: zygote.shared(preload).jail(jail_plan, fd), scratch=scratch)
 
-    def sweep(self) -> None:
-        """Remove the processes and files that runs have left, or close the jail where nothing less removes them."""
+    def sweep(self, kept: str = "") -> None:
+        """Remove the processes and files that runs have left, or close the jail where nothing less removes them.
+
+        What has the name `kept` in /tmp stays, where the jail has namespaces.
+        """
         if not self.forkserver.is_alive or not self.tier.is_jail:
             return
         try:
             if self.tier.namespaces:
-                self.forkserver.sweep()
+                self.forkserver.sweep(kept)
                 return
         except OSError:  # it has just died, or is kept too busy to answer
             pass

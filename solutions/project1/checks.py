@@ -10,19 +10,26 @@ import torch
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from autograder.checks import PartlyHeld, StudentFailed, points
+from autograder.checks import (
+    described,
+    disturbed,
+    expect_losses,
+    expect_resumed,
+    expect_same_way,
+    expect_undisturbed_weights,
+    expect_weights,
+    expect_whole,
+    grade_speed,
+    points,
+)
 from worldsize import bench, operators
 from worldsize.bench import CLASSROOM, Disturbance, RestartPolicy, Task, TrainingSpec, Trial
 from worldsize.bench.machine import matrix_flops_per_s
-from worldsize.bench.reference_run import flat_weights
 from worldsize.check import CheckFailed
 from worldsize.emulate.exchanges import Exchange
 
 NAME = "train.py"
 TASK = Task()
-# of the way that the weights went; a sum in another order differs by 1e-6, a lost sample by 5e-3
-TOLERANCE = 2e-3
-LOSS_TOLERANCE = 2e-3
 WARMUP = 4
 MOST = 24  # timings of each program: other work on the machine only makes times longer;
 ENOUGH_TIMINGS = 14  # of one that seems slow; before that it is timed again
@@ -34,12 +41,12 @@ MEASURED, EMULATED = (0.25, 0.75), (0.7, 0.9)
 FLOOR_SHARE = 3.0  # how much faster than the fastest matrix product no convolution runs
 NUM_TIMED = 12
 NUM_EMULATED = 6  # steps that are timed in virtual time, which has no noise
-SAME_WAY = 0.5  # the least cosine between the ways that the weights went
 LOSS_BYTES = 16  # of a collective that carries no gradients
 # the largest numbers of a gradient that are looked for on the wire, the share of them that must be
 # there, how closely, and how many larger ones, such as a loss, may travel with them
 NUM_LARGEST, FOUND_SHARE, GRADIENT_TOLERANCE, NUM_OTHERS = 500, 0.95, 1e-4, 8
 LOST_S_SHARE = 0.9  # of the arithmetic of a rank's samples that its timeline must hold
+LINE = '{"step": 0, "loss": 2.31, "sent_bytes": 309736}'
 EVERY = 5  # steps between checkpoints
 TIMEOUT_S = 6.0
 
@@ -60,33 +67,6 @@ def between(rng, low, high):
 
 def task_with(rng, **changes):
     return TASK.model_copy(update={"seed": between(rng, 1, 1 << 20), **changes})
-
-
-def expect_whole(trial: Trial, task: Task, what: str) -> None:
-    """Raise CheckFailed unless every sample of every step was handed out and weights came back."""
-    if missed := trial.record.missed(task):
-        raise CheckFailed(
-            f"every sample of all {task.num_steps} global batches is taken, each by one rank",
-            f"{what}: samples of step {missed[0]} were never asked for",
-            "The shares of all ranks together are the whole batch; look at what `my_samples` gives for the last rank.",
-        )
-    if trial.record.weights is None:
-        raise CheckFailed(
-            "one rank calls samples.hand_in(model) after the last step",
-            f"{what}: the program ended without handing in its weights",
-            "`main` ends by handing in the model, on rank 0.",
-        )
-
-
-def expect_weights(trial: Trial, task: Task, what: str, hint: str) -> None:
-    expect_whole(trial, task, what)
-    error = bench.weights_error(trial, task)
-    if not error <= TOLERANCE:
-        raise CheckFailed(
-            "the weights of one process that trains on the whole batches, to rounding",
-            f"{what}: they differ by {error:.2g} of the way that training went (rounding: 0.000001)",
-            hint,
-        )
 
 
 AVERAGES = (
@@ -175,7 +155,7 @@ def check_losses(student, rng):
     step.
     """
     trial, task = trained(student, rng)
-    expect_losses(trial, task, "20 steps on 2 ranks")
+    expect_losses(trial, task, "20 steps on 2 ranks", LINE)
     seen["losses"] = True
 
 
@@ -188,28 +168,6 @@ def trained(student, rng) -> tuple[Trial, Task]:
             task,
         )
     return seen["training"]
-
-
-def expect_losses(trial: Trial, task: Task, what: str) -> None:
-    """Raise CheckFailed unless every line's loss is that of one process; steps may repeat."""
-    lines = trial.result.lines
-    if missing := sorted(set(range(task.num_steps)) - {line.step for line in lines}):
-        raise CheckFailed(
-            'a line such as {"step": 0, "loss": 2.31, "sent_bytes": 309736} from rank 0 for each of the steps',
-            f"{what}: no line for step {missing[0]}",
-            "`print(json.dumps(...), flush=True)` once per step; lines that are not JSON objects are passed over.",
-        )
-    losses = bench.train_alone(task, trial.batches).losses
-    worst = max(
-        (line for line in lines if line.step < task.num_steps),
-        key=lambda line: abs(line.loss - losses[line.step]),
-    )
-    if abs(worst.loss - losses[worst.step]) > LOSS_TOLERANCE * max(1, losses[worst.step]):
-        raise CheckFailed(
-            f"the loss of the whole batch before step {worst.step}, {losses[worst.step]:.4f}",
-            f"{what}: the line says {worst.loss:.4f}",
-            "Average over all samples of the global batch, not only over this rank's; and print what was computed.",
-        )
 
 
 # the wire, as the conductor of the emulated cluster saw it
@@ -390,7 +348,7 @@ def grade_emulated_speed(student, rng, world_size: int) -> None:
     theirs = emulated_steps(student.program(NAME), rng, world_size)
     what = f"{theirs.task.num_steps} steps on {world_size} emulated ranks"
     expect_shares(theirs.long, theirs.task, world_size, what)
-    expect_same_way(theirs.long, theirs.task, what)
+    expect_same_way(theirs.long, theirs.task, what, AVERAGES)
     rate = operators.flops_per_s("matmul", "float32", CLASSROOM.gpu)
     least_s = LOST_S_SHARE * flops_of_a_step(TASK) / world_size / rate
     expect_work(theirs, world_size, least_s)
@@ -398,19 +356,6 @@ def grade_emulated_speed(student, rng, world_size: int) -> None:
     expect_waits(theirs, least_s)
     ours = emulated_steps(student.reference(NAME), rng, world_size)
     grade_speed(ours.step_s / theirs.step_s, theirs.step_s, f"on {world_size} emulated ranks", EMULATED)
-
-
-def expect_same_way(trial: Trial, task: Task, what: str) -> None:
-    """Raise CheckFailed unless the weights went about the way of one process: a factor of the gradient is forgiven."""
-    alone = bench.train_alone(task, trial.batches)
-    way = trial.record.weights - alone.initial
-    cosine = float(torch.cosine_similarity(way, alone.weights - alone.initial, dim=0))
-    if not cosine >= SAME_WAY:
-        raise CheckFailed(
-            "weights that go the way of one process that trains on the whole batches",
-            f"{what}: they went another way (a cosine of {cosine:.2f})",
-            AVERAGES,
-        )
 
 
 def expect_work(steps: EmulatedSteps, world_size: int, least_s: float) -> None:
@@ -470,22 +415,6 @@ def refuse_impossible(step_s: float) -> None:
             f"{1e3 * step_s:.2g} ms a step",
             "A step does the whole forward and backward pass of its batch.",
         )
-
-
-def grade_speed(ratio: float, step_s: float, what: str, limits: tuple[float, float]) -> None:
-    none, full = limits
-    if ratio >= full:
-        return
-    expected = f"{what}, at least {full:.0%} of the speed of the reference"
-    actual = f"{ratio:.0%} of it: {1e3 * step_s:.3g} ms a step"
-    hint = (
-        "Look at a step's timeline. Is every gradient sent on its own, or all of them only after the backward pass?"
-        " Does every rank compute only its own samples?"
-    )
-    share = round((ratio - none) / (full - none), 1)
-    if share <= 0:
-        raise CheckFailed(expected, actual, hint)
-    raise PartlyHeld(min(share, 0.9), expected, actual, hint)
 
 
 # accounting
@@ -607,24 +536,8 @@ def recover(student, rng, kind: str, restart_policy: RestartPolicy, allowed_loss
     )
     task = task_with(rng, num_steps=20, batch_size=64)
     spec = TrainingSpec(task, 2, checkpoint_every=EVERY, timeout_s=TIMEOUT_S)
-    what = f"rank {struck.rank} was {'killed' if kind == 'kill' else 'stopped'} at step {struck.step}"
-    if restart_policy.is_begun_anew:
-        what += " and the newest file of the checkpoints lost its second half"
-    seed = seed_of(rng)
-    try:
-        trial = bench.attempt(student.program(NAME), spec, seed, restart_policy, struck)
-    except StudentFailed as error:
-        if struck.time_s is None:
-            raise
-        raise StudentFailed(error.outcome, f"When {what}, the job did not recover. {error}") from None
-    if struck.time_s is None:
-        raise CheckFailed("every rank asks for its samples", f"no rank asked for those of step {struck.step}")
-    if kind == "stall" and not struck.is_given_up:
-        raise CheckFailed(
-            f"the other ranks give up on one that is silent for {TIMEOUT_S:g} s (--timeout)",
-            f"{what}, and {struck.patience_s:g} s later they still waited",
-            "`init_process_group` takes a timeout; with Gloo a collective that waits longer raises.",
-        )
+    what, seed = described(struck, restart_policy), seed_of(rng)
+    trial = disturbed(student.program(NAME), spec, seed, restart_policy, struck)
     resumed = expect_resumed(trial, task, struck, allowed_loss, what)
     hint = "A checkpoint holds all that the next step needs: weights, momentum, step."
     if resumed % EVERY:
@@ -632,64 +545,9 @@ def recover(student, rng, kind: str, restart_policy: RestartPolicy, allowed_loss
             f"It went on at step {resumed}; a checkpoint after {EVERY} steps is followed by step"
             f" {EVERY}, as they are counted from 0. Was a step done twice, or left out?"
         )
-    expect_undisturbed_weights(student, trial, task, seed, what, hint)
+    expect_undisturbed_weights(student.program(NAME), trial, spec, seed, what, (hint, AVERAGES))
     if "losses" in seen:  # lines that are wrong without any failure have cost their points already
-        expect_losses(trial, task, what)
-
-
-def expect_undisturbed_weights(student, trial: Trial, task: Task, seed: int, what: str, hint: str) -> None:
-    """Raise CheckFailed unless the weights are those of the same program without the disturbance.
-
-    A mistake in the gradient has cost its points already.
-    """
-    expect_whole(trial, task, what)
-    undisturbed = bench.attempt(student.program(NAME), TrainingSpec(task, 2), seed)
-    without = f"{task.num_steps} steps on 2 ranks"
-    expect_whole(undisturbed, task, without)
-    expect_same_way(undisturbed, task, without)
-    if len({one.process for one in undisturbed.record.takes}) < 2:
-        raise CheckFailed("both ranks take samples in every step", f"{without}: a single rank took all of them")
-    way = torch.linalg.vector_norm(undisturbed.record.weights - flat_weights(task.model()))
-    error = float(torch.linalg.vector_norm(trial.record.weights - undisturbed.record.weights) / way)
-    if not error <= TOLERANCE:
-        raise CheckFailed(
-            "the weights of an undisturbed run, to rounding",
-            f"{what}: they differ by {error:.2g} of the way that training went (rounding: 0.000001)",
-            hint,
-        )
-
-
-def expect_resumed(trial: Trial, task: Task, struck: Disturbance, allowed_loss: int, what: str) -> int:
-    """The step at which processes went on after a failure, if they took all steps from there."""
-    assert struck.time_s is not None
-    after = [take for take in trial.record.takes if take.time_s > struck.time_s]
-    before = {take.process for take in trial.record.takes if take.time_s <= struck.time_s}
-    again = {take.step for take in after if take.process not in before}
-    if not again or not trial.result.restarts:
-        raise CheckFailed(
-            "torchrun starts the ranks again, and they take the samples of the steps that are left",
-            f"{what}, and no rank that was started after that asked for samples",
-            "Let the error end the process; torchrun starts all ranks again, with --resume as before.",
-        )
-    earliest = struck.step - allowed_loss
-    resumed = min(take.step for take in after)
-    if not earliest <= resumed <= struck.step:
-        raise CheckFailed(
-            f"training goes on from a checkpoint, at step {earliest} to {struck.step}",
-            f"{what}, and it went on at step {resumed}",
-            (
-                "Resume from the newest checkpoint that can be read, and take the steps after it, in order."
-                if resumed
-                else ("That is from the beginning: look for a checkpoint first, and pass over one that cannot be read.")
-            ),
-        )
-    if missing := sorted(set(range(min(again), task.num_steps)) - again):
-        raise CheckFailed(
-            "the ranks that were started again take all steps that are left",
-            f"{what}, they went on at step {min(again)} and did not take step {missing[0]}",
-            "Go on with the first step that the checkpoint does not hold, and do every step after it.",
-        )
-    return min(again)
+        expect_losses(trial, task, what, LINE)
 
 
 # analysis

@@ -41,6 +41,7 @@ import bench_regrading
 import bench_serving
 import bench_sharding
 import bench_splitting
+import bench_surviving
 import bench_training
 import cloudpickle
 import psutil
@@ -279,6 +280,7 @@ PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_training.training,
     bench_compressing.compressing,
     bench_enduring.enduring,
+    bench_surviving.surviving,
     bench_planning.planning,
     bench_diagnosing.diagnosing,
     bench_recording.recording,

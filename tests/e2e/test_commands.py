@@ -133,11 +133,23 @@ def collect_project1(course: Path) -> None:
     _place(course / "submitted/noor/project1/report.ipynb", (course / "labs/project1/report.ipynb").read_text())
 
 
+def write_the_second_program(course: Path) -> None:
+    """Solve project 2."""
+    shutil.copy(course / "solutions/project2/train.py", course / "labs/project2")
+
+
+def collect_project2(course: Path) -> None:
+    """Let noor forget the program of project 2, too."""
+    _place(course / "submitted/noor/project2/report.ipynb", (course / "labs/project2/report.ipynb").read_text())
+
+
 BEFORE: dict[tuple[str, str], Callable[[Path], None]] = {
     ("README.md", "nbgrader generate_assignment lab01"): hand_in_a_damaged_file,
     ("docs/benchmark.md", "cd labs/project1\ntorchrun"): write_the_program,
     ("docs/benchmark.md", "autograder bench project1"): hand_in_project1,
     ("docs/benchmark.md", "nbgrader generate_assignment project1"): collect_project1,
+    ("docs/benchmark.md", "cd labs/project2\ntorchrun"): write_the_second_program,
+    ("docs/benchmark.md", "nbgrader generate_assignment project2"): collect_project2,
     ("docs/grading.md", "nbgrader autograde lab01\n"): hand_in_lab01,
     ("docs/grading.md", "nbgrader zip_collect lab01"): download_an_archive,
     ("docs/quizzes.md", "autograder quiz mark"): answer_the_quiz,

@@ -30,6 +30,23 @@ def test_a_policy_may_answer_with_numbers_of_numpy():
     assert len({outages.endure(answer, JOB, [], 100).goodput for answer in answers}) == 1
 
 
+def test_a_policy_may_never_save():
+    endured = outages.endure(math.inf, JOB, [Failure(50, 0, "gpu")], 100)
+    assert names(endured) == [("lost", 0, 50), ("starting", 50, 55), ("training", 55, 100)]
+    assert (endured.num_saves, endured.goodput) == (0, pytest.approx(0.45))
+
+
+def test_a_job_hears_of_a_node_at_its_next_save():
+    asked = []
+
+    def goes_on(status):
+        asked.append((status.event, status.num_healthy))
+        return Plan(30, min(status.num_healthy, 4))
+
+    outages.endure(goes_on, JOB, [Failure(12, 3, "gpu", away_s=20)], 100)  # back at 32
+    assert asked[:3] == [("start", 4), ("failed", 3), ("saved", 4)]
+
+
 def test_a_failure_loses_the_training_since_the_last_save():
     endured = outages.endure(9, JOB, [Failure(14, 2, "gpu")], 30)
     assert names(endured) == [
@@ -149,7 +166,19 @@ def test_draws_follow_the_rates_and_the_seed():
         (lambda: Job(0, 1, 1), "1 node or more"),
         (lambda: Job(4, 1, math.nan), "start_s is nan"),
         (lambda: Job(4, 5, 1, write_s=2), "write_s is 2, less than stall_s, 5"),
+        (lambda: Job(math.nan, 1, 1), "1 node or more"),
+        (lambda: Job(2.5, 1, 1), "1 node or more"),
         (lambda: Cause("gpu", 0), "per_node_hour is 0"),
+        (lambda: Failure(-5, 0, "gpu"), "time_s and away_s are seconds, 0 or more"),
+        (lambda: Failure(math.nan, 0, "gpu"), "time_s and away_s are seconds, 0 or more"),
+        (lambda: Failure(1, 0, "gpu", away_s=math.nan), "time_s and away_s are seconds, 0 or more"),
+        (lambda: Failure(1, 1.5, "gpu"), "node is the number of a node"),
+        (lambda: outages.draw(outages.published(), 4, math.inf), "span_s is inf"),
+        (lambda: outages.draw(outages.published(), 4, math.nan), "span_s is nan"),
+        (lambda: outages.draw(outages.published(), 4, -1), "span_s is -1"),
+        (lambda: outages.draw(outages.published(), 2.5, 1), "at least one node"),
+        (lambda: outages.endure(1e-12, Job(4, 0, 1), [], 1e6), "more than 10,000,000 saves in 1e.06 s"),
+        (lambda: outages.endure("9", JOB, [], 10), "saves after '9' s"),
         (lambda: Cause("gpu", 1, away_s=-1), "away_s is -1"),
         (lambda: outages.draw(outages.published(), 0, 1), "at least one node"),
         (lambda: outages.endure(0, JOB, [], 10), "saves after 0 s"),

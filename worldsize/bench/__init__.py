@@ -1,6 +1,6 @@
 """Measuring a training program: fed, timed and disturbed by a process that runs none of its code."""
 
-from worldsize.bench.batches import Batches
+from worldsize.bench.batches import Batches, TextBatches
 from worldsize.bench.clusters import CLASSROOM
 from worldsize.bench.harness import measure, sha256_of, weights_error
 from worldsize.bench.machine import Machine, describe
@@ -18,8 +18,8 @@ from worldsize.bench.program import (
 from worldsize.bench.reference_run import Trained, train_alone
 from worldsize.bench.result_file import Point, Result, Timing, schema
 from worldsize.bench.sample_server import Disturbance, Record, SampleServer, Take
-from worldsize.bench.samples import LocalSamples, Samples, open_samples
-from worldsize.bench.task import Task
+from worldsize.bench.samples import LocalSamples, Samples, open_samples, open_text
+from worldsize.bench.task import Task, TextTask, text_shape
 
 __all__ = [
     "CLASSROOM",
@@ -39,6 +39,8 @@ __all__ = [
     "StepLine",
     "Take",
     "Task",
+    "TextBatches",
+    "TextTask",
     "Timing",
     "Trained",
     "TrainingResult",
@@ -48,8 +50,10 @@ __all__ = [
     "describe",
     "measure",
     "open_samples",
+    "open_text",
     "schema",
     "sha256_of",
+    "text_shape",
     "train_alone",
     "weights_error",
 ]

@@ -20,7 +20,7 @@ from worldsize.bench.machine import busy_cores, describe, num_cores
 from worldsize.bench.program import NO_WEIGHTS, Incomplete, Program, StepLine, TrainingSpec, Trial, attempt
 from worldsize.bench.reference_run import train_alone
 from worldsize.bench.result_file import Kind, Result, Scaling, Timing, points
-from worldsize.bench.task import Task
+from worldsize.bench.task import Task, TextTask
 from worldsize.hardware import Cluster
 
 NUM_WARMUP_STEPS = 4  # allocations, first connections, compilation
@@ -153,7 +153,7 @@ def claimed_bytes_per_step(lines: Sequence[StepLine]) -> float | None:
     return sum(line.sent_bytes for line in lines) / len(lines) if lines else None
 
 
-def weights_error(trial: Trial, task: Task) -> float:
+def weights_error(trial: Trial, task: Task | TextTask) -> float:
     """The distance of the weights from those of one process on the same batches, over the distance those moved.
 
     Raises:

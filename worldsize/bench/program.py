@@ -12,10 +12,10 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from worldsize.bench.batches import Batches
+from worldsize.bench.batches import Drawn
 from worldsize.bench.sample_server import Disturbance, Record, SampleServer
-from worldsize.bench.samples import ADDRESS
-from worldsize.bench.task import Task
+from worldsize.bench.samples import ADDRESS, lend_folder
+from worldsize.bench.task import Task, TextTask
 from worldsize.check import CheckFailed
 from worldsize.emulate.exchanges import Exchange
 from worldsize.faults import Fault
@@ -43,7 +43,7 @@ class StepLine(BaseModel):
 
     step: int = Field(ge=0)
     loss: float
-    sent_bytes: float = Field(ge=0)
+    sent_bytes: float = Field(default=0, ge=0)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class TrainingSpec:
     another one.
     """
 
-    task: Task
+    task: Task | TextTask
     world_size: int
     cluster: Cluster | str | None = None
     is_synchronised: bool = True
@@ -82,12 +82,15 @@ class TrainingSpec:
 class RestartPolicy:
     """The restarts that a training under torchrun is granted, and whether it is also started afresh.
 
-    With `is_begun_anew` the first failure ends the whole job, the newest file among its checkpoints loses its second
-    half, as when a machine dies while writing, and the same command is run once more.
+    With `is_begun_anew` the first failure ends the whole job, and the same command is run once more; with
+    `next_world_sizes`, once on as many ranks as each of them says, until the next failure. Where `is_cut`, the newest
+    file among the checkpoints has lost its second half by then, as when a machine dies while writing.
     """
 
     max_restarts: int = 1
     is_begun_anew: bool = False
+    is_cut: bool = True
+    next_world_sizes: Sequence[int] = ()
 
 
 @dataclass
@@ -127,7 +130,11 @@ class Trial:
 
     result: TrainingResult
     record: Record
-    batches: Batches
+    batches: Drawn
+
+    def recovery_s(self, struck: Disturbance) -> float | None:
+        """Seconds from a disturbance until training was where it had been; see `Record.recovery_s`."""
+        return self.record.recovery_s(struck)
 
 
 def attempt(
@@ -135,9 +142,9 @@ def attempt(
     spec: TrainingSpec,
     seed: int,
     restart_policy: RestartPolicy | None = None,
-    disturbance: Disturbance | None = None,
+    disturbance: Disturbance | Sequence[Disturbance] = (),
 ) -> Trial:
-    """One training on batches drawn from `seed`; raises one of the program's own errors."""
+    """One training on batches drawn from `seed`, disturbed in this order; raises one of the program's own errors."""
     with SampleServer(spec.task, seed, program.socket_folder, disturbance) as server:
         address = server.address
         result = program.torchrun(spec, address, restart_policy) if restart_policy else program.play(spec, address)
@@ -226,7 +233,7 @@ def under_agent(
     env: dict[str, str],
     between: Callable[[], None] = lambda: None,
 ) -> TrainingResult:
-    """The program's result under torchrun; `between` is called after the first job, before its checkpoints are damaged.
+    """The program's result under torchrun; `between` is called after a job, before its checkpoints are damaged.
 
     Raises:
         RankFailed, RunTimeout: from `worldsize.torchrun`.
@@ -235,7 +242,7 @@ def under_agent(
 
     begun_s = time.monotonic()
 
-    def once(max_restarts: int) -> Run:
+    def once(max_restarts: int, world_size: int = spec.world_size) -> Run:
         left_s = max(1.0, limit_s - (time.monotonic() - begun_s))
         return torchrun(
             path,
@@ -244,23 +251,26 @@ def under_agent(
             stalled_s=None,  # noticing a rank that hangs is the program's task
             env=env,
             echo=False,
-            nproc_per_node=spec.world_size,
+            nproc_per_node=world_size,
             max_restarts=max_restarts,
         )
 
+    lend_folder(env[ADDRESS], folder)
     if not restart_policy.is_begun_anew:
         return result_of(once(restart_policy.max_restarts))
-    first: list[StepLine] = []
-    try:
-        first = result_of(once(0)).lines
-    except RankFailed as error:
-        first = read_lines(error.output[0]) if error.output else []
-    between()
-    truncate_newest(folder)
-    second = result_of(once(restart_policy.max_restarts))
-    return TrainingResult(
-        [*first, *second.lines], second.timeline, second.restarts + 1, second.backend, time.monotonic() - begun_s
-    )
+    world_sizes = [spec.world_size, *(restart_policy.next_world_sizes or [spec.world_size])]
+    lines: list[StepLine] = []
+    for world_size in world_sizes[:-1]:
+        try:
+            lines += result_of(once(0, world_size)).lines
+        except RankFailed as error:
+            lines += read_lines(error.output[0]) if error.output else []
+        between()
+        if restart_policy.is_cut:
+            truncate_newest(folder)
+    last = result_of(once(restart_policy.max_restarts, world_sizes[-1]))
+    restarts = last.restarts + len(world_sizes) - 1
+    return TrainingResult([*lines, *last.lines], last.timeline, restarts, last.backend, time.monotonic() - begun_s)
 
 
 def truncate_newest(folder: str) -> str:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional
 
-from worldsize.bench.batches import Batches
-from worldsize.bench.task import Task
+from worldsize.bench.batches import Drawn
+from worldsize.bench.task import Task, TextTask, mean_loss
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class Trained:
     weights: torch.Tensor
 
 
-def train_alone(task: Task, batches: Batches) -> Trained:
+def train_alone(task: Task | TextTask, batches: Drawn) -> Trained:
     """The training in this process, on one thread: more threads slow small operations, above all on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -31,13 +30,13 @@ def train_alone(task: Task, batches: Batches) -> Trained:
         torch.set_num_threads(threads)
 
 
-def _train(task: Task, batches: Batches) -> Trained:
+def _train(task: Task | TextTask, batches: Drawn) -> Trained:
     model = task.model()
     optimizer = task.optimizer(model)
     initial, losses = flat_weights(model), []
     for step in range(task.num_steps):
-        images, labels = batches.batch(step)
-        loss = functional.cross_entropy(model(images), labels)
+        inputs, targets = batches.batch(step)
+        loss = mean_loss(model(inputs), targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -15,19 +15,21 @@ import struct
 import tempfile
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 
 from worldsize import framing
-from worldsize.bench.batches import Batches
-from worldsize.bench.task import Task
+from worldsize.bench.checkpoint_folder import CheckpointFolder
+from worldsize.bench.task import Task, TextTask
 
 _MAX_CONNECTIONS = 256
 _MAX_TAKES = 200_000
 _MAX_HEADER_BYTES = 4096
 _MAX_RANKS = 4096
+_LEAST_ROOM_BYTES = 96 << 10  # in a file: a rank's log of its calls is one, too, and not to be cut short
 _SO_PEERPIDFD = 77  # Linux 6.5; Python has no name for it
 _POLL_S = 0.01
 
@@ -49,31 +51,53 @@ class Take:
 
 @dataclass
 class Disturbance:
-    """What happens to the process that asks for a step's samples as this rank: it is killed, or stopped for a while.
+    """What happens when this rank asks for a step's samples; `time_s` is when it happened.
 
-    A stopped process resumes when all the others have ended, or after `patience_s` seconds. `time_s` is when the
-    disturbance happened.
+    - kill: the process that asks is killed. Under "truncate" and "corrupt" the newest checkpoint is first cut in half,
+      or has some of its bits flipped.
+    - stall: the process is stopped, until all the others have ended or `patience_s` seconds have passed.
+    - mid_save: with its next samples a process is not to write a file beyond a quarter of the weights' size any more.
+      The kernel ends it at that byte, in the middle of its next checkpoint; one that goes on all the same is killed.
+    - full_disk: the checkpoints' disk has room for a quarter of the weights, until somebody asks for `free_step`.
     """
 
-    kind: Literal["kill", "stall"]
+    kind: Literal["kill", "truncate", "corrupt", "stall", "mid_save", "full_disk"]
     step: int
     rank: int
     patience_s: float = 60.0
+    free_step: int | None = None
     time_s: float | None = None
     is_given_up: bool = False  # by the others, while it stood still
 
 
 @dataclass
 class Record:
-    """What was seen of one training: who took what, and the weights that came back (float32, flat)."""
+    """What was seen of one training: who took what, and the weights that came back (float32, flat).
+
+    `saved_before` are the steps before which files were written among the checkpoints; `held_bytes` has by step the
+    size of all of them before it was first taken.
+    """
 
     takes: list[Take] = field(default_factory=list)
+    saved_before: Sequence[int] = ()
+    held_bytes: Mapping[int, int] = field(default_factory=dict)
     weights: torch.Tensor | None = None
     handed_in_s: float | None = None
 
     def started_s(self, step: int) -> float | None:
         """When the first sample of this step or of a later one was handed out."""
         return min((take.time_s for take in self.takes if take.step >= step), default=None)
+
+    def recovery_s(self, struck: Disturbance) -> float | None:
+        """Seconds from a disturbance until a process that had not asked before asks for the same step, or a later one.
+
+        None where it did not happen, or no process came so far.
+        """
+        if struck.time_s is None:
+            return None
+        before = {take.process for take in self.takes if take.time_s <= struck.time_s}
+        again = [take.time_s for take in self.takes if take.step >= struck.step and take.process not in before]
+        return min(again) - struck.time_s if again else None
 
     def window_s(self, first_step: int) -> float | None:
         """Seconds from the first sample of `first_step` to the weights; no work in between can be done earlier."""
@@ -88,7 +112,7 @@ class Record:
         times = [starts[step] for step in sorted(starts)] + ([self.handed_in_s] if self.handed_in_s else [])
         return [later - earlier for earlier, later in itertools.pairwise(times)]
 
-    def missed(self, task: Task) -> list[int]:
+    def missed(self, task: Task | TextTask) -> list[int]:
         """The steps whose samples were not all handed out."""
         taken = {step: torch.zeros(task.batch_size, dtype=torch.bool) for step in range(task.num_steps)}
         for take in self.takes:
@@ -97,11 +121,16 @@ class Record:
 
 
 class SampleServer:
-    """The server of one training; `address` is for the ranks' environment."""
+    """The server of one training, which is disturbed once or several times; `address` is for the ranks' environment."""
 
-    def __init__(self, task: Task, seed: int, folder: str, disturbance: Disturbance | None = None) -> None:
-        self.task, self.record, self.disturbance = task, Record(), disturbance
-        self.batches = Batches(seed, task.batch_size, task.images)
+    def __init__(
+        self, task: Task | TextTask, seed: int, folder: str, disturbance: Disturbance | Sequence[Disturbance] = ()
+    ) -> None:
+        self.task, self.record = task, Record()
+        self.disturbances = [disturbance] if isinstance(disturbance, Disturbance) else list(disturbance)
+        self._checkpoints: CheckpointFolder | None = None
+        self._limited: dict[int, int] = {}  # processes whose files are not to grow, and since which step
+        self.batches = task.batches(seed)
         self.batches.draw_all(task.num_steps)
         self._num_weights = task.gradient_bytes // 4
         self._folder = tempfile.TemporaryDirectory(prefix="feed-", dir=folder)
@@ -171,6 +200,8 @@ class SampleServer:
         if message is None:
             return False
         header, body, fds = message
+        if header["kind"] == "lend":
+            return self._borrow(connection, fds)
         for fd in fds:
             os.close(fd)
         if header["kind"] == "hand_in":
@@ -183,8 +214,12 @@ class SampleServer:
         take = Take(rank, step, start, stop, time_s, connection.process)
         with self._lock:
             self.record.takes.append(take)
-            strikes = self._strikes(take)
-        if strikes and not self._disturb(connection):
+            self._look(take)
+            struck = self._strike(take)
+        if self._has_outlived_its_save(take):
+            connection.signal(signal.SIGKILL)
+            return False
+        if struck and not self._disturb(connection, struck):
             return False
         self._hand_out(connection, take)
         return True
@@ -207,10 +242,31 @@ class SampleServer:
         return ""
 
     def _hand_out(self, connection: _Connection, take: Take) -> None:
-        images, labels = self.batches.batch(take.step)
-        chosen = slice(take.start, take.stop)
-        body = labels[chosen].numpy().tobytes() + images[chosen].numpy().tobytes()
-        framing.send(connection.sock, "samples", body, shape=list(images.shape[1:]))
+        tensors = [one[take.start : take.stop] for one in self.batches.batch(take.step)]
+        kinds = [[str(one.dtype).removeprefix("torch."), list(one.shape)] for one in tensors]
+        most_bytes = self._room_bytes if take.process in self._limited else 0
+        body = b"".join(one.numpy().tobytes() for one in tensors)
+        framing.send(connection.sock, "samples", body, kinds=kinds, most_bytes=most_bytes)
+
+    def _borrow(self, connection: _Connection, fds: list[int]) -> bool:
+        """Take the folder of checkpoints from who starts the program: once, before any rank can offer another."""
+        with self._lock:
+            is_first = self._checkpoints is None and not self.record.takes and len(self._processes) <= 1
+            if not is_first or len(fds) != 1:
+                for fd in fds:
+                    os.close(fd)
+                return False
+            self._checkpoints = CheckpointFolder(fds[0])
+            if any(one.kind == "full_disk" for one in self.disturbances) and not self._checkpoints.is_on_small_disk:
+                reason = "a disk is filled up in a sandbox only; this one is as large as somebody's own"
+                framing.send(connection.sock, "refused", reason=reason)
+                return False
+            self.record.saved_before = self._checkpoints.saved_before
+            self.record.held_bytes = self._checkpoints.held_bytes
+            if (handle := self._processes.pop(connection.process, None)) is not None:
+                os.close(handle)  # it is not a rank
+        framing.send(connection.sock, "thanks")
+        return True
 
     def _take_weights(self, connection: _Connection, body: bytes, time_s: float) -> bool:
         if len(body) != 4 * self._num_weights:
@@ -225,34 +281,67 @@ class SampleServer:
         return True
 
     # disturbances
-    def _strikes(self, take: Take) -> bool:
-        ours = self.disturbance
-        if ours is None or ours.time_s is not None:
-            return False
-        # if no process has asked as this rank by a later step, the next one to ask will do
-        if take.step > ours.step or (take.step, take.rank) == (ours.step, ours.rank):
-            ours.time_s = take.time_s
-            return True
-        return False
+    def _look(self, take: Take) -> None:
+        if self._checkpoints is None:
+            return
+        self._checkpoints.look(take.step)
+        if any(one.time_s and one.free_step is not None and take.step >= one.free_step for one in self.disturbances):
+            self._checkpoints.free_disk()
 
-    def _disturb(self, connection: _Connection) -> bool:
-        """Kill or stop the process that asked; True when it lives on and gets its answer."""
-        assert self.disturbance
-        if self.disturbance.kind == "kill":
+    def _strike(self, take: Take) -> Disturbance | None:
+        """The disturbance that happens now; they come in order."""
+        ours = next((one for one in self.disturbances if one.time_s is None), None)
+        # if no process has asked as this rank by a later step, the next one to ask will do
+        if ours and (take.step > ours.step or (take.step, take.rank) == (ours.step, ours.rank)):
+            ours.time_s = take.time_s
+            return ours
+        return None
+
+    def _disturb(self, connection: _Connection, struck: Disturbance) -> bool:
+        """Do to the process that asked, or to its checkpoints, what is due; True when it is answered all the same."""
+        if struck.kind == "stall":
+            self._stall(connection, struck)
+        elif struck.kind == "mid_save":
+            self._limit_files(struck.step)
+        elif struck.kind == "full_disk":
+            self._lent().fill_disk(self._room_bytes)
+        else:
+            if struck.kind != "kill":
+                self._lent().damage(struck.kind)
             connection.signal(signal.SIGKILL)
             return False
+        return True
+
+    @property
+    def _room_bytes(self) -> int:
+        """What a disk or a file still takes: less than a checkpoint, unless the model is a very small one."""
+        return max(_LEAST_ROOM_BYTES, self._num_weights)
+
+    def _lent(self) -> CheckpointFolder:
+        if self._checkpoints is None:
+            raise ValueError("this training keeps no checkpoints that could be damaged")
+        return self._checkpoints
+
+    def _has_outlived_its_save(self, take: Take) -> bool:
+        """True for a process that has had its checkpoint cut short, and has kept the kernel from ending it there."""
+        return take.step > self._limited.get(take.process, take.step) + 1
+
+    def _limit_files(self, step: int) -> None:
+        with self._lock:
+            self._limited = {number: step for number, handle in self._processes.items() if not _has_ended(handle)}
+
+    def _stall(self, connection: _Connection, struck: Disturbance) -> None:
         connection.signal(signal.SIGSTOP)
         with self._lock:
             others = [handle for number, handle in self._processes.items() if number != connection.process]
         others = [handle for handle in others if not _has_ended(handle)]
-        deadline_s = time.monotonic() + self.disturbance.patience_s
+        deadline_s = time.monotonic() + struck.patience_s
         while time.monotonic() < deadline_s and not self._is_closed:
             if others and all(map(_has_ended, others)):
-                self.disturbance.is_given_up = True
+                struck.is_given_up = True
                 break
             time.sleep(_POLL_S)
         connection.signal(signal.SIGCONT)
-        return True
 
     def close(self) -> None:
         """Close every connection and the server."""
@@ -270,6 +359,8 @@ class SampleServer:
         for handle in self._processes.values():
             os.close(handle)
         self._processes.clear()
+        if self._checkpoints is not None:
+            self._checkpoints.close()
         self._folder.cleanup()
 
     def __enter__(self) -> SampleServer:

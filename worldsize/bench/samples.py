@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import math
 import os
+import resource
+import signal
 import socket
 import time
 from typing import Any
@@ -12,9 +16,8 @@ import torch
 from torch import nn
 
 from worldsize import framing
-from worldsize.bench.batches import Batch, Batches
+from worldsize.bench.batches import Batch, Batches, Drawn, Images, TextBatches
 from worldsize.bench.reference_run import flat_weights
-from worldsize.bench.task import Images
 from worldsize.launch.worker.spans import span
 
 _LETTING_GO_S = 0.1
@@ -24,13 +27,17 @@ ADDRESS = "WORLDSIZE_FEED"  # the socket of the harness, in the environment of e
 class LocalSamples:
     """Samples drawn in this process, for a program that is not measured."""
 
-    def __init__(self, batch_size: int, seed: int, images: Images = "digits") -> None:
-        self._batches = Batches(seed, batch_size, images)
+    def __init__(self, batches: Drawn) -> None:
+        self._batches = batches
 
     def take(self, step: int, start: int, stop: int) -> Batch:
-        """Samples `start` up to `stop`, exclusive, of a step's global batch: images (n, C, H, H), labels (n,)."""
-        images, labels = self._batches.batch(step)
-        return images[start:stop], labels[start:stop]
+        """Samples `start` up to `stop`, exclusive, of a step's global batch.
+
+        Shapes:
+            of images: (n, C, H, H), and labels (n,); of a text: tokens (n, T), and those that follow, (n, T).
+        """
+        inputs, targets = self._batches.batch(step)
+        return inputs[start:stop], targets[start:stop]
 
     def hand_in(self, model: nn.Module) -> None:
         """Do nothing: the weights are not needed."""
@@ -41,6 +48,8 @@ class Samples:
 
     def __init__(self, address: str, rank: int) -> None:
         self._rank = rank
+        with contextlib.suppress(ValueError):  # only the main thread may say so
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # a file that the harness cuts short ends this process there
         self._sock = socket.socket(socket.AF_UNIX)
         self._sock.connect(address)
 
@@ -53,26 +62,34 @@ class Samples:
         """
         with span(f"samples of step {step}", "data"):
             framing.send(self._sock, "take", rank=self._rank, step=step, start=start, stop=stop)
-            header, body = self._answer()
-            num, shape = stop - start, header["shape"]
-            labels = torch.frombuffer(body, dtype=torch.int64, count=num) if num else torch.empty(0, dtype=torch.int64)
-            pixels = bytearray(body[8 * num :])
-            images = torch.frombuffer(pixels, dtype=torch.float32) if num else torch.empty(0)
-            return images.reshape(num, *shape), labels
+            header, body = _answer(self._sock)
+            if header["most_bytes"]:
+                _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (header["most_bytes"], most))
+            inputs, targets = _tensors(header["kinds"], body)
+            return inputs, targets
 
     def hand_in(self, model: nn.Module) -> None:
         """Hand in the weights of a model, wrapped by DDP or not; one rank does so, after the last step."""
         framing.send(self._sock, "hand_in", flat_weights(model).numpy().tobytes())
-        self._answer()
+        _answer(self._sock)
 
-    def _answer(self) -> tuple[dict[str, Any], bytearray]:
-        answer = framing.receive(self._sock)
-        if answer is None:
-            raise ConnectionError("the harness that hands out the samples has ended")
-        header, body, _ = answer
-        if header["kind"] == "refused":
-            raise ValueError(header["reason"])
-        return header, bytearray(body)
+
+def lend_folder(address: str, folder: str) -> None:
+    """Lend the harness an open file of the checkpoints' folder; called before any rank is started.
+
+    Raises:
+        ConnectionError: the harness has ended, or has a folder already.
+        ValueError: what is to happen there would harm others.
+    """
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(address)
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            framing.send(sock, "lend", fds=[fd])
+        finally:
+            os.close(fd)
+        _answer(sock)
 
 
 def open_samples(batch_size: int, seed: int, images: Images = "digits") -> Samples | LocalSamples:
@@ -81,9 +98,40 @@ def open_samples(batch_size: int, seed: int, images: Images = "digits") -> Sampl
     Under a harness they come from there, and neither `seed` nor `images` has any effect: the samples cannot be known in
     advance. Without one they are drawn here.
     """
+    return _under_harness() or LocalSamples(Batches(seed, batch_size, images))
+
+
+def open_text(batch_size: int, length: int, seed: int) -> Samples | LocalSamples:
+    """The sequences of the training that this process is a rank of, like `open_samples`."""
+    return _under_harness() or LocalSamples(TextBatches(seed, batch_size, length))
+
+
+def _under_harness() -> Samples | None:
+    """The harness's samples, where there is a harness."""
     # Gloo's threads outlive destroy_process_group in torch 2.13; one that wants to let go of a tensor while the
     # interpreter is being taken down aborts the program, which 3 of 48 did on a loaded machine
     atexit.register(time.sleep, _LETTING_GO_S)
-    if address := os.environ.get(ADDRESS):
-        return Samples(address, int(os.environ.get("RANK", 0)))
-    return LocalSamples(batch_size, seed, images)
+    address = os.environ.get(ADDRESS)
+    return Samples(address, int(os.environ.get("RANK", 0))) if address else None
+
+
+def _answer(sock: socket.socket) -> tuple[dict[str, Any], bytearray]:
+    answer = framing.receive(sock)
+    if answer is None:
+        raise ConnectionError("the harness that hands out the samples has ended")
+    header, body, _ = answer
+    if header["kind"] == "refused":
+        raise ValueError(header["reason"])
+    return header, bytearray(body)
+
+
+def _tensors(kinds: list[tuple[str, list[int]]], body: bytearray) -> list[torch.Tensor]:
+    """The tensors, by dtype and shape, whose bytes follow each other in a message."""
+    found, begin = [], 0
+    for name, shape in kinds:
+        dtype = getattr(torch, name)
+        end = begin + math.prod(shape) * dtype.itemsize
+        piece = bytearray(body[begin:end])
+        found.append(torch.frombuffer(piece, dtype=dtype).reshape(shape) if piece else torch.empty(shape, dtype=dtype))
+        begin = end
+    return found

@@ -1,17 +1,21 @@
-"""What every program of the benchmark trains: the model, the batches and the step that the contract names."""
+"""What a program of the benchmark trains: the model, the batches and the step that the contract names."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import replace
+from typing import Annotated
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from worldsize import models
+from worldsize.bench.batches import Batches, Images, TextBatches
+from worldsize.models import Shape
 
 Count = Annotated[int, Field(gt=0)]
-Images = Literal["digits", "cifar10"]
+_EPS = 1e-3  # of the order of a gradient's numbers
 CHANNELS = {"digits": 1, "cifar10": 3}  # of an image
 
 
@@ -34,18 +38,11 @@ class Task(BaseModel):
     @property
     def flags(self) -> list[str]:
         """The task as flags of the program."""
-        return [
-            f"--{name.replace('_', '-')}={value}"
-            for name, value in {
-                "steps": self.num_steps,
-                "batch": self.batch_size,
-                "width": self.width,
-                "seed": self.seed,
-                "lr": self.lr,
-                "momentum": self.momentum,
-                "images": self.images,
-            }.items()
-        ]
+        return _flags(self)
+
+    def batches(self, seed: int) -> Batches:
+        """The batches of a training, drawn from a seed."""
+        return Batches(seed, self.batch_size, self.images)
 
     def model(self) -> nn.Module:
         """The model before its first step, the same in every process."""
@@ -59,3 +56,66 @@ class Task(BaseModel):
     def gradient_bytes(self) -> int:
         """The size of all gradients in float32."""
         return 4 * sum(parameter.numel() for parameter in self.model().parameters())
+
+
+class TextTask(BaseModel):
+    """The training of a small transformer on a real text: `batch_size` sequences of `length` tokens a step.
+
+    `model_name` is a shape of `worldsize.models`; `layers` and `width`, where not 0, stand for its own.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    num_steps: Count = 10
+    batch_size: Count = 8
+    length: Count = 32
+    model_name: str = "small"
+    layers: int = Field(default=0, ge=0)
+    width: int = Field(default=0, ge=0)
+    seed: int = 0
+    lr: float = Field(default=0.003, gt=0)
+
+    @property
+    def flags(self) -> list[str]:
+        """The task as flags of the program."""
+        return _flags(self)
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes of the model."""
+        return text_shape(self.model_name, self.layers, self.width)
+
+    def batches(self, seed: int) -> TextBatches:
+        """The batches of a training, drawn from a seed."""
+        return TextBatches(seed, self.batch_size, self.length)
+
+    def model(self) -> nn.Module:
+        """The model before its first step, the same in every process."""
+        return models.Transformer(self.shape, seed=self.seed)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer of the contract: AdamW, whose `eps` is so large that the scale of a gradient matters."""
+        return torch.optim.AdamW(model.parameters(), lr=self.lr, eps=_EPS)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """The size of all gradients in float32."""
+        return 4 * self.shape.num_parameters
+
+
+def text_shape(model_name: str, layers: int = 0, width: int = 0) -> Shape:
+    """A shape of `worldsize.models`, with another number of layers or another width where these are not 0."""
+    found = models.shape(model_name)
+    width = width or found.width
+    hidden_width = found.hidden_width * width // found.width
+    return replace(found, num_layers=layers or found.num_layers, width=width, hidden_width=hidden_width)
+
+
+def mean_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean cross-entropy over all targets: (..., C) against (...)."""
+    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+def _flags(task: Task | TextTask) -> list[str]:
+    names = {"num_steps": "steps", "batch_size": "batch", "model_name": "model"}
+    return [f"--{names.get(name, name)}={value}" for name, value in task]

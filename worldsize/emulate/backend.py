@@ -239,7 +239,6 @@ def join(
     dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
     lead_here(BACKEND, client)
     torch_internals.refuse_native_groups(_not_emulated(client))
-    dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier
     dist.init_process_group(BACKEND, store=store, rank=rank, world_size=world_size)
     threads.install(client)
     files.install(client)
@@ -255,6 +254,7 @@ def lead_here(backend: str, client: Steps) -> None:
     _client = client
     torch_internals.lead_every_group_to(backend)
     torch_internals.register_hooks_in_python()
+    dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier  # torch's is Gloo's alone
     streams.install(client)
 
 

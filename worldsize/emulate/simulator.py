@@ -28,6 +28,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from worldsize.emulate.record import COMPUTE, JOIN, MAIN, MARK, POST, TIMEOUT, Operation, Step
@@ -63,11 +64,11 @@ class Route(Protocol):
 
 
 class Unanswered(ValueError):
-    """Ranks that waited for something that never happened."""
+    """Ranks that waited for something that never happened; `posts` has by rank the number of a post they wait for."""
 
-    def __init__(self, ranks: Sequence[int]) -> None:
+    def __init__(self, ranks: Sequence[int], posts: Mapping[int, int] = MappingProxyType({})) -> None:
         super().__init__(f"ranks {list(ranks)} wait for something that never happened")
-        self.ranks = ranks
+        self.ranks, self.posts = ranks, posts
 
 
 def _no_transfers(rank: int, transfer: str) -> Route:
@@ -198,9 +199,10 @@ def replay_of(steps: Mapping[int, Sequence[Step]], operations: Sequence[Operatio
     """
     replayed = _Replay(steps, operations, prices)
     replayed.run()
-    stuck = {lane.rank for lane in replayed.lanes if lane.place < len(lane.steps)}
+    stuck = [(lane.rank, lane.steps[lane.place]) for lane in replayed.lanes if lane.place < len(lane.steps)]
     if stuck:
-        raise Unanswered(sorted(stuck))
+        posts = {rank: step.number for rank, step in sorted(stuck) if step.kind == WAIT}
+        raise Unanswered(sorted({rank for rank, _ in stuck}), posts)
     return Replayed(Timeline.of_events(replayed.events), replayed.marks_s())
 
 

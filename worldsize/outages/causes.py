@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from numbers import Integral
 from pathlib import Path
 
 _CSV = Path(__file__).parents[1] / "data" / "failures.csv"
@@ -35,12 +36,18 @@ class Cause:
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure of one node, `time_s` seconds into the run; the node is back `away_s` later."""
+    """One failure of one node, `time_s` seconds into the run; the node is back `away_s` later, at infinity never."""
 
     time_s: float
     node: int
     cause: str
     away_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.time_s < math.inf or not self.away_s >= 0:
+            raise ValueError(f"{self}: time_s and away_s are seconds, 0 or more")
+        if not isinstance(self.node, Integral):
+            raise ValueError(f"{self}: node is the number of a node")
 
 
 @cache
@@ -64,9 +71,14 @@ def draw(causes: Sequence[Cause], num_nodes: int, span_s: float, seed: int = 0) 
     """The failures of `num_nodes` nodes within `span_s`, in order of time; the same seed gives the same ones.
 
     Each cause strikes each node at random, at a constant rate and independently of all others (a Poisson process).
+
+    Raises:
+        ValueError: there is no node, or no span.
     """
-    if num_nodes < 1:
-        raise ValueError(f"num_nodes is {num_nodes}; there must be at least one node")
+    if not isinstance(num_nodes, Integral) or num_nodes < 1:
+        raise ValueError(f"num_nodes is {num_nodes!r}; there must be at least one node")
+    if not 0 < span_s < math.inf:
+        raise ValueError(f"span_s is {span_s}; it is a number of seconds above 0")
     if not causes:
         return []
     chance = random.Random(seed)

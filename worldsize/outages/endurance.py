@@ -13,6 +13,7 @@ from worldsize.event import LOST, WAIT, Event
 from worldsize.outages.causes import Failure
 from worldsize.timeline import Timeline
 
+_MOST_SAVES = 10_000_000  # of a job: more would take minutes here
 _TRAINING, _SAVING, _STARTING, _WAITING = "training", "saving", "starting", "waiting"
 _KINDS = {_TRAINING: "compute", _SAVING: "checkpoint", _STARTING: "restart", _WAITING: WAIT, LOST: LOST}
 
@@ -33,7 +34,8 @@ class Job:
     num_spares: int = 0
 
     def __post_init__(self) -> None:
-        if self.num_nodes < 1 or self.num_spares < 0:
+        are_whole = isinstance(self.num_nodes, Integral) and isinstance(self.num_spares, Integral)
+        if not are_whole or self.num_nodes < 1 or self.num_spares < 0:
             raise ValueError(f"a job has 1 node or more and 0 spares or more; got {self.num_nodes}, {self.num_spares}")
         for name in ("stall_s", "start_s", "durable_s"):
             if not 0 <= getattr(self, name) < math.inf:
@@ -49,11 +51,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Status:
-    """What a policy knows when it is asked: at the start, after a save, after a failure, and when a node is back.
+    """What a policy knows when it is asked: at the start, after a save, after a failure, and after waiting for a node.
 
-    `event` is "start", "saved", "failed" or "back". `num_nodes` are those in use, 0 at the start and after a failure;
-    `num_healthy` are those that could be used, spares among them. `trained_s` is the training that counts so far, in
-    seconds of the whole job.
+    `event` is "start", "saved", "failed" or "back"; a job that trains hears of a node that is back at its next save.
+    `num_nodes` are those in use, 0 at the start and after a failure; `num_healthy` are those that could be used, spares
+    among them. `trained_s` is the training that counts so far, in seconds of the whole job.
     """
 
     event: str
@@ -69,7 +71,7 @@ class Plan:
     """What a policy wants: `save_after_s` seconds of training, then a save, on `num_nodes` nodes.
 
     None is all that the job needs. With more nodes than are healthy the job waits; with another number than before it
-    starts again.
+    starts again. An infinite time is never to save.
     """
 
     save_after_s: float
@@ -103,7 +105,8 @@ def endure(policy: Policy | float, job: Job, failures: Iterable[Failure], span_s
     above are the spares; the job uses the healthy nodes of the lowest numbers.
 
     Raises:
-        ValueError: a plan cannot be followed, or a failure strikes a node that the job does not have.
+        ValueError: a plan cannot be followed, its time is too short to be told from none, or a failure strikes a node
+            that the job does not have.
     """
     if not 0 < span_s < math.inf:
         raise ValueError(f"span_s is {span_s}; it is a number of seconds above 0")
@@ -143,8 +146,13 @@ class _Course:
         status = Status(event, self.time_s, self.trained_s, len(self.in_use), num_healthy, self.num_failures)
         wanted = self.policy(status) if callable(self.policy) else self.policy
         plan = wanted if isinstance(wanted, Plan) else Plan(wanted)
-        if not isinstance(plan.save_after_s, Real) or not 0 < plan.save_after_s < math.inf:
-            raise ValueError(f"at {status} the policy saves after {plan.save_after_s} s; it must be a number above 0")
+        if not isinstance(plan.save_after_s, Real) or not plan.save_after_s > 0:
+            raise ValueError(f"at {status} the policy saves after {plan.save_after_s!r} s; it must be a number above 0")
+        if plan.save_after_s + self.job.stall_s < self.span_s / _MOST_SAVES:
+            raise ValueError(
+                f"at {status} the policy saves after {plan.save_after_s} s: more than {_MOST_SAVES:,} saves in "
+                f"{self.span_s:g} s; its times are in seconds"
+            )
         is_given = plan.num_nodes is not None
         if is_given and not (isinstance(plan.num_nodes, Integral) and 1 <= plan.num_nodes <= self.job.num_nodes):
             raise ValueError(f"at {status} the policy wants {plan.num_nodes} of the job's {self.job.num_nodes} nodes")

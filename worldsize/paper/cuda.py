@@ -32,6 +32,7 @@ _OF_THE_ALLOCATOR = (
 _NO_GPU = {  # what torch says where there is none, and what to write instead
     "Cannot access accelerator": 'no GPU to number: say ws.device() for a rank\'s device, or torch.device("cuda", 0)',
     "Cannot get CUDA generator": "no generator of a GPU: make it by torch.Generator()",
+    "FSDP needs a non-CPU accelerator": "no GPU for FullyShardedDataParallel: shard by fully_shard, which is FSDP2",
 }
 
 

@@ -136,10 +136,11 @@ def depths_of(depths: Sequence[int], num_layers: object) -> list[int]:
     Raises:
         ValueError: they are fewer than two, not rising, or not below the program's first argument.
     """
-    rising = sorted(set(depths))
+    is_sequence = isinstance(depths, Sequence) and all(type(depth) is int for depth in depths)
+    rising = sorted(set(depths)) if is_sequence else []
     if not isinstance(num_layers, int) or len(rising) < 2 or rising[0] < 1 or rising[-1] > num_layers:
         raise ValueError(
-            f"depths are {list(depths)}: name two or more numbers of layers, up to the first argument of the program, "
+            f"depths are {depths!r}: name two or more numbers of layers, up to the first argument of the program, "
             f"which is its number of layers; it is {num_layers!r}"
         )
     return rising

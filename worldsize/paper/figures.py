@@ -63,6 +63,8 @@ class Figures:
         """
         if self.tokens_per_step is None:
             raise ValueError("a program does not say what a token is: give tokens_per_step, of all ranks, to ws.paper")
+        if not self.step_s:
+            raise ValueError("the step takes no time: the program computes and sends nothing")
         return self.tokens_per_step / self.step_s / self.world_size
 
     @property
@@ -100,6 +102,8 @@ class Figures:
         if not given or (unknown := given.keys() - here.keys()):
             what = f"{', '.join(sorted(unknown))} is not known" if given else "a formula without figures"
             raise ValueError(f"{what} on paper; there are {', '.join(here)}")
+        if no_number := next((name for name, value in given.items() if not isinstance(value, Real)), None):
+            raise ValueError(f"a formula's figures are numbers; its {no_number} is a {type(given[no_number]).__name__}")
         rows = [
             {
                 "figure": name.rpartition("_")[0].replace("_", " ") if name in here else name,

@@ -37,6 +37,9 @@ class PaperGroup(backend.Group):
         **fields: Any,
     ) -> PaperWork:
         note_communication([*inputs, *outputs])
+        is_given = op == "broadcast" and fields.get("peer") == self._client.rank
+        if len(self.ranks) > 1 and not is_given:
+            torch_internals.forget_values(outputs)
         result = list(outputs) if result is None else result
         return self._client.post(op, self._wire_name, self.ranks, inputs, outputs, result, **fields)
 

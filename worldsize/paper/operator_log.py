@@ -39,9 +39,14 @@ class Unread(float):
     def _unread(self, *_: object) -> Unread:
         return self
 
+    def __round__(self, num_digits: Any = None) -> Any:
+        return self._refuse() if num_digits is None else self
+
     __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __int__ = _refuse  # type: ignore[assignment]
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _unread  # type: ignore[assignment]
     __neg__ = __abs__ = __pow__ = __rpow__ = _unread  # type: ignore[assignment]
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _unread  # type: ignore[assignment]
+    __divmod__ = __rdivmod__ = __trunc__ = __floor__ = __ceil__ = _refuse  # type: ignore[assignment]
     __hash__ = float.__hash__
 
 
@@ -149,7 +154,9 @@ def _answer(func: Any, args: Any) -> float:
     name, looked_at = func.overloadpacket.__name__, args[0]
     if name == "_local_scalar_dense" and looked_at.dtype.is_floating_point:
         return math.nan
-    what = "the value" if name in ("_local_scalar_dense", "equal", "is_nonzero") else "the number of results"
+    is_value = name in ("_local_scalar_dense", "allclose", "equal", "is_nonzero")
+    name = "item" if name == "_local_scalar_dense" else name
+    what = "the value" if is_value else "the number of results"
     raise refusal(
         f"on paper tensors have shapes and no data, and {what} of {name.strip('_')} on {_described(looked_at)} depends "
         "on data. Only .item() of one floating-point number is answered, by nan. Decide a branch, a loop or a size by "

@@ -9,10 +9,12 @@ from functools import lru_cache
 
 from worldsize import operators, pricing
 from worldsize.emulate.record import COMPUTE, Operation, Step
-from worldsize.emulate.simulator import Prices, replay_of
+from worldsize.emulate.simulator import Prices, Unanswered, replay_of
 from worldsize.hardware import Cluster, Gpu
 from worldsize.paper.record import BEGIN, END, RECOMPUTE, Boundary, Post, RankRecord
 from worldsize.timeline import Timeline
+
+_WITH_DATA = "run it on an emulated cluster of a few ranks, by ws.run(..., cluster=...), which names the lines"
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,16 @@ class Priced:
 
 
 def price(records: Sequence[RankRecord], cluster: Cluster) -> Priced:
-    """The price of the recorded ranks, which run side by side; other ranks are taken to be in time."""
+    """The price of the recorded ranks, which run side by side; other ranks are taken to be in time.
+
+    Raises:
+        ValueError: with data the recorded ranks would hang, or fail: their calls do not meet.
+    """
     steps = {one.rank: _timed(one, cluster.gpu) for one in records}
-    replayed = replay_of(steps, _operations(records), _prices(cluster))
+    try:
+        replayed = replay_of(steps, _operations(records), _prices(cluster))
+    except Unanswered as error:
+        raise ValueError(_hang(records, error.posts)) from None
     spans = {one.rank: _last_step(one.boundaries) for one in records}
     end_s = replayed.timeline.end_s
     spans_s = {
@@ -68,16 +77,55 @@ def _prices(cluster: Cluster) -> Prices:
 
 
 def _operations(records: Sequence[RankRecord]) -> list[Operation]:
-    """The operations that the posts make up: the n-th send from one rank to another meets its n-th receive."""
+    """The operations that the posts make up: the n-th send of a tag to a rank meets the n-th receive of that tag.
+
+    Where a recorded rank takes no part, an operation never happens.
+
+    Raises:
+        ValueError: what meets does not match.
+    """
     found: dict[object, Operation] = {}
     num_messages: dict[object, int] = defaultdict(int)
     for record in records:
         for post in record.posts:
             key, operation = _of_post(record, post, num_messages)
             known = found.setdefault(key, operation)
+            _refuse_mismatch(known, record, post, operation)
             size_bytes = max(known.size_bytes, operation.size_bytes)  # of ranks that send less, the others decide
             found[key] = known._replace(size_bytes=size_bytes, parts={**known.parts, record.rank: post.number})
-    return list(found.values())
+    recorded = {one.rank for one in records}
+    members = {id(one.ranks): recorded.intersection(one.ranks) for one in found.values()}
+    return [one for one in found.values() if len(one.parts) == len(members[id(one.ranks)])]
+
+
+def _refuse_mismatch(known: Operation, record: RankRecord, post: Post, operation: Operation) -> None:
+    """Raise ValueError unless a rank's part fits into an operation as far as it is known."""
+    is_same_size = operation.op != "send" or known.size_bytes == operation.size_bytes
+    if (known.op, known.root) == (operation.op, operation.root) and is_same_size:
+        return
+    other = next(iter(known.parts))
+    there = f"{known.op} from rank {known.root}" if known.root is not None else known.op
+    raise ValueError(
+        f"on paper the calls of ranks {other} and {record.rank} do not match: rank {record.rank} is in "
+        f"{_called(post)} of {post.size_bytes:,} bytes, and rank {other} in {there} of {known.size_bytes:,}; "
+        f"{_WITH_DATA}"
+    )
+
+
+def _hang(records: Sequence[RankRecord], posts: Mapping[int, int]) -> str:
+    """What recorded ranks wait for that never comes, in a sentence."""
+    waits = [
+        f"rank {record.rank} in {_called(record.posts[posts[record.rank] - 1])}"
+        for record in records
+        if record.rank in posts
+    ]
+    return f"on paper these recorded ranks wait for what never happens: {', '.join(waits)}; {_WITH_DATA}"
+
+
+def _called(post: Post) -> str:
+    if post.peer is None:
+        return post.op
+    return f"{post.op} {'to' if post.op == 'send' else 'from'} rank {post.peer}"
 
 
 def _of_post(record: RankRecord, post: Post, num_messages: dict[object, int]) -> tuple[object, Operation]:
@@ -87,28 +135,28 @@ def _of_post(record: RankRecord, post: Post, num_messages: dict[object, int]) ->
         return (group, post.sequence), operation
     peer = rank if post.peer is None else post.peer
     ends = (rank, peer) if post.op == "send" else (peer, rank)
-    num_messages[post.op, ends] += 1
-    return (ends, num_messages[post.op, ends]), Operation("send", ends, post.size_bytes, group.name)
+    num_messages[post.op, ends, post.tag] += 1
+    return (ends, post.tag, num_messages[post.op, ends, post.tag]), Operation("send", ends, post.size_bytes, group.name)
 
 
 def _last_step(boundaries: Sequence[Boundary]) -> tuple[Boundary | None, Boundary | None]:
     """Where the last training step begins and ends: at updates by one optimizer, with a forward pass between them.
 
     Of several optimizers the one counts that steps most often. With one step, it begins with the first forward pass.
+    Where no module has one, the updates alone bound it.
     """
     begins = [place for place, one in enumerate(boundaries) if one.kind == BEGIN]
-    if not begins:
-        return None, None
-    first = begins[0]
+    first = begins[0] if begins else -1
     ends = [place for place, one in enumerate(boundaries) if one.kind == END]
     often = Counter(boundaries[place].optimizer for place in ends if place > first)
     if not often:
-        return boundaries[first], None
+        return boundaries[first] if begins else None, None
     most = max(often.values())
     last = max(place for place in ends if often[boundaries[place].optimizer] == most)
-    begin = max(place for place in begins if place < last)
+    begin = max((place for place in begins if place < last), default=last)
     same = (place for place in ends if boundaries[place].optimizer == boundaries[last].optimizer)
-    return boundaries[max((place for place in same if place < begin), default=first)], boundaries[last]
+    start = max((place for place in same if place < begin), default=first)
+    return boundaries[start] if start >= 0 else None, boundaries[last]
 
 
 def _flops(record: RankRecord, start: Boundary | None, stop: Boundary | None, is_useful: bool) -> float:

@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from worldsize.launch.worker import spans
-from worldsize.paper import cuda, group, no_data, node, operator_log, reducer, torch_internals
+from worldsize.paper import cuda, group, no_data, node, operator_log, reducer, threads, torch_internals
 from worldsize.paper.levels import LevelMeter
 from worldsize.paper.record import RankRecord
 from worldsize.paper.recorder import Recorder, Unobserved
@@ -55,14 +55,18 @@ def _recorded(
     cuda.stand_in()
     torch_internals.shard_without_others()
     torch_internals.infer_shapes_for_real()
+    torch_internals.give_addresses()
     reducer.install()
     group.join(recorder)
     node.report_questions(recorder.note_question)
     spans.stop(recorder.span)
+    refused = threads.refuse_operators()
     start_s = time.process_time()
     with _on_paper(recorder) as meter:
         with cuda.saying_why():
             value = fn(*args)
+        if refused:
+            raise refused[0]
         recorder._note_work()
         memory, (places, levels) = meter.use(), meter.levels()
         del value

@@ -30,7 +30,7 @@ class Work(NamedTuple):
 class Post(NamedTuple):
     """A rank's part in an operation. `size_bytes` counts as in nccl-tests; `peer` is a message's other end, or a root.
 
-    `group` indexes the record's groups.
+    `group` indexes the record's groups. A message meets a receive of the same `tag`.
     """
 
     number: int
@@ -39,6 +39,7 @@ class Post(NamedTuple):
     size_bytes: int
     peer: int | None = None
     sequence: int = 0
+    tag: int = 0
 
 
 class Group(NamedTuple):
@@ -105,7 +106,6 @@ class RankRecord:
     asked_at: str = ""
     cpu_s: float = 0.0
     peak_process_bytes: int = 0
-    notes: Sequence[str] = field(default_factory=tuple)
 
     def is_like(self, other: RankRecord) -> bool:
         """True if another rank's record is the same but for the ranks in its groups."""
@@ -144,7 +144,6 @@ class RankRecord:
                 "memory": MemoryUse.parse(fields["memory"]),
                 "places": [Place(*one) for one in fields["places"]],
                 "levels": [Level(*one) for one in fields["levels"]],
-                "notes": tuple(fields["notes"]),
             }
         )
 

@@ -74,6 +74,7 @@ class Recorder(Steps):
         result: Any,
         *,
         peer: int | None = None,
+        tag: int = 0,
         **_unrecorded: Any,
     ) -> PaperWork:
         """The work of a call."""
@@ -82,7 +83,7 @@ class Recorder(Steps):
         number = len(self.posts) + 1
         self._num_collectives[group] += op not in ("send", "recv")
         size_bytes = _size_bytes(op, inputs or outputs, len(ranks))
-        self.posts.append(Post(number, op, group, size_bytes, peer, self._num_collectives[group]))
+        self.posts.append(Post(number, op, group, size_bytes, peer, self._num_collectives[group], tag))
         self._record(Step(POST, number, lane=self.lane))
         self.side.carry(op, [*inputs, *outputs], peer, ranks)
         return PaperWork(self, number, Call(op, ranks, peer), lambda _: None, result)

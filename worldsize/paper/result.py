@@ -13,7 +13,7 @@ from worldsize.hardware import Cluster
 from worldsize.memory.use import MemoryUse
 from worldsize.paper import price
 from worldsize.paper.figures import Figures
-from worldsize.paper.record import RankRecord
+from worldsize.paper.record import END, RankRecord
 from worldsize.timeline import Timeline
 from worldsize.units import format_ranks
 
@@ -58,9 +58,11 @@ class PaperRun(Figures):
     @cached_property
     def timeline(self) -> Timeline:
         """The events of the recorded ranks, from the start of the program, and how many ranks each stands for."""
-        stands_for = {
-            rank: kind.num_ranks // len(kind.ranks) for kind in self.kinds if kind.num_ranks for rank in kind.ranks
-        }
+        stands_for: dict[int, int] = {}
+        for kind in self.kinds:
+            if kind.num_ranks:
+                share, left = divmod(kind.num_ranks, len(kind.ranks))
+                stands_for |= {rank: share + (place < left) for place, rank in enumerate(kind.ranks)}
         return replace(self._priced.timeline, stands_for=stands_for)
 
     @property
@@ -121,9 +123,11 @@ class PaperRun(Figures):
                 alike.append([one])
             else:
                 same.append(one)
-        share = self.world_size // len(self.records)
+        share, left = divmod(self.world_size, len(self.records))
         are_all_alike = len(alike) == 1 < len(self.records)
-        is_known = are_all_alike or len(self.records) == self.world_size or self._is_one_of_each
+        if are_all_alike:
+            return [Kind(tuple(one.rank for one in self.records), self.world_size)]
+        is_known = not left and (share == 1 or self._is_one_of_each)
         return [Kind(tuple(one.rank for one in kind), share * len(kind) if is_known else None) for kind in alike]
 
     @property
@@ -161,7 +165,9 @@ class PaperRun(Figures):
         return PaperRun(self.records, found, self.tokens_per_step)
 
     def __repr__(self) -> str:
-        return f"PaperRun({self.described(f'recorded: {format_ranks([one.rank for one in self.records])}')})"
+        is_bounded = any(one.kind == END for record in self.records for one in record.boundaries)
+        whole = "" if is_bounded else ", with no update by an optimizer of torch: the step is the whole program"
+        return f"PaperRun({self.described(f'recorded: {format_ranks([one.rank for one in self.records])}{whole}')})"
 
 
 def cluster_of(cluster: Cluster | str, world_size: int) -> Cluster:
@@ -171,6 +177,9 @@ def cluster_of(cluster: Cluster | str, world_size: int) -> Cluster:
         ValueError: there is no such cluster, or it has too few GPUs.
     """
     found = hardware.cluster(cluster) if isinstance(cluster, str) else cluster
+    if not isinstance(found, Cluster):
+        known = "a cluster of worldsize.hardware, or the name of one such as 'dgx-h100'"
+        raise ValueError(f"cluster must be {known}; got a {type(cluster).__name__}")
     if world_size > found.world_size:
         raise ValueError(f"{found.name} has {found.world_size} GPUs; {world_size} ranks do not fit on it")
     return found

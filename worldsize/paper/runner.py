@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, overload
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any, Literal, cast, overload
 
 from worldsize.hardware import Cluster
 from worldsize.launch.launcher import arguments
+from worldsize.launch.reports import text
+from worldsize.launch.reports.result import RankFailed, RunError, RunTimeout
 from worldsize.launch.runner import run
 from worldsize.paper.depth import DeepRun, depths_of
 from worldsize.paper.record import RankRecord
@@ -74,6 +79,7 @@ def paper(
     """
     world_size = arguments.whole_world_size(world_size)
     found = cluster_of(cluster, world_size)
+    _refuse_bad_arguments(fn, tokens_per_step)
     if depths is not None:
         rising = depths_of(depths, args[0] if args else None)
         runs = {
@@ -93,21 +99,43 @@ def paper(
         return DeepRun(args[0], runs)
 
     def values_of(of: Sequence[int]) -> Sequence[Any]:
-        return run(
-            _record,
-            fn,
-            args,
-            world_size,
-            found.gpus_per_node,
-            list(of),
-            world_size=len(of),
-            backend="gloo",
-            timeout_s=timeout_s,
-            stalled_s=None,
-            echo=echo,
-        ).values
+        try:
+            return run(
+                _record,
+                fn,
+                args,
+                world_size,
+                found.gpus_per_node,
+                list(of),
+                world_size=len(of),
+                backend="gloo",
+                timeout_s=timeout_s,
+                stalled_s=None,
+                echo=echo,
+            ).values
+        except (RankFailed, RunTimeout) as error:
+            raise _of_job(error, of, world_size) from None
 
     return PaperRun(records_of(values_of, ranks, world_size), found, tokens_per_step)
+
+
+def _refuse_bad_arguments(fn: Any, tokens_per_step: Any) -> None:
+    if not callable(fn):
+        raise ValueError(f"paper takes a function; got a {type(fn).__name__}")
+    is_number = isinstance(tokens_per_step, Real) and 0 < float(tokens_per_step) < math.inf
+    if tokens_per_step is not None and not is_number:
+        raise ValueError(f"tokens_per_step is {tokens_per_step!r}; it is a number above 0, the tokens of all ranks")
+
+
+def _of_job(error: RunError, ranks: Sequence[int], world_size: int) -> RunError:
+    """The error of the processes that stand for these ranks, by the ranks' own numbers."""
+    standings = [replace(one, rank=ranks[one.rank]) for one in error.standings]
+    if isinstance(error, RunTimeout):
+        report, failures = text.describe_hang(standings, error.ending.reason), text.held_up(standings)
+    else:
+        failures = [replace(one, rank=ranks[one.rank]) for one in error.failures]
+        report = text.describe_failure(failures, standings, world_size)
+    return type(error)(report, failures, error.output, standings, error.ending)
 
 
 def records_of(
@@ -122,13 +150,14 @@ def records_of(
     Raises:
         ValueError: the ranks are wrong, need others beside them, or what was returned is not a record.
     """
-    named = None if ranks == "corners" else ranks
-    chosen = arguments_of_ranks(named, world_size)
+    has_corners = isinstance(ranks, str) and ranks == "corners"
+    named = None if has_corners else cast(Sequence[int] | None, ranks)
+    chosen = _ranks_of(named, world_size)
     records = _read(values_of(chosen))
     if named is None and (together := _needed(records, values_of)):
-        chosen = arguments_of_ranks(together, world_size)
+        chosen = _ranks_of(together, world_size)
         records = _read(values_of(chosen))
-    if ranks == "corners" and not isinstance(records, tuple) and (together := _corners(records)) != chosen:
+    if has_corners and not isinstance(records, tuple) and (together := _corners(records)) != chosen:
         chosen = together
         records = _read(values_of(chosen))
     if isinstance(records, tuple):
@@ -145,16 +174,19 @@ def _read(values: Sequence[Any]) -> list[RankRecord] | tuple[int, ...]:
     return [RankRecord.parse(one) for one in parsed] if needed is None else tuple(needed)
 
 
-def arguments_of_ranks(ranks: Sequence[int] | None, world_size: int) -> tuple[int, ...]:
+def _ranks_of(ranks: Sequence[int] | None, world_size: int) -> tuple[int, ...]:
     """The ranks to be recorded first.
 
     Raises:
         ValueError: they are not ranks, or not each once.
     """
-    chosen = (0,) if ranks is None else tuple(sorted(ranks))
-    if not chosen or len(set(chosen)) < len(chosen) or not all(0 <= rank < world_size for rank in chosen):
-        raise ValueError(f"ranks are {list(chosen)}; name at least one, each once, from 0 to {world_size - 1}")
-    return chosen
+    named = (0,) if ranks is None else tuple(ranks) if isinstance(ranks, Iterable) else ()
+    are_ranks = all(isinstance(one, Integral) and not isinstance(one, bool) and 0 <= one < world_size for one in named)
+    if not named or len(set(named)) < len(named) or not are_ranks:
+        raise ValueError(
+            f'ranks are {ranks!r}; they are "corners", or at least one number, each once, from 0 to {world_size - 1}'
+        )
+    return tuple(sorted(map(int, named)))
 
 
 def _corners(records: list[RankRecord]) -> tuple[int, ...]:

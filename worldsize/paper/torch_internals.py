@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -121,6 +121,28 @@ class _Shards:
         if not size:  # as torch has it, of one dim
             return self._tensor.new_empty(0)
         return self._tensor.narrow(self._dim, start, size)
+
+
+def give_addresses() -> None:
+    """Have each storage of a fake tensor say an address of its own, by which programs and FSDP2 tell storages apart."""
+    address = torch.UntypedStorage.data_ptr
+
+    def of_storage(storage: torch.UntypedStorage) -> int:
+        return storage._cdata * (storage.nbytes() > 0) if storage.device.type == "meta" else address(storage)
+
+    def of_tensor(tensor: torch.Tensor) -> int:
+        begin = tensor.untyped_storage().data_ptr()
+        return begin and begin + int(tensor.storage_offset()) * tensor.element_size()
+
+    torch.UntypedStorage.data_ptr = of_storage
+    FakeTensor.data_ptr = of_tensor
+
+
+def forget_values(tensors: Sequence[torch.Tensor]) -> None:
+    """Have nothing know the numbers of these tensors any more: torch remembers those of a small one that it made."""
+    for one in tensors:
+        if isinstance(one, FakeTensor) and one.constant is not None:
+            one.fake_mode.fake_tensor_converter.invalidate_constant_aliases(one.constant)
 
 
 def group_of(group: Any) -> Any:

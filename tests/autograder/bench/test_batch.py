@@ -209,6 +209,12 @@ def test_a_lab_without_a_program_has_nothing_to_measure(tmp_path, monkeypatch):
     assert done.exit_code == 1 and "sums asks for no train.py" in done.output
 
 
+def test_a_program_that_trains_on_other_samples_is_refused(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    done = call("project2", "--submissions=.")
+    assert done.exit_code == 1 and "`autograder grade project2` judges it" in done.output
+
+
 def test_the_published_schema_is_that_of_results():
     done = call("schema")
     assert json.loads(done.output) == bench.schema()

@@ -14,7 +14,7 @@ from repository import ROOT
 
 import worldsize as ws
 from autograder.authoring.notebooks import find_sources
-from autograder.checks import StudentFailed, entries, entry, is_same, shown, tensor_like
+from autograder.checks import Outcome, StudentFailed, entries, entry, is_same, shown, tensor_like
 from autograder.course import is_project
 from worldsize.check import CheckFailed
 from worldsize.event import COMMUNICATION, Event
@@ -39,6 +39,9 @@ class Odd:
 
     torchrun = run
 
+    def restarted(self, *_):
+        return Dying()
+
     def on_paper(self, *_, **__):
         raise CheckFailed("a program that runs on paper", "one that does not")
 
@@ -56,6 +59,15 @@ class Odd:
         ]
         memory = [MemoryUse([1], {"weights": [8]})] * world_size
         return Run([self.value] * world_size, [""] * world_size, 1.0, timeline=Timeline(events), memory=memory)
+
+
+class Dying:
+    """A training program whose ranks die at once."""
+
+    socket_folder = "/tmp"
+
+    def torchrun(self, *_):
+        raise StudentFailed(Outcome.CRASHED, "a rank died")
 
 
 RECORDED = {}

@@ -132,7 +132,7 @@ def test_open_files_that_are_sent_are_closed(server) -> None:
     with open(os.devnull) as file:
         for _ in range(20):
             framing.send(samples._sock, "take", fds=[file.fileno()], rank=0, step=0, start=0, stop=1)
-            samples._answer()
+            framing.receive(samples._sock)
     assert psutil.Process().num_fds() == before
 
 

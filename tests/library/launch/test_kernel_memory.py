@@ -1,6 +1,7 @@
 """The kernel's word on what a rank fills, by whatever means it does so."""
 
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -95,6 +96,28 @@ def test_a_peak_between_two_looks_is_seen():
     assert before is not None and after is not None
     assert before < 0.1 * SIZE and 0.9 * SIZE < after < 1.2 * SIZE
     assert kernel.grown_bytes(1) is None
+
+
+def starting_a_program():
+    """Hold a process for a moment where vfork has it: in its parent's memory, before it runs a program of its own."""
+    import ctypes
+    import os
+    import signal
+    import time
+
+    libc, stack = ctypes.CDLL(None), ctypes.create_string_buffer(1 << 16)
+    libc.clone.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p
+    top = (ctypes.addressof(stack) + (1 << 16)) & ~15
+    pid = libc.clone(ctypes.cast(libc.pause, ctypes.c_void_p), top, 0x100 | signal.SIGCHLD, None)  # CLONE_VM
+    time.sleep(0.5)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="kcmp has another number here")
+def test_a_process_in_its_parents_memory_fills_nothing():
+    run = ws.run(on_rank_1, starting_a_program, world_size=2, echo=False, memory=True)
+    assert max(run.grown_bytes) < 0.2 * SIZE  # a rank alone holds more than that
 
 
 def test_nothing_is_read_unless_memory_is_asked_for():

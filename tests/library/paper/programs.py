@@ -1,6 +1,7 @@
 """Programs that run on an emulated cluster and on paper alike. Nothing here knows of either."""
 
 import dataclasses
+import datetime
 
 import torch
 import torch.distributed as dist
@@ -408,6 +409,25 @@ def by_scatter():
     """What the root alone knows the size of."""
     parts = [torch.ones(1 << 18) for _ in range(dist.get_world_size())]
     dist.scatter(torch.zeros(1 << 18), parts if dist.get_rank() == 0 else None, src=0)
+
+
+def by_tagged_messages():
+    """Two messages whose receives are posted in the other order."""
+    small, large = torch.ones(1000), torch.ones(1 << 17)
+    if dist.get_rank() == 0:
+        works = [dist.isend(small, 1, tag=1), dist.isend(large, 1, tag=2)]
+    elif dist.get_rank() == 1:
+        works = [dist.irecv(large, 0, tag=2), dist.irecv(small, 0, tag=1)]
+    else:
+        works = []
+    for work in works:
+        work.wait()
+
+
+def by_monitored_barriers():
+    """A barrier that names who does not come."""
+    dist.monitored_barrier()
+    dist.monitored_barrier(timeout=datetime.timedelta(minutes=1))
 
 
 def by_compiled_layers():

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import worldsize as ws
 from tests.library.paper import programs
@@ -334,6 +335,66 @@ def test_one_recorded_rank_is_not_known_to_stand_for_others():
     assert [(kind.ranks, kind.num_ranks) for kind in run.kinds] == [((0,), None)]
 
 
+def does_nothing():
+    pass
+
+
+def test_equal_ranks_stand_for_every_rank_of_a_job_of_another_size():
+    run = ws.paper(does_nothing, world_size=5, ranks=[0, 4], cluster="dgx-h100", echo=False)
+    assert [(kind.ranks, kind.num_ranks) for kind in run.kinds] == [((0, 4), 5)]
+    assert run.timeline.stands_for == {0: 3, 4: 2}
+
+
+def hands_on(num_stages):
+    rank, stages = dist.get_rank(), dist.new_group(range(num_stages))
+    if 0 < rank < num_stages:
+        dist.recv(torch.ones(10), rank - 1, stages)
+    if rank < num_stages - 1:
+        dist.send(torch.ones(10), rank + 1, stages)
+
+
+def test_stages_that_leave_a_rank_over_stand_for_nobody_else():
+    run = ws.paper(hands_on, 4, world_size=5, ranks=[0, 1, 2, 3], cluster="dgx-h100", echo=False)
+    assert {kind.num_ranks for kind in run.kinds} == {None}
+
+
+def test_a_step_that_takes_no_time_has_no_rate():
+    run = ws.paper(does_nothing, world_size=2, cluster="dgx-h100", tokens_per_step=10, echo=False)
+    with pytest.raises(ValueError, match="the step takes no time"):
+        _ = run.tokens_per_s_per_gpu
+
+
+def trains_without_modules(num_steps):
+    weight = torch.randn(64, 64, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(num_steps):
+        (torch.randn(8, 64) @ weight).sum().backward()
+        dist.all_reduce(weight.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_updates_alone_bound_a_step_where_no_module_has_a_forward_pass():
+    runs = [ws.paper(trains_without_modules, num, world_size=2, cluster="dgx-h100", echo=False) for num in (2, 5)]
+    assert runs[0].step_s == pytest.approx(runs[1].step_s) == pytest.approx(runs[1].timeline.end_s / 5, rel=0.1)
+
+
+def updates_by_itself(num_steps):
+    model = torch.nn.Linear(64, 64)
+    for _ in range(num_steps):
+        model(torch.randn(8, 64)).sum().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+                parameter.grad = None
+
+
+def test_a_run_without_an_optimizer_says_that_its_step_is_the_whole_program():
+    run = ws.paper(updates_by_itself, 3, world_size=2, cluster="dgx-h100", echo=False)
+    assert "no update by an optimizer of torch: the step is the whole program" in repr(run)
+    assert "no update" not in repr(ws.paper(trains_without_modules, 2, world_size=2, cluster="dgx-h100", echo=False))
+
+
 def sends_along_a_column(num_columns):
     """A pipeline by hand in the default group, of ranks so far apart."""
     import torch
@@ -415,12 +476,18 @@ def decides(how):
     print(f"{loss.item():.3f}", round(loss.item(), 3), sum([loss.item(), 1.0]) / 2)
     if how == "comparison":
         return loss.item() < 3
+    if how == "list":
+        return loss.reshape(1).tolist()[0] < 3
+    if how == "remainder":
+        return loss.item() // 1 < 3
+    if how == "rounded":
+        return round(loss.item())
     if how == "mean":
         return 1 if sum([loss.item()] * 2) / 2 else 0
     return int(loss.item())
 
 
-@pytest.mark.parametrize("how", ["comparison", "mean", "whole number"])
+@pytest.mark.parametrize("how", ["comparison", "list", "mean", "remainder", "rounded", "whole number"])
 def test_nothing_is_decided_by_a_number_that_is_not_known(how):
     with pytest.raises(ws.RankFailed, match="answered by nan, on which nothing may depend"):
         ws.paper(decides, how, world_size=1, cluster="dgx-h100", echo=False)
@@ -444,7 +511,7 @@ def test_what_a_host_would_do_is_refused(how, why):
         ws.paper(keeps_on_the_host, how, world_size=1, cluster="dgx-h100", echo=False)
 
 
-@pytest.mark.parametrize("ranks", [[], [0, 0], [64]])
+@pytest.mark.parametrize("ranks", [[], [0, 0], [64], [True], [0.0], ["0"], 3, "corner"])
 def test_ranks_that_are_none_are_refused(ranks):
     with pytest.raises(ValueError, match="each once, from 0 to 63"):
         ws.paper(programs.by_ddp, world_size=64, cluster="h100-ndr-x8", ranks=ranks)

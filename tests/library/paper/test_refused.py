@@ -65,6 +65,39 @@ def receives_objects(torch, dist):
     dist.recv_object_list([None], src=1)
 
 
+def counts_over_all_ranks(torch, dist):
+    number = torch.tensor([7])
+    dist.all_reduce(number)
+    number.item()
+
+
+def takes_the_steps_of_the_last_rank(torch, dist):
+    number = torch.tensor(dist.get_rank())
+    dist.broadcast(number, dist.get_world_size() - 1)
+    int(number)
+
+
+def computes_in_a_thread(torch, dist):
+    import threading
+
+    thread = threading.Thread(target=lambda: torch.ones(3) * 2)
+    thread.start()
+    thread.join()
+
+
+def computes_in_a_pool(torch, dist):
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda size: torch.ones(size) * 2, range(3)))
+
+
+def shards_as_before_fsdp2(torch, dist):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    FullyShardedDataParallel(torch.nn.Linear(3, 3))
+
+
 def receives_from_anybody(torch, dist):
     dist.recv(torch.ones(3))
 
@@ -100,12 +133,60 @@ OBJECTS = "no objects of other ranks for {} to give"
         ("receives_objects", OBJECTS.format("recv_object_list"), "dist.recv_object_list("),
         ("receives_from_anybody", FIRST, "dist.recv("),
         ("receives_from_anybody_later", FIRST, "dist.irecv("),
+        ("counts_over_all_ranks", "the value of item on a tensor of int64", "number.item()"),
+        ("takes_the_steps_of_the_last_rank", "the value of item on a tensor of int64", "int(number)"),
+        ("computes_in_a_thread", "another thread computes is not recorded", "threading.Thread("),
+        ("computes_in_a_pool", "another thread computes is not recorded", "pool.map("),
     ],
 )
 def test_it_is_refused_in_words_with_its_line(name, why, line):
     with pytest.raises(ws.RankFailed, match=why) as caught:
         ws.paper(run, name, **OPTIONS)
     assert line in str(caught.value) and "NoData" in str(caught.value)
+
+
+def test_what_needs_a_gpu_of_its_own_says_what_to_use():
+    with pytest.raises(ws.RankFailed, match=r"no GPU for FullyShardedDataParallel: shard by fully_shard"):
+        ws.paper(run, "shards_as_before_fsdp2", **OPTIONS)
+
+
+def knows_its_own_numbers():
+    import torch
+    import torch.distributed as dist
+
+    alone, given = torch.tensor([7]), torch.tensor([dist.get_rank() + 5])
+    dist.all_reduce(alone, group=dist.new_group([0]))
+    dist.broadcast(given, 0)
+    assert (alone.item(), given.item()) == (7, 5)
+
+
+def test_what_no_other_rank_changes_is_known():
+    ws.paper(knows_its_own_numbers, **OPTIONS)
+
+
+def fails(rank):
+    import torch.distributed as dist
+
+    assert dist.get_rank() != rank, "planted"
+
+
+def test_a_rank_that_fails_has_its_own_number():
+    with pytest.raises(ws.RankFailed, match=r"^Rank 15 of 16 failed with AssertionError: planted") as caught:
+        ws.paper(fails, 15, ranks=[3, 15], **OPTIONS)
+    assert caught.value.failures[0].rank == 15
+
+
+def has_addresses():
+    import torch
+
+    table, other = torch.ones(4, 4), torch.ones(4, 4)
+    assert table.data_ptr() != other.data_ptr()
+    assert table[1].data_ptr() - table.data_ptr() == 16 and table.view(16).data_ptr() == table.data_ptr()
+    assert torch.empty(0).data_ptr() == 0
+
+
+def test_storages_are_told_apart_by_their_addresses():
+    ws.paper(has_addresses, **OPTIONS)
 
 
 def copies_and_gives_objects():

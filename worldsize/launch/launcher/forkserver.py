@@ -81,14 +81,14 @@ class Forkserver:
         with contextlib.suppress(OSError):
             self._send(Kill(jobs))
 
-    def sweep(self, timeout_s: float = 20) -> None:
-        """Remove whatever ranks have left in a jail, processes and files; return when it is done.
+    def sweep(self, kept: str = "", timeout_s: float = 20) -> None:
+        """Remove whatever ranks have left in a jail, processes and files but `kept` in /tmp; return when it is done.
 
         Raises:
             OSError: the forkserver ended or did not answer in time.
             ValueError: it sent something other than a message.
         """
-        self._send(Sweep())
+        self._send(Sweep(kept))
         self._await(Swept, timeout_s)
 
     def receive(self) -> Iterator[FromForkserver]:

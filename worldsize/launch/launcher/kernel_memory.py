@@ -1,13 +1,16 @@
 """The kernel's word on the memory that ranks fill, read from outside, so that no rank can make itself look lean.
 
 It sees what no count of tensors does: arrays of numpy, threads, child processes, shared memory and files in memory.
-Source: proc(5), `/proc/PID/status`.
+Source: proc(5), `/proc/PID/status`; kcmp(2).
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import platform
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +18,8 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _REST = 9  # times as long as a look takes, between one and the next
+_KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())  # Linux's number of the call; Python has no name for it
+_KCMP_VM = 1
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,8 @@ class KernelMemory:
 
     A rank's are the private and shared pages of its process and of all below it, also those swapped out, and in a jail
     the files in memory of all ranks and the processes whose parents are gone. Between two looks, a process's own
-    record of its peak counts, less the pages of files that it was seen to map.
+    record of its peak counts, less the pages of files that it was seen to map. Memory that processes share as a whole
+    counts once: between vfork and exec, a process that starts a program would otherwise seem to fill all of it again.
     """
 
     def __init__(self, root_pid: int, num_ranks: int = 1) -> None:
@@ -97,8 +103,13 @@ class KernelMemory:
 
     def _held_bytes(self, rank: _Rank, processes: list[int], in_files: int) -> int:
         private = shared = 0
+        counted: list[int] = []
         for pid in processes:
+            # before it is read: once a process has memory of its own, it never shares its parent's again
+            if any(_is_same_memory(pid, one) for one in counted):
+                continue
             if status := _status(pid):
+                counted.append(pid)
                 file = rank.file[pid] = max(rank.file.get(pid, 0), status.file)
                 private += max(status.private, status.most - status.shared - file)
                 shared += status.shared
@@ -115,6 +126,16 @@ def _status(pid: int) -> _Status | None:
         return _Status(int(fields["NSpid"][-1]), private, shared, file, most)
     except (OSError, KeyError, ValueError):
         return None
+
+
+def _is_same_memory(pid: int, other_pid: int) -> bool:
+    """True where two processes share all their memory, as one that is about to start a program does with its parent.
+
+    False where the kernel does not say.
+    """
+    if _KCMP is None or sys.platform != "linux":
+        return False
+    return ctypes.CDLL(None).syscall(_KCMP, pid, other_pid, _KCMP_VM, 0, 0) == 0
 
 
 def _bytes(fields: Mapping[str, list[str]], name: str) -> int:

@@ -52,7 +52,14 @@ class Kill(Message):
 
 @dataclass(frozen=True)
 class Sweep(Message):
-    """Remove all processes and files that ranks have left in a jail."""
+    """Remove all processes and files that ranks have left in a jail, but what has the name `kept` below /tmp."""
+
+    kept: str = ""
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Self:
+        """The message of these fields."""
+        return cls(text(fields, "kept", _MAX_WORD))
 
 
 # forkserver to launcher

@@ -116,9 +116,9 @@ class _Forkserver:
             case Kill(jobs):
                 for pid in [pid for pid, job in self._jobs.items() if job in jobs]:
                     _end(pid)
-            case Sweep():
+            case Sweep(kept):
                 if os.getpid() == 1:
-                    self._sweep()
+                    self._sweep({kept})
         return True
 
     def _fork(self, job: int, control_fd: int, output_fd: int) -> None:
@@ -155,16 +155,17 @@ class _Forkserver:
             _end_group(pid)
             pack_and_send(self._sock, Exited(self._jobs.pop(pid), status))
 
-    def _sweep(self) -> None:
-        """Remove all that ranks have left; for the first process of a jail, which adopts every orphan."""
+    def _sweep(self, spared: set[str]) -> None:
+        """Remove all that ranks have left but these names in /tmp; for the first process, which adopts every orphan."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             while True:
                 self._note_end(*os.waitpid(-1, 0))
-        for folder, kept in self._kept.items():
+        kept_in = {folder: kept | spared if folder == "/tmp" else kept for folder, kept in self._kept.items()}
+        for folder, kept in kept_in.items():
             _empty(folder, kept)
-        if any(set(os.listdir(folder)) - kept for folder, kept in self._kept.items()):
+        if any(set(os.listdir(folder)) - kept for folder, kept in kept_in.items()):
             os._exit(1)  # too deep, or closed to its owner: end the whole jail, with all that is in it
         pack_and_send(self._sock, Swept())
 

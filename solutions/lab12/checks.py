@@ -1,0 +1,475 @@
+"""Hidden checks of lab 12: real jobs that are killed and stopped, and go on from what they saved.
+
+The samples come from the judge's side, which sees which process takes which samples when, damages
+the checkpoints through a folder that was lent to it, and compares the weights that are handed in
+with a training of its own. A job runs the student's functions that a check names, and ours in place
+of the others. Those that save, choose and load a checkpoint share a format, so they are the
+student's together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import resource
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autograder.checks import (
+    StudentFailed,
+    entries,
+    expect_whole,
+    hinted,
+    integer,
+    points,
+    whole,
+)
+from worldsize import bench
+from worldsize.bench import Disturbance, RestartPolicy, Task, TrainingSpec, Trial
+from worldsize.check import CheckFailed
+
+TASK = Task(num_steps=12, batch_size=12, width=16)  # its states have 620 kB
+EVERY = 3  # steps between saves
+STORE = ("save_checkpoint", "newest_whole", "load_checkpoint")
+PATIENT_S, HASTY_S = (
+    60.0,
+    3.0,
+)  # deadlines of jobs in which nobody hangs, and in which somebody does
+TOLERANCE = 2e-3  # of the way that the weights went; sums in another order differ by 1e-6 to 1e-4
+REST_BYTES = 4096  # that may be left of a save that failed: a list, an empty folder
+TWO = 2.5  # the size of two checkpoints, and some lists
+SLOWER, START_S = (
+    3.0,
+    2.0,
+)  # how many times the reference's time to recover a program may take, and more
+
+seen: dict[
+    str, Any
+] = {}  # what more than one check looks at; every submission has a judge of its own
+
+
+# ours, in place of what a check does not judge: simple, for nothing damages what they write
+
+
+def our_share_of(rank, world_size, batch_size):
+    return rank * batch_size // world_size, (rank + 1) * batch_size // world_size
+
+
+def our_save(failing, folder, step, shard):
+    if step in failing:
+        return False
+    num_ranks = dist.get_world_size()
+    torch.save(shard, f"{folder}/{step}.{num_ranks}.{dist.get_rank()}")
+    dist.barrier()
+    if dist.get_rank() == 0:
+        open(f"{folder}/{step}.{num_ranks}.done", "w").close()
+    return True
+
+
+def our_newest_whole(folder):
+    done = [name.split(".") for name in os.listdir(folder) if name.endswith(".done")]
+    return max((int(step) for step, _, _ in done), default=None)
+
+
+def our_load(folder, step, rank, world_size):
+    (done,) = [
+        name for name in os.listdir(folder) if name.startswith(f"{step}.") and "done" in name
+    ]
+    num_ranks = int(done.split(".")[1])
+    parts = [torch.load(f"{folder}/{step}.{num_ranks}.{one}") for one in range(num_ranks)]
+    both = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+    return {key: torch.tensor_split(one, world_size)[rank].clone() for key, one in both.items()}
+
+
+@contextlib.contextmanager
+def our_deadline(seconds):
+    faulthandler.dump_traceback_later(seconds, exit=True, file=2)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+def our_train(student, limit, training, folder, every, timeout_s):
+    place = training.rank, training.world_size
+    first = student.newest_whole(folder) or 0
+    if first:
+        training.shard = student.load_checkpoint(folder, first, *place)
+    for number in range(first, training.num_steps):
+        with student.deadline(timeout_s):
+            training.step(number, *student.share_of(*place, training.batch_size))
+        if (number + 1) % every == 0:
+            is_limited = limit is not None and (number + 1, first) == (limit.step, 0)
+            if is_limited and training.rank == limit.rank:
+                limit_files(limit.num_bytes, limit.is_full)
+            with student.deadline(timeout_s):
+                is_saved = student.save_checkpoint(folder, number + 1, training.shard)
+            if is_limited and limit.is_full and is_saved is not False:
+                raise ValueError(
+                    "save_checkpoint returns False on every rank where one disk is full"
+                )
+            if is_limited:
+                limit_files(0, is_full=False)
+
+
+@dataclass
+class Limit:
+    """A size that one rank's files may not outgrow in the first save after a step."""
+
+    step: int
+    rank: int
+    num_bytes: int
+    is_full: bool
+
+
+def limit_files(num_bytes, is_full):
+    """Have this process end where a file outgrows so many bytes, or get an OSError."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN if is_full else signal.SIG_DFL)
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes or most, most))
+
+
+def train_on_rank(student, folder, spec, own, failing, limit):
+    """A training by these functions of the student's, and ours; our save fails after some steps."""
+    ours = {
+        "share_of": our_share_of,
+        "save_checkpoint": partial(our_save, failing),
+        "load_checkpoint": our_load,
+    }
+    ours |= {"newest_whole": our_newest_whole, "deadline": our_deadline}
+    ours |= {"train": partial(our_train, student, limit)}
+    for name in ours.keys() - set(own):
+        setattr(student, name, ours[name])
+    training = student.Training(spec.task)
+    student.train(training, folder, spec.checkpoint_every, spec.timeout_s)
+    training.hand_in()
+
+
+# a job, and what must be seen of it
+
+
+def job(
+    student,
+    rng,
+    own: Sequence[str],
+    *struck: Disturbance,
+    world_sizes: Sequence[int] = (2,),
+    timeout_s: float = PATIENT_S,
+    failing: Sequence[int] = (),
+    limit: Limit | None = None,
+) -> Trial:
+    """A training with these disturbances, started again after each that ends it.
+
+    Raises:
+        CheckFailed: a disturbance did not happen, for no rank came so far.
+        StudentFailed: the job did not recover.
+    """
+    task = TASK.model_copy(update={"seed": whole(rng, 0, 1 << 20)})
+    num_ends = sum(one.kind != "full_disk" for one in struck) + (
+        limit is not None and not limit.is_full
+    )
+    policy = RestartPolicy(num_ends, next_world_sizes=world_sizes[1:])
+    spec = TrainingSpec(task, world_sizes[0], checkpoint_every=EVERY, timeout_s=timeout_s)
+    program = student.restarted(train_on_rank, list(own), list(failing), limit)
+    try:
+        trial = bench.attempt(program, spec, whole(rng, 0, 1 << 40), policy, struck)
+    except StudentFailed as failed:
+        happened = [one for one in struck if one.time_s is not None]
+        what = "The job failed"
+        if happened:
+            what = f"When {described(happened[-1])}, the job did not recover"
+        elif limit is not None and not limit.is_full:
+            what = "When a save was ended at a byte on rank 1 alone, the job did not recover"
+        raise StudentFailed(failed.outcome, f"{what}. {failed}", failed.may_be_external) from None
+    if due := [one for one in struck if one.time_s is None]:
+        raise CheckFailed(
+            "every rank asks for its samples", f"no rank asked for those of step {due[0].step}"
+        )
+    expect_whole(trial, task, f"{task.num_steps} steps")
+    seen["task"] = task
+    return trial
+
+
+def described(struck: Disturbance) -> str:
+    """What happened, in words."""
+    return {
+        "kill": f"rank {struck.rank} was killed at step {struck.step}",
+        "truncate": f"the files of the newest checkpoint were cut in half at step {struck.step}",
+        "corrupt": f"bits in the files of the newest checkpoint were flipped at step {struck.step}",
+        "stall": f"rank {struck.rank} was stopped at step {struck.step}",
+        "mid_save": f"the save after step {struck.step} was ended at one of its bytes",
+        "full_disk": f"the disk was full from step {struck.step} on",
+    }[struck.kind]
+
+
+def killed(rng, least: int, kind: Any = "kill", num_ranks: int = 2) -> Disturbance:
+    """What happens to a rank at one of two steps, neither of which comes right after a save."""
+    return Disturbance(kind, whole(rng, least, least + 1), whole(rng, 0, num_ranks - 1))
+
+
+def expect_resumed(trial: Trial, struck: Disturbance, due: int, hint: str) -> None:
+    """Raise CheckFailed unless the processes that were started after it went on at this step."""
+    assert struck.time_s is not None
+    before = {take.process for take in trial.record.takes if take.time_s <= struck.time_s}
+    again = [take.step for take in trial.record.takes if take.process not in before]
+    first = again[0] if again else None
+    if first != due:
+        raise CheckFailed(
+            f"training goes on at step {due}",
+            f"{described(struck)}, and it went on at step {first}",
+            hint,
+        )
+
+
+def expect_weights(trial: Trial, what: str, hint: str) -> None:
+    """Raise CheckFailed unless the weights are those of an undisturbed training."""
+    error = bench.weights_error(trial, seen["task"])
+    if not error <= TOLERANCE:
+        raise CheckFailed(
+            "the weights of an undisturbed run, to rounding",
+            f"{what}: they differ by {error:.2g} of the way that training went (rounding: 1e-6)",
+            hint,
+        )
+
+
+def expect_same_weights(student, rng, trial: Trial, what: str, hint: str) -> None:
+    """The same, where a plain restart gives them; otherwise that has cost its points already."""
+    task = seen["task"]
+    with contextlib.suppress(CheckFailed, StudentFailed):
+        restarted(student, rng)
+    seen["task"] = task
+    if seen.get("is_exact"):
+        expect_weights(trial, what, hint)
+
+
+def restarted(student, rng) -> tuple[Trial, Disturbance]:
+    """A training of which a rank is killed between two saves, for several checks."""
+    if "restarted" not in seen:
+        struck = killed(rng, 7)
+        trial = job(student, rng, STORE, struck)
+        seen["is_exact"] = bench.weights_error(trial, seen["task"]) <= TOLERANCE
+        seen["restarted"] = trial, struck
+    return seen["restarted"]
+
+
+@points(1, cell="check_share_of")
+def check_shares(student, rng):
+    """All samples of a batch are shared, each once, evenly, on 1 to 9 ranks."""
+    cases = [(world_size, whole(rng, 2 * world_size, 40)) for world_size in range(1, 10)]
+    found = entries(student.run(shares_on_rank, cases, world_size=1)[0], len(cases))
+    for (world_size, batch_size), given in zip(cases, found, strict=True):
+        pairs = [entries(one, 2) for one in entries(given, world_size)]
+        bounds = [(integer(start) or 0, integer(stop) or 0) for start, stop in pairs]
+        sizes = [stop - start for start, stop in bounds]
+        taken = sorted(one for start, stop in bounds for one in range(max(0, start), min(stop, 64)))
+        if taken != list(range(batch_size)) or max(sizes) - min(sizes) > 1:
+            expected = f"{batch_size} samples on {world_size} ranks, each on one, evenly"
+            raise CheckFailed(expected, f"{bounds}", "Rank r ends where rank r + 1 begins.")
+
+
+def shares_on_rank(student, cases):
+    return [[list(student.share_of(rank, num, size)) for rank in range(num)] for num, size in cases]
+
+
+@points(2, cell="check_save_checkpoint")
+def check_restarted(student, rng):
+    """After a rank was killed training goes on at the newest checkpoint, to the same weights."""
+    trial, struck = restarted(student, rng)
+    expect_resumed(
+        trial,
+        struck,
+        6,
+        "Save after the steps' updates; resume with the first step that is not saved.",
+    )
+    hint = "A checkpoint holds the slices of all ranks, of weights and momentum."
+    expect_weights(trial, described(struck), hint)
+
+
+@points(1, cell="check_save_checkpoint")
+def check_kept(student, rng):
+    """The two newest checkpoints are kept, and older ones deleted."""
+    trial, _ = restarted(student, rng)
+    one, now = trial.record.held_bytes.get(4, 0), trial.record.held_bytes.get(10, 0)
+    if not 1.5 * one <= now <= TWO * one:
+        raise CheckFailed(
+            f"two checkpoints on the disk after steps 3, 6 and 9: about {2 * one:,} bytes",
+            f"{now:,} bytes",
+            "Keep the two newest ones, and delete the others once the new one is whole."
+            " Is a slice that was loaded a view of the whole? Then all of it is saved.",
+        )
+
+
+@points(2, cell="check_save_checkpoint")
+def check_mid_save(student, rng):
+    """A save that is ended at one of its bytes, on all ranks or on one, leaves the one before."""
+    struck = Disturbance("mid_save", 4, whole(rng, 0, 1))
+    trial = job(student, rng, STORE, struck)
+    hint = "Write under another name; a checkpoint begins to exist when its last file is renamed."
+    expect_resumed(trial, struck, 3, hint)
+    expect_same_weights(student, rng, trial, described(struck), hint)
+    limit = Limit(6, 1, 1000 * whole(rng, 100, 300), is_full=False)
+    trial = job(student, rng, STORE, limit=limit)
+    what = "the save after step 6 was ended at a byte on rank 1 alone"
+    resumed = firsts(trial)
+    if trial.result.restarts and 3 not in resumed:  # where rank 0 writes for all, nothing ends
+        raise CheckFailed(
+            "training goes on at step 3", f"{what}, and ranks began at {resumed}", hint
+        )
+    hint = "Count on another rank's file only when that rank has reported that it is there."
+    expect_same_weights(student, rng, trial, what, hint)
+
+
+def firsts(trial: Trial) -> list[int]:
+    """The steps at which processes began."""
+    first: dict[int, int] = {}
+    for take in trial.record.takes:
+        first.setdefault(take.process, take.step)
+    return sorted(set(first.values()))
+
+
+@points(2, cell="check_save_checkpoint")
+def check_full_disk(student, rng):
+    """A full disk costs a checkpoint and no step: the one before stays, and the next save works."""
+    full = Disturbance("full_disk", whole(rng, 4, 5), 0, free_step=7)
+    first, second = Disturbance("kill", 8, whole(rng, 0, 1)), killed(rng, 10)
+    trial = job(student, rng, STORE, full, first, second)
+    hint = "A failed write is an OSError: every rank removes this checkpoint's files, and goes on."
+    expect_resumed(trial, first, 3, hint)
+    before, after = trial.record.held_bytes[4], trial.record.held_bytes[7]
+    expect_resumed(trial, second, 9, "Once there is room again, a save works as before.")
+    if after > before + REST_BYTES:
+        left = f"{after - before:,} bytes more than before"
+        raise CheckFailed("nothing is left of a save on a full disk", left, hint)
+    expect_same_weights(student, rng, trial, described(full), hint)
+    job(student, rng, STORE, limit=Limit(6, 0, 100_000, is_full=True))
+
+
+@points(2, cell="check_newest_whole")
+def check_truncated(student, rng):
+    """Where the newest checkpoint was cut in half, training goes on from the one before."""
+    damaged(student, rng, "truncate")
+
+
+@points(2, cell="check_newest_whole")
+def check_corrupt(student, rng):
+    """Where bits of the newest checkpoint have flipped, training goes on from the one before."""
+    damaged(student, rng, "corrupt")
+
+
+def damaged(student, rng, kind: str) -> None:
+    struck, again = killed(rng, 7, kind), killed(rng, 10)
+    trial = job(student, rng, STORE, struck, again)
+    hint = "Compare a digest of each file with the one that was noted when it was written."
+    expect_resumed(trial, struck, 3, hint)
+    expect_resumed(
+        trial, again, 9, "A damaged checkpoint is in the way of none that is saved after it."
+    )
+    expect_same_weights(student, rng, trial, described(struck), hint)
+
+
+@points(3, cell="check_load_checkpoint")
+def check_worlds(student, rng):
+    """On 4 ranks, then 2, then 4: each goes on at the newest checkpoint, to the same weights."""
+    first, second = killed(rng, 4, num_ranks=4), killed(rng, 7)
+    trial = job(student, rng, STORE, first, second, world_sizes=(4, 2, 4))
+    hint = "Put the slices of all files together in the order of ranks, and cut them anew."
+    expect_resumed(trial, first, 3, hint)
+    expect_resumed(trial, second, 6, hint)
+    expect_weights(trial, "on 4 ranks, then 2, then 4", hint)
+
+
+@points(1, cell="check_deadline")
+def check_in_time(student, rng):
+    """Work that is done in time is not ended, nor what comes after it."""
+    with hinted("Stop the clock when the block is left, also by an exception."):
+        values = student.run(in_time_on_rank, world_size=1)
+    if values != [[1, 2]]:
+        raise CheckFailed(
+            "blocks that were left in time, one of them by an exception, which is passed on",
+            "not so",
+        )
+
+
+def in_time_on_rank(student):
+    import time
+
+    left = []
+    with student.deadline(0.4):
+        left.append(1)
+    try:
+        with student.deadline(0.4):
+            raise KeyError
+    except KeyError:
+        left.append(2)
+    time.sleep(0.8)
+    return left
+
+
+@points(1, cell="check_deadline")
+def check_deadline(student, rng):
+    """A rank that waits in a collective for a stopped one ends itself, and the job starts again."""
+    expect_given_up(
+        student, rng, ["deadline"], "Something outside the waiting thread has to end the process."
+    )
+
+
+def expect_given_up(student, rng, own: Sequence[str], hint: str) -> None:
+    struck = Disturbance("stall", whole(rng, 4, 5), whole(rng, 0, 1), patience_s=6 * HASTY_S)
+    job(student, rng, own, struck, timeout_s=HASTY_S)
+    if not struck.is_given_up:
+        raise CheckFailed(
+            f"the other rank ends itself after {HASTY_S:g} s",
+            f"{described(struck)}, and {struck.patience_s:g} s later the other one still waited",
+            hint,
+        )
+
+
+@points(1, cell="check_train")
+def check_train(student, rng):
+    """Training goes on at the first step that is not saved, and saves when it is due, alone."""
+    struck = killed(rng, 7)
+    trial = job(student, rng, ["train"], struck, failing=[3])
+    expect_saves(trial, [6, 9])
+    expect_resumed(trial, struck, 6, "After 6 steps the next one has the number 6.")
+    expect_weights(trial, described(struck), "Give the training its slices before its first step.")
+
+
+def expect_saves(trial: Trial, due: list[int]) -> None:
+    """Raise CheckFailed unless files were written after these steps alone."""
+    if (saved := list(trial.record.saved_before)) != due:
+        raise CheckFailed(
+            f"a save after steps {', '.join(map(str, due))}, every {EVERY} steps",
+            f"files were written after steps {', '.join(map(str, saved)) or 'none'}",
+            "Every save stops all ranks: save when one is due, and at no other time.",
+        )
+
+
+@points(1, cell="check_train")
+def check_hang(student, rng):
+    """A step in which a rank is stopped ends by the deadline, and the job starts again."""
+    expect_given_up(student, rng, ["train"], "Each step is within `deadline(timeout_s)`.")
+
+
+@points(1, cell="check_train")
+def check_whole(student, rng):
+    """The student's whole program recovers about as fast as the reference's, in one sandbox."""
+    own = ["share_of", *STORE, "deadline", "train"]
+    theirs, ours = killed(rng, 7), killed(rng, 7)
+    trial = job(student, rng, own, theirs)
+    expect_resumed(trial, theirs, 6, "Resume from the newest checkpoint that is whole.")
+    expect_saves(trial, [3, 6, 9])
+    expect_same_weights(student, rng, trial, described(theirs), "Train in every step.")
+    taken_s = trial.recovery_s(theirs)
+    due_s = job(student, rng, [], ours).recovery_s(ours)
+    assert taken_s is not None and due_s is not None
+    if taken_s > SLOWER * due_s + START_S:
+        raise CheckFailed(
+            f"training again at most {SLOWER * due_s + START_S:.1f} s after a rank was killed",
+            f"{taken_s:.1f} s (the reference: {due_s:.1f} s)",
+            "Load only the newest checkpoint, and wait for nothing.",
+        )

@@ -1,0 +1,85 @@
+# score: 11
+# hint: it went on at step 0
+# One set of files, which every save writes over.
+
+# %% save_checkpoint
+def save_checkpoint(folder: str, step: int, shard: dict[str, Tensor]) -> bool:
+    """Save a checkpoint of the state after `step` steps; every rank calls this with its own slices.
+
+    - True on every rank once it is whole: all ranks' slices are on the disk, by `os.fsync`.
+    - If a rank is killed at any byte of it, the checkpoints before stay as they are, and this one
+      is not there.
+    - Where a disk is full (an OSError), it returns False on every rank, and the folder holds what
+      it held before.
+    - The two newest checkpoints stay. Older ones are deleted, but not before this one is whole;
+      also what a save that was killed has left.
+    - A checkpoint of the same step that is there already, damaged or not, is replaced.
+    """
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    buffer = io.BytesIO()
+    torch.save(shard, buffer)
+    body = buffer.getvalue()
+    own = Path(folder, f"last-{rank}-of-{num_ranks}.pt")
+    digest = hashlib.sha256(body).hexdigest() if put(own, body) else ""
+    listed = [("", "")] * num_ranks
+    dist.all_gather_object(listed, (own.name, digest))
+    outcome = [all(digest for _, digest in listed)]
+    if rank == 0 and outcome[0]:
+        outcome = [
+            put(
+                Path(folder, "last.json"),
+                json.dumps({"step": step, "listed": dict(listed)}).encode(),
+            )
+        ]
+    dist.broadcast_object_list(outcome)
+    if not outcome[0]:
+        own.unlink(missing_ok=True)
+        dist.barrier()
+    return outcome[0]
+
+
+def put(path: Path, body: bytes) -> bool:
+    """True once the bytes are on the disk under their name; False where it is full."""
+    unfinished = path.with_suffix(".unfinished")
+    try:
+        with unfinished.open("wb") as out:
+            out.write(body)
+            out.flush()
+            os.fsync(out)
+        unfinished.replace(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        return False
+    fd = os.open(path.parent, os.O_RDONLY)  # the name itself is on the disk when its folder is
+    os.fsync(fd)
+    os.close(fd)
+    return True
+
+
+# %% newest_whole
+def newest_whole(folder: str) -> int | None:
+    """The number of steps of the newest checkpoint in a folder that is whole; None without one.
+
+    A checkpoint of which a file is missing, cut or changed in any bit is not whole. Every rank
+    calls this for itself; nothing is written meanwhile.
+    """
+    for path in sorted(Path(folder).glob("*.json"), reverse=True):
+        with contextlib.suppress(OSError, ValueError):
+            step, listed = json.loads(path.read_bytes()).values()
+            bodies = {name: Path(folder, name).read_bytes() for name in listed}
+            found = {name: hashlib.sha256(body).hexdigest() for name, body in bodies.items()}
+            if found == listed:
+                return step
+    return None
+
+
+# %% load_checkpoint
+def load_checkpoint(folder: str, step: int, rank: int, world_size: int) -> dict[str, Tensor]:
+    """A rank's slices of a whole checkpoint, which any number of ranks may have saved.
+
+    They are those of `slice_of`, with the keys, numbers and types that were saved.
+    """
+    names = json.loads(Path(folder, "last.json").read_bytes())["listed"]
+    parts = [torch.load(Path(folder, name)) for name in names]
+    whole = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+    return {key: slice_of(one, rank, world_size).clone() for key, one in whole.items()}

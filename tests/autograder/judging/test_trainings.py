@@ -1,0 +1,30 @@
+"""What is said of a training whose weights are not those of one process."""
+
+import pytest
+
+from autograder.judging.trainings import expect_weights
+from worldsize import bench
+from worldsize.bench import Record, Take, Task, TrainingResult, Trial
+from worldsize.check import CheckFailed
+
+TASK = Task(num_steps=1, batch_size=16)
+
+
+def trained_with(factor: float) -> Trial:
+    """A training in one step whose gradient is so many times the right one."""
+    batches = TASK.batches(3)
+    alone = bench.train_alone(TASK, batches)
+    weights = alone.initial + factor * (alone.weights - alone.initial)
+    record = Record(takes=[Take(0, 0, 0, 16, 0.0)], weights=weights)
+    return Trial(TrainingResult(), record, batches)
+
+
+def test_right_weights_pass() -> None:
+    expect_weights(trained_with(1), TASK, "one step", "Is it the mean?")
+
+
+def test_only_weights_that_have_not_moved_are_said_not_to_have() -> None:
+    with pytest.raises(CheckFailed, match="as they were at first"):
+        expect_weights(trained_with(0), TASK, "one step", "Is it the mean?")
+    with pytest.raises(CheckFailed, match="Is it the mean"):  # as far from the right ones as those that stayed
+        expect_weights(trained_with(2), TASK, "one step", "Is it the mean?")

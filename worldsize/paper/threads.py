@@ -1,0 +1,46 @@
+"""Threads of a program on paper: what they compute would not be recorded, and is refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from worldsize.emulate.wrapping import around
+from worldsize.paper.no_data import NoData, refusal
+
+
+class _Refusing(TorchDispatchMode):
+    """The context in which torch's operators are refused, and each refusal is kept."""
+
+    def __init__(self, refused: list[NoData]) -> None:
+        super().__init__()
+        self._refused = refused
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+        error = refusal(
+            "on paper what another thread computes is not recorded: compute it in the program's own thread, or run "
+            "this on an emulated cluster"
+        )
+        self._refused.append(error)
+        raise error
+
+
+def refuse_operators() -> list[NoData]:
+    """The refusals to come of operators in new threads of this process; a thread may end with one unnoticed."""
+    refused: list[NoData] = []
+
+    def start(before: Callable[..., Any], thread: Any) -> Any:
+        run = thread.run
+
+        def run_without_operators() -> None:
+            with _Refusing(refused):
+                run()
+
+        thread.run = run_without_operators
+        return before(thread)
+
+    around(threading.Thread, "start", start)
+    return refused
