@@ -2,6 +2,7 @@
 
 from worldsize.check import CheckFailed, expect_close
 from worldsize.launch import RankFailed, Run, RunError, RunStopped, RunTimeout, device, profile, run, span, torchrun
+from worldsize.manifests import manifests
 from worldsize.paper import DeepRun, PaperRun, declared, paper
 from worldsize.planning import plan
 from worldsize.timeline import Event, Timeline
@@ -20,6 +21,7 @@ __all__ = [
     "declared",
     "device",
     "expect_close",
+    "manifests",
     "paper",
     "plan",
     "profile",

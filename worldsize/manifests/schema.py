@@ -1,0 +1,122 @@
+"""JSON schemas of the kinds of manifests: ours, of the fields that the course teaches, or full ones that a user saved.
+
+Ours are in the folder schemas/. Beside JSON Schema's own words they use `x-removed`, fields that older versions had,
+each with what to write now, and `x-pattern-means`, a pattern in words. Where properties are listed, no others are
+accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from worldsize.manifests import yaml_text
+
+Schema = Mapping[str, Any]
+Schemas = Mapping[tuple[str, str], Schema]  # by apiVersion and kind
+SCRIPT = ("", "Slurm script")
+_FOLDER = Path(__file__).with_name("schemas")
+_CHOICES = ("allOf", "anyOf", "oneOf", "not")  # in these a CRD repeats parts of its schema, which are not whole
+
+
+@cache
+def ours() -> Schemas:
+    """The schemas of this package."""
+    found = {SCRIPT: _closed(_resolved(_file("slurm.yaml")["script"]))}
+    for path in sorted(_FOLDER.glob("*.yaml")):
+        for kind, schema in _file(path.name).items():
+            if "apiVersion" in schema:
+                found[schema["apiVersion"], kind] = _closed(_whole(kind, _resolved(schema)))
+    return found
+
+
+def saved(folder: Path | str) -> Schemas:
+    """The schemas of the CustomResourceDefinitions in a folder, as `kubectl get crd -o yaml` or a release gives them.
+
+    Raises:
+        ValueError: there is no such definition in the folder, or a file is not YAML.
+    """
+    found = {}
+    for path in sorted([*Path(folder).glob("*.yaml"), *Path(folder).glob("*.yml")]):
+        for one in _definitions(path):
+            names, group = one["spec"]["names"], one["spec"]["group"]
+            for version in one["spec"]["versions"]:
+                schema = version["schema"]["openAPIV3Schema"]
+                found[f"{group}/{version['name']}", names["kind"]] = _closed(_with_metadata(schema))
+    if not found:
+        raise ValueError(f"{folder} holds no CustomResourceDefinition; save them by `kubectl get crd -o yaml`")
+    return found
+
+
+def _definitions(path: Path) -> Iterator[Any]:
+    try:
+        documents = yaml_text.load(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    for document in documents:
+        one_by_one = document.get("items", [document]) if isinstance(document, dict) else []
+        yield from (one for one in one_by_one if one.get("kind") == "CustomResourceDefinition")
+
+
+@cache
+def _file(name: str) -> dict[str, Any]:
+    return yaml_text.load((_FOLDER / name).read_text(encoding="utf-8"))[0]
+
+
+def _resolved(schema: Any) -> Any:
+    """The schema with every `$ref`, a file and a part of it, replaced by that part; what stands beside it wins."""
+    if isinstance(schema, list):
+        return [_resolved(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    rest = {key: _resolved(value) for key, value in schema.items() if key != "$ref"}
+    if "$ref" not in schema:
+        return rest
+    file, _, part = schema["$ref"].partition("#")
+    return {**_resolved(_file(file)[part]), **rest}
+
+
+def _whole(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a document: its fields, and those that all documents have."""
+    every = {
+        "apiVersion": {
+            "const": schema["apiVersion"],
+            "description": f"The group and version of the API: {kind} in it.",
+        },
+        "kind": {"const": kind},
+        "metadata": _resolved({"$ref": "pods.yaml#metadata"}),
+    }
+    required = ["apiVersion", "kind", "metadata", *schema.get("required", [])]
+    return {**schema, "properties": {**every, **schema["properties"]}, "required": required}
+
+
+def _with_metadata(schema: Schema) -> dict[str, Any]:
+    """A CRD's schema with our own for the metadata, of which a CRD says only that it is an object."""
+    metadata = _resolved({"$ref": "pods.yaml#metadata"})
+    return {**schema, "properties": {**schema.get("properties", {}), "metadata": metadata}}
+
+
+def _closed(schema: Any) -> Any:
+    """The schema with what is left open closed: listed properties are all; Kubernetes' own words in JSON Schema's."""
+    if not isinstance(schema, dict):
+        return schema
+    closed = {
+        key: {name: _closed(one) for name, one in value.items()}
+        if key in ("properties", "patternProperties")
+        else _closed(value)
+        if key in ("items", "additionalProperties")
+        else value
+        for key, value in schema.items()
+        if key not in _CHOICES
+    }
+    if schema.get("x-kubernetes-int-or-string"):
+        closed["type"] = ["integer", "string"]
+    if schema.get("properties"):
+        closed.setdefault("type", "object")
+        if not schema.get("x-kubernetes-preserve-unknown-fields"):
+            closed.setdefault("additionalProperties", False)
+    if schema.get("nullable") and isinstance(closed.get("type"), str):
+        closed["type"] = [closed["type"], "null"]
+    return closed

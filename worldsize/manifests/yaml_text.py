@@ -1,0 +1,40 @@
+"""YAML as Kubernetes reads it, several documents to a text; a key that is given twice is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+
+def dump(documents: Iterable[dict[str, Any]]) -> str:
+    """The documents as a text, in the order in which their fields were made."""
+    return yaml.dump_all(list(documents), Dumper=_Dumper, sort_keys=False, explicit_start=False, width=100)
+
+
+def load(text: str) -> list[Any]:
+    """The documents of a text, empty ones left out.
+
+    Raises:
+        ValueError: it is not YAML, or names a key twice in one place, of which others silently take the last.
+    """
+    try:
+        return [found for found in yaml.load_all(text, Loader=_Loader) if found is not None]
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes a part that occurs twice twice, because people read it."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+class _Loader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
+            raise yaml.YAMLError(f"line {node.start_mark.line + 1}: {twice!r} is given twice; keep one of them")
+        return super().construct_mapping(node, deep)
