@@ -9,7 +9,8 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
     {"units", "formulas", "event", "intervals", "critical_path", "chrome_trace", "timeline"},
-    {"memory", "images", "text", "published_runs", "models", "framing", "fields", "message", "outages", "manifests"},
+    {"memory", "images", "text", "published_runs", "models", "framing", "fields", "message", "outages"},
+    {"manifests", "slurm", "watching"},
     {"hardware"},
     {"emulate", "faults", "gloo", "operators", "pricing"},
     {"launch"},

@@ -1,0 +1,232 @@
+"""A real Prometheus over two ranks that train: what it sees, which alerts fire when one is killed, and the dashboard."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+import yaml
+from needs import give_up
+from processes import wait_until
+from prometheus_client import CollectorRegistry, Gauge, start_http_server
+
+from worldsize import watching
+from worldsize.watching.files import FOLDER
+
+SCRAPE_S = 0.25
+RANK = """
+import os, sys, time
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+from worldsize.watching import RankMetrics
+
+rank, folder = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2, timeout=timedelta(60))
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with RankMetrics(rank, folder, tensorboard=f"{folder}/tensorboard") as metrics:
+    while True:
+        began = time.perf_counter()
+        loss = model(torch.ones(8, 4)).square().mean()
+        loss.backward()
+        worked_s = time.perf_counter() - began
+        for parameter in model.parameters():
+            try:
+                dist.all_reduce(parameter.grad)
+            except RuntimeError:  # the other rank is gone: this one stays and waits, as a hanging rank does
+                time.sleep(600)
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.05)
+        metrics.step(loss.item(), time.perf_counter() - began, num_tokens=8, compute_s=worked_s)
+"""
+
+
+@pytest.fixture(scope="module")
+def prometheus() -> None:
+    if watching.missing():
+        give_up("prometheus", "needs Debian's package prometheus")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, prometheus) -> Path:
+    return tmp_path_factory.mktemp("watching")
+
+
+@pytest.fixture(scope="module")
+def ranks(folder: Path) -> Iterator[list[subprocess.Popen]]:
+    started = [subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(folder)]) for rank in range(2)]
+    yield started
+    for rank in started:
+        rank.kill()
+        rank.wait()
+
+
+@pytest.fixture(scope="module")
+def gpus(folder: Path) -> Iterator[None]:
+    """An exporter of what DCGM exports by default, of two GPUs of which one hangs; the numbers are made up."""
+    registry = CollectorRegistry()
+    for row in watching.dcgm_fields():
+        if row["on by default"] == "yes":
+            gauge = Gauge(row["field"], row["meaning"], ["gpu", "Hostname"], registry=registry)
+            for gpu in range(2):
+                gauge.labels(gpu, "node0").set(
+                    {"DCGM_FI_DEV_GPU_UTIL": 100, "DCGM_FI_DEV_XID_ERRORS": 0}.get(row["field"], gpu)
+                )
+    server, thread = start_http_server(0, "127.0.0.1", registry=registry)
+    (folder / "gpus0.json").write_text(json.dumps([{"targets": [f"127.0.0.1:{server.server_port}"], "labels": {}}]))
+    yield
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, gpus, ranks) -> Iterator[watching.Prometheus]:
+    assert wait_until(lambda: len([*folder.glob("rank?.json")]) == 2, within_s=60), "the ranks did not come up"
+    with watching.Prometheus(folder, SCRAPE_S) as running:
+        running.wait_for("sum(train_steps_total) > 10")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def while_both_train(server) -> dict[str, list[watching.Sample]]:
+    """What was seen before a rank is killed."""
+    loss = server.wait_for('train_loss{rank="1"} < 1e9')
+    return {"loss": loss, "up": server.query("up == 1"), "rate": server.wait_for("job:train_tokens_per_second:sum > 0")}
+
+
+@pytest.fixture(scope="module")
+def after_one_is_killed(while_both_train, server, ranks) -> dict[str, watching.Alert]:
+    assert [alert for alert in server.alerts() if alert.name in ("RankDown", "NoStep")] == []
+    ranks[1].send_signal(signal.SIGKILL)
+    return {name: server.wait_for_alert(name, within_s=60) for name in ("RankDown", "NoStep")}
+
+
+def test_both_ranks_are_seen_with_what_they_note(while_both_train) -> None:
+    assert {sample.labels.get("rank") for sample in while_both_train["up"]} == {"0", "1", None}  # None: the GPUs
+    assert while_both_train["loss"][0].labels["rank"] == "1"
+    assert 0 < while_both_train["rate"][0].value < 16 / 0.05  # two ranks of 8 tokens in at least 50 ms
+
+
+def test_a_rank_that_is_killed_is_down_and_the_other_one_takes_no_step(after_one_is_killed) -> None:
+    down, waits = after_one_is_killed["RankDown"], after_one_is_killed["NoStep"]
+    assert down.labels["rank"] == "1" and down.summary == "Rank 1 does not answer; the job has ended or hangs."
+    assert waits.labels["rank"] == "0" and "Rank 0 has finished no step" in waits.summary
+
+
+def test_every_query_of_the_dashboard_gives_something(after_one_is_killed, server) -> None:
+    asked = watching.queries(watching.dashboard())
+    assert len(asked) == len({query.panel for query in asked}) == 18
+    silent = [query for query in asked if not server.query(query.expr)]
+    assert silent == []
+
+
+def test_every_rule_is_healthy_on_the_server(server) -> None:
+    with urlopen(f"{server.url}/api/v1/rules") as answer:
+        groups = json.load(answer)["data"]["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert len(rules) == 10 and {rule["health"] for rule in rules} == {"ok"}
+
+
+def test_a_query_that_is_not_promql_is_refused_with_the_servers_words(server) -> None:
+    with pytest.raises(ValueError, match="parse error"):
+        server.query("rate(train_loss)[")
+    with pytest.raises(ValueError, match="expected type range vector"):
+        server.query("rate(train_tokens_total)")
+
+
+def test_a_number_is_a_sample_without_labels(server) -> None:
+    assert server.query("1 + 1") == [watching.Sample({}, 2.0)]
+
+
+def test_an_alert_that_does_not_come_says_which_did(server, after_one_is_killed) -> None:
+    with pytest.raises(TimeoutError, match=r"Xid did not fire within 0.1 s; alerts are: .*RankDown"):
+        server.wait_for_alert("Xid", within_s=0.1)
+
+
+def test_tensorboard_shows_the_same_run(folder, after_one_is_killed, server) -> None:
+    program = pytest.importorskip("tensorboard.program")
+    board = program.TensorBoard()
+    logdir = f"--logdir={folder / 'tensorboard'}"
+    board.configure(argv=["", logdir, "--port=0", "--host=127.0.0.1", "--load_fast=false", "--reload_interval=1"])
+    url = board.launch()
+    (exported,) = server.query('train_loss{rank="0"}')
+
+    def points() -> list:
+        with urlopen(f"{url}data/plugin/scalars/tags") as answer:
+            if "loss" not in json.load(answer).get("rank0", {}):
+                return []
+        with urlopen(f"{url}data/plugin/scalars/scalars?run=rank0&tag=loss") as answer:
+            return json.load(answer)
+
+    (steps,) = server.query('train_steps_total{rank="0"}')
+    assert wait_until(lambda: len(points()) > 0, within_s=30)
+    _, number, loss = points()[-1]
+    assert number == steps.value and loss == pytest.approx(exported.value, rel=1e-6)
+
+
+def test_promtool_accepts_the_rules_and_their_own_tests(prometheus, tmp_path) -> None:
+    for name in ("rules.yml", "rules_test.yml"):
+        shutil.copy(FOLDER / name, tmp_path)
+    for command in (["check", "rules", "rules.yml"], ["test", "rules", "rules_test.yml"]):
+        done = subprocess.run(["promtool", *command], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    (tmp_path / "rules.yml").write_text(watching.rules().replace("== 0", "== 1", 1))  # up: now it says the contrary
+    assert subprocess.run(["promtool", *command], cwd=tmp_path, capture_output=True).returncode == 1
+
+
+@pytest.mark.parametrize(("interval_s", "held"), [(5.0, "15s"), (1.0, "3000ms"), (60.0, "180000ms")])
+def test_an_alert_waits_for_three_scrapes(interval_s: float, held: str) -> None:
+    groups = yaml.safe_load(watching.rules(interval_s))["groups"]
+    by_name = {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
+    assert by_name["RankDown"]["for"] == held and "for" not in by_name["Xid"]
+
+
+def test_every_field_of_a_gpu_that_is_asked_for_is_exported_by_default() -> None:
+    exported = {row["field"] for row in watching.dcgm_fields() if row["on by default"] == "yes"}
+    text = watching.rules() + json.dumps(watching.dashboard())
+    asked = set(re.findall(r"DCGM_\w+", text))
+    assert asked and asked <= exported
+
+
+def test_no_gauge_of_a_gpu_is_asked_for_its_rate() -> None:
+    gauges = {row["field"] for row in watching.dcgm_fields() if row["type"] == "gauge"}
+    text = watching.rules() + json.dumps(watching.dashboard())
+    rated = set(re.findall(r"(?:rate|increase)\((DCGM_\w+)", text))
+    assert rated and not rated & gauges
+
+
+def test_a_rank_that_ends_is_no_longer_looked_for(tmp_path) -> None:
+    with watching.RankMetrics(3, tmp_path) as metrics:
+        (entry,) = json.loads((tmp_path / "rank3.json").read_text())
+        assert entry == {"targets": [metrics.address], "labels": {"job": "ranks", "rank": "3"}}
+        metrics.step(loss=2.5, step_s=0.5, num_tokens=8)
+        with urlopen(f"http://{metrics.address}/metrics") as answer:
+            text = answer.read().decode()
+        assert (
+            "train_loss 2.5\n" in text and "train_steps_total 1.0\n" in text and "train_compute_seconds 0.5\n" in text
+        )
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_without_prometheus_the_error_says_what_to_install(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert watching.missing() == ["prometheus"]
+    with pytest.raises(RuntimeError, match="apt-get install prometheus"):
+        watching.Prometheus(tmp_path)
+
+
+def test_without_tensorboard_the_error_says_what_to_install(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(RuntimeError, match="pip install tensorboard"):
+        watching.RankMetrics(0, tmp_path, tensorboard=tmp_path / "events")

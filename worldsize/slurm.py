@@ -1,0 +1,229 @@
+"""A real Slurm on this machine: its controller and a daemon for each of several nodes, all in one folder.
+
+Every process runs as the user who starts it, listens on free ports only, and ends with the context. The nodes are names:
+they share this machine's cores and files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+PROGRAMS = {
+    "munged": "munge",
+    "mungekey": "munge",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "sbatch": "slurm-client",
+}
+REQUEUE_S = 5  # how long a requeued job waits; Slurm's default is 120
+_STARTS_WITHIN_S = 30
+_CONFIG = """\
+ClusterName=worldsize
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+# a requeued job waits until the credentials of its first start have expired
+AuthInfo=socket={folder}/munge.socket,cred_expire={requeue_s}
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmdLogFile={folder}/slurmd-%n.log
+SlurmdSpoolDir={folder}/spool-%n
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
+FirstJobId={first_job_id}
+JobRequeue=1
+KillWait=2
+ReturnToService=2
+SlurmdTimeout=10
+MpiDefault=none
+{nodes}
+PartitionName={partition} Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def missing() -> list[str]:
+    """The packages of Debian that are not installed and without which no Slurm can run here."""
+    return sorted({package for program, package in PROGRAMS.items() if not _path(program)})
+
+
+class Cluster:
+    """Slurm with `num_nodes` nodes named n1, n2, ... of one core each, in a folder of its own.
+
+    Raises:
+        RuntimeError: Slurm or munge is not installed, or did not start; the message has the end of its log.
+    """
+
+    def __init__(self, folder: Path | str, num_nodes: int = 2, partition: str = "research") -> None:
+        if lacking := missing():
+            raise RuntimeError(f"Slurm cannot run here: apt-get install {' '.join(lacking)} (Debian and Ubuntu)")
+        self.folder = Path(folder).resolve()
+        self.node_names = [f"n{number}" for number in range(1, num_nodes + 1)]
+        self._partition = partition
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Cluster:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def submit(self, script: Path | str) -> int:
+        """The number of the job that `sbatch` makes of this script, in the script's own folder."""
+        path = Path(script).resolve()
+        return int(self.run("sbatch", "--parsable", f"--chdir={path.parent}", str(path)).strip())
+
+    def run(self, *command: str) -> str:
+        """What a command of Slurm prints.
+
+        Raises:
+            RuntimeError: it failed; the message is its own.
+        """
+        done = subprocess.run(command, env=self._env(), capture_output=True, text=True, timeout=60)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def queue(self, job_id: int) -> list[str]:
+        """The tasks of a job that are queued or running, one line each: its number, its state, its nodes or a reason."""
+        try:
+            listed = self.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%i %T %R")
+        except RuntimeError as error:
+            if "Invalid job id" in str(error):  # Slurm forgets a job some minutes after its end
+                return []
+            raise
+        return [line.strip() for line in listed.splitlines() if " COMPLETING " not in line]
+
+    def wait(self, job_id: int, within_s: float = 60) -> None:
+        """Wait until no task of a job is queued or running.
+
+        Raises:
+            TimeoutError: some still are; the message lists them.
+        """
+        if not _until(lambda: not self.queue(job_id), within_s):
+            raise TimeoutError(f"after {within_s} s job {job_id} is not done: {'; '.join(self.queue(job_id))}")
+
+    def close(self) -> None:
+        """End all processes of this Slurm, those of its jobs first."""
+        if len(self._started) > 1:
+            with contextlib.suppress(RuntimeError, subprocess.TimeoutExpired):
+                self.run("scancel", f"--user={getpass.getuser()}")
+                _until(lambda: not self.run("squeue", "--noheader").strip(), within_s=10)
+        for process in reversed(self._started):
+            process.terminate()
+        for process in self._started:
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._started.clear()
+
+    def _start(self) -> None:
+        for name in ("state", *(f"spool-{node}" for node in self.node_names)):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        key, munge = self.folder / "munge.key", self.folder / "munge.socket"
+        key.unlink(missing_ok=True)
+        subprocess.run([_path("mungekey"), "--create", f"--keyfile={key}"], check=True, capture_output=True)
+        (self.folder / "slurm.conf").write_text(self._config())
+        paths = {
+            "key-file": key,
+            "socket": munge,
+            "pid-file": "munged.pid",
+            "log-file": "munged.log",
+            "seed-file": "seed",
+        }
+        flags = [f"--{flag}={self.folder / path}" for flag, path in paths.items()]
+        self._spawn("munged", "--foreground", "--force", "--num-threads=2", *flags)
+        self._await("munged", munge.exists)
+        self._spawn("slurmctld", "-D", "-f", str(self.folder / "slurm.conf"))
+        self._await("slurmctld", lambda: "UP" in self.run("scontrol", "ping"))
+        for node in self.node_names:
+            self._spawn("slurmd", "-D", "-N", node, "-f", str(self.folder / "slurm.conf"))
+        self._await("slurmd", lambda: self._states() == ["idle"] * len(self.node_names))
+
+    def _config(self) -> str:
+        host, ports = socket.gethostname().split(".")[0], list(_free_ports(len(self.node_names) + 1))
+        nodes = [
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=1 State=UNKNOWN"
+            for node, port in zip(self.node_names, ports[1:], strict=True)
+        ]
+        return _CONFIG.format(
+            host=host,
+            user=getpass.getuser(),
+            folder=self.folder,
+            controller_port=ports[0],
+            requeue_s=REQUEUE_S,
+            first_job_id=1 + os.getpid() % 9000,  # scripts derive a port from it
+            nodes="\n".join(nodes),
+            partition=self._partition,
+        )
+
+    def _states(self) -> list[str]:
+        return self.run("sinfo", "--noheader", "--Node", "--format=%T").split()
+
+    def _spawn(self, program: str, *flags: str) -> None:
+        with open(self.folder / f"{program}.out", "ab") as output:
+            command = [_path(program), *flags]
+            self._started.append(
+                subprocess.Popen(
+                    command, env=self._env(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=self.folder
+                )
+            )
+
+    def _await(self, program: str, is_ready: Callable[[], bool]) -> None:
+        def is_up() -> bool:
+            with contextlib.suppress(RuntimeError):  # a client that does not reach the controller yet
+                return is_ready()
+            return False
+
+        if not _until(is_up, _STARTS_WITHIN_S) or self._started[-1].poll() is not None:
+            lines = (self.folder / f"{program}.out").read_text(errors="replace").splitlines()
+            raise RuntimeError(f"{program} did not start: {' '.join(lines[-5:]) or 'it says nothing'}")
+
+    def _env(self) -> dict[str, str]:
+        return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf")}
+
+
+def _path(program: str) -> str:
+    """The path of a program, which for daemons need not be on a user's PATH; empty where it is not installed."""
+    return shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin:/usr/local/sbin") or ""
+
+
+def _until(condition: Callable[[], bool], within_s: float) -> bool:
+    """True as soon as the condition holds, False when it does not in time."""
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def _free_ports(number: int) -> Iterator[int]:
+    """Ports that nobody listens on at the moment."""
+    with contextlib.ExitStack() as held:
+        for _ in range(number):
+            one = held.enter_context(socket.socket())
+            one.bind(("127.0.0.1", 0))
+            yield one.getsockname()[1]

@@ -1,0 +1,59 @@
+"""Rules for Prometheus, a dashboard for Grafana and the fields of DCGM, as files that a site can take."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+_SCRAPE_INTERVAL_S = 5.0  # that rules.yml is written for
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query of a dashboard, in PromQL, and the title of its panel."""
+
+    panel: str
+    expr: str
+
+
+def rules(scrape_interval_s: float = _SCRAPE_INTERVAL_S) -> str:
+    """The recording and alerting rules, rules.yml.
+
+    Every `for`, how long a condition must hold before its alert fires, grows and shrinks with the scrape interval.
+    """
+    text = (FOLDER / "rules.yml").read_text(encoding="utf-8")
+    factor = scrape_interval_s / _SCRAPE_INTERVAL_S
+
+    def scaled(found: re.Match[str]) -> str:
+        return f"{found[1]}{round(int(found[2]) * _SECONDS[found[3]] * factor * 1000)}ms"
+
+    return text if factor == 1 else re.sub(r"^(    for: )(\d+)(ms|s|m|h)$", scaled, text, flags=re.M)
+
+
+def dashboard() -> dict[str, Any]:
+    """The dashboard for Grafana, dashboard.json: "Dashboards", "New", "Import" there takes it."""
+    return json.loads((FOLDER / "dashboard.json").read_text(encoding="utf-8"))
+
+
+def queries(board: dict[str, Any], rate_interval: str = "1m") -> list[Query]:
+    """The queries of a dashboard as Grafana sends them, with the window of its rates filled in."""
+    return [
+        Query(panel["title"], target["expr"].replace("$__rate_interval", rate_interval))
+        for panel in board["panels"]
+        for target in panel["targets"]
+    ]
+
+
+def dcgm_fields() -> list[dict[str, str]]:
+    """What NVIDIA's dcgm-exporter exports of each GPU: rows of field, type, unit, whether by default, and meaning.
+
+    Source: NVIDIA/dcgm-exporter, etc/default-counters.csv.
+    """
+    with (FOLDER / "dcgm_fields.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,82 @@
+"""What a rank exports while it trains: to Prometheus, which asks for it, and to TensorBoard, which reads a file."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+JOB = "ranks"
+
+
+class RankMetrics:
+    """Metrics of one rank on a free port, and a file in `folder` by which Prometheus finds them.
+
+    With `tensorboard`, a folder, the same numbers are also written there, as the run `rank0`, `rank1`, ...
+
+    Raises:
+        RuntimeError: TensorBoard is asked for and is not installed.
+    """
+
+    def __init__(self, rank: int, folder: Path | str, tensorboard: Path | str | None = None) -> None:
+        registry = CollectorRegistry()
+        self._loss = Gauge("train_loss", "Loss of the last step.", registry=registry)
+        self._step_s = Gauge("train_step_seconds", "Time of the last step.", registry=registry)
+        self._compute_s = Gauge("train_compute_seconds", "The rank's own work in it, without waits.", registry=registry)
+        self._steps = Counter("train_steps", "Steps since the start.", registry=registry)
+        self._tokens = Counter("train_tokens", "Tokens of this rank since the start.", registry=registry)
+        self._last_step = Gauge("train_last_step_timestamp_seconds", "When the last step ended.", registry=registry)
+        self._num_steps = 0
+        self._writer = _summary_writer(Path(tensorboard, f"rank{rank}")) if tensorboard else None
+        self._server, self._thread = start_http_server(0, "127.0.0.1", registry=registry)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        self._target = Path(folder, f"rank{rank}.json")
+        self._announce(rank)
+
+    def __enter__(self) -> RankMetrics:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def step(self, loss: float, step_s: float, num_tokens: int = 0, compute_s: float | None = None) -> None:
+        """Note a step that has just ended; `compute_s` is the part of `step_s` without waits for other ranks."""
+        self._loss.set(loss)
+        self._step_s.set(step_s)
+        self._compute_s.set(step_s if compute_s is None else compute_s)
+        self._steps.inc()
+        self._num_steps += 1
+        self._tokens.inc(num_tokens)
+        self._last_step.set(time.time())
+        if self._writer:
+            self._writer.add_scalar("loss", loss, self._num_steps)
+            self._writer.add_scalar("step_seconds", step_s, self._num_steps)
+
+    def close(self) -> None:
+        """Stop answering; Prometheus then looks for this rank no longer, because it has ended and not died."""
+        self._target.unlink(missing_ok=True)
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        if self._writer:
+            self._writer.close()
+
+    def _announce(self, rank: int) -> None:
+        """Write the file by which Prometheus finds this rank, whole at once."""
+        entry = {"targets": [self.address], "labels": {"job": JOB, "rank": str(rank)}}
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        part = self._target.with_suffix(".part")
+        part.write_text(json.dumps([entry]))
+        part.replace(self._target)
+
+
+def _summary_writer(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise RuntimeError("TensorBoard is not installed: pip install tensorboard") from None
+    return SummaryWriter(str(folder), flush_secs=1)
