@@ -1,7 +1,7 @@
 """A real Slurm on this machine: its controller and a daemon for each of several nodes, all in one folder.
 
-Every process runs as the user who starts it, listens on free ports only, and ends with the context. The nodes are names:
-they share this machine's cores and files.
+Every process runs as the user who starts it, listens on free ports only, and ends with the context. The nodes are
+names: they share this machine's cores and files.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Cluster:
         return done.stdout
 
     def queue(self, job_id: int) -> list[str]:
-        """The tasks of a job that are queued or running, one line each: its number, its state, its nodes or a reason."""
+        """The tasks of a job that are queued or running, a line each: number, state, nodes or a reason."""
         try:
             listed = self.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%i %T %R")
         except RuntimeError as error:

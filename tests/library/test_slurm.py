@@ -123,9 +123,9 @@ def test_a_run_that_fails_is_followed_by_the_next_of_the_chain(cluster: slurm.Cl
 def test_slurm_refuses_what_the_check_refuses(cluster: slurm.Cluster, tmp_path: Path) -> None:
     script = tmp_path / "wrong.sbatch"
     script.write_text(
-        "#!/bin/bash\n#SBATCH --job-name=a\n#SBATCH --nodes=2\n#SBATCH --time=10\n#SBATCH --requeu\ntrue\n"
+        "#!/bin/bash\n#SBATCH --job-name=a\n#SBATCH --nodes=2\n#SBATCH --time=10\n#SBATCH --requeues\ntrue\n"
     )
-    with pytest.raises(RuntimeError, match="sbatch.*requeu"):
+    with pytest.raises(RuntimeError, match=r"sbatch.*requeues"):
         cluster.submit(script)
 
 

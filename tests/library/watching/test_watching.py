@@ -1,4 +1,4 @@
-"""A real Prometheus over two ranks that train: what it sees, which alerts fire when one is killed, and the dashboard."""
+"""A real Prometheus over two ranks that train: what it sees, what fires when one is killed, and the dashboard."""
 
 from __future__ import annotations
 
