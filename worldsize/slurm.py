@@ -10,12 +10,16 @@ import contextlib
 import getpass
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
+
+from worldsize.launch.protocol.process import die_with_parent
 
 PROGRAMS = {
     "munged": "munge",
@@ -187,7 +191,13 @@ class Cluster:
             command = [_path(program), *flags]
             self._started.append(
                 subprocess.Popen(
-                    command, env=self._env(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=self.folder
+                    command,
+                    env=self._env(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd=self.folder,
+                    preexec_fn=_end_with_parent,
                 )
             )
 
@@ -203,6 +213,9 @@ class Cluster:
 
     def _env(self) -> dict[str, str]:
         return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf")}
+
+
+_end_with_parent = partial(die_with_parent, signal_number=signal.SIGTERM)
 
 
 def _path(program: str) -> str:

@@ -10,11 +10,10 @@ REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
     {"units", "formulas", "event", "intervals", "critical_path", "chrome_trace", "timeline"},
     {"memory", "images", "text", "published_runs", "models", "framing", "fields", "message", "outages"},
-    {"manifests", "slurm", "watching"},
-    {"hardware"},
+    {"hardware", "manifests"},
     {"emulate", "faults", "gloo", "operators", "pricing"},
     {"launch"},
-    {"check", "draw", "netlab", "paper"},
+    {"check", "draw", "netlab", "paper", "slurm", "watching"},
     {"explore", "bench", "quiz", "ledger", "pages", "planning"},
 ]
 # one level below these, a folder or a file is a part: at most so many parts, on so many floors of imports

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -151,6 +152,19 @@ def test_nothing_is_left_of_a_cluster_with_a_running_job(cluster: slurm.Cluster,
         assert set(pids[1:]) <= set(started)
     assert are_gone(pids)
     assert "UP" in cluster.run("scontrol", "ping"), "another cluster on this machine goes on"
+
+
+def test_the_daemons_end_with_a_kernel_that_is_killed(cluster: slurm.Cluster, tmp_path: Path) -> None:
+    program = f"""
+import os, signal
+from worldsize import slurm
+started = slurm.Cluster({str(tmp_path)!r}, num_nodes=1).__enter__()._started
+print(*(process.pid for process in started), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    pids = [int(word) for word in done.stdout.split()]
+    assert len(pids) == 3 and are_gone(pids)
 
 
 def test_without_slurm_the_error_says_what_to_install(tmp_path: Path, monkeypatch) -> None:

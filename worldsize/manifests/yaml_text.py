@@ -26,7 +26,7 @@ def load(text: str) -> list[Any]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes a part that occurs twice twice, because people read it."""
+    """A writer that repeats equal parts in full, because people read them."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

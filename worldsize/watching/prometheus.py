@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +20,7 @@ from urllib.request import urlopen
 
 import yaml
 
+from worldsize.launch.protocol.process import die_with_parent
 from worldsize.watching.files import rules
 from worldsize.watching.rank_metrics import JOB
 
@@ -147,7 +150,13 @@ class Prometheus:
         ]
         log = self.folder / "prometheus.log"
         with log.open("wb") as output:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                preexec_fn=partial(die_with_parent, signal_number=signal.SIGTERM),
+            )
         if not _first(self._is_ready, _STARTS_WITHIN_S) or self._process.poll() is not None:
             lines = log.read_text(errors="replace").splitlines()
             raise RuntimeError(f"Prometheus did not start: {' '.join(lines[-3:])}")
