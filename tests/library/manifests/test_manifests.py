@@ -307,6 +307,37 @@ def test_every_field_that_is_written_is_explained_once() -> None:
     assert {row["kind"] for row in explain(FILES["trainjob.yaml"])} == {"TrainingRuntime", "TrainJob"}
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_no_value_is_written_that_is_not_explained(name: str) -> None:
+    explained = " ".join(row["field"] for row in explain(FILES[name]))
+    if name.endswith("yaml"):
+        written = {key for one in yaml.safe_load_all(FILES[name]) for key in _leaves(one)}
+    else:
+        written = {
+            line.split("=")[0].removeprefix("#SBATCH --") for line in FILES[name].splitlines() if "#SBATCH" in line
+        }
+    assert written and {key for key in written if key not in explained} <= {"kind"}
+
+
+def _leaves(value):
+    """The names of the fields whose value is a text or a number."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        if isinstance(one, dict | list):
+            is_free = key in (
+                "labels",
+                "annotations",
+                "matchLabels",
+                "nodeLabels",
+                "parameters",
+                "rayStartParams",
+                "plugins",
+            )
+            yield from () if is_free else _leaves(one)
+        elif isinstance(key, str):
+            yield key
+
+
 @pytest.fixture
 def crds(tmp_path: Path) -> Path:
     (tmp_path / "jobset.yaml").write_text(CRD)
