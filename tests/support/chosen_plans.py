@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from step_times import StepTimes, megatron_2021_bytes
-
 import worldsize as ws
+from autograder.capstone.step_times import StepTimes, megatron_2021_bytes
 from worldsize import hardware
 from worldsize.models import Shape, shape
 from worldsize.planning import Plans

@@ -1,4 +1,4 @@
-"""GPUs, links, hosts, storage and clusters as data: every number with its source and date. Bandwidths per direction."""
+"""Hardware as data, with its power and price: every number with its source and date. Bandwidths per direction."""
 
 from worldsize.hardware.catalogue import (
     A100,
@@ -60,6 +60,17 @@ from worldsize.hardware.catalogue import (
     clusters,
 )
 from worldsize.hardware.devices import ARCHITECTURES, DTYPES, LINK_KINDS, Gpu, Link
+from worldsize.hardware.equipment import (
+    ELECTRICITY_USD_PER_KWH,
+    NODES,
+    PLUG_OF_NIC,
+    PLUG_OF_SWITCH,
+    RENTS,
+    SWITCHES,
+    Equipment,
+    Rent,
+    Switch,
+)
 from worldsize.hardware.meshes import Mesh
 from worldsize.hardware.networks import Dragonfly, FatTree, Hop, Level, Nic
 from worldsize.hardware.storage import COPIES, FILES, TRANSFERS, Host, Storage
@@ -82,6 +93,7 @@ __all__ = [
     "DGX_H100",
     "DGX_H200",
     "DTYPES",
+    "ELECTRICITY_USD_PER_KWH",
     "ETHERNET_10G",
     "ETHERNET_100G",
     "FILES",
@@ -103,6 +115,7 @@ __all__ = [
     "MI300X",
     "MI300X_NODE",
     "NFS",
+    "NODES",
     "NVLINK2_LINK",
     "NVLINK3",
     "NVLINK3_LINK",
@@ -120,9 +133,13 @@ __all__ = [
     "PCIE_BOX",
     "PCIE_BOX_10GBE",
     "PCIE_BOX_BRIDGED",
+    "PLUG_OF_NIC",
+    "PLUG_OF_SWITCH",
+    "RENTS",
     "ROCE_100G",
     "ROCE_400G",
     "SLINGSHOT_11",
+    "SWITCHES",
     "TFLOPS",
     "TRANSFERS",
     "V100",
@@ -130,6 +147,7 @@ __all__ = [
     "XGMI_LINK",
     "Cluster",
     "Dragonfly",
+    "Equipment",
     "FatTree",
     "Gpu",
     "Hop",
@@ -138,8 +156,10 @@ __all__ = [
     "Link",
     "Mesh",
     "Nic",
+    "Rent",
     "Route",
     "Storage",
+    "Switch",
     "cluster",
     "clusters",
 ]

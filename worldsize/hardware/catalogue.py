@@ -60,7 +60,8 @@ V100 = Gpu(
     32 * GB,
     0.9 * TB,
     {"float64": 7.8 * TFLOPS, "float32": 15.7 * TFLOPS, "float16": 125 * TFLOPS},
-    "NVIDIA V100 data sheet (2020), recalled in 2026",
+    "NVIDIA V100 data sheet (2020), recalled in 2026; power: the same data sheet, recalled",
+    power_w=300,
 )
 A100 = Gpu(
     "A100 SXM 80 GB",
@@ -68,7 +69,9 @@ A100 = Gpu(
     80 * GB,
     2.039 * TB,
     _AMPERE_FLOPS,
-    "NVIDIA A100 80GB data sheet (2021), as tabled in glennklockwood.com/garden/processors/A100, read 2026",
+    "NVIDIA A100 80GB data sheet (2021), as tabled in glennklockwood.com/garden/processors/A100, read 2026; "
+    "power: as in Luccioni et al., JMLR 24 (2023)",
+    power_w=400,
 )
 A100_PCIE = Gpu(
     "A100 PCIe 80 GB",
@@ -76,7 +79,9 @@ A100_PCIE = Gpu(
     80 * GB,
     1.935 * TB,
     _AMPERE_FLOPS,
-    "NVIDIA A100 80GB data sheet (2021); memory bandwidth as tabled in thundercompute.com/blog, read 2026",
+    "NVIDIA A100 80GB data sheet (2021); memory bandwidth as tabled in thundercompute.com/blog, read 2026; "
+    "power: the same data sheet, recalled",
+    power_w=300,
 )
 H100 = Gpu(
     "H100 SXM",
@@ -85,7 +90,9 @@ H100 = Gpu(
     3.35 * TB,
     _HOPPER_FLOPS,
     "NVIDIA H100 data sheet (2023), as tabled in stas00/ml-engineering compute/accelerator (2024), read 2026; "
-    "float64 recalled",
+    "float64 recalled; "
+    "power: model card of Llama 3.1 (2024)",
+    power_w=700,
 )
 H200 = Gpu(
     "H200 SXM",
@@ -94,7 +101,9 @@ H200 = Gpu(
     4.8 * TB,
     _HOPPER_FLOPS,
     "NVIDIA H200 data sheet (2023), as tabled in stas00/ml-engineering compute/accelerator (2024), read 2026; "
-    "float64 recalled",
+    "float64 recalled; "
+    "power: as the H100's, recalled",
+    power_w=700,
 )
 B200 = Gpu(
     "B200 SXM",
@@ -110,7 +119,9 @@ B200 = Gpu(
         "float8": 4500 * TFLOPS,
     },
     "NVIDIA HGX B200 specifications (2025), copied in zdszero.github.io, halved where they count sparsity, read 2026; "
-    "memory bandwidth from stas00/ml-engineering (2025): 8 TB/s, later HGX tables say 7.7",
+    "memory bandwidth from stas00/ml-engineering (2025): 8 TB/s, later HGX tables say 7.7; "
+    "power: awesomeagents.ai, read 2026",
+    power_w=1000,
 )
 MI300X = Gpu(
     "MI300X",
@@ -126,7 +137,9 @@ MI300X = Gpu(
         "float8": 2614.9 * TFLOPS,
     },
     "AMD MI300X data sheet (2023), bfloat16 and memory bandwidth as tabled in stas00/ml-engineering (2025), others "
-    "recalled in 2026",
+    "recalled in 2026; "
+    "power: the same data sheet, recalled",
+    power_w=750,
 )
 L40S = Gpu(
     "L40S",
@@ -141,7 +154,9 @@ L40S = Gpu(
         "bfloat16": 362.05 * TFLOPS,
         "float8": 733 * TFLOPS,
     },
-    "NVIDIA L40S data sheet (2023), as copied by mullet.se and, for float64, itcreations.com, read 2026",
+    "NVIDIA L40S data sheet (2023), as copied by mullet.se and, for float64, itcreations.com, read 2026; "
+    "power: the same data sheet, recalled",
+    power_w=350,
 )
 
 # One step of NCCL's ring with the Simple protocol stands for the time of a small send. A network card alone is quicker.

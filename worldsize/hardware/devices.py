@@ -16,7 +16,8 @@ LINK_KINDS = ("nvlink", "pcie", "rdma", "tcp")
 class Gpu:
     """One GPU; `peak_flops_per_s` holds dense rates by dtype, on tensor cores where they take that dtype.
 
-    `launch_s` is added to every kernel. The catalogue has none: its programs launch ahead of the GPU.
+    `launch_s` is added to every kernel. The catalogue has none: its programs launch ahead of the GPU. `power_w` is what
+    the data sheet allows it to draw; the rest of its node draws more (`hardware.NODES`).
     """
 
     name: str
@@ -26,6 +27,7 @@ class Gpu:
     peak_flops_per_s: Mapping[str, float] = field(hash=False)
     source: str
     launch_s: float = 0.0
+    power_w: float | None = None
 
     def __post_init__(self) -> None:
         need_one_of(f"{self.name}: architecture", self.architecture, ARCHITECTURES)
@@ -38,6 +40,8 @@ class Gpu:
             raise ValueError(f"{self.name}: peak_flops_per_s is empty; give the rate of at least one dtype")
         if self.launch_s < 0:
             raise ValueError(f"{self.name}: launch_s is {self.launch_s}; it must be 0 or more seconds")
+        if self.power_w is not None:
+            need_positive(f"{self.name}: power_w", self.power_w)
         need_source(self.name, self.source)
 
 

@@ -136,7 +136,7 @@ class Search:
         Raises:
             ValueError: there is none, or a cost is not a number.
         """
-        found = [Priced(one, *_price(cost, one), held_bytes) for one, held_bytes in self.fitting()]
+        found = [Priced(one, *price(cost, one), held_bytes) for one, held_bytes in self.fitting()]
         if not found:
             raise ValueError(self._nothing())
         found.sort(key=lambda one: one.step_s)
@@ -218,7 +218,7 @@ class Search:
         )
 
 
-def _price(cost: Cost, one: Plan) -> tuple[float, Mapping[str, float]]:
+def price(cost: Cost, one: Plan) -> tuple[float, Mapping[str, float]]:
     """The seconds of a step, and their parts where the cost function names them."""
     try:
         found = cost(one)

@@ -2,9 +2,9 @@
 
 import pytest
 from chosen_plans import LLAMA_3, TRILLION
-from step_times import StepTimes
 
 import worldsize as ws
+from autograder.capstone.step_times import StepTimes
 from worldsize import hardware
 from worldsize.models import shape
 

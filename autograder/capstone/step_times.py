@@ -11,13 +11,15 @@ section 4 (sequence parallelism); Llama Team 2024, arXiv 2407.21783, section 3.3
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
+from worldsize.capstone import Design
 from worldsize.hardware import Cluster
 from worldsize.models import Shape
 from worldsize.operators import Operator, time_s
 from worldsize.planning import Plan
 from worldsize.planning.memory_estimate import num_in_flight
+from worldsize.planning.search import Cost
 from worldsize.pricing import price
 
 _BYTES = 2  # of a number in bfloat16 or float16
@@ -153,6 +155,21 @@ class StepTimes:
     def _update_s(self, plan: Plan) -> float:
         num_parameters = plan.most_parameters / (plan.num_shards if plan.zero_stage else 1)
         return time_s(Operator("elementwise", "float32", 0, _UPDATE_BYTES * num_parameters), self.gpu)
+
+
+def cost_of(design: Design) -> Cost:
+    """The judge's cost of a design's step, under its own plan or on another cluster."""
+    gradient_bytes = 4 if design.software.gradients == "float32" else _BYTES
+
+    def step_s(plan: Plan) -> dict[str, float]:
+        return _step_times(plan.model, plan.cluster, gradient_bytes, design.software.overlaps)(plan)
+
+    return step_s
+
+
+@lru_cache(maxsize=256)
+def _step_times(model: Shape, cluster: Cluster, gradient_bytes: int, overlaps: bool) -> StepTimes:
+    return StepTimes(model, cluster, gradient_bytes, overlaps)
 
 
 def megatron_2021_bytes(plan: Plan) -> float:

@@ -1,0 +1,376 @@
+"""A design of a training system as one readable file: what it may contain, and a loader that names every mistake."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from worldsize import hardware, models
+from worldsize.hardware import Cluster, FatTree, Level, Rent, Storage, Switch
+from worldsize.models import Shape
+from worldsize.planning import Plan
+from worldsize.planning.memory_estimate import OPTIMIZER_BYTES, WEIGHT_BYTES
+
+EXAMPLES = Path(__file__).parent / "designs"  # one that adds up, and published systems
+_STORE_LATENCY_S = hardware.LUSTRE.latency_s
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+Amount: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """A part of the file, in which an unknown key is a mistake."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Model(Section):
+    """A name of `models.shape`, and the sizes that differ from it."""
+
+    shape: str
+    num_layers: Count | None = None
+    width: Count | None = None
+    num_heads: Count | None = None
+    num_kv_heads: Count | None = None
+    hidden_width: Count | None = None
+    vocab_size: Count | None = None
+    context_length: Count | None = None
+    num_experts: Count | None = None
+    num_active_experts: Count | None = None
+
+
+class Data(Section):
+    """The tokens to train on, those that there are, and how they are cut into steps of `global_batch` sequences."""
+
+    num_tokens: Amount
+    dataset_tokens: Amount
+    bytes_per_token: Count
+    length: Count
+    global_batch: Count
+
+
+class Nodes(Section):
+    """Equal nodes as in a cluster of the catalogue; spares stand by, cabled and under power."""
+
+    cluster: str
+    num_nodes: Count
+    num_spares: Annotated[int, Field(ge=0)] = 0
+    nics_per_node: Count | None = None
+    nic_bytes_per_s: Amount | None = None  # that transfers reach
+
+
+class SwitchLevel(Section):
+    """The switches of one height: how many, their ports down and up, and the nodes below each (none said: all)."""
+
+    name: str
+    num_switches: Count
+    num_down: Count
+    num_up: Annotated[int, Field(ge=0)]
+    num_nodes: Count | None = None
+
+
+class Network(Section):
+    """A fat tree of equal switches, from the leaves up, and what it is said to carry between its halves."""
+
+    switch: str
+    is_rail: bool = True
+    levels: Annotated[tuple[SwitchLevel, ...], Field(min_length=1)]
+    bisection_bytes_per_s: Amount
+
+
+class Store(Section):
+    """One store of all nodes: the rates of all together and of one node, and how much it holds."""
+
+    read_bytes_per_s: Amount
+    write_bytes_per_s: Amount
+    node_read_bytes_per_s: Amount
+    node_write_bytes_per_s: Amount
+    capacity_bytes: Amount
+
+
+class Layout(Section):
+    """The fields of a `planning.Plan`."""
+
+    dp: Count
+    tp: Count = 1
+    pp: Count = 1
+    cp: Count = 1
+    ep: Count = 1
+    micro_batch: Count
+    num_chunks: Count = 1
+    recompute: Literal["none", "selective", "full"]
+    zero_stage: Literal[0, 1, 2, 3]
+
+
+class Software(Section):
+    """How the program runs a plan.
+
+    `overlaps`: gradients are summed, and weights gathered, beside other work.
+    """
+
+    schedule: Literal["none", "1f1b", "interleaved"]
+    precision: Literal["bfloat16", "float16"] = "bfloat16"
+    gradients: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    overlaps: bool = True
+
+
+class Checkpoint(Section):
+    """A save after every `every_s` seconds of training, of which the last `num_kept` are kept.
+
+    `is_async`: training goes on as soon as a copy is in the hosts' memory.
+    """
+
+    every_s: Amount
+    is_async: bool
+    num_kept: Count
+
+
+class Failures(Section):
+    """The rates of a source of `outages.published`; how long a repair takes, and a restart before it loads."""
+
+    rates: str
+    away_s: Annotated[float, Field(ge=0)]
+    restart_s: Annotated[float, Field(ge=0)]
+
+
+class Site(Section):
+    """What the building gives: power in all, how much more than the equipment it draws (PUE), and power of a rack."""
+
+    power_w: Amount
+    pue: Annotated[float, Field(ge=1)]
+    rack_power_w: Amount
+    nodes_per_rack: Count
+
+
+class Prices(Section):
+    """Where the catalogue's do not stand. An owner writes the equipment off over `years`.
+
+    `operation_fraction` is what staff, spare parts and the building cost in a year, of the equipment's price.
+    """
+
+    usd_per_gpu_hour: Amount | None = None
+    usd_per_kwh: Amount = hardware.ELECTRICITY_USD_PER_KWH
+    node_usd: Amount | None = None
+    storage_usd: Annotated[float, Field(ge=0)] = 0.0
+    years: Amount = 4.0
+    operation_fraction: Fraction = 0.0
+
+
+class Budget(Section):
+    """What the training may take, in days and dollars, and whether the GPUs are rented or owned."""
+
+    days: Amount
+    usd: Amount
+    pays: Literal["rent", "own"]
+
+
+class Published(Section):
+    """What is known of a system that was built.
+
+    `training_days` are without failures and pauses, `calendar_days` with them; `mfu_fraction` is as the source counts.
+    """
+
+    source: str
+    step_s: Amount
+    mfu_fraction: Fraction | None = None
+    training_days: Amount | None = None
+    calendar_days: Amount | None = None
+
+
+class Programs(Section):
+    """A Python file beside the design, and the names of the functions in it.
+
+    `cost(plan)`: the seconds of a step, as for `ws.plan`. `train(plan)`: a step, to be run on paper. `policy(status)`:
+    when to save and on how many nodes to go on, as for `outages.endure`.
+    """
+
+    file: str
+    cost: str = "step_s"
+    train: str = "train"
+    policy: str = "policy"
+
+
+class Design(Section):
+    """A whole design; `network`, where it is not said, is the catalogue's, without a count of switches."""
+
+    name: str
+    model: Model
+    data: Data
+    nodes: Nodes
+    network: Network | None = None
+    storage: Store
+    plan: Layout
+    software: Software
+    checkpoint: Checkpoint
+    failures: Failures
+    site: Site
+    prices: Prices = Prices()
+    budget: Budget
+    published: Published | None = None
+    programs: Programs | None = None
+
+    @model_validator(mode="after")
+    def _is_described_hardware(self) -> Design:
+        _ = self.shape, self.cluster, self.switch  # each refuses with a sentence of its own
+        return self
+
+    @cached_property
+    def shape(self) -> Shape:
+        """The model's sizes."""
+        changed = self.model.model_dump(exclude={"shape"}, exclude_none=True)
+        return replace(models.shape(self.model.shape), **changed)
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The nodes that train, with the design's network and storage."""
+        found, nodes = hardware.cluster(self.nodes.cluster), self.nodes
+        changed: dict[str, Any] = {"num_nodes": nodes.num_nodes, "shared_storage": self._storage}
+        if nodes.nics_per_node is not None:
+            changed["nics_per_node"] = nodes.nics_per_node
+        if nodes.nic_bytes_per_s is not None and found.inter is not None:
+            changed["inter"] = replace(found.inter, bandwidth_bytes_per_s=nodes.nic_bytes_per_s, peak_bytes_per_s=None)
+        if self.network is not None:
+            changed |= {"is_rail": True, "oversubscription": 1.0, "nodes_per_leaf": None, "network": self._fat_tree}
+        return replace(found, **changed)
+
+    @property
+    def _storage(self) -> Storage:
+        return Storage(
+            "the design's store",
+            self.storage.node_read_bytes_per_s,
+            self.storage.node_write_bytes_per_s,
+            _STORE_LATENCY_S,
+            "the design (2026)",
+            self.storage.read_bytes_per_s,
+            self.storage.write_bytes_per_s,
+        )
+
+    @property
+    def _fat_tree(self) -> FatTree:
+        assert self.network is not None
+        levels = [
+            Level(level.name, level.num_nodes, max(level.num_down / level.num_up, 1.0) if level.num_up else 1.0)
+            for level in self.network.levels
+        ]
+        return FatTree(tuple(levels), self.network.is_rail)
+
+    @cached_property
+    def switch(self) -> Switch | None:
+        """The network's switch.
+
+        Raises:
+            ValueError: there is no such switch.
+        """
+        if self.network is None:
+            return None
+        if self.network.switch not in hardware.SWITCHES:
+            known = ", ".join(hardware.SWITCHES)
+            raise ValueError(f"network.switch: no switch is called {self.network.switch!r}; known: {known}")
+        return hardware.SWITCHES[self.network.switch]
+
+    @cached_property
+    def layout(self) -> Plan:
+        """The plan, whether it is legal or not."""
+        fields = self.plan.model_dump()
+        return Plan(
+            model=self.shape,
+            cluster=self.cluster,
+            global_batch=self.data.global_batch,
+            length=self.data.length,
+            **fields,
+        )
+
+    @property
+    def num_steps(self) -> float:
+        return self.data.num_tokens / (self.data.global_batch * self.data.length)
+
+    @property
+    def num_nodes_in_all(self) -> int:
+        """The nodes that train and the spares."""
+        return self.nodes.num_nodes + self.nodes.num_spares
+
+    @property
+    def num_gpus_in_all(self) -> int:
+        return self.num_nodes_in_all * self.cluster.gpus_per_node
+
+    @property
+    def checkpoint_bytes(self) -> float:
+        """A save: weights and the optimizer's state."""
+        return (WEIGHT_BYTES + OPTIMIZER_BYTES) * float(self.shape.num_parameters)
+
+    @property
+    def rent(self) -> Rent | None:
+        """What a GPU is rented for, by the design or by the catalogue."""
+        if self.prices.usd_per_gpu_hour is not None:
+            return Rent(self.prices.usd_per_gpu_hour, "the design (2026)")
+        return hardware.RENTS.get(self.cluster.gpu.name)
+
+
+def load(path: Path | str) -> Design:
+    """The design in a TOML file.
+
+    Raises:
+        ValueError: it cannot be read; the message names every key that is missing, unknown or wrong.
+    """
+    path = Path(path)
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    return _validated(found, f"{path}: ")
+
+
+def example(name: str) -> Design:
+    """One of the designs that ship: "ten_thousand_h100", or a published system such as "llama_3_405b".
+
+    Raises:
+        ValueError: there is no such design; the message names all.
+    """
+    known = {path.stem: path for path in sorted(EXAMPLES.glob("*.toml"))}
+    if name not in known:
+        raise ValueError(f"no design is called {name!r}; known: {', '.join(known)}")
+    return load(known[name])
+
+
+def changed(design: Design, **values: Any) -> Design:
+    """The design with these values in place of its own: `changed(design, plan__dp=64, budget__days=30)`.
+
+    Raises:
+        ValueError: there is no such key, or it cannot have this value.
+    """
+    whole = design.model_dump(exclude_none=True)
+    for name, value in values.items():
+        *sections, key = name.split("__")
+        place: Any = whole
+        for section in sections:
+            place = place[int(section)] if isinstance(place, tuple | list) else place.setdefault(section, {})
+        place[key] = value
+    return _validated(whole, "")
+
+
+def _validated(found: Mapping[str, Any], prefix: str) -> Design:
+    try:
+        return Design.model_validate(found)
+    except ValidationError as error:
+        lines = [f"{prefix}{_where(one['loc'])}{_what(one)}" for one in error.errors()]
+        raise ValueError("\n".join(lines)) from None
+
+
+def _where(place: tuple[int | str, ...]) -> str:
+    return f"{'.'.join(map(str, place))}: " if place else ""
+
+
+def _what(error: Mapping[str, Any]) -> str:
+    if error["type"] == "missing":
+        return "this key is missing"
+    if error["type"] == "extra_forbidden":
+        return "there is no such key"
+    if error["type"] == "value_error":
+        return error["msg"].removeprefix("Value error, ")
+    return f"{error['input']!r}: {error['msg'].lower()}"

@@ -1,0 +1,142 @@
+"""What a design achieves: the step's seconds by a cost function; then days, goodput, energy, cost, the bottleneck."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from worldsize import outages
+from worldsize.capstone import bill, saves
+from worldsize.capstone.design import Design
+from worldsize.outages import Endured, Policy
+from worldsize.planning import Plan, Priced
+from worldsize.planning.memory_estimate import held
+from worldsize.planning.search import Cost, price
+from worldsize.units import DAY
+
+LEAST_SPAN_S = 30 * DAY  # shorter ones have too few failures to say what goodput is
+CALLED = {
+    "compute": "kernels",
+    "tp": "collectives of tensor parallelism",
+    "cp": "collectives of context parallelism",
+    "bubble": "the pipeline's bubble",
+    "pp": "messages between stages",
+    "dp": "gradients and weights that no work hides",
+    "update": "the optimizer's update",
+    "saving": "standing still for saves",
+    "lost": "work that failures undo",
+    "starting": "restarts",
+    "waiting": "waiting for nodes in repair",
+}
+REMEDIES = {
+    "compute": "faster GPUs or kernels, or less recomputation",
+    "tp": "a smaller tp, or faster links in a node",
+    "cp": "a smaller cp",
+    "bubble": "more micro-batches, a smaller pp, or more chunks",
+    "pp": "fewer chunks, or faster NICs",
+    "dp": "a larger batch, overlap, or faster NICs",
+    "update": "a higher ZeRO stage",
+    "saving": "rarer or asynchronous saves, or a faster store",
+    "lost": "more frequent saves",
+    "starting": "a faster restart",
+    "waiting": "more spares, or a policy that goes on with fewer nodes",
+}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a design achieves; `parts` are the seconds of a step by what takes them, where the cost names them."""
+
+    design: Design = field(repr=False)
+    step_s: float
+    parts: Mapping[str, float]
+    endured: Endured = field(repr=False)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """While it trains."""
+        return self.design.layout.num_tokens / self.step_s
+
+    @property
+    def mfu_fraction(self) -> float:
+        """While it trains."""
+        return Priced(self.design.layout, self.step_s, self.parts, 0.0).mfu_fraction
+
+    @property
+    def held_bytes(self) -> float:
+        """On the GPU that holds most."""
+        return held(self.design.layout).total_bytes
+
+    @property
+    def goodput_fraction(self) -> float:
+        """Training that counts, of all time."""
+        return self.endured.goodput
+
+    @property
+    def training_days(self) -> float:
+        """If nothing ever failed and nothing was saved."""
+        return self.design.num_steps * self.step_s / DAY
+
+    @property
+    def days(self) -> float:
+        return self.training_days / self.goodput_fraction if self.goodput_fraction else float("inf")
+
+    @property
+    def power_w(self) -> float:
+        return sum(bill.power_w(self.design).values())
+
+    @property
+    def energy_kwh(self) -> float:
+        return bill.energy_kwh(self.design, self.days)
+
+    @property
+    def usd(self) -> float:
+        return sum(bill.usd(self.design, self.days).values())
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """Where the time goes, as fractions of it that add up to 1, the largest first."""
+        spent = self.endured.seconds
+        all_s = sum(spent.values())
+        of_step = {name.removesuffix("_s"): part for name, part in self.parts.items()} or {"compute": self.step_s}
+        found = {name: part / self.step_s * spent["training"] / all_s for name, part in of_step.items()}
+        found |= {name: part / all_s for name, part in spent.items() if name != "training"}
+        return dict(sorted(found.items(), key=lambda one: -one[1]))
+
+    @property
+    def bottleneck(self) -> str:
+        """Where most of the time goes, beside kernels if they are first, and what would shorten it."""
+        (most, share), (second, second_share) = list(self.shares.items())[:2]
+        sentence = f"{share:.1%} of the time goes to {CALLED.get(most, most)}"
+        if most == "compute":
+            sentence += f"; of the rest, most goes to {CALLED.get(second, second)}, {second_share:.1%}"
+            most = second
+        return f"{sentence}: {REMEDIES[most]}." if most in REMEDIES else f"{sentence}."
+
+
+def run(design: Design, cost: Cost, policy: Policy | None = None, plan: Plan | None = None, seed: int = 0) -> Figures:
+    """What a design achieves if its step takes what `cost` says: the seconds under a plan, or named parts of them.
+
+    `policy` decides on saves instead of the design's `checkpoint.every_s`, as in `outages.endure`. `plan` is priced in
+    place of the design's own, as on faster links.
+
+    Raises:
+        ValueError: a cost is not a number, or a policy cannot be followed.
+    """
+    step_s, parts = price(cost, plan or design.layout)
+    if step_s <= 0:
+        raise ValueError(f"cost is {step_s} s for {design.layout}; a step takes more than 0 seconds")
+    span_s = max(design.num_steps * step_s, LEAST_SPAN_S)
+    # drawn for a power of two of nodes, so that a design with one node more has the same failures and one more
+    num_nodes = design.num_nodes_in_all
+    drawn = outages.draw(saves.causes(design), 1 << (num_nodes - 1).bit_length(), span_s, seed)
+    failures = [one for one in drawn if one.node < num_nodes]
+    endured = outages.endure(policy or design.checkpoint.every_s, saves.job(design), failures, span_s)
+    return Figures(design, step_s, parts, endured)
+
+
+def least_step_s(plan: Plan) -> float:
+    """Seconds that no program undercuts: the model's own operations at the peak of all GPUs."""
+    peaks = plan.cluster.gpu.peak_flops_per_s
+    peak = peaks.get("bfloat16") or peaks["float16"]
+    return plan.model.flops(plan.num_tokens, plan.length) / (plan.cluster.world_size * peak)

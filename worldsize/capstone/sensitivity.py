@@ -1,0 +1,92 @@
+"""What one more unit of each resource buys: the days and dollars of a design with a little more of one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from worldsize.capstone.design import Design, changed
+from worldsize.capstone.figures import Figures, run
+from worldsize.hardware import Cluster, Gpu, Link
+from worldsize.planning import Plan
+from worldsize.planning.search import Cost
+
+MORE = 1.1  # of a rate
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What so much more of a resource saves; negative where it costs more than it saves.
+
+    `saved_usd` is without the price of the faster parts of a rate, which have none; nodes and spares are paid for.
+    """
+
+    resource: str
+    unit: str
+    saved_days: float
+    saved_usd: float
+
+
+def gains(of: Figures, cost: Cost) -> list[Gain]:
+    """What each resource would buy, the most days first."""
+    found = [
+        Gain(resource, unit, of.days - other.days, of.usd - other.usd)
+        for resource, unit, other in _variations(of.design, cost)
+    ]
+    return sorted(found, key=lambda gain: -gain.saved_days)
+
+
+def _variations(design: Design, cost: Cost) -> Iterator[tuple[str, str, Figures]]:
+    ten = f"{MORE - 1:.0%} more"
+    for resource, cluster in _faster(design.cluster).items():
+        yield resource, ten, run(design, cost, plan=_on(design, cluster))
+    replica = design.plan.tp * design.plan.pp * design.plan.cp
+    if replica % design.cluster.gpus_per_node == 0:
+        bigger = _with_replica(design)
+        yield "GPUs", f"a replica of {replica}, with its share of the batch", run(bigger, cost)
+    spares = design.nodes.num_spares
+    yield "spare nodes", "one more", run(changed(design, nodes__num_spares=spares + 1), cost)
+    writes = {"storage__write_bytes_per_s": design.storage.write_bytes_per_s * MORE}
+    writes["storage__node_write_bytes_per_s"] = design.storage.node_write_bytes_per_s * MORE
+    yield "rate of the store's writes", ten, run(changed(design, **writes), cost)
+    restart_s = design.failures.restart_s / MORE
+    yield "speed of a restart", ten, run(changed(design, failures__restart_s=restart_s), cost)
+    every_s = design.checkpoint.every_s / MORE
+    yield "saves", ten, run(changed(design, checkpoint__every_s=every_s), cost)
+
+
+def _with_replica(design: Design) -> Design:
+    dp, replica = design.plan.dp, design.plan.tp * design.plan.pp * design.plan.cp
+    return changed(
+        design,
+        plan__dp=dp + 1,
+        nodes__num_nodes=design.nodes.num_nodes + replica // design.cluster.gpus_per_node,
+        data__global_batch=design.data.global_batch // dp * (dp + 1),
+    )
+
+
+def _faster(cluster: Cluster) -> Mapping[str, Cluster]:
+    """The cluster with more of each rate."""
+    gpu = cluster.gpu
+    found = {
+        "rate of matrix products": replace(cluster, gpu=_computing(gpu)),
+        "bandwidth of GPU memory": replace(
+            cluster, gpu=replace(gpu, memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s * MORE)
+        ),
+        "bandwidth in a node": replace(cluster, intra=_wider(cluster.intra)),
+    }
+    if cluster.inter is not None:
+        found["bandwidth of NICs and network"] = replace(cluster, inter=_wider(cluster.inter))
+    return found
+
+
+def _computing(gpu: Gpu) -> Gpu:
+    return replace(gpu, peak_flops_per_s={dtype: rate * MORE for dtype, rate in gpu.peak_flops_per_s.items()})
+
+
+def _wider(link: Link) -> Link:
+    return replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * MORE, peak_bytes_per_s=None)
+
+
+def _on(design: Design, cluster: Cluster) -> Plan:
+    return replace(design.layout, cluster=cluster)
