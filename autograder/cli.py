@@ -15,6 +15,7 @@ from rich.table import Table
 
 from autograder.bench.commands import Engine
 from autograder.bench.commands import app as bench
+from autograder.capstone.commands import app as capstone
 from autograder.files import shown
 from autograder.quiz.commands import app as quizzes
 from autograder.terminal import console, errors, exit_on_value_error
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(quizzes, name="quiz")
 app.add_typer(bench, name="bench")
+app.add_typer(capstone, name="capstone")
 
 
 def _show_version(is_asked: bool) -> None:

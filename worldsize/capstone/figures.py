@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from worldsize import outages
 from worldsize.capstone import bill, saves
 from worldsize.capstone.design import Design
-from worldsize.outages import Endured, Policy
+from worldsize.outages import Cause, Endured, Failure, Job, Policy
 from worldsize.planning import Plan, Priced
 from worldsize.planning.memory_estimate import held
 from worldsize.planning.search import Cost, price
+from worldsize.timeline import Timeline
 from worldsize.units import DAY
 
-LEAST_SPAN_S = 30 * DAY  # shorter ones have too few failures to say what goodput is
+SPAN_S = 30 * DAY  # goodput is that of whole spans: shorter ones have too few failures to say
 CALLED = {
     "compute": "kernels",
     "tp": "collectives of tensor parallelism",
@@ -45,12 +48,17 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class Figures:
-    """What a design achieves; `parts` are the seconds of a step by what takes them, where the cost names them."""
+    """What a design achieves.
+
+    `parts` are the seconds of a step by what takes them, where the cost names them. `goodput_fraction` is the training
+    that counts, of all time; `spent_s` is the time by what the job did, as in `outages.Endured`.
+    """
 
     design: Design = field(repr=False)
     step_s: float
     parts: Mapping[str, float]
-    endured: Endured = field(repr=False)
+    goodput_fraction: float
+    spent_s: Mapping[str, float] = field(repr=False)
 
     @property
     def tokens_per_s(self) -> float:
@@ -66,11 +74,6 @@ class Figures:
     def held_bytes(self) -> float:
         """On the GPU that holds most."""
         return held(self.design.layout).total_bytes
-
-    @property
-    def goodput_fraction(self) -> float:
-        """Training that counts, of all time."""
-        return self.endured.goodput
 
     @property
     def training_days(self) -> float:
@@ -96,7 +99,7 @@ class Figures:
     @property
     def shares(self) -> Mapping[str, float]:
         """Where the time goes, as fractions of it that add up to 1, the largest first."""
-        spent = self.endured.seconds
+        spent = self.spent_s
         all_s = sum(spent.values())
         of_step = {name.removesuffix("_s"): part for name, part in self.parts.items()} or {"compute": self.step_s}
         found = {name: part / self.step_s * spent["training"] / all_s for name, part in of_step.items()}
@@ -114,11 +117,18 @@ class Figures:
         return f"{sentence}: {REMEDIES[most]}." if most in REMEDIES else f"{sentence}."
 
 
-def run(design: Design, cost: Cost, policy: Policy | None = None, plan: Plan | None = None, seed: int = 0) -> Figures:
+def run(
+    design: Design,
+    cost: Cost,
+    policy: Policy | None = None,
+    plan: Plan | None = None,
+    span_s: float | None = None,
+    seed: int = 0,
+) -> Figures:
     """What a design achieves if its step takes what `cost` says: the seconds under a plan, or named parts of them.
 
     `policy` decides on saves instead of the design's `checkpoint.every_s`, as in `outages.endure`. `plan` is priced in
-    place of the design's own, as on faster links.
+    place of the design's own, as on faster links. Goodput is that of `span_s` seconds, by default of all the training.
 
     Raises:
         ValueError: a cost is not a number, or a policy cannot be followed.
@@ -126,13 +136,30 @@ def run(design: Design, cost: Cost, policy: Policy | None = None, plan: Plan | N
     step_s, parts = price(cost, plan or design.layout)
     if step_s <= 0:
         raise ValueError(f"cost is {step_s} s for {design.layout}; a step takes more than 0 seconds")
-    span_s = max(design.num_steps * step_s, LEAST_SPAN_S)
-    # drawn for a power of two of nodes, so that a design with one node more has the same failures and one more
-    num_nodes = design.num_nodes_in_all
-    drawn = outages.draw(saves.causes(design), 1 << (num_nodes - 1).bit_length(), span_s, seed)
-    failures = [one for one in drawn if one.node < num_nodes]
-    endured = outages.endure(policy or design.checkpoint.every_s, saves.job(design), failures, span_s)
-    return Figures(design, step_s, parts, endured)
+    span_s = span_s or math.ceil(max(design.num_steps * step_s / SPAN_S, 1)) * SPAN_S
+    job, num_nodes, rates = saves.job(design), design.num_nodes_in_all, tuple(saves.causes(design))
+    if policy is None:
+        endured = _endured(design.checkpoint.every_s, job, num_nodes, rates, span_s, seed)
+    else:
+        endured = outages.endure(policy, job, _failures(num_nodes, rates, span_s, seed), span_s)
+    return Figures(design, step_s, parts, endured.goodput, endured.seconds)
+
+
+@lru_cache(maxsize=1024)
+def _endured(every_s: float, job: Job, num_nodes: int, rates: tuple[Cause, ...], span_s: float, seed: int) -> Endured:
+    """What the job makes of its failures, which many designs of a sweep have in common; without its long timeline."""
+    endured = outages.endure(every_s, job, _failures(num_nodes, rates, span_s, seed), span_s)
+    return replace(endured, timeline=Timeline([]))
+
+
+@lru_cache(maxsize=64)
+def _failures(num_nodes: int, rates: tuple[Cause, ...], span_s: float, seed: int) -> tuple[Failure, ...]:
+    """Failures drawn for a power of two of nodes: a design with one node more has the same ones and those of the node.
+
+    So what a node more buys is not drowned in chance.
+    """
+    drawn = outages.draw(rates, 1 << (num_nodes - 1).bit_length(), span_s, seed)
+    return tuple(one for one in drawn if one.node < num_nodes)
 
 
 def least_step_s(plan: Plan) -> float:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from worldsize.capstone.design import Design, changed
 from worldsize.capstone.figures import Figures, run
+from worldsize.capstone.programs import OtherPlan
 from worldsize.hardware import Cluster, Gpu, Link
+from worldsize.outages import Policy
 from worldsize.planning import Plan
 from worldsize.planning.search import Cost
 
@@ -27,32 +29,34 @@ class Gain:
     saved_usd: float
 
 
-def gains(of: Figures, cost: Cost) -> list[Gain]:
-    """What each resource would buy, the most days first."""
-    found = [
-        Gain(resource, unit, of.days - other.days, of.usd - other.usd)
-        for resource, unit, other in _variations(of.design, cost)
-    ]
+def gains(of: Figures, cost: Cost, policy: Policy | None = None) -> list[Gain]:
+    """What each resource would buy, the most days first; without those for which a recorded step is no measure."""
+    found = []
+    for resource, unit, design, plan in _variations(of.design):
+        try:
+            other = run(design, cost, policy, plan)
+        except OtherPlan:
+            continue
+        found.append(Gain(resource, unit, of.days - other.days, of.usd - other.usd))
     return sorted(found, key=lambda gain: -gain.saved_days)
 
 
-def _variations(design: Design, cost: Cost) -> Iterator[tuple[str, str, Figures]]:
+def _variations(design: Design) -> Iterator[tuple[str, str, Design, Plan]]:
+    """What there is more of, how much, the design with it, and the plan to price."""
     ten = f"{MORE - 1:.0%} more"
     for resource, cluster in _faster(design.cluster).items():
-        yield resource, ten, run(design, cost, plan=_on(design, cluster))
+        yield resource, ten, design, replace(design.layout, cluster=cluster)
     replica = design.plan.tp * design.plan.pp * design.plan.cp
     if replica % design.cluster.gpus_per_node == 0:
         bigger = _with_replica(design)
-        yield "GPUs", f"a replica of {replica}, with its share of the batch", run(bigger, cost)
-    spares = design.nodes.num_spares
-    yield "spare nodes", "one more", run(changed(design, nodes__num_spares=spares + 1), cost)
-    writes = {"storage__write_bytes_per_s": design.storage.write_bytes_per_s * MORE}
-    writes["storage__node_write_bytes_per_s"] = design.storage.node_write_bytes_per_s * MORE
-    yield "rate of the store's writes", ten, run(changed(design, **writes), cost)
-    restart_s = design.failures.restart_s / MORE
-    yield "speed of a restart", ten, run(changed(design, failures__restart_s=restart_s), cost)
-    every_s = design.checkpoint.every_s / MORE
-    yield "saves", ten, run(changed(design, checkpoint__every_s=every_s), cost)
+        yield "GPUs", f"a replica of {replica}, with its share of the batch", bigger, bigger.layout
+    for resource, unit, changes in (
+        ("spare nodes", "one more", {"nodes__num_spares": design.nodes.num_spares + 1}),
+        ("rate of the store's writes", ten, _faster_writes(design)),
+        ("speed of a restart", ten, {"failures__restart_s": design.failures.restart_s / MORE}),
+        ("saves", ten, {"checkpoint__every_s": design.checkpoint.every_s / MORE}),
+    ):
+        yield resource, unit, changed(design, **changes), design.layout
 
 
 def _with_replica(design: Design) -> Design:
@@ -88,5 +92,9 @@ def _wider(link: Link) -> Link:
     return replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * MORE, peak_bytes_per_s=None)
 
 
-def _on(design: Design, cluster: Cluster) -> Plan:
-    return replace(design.layout, cluster=cluster)
+def _faster_writes(design: Design) -> Mapping[str, float]:
+    store = design.storage
+    return {
+        "storage__write_bytes_per_s": store.write_bytes_per_s * MORE,
+        "storage__node_write_bytes_per_s": store.node_write_bytes_per_s * MORE,
+    }

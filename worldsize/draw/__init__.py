@@ -13,6 +13,7 @@ from worldsize.draw._messages import messages
 from worldsize.draw._node import node
 from worldsize.draw._scaling import scaling
 from worldsize.draw._scatter import scatter
+from worldsize.draw._shares import shares
 from worldsize.draw._table import Table, table
 from worldsize.draw._timeline import timeline, timelines
 from worldsize.draw.picture import Picture
@@ -35,6 +36,7 @@ __all__ = [
     "node",
     "scaling",
     "scatter",
+    "shares",
     "table",
     "timeline",
     "timelines",

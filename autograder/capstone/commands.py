@@ -1,0 +1,83 @@
+"""`autograder capstone`: check a design, run it by the judge's cost of a step, and compare a class's designs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autograder.terminal import console, errors, exit_on_value_error
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+DesignFile = Annotated[Path, typer.Argument(help="The design's TOML file. Programs that it names are not run.")]
+
+
+@app.callback()
+def main() -> None:
+    """Check and run designs of training systems. Students: `python -m worldsize.capstone`."""
+
+
+@app.command()
+def check(design: DesignFile) -> None:
+    """Say in sentences what does not add up; the exit code is 1 where something does not."""
+    from autograder.capstone.step_times import cost_of
+    from worldsize import capstone
+    from worldsize.capstone.report import verdict
+
+    with exit_on_value_error():
+        found = capstone.load(design)
+        problems = capstone.check(found, cost_of(found))
+    console.print(verdict(found, problems), markup=False, soft_wrap=True)
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def run(
+    design: DesignFile,
+    to: Annotated[Path | None, typer.Option(help="A page to write, with pictures.")] = None,
+) -> None:
+    """Compute throughput, days, cost, energy, goodput, the bottleneck, and what more of each resource buys."""
+    from autograder.capstone.step_times import cost_of
+    from worldsize import capstone
+    from worldsize.capstone.report import Report, verdict
+
+    with exit_on_value_error():
+        found = capstone.load(design)
+        if problems := capstone.check(found):
+            errors.print(verdict(found, problems), markup=False, soft_wrap=True)
+            raise typer.Exit(1)
+        shown = Report.of(found, cost_of(found))
+        if to is not None:
+            to.write_text(shown.page(), encoding="utf-8")
+    console.print(str(shown), markup=False, soft_wrap=True)
+
+
+@app.command()
+def compare(
+    folder: Annotated[Path, typer.Argument(help="A folder of designs, or of students' folders with one each.")],
+    to: Annotated[Path, typer.Option(help="The page to write.")] = Path("designs.html"),
+) -> None:
+    """Write a class's designs as a Pareto picture of days against cost; those that do not add up are listed."""
+    from autograder.capstone.step_times import cost_of
+    from worldsize import capstone
+    from worldsize.capstone.sweep import days_against_dollars
+
+    achieved, refused = {}, {}
+    for path in sorted([*folder.glob("*.toml"), *folder.glob("*/*.toml")]):
+        name = path.stem if path.parent == folder else path.parent.name
+        try:
+            design = capstone.load(path)
+            refused[name] = capstone.check(design)
+            if not refused[name]:
+                achieved[name] = capstone.run(design, cost_of(design))
+        except ValueError as error:
+            refused[name] = [str(error)]
+    with exit_on_value_error():
+        picture = days_against_dollars(achieved)
+    to.write_text(f'<!DOCTYPE html><meta charset="utf-8">{picture._repr_mimebundle_()["text/html"]}', encoding="utf-8")
+    for name, problems in refused.items():
+        for problem in problems:
+            errors.print(f"{name}: {problem}", markup=False, soft_wrap=True)
+    console.print(f"{len(achieved)} designs are in {to}; {sum(map(bool, refused.values()))} do not add up.")

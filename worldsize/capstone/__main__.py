@@ -1,0 +1,77 @@
+"""For students: `python -m worldsize.capstone check DESIGN`, and `run DESIGN` by the programs that it names."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from worldsize import capstone
+from worldsize.capstone import report
+from worldsize.capstone.design import Design
+from worldsize.capstone.programs import StudentPrograms, load_programs, recorded
+from worldsize.planning.search import Cost
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The exit code: 0 where the design adds up and could be run."""
+    options = _options(words)
+    try:
+        return _check(options.design) if options.command == "check" else _run(options)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _options(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m worldsize.capstone", description="Check a design, or run it.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    check = commands.add_parser("check", help="Say what does not add up.")
+    run = commands.add_parser("run", help="Compute what the design achieves and costs, by its own programs.")
+    for command in (check, run):
+        command.add_argument("design", type=Path, help="The design's TOML file.")
+    run.add_argument("--record", action="store_true", help="Run the step on paper in place of the cost function.")
+    run.add_argument("--to", type=Path, help="A page to write, with pictures.")
+    return parser.parse_args(words)
+
+
+def _check(path: Path) -> int:
+    design = capstone.load(path)
+    return _say(design, capstone.check(design, load_programs(design, path.parent).cost))
+
+
+def _say(design: Design, problems: list[str]) -> int:
+    print(report.verdict(design, problems))
+    return 1 if problems else 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    design = capstone.load(options.design)
+    programs = load_programs(design, options.design.parent)
+    if problems := capstone.check(design):
+        return _say(design, problems)
+    cost = _cost(design, programs, options.record)
+    found = report.Report.of(design, cost, programs.policy)
+    print(found)
+    if options.to is not None:
+        options.to.write_text(found.page(), encoding="utf-8")
+    return 0
+
+
+def _cost(design: Design, programs: StudentPrograms, is_recorded: bool) -> Cost:
+    """The student's cost of the step.
+
+    Raises:
+        ValueError: the student brought none.
+    """
+    if is_recorded and programs.train is not None:
+        return recorded(programs.train, design)
+    if programs.cost is None or is_recorded:
+        wanted = "train(plan), a step to run on paper" if is_recorded else "step_s(plan), the seconds of a step"
+        raise ValueError(f"{design.name}: [programs] names no file with {wanted}; the capstone asks you to write it")
+    return programs.cost
+
+
+if __name__ == "__main__":
+    sys.exit(main())

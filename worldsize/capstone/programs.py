@@ -1,0 +1,78 @@
+"""The programs that a student brings with a design: a cost of the step, a step to run on paper, a recovery policy."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from worldsize.capstone.design import Design
+from worldsize.outages import Policy
+from worldsize.planning import Plan
+from worldsize.planning.search import Cost
+
+
+class OtherPlan(ValueError):
+    """A step was recorded under one plan and is asked for under another."""
+
+
+@dataclass(frozen=True)
+class StudentPrograms:
+    """The functions of a design's file; what the file does not have is None."""
+
+    cost: Cost | None
+    train: Callable[[Plan], Any] | None
+    policy: Policy | None
+
+
+def load_programs(design: Design, folder: Path) -> StudentPrograms:
+    """Run the design's file of programs, in this process, and take its functions; none where the design names no file.
+
+    For students on their own machine: a judge runs no code of others here.
+
+    Raises:
+        ValueError: there is no such file, it has none of the functions, or one of these names is no function.
+    """
+    named = design.programs
+    if named is None:
+        return StudentPrograms(None, None, None)
+    path = folder / named.file
+    if not path.is_file():
+        raise ValueError(f"programs.file: there is no {path}")
+    found = runpy.run_path(str(path), run_name="programs")
+    cost, train, policy = (_function(found, name, path) for name in (named.cost, named.train, named.policy))
+    if cost is train is policy is None:
+        raise ValueError(f"{path} has none of {named.cost}, {named.train} and {named.policy}")
+    return StudentPrograms(cost, train, policy)
+
+
+def recorded(train: Callable[[Plan], Any], design: Design) -> Cost:
+    """A cost that runs `train(plan)` on paper once, on all GPUs, and prices the record on the cluster of a plan.
+
+    Of a plan that differs in more than its cluster's rates, the cost raises `OtherPlan`.
+    """
+    from worldsize.paper import paper  # it loads torch, which formulas do not need
+
+    own = design.layout
+    num_gpus = own.cluster.world_size
+    run = paper(train, own, world_size=num_gpus, cluster=own.cluster, tokens_per_step=own.num_tokens, echo=False)
+
+    def step_s(plan: Plan) -> float:
+        if _sizes(plan) != _sizes(own):
+            raise OtherPlan(f"the step was recorded under {own} on {num_gpus:,} GPUs, and this is {plan}; record again")
+        return run.step_s if plan.cluster == own.cluster else run.on(plan.cluster).step_s
+
+    return step_s
+
+
+def _sizes(plan: Plan) -> tuple[Any, ...]:
+    return plan.mesh, str(plan), plan.global_batch, plan.length, plan.cluster.world_size
+
+
+def _function(found: Mapping[str, Any], name: str, path: Path) -> Callable[..., Any] | None:
+    value = found.get(name)
+    if value is not None and not callable(value):
+        raise ValueError(f"{path}: {name} is {value!r}; it must be a function")
+    return value

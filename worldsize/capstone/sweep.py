@@ -1,0 +1,68 @@
+"""Many designs at once: all combinations of some values, and those that no other beats in both days and dollars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+from worldsize import draw
+from worldsize.capstone.design import Design, changed
+from worldsize.capstone.figures import SPAN_S, Figures, run
+from worldsize.capstone.impossible import check
+from worldsize.draw import Picture
+from worldsize.planning.search import Cost
+
+_MOST_NAMED = 40  # points of a picture
+
+
+class Tried(NamedTuple):
+    """One design of a sweep: the values that make it, its figures, or why it has none."""
+
+    values: Mapping[str, Any]
+    figures: Figures | None
+    problems: list[str]
+
+
+def sweep(design: Design, cost_of: Callable[[Design], Cost], choices: Mapping[str, Sequence[Any]]) -> Iterator[Tried]:
+    """Every combination of values for keys such as `plan__dp`, one after the other, checked and then priced.
+
+    Only the budget may be exceeded: that is what a sweep is to find out. Goodput is that of 30 days.
+    """
+    unlimited = changed(design, budget__days=1e9, budget__usd=1e18)
+    for values in product(*choices.values()):
+        named = dict(zip(choices, values, strict=True))
+        try:
+            one = changed(unlimited, **named)
+        except ValueError as error:
+            yield Tried(named, None, [str(error)])
+            continue
+        problems = check(one)
+        yield Tried(named, None if problems else run(one, cost_of(one), span_s=SPAN_S), problems)
+
+
+def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """The names of the points that no other beats in one figure and equals in the other, from left to right."""
+    best, found = float("inf"), []
+    for name, (_, y) in sorted(points.items(), key=lambda one: one[1]):
+        if y < best:
+            best = y
+            found.append(name)
+    return found
+
+
+def days_against_dollars(of: Mapping[str, Figures], title: str = "Days against cost") -> Picture:
+    """Each design as a point; the Pareto front, of which no design is both quicker and cheaper, stands out.
+
+    Of more designs than have room for their names, the front and the nearest to the left of the others are shown.
+
+    Raises:
+        ValueError: there is no design.
+    """
+    points = {name: (one.days, one.usd / 1e6) for name, one in of.items()}
+    best = front(points)
+    others = sorted(points.keys() - {*best}, key=points.__getitem__)
+    shown = {"no design is both quicker and cheaper": {name: points[name] for name in best[:_MOST_NAMED]}}
+    if room := others[: max(0, _MOST_NAMED - len(best))]:
+        shown["others"] = {name: points[name] for name in room}
+    return draw.scatter(shown, x_label="days", y_label="million dollars", title=title)
