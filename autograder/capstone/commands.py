@@ -80,4 +80,5 @@ def compare(
     for name, problems in refused.items():
         for problem in problems:
             errors.print(f"{name}: {problem}", markup=False, soft_wrap=True)
-    console.print(f"{len(achieved)} designs are in {to}; {sum(map(bool, refused.values()))} do not add up.")
+    num_refused = sum(map(bool, refused.values()))
+    console.print(f"Designs in {to}: {len(achieved)}. Designs that do not add up: {num_refused}.", soft_wrap=True)

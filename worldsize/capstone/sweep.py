@@ -13,7 +13,7 @@ from worldsize.capstone.impossible import check
 from worldsize.draw import Picture
 from worldsize.planning.search import Cost
 
-_MOST_NAMED = 40  # points of a picture
+_MOST_NAMED = 30  # points of a picture
 
 
 class Tried(NamedTuple):

@@ -1,0 +1,123 @@
+"""Students check and run a design by their own programs; instructors by the judge's cost, and no program of others."""
+
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from autograder.cli import app
+from worldsize import capstone
+from worldsize.capstone.__main__ import main
+from worldsize.capstone.programs import load_programs, recorded
+
+GOOD = capstone.EXAMPLES / "ten_thousand_h100.toml"
+PROGRAMS = """
+import torch
+import torch.distributed as dist
+
+
+def step_s(plan):
+    return {"compute_s": 8.0, "dp_s": 1.0}
+
+
+def train(plan):
+    layer = torch.nn.Linear(1024, 1024)
+    optimizer = torch.optim.SGD(layer.parameters())
+    for _ in range(2):
+        layer(torch.randn(512, 1024)).sum().backward()
+        dist.all_reduce(layer.weight.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def policy(status):
+    return 450.0
+"""
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """A student's copy of the example, with programs beside it."""
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD.read_text() + '\n[programs]\nfile = "programs.py"\n')
+    (tmp_path / "programs.py").write_text(PROGRAMS)
+    return path
+
+
+def test_a_student_checks_and_runs_a_design(mine, tmp_path, capsys):
+    assert main(["check", str(mine)]) == 0
+    assert capsys.readouterr().out == "388B on 10,000 H100: it adds up.\n"
+    page = tmp_path / "page.html"
+    assert main(["run", str(mine), "--to", str(page)]) == 0
+    printed = capsys.readouterr().out
+    assert "9.00 s, 20.5M tokens" in printed and "gradients and weights that no work hides" in printed
+    assert "your policy" in page.read_text()
+
+
+def test_a_student_is_told_what_does_not_add_up(mine, capsys):
+    mine.write_text(mine.read_text().replace("dp = 125", "dp = 100"))
+    for command in ("check", "run"):
+        assert main([command, str(mine)]) == 1
+        assert "8,000 ranks, and 1,250 nodes have 10,000 GPUs" in capsys.readouterr().out
+
+
+def test_run_asks_for_the_cost_that_a_student_is_to_write(mine, capsys):
+    assert main(["run", str(GOOD)]) == 1
+    assert "names no file with step_s(plan)" in capsys.readouterr().err
+    (mine.parent / "programs.py").write_text("def step_s(plan):\n    return 9\n")
+    assert main(["run", str(mine), "--record"]) == 1
+    assert "names no file with train(plan)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("program", "sentence"),
+    [
+        ("x = 1\n", "has none of step_s, train and policy"),
+        ("step_s = 3\n", "step_s is 3; it must be a function"),
+        (None, "programs.file: there is no"),
+    ],
+)
+def test_programs_that_are_not_there_are_named(mine, capsys, program, sentence):
+    path = mine.parent / "programs.py"
+    path.unlink() if program is None else path.write_text(program)
+    assert main(["check", str(mine)]) == 1
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_recorded_step_is_priced_on_faster_links(mine):
+    design = capstone.load(mine)
+    programs = load_programs(design, mine.parent)
+    cost = recorded(programs.train, design)
+    found = capstone.run(design, cost)
+    assert 0 < found.step_s < 0.1
+    resources = {gain.resource for gain in capstone.gains(found, cost)}
+    assert "bandwidth of NICs and network" in resources and "GPUs" not in resources  # another plan has another record
+
+
+def test_an_instructor_runs_designs_by_the_judges_cost(mine, tmp_path):
+    (mine.parent / "programs.py").write_text("raise SystemExit(3)\n")  # is not run
+    runner, page = CliRunner(), tmp_path / "page.html"
+    checked = runner.invoke(app, ["capstone", "check", str(mine)])
+    assert checked.exit_code == 0 and "it adds up." in checked.output
+    ran = runner.invoke(app, ["capstone", "run", str(mine), "--to", str(page)])
+    assert ran.exit_code == 0 and "67.8% of the time goes to kernels" in ran.output and page.is_file()
+    mine.write_text(mine.read_text().replace("days = 90", "days = 40"))
+    checked = runner.invoke(app, ["capstone", "check", str(mine)])
+    assert checked.exit_code == 1 and "budget.days: it takes 46.0 days with saves and failures" in checked.output
+    mine.write_text(mine.read_text().replace("dp = 125", "dpp = 125"))
+    ran = runner.invoke(app, ["capstone", "run", str(mine)])
+    assert ran.exit_code == 1 and "plan.dpp: there is no such key" in ran.output
+
+
+def test_an_instructor_compares_a_class(tmp_path):
+    for student in ("ada", "bo", "cy"):
+        (tmp_path / "class" / student).mkdir(parents=True)
+        shutil.copy(GOOD, tmp_path / "class" / student / "design.toml")
+    wrong = tmp_path / "class" / "cy" / "design.toml"
+    wrong.write_text(wrong.read_text().replace("dp = 125", "dp = 100"))
+    page = tmp_path / "designs.html"
+    done = CliRunner().invoke(app, ["capstone", "compare", str(tmp_path / "class"), "--to", str(page)])
+    assert done.exit_code == 0, done.output
+    assert "cy: plan: dp 100" in done.output and "add up: 1." in done.output
+    assert f"Designs in {page}: 2." in done.output
+    assert "ada" in page.read_text() and "cy" not in page.read_text().partition("base64")[0]
