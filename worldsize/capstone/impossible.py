@@ -34,7 +34,12 @@ def check(design: Design, cost: Cost | None = None) -> list[str]:
         found += _asked(design, MEMORY)
     found += _asked(design, DATA) + _asked(design, NETWORK) + _asked(design, STORAGE)
     found += _asked(design, FAILURES) + _asked(design, POWER)
-    return found or _over_budget(design, cost)
+    if found:
+        return found
+    if cost is None:
+        least_days = design.num_steps * least_step_s(design.layout) / DAY
+        return over_budget(design, least_days, "even at the peak of all GPUs and without a failure")
+    return over_budget(design, run(design, cost).days)
 
 
 def _asked(design: Design, kinds: tuple[Kind, ...]) -> list[str]:
@@ -198,7 +203,7 @@ def identifiers_do_not_fit(design: Design) -> str | None:
     if 256**num_bytes >= vocab_size:
         return None
     return (
-        f"data.bytes_per_token: {num_bytes} bytes tell {256**num_bytes:,} tokens apart, and the vocabulary has "
+        f"data.bytes_per_token: {num_bytes} bytes have {256**num_bytes:,} values, and the vocabulary has "
         f"{vocab_size:,}."
     )
 
@@ -420,14 +425,10 @@ FAILURES = (rates_are_unknown, spares_are_too_few, failures_come_before_saves, f
 POWER = (node_is_unknown, site_has_too_little_power, rack_has_too_little_power)
 
 
-def _over_budget(design: Design, cost: Cost | None) -> list[str]:
-    """Sentences for days and dollars beyond the budget."""
-    if cost is None:
-        days = design.num_steps * least_step_s(design.layout) / DAY
-        whose = "even at the peak of all GPUs and without a failure"
-    else:
-        days, whose = run(design, cost).days, "with saves and failures"
-    found, budget = [], design.budget
+def over_budget(design: Design, days: float, whose: str = "with saves and failures") -> list[str]:
+    """Sentences for days, and for the dollars that they cost, beyond the budget."""
+    found: list[str] = []
+    budget = design.budget
     if days > budget.days:
         found.append(f"budget.days: it takes {_days(days)} days {whose}; the budget has {budget.days:g}.")
     try:

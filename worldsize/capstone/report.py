@@ -11,6 +11,7 @@ from worldsize import draw
 from worldsize.capstone import bill, saves
 from worldsize.capstone.design import Design, changed
 from worldsize.capstone.figures import CALLED, Figures, run
+from worldsize.capstone.impossible import over_budget
 from worldsize.capstone.sensitivity import Gain, gains
 from worldsize.draw import Picture, Table
 from worldsize.outages import Policy
@@ -100,7 +101,8 @@ def summary(of: Figures) -> Table:
         "energy": f"{of.energy_kwh / 1e6:,.1f} GWh",
         "cost": f"{of.usd / 1e6:,.1f} million dollars, {pays}: {_parts(of)}",
     }
-    return draw.table([{design.name: name, " ": text} for name, text in rows.items()], note=of.bottleneck)
+    note = "\n".join([of.bottleneck, *over_budget(design, of.days)])
+    return draw.table([{design.name: name, " ": text} for name, text in rows.items()], note=note)
 
 
 def time_table(of: Figures) -> Table:

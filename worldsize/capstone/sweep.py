@@ -54,15 +54,23 @@ def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
 def days_against_dollars(of: Mapping[str, Figures], title: str = "Days against cost") -> Picture:
     """Each design as a point; the Pareto front, of which no design is both quicker and cheaper, stands out.
 
-    Of more designs than have room for their names, the front and the nearest to the left of the others are shown.
+    Equal designs are one point. Of more than have room for their names, the front and the quickest others are shown.
 
     Raises:
         ValueError: there is no design.
     """
-    points = {name: (one.days, one.usd / 1e6) for name, one in of.items()}
+    points = _at_one_place({name: (one.days, one.usd / 1e6) for name, one in of.items()})
     best = front(points)
     others = sorted(points.keys() - {*best}, key=points.__getitem__)
     shown = {"no design is both quicker and cheaper": {name: points[name] for name in best[:_MOST_NAMED]}}
     if room := others[: max(0, _MOST_NAMED - len(best))]:
         shown["others"] = {name: points[name] for name in room}
     return draw.scatter(shown, x_label="days", y_label="million dollars", title=title)
+
+
+def _at_one_place(points: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """The points, with one name for those at one place."""
+    names: dict[tuple[float, float], list[str]] = {}
+    for name, place in points.items():
+        names.setdefault(place, []).append(name)
+    return {first + (f" and {len(others)} more" if others else ""): place for place, (first, *others) in names.items()}

@@ -61,7 +61,7 @@ IMPOSSIBLE = {
     "tokens_are_too_few": ({"data__dataset_tokens": 1e12}, "8.0 epochs over data.dataset_tokens"),
     "identifiers_do_not_fit": (
         {"data__bytes_per_token": 2},
-        "2 bytes tell 65,536 tokens apart, and the vocabulary has 128,256",
+        "2 bytes have 65,536 values, and the vocabulary has 128,256",
     ),
     "switch_has_too_few_ports": (
         {"network__levels": [LEAF, {**SPINE, "num_up": 40}, CORE]},

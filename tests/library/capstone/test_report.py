@@ -80,7 +80,9 @@ def test_a_report_says_what_the_design_achieves(report):
     text = str(report)
     for part in ("10,000 H100 SXM", "MFU", "goodput", "GWh", "million dollars, owned", "What one more unit"):
         assert part in text
-    assert "published" not in text
+    assert "published" not in text and "budget" not in text
+    late = capstone.changed(GOOD, budget__days=40)
+    assert "budget.days: it takes 46.0 days" in str(Report.of(late, cost_of(late)))
 
 
 def test_a_page_loads_nothing_and_shows_the_pictures(report):
@@ -113,6 +115,7 @@ def test_a_class_is_a_picture_of_days_against_dollars(report):
     several = {f"student {n:02}": replace(found, step_s=found.step_s * (1 + n / 10)) for n in range(60)}
     many = days_against_dollars(several)
     assert ", 30 points:" in many.alt  # no more names have room
+    assert "ada and 2 more at" in days_against_dollars(dict.fromkeys(("ada", "bo", "cy"), found)).alt
     with pytest.raises(ValueError, match="no point"):
         days_against_dollars({})
 
