@@ -11,9 +11,12 @@ from worldsize.capstone.programs import OtherPlan
 from worldsize.hardware import Cluster, Gpu, Link
 from worldsize.outages import Policy
 from worldsize.planning import Plan
-from worldsize.planning.search import Cost
+from worldsize.planning.layout import RECOMPUTES, ZERO_STAGES
+from worldsize.planning.memory_estimate import held
+from worldsize.planning.search import Cost, price
 
-MORE = 1.1  # of a rate
+MORE = 1.1  # of a rate or a size
+_TEN = f"{MORE - 1:.0%} more"
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,9 @@ class Gain:
 def gains(of: Figures, cost: Cost, policy: Policy | None = None) -> list[Gain]:
     """What each resource would buy, the most days first; without those for which a recorded step is no measure."""
     found = []
-    for resource, unit, design, plan in _variations(of.design):
+    for resource, unit, design, plan in (*_variations(of.design), ("GPU memory", _TEN, of.design, None)):
         try:
-            other = run(design, cost, policy, plan)
+            other = run(design, cost, policy, plan or _with_memory(design, cost))
         except OtherPlan:
             continue
         found.append(Gain(resource, unit, of.days - other.days, of.usd - other.usd))
@@ -43,20 +46,34 @@ def gains(of: Figures, cost: Cost, policy: Policy | None = None) -> list[Gain]:
 
 def _variations(design: Design) -> Iterator[tuple[str, str, Design, Plan]]:
     """What there is more of, how much, the design with it, and the plan to price."""
-    ten = f"{MORE - 1:.0%} more"
     for resource, cluster in _faster(design.cluster).items():
-        yield resource, ten, design, replace(design.layout, cluster=cluster)
+        yield resource, _TEN, design, replace(design.layout, cluster=cluster)
     replica = design.plan.tp * design.plan.pp * design.plan.cp
     if replica % design.cluster.gpus_per_node == 0:
         bigger = _with_replica(design)
         yield "GPUs", f"a replica of {replica}, with its share of the batch", bigger, bigger.layout
     for resource, unit, changes in (
         ("spare nodes", "one more", {"nodes__num_spares": design.nodes.num_spares + 1}),
-        ("rate of the store's writes", ten, _faster_writes(design)),
-        ("speed of a restart", ten, {"failures__restart_s": design.failures.restart_s / MORE}),
-        ("saves", ten, {"checkpoint__every_s": design.checkpoint.every_s / MORE}),
+        ("rate of the store's writes", _TEN, _faster_writes(design)),
+        ("speed of a restart", _TEN, {"failures__restart_s": design.failures.restart_s / MORE}),
+        ("saves", _TEN, {"checkpoint__every_s": design.checkpoint.every_s / MORE}),
     ):
         yield resource, unit, changed(design, **changes), design.layout
+
+
+def _with_memory(design: Design, cost: Cost) -> Plan:
+    """The design's plan with what more memory spares it of recomputation and of ZeRO; its own where that is nothing."""
+    own, has = design.layout, design.cluster.gpu.memory_bytes
+    zero_stages = ZERO_STAGES if own.num_shards > 1 else (0,)
+    others = [replace(own, recompute=one, zero_stage=stage) for one in RECOMPUTES for stage in zero_stages]
+    now, then = (
+        [plan for plan in others if held(plan).total_bytes <= most_bytes] or [own] for most_bytes in (has, has * MORE)
+    )
+    if len(then) == len(now):
+        return own
+    seconds = {plan: price(cost, plan)[0] for plan in then}
+    quickest = min(then, key=seconds.__getitem__)
+    return own if quickest in now else quickest
 
 
 def _with_replica(design: Design) -> Design:

@@ -1,6 +1,7 @@
 """Students check and run a design by their own programs; instructors by the judge's cost, and no program of others."""
 
 import shutil
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +10,7 @@ from autograder.cli import app
 from worldsize import capstone
 from worldsize.capstone.__main__ import main
 from worldsize.capstone.programs import load_programs, recorded
+from worldsize.capstone.report import Report
 
 GOOD = capstone.EXAMPLES / "ten_thousand_h100.toml"
 PROGRAMS = """
@@ -88,10 +90,13 @@ def test_a_recorded_step_is_priced_on_faster_links(mine):
     design = capstone.load(mine)
     programs = load_programs(design, mine.parent)
     cost = recorded(programs.train, design)
-    found = capstone.run(design, cost)
-    assert 0 < found.step_s < 0.1
-    resources = {gain.resource for gain in capstone.gains(found, cost)}
-    assert "bandwidth of NICs and network" in resources and "GPUs" not in resources  # another plan has another record
+    begin_s = time.process_time()
+    report = Report.of(design, cost)
+    assert time.process_time() - begin_s < 2 * 3  # 0.7 s where this was written; a busy machine counts more
+    assert 0 < report.figures.step_s < 0.1
+    resources = {gain.resource for gain in report.gains}
+    assert "bandwidth of NICs and network" in resources
+    assert not resources & {"GPUs", "GPU memory"}  # another plan has another record
 
 
 def test_an_instructor_runs_designs_by_the_judges_cost(mine, tmp_path):
