@@ -138,6 +138,7 @@ def test_days_at_the_published_step_are_the_published_days():
         design = capstone.example(name)
         found = capstone.run(design, lambda plan, of=design: of.published.step_s)
         assert found.training_days == pytest.approx(design.published.training_days, rel=0.04)
+        assert f"days of training, as published  {design.published.training_days:.1f} " in str(published_table(found))
 
 
 def test_how_llama_3_interleaved_is_not_published_and_matters():
