@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from html import escape
 from textwrap import fill
@@ -77,16 +77,26 @@ class Table:
         return ' style="font-weight: bold"' if number in self.marked else ""
 
 
-def table(rows: Sequence[Mapping[str, Any]], title: str = "", note: str = "", marked: Collection[int] = ()) -> Table:
+def table(
+    rows: Sequence[Any], title: str = "", note: str = "", marked: Collection[int] = (), columns: Sequence[str] = ()
+) -> Table:
     """A table with a row for each mapping and a column for each of their keys, in the order in which they appear.
 
-    A number is shown in the unit that its column's name ends in, such as `step_s`, `held_bytes` or `mfu_fraction`; text
-    is shown as it is, and an absent value as an empty cell. `marked` are numbers of rows, counted from 0, that stand
-    out. `note` is for the lines below the table.
+    With `columns`, the names of the columns, each row is a sequence of as many values instead. A number is shown in the
+    unit that its column's name ends in, such as `step_s`, `held_bytes` or `mfu_fraction`; text is shown as it is, and
+    an absent value as an empty cell. `marked` are numbers of rows, counted from 0, that stand out. `note` is for the
+    lines below the table.
 
     Raises:
-        ValueError: there is no row or no column, or there is no row of a number in `marked`.
+        ValueError: there is no row or no column, a row has more or fewer values than there are `columns`, or there is
+            no row of a number in `marked`.
     """
+    if columns:
+        if odd := [row for row in rows if len(row) != len(columns)]:
+            raise ValueError(
+                f"A row needs {len(columns)} values, for {', '.join(columns)} and not {odd[0]}"
+            )
+        rows = [dict(zip(columns, row, strict=True)) for row in rows]
     names = list(dict.fromkeys(name for row in rows for name in row))
     if not names:
         raise ValueError("There is no table to draw: give [{column: value, ...}, ...], one mapping for each row.")
@@ -94,8 +104,8 @@ def table(rows: Sequence[Mapping[str, Any]], title: str = "", note: str = "", ma
         raise ValueError(f"There is no row {absent[0]} to mark: rows are counted from 0 to {len(rows) - 1}.")
     values = [[row.get(name) for name in names] for row in rows]
     is_number = tuple(all(_is_number(row[column]) for row in values) for column in range(len(names)))
-    columns = [_texts(name, [row[column] for row in values]) for column, name in enumerate(names)]
-    cells = tuple(zip(*columns, strict=True))
+    texts = [_texts(name, [row[column] for row in values]) for column, name in enumerate(names)]
+    cells = tuple(zip(*texts, strict=True))
     return Table(tuple(head(name) for name in names), cells, is_number, title, note, frozenset(marked))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from worldsize import draw, units
+from worldsize.draw._table import head
 from worldsize.explore.figure_image import FigureImage
 from worldsize.timeline import Timeline
 
@@ -66,7 +67,11 @@ def part_of_bundle(bundle: Mapping[str, Any]) -> TextPart:
 
 def _parts_of_mapping(values: Mapping[Any, Any], name: str) -> list[Part]:
     plain = {str(key): _plain(value) for key, value in values.items()}
-    rows = [[key, _cell(_unit_name(key, name), value)] for key, value in plain.items() if isinstance(value, Real | str)]
+    rows = [
+        [head(key), _cell(_unit_name(key, name), value)]
+        for key, value in plain.items()
+        if isinstance(value, Real | str)
+    ]
     others = [
         part for key, value in plain.items() if not isinstance(value, Real | str) for part in parts_of(value, key)
     ]
@@ -85,23 +90,24 @@ def _parts_of_sequence(values: Sequence[Any], name: str) -> list[Part]:
 
 
 def _rows(rows: Sequence[Any], name: str) -> TextPart:
-    heads = list(dict.fromkeys(str(key) for row in rows if isinstance(row, Mapping) for key in row))
+    keys = list(dict.fromkeys(str(key) for row in rows if isinstance(row, Mapping) for key in row))
     texts = []
     for row in rows[:_MOST_ROWS]:
         if isinstance(row, Mapping):
             cells = {str(key): _cell(_unit_name(str(key), name), _plain(value)) for key, value in row.items()}
-            texts.append([cells.get(head, "") for head in heads])
+            texts.append([cells.get(key, "") for key in keys])
         else:
             texts.append([_cell(name, _plain(value)) for value in row])
+    heads = [head(key) for key in keys]
     left = f"... and {len(rows) - _MOST_ROWS} more rows" if len(rows) > _MOST_ROWS else ""
     text = "\n".join("  ".join(row) for row in ([heads] if heads else []) + texts)
     return TextPart(_table(heads, texts) + (f"<p>{left}</p>" if left else ""), f"{text}\n{left}".strip())
 
 
 def _table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
+    columns = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
     body = "".join(f"<tr>{''.join(map(_entry, range(len(row)), row))}</tr>" for row in rows)
-    return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
+    return f"<table>{f'<thead><tr>{columns}</tr></thead>' if columns else ''}<tbody>{body}</tbody></table>"
 
 
 def _entry(column: int, text: str) -> str:

@@ -23,6 +23,15 @@ def test_numbers_are_shown_in_the_unit_of_their_column():
     assert repr(table) == str(table)
 
 
+def test_rows_of_values_have_the_columns_that_are_named():
+    columns = ("plan", "step_s", "mfu_fraction")
+    assert draw.table([("a", 3.2, None), ["b", 0.32, 0.41]], columns=columns) == draw.table(
+        [{"plan": "a", "step_s": 3.2, "mfu_fraction": None}, {"plan": "b", "step_s": 0.32, "mfu_fraction": 0.41}]
+    )
+    with pytest.raises(ValueError, match=r"A row needs 3 values, for plan, step_s, mfu_fraction.*\('a', 3.2\)"):
+        draw.table([("b", 0.32, 0.41), ("a", 3.2)], columns=columns)
+
+
 def test_notebooks_show_a_table_with_heads_a_caption_and_escaped_text():
     bundle = draw.table(ROWS, title="Two & more", note="a < b", marked=[0])._repr_mimebundle_()
     assert bundle["text/plain"].startswith("Two & more")

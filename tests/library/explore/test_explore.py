@@ -127,13 +127,13 @@ def test_what_is_no_function_is_refused():
         (0.0032, "step_time_s = 3.2 ms"),
         (np.float32(0.5), "step_time_s = 500 ms"),
         (torch.tensor(2.0), "step_time_s = 2 s"),
-        ({"ring": 0.001, "sent_bytes": 64_000}, "ring 1 ms, sent_bytes 64 kB"),
+        ({"ring": 0.001, "sent_bytes": 64_000}, "ring 1 ms, sent 64 kB"),
         ([{"ranks": 1, "time": 2.0}, {"ranks": 2, "time": 1.0}], "ranks  time\n1 s  2 s\n2 s  1 s"),
         ([[1.0, 2.0], [3.0, 4.0]], "1 s  2 s\n3 s  4 s"),
         (np.array([1.0, 0.5]), "step_time_s = 1 s, 500 ms"),
         ("as <fast> as it gets", "as <fast> as it gets"),
         (True, "step_time_s = yes"),
-        (collections.namedtuple("Pair", "a_s b_s")(1, 2), "a_s 1 s, b_s 2 s"),
+        (collections.namedtuple("Pair", "a_s b_s")(1, 2), "a 1 s, b 2 s"),
     ],
 )
 def test_numbers_tables_and_text_are_reported_with_their_units(value, seen):
@@ -163,10 +163,10 @@ def test_an_object_with_html_of_its_own_is_shown_by_it_and_any_other_by_its_text
 
 def test_a_move_shows_the_new_result_and_tells_it_with_what_is_set(panel):
     one = panel(lambda n=1, size_bytes=1000: {"n": n, "sent_bytes": n * size_bytes}, n=(1, 3), size_bytes=(1000, 2000))
-    assert spoken(one) == "n = 1, size_bytes = 1 kB: n 1, sent_bytes 1 kB."
+    assert spoken(one) == "n = 1, size_bytes = 1 kB: n 1, sent 1 kB."
     one.controls["n"].value = 3
     assert "3 kB" in one.shown.value
-    assert spoken(one) == "n = 3, size_bytes = 1 kB: n 3, sent_bytes 3 kB."
+    assert spoken(one) == "n = 3, size_bytes = 1 kB: n 3, sent 3 kB."
 
 
 def test_every_kind_of_control_calls_the_function_again(panel):
