@@ -9,8 +9,7 @@
 # | You do not need | torch's `DistributedDataParallel`, or how autograd works inside |
 # | Afterwards | lab 3, *write DDP* |
 #
-# Last week you took the all-reduce apart. From now on it is one call, which moves so many bytes in
-# so much time. This week is about **when** to make that call. Torch's answer is
+# Last week you took the all-reduce apart. This week is about **when** to call it. Torch's answer is
 # `DistributedDataParallel`, **DDP** for short: one line around a model. By the end you know what
 # that line does, and when it cannot help.
 #
@@ -111,8 +110,8 @@ def model_and_inputs(which, num_rows):
         model = models.Transformer(models.shape("small"), seed=seed).to(device())
         tokens, _ = text.batch(TOKENS, num_rows // 256, 256, generator)
         return model, tokens.to(device())
-    rows = torch.randn(num_rows, which, generator=generator)  # as from a layer below: they
-    return mlp(which), rows.to(device()).requires_grad_()  # require a gradient too
+    rows = torch.randn(num_rows, which, generator=generator).to(device())
+    return mlp(which), rows.requires_grad_()  # as if from a layer below
 
 
 # %% one_call_each
@@ -169,14 +168,14 @@ def calls_of(run):
 
 
 runs = {name: ws.run(timed_steps, way, 512, 256, 1, **EMULATED) for name, way in WAYS.items()}
-rows, here_s = [], {}
+rows = []
 for name, way in WAYS.items():
     values = ws.run(timed_steps, way, 512, 256, 7, **REAL).values
-    here_s[name] = statistics.median(map(max, zip(*values, strict=True)))
-    row = {"256 rows": name, "all-reduces a step": len(calls_of(runs[name])) // 2}
-    row |= {"emulated_s": runs[name].values[0][0], "measured here_s": here_s[name]}
-    rows.append(row)
-draw.table(rows, title=f"A step of the MLP: emulated on {cluster}, and measured here")
+    here_s = statistics.median(map(max, zip(*values, strict=True)))
+    rows.append((name, len(calls_of(runs[name])) // 2, runs[name].values[0][0], here_s))
+columns = ("256 rows", "all-reduces a step", "emulated_s", "measured here_s")
+title = f"A step of the MLP: emulated on {cluster}, and measured here"
+draw.table(rows, title=title, columns=columns)
 
 # %% naive_emulated
 draw.timelines(
@@ -184,26 +183,23 @@ draw.timelines(
 )
 
 # %% [markdown]
-# (*Exposed* is communication that no computing hides; the *bubble* is the share of the time in
-# which a rank does not compute.) On the emulated cluster both ways send the same bytes, one of them
-# with eight latencies and the other with one. In both, the link is idle while the GPU works, and
-# the GPU is idle while the link works. Copying everything into one **flat** tensor saves latencies,
-# but it cannot begin before the last gradient is there.
-#
-# The measured column has its own rules: here, all ranks share the cores and the memory of one
-# machine.
+# On the emulated cluster both ways send the same bytes, one of them with eight latencies and the
+# other with one. (In the measured column all ranks share one machine, and whatever else runs on
+# it.) In both, the link is idle while the GPU works, and the GPU is idle while the link works.
+# Copying everything into one **flat** tensor saves latencies, but it cannot begin before the last
+# gradient is there.
 #
 # ### Communication efficiency
 #
-# One definition for the whole course: the **communication efficiency** of a step is the share in
-# which the GPU computes,
+# **Exposed** is communication that no computing hides. The **communication efficiency** of a step
+# is the share in which the GPU computes,
 #
 # $$\text{efficiency} = \frac{\text{compute}}{\text{compute} + \text{exposed communication}}$$
 #
-# In week 1 nothing was hidden, so all communication was exposed. A step of 10 ms of compute, and
-# then 8 ms of communication: $10 / 18$. Emulate exactly that. The link is made for it, 1 GB/s with
-# no latency, so that 8 MB between two ranks take 8 ms; and instead of a model, `emulate.spend` lets
-# each rank work for a given time.
+# In week 1 all communication was exposed. A step of 10 ms of compute, and then 8 ms of
+# communication: $10 / 18$. Emulate exactly that, on a link made for it: 1 GB/s with no latency, so
+# that 8 MB between two ranks take 8 ms. Instead of a model, `emulate.spend` lets each rank work for
+# a given time.
 
 # %% by_hand
 LINK = hardware.Link("by hand, 1 GB/s", 0.0, 1e9, "made for this lesson, 2026", kind="pcie")
@@ -250,8 +246,7 @@ predictions.reveal("efficiency, 10 ms and then 8 ms", 100 * compute_s / apart.en
 #
 # Not at the end of backward. Backward goes through the layers from the last to the first, and the
 # gradient of the last layer is complete when the others have hardly begun. Torch can call you at
-# that moment: a **hook** on a parameter runs right after its gradient has been added to `grad`. One
-# process is enough to watch.
+# that moment: a **hook** on a parameter runs right after its gradient has been added to `grad`.
 #
 # The model contains each of the awkward cases: a layer whose weight is **tied** to the first one's,
 # a **frozen** one, and a branch that this step does not use.
@@ -300,8 +295,7 @@ print("gradients came:", ", ".join(arrivals(awkward, lambda model: model(torch.o
 #   when both uses have been added. So it comes last, although the tied layer's backward is the
 #   first of all.
 # - The **frozen** weight has no gradient, and takes no hook (torch refuses one).
-# - The hook of the **unused** one never runs. Code that waits for it waits for ever. Section 7
-#   comes back to this.
+# - The hook of the **unused** one never runs. Code that waits for it waits for ever (section 7).
 #
 # Now the transformer, on two thousand bytes of text, with a clock:
 
@@ -320,13 +314,13 @@ transformer = models.Transformer(models.shape("small"), seed=seed)
 loss_of(transformer).backward()  # the first pass is slower
 came_s = arrivals(transformer, loss_of)
 rows, size_of = [], {name: one.nbytes for name, one in transformer.named_parameters()}
+backward_s = max(came_s.values())
 for part in ("head", "layers.3", "layers.2", "layers.1", "layers.0", "embedding"):
     of_part = [name for name in came_s if name.startswith(part)]
     last_s = max(came_s[name] for name in of_part)
-    row = {"part": part, "gradients_bytes": sum(size_of[name] for name in of_part)}
-    row |= {"complete after_s": last_s, "of backward_fraction": last_s / max(came_s.values())}
-    rows.append(row)
-draw.table(rows, title="The small transformer's gradients, measured here")
+    rows.append((part, sum(size_of[name] for name in of_part), last_s, last_s / backward_s))
+columns = ("part", "gradients_bytes", "complete after_s", "of backward_fraction")
+draw.table(rows, title="The small transformer's gradients, measured here", columns=columns)
 
 # %% [markdown]
 # ### Your turn: when is a bucket full?
@@ -359,7 +353,7 @@ with check.turn("full_at"):
     two, lost = ["layer 1", "head"], ["head", "unused"]
     check.expect_close(full_at(two, known_s), 2.5, "the time of layer 1 and the head", hint)
     check.expect_close(full_at(lost, known_s), math.inf, "the time with one unused", hint)
-    order, backward_s = list(came_s), max(came_s.values())
+    order = list(came_s)
     for name, bucket in (
         ("ten gradients", order[:10]),
         ("nine and the last", order[:9] + order[-1:]),
@@ -369,8 +363,8 @@ with check.turn("full_at"):
     print("Right. One late gradient holds up the whole bucket.")
 
 # %% [markdown]
-# So buckets are filled in the order in which gradients arrive: from the last layer to the first. In
-# that order, a quarter of the gradients could leave after a third of backward.
+# So buckets are filled in the order in which gradients arrive: from the last layer to the first.
+# Then the first bucket leaves while backward still has most of its work to do.
 #
 # ### Overlap
 #
@@ -380,14 +374,7 @@ with check.turn("full_at"):
 
 # %% overlapped
 hidden = outline(8, is_overlapped=True)
-rows = [
-    {"by hand": name, "step_s": run.end_s, "efficiency_fraction": compute_s / run.end_s}
-    for name, run in (("one call at the end", apart), ("eight, overlapped", hidden))
-]
 predictions.reveal("efficiency, the same in 8 layers, overlapped", 100 * compute_s / hidden.end_s)
-draw.table(rows, title="10 ms of compute, 8 ms of communication, emulated")
-
-# %% overlapped_drawn
 both = {"one call at the end": apart, "eight calls, overlapped": hidden}
 draw.timelines(both, title="10 ms of compute, 8 ms of communication, emulated")
 
@@ -467,26 +454,23 @@ rows = []
 for num_parts in (1, 2, 4, 8, 16):
     wanted_s = overlapped_s(FORWARD_S, BACKWARD_S, num_parts, 0.008 / num_parts)
     got_s = outline(num_parts, is_overlapped=True).end_s
-    row = {"parts": num_parts, "formula_s": wanted_s, "emulated_s": got_s}
-    rows.append(
-        row | {"error": f"{wanted_s / got_s - 1:+.1%}", "efficiency_fraction": 0.01 / got_s}
-    )
-draw.table(rows, title="10 ms of compute, 8 ms of communication: formula and emulation")
+    rows.append((num_parts, wanted_s, got_s, f"{wanted_s / got_s - 1:+.1%}", compute_s / got_s))
+columns = ("parts", "formula_s", "emulated_s", "error", "efficiency_fraction")
+title = "10 ms of compute, 8 ms of communication: formula and emulation"
+draw.table(rows, title=title, columns=columns)
 
 # %% [markdown]
 # With ever smaller parts the step approaches $F + 8$ ms, 11.3 ms, and no less: 8 ms do not fit
-# behind 6.7 ms of backward. And this link has no latency. Real ones have, so a part should be a
-# bucket of many small parameters or of several layers, as many gradients as fit into a given number
-# of bytes.
+# behind 6.7 ms of backward. Real links also have a latency, so a part should be a bucket of many
+# small parameters or of several layers, as many gradients as fit into a given number of bytes.
 #
 # ### How large should a bucket be?
 #
 # If it is too small, each bucket pays its latency; if it is too large, the first one is full late.
 # Two models in bfloat16, layer by layer: sixteen linear layers, and a Llama of 1.1 billion
 # parameters (*TinyLlama*: 22 layers of width 2,048; Zhang et al. 2024, arXiv 2401.02385, and the
-# README of `jzhang38/TinyLlama`). Everything is computed from the formulas of last week and of this
-# one; nothing runs. A GPU computes at the rate that large products were measured to reach on it
-# (`worldsize.operators`).
+# README of `jzhang38/TinyLlama`). Everything is computed from the formulas; nothing runs. A GPU
+# computes at the rate that large products were measured to reach on it (`worldsize.operators`).
 
 # %% layers
 TINY_LLAMA = replace(
@@ -572,34 +556,31 @@ for name, place, num_rows, num_ranks in (
     ("Llama of 1.1B", "H100, InfiniBand", 8192, 64),
     ("Llama of 1.1B", "H100, InfiniBand", 8192, 1024),
 ):
-    largest = LAYERS[name][1][0] * 2  # bytes of a layer's gradients
+    largest, num_layers = LAYERS[name][1][0] * 2, len(LAYERS[name])  # bytes of a layer's gradients
     step_s = {
         layers: step_in_buckets(name, place, num_rows, num_ranks, layers * largest).end_s
-        for layers in (1, 2, 3, 4, 6, 8, 12, len(LAYERS[name]))
+        for layers in (1, 2, 3, 4, 6, 8, 12, num_layers)
     }
     best = min(step_s, key=step_s.get)
-    row = {"model": name, "rows": num_rows, "link": place, "ranks": num_ranks}
-    row |= {"best": f"{best} of {len(LAYERS[name])} layers", "step_s": step_s[best]}
-    rows.append(row | {"a bucket each layer_s": step_s[1], "one bucket_s": max(step_s.items())[1]})
-draw.table(rows, title="The best bucket, computed")
+    steps_s = step_s[best], step_s[1], step_s[num_layers]
+    rows.append((name, num_rows, place, num_ranks, f"{best} of {num_layers} layers", *steps_s))
+columns = ("model", "rows", "link", "ranks", "best", "step_s", "a bucket each layer_s")
+draw.table(rows, title="The best bucket, computed", columns=(*columns, "one bucket_s"))
 
 # %% [markdown]
 # Among eight ranks, buckets of one to four layers are best: the first leaves early, and there are
 # few latencies to pay. In a ring of 64 ranks an all-reduce has 126 of them, 1.8 ms on InfiniBand,
 # and the small layers of the first model travel best all together. In a ring of 1,024 the Llama's
-# do as well. (That is one reason why NCCL does not always take a ring; week 11.) Torch's default is
-# 25 MiB (`bucket_cap_mb`).
+# do as well. Torch's default is 25 MiB (`bucket_cap_mb`).
 #
-# This lesson does not build the buckets: which gradients go together, which rank sends them and
-# when, what happens to the ones that never come. That is lab 3.
+# Which gradients go together, and what happens to those that never come, is lab 3.
 #
 # ## 5. Compare with the production oracle
 #
 # ### The same training
 #
 # `DDP(model)` does all of it. Does it train the same model as the plain loop, and as one process?
-# The tiny transformer, real text, real ranks; in float64, as in week 1, so that no mistake can hide
-# behind rounding.
+# The tiny transformer, real text, real ranks; in float64, as in week 1.
 
 
 # %% train_text
@@ -683,9 +664,9 @@ for name, size_bytes in calls_of(ddp):
 #
 # 5 minutes · easy
 #
-# Reading lists by eye does not scale. `timeline.of(0)` gives the events of rank 0. An all-reduce is
-# an event whose `name` is `"all_reduce"` and whose `kind` is `"communication"`; its `size_bytes`
-# are those of the tensor. How many all-reduces are there, and how many bytes do they have together?
+# `timeline.of(0)` gives the events of rank 0. An all-reduce is an event whose `name` is
+# `"all_reduce"` and whose `kind` is `"communication"`; its `size_bytes` are those of the tensor.
+# How many all-reduces are there, and how many bytes do they have together?
 #
 # <details><summary>Hint</summary>
 #
@@ -724,9 +705,9 @@ text_run = ws.run(ddp_steps, "transformer", 1024, 3, **EMULATED)
 rows = []
 for name, run in {"MLP": ddp, "transformer": text_run}.items():
     first_s, _, third_s = run.values[0]
-    row = {"model": name, "step 1, one bucket_s": first_s, "step 3, buckets_s": third_s}
-    rows.append(row | {"overlapped_fraction": run.timeline.overlap_fraction(0)})
-draw.table(rows, title=f"torch's DDP, 1,024 rows, emulated on {cluster}")
+    rows.append((name, first_s, third_s, run.timeline.overlap_fraction(0)))
+columns = ("model", "step 1, one bucket_s", "step 3, buckets_s", "overlapped_fraction")
+draw.table(rows, title=f"torch's DDP, 1,024 rows, emulated on {cluster}", columns=columns)
 
 # %% ddp_drawn
 draw.timeline(ddp.timeline, title=f"torch's DDP and the MLP, emulated on {cluster}")
@@ -766,16 +747,17 @@ for name, is_silent, options in (
 ):
     calls = calls_of(ws.run(two_steps, is_silent, options, **EMULATED, compute="none"))
     sizes = ", ".join(str(size) for call, size in calls if call == "all_reduce")
-    num_broadcasts = sum(call == "broadcast" for call, _ in calls)
-    rows.append({"option": name, "all-reduces, bytes": sizes, "broadcasts": num_broadcasts})
-draw.table(rows, title="Two steps of DDP on the wire, emulated")
+    rows.append((name, sizes, sum(call == "broadcast" for call, _ in calls)))
+columns = ("option", "all-reduces, bytes", "broadcasts")
+draw.table(rows, title="Two steps of DDP on the wire, emulated", columns=columns)
 
 # %% [markdown]
-# The model has 160 numbers in its parameters, 640 bytes. `no_sync` leaves out one all-reduce.
-# `find_unused_parameters` adds a small one to each step, one int32 for each of the six parameters:
-# did any rank use it? (It also walks through the graph after each forward, which the wire does not
-# show.) `static_graph` asks that once, in the first step. And without `broadcast_buffers` some
-# broadcasts are gone: those of the running mean and variance before each forward.
+# The model has 160 numbers in its parameters, 640 bytes. `no_sync` leaves out one all-reduce, and
+# the buffers of the next forward. `find_unused_parameters` adds a small one to each step, one int32
+# for each of the six parameters: did any rank use it? (It also walks through the graph after each
+# forward.) `static_graph` asks that once, in the first step. Without `broadcast_buffers` the
+# buffers travel neither at the start nor before each forward. The order of the gradients, two
+# broadcasts, is shared in the first and the last row only.
 #
 # ## 6. Formula, measurement, emulation, paper
 #
@@ -784,9 +766,9 @@ draw.table(rows, title="Two steps of DDP on the wire, emulated")
 # Give each GPU a batch of B rows: **weak scaling**, each does what one did before. A linear layer
 # with P weights takes 2 P operations for each row forward and 4 P backward (one product for the
 # gradient of its input, one for that of its weights). Its gradient has 2 P bytes in **bfloat16**,
-# of which an all-reduce among N ranks sends $2(N-1)/N$ times as many. With R operations a second
-# that the GPU really reaches, a link of β bytes a second, and L seconds that even an empty
-# all-reduce takes, nothing overlapped:
+# and in an all-reduce each of N ranks sends $2(N-1)/N$ times that. With R operations a second that
+# the GPU really reaches, a link of β bytes a second, and L seconds that even an empty all-reduce
+# takes, nothing overlapped:
 #
 # $$\frac{\text{communication}}{\text{compute}}
 # = \frac{L + \frac{2(N-1)}{N} \cdot 2P/\beta}{6 P B / R}
@@ -797,9 +779,6 @@ draw.table(rows, title="Two steps of DDP on the wire, emulated")
 # the same proportion. What counts is the batch, and $R/\beta$: the operations that the GPU does
 # while the link moves a byte. Among many ranks, communication takes as long as compute at
 # **$B = \frac{2}{3} R/\beta$ rows on each GPU**; between two ranks at half of that.
-#
-# (In float32 a gradient has twice the bytes, and a GPU that does not use its tensor cores has a far
-# smaller R. A table below has both.)
 #
 # A rule of thumb says: a second GPU over PCIe adds 20 to 40% to the step of a small model, over
 # NVLink 5 to 10%. When does that hold? One program takes, for three widths of the MLP, a step alone
@@ -815,6 +794,11 @@ class Machine(NamedTuple):
     flops_per_s: float
     latency_s: float
     bytes_per_s: float
+
+    @property
+    def ratio(self):
+        """R/beta: operations while the link moves a byte."""
+        return self.flops_per_s / self.bytes_per_s
 
 
 def described(where, dtype="bfloat16"):
@@ -865,51 +849,53 @@ for name in ("pcie-box", "dgx-a100", "dgx-h100"):
         num_weights, where = 4 * width * (width + 1), hardware.cluster(name)
         alone_s, together_s = (steps_s[f"{one} {width} {ROWS}"] for one in ("alone", "together"))
         added[name, width] = together_s / alone_s - 1
-        peak = where.gpu.peak_flops_per_s["bfloat16"]
-        row = {"cluster": name, "weights": f"{num_weights / 1e6:.1f}M", "alone_s": alone_s}
-        price = pricing.price("all_reduce", 2 * num_weights, range(2), where)
-        row["all-reduce_bytes_per_s"] = 2 * num_weights / price.time_s
-        row["added, formula_fraction"] = added_fraction(num_weights, ROWS, described(where))
-        row["added, on paper_fraction"] = added[name, width]
-        table.append(row | {"mfu_fraction": 6 * num_weights * ROWS / peak / together_s})
+        size_bytes = 2 * num_weights
+        rate = size_bytes / pricing.price("all_reduce", size_bytes, range(2), where).time_s
+        formula = added_fraction(num_weights, ROWS, described(where))
+        mfu = 6 * num_weights * ROWS / where.gpu.peak_flops_per_s["bfloat16"] / together_s
+        table.append((name, f"{num_weights / 1e6:.1f}M", rate, formula, added[name, width], mfu))
 predictions.reveal("PCIe adds to a step of 12,288 rows", 100 * added["pcie-box", 1024])
-draw.table(table, title="A second GPU, 12,288 rows on each in bfloat16, without overlap")
+columns = ("cluster", "weights", "all-reduce_bytes_per_s", "added, formula_fraction")
+columns += ("added, on paper_fraction", "mfu_fraction")
+title = "A second GPU, 12,288 rows on each in bfloat16, without overlap"
+draw.table(table, title=title, columns=columns)
 
 # %% [markdown]
-# Look at the second row of PCIe and of the A100's NVLink: a model of four million weights. There
-# the rule of thumb holds for both at once.
+# Look at the second row of PCIe and of the A100's NVLink, a model of four million weights: there
+# the rule of thumb holds for both at once. In the third rows, with four times as many weights, the
+# share hardly changes over PCIe, because bytes decide there, and P cancels. Over NVLink it falls:
+# that was *latency*, which a larger model pays only once. So the rule is right for one size of
+# model, one batch and one GPU. Where bytes decide, PCIe 4 and NVLink 3 differ by the ratio of their
+# links, ten, and not by four.
 #
-# Compare with the third rows, four times as many weights. Over PCIe the share hardly changes,
-# because bytes decide there, and P cancels. Over NVLink it falls: that was *latency*, which a
-# larger model pays only once. So the rule is right for one size of model, one batch and one GPU.
-# Where bytes decide, PCIe 4 and NVLink 3 differ by the ratio of their links, ten, and not by four.
-# PCIe: the formula is too high, because the kernels between the products make the compute longer.
-# NVLink: it is too low for the larger models, because at these sizes NCCL is well below the link's
-# rate of 240 GB/s. The rows for which each half of the rule holds, by the second term alone:
+# On PCIe the formula is too high, because the kernels between the products make the compute longer.
+# On the A100's NVLink it is too low for the larger models, because at these sizes NCCL is well
+# below the link's rate of 240 GB/s. The rows for which each half of the rule holds, by the second
+# term alone:
 
 # %% where_it_holds
 table = []
 for name, low, high in (("pcie-box", 0.2, 0.4), ("dgx-a100", 0.05, 0.1), ("dgx-h100", 0.05, 0.1)):
-    row = {"cluster": name, "adds": f"{low:.0%} to {high:.0%}"}
+    row = [name, f"{low:.0%} to {high:.0%}"]
     for dtype, num_bytes in (("bfloat16", 2), ("float32", 4)):
-        machine = described(hardware.cluster(name), dtype)
-        ratio = machine.flops_per_s / machine.bytes_per_s
-        row[f"R/β, {dtype}"] = f"{ratio:,.0f}"
+        ratio = described(hardware.cluster(name), dtype).ratio
         few, many = (num_bytes / 6 * ratio / share for share in (high, low))
-        row[f"rows, {dtype}"] = f"{few:,.0f} to {many:,.0f}"
+        row += [round(ratio), f"{few:,.0f} to {many:,.0f}"]
     table.append(row)
-draw.table(table, title="Rows on each of two GPUs for which the rule holds, computed")
+columns = ("cluster", "adds", "R/β, bfloat16", "rows, bfloat16", "R/β, float32", "rows, float32")
+title = "Rows on each of two GPUs for which the rule holds, computed"
+draw.table(table, title=title, columns=columns)
 
 # %% [markdown]
-# The same GPUs need about seven times as many rows in bfloat16 as in float32: the faster they
-# compute, the more a link holds them up.
+# All need about seven times as many rows in bfloat16 as in float32, although a gradient has half
+# the bytes: the faster GPUs compute, the more a link holds them up.
 #
 # ### Rows, images, tokens
 #
 # The formula counts rows, and a sample can have many. A convolution uses each weight at every
 # pixel, a transformer at every token. Divide the forward operations of one sample by two for each
-# parameter, and you have its rows. The last two columns are the samples on each GPU with which
-# communication among many ranks takes as long as compute, 2/3 R/β rows:
+# parameter, and you have its rows. The last two columns are the samples for 2/3 R/β rows, with
+# which communication among many ranks takes as long as compute:
 
 # %% rows_of_a_sample
 SAMPLES = {
@@ -924,16 +910,15 @@ for name, (model, sample) in SAMPLES.items():
     num_parameters = sum(one.numel() for one in model.parameters())
     table.append((name, num_parameters, counted.get_total_flops()))
 table.append(("Llama of 1.1B, 2,048 tokens", LLAMA.num_parameters, LLAMA.flops(2048, 2048) / 3))
-rows = []
+rows, places = [], ("pcie-box", "dgx-a100")
+ratios = [described(hardware.cluster(place)).ratio for place in places]
 for name, num_parameters, flops in table:
-    row = {"sample": name, "parameters": f"{num_parameters / 1e6:.2f}M"}
-    row["rows"] = round(flops / (2 * num_parameters), 1)
-    for where in ("pcie-box", "dgx-a100"):
-        machine = described(hardware.cluster(where))
-        enough = 2 / 3 * machine.flops_per_s / machine.bytes_per_s
-        row[f"samples, {where}"] = math.ceil(enough / row["rows"])
-    rows.append(row)
-draw.table(rows, title="Rows of a sample (counted), and samples for 2/3 R/β (computed)")
+    of_sample = round(flops / (2 * num_parameters), 1)
+    enough = [math.ceil(2 / 3 * ratio / of_sample) for ratio in ratios]
+    rows.append((name, num_parameters, of_sample, *enough))
+columns = ("sample", "parameters", "rows", *(f"samples, {place}" for place in places))
+title = "Rows of a sample (counted), and samples for 2/3 R/β (computed)"
+draw.table(rows, title=title, columns=columns)
 
 # %% [markdown]
 # ### Your turn: rows that hide everything
@@ -1021,20 +1006,19 @@ for where in (hardware.cluster("dgx-a100"), hardware.cluster("pcie-box"), two_no
             size_bytes = 8 * width * (width + 1)
             curves["one rank"][size_bytes] = steps_s[f"alone {width} {num}"]
             curves["two ranks"][size_bytes] = steps_s[f"together {width} {num // 2}"]
-        least = 2 / 3 * machine.flops_per_s / machine.bytes_per_s
-        row = {"cluster": where.name, "rows": num, "B*": f"{least:,.0f}"}
-        row["P*, formula"] = from_weights(break_even_weights(num, machine))
-        rows.append(row | {"P*, on paper": from_weights(crossing(curves) / 2)})
-pcie = described(hardware.cluster("pcie-box"))
-least = 2 / 3 * pcie.flops_per_s / pcie.bytes_per_s
+        sizes = break_even_weights(num, machine), crossing(curves) / 2
+        rows.append((where.name, num, round(2 / 3 * machine.ratio), *map(from_weights, sizes)))
+least = 2 / 3 * described(hardware.cluster("pcie-box")).ratio
 predictions.reveal("rows up to which two GPUs always lose", least)
-draw.table(rows, title="Two A100 or one, a batch of so many rows in bfloat16")
+columns = ("cluster", "rows", "B*", "P*, formula", "P*, on paper")
+title = "Two A100 or one, a batch of so many rows in bfloat16, computed and on paper"
+draw.table(rows, title=title, columns=columns)
 
 # %% [markdown]
 # "Never" on paper means: at no size that was tried. The formula is right where two GPUs never win,
 # and its P\* is an upper bound. For wide layers (first row) it is a third too high, for narrow ones
-# six to sixteen times: in bfloat16 the products are so quick that the activations between them take
-# most of the time, and each of two GPUs has only half of those.
+# six to sixteen times as high: in bfloat16 the products are so quick that the activations between
+# them take most of the time, and each of two GPUs has only half of those.
 #
 # The same on this machine, in float32. First what the formula needs to know of it: R from a step of
 # one rank, L and β from two all-reduces.
@@ -1084,8 +1068,8 @@ draw.cost(curves, title=title, x_label="bytes of gradients")
 
 # %% [markdown]
 # Where the lines cross is the break-even size of *this* machine. Left of it a second process costs
-# more than it brings. A formula of three numbers finds the place to a factor of two or three at
-# best: small steps are full of work that is not a matrix product, and on a shared machine L is
+# more than it brings; if they never cross, it does so at every size. Do not expect the formula to
+# agree: small steps are full of work that is not a matrix product, and on a shared machine L is
 # mostly the time that the scheduler takes to wake a rank.
 #
 # ### The large model, on paper
@@ -1125,23 +1109,23 @@ for num in (1, 8):
     recorded = ws.paper(llama_steps, num, **options, echo=False)
     for where in ("h100-ndr-x8", "a100-hdr-x8", "a100-100gbe-x8"):
         run = llama_runs[num, where] = recorded.on(where)
-        row = {"64 GPUs of": where, "tokens a GPU": num * 2048, "step_s": run.step_s}
-        row["exposed_s"] = run.step_s - compute_s_of(run)
-        row["efficiency_fraction"] = compute_s_of(run) / run.step_s
-        row["mfu_fraction"] = run.mfu_fraction
-        rows.append(row | {"tokens/s a GPU": round(run.tokens_per_s_per_gpu)})
-draw.table(rows, title="DDP of a Llama of 1.1B, on paper")
+        alone_s, rate = compute_s_of(run), round(run.tokens_per_s_per_gpu)
+        fractions = alone_s / run.step_s, run.mfu_fraction
+        rows.append((where, num * 2048, run.step_s, run.step_s - alone_s, *fractions, rate))
+columns = ("64 GPUs of", "tokens a GPU", "step_s", "exposed_s", "efficiency_fraction")
+columns += ("mfu_fraction", "tokens/s a GPU")
+draw.table(rows, title="DDP of a Llama of 1.1B, on paper", columns=columns)
 
 # %% [markdown]
 # One sequence on each GPU: InfiniBand hides nearly everything, and one adapter of 100 Gb/s for
-# eight GPUs leaves less than a quarter of the step to compute. Eight sequences take eight times as
-# long to compute and send the same bytes, and even there 90% of the step is compute.
+# eight GPUs leaves less than a quarter of the step to compute. Eight sequences take five to six
+# times as long to compute (the optimizer steps once in both) and send the same bytes, and even
+# there 90% of the step is compute.
 #
-# Efficiency is not MFU. On the H100s communication costs nothing, and yet the GPU does a quarter to
-# two fifths of what it could: small kernels, an optimizer step, memory. A fine efficiency says only
-# that the *network* is not what holds you up. How far is paper from a real run? TinyLlama's authors
-# report 24,000 tokens a second on each of 16 A100, 16,384 tokens a GPU, by FSDP with fused kernels
-# (README of `jzhang38/TinyLlama`).
+# Efficiency is not MFU. On the H100s communication costs next to nothing, and yet the GPU does a
+# quarter to two fifths of what it could: small kernels, an optimizer step, memory. How far is paper
+# from a real run? TinyLlama's authors report 24,000 tokens a second on each of 16 A100, 16,384
+# tokens a GPU, by FSDP with fused kernels (README of `jzhang38/TinyLlama`).
 
 # %% published
 paper_rate = llama_runs[8, "a100-hdr-x8"].tokens_per_s_per_gpu
@@ -1151,28 +1135,29 @@ print(f"tokens/s a GPU: on paper {paper_rate:,.0f}, published 24,000, error {off
 # %% [markdown]
 # ### Side by side
 #
-# One table with everything: measured here, emulated, on paper. The compute of each row is that
-# same program's without messages; the formula adds the communication, `overlapped_s` from section 4
-# with n equal parts, each at the price of its all-reduce. So the error is the formula's of what
-# stays **exposed**.
+# One table with everything: measured here, emulated, on paper. The compute of each row is that of
+# the same program without messages; `overlapped_s` from section 4 adds n equal parts, each at the
+# price of its all-reduce. So the error is that of the *exposed* communication.
 
 
 # %% side_by_side
+COMPARED = ("step", "how", "compute_s", "formula_s", "run_s", "error", "efficiency_fraction")
+
+
 def compared(what, how, alone_s, run_s, num_parts, part_s):
     """A row: a step by the formula, with a third of the compute in forward, and by a run."""
     formula_s = overlapped_s(alone_s / 3, 2 * alone_s / 3, num_parts, part_s)
-    row = {"step": what, "how": how, "compute_s": alone_s, "formula_s": formula_s, "run_s": run_s}
-    row["error"] = f"{formula_s / run_s - 1:+.0%}"
-    return row | {"efficiency_fraction": min(1.0, alone_s / run_s)}
+    error = f"{formula_s / run_s - 1:+.0%}"
+    return what, how, alone_s, formula_s, run_s, error, alone_s / run_s
 
 
 def three_ways(which, num_rows, repeats):
-    """Seconds of a step alone, with one all-reduce at the end, and with DDP: medians, in turns."""
+    """Seconds of a step alone, with one all-reduce at the end, and with DDP: the quickest ones."""
     times_s = []
     for _ in range(repeats):
         ways_s = [timed_steps(way, which, num_rows, 1)[0] for way in (no_call, one_call)]
         times_s.append((*ways_s, ddp_steps(which, num_rows, 3)[-1]))
-    return [statistics.median(one) for one in zip(*times_s, strict=True)]
+    return [min(one) for one in zip(*times_s, strict=True)]
 
 
 # %% small_models
@@ -1194,7 +1179,7 @@ for which, where, num_rows in (
         if where is not None:
             part_s = pricing.price("all_reduce", part_bytes, range(2), where).time_s
         name = f"{'MLP' if which == 512 else which}, {way}"
-        table.append(compared(name, how, alone_s, run_s, num_parts, part_s))
+        table.append((*compared(name, how, alone_s, run_s, num_parts, part_s), None))
 
 # %% side_by_side_table
 for (num, name), run in llama_runs.items():
@@ -1204,18 +1189,17 @@ for (num, name), run in llama_runs.items():
         part_s = pricing.price("all_reduce", size_bytes / num_parts, range(64), run.cluster).time_s
         given = (compute_s_of(run), run.step_s, num_parts, part_s)
         row = compared(f"Llama, {num * 2048:,} tokens, DDP", f"on paper, {name}", *given)
-        table.append(row | {"mfu_fraction": run.mfu_fraction})
-draw.table(table, title="A step: formula, measurement, emulation, paper")
+        table.append((*row, run.mfu_fraction))
+title = "A step: formula, measurement, emulation, paper"
+draw.table(table, title=title, columns=(*COMPARED, "mfu_fraction"))
 
 # %% [markdown]
-# The emulated rows and those on InfiniBand agree with the formula: once the compute of a step is
-# known, a latency, a rate and the moments at which parts are ready give the rest. On PCIe DDP hides
-# more than half of the MLP's all-reduce. Between two nodes on 10 Gb/s there is hardly any compute
-# to hide behind, and four latencies instead of one: there the gradients must become smaller, or
-# be sent less often (`no_sync`; week 5).
-#
-# On this machine the ranks are its cores. The core that sends cannot compute, so nothing can be
-# hidden, and whatever else runs here counts as well: with GPUs these two rows are like the others.
+# The emulated rows and those on InfiniBand agree with the formula within 2%: once the compute of a
+# step is known, a latency, a rate and the moments at which parts are ready give the rest. On PCIe
+# DDP hides more than half of the MLP's all-reduce. Between two nodes on 10 Gb/s there is hardly any
+# compute to hide behind, and four latencies instead of one: there the gradients must become
+# smaller, or be sent less often (`no_sync`; week 5). On a machine without GPUs the core that sends
+# cannot compute, so nothing can be hidden, and whatever else runs here counts as well.
 #
 # ## 7. When it breaks
 #
@@ -1251,7 +1235,7 @@ def train_heads(chosen, options):
 try:
     ws.run(train_heads, [[0, 0], [0, 0]], {}, **REAL, timeout_s=20)
 except ws.RunError as report:
-    print("\n".join(line for line in str(report).splitlines() if len(line) < 400)[:1500])
+    print(str(report).partition("\nRank")[0])  # the other ranks failed alike
 
 # %% [markdown]
 # **Symptom**: the *second* step fails, not the one at fault, with "Expected to have finished
@@ -1260,8 +1244,7 @@ except ws.RunError as report:
 # unfinished. **Fix**: use every parameter, freeze those that are not trained, or say
 # `find_unused_parameters=True`, and pay for the small all-reduce that you saw above.
 #
-# (The same text stands in many reports, such as pytorch/pytorch issue 43259 on GitHub. In some of
-# them a module is called twice, or the loss leaves out one of the outputs.)
+# (The same text stands in many reports, such as pytorch/pytorch issue 43259.)
 
 # %% unused_parameter_found
 found = {"find_unused_parameters": True}
@@ -1276,8 +1259,7 @@ print(
 #
 # ### The silent relative: a rank without a gradient makes no call
 #
-# The plain loop has a trap of its own, which many training scripts contain: *skip what has no
-# gradient*.
+# The plain loop has a trap of its own: *skip what has no gradient*.
 
 
 # %% skipping
@@ -1368,9 +1350,8 @@ with check.turn("accumulated_step"):
 #
 # **It has happened.** On 13 January 2023 a maintainer of SpeechBrain reported that with certain
 # recipes training on several GPUs was *slower* than on one (speechbrain/speechbrain, issue 1802).
-# Putting the forward pass inside `no_sync` made it work, and he did not see why: models should not
-# synchronise during a forward. In June a second developer found the reason. Only the backward pass
-# had been inside, and DDP prepares the synchronisation when the forward pass runs, as its
+# Putting the forward pass inside `no_sync` made it work, and he did not see why. In June a second
+# developer found the reason: DDP prepares the synchronisation when the forward pass runs, as its
 # documentation says. In November 2024 modded-nanogpt got the same repair
 # (KellerJordan/modded-nanogpt, pull request 31).
 #
@@ -1481,8 +1462,8 @@ quiz.ask("week03", seed=seed)
 #   rest.
 # - A bucket is a compromise: small ones begin early, large ones pay fewer latencies.
 # - Overlap hides communication behind the backward pass, and no more than that.
-# - What a second GPU costs is bytes of gradient for each operation times operations for each byte
-#   of link: rows decide, and the size of the model matters for the latency only.
+# - What a second GPU adds depends on the rows and on R/β; the size of the model matters for the
+#   latency only.
 # - Two GPUs lose to one if the model is below P\*, and with any model if the batch is below B\*.
 # - All ranks make the same calls in the same order. A parameter that one rank did not use still
 #   travels.
