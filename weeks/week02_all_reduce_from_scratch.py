@@ -194,7 +194,7 @@ with check.turn("tree_step"):
 #
 # ### Six collectives
 #
-# Names first. Each of these is a call that all ranks make together.
+# Names first:
 #
 # | Collective | passed in | returned |
 # |---|---|---|
@@ -223,10 +223,10 @@ def three_collectives():
 rows = []
 results = ws.run(three_collectives, world_size=4, cluster=cluster, echo=False).values
 for rank, tensors in enumerate(results):
-    has, *after = (" ".join(f"{number:.0f}" for number in tensor.tolist()) for tensor in tensors)
-    row = {"rank": f"{rank}", "has": has}
-    rows.append(row | dict(zip(("reduce-scatter", "all-gather", "all-to-all"), after, strict=True)))
-draw.table(rows, title="Three collectives on four ranks")
+    texts = (" ".join(f"{number:.0f}" for number in tensor.tolist()) for tensor in tensors)
+    rows.append((f"{rank}", *texts))
+columns = ("rank", "has", "reduce-scatter", "all-gather", "all-to-all")
+draw.table(rows, title="Three collectives on four ranks, emulated", columns=columns)
 
 # %% [markdown]
 # Read the reduce-scatter column downwards: 100, 104, 108, 112 are the sums of the columns of *has*.
@@ -258,12 +258,10 @@ draw.table(rows, title="Three collectives on four ranks")
 # ranks there are.
 
 # %% lower_bound
-rows = []
-for num_ranks in (2, 4, 8, 64, 1024):
-    row = {"ranks": num_ranks, "each must send_bytes": 2 * (num_ranks - 1) / num_ranks * 100e6}
-    rows.append(row | {"rank 0 above would send_bytes": (num_ranks - 1) * 100e6})
+rows = [(n, 2 * (n - 1) / n * 100e6, (n - 1) * 100e6) for n in (2, 4, 8, 64, 1024)]
 predictions.reveal("sent by each of 64 ranks for 100 MB", 2 * 63 / 64 * 100)
-draw.table(rows, title="An all-reduce of 100 MB, computed")
+columns = ("ranks", "each must send_bytes", "rank 0 above would send_bytes")
+draw.table(rows, title="An all-reduce of 100 MB, computed", columns=columns)
 
 # %% [markdown]
 # ### Your turn: the bound of each half
@@ -271,7 +269,8 @@ draw.table(rows, title="An all-reduce of 100 MB, computed")
 # 4 minutes · easy
 #
 # Weeks 7 and 8 call the two halves of an all-reduce by themselves. How many bytes must each rank
-# send, at least and on average? S is the size of the whole tensor, that of all chunks together.
+# send, at least and on average, in a `"reduce-scatter"`, an `"all-gather"`, a `"broadcast"` and an
+# `"all-reduce"`? The size is that of the whole tensor, all chunks together.
 #
 # <details><summary>Hint</summary>
 #
@@ -282,7 +281,7 @@ draw.table(rows, title="An all-reduce of 100 MB, computed")
 
 # %% least_sent_bytes tags=["turn"]
 def least_sent_bytes(collective, num_ranks, size_bytes):
-    """Bytes that each rank must send on average, at least, for one of the four collectives."""
+    """Bytes that each rank must send on average, at least, in this collective."""
     ### BEGIN SOLUTION
     num_halves = 2 if collective == "all-reduce" else 1
     return num_halves * (num_ranks - 1) / num_ranks * size_bytes
@@ -346,7 +345,8 @@ def halving_doubling(tensor, after_step=lambda: None):
 #
 # The picture to keep in mind shows **who holds what**: a row for each rank, a column for each chunk
 # of its tensor. To find out, give rank *r* the number $10^r$ in every chunk. Each digit of a sum
-# then says whose part is in it.
+# then says whose part is in it. Before you run the cell, write down what rank 2 holds after the
+# first step.
 
 
 # %% who_holds_what
@@ -433,9 +433,10 @@ draw.messages(chain.timeline, title=f"One chunk on its way, emulated on {cluster
 
 
 # %% ring_computed
-def ring_messages(num_ranks, size_bytes, step_s=1.0):
+def ring_messages(num_ranks, size_bytes, link):
     """The timeline of a ring's messages: in each step every rank sends a chunk to the next one."""
     chunk_bytes, events = size_bytes // num_ranks, []
+    step_s = link.latency_s + chunk_bytes / link.bandwidth_bytes_per_s
     for step in range(2 * (num_ranks - 1)):
         when = step * step_s, (step + 1) * step_s
         for rank in range(num_ranks):
@@ -446,7 +447,8 @@ def ring_messages(num_ranks, size_bytes, step_s=1.0):
     return ws.Timeline.of_events(events)
 
 
-draw.messages(ring_messages(4, 1_000_000), title="A ring, computed")
+ring = ring_messages(4, 1_000_000, hardware.cluster(cluster).intra)
+draw.messages(ring, title=f"A ring, computed for {cluster}")
 
 # %% [markdown]
 # ## 5. Compare with the production oracle
@@ -509,10 +511,10 @@ about = f"Errors over that of one rounding, {world_size} ranks, measured here"
 draw.table(error_rows, title=about)
 
 # %% [markdown]
-# Rank 0 adds one tensor after the other, and rounds sums of two, three and more ranks. Pairs add
-# sums of equally many ranks, so that fewer of the sums that are rounded are large. Neither is
-# wrong, and no two algorithms need agree in the last digit. What training relies on is that *all
-# ranks* get the same bits.
+# Every algorithm rounds N − 1 sums for each element. Rank 0 rounds sums of two, three, and at last
+# of N ranks. In pairs more than half are sums of two ranks only, and smaller sums lose less. No two
+# algorithms need agree in the last digit. What training relies on is that *all ranks* get the same
+# bits.
 #
 # Now the time. The harness keeps, of each repetition, the time of the slowest rank.
 
@@ -542,13 +544,13 @@ def measured_s(all_reduce, size_bytes, repeats=7):
 # %% race
 SIZE = 16 * units.MB
 race_s = {algorithm: measured_s(ALGORITHMS[algorithm], SIZE) for algorithm in ALGORITHMS}
-raced = [{"16 MB": algorithm, "time_s": median_s} for algorithm, median_s in race_s.items()]
-draw.table(raced, title=f"{world_size} ranks, measured here")
+title = f"{world_size} ranks, measured here"
+draw.table([*race_s.items()], title=title, columns=("16 MB", "time_s"))
 
 # %% [markdown]
 # All ranks share one machine here: its cores copy every byte, and its memory is the network. So the
-# times differ less than the bytes do, and vary from run to run. On a cluster each rank has a link
-# of its own. To say what happens there we need a model.
+# times do not follow the bytes of the busiest link, and vary from run to run. On a cluster each
+# rank has a link of its own; for that we need a model.
 
 # %% [markdown]
 # ## 6. Formula, measurement, emulation
@@ -589,13 +591,13 @@ message_s = dict(zip(sizes, timings, strict=True))
 predictions.reveal("a message of 4 bytes here", message_s[4] / units.US)
 
 # %% [markdown]
-# Fit α and β so that the *relative* errors are small; an ordinary least-squares fit would look at
-# the largest message alone. The size 8 MB is left out of the fit, and the model must predict it.
+# Fit α and β so that the *relative* errors are small; in an ordinary least-squares fit the largest
+# message alone would decide. The size 8 MB is left out of the fit, and the model must predict it.
 
 
 # %% fit
 def fit_alpha_beta(times_s):
-    """The time of nothing, and units a second, by least squares of the relative errors."""
+    """Seconds of an empty call, and units a second, by least squares of the relative errors."""
     amount = torch.tensor(list(times_s), dtype=torch.float64)
     time_s = torch.tensor(list(times_s.values()), dtype=torch.float64)
     # (alpha + amount / beta) / time should be 1
@@ -628,11 +630,10 @@ draw.cost(line, (4, 16e6), {"alpha + S / beta": message_s}, title=about)
 LINKS = (hardware.NVLINK4, hardware.PCIE4, hardware.IB_NDR, hardware.ETHERNET_100G)
 wires = {wire.name: (wire.latency_s, wire.bandwidth_bytes_per_s) for wire in LINKS}
 wires["this machine, fitted"] = here_alpha_s, here_beta
-two_numbers = [
-    {"link": wire, "α_s": both[0], "β_bytes_per_s": both[1], "αβ_bytes": both[0] * both[1]}
-    for wire, both in wires.items()
-]
-draw.table(two_numbers, title="Two numbers for a link, from sources; the last fitted here")
+two_numbers = [(wire, alpha_s, beta, alpha_s * beta) for wire, (alpha_s, beta) in wires.items()]
+columns = ("link", "α_s", "β_bytes_per_s", "αβ_bytes")
+title = "Two numbers for a link, from sources; the last fitted here"
+draw.table(two_numbers, title=title, columns=columns)
 
 # %% [markdown]
 # Mind what such an α is. For NVLink, PCIe and InfiniBand it is one step of NCCL's ring with its
@@ -655,11 +656,11 @@ call_s, steps_per_s = fit_alpha_beta(by_steps)
 on_a_line = []
 for num_steps, published_s in by_steps.items():
     line_s = call_s + num_steps / steps_per_s
-    found = {"GPUs": num_steps // 2 + 1, "steps": num_steps, "published_s": published_s}
-    found |= {"line_s": line_s, "error": f"{line_s / published_s - 1:+.1%}"}
-    on_a_line.append(found)
+    error = f"{line_s / published_s - 1:+.1%}"
+    on_a_line.append((num_steps // 2 + 1, num_steps, published_s, line_s, error))
+columns = ("GPUs", "steps", "published_s", "line_s", "error")
 about = f"The line: {call_s / units.US:.1f} µs, and {1 / steps_per_s / units.US:.2f} µs a step."
-draw.table(on_a_line, title="8 bytes by NCCL's ring on a DGX A100", note=about)
+draw.table(on_a_line, title="8 bytes by NCCL's ring on a DGX A100", note=about, columns=columns)
 
 # %% [markdown]
 # It does, within 4%. A call has a cost of its own, and each step adds two microseconds. That is
@@ -756,8 +757,8 @@ with check.turn("overtakes_bytes"):
 #
 # By these formulas halving and doubling is never slower than a ring. But a ring takes any number of
 # ranks, and each talks to two neighbours only, so that it can be laid along the wires. Halving and
-# doubling has partners far apart, and they all cross the network at once. The formulas assume a
-# network that never gets in the way.
+# doubling has partners far apart, and they all cross the network at once. The formulas assume that
+# no message waits for another.
 #
 # Take 64 nodes of one H100 each, in racks of 8, and two networks: one that carries everything, and
 # one whose uplinks between racks have a quarter of the bandwidth of the links below them (*4:1
@@ -797,7 +798,7 @@ PROGRAMS = {
     "ring, rack by rack": (ring_traffic, rings[0]),
     "ring, rack to rack": (ring_traffic, rings[1]),
 }
-# without rails: the cards of a rack share a leaf switch
+# all network cards of a rack hang on one switch
 one_gpu = {"gpus_per_node": 1, "nics_per_node": 1, "num_nodes": 64, "is_rail": False}
 full = replace(hardware.H100_NDR, name="full", **one_gpu)
 narrow = replace(full, name="4:1", nodes_per_leaf=8, oversubscription=4.0)
@@ -810,12 +811,12 @@ paper_options = {"world_size": 64, "cluster": full, "ranks": range(64), "echo": 
 for program, parts in PROGRAMS.items():
     recorded = ws.paper(*parts, MB_64, **paper_options)
     on_paper_s[program] = [recorded.on(fabric).step_s for fabric in (full, narrow)]
-    fabric_row = {"all-reduce": program, "formula_s": formulas[program.split(",")[0]](MB_64)}
-    fabric_row |= dict(zip(("full_s", "4:1_s"), on_paper_s[program], strict=True))
-    fabric_rows.append(fabric_row)
+    formula_s = formulas[program.partition(",")[0]](MB_64)
+    fabric_rows.append((program, formula_s, *on_paper_s[program]))
 fastest_s = min(on_both[0] for on_both in on_paper_s.values())
 predictions.reveal("speed-up over rank 0, 64 ranks", on_paper_s["through rank 0"][0] / fastest_s)
-draw.table(fabric_rows, title="64 MB on 64 ranks, on paper")
+columns = ("all-reduce", "formula_s", "full_s", "4:1_s")
+draw.table(fabric_rows, title="64 MB on 64 ranks, on paper", columns=columns)
 
 # %% [markdown]
 # On the full network the formulas hold; what the first two rows take beyond them is their
@@ -845,16 +846,16 @@ print(f"on the narrow network the ring is faster from {crossover} on")
 
 # %% side_by_side
 CHOSEN = ("through rank 0", "halving and doubling")
+COMPARED = ("where", "ranks", "all-reduce", "size_bytes", "formula_s", "run_s", "error")
 
 
 def compared(where, num_ranks, size_bytes, link, runs_s):
     """A row for each of two algorithms: its formula on links of (alpha, beta), and its run."""
     costs, rows = algorithms(num_ranks, *link), []
     for name in CHOSEN:
-        formula_s = costs[name](size_bytes)
-        row = {"where": where, "ranks": num_ranks, "all-reduce": name, "size_bytes": size_bytes}
-        row |= {"formula_s": formula_s, "run_s": runs_s[name]}
-        rows.append(row | {"error": f"{formula_s / runs_s[name] - 1:+.0%}"})
+        formula_s, run_s = costs[name](size_bytes), runs_s[name]
+        error = f"{formula_s / run_s - 1:+.0%}"
+        rows.append((where, num_ranks, name, size_bytes, formula_s, run_s, error))
     return rows
 
 
@@ -867,10 +868,10 @@ for there in (hardware.cluster("dgx-h100"), hardware.cluster("pcie-box"), ethern
     all_rows += compared(f"{there.name}, emulated", 8, S, two, took_s)
 fitted_link = here_alpha_s, here_beta
 all_rows += compared("this machine, measured", world_size, SIZE, fitted_link, race_s)
-draw.table(all_rows, title="Formula and run")
+draw.table(all_rows, title="Formula and run", columns=COMPARED)
 
 # %% [markdown]
-# On links that ranks do not share, the formulas hold. Two places teach more:
+# On links that ranks do not share, the formulas hold. In two places ranks do share:
 #
 # - **pcie-box**: eight GPUs share one host bridge, which cannot carry eight full links at once.
 #   Through rank 0 there is one message at a time, and it makes no difference. When all ranks send
@@ -950,12 +951,12 @@ for dtype, num_bytes in (("bfloat16", 2), ("float32", 4)):
         ("ring", formulas["ring"](gradient_bytes), 2 * 63 / 64 * gradient_bytes),
         ("server", both_ways_s, 2 * 64 * gradient_bytes),
     ):
-        row = {"gradients": dtype, "by": way, "busiest link_bytes": link_bytes}
-        row |= {"compute_s": compute_s, "communicate_s": time_s}
-        rows.append(row | {"mfu_fraction": step_flops / peak / (compute_s + time_s)})
-predictions.reveal("server's link, 64 workers", rows[1]["busiest link_bytes"] / 1e12)
+        mfu_fraction = step_flops / peak / (compute_s + time_s)
+        rows.append((dtype, way, link_bytes, compute_s, time_s, mfu_fraction))
+predictions.reveal("server's link, 64 workers", rows[1][2] / 1e12)
+columns = ("gradients", "by", "busiest link_bytes", "compute_s", "communicate_s", "mfu_fraction")
 note = "The server's link sends and receives at the same time."
-draw.table(rows, title="A step of Llama 3 8B on 64 H100s, computed", note=note)
+draw.table(rows, title="A step of Llama 3 8B on 64 H100s, computed", note=note, columns=columns)
 
 # %% [markdown]
 # With the server, GPUs compute for less than a twentieth of the time. With the ring an MFU of 30%
@@ -975,7 +976,7 @@ draw.table(rows, title="A step of Llama 3 8B on 64 H100s, computed", note=note)
 #
 # Only part 2 uses the network, and $\frac{2(M-1)}{M} S$ bytes leave each node: the lower bound,
 # with nodes in place of ranks. In a flat ring $\frac{2(N-1)}{N} S$ leave it, through one of its
-# network cards. (*Layered* in the table is the hierarchical all-reduce.)
+# network cards.
 
 # %% hierarchy
 node, size_bytes = hardware.H100_NDR, units.GB
@@ -986,12 +987,14 @@ for num_nodes in (2, 4, 16):
     num_ranks, names = 8 * num_nodes, {"algorithm": "nccl-ring"}
     flat, between = (algorithms(n, *wire)["ring"] for n in (num_ranks, num_nodes))
     place = replace(node, num_nodes=num_nodes)
-    ring = pricing.price("all_reduce", size_bytes, range(num_ranks), place, **names)
-    row = {"nodes": num_nodes, "flat: leave a node_bytes": 2 * (1 - 1 / num_ranks) * size_bytes}
-    row |= {"layered: leave a node_bytes": 2 * (1 - 1 / num_nodes) * size_bytes}
-    row |= {"flat: time_s": flat(size_bytes), "NCCL's rings: time_s": ring.time_s}
-    rows.append(row | {"layered: time_s": inside(size_bytes) + between(size_bytes / 8)})
-draw.table(rows, title="1 GB on nodes of 8 H100s, computed; NCCL's rings, priced")
+    rings_s = pricing.price("all_reduce", size_bytes, range(num_ranks), place, **names).time_s
+    left_bytes = [2 * (1 - 1 / n) * size_bytes for n in (num_ranks, num_nodes)]
+    three_parts_s = inside(size_bytes) + between(size_bytes / 8)
+    rows.append((num_nodes, *left_bytes, flat(size_bytes), rings_s, three_parts_s))
+columns = ("nodes", "flat: leave a node_bytes", "hierarchical: leave a node_bytes")
+columns += ("flat: time_s", "NCCL's rings: time_s", "hierarchical: time_s")
+title = "1 GB on nodes of 8 H100s, computed; NCCL's rings, priced"
+draw.table(rows, title=title, columns=columns)
 
 # %% [markdown]
 # With two nodes the bytes out of a node fall by nearly half, with sixteen by a twentieth. The time
@@ -1050,14 +1053,14 @@ def another_order(size_of_b):
 
 
 mixed = ws.run(another_order, 2, world_size=world_size, backend=backend, echo=False).values
-rows = [{"": "should be", "layer A": world_size, "layer B": 100 * world_size}]
-rows += [{"": f"rank {r}", "layer A": a, "layer B": b} for r, (a, b) in enumerate(mixed)]
-draw.table(rows, title="The sums that ranks get, measured here")
+rows = [("should be", world_size, 100 * world_size)]
+rows += [(f"rank {rank}", *sums) for rank, sums in enumerate(mixed)]
+columns = ("", "layer A", "layer B")
+draw.table(rows, title="The sums that ranks get, measured here", columns=columns)
 
 # %% [markdown]
 # **Symptom**: no error and no hang; the model learns from the wrong gradients. **Cause**: two
-# layers of the same size were added to each other. **Fix**: every rank makes the same calls in the
-# same order.
+# layers of the same size were added to each other. **Fix**: the same calls in the same order.
 #
 # Who would write another order on rank 0? Nobody has to. In August 2026 a user who trained Gemma 3
 # on four H200s reported that some ranks always produced garbage, and that chance decided which. It
@@ -1094,7 +1097,7 @@ except ws.RunError as report:
 # every call. Two users tried sizes that differ between ranks: some runs hung, and others ended,
 # with numbers that were wrong in part (NVIDIA/nccl issues 1394 and 1417, August 2024).
 #
-# ### Find the bug: every rank was the slowest
+# ### Find the bug: all ranks equally fast
 #
 # 5 minutes · easy
 #
