@@ -97,8 +97,8 @@ predictions.ask("speed-up of 2 ranks", predicted_speedup, "times", section=6)
 gpt3_parameters, gpt3_tokens = 175e9, 300e9
 gpt3_flops = 6 * gpt3_parameters * gpt3_tokens
 for source, flops_per_s in {"data sheet": 312e12, "best measured": 271.2e12}.items():
-    decades = units.format_time_s(gpt3_flops / flops_per_s)
-    print(f"{units.format_count(gpt3_flops)} FLOPs, {source}: {decades}")
+    took = units.format_time_s(gpt3_flops / flops_per_s)
+    print(f"{units.format_count(gpt3_flops)} FLOPs, {source}: {took}")
 predictions.reveal("GPT-3 on one A100", gpt3_flops / 312e12 / units.YEAR)
 
 # %% [markdown]
@@ -115,7 +115,7 @@ predictions.reveal("GPT-3 on one A100", gpt3_flops / 312e12 / units.YEAR)
 cluster_s = 8 * gpt3_parameters * gpt3_tokens / (1024 * 140e12)
 mfu_fraction = gpt3_flops / cluster_s / (1024 * 312e12)
 print(f"1,024 A100s at 140 TFLOP/s: {units.format_time_s(cluster_s)}")
-print(f"busy {140 / 312:.0%} of the peak, of which {mfu_fraction:.0%} is MFU")
+print(f"{140 / 312:.0%} of the peak; MFU {mfu_fraction:.0%}, without the second forward pass")
 
 # %% [markdown]
 # ### Your turn: days on a cluster
@@ -164,10 +164,10 @@ rows = []
 for num_gpus in (1, 8, 64, 1024, 16_384):
     flops = num_gpus * 989e12 * 0.40 * 30 * units.DAY
     num_parameters = (flops / (6 * 20)) ** 0.5
-    row = {"H100s": num_gpus, "operations": f"{flops:.1e}"}
-    row |= {"parameters": units.format_count(num_parameters)}
-    rows.append(row | {"tokens": units.format_count(20 * num_parameters)})
-draw.table(rows, title="Compute-optimal models of 30 days, computed")
+    counts = map(units.format_count, (num_parameters, 20 * num_parameters))
+    rows.append((num_gpus, f"{flops:.1e}", *counts))
+columns = ("H100s", "operations", "parameters", "tokens")
+draw.table(rows, title="Compute-optimal models of 30 days, computed", columns=columns)
 
 # %% [markdown]
 # A hundred times the GPUs train a model only ten times as large, since it also sees ten times as
@@ -240,7 +240,8 @@ draw.memory(measured, title="A small network, bytes counted")
 # %% [markdown]
 # Weights, gradients and optimizer state stay as they are; activations grow with the batch. They
 # also come and go. Here are the same four parts over two steps, in a process of its own: `ws.run`
-# starts it, counts its tensors, and returns what it has counted.
+# starts it, counts its tensors, and returns what it has counted. A `ws.span` gives a part of the
+# step a name, and is a bar in later pictures.
 
 
 # %% one_step_of_adam
@@ -264,11 +265,10 @@ step_run = ws.run(one_step_of_adam, *some, world_size=1, backend="gloo", memory=
 draw.memory_use({"rank 0": step_run.memory[0]}, title="Two steps by kind, measured here")
 
 # %% [markdown]
-# Each step is a mountain of activations on a floor of states. The forward pass piles them up, the
-# backward pass takes them away again and leaves gradients behind; the first update adds Adam's
-# state to the floor. *Temporaries* are numbers that live only for a moment, such as the gradients
-# *of* activations. **The peak decides whether a model fits.** It lies early in the backward pass,
-# where most activations are still there.
+# In each step the forward pass adds activations; the backward pass frees them again, and leaves
+# gradients behind. The first update adds Adam's state, which stays. *Temporaries* are tensors that
+# live only for a moment, such as the gradients *of* activations. **The peak decides whether a model
+# fits.** It lies in the backward pass, where such a gradient meets activations not yet freed.
 #
 # Mixed-precision training with Adam holds **16 bytes for each parameter**: 2 for the bf16 weight, 2
 # for its gradient, and 12 for the optimizer, which keeps a 4-byte weight of its own and two 4-byte
@@ -309,9 +309,10 @@ rows = []
 for name, (num_parameters, s, h, a, num_layers) in SHAPES.items():
     kept_bytes = num_layers * s * h * (34 + 5 * a * s / h)
     state_bytes = sum(model_bytes(num_parameters).values())
-    row = {"model": name, "tokens": s, "states_bytes": state_bytes, "activations_bytes": kept_bytes}
-    rows.append(row | {"sequences for as much": f"{state_bytes / kept_bytes:.1f}"})
-draw.table(rows, title="States of mixed-precision Adam, and activations of one sequence, computed")
+    rows.append((name, s, state_bytes, kept_bytes, f"{state_bytes / kept_bytes:.1f}"))
+columns = ("model", "tokens", "states_bytes", "activations_bytes", "sequences for as much")
+title = "States of mixed-precision Adam, and activations of one sequence, computed"
+draw.table(rows, title=title, columns=columns)
 
 # %% [markdown]
 # The last column says how many sequences fill as much memory as all states together: one to four at
@@ -393,12 +394,13 @@ with check.turn("gpus_for_states"):
 # %% who_carries_the_bytes
 # ResNet-50 in float32; number of parameters: torchvision's documentation
 gradient_bytes = 25_557_032 * 4
-rows = []
-for num_ranks in (2, 8, 64, 512):
-    ring_bytes = 2 * (num_ranks - 1) / num_ranks * gradient_bytes
-    row = {"ranks": num_ranks, "server's link_bytes": 2 * num_ranks * gradient_bytes}
-    rows.append(row | {"each link of a ring_bytes": ring_bytes})
-draw.table(rows, title="Bytes on a link in each step, ResNet-50 in float32, computed")
+rows = [
+    (num_ranks, 2 * num_ranks * gradient_bytes, 2 * (num_ranks - 1) / num_ranks * gradient_bytes)
+    for num_ranks in (2, 8, 64, 512)
+]
+columns = ("ranks", "server's link_bytes", "each link of a ring_bytes")
+title = "Bytes on a link in each step, ResNet-50 in float32, computed"
+draw.table(rows, title=title, columns=columns)
 
 # %% [markdown]
 # *Fault tolerance* is one division. Llama 3 405B was trained on 16,384 H100s. In 54 days the job
@@ -414,8 +416,8 @@ predictions.reveal("between two stops of 16,384 GPUs", hours_between_stops)
 # %% [markdown]
 # ### Several ranks that never communicate
 #
-# Now run something. The first idea that everyone has: start several processes, give each a part of
-# the data, and let them train.
+# Now run something. The first idea: start several processes, give each a part of the data, and let
+# them train.
 #
 # Each rank draws the *same* batch of 256 (same generator, same seed) and takes *its own* equal part
 # of it. Every world size of this lesson divides 256. Lab 1 asks what to do when it does not.
@@ -568,9 +570,9 @@ for way, run in {"through rank 0": star, "by all-reduce": direct}.items():
 draw.timeline(direct.timeline, title="By all-reduce, measured here")
 
 # %% [markdown]
-# This is one run of each, on a machine that does other things too: run the cells again before you
-# quote a ratio. What does not depend on the machine is the shape. Every rank now does the same
-# work, and none waits for one that has more to do.
+# This is one run of each: run the cells again before you quote a ratio. What does not depend on the
+# machine is the shape. Every rank now does the same work, and none waits for one that has more to
+# do.
 #
 # ### The four steps of data parallelism
 #
@@ -582,9 +584,9 @@ draw.timeline(direct.timeline, title="By all-reduce, measured here")
 #
 # Step 3 is the only new one. Step 4 needs no communication at all.
 #
-# A *span* is a bar in the picture. On a GPU a call returns as soon as its work has been *launched*.
-# Each part here therefore waits for the GPU at its end, so that its bar is as long as its work. A
-# program that is not being measured does not wait.
+# On a GPU a call returns as soon as its work has been *launched*. Each part here therefore waits
+# for the GPU at its end, so that its bar is as long as its work. A program that is not being
+# measured does not wait.
 
 
 # %% part_of_a_step
@@ -805,11 +807,10 @@ title = "The same batch, split: the same curve, measured here"
 draw.curves(losses, y_label="loss of the whole batch", title=title, difference_from="one process")
 
 # %% [markdown]
-# The curves lie on each other (upper panel, drawn from thick to thin). The lower panel shows what
-# is left of the difference: rounding, because the result of a sum depends on the order of its
-# terms. Float64 keeps 16 digits, and no mistake can hide behind so small a difference. Float32
-# keeps seven: now and then a number then falls on the other side of a ReLU's zero, and from there
-# the two trainings slowly part. That would be no mistake either, but it would look like one.
+# The curves lie on each other (upper panel, drawn from thick to thin). The lower panel shows the
+# difference: rounding. Float64 keeps 16 digits, and no mistake can hide behind so small a
+# difference. Float32 keeps seven: now and then a number then falls on the other side of a ReLU's
+# zero, and from there the two trainings slowly part, which would look like a mistake.
 #
 # Most of a job's time goes into starting it: each rank is a new Python process that imports torch.
 #
@@ -933,7 +934,7 @@ draw.scaling(step_times_s, title=f"Measured here, {where}, {os.cpu_count()} core
 
 # %% [markdown]
 # A formula is worth something when it predicts a run that it has not seen. Take *s* from one and
-# two ranks alone, and predict the largest number of ranks.
+# two ranks alone, and predict the speed-up of the largest number of ranks.
 
 # %% held_out
 median_s = {n: statistics.median(times) for n, times in step_times_s.items()}
@@ -978,6 +979,13 @@ print(f"error of the formula {predicted / speedups[most] - 1:+.0%}")
 # %% a_node
 draw.node("h100-ndr-x2", path=("gpu0", "node1.gpu0"))
 
+# %% [markdown]
+# The step, first on a cluster that this machine need not have. The run below is **emulated**: eight
+# real ranks exchange real gradients, but every operation is given the time that it would take on
+# the described cluster. A matrix product takes as long as products of its size were measured to
+# take on such a GPU (`worldsize.operators`); an all-reduce takes as long as a model of NCCL says
+# for those links.
+
 
 # %% wide_step
 LAYERS, WIDTH, SAMPLES = 2, 1024, 512  # 512 samples on each rank
@@ -1004,14 +1012,6 @@ def wide_network(device):
     layers = [(torch.nn.Linear(WIDTH, WIDTH, bias=False), torch.nn.ReLU()) for _ in range(LAYERS)]
     network = torch.nn.Sequential(*[module for pair in layers for module in pair]).to(device)
     return network, torch.randn(SAMPLES, WIDTH, device=device) + dist.get_rank()
-
-
-# %% [markdown]
-# First on a cluster that this machine need not have. The run below is **emulated**: eight real
-# ranks exchange real gradients, but every operation is given the time that it would take on the
-# described cluster. A matrix product takes as long as products of its size were measured to take on
-# such a GPU (`worldsize.operators`); an all-reduce takes as long as a model of NCCL says for those
-# links.
 
 
 # %% emulated_step
@@ -1100,13 +1100,13 @@ for where in (hardware.cluster("dgx-h100"), hardware.cluster("pcie-box"), ethern
     on_it = steps.get(where.name) or emulated(where, 8)
     rows.append((f"{where.name}, emulated", 8, *parts_s, on_it.end_s))
 rows.append(("this machine, measured", world_size, compute_s, talk_s, step_s))
-named = [
-    {"where": where, "ranks": n, "compute_s": work_s, "communication_s": wire_s}
-    | {"both_s": work_s + wire_s, "run_s": run_s, "error": f"{(work_s + wire_s) / run_s - 1:+.0%}"}
-    | {"efficiency_fraction": work_s / (work_s + wire_s)}
-    for where, n, work_s, wire_s, run_s in rows
-]
-draw.table(named, title="One step: the formula's parts, and the run")
+compared = []
+for *which, work_s, wire_s, run_s in rows:
+    both_s, error = work_s + wire_s, f"{(work_s + wire_s) / run_s - 1:+.0%}"
+    compared.append((*which, work_s, wire_s, both_s, run_s, error, work_s / both_s))
+columns = ("where", "ranks", "compute_s", "communication_s", "both_s", "run_s", "error")
+title = "One step: the formula's parts, and the run"
+draw.table(compared, title=title, columns=(*columns, "efficiency_fraction"))
 
 # %% [markdown]
 # Read the last column first. **Communication efficiency** is computing over computing plus
@@ -1126,7 +1126,13 @@ draw.table(named, title="One step: the formula's parts, and the run")
 #
 # **Computed, not measured.** Take the gradients of ResNet-50, all-reduced in one piece after the
 # backward pass, and move the sliders. The last column is the computing time at which the step is
-# 90% efficient. How do the rows change with the number of ranks, and why so little?
+# 90% efficient. Go from 8 ranks to 1,024: which row grows most, which least, and why?
+#
+# <details><summary>Answer</summary>
+#
+# The bytes on a link stay below 2 S, but each rank adds two latencies. NVLink's all-reduce, nearly
+# all of it latency by then, takes 14 times as long; that of 10 Gb/s takes half as long again.
+# </details>
 
 
 # %% link_and_step
@@ -1222,8 +1228,8 @@ metrics = {
     "communication efficiency": f"{1 - talking:.0%}",
     "memory utilisation": f"{in_use_bytes / capacity_bytes:.3%}",
 }
-rows = [{"metric": name, "two ranks": value} for name, value in metrics.items()]
-draw.table(rows, title=f"Measured here, of {units.format_bytes(capacity_bytes)} of memory")
+title = f"Measured here, of {units.format_bytes(capacity_bytes)} of memory"
+draw.table([*metrics.items()], title=title, columns=("metric", "two ranks"))
 
 # %% [markdown]
 # The fifth needs a failure. This job saves its weights every 5 steps, and rank 1 dies in step 13.
@@ -1294,9 +1300,9 @@ except ws.RunTimeout as report:
 # %% [markdown]
 # **Symptom**: no output and, until the group's timeout (by default 10 minutes with NCCL, 30 with
 # Gloo), no error. The job hangs, on GPUs at full utilisation, because a waiting NCCL kernel spins.
-# **Cause**: a collective is a promise of *all* ranks, and one of them did not keep it. **Fix**:
-# every rank makes the same calls in the same order, also at the end of the data. When a job hangs,
-# ask not *who waits* but *who is missing*: the report names both.
+# **Cause**: a collective ends when *all* ranks have called it, and one never did. **Fix**: every
+# rank makes the same calls in the same order, also at the end of the data. When a job hangs, ask
+# which rank is missing, not which ones wait: the report names both.
 #
 # This has happened to so many people that torch was changed for it. In February 2020 a developer of
 # torch wrote that several users had met it (pytorch issue 33148): ranks with more batches hang,
@@ -1314,8 +1320,8 @@ except ws.RunTimeout as report:
 # 8 minutes · medium
 #
 # A colleague saves a line: each rank draws only its own part of the batch. On four ranks all
-# weights stay equal, nothing hangs, and a step takes a quarter of the time. Yet the loss is noisier
-# than that of one process. Run the check, read what it found, and repair the function.
+# weights stay equal and nothing hangs. Yet the loss is noisier than that of one process. Run the
+# check, read what it found, and repair the function.
 #
 # <details><summary>Hint</summary>
 #
@@ -1348,8 +1354,8 @@ with check.turn("colleagues_part"):
     print("Right. Four ranks on the same data are one rank with a quarter of the batch.")
 
 # %% [markdown]
-# A comparison with one process finds it in one step, because the gradient is another one. A look
-# at the loss curve does not: it is a good curve, of a smaller batch.
+# A comparison with one process finds it in one step, because the gradients differ. A look at the
+# loss curve does not: it is a good curve, of a smaller batch.
 #
 # ### The quiet failure: the sum instead of the mean
 #
@@ -1468,8 +1474,8 @@ print(f"loss of guessing one of ten: {guess:.3f}; last loss with the sum: {summe
 #
 # One in 5.8 GPU-years: $512 \cdot 30 / 365 / 5.8 = 7.3$. Each loses 30 + 10 minutes, 4.8 hours of
 # 720 in all, 0.7%. Nothing needs to change: saving more often costs time as well. On 16,384 GPUs
-# the same job would have 232 interruptions and lose 155 hours, 21%; there the interval decides.
-# Week 12 finds the best one.
+# the same job would have 232 interruptions and lose 155 hours, over a fifth; there the interval
+# decides. Week 12 finds the best one.
 # </details>
 #
 # ## 9. Self-check
