@@ -46,7 +46,7 @@
 # no unseeded generator.
 #
 # The allowed operations are `broadcast`, `all_reduce`, `reduce`, `send`, `recv`, `isend`, `irecv`
-# and `barrier`. All others are refused. In a gather, for example, each rank would receive the
+# and `barrier`. All others are refused. In an all-gather, for example, each rank would receive the
 # gradients of all others: more data with every added rank. Torch's `DistributedDataParallel` is
 # refused too, because it is what you build here.
 

@@ -2,8 +2,8 @@
 # # Lab 2. Ring all-reduce
 #
 # In lab 1 you called `dist.all_reduce`. In this lab you write it, from `isend` and `irecv` alone,
-# so that no rank sends more bytes than any correct algorithm must. Then you write a second one for
-# a cluster in which the links between nodes are much slower than those inside a node.
+# and no rank sends more bytes than the lower bound of week 2. Then you write a second one for a
+# cluster in which the links between nodes are much slower than those inside a node.
 #
 # ```text
 #              ┌──────────────────────────────┐
@@ -667,8 +667,8 @@ print(
 # %% [markdown]
 # ## 6. In words
 #
-# A job trains on 512 GPUs in a single flat ring. A message takes 15 µs to arrive, and a link then
-# carries 50 GB/s. The job all-reduces two kinds of tensor: gradients of 2 GB, and a norm of 4
+# A job trains on 512 GPUs in a single flat ring. A message has a latency of 15 µs, and its bytes
+# follow at 50 GB/s. The job all-reduces two kinds of tensor: gradients of 2 GB, and a norm of 4
 # bytes.
 #
 # Answer in at most 250 words, with numbers:
