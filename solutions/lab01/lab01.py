@@ -73,9 +73,8 @@ def show(run, title):
         )
 
 
-ws.run(
-    dist.get_rank, world_size=3, backend="gloo", echo=False
-)  # the first run loads torch: the checks are then quick
+# the first run loads torch: the checks are then quick
+ws.run(dist.get_rank, world_size=3, backend="gloo", echo=False)
 
 # %% [markdown]
 # ## 1. Split the data
@@ -713,7 +712,7 @@ for rank, (weight, losses, seen) in enumerate(trained.values):
     seen_hint = "Each forward pass changes the buffers: call synchronise_buffers in every step."
     expect_close(seen, trained.values[0][2], f"the buffer on rank {rank}, as on rank 0,", seen_hint)
 print(f"train: 3 ranks equal one process; the loss fell from {one_losses[0]:.3f} to", end=" ")
-print(f"{one_losses[-1]:.3f} in 9 steps, one of which left a rank without samples in each epoch.")
+print(f"{one_losses[-1]:.3f} in 9 steps; the last of each epoch left a rank without samples.")
 
 # %% [markdown]
 # ## 6. In words

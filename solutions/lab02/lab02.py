@@ -79,9 +79,8 @@ def expect_time(run, wanted_s, what, hint):
         )
 
 
-ws.run(
-    dist.get_rank, world_size=4, echo=False, **MESSAGES_ONLY
-)  # the first run loads torch: the checks are then quick
+# the first run loads torch: the checks are then quick
+ws.run(dist.get_rank, world_size=4, echo=False, **MESSAGES_ONLY)
 
 
 # %% [markdown]

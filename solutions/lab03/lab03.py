@@ -241,7 +241,8 @@ def expect_gradients(run, wanted, hint, own=()):
             expect_close(given, mean, f"the gradient of {name} on rank {rank}", why, atol=1e-6)
 
 
-ws.run(dist.get_rank, world_size=2, **RULES)  # the first run loads torch: the checks are then quick
+# the first run loads torch: the checks are then quick
+ws.run(dist.get_rank, world_size=2, **RULES)
 
 
 # %% [markdown]
