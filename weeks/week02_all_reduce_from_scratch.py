@@ -636,6 +636,14 @@ title = "Two numbers for a link, from sources; the last fitted here"
 draw.table(two_numbers, title=title, columns=columns)
 
 # %% [markdown]
+# A message smaller than αβ is mostly latency. For which of these links is that so at 1 MB?
+#
+# <details><summary>Answer</summary>
+#
+# For NVLink 4, the fastest: in its latency it could move 1.26 MB. For this machine if the last row
+# says more than 1 MB.
+# </details>
+#
 # Mind what such an α is. For NVLink, PCIe and InfiniBand it is one step of NCCL's ring with its
 # protocol for large messages (NCCL 2.28.3, `src/graph/tuning.cc`), with all that the GPU does
 # around the message. The network's own share of InfiniBand's 14 µs is about one: a round trip
@@ -767,10 +775,8 @@ with check.turn("overtakes_bytes"):
 #
 # With real data each ring would move 8 GB through this machine. So the programs run **on paper**:
 # 64 ranks again, but with tensors that have a size and no data. Each program is recorded once and
-# priced on both networks. The rings send their messages but leave out the sums. (We have emulated
-# them with the data as well, at 10 to 16 seconds of CPU each for the emulator alone: the rings take
-# the same times, to the last digit shown, and halving and doubling without its additions 2.79 and
-# 3.67 ms.)
+# priced on both networks. The rings send their messages but leave out the sums. (Emulated with the
+# data they take the same times, to the last digit shown.)
 
 
 # %% ring_traffic

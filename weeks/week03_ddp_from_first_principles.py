@@ -887,8 +887,8 @@ title = "Rows on each of two GPUs for which the rule holds, computed"
 draw.table(table, title=title, columns=columns)
 
 # %% [markdown]
-# All need about seven times as many rows in bfloat16 as in float32, although a gradient has half
-# the bytes: the faster GPUs compute, the more a link holds them up.
+# All three need about seven times as many rows in bfloat16 as in float32, although a gradient has
+# half the bytes: the faster GPUs compute, the more a link holds them up.
 #
 # ### Rows, images, tokens
 #
@@ -1119,8 +1119,8 @@ draw.table(rows, title="DDP of a Llama of 1.1B, on paper", columns=columns)
 # %% [markdown]
 # One sequence on each GPU: InfiniBand hides nearly everything, and one adapter of 100 Gb/s for
 # eight GPUs leaves less than a quarter of the step to compute. Eight sequences take five to six
-# times as long to compute (the optimizer steps once in both) and send the same bytes, and even
-# there 90% of the step is compute.
+# times as long to compute (in larger kernels, and with one optimizer step as before) and send the
+# same bytes, and even there 90% of the step is compute.
 #
 # Efficiency is not MFU. On the H100s communication costs next to nothing, and yet the GPU does a
 # quarter to two fifths of what it could: small kernels, an optimizer step, memory. How far is paper
