@@ -302,7 +302,7 @@ with check.turn("least_sent_bytes"):
 # %% [markdown]
 # ### Halves, and halves of halves
 #
-# Here is one way to reach the bound. Ranks pair up. Each keeps one half of the tensor and sends the
+# One way to reach the bound: ranks pair up. Each keeps one half of the tensor and sends the
 # other half to its partner. Now each half is summed over two ranks. Then partners at distance 2 do
 # the same with the half that they hold, then partners at distance 4. After $\log_2 N$ steps each
 # rank has 1/N of the tensor, summed over all ranks. That was the reduce-scatter. The way back is
@@ -344,7 +344,7 @@ def halving_doubling(tensor, after_step=lambda: None):
 # gives partners at distance 1, 2, 4.
 #
 # The picture to keep in mind shows **who holds what**: a row for each rank, a column for each chunk
-# of its tensor. To find out, give rank *r* the number $10^r$ in every chunk. Each digit of a sum
+# of its tensor. Give rank *r* the number $10^r$ in every chunk. Each digit of a sum
 # then says whose part is in it. Before you run the cell, write down what rank 2 holds after the
 # first step.
 
@@ -846,8 +846,7 @@ print(f"on the narrow network the ring is faster from {crossover} on")
 # %% [markdown]
 # ### Side by side
 #
-# Now compare the formulas with runs: two functions from above, on three emulated clusters with 8
-# ranks, and on this machine.
+# Two functions from above, on three emulated clusters with 8 ranks, and on this machine:
 
 
 # %% side_by_side
@@ -934,8 +933,7 @@ with check.turn("bus_bytes_per_s"):
 # %% [markdown]
 # NCCL cuts the tensor into parts and lays **several rings**, each in another order within the
 # nodes, so that each leaves a node through another card (one of its authors in NVIDIA/nccl issues
-# 530 and 1360). A formula with one ring and one link does not know that; the bus bandwidth revealed
-# it.
+# 530 and 1360). A formula with one ring and one link does not know that.
 #
 # ### A ring or a parameter server?
 #
