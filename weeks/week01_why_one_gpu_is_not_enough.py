@@ -142,7 +142,7 @@ def training_days(num_parameters, num_tokens, num_gpus, peak_flops_per_s, mfu_fr
 # %% check_training_days
 with check.turn("training_days"):
     days = training_days(gpt3_parameters, gpt3_tokens, 1024, 312e12, mfu_fraction)
-    hint = "Six operations for each parameter and token. The GPUs work side by side."
+    hint = "Six operations for each parameter and token, on all GPUs, at their MFU; in days."
     check.expect_close(days, 33.9, "the days of GPT-3 on 1,024 A100s", hint, rtol=2e-3)
     days = training_days(405e9, 15.6e12, 16_384, 989e12, 0.40)
     check.expect_close(days, 67.7, "the days of Llama 3 405B on 16,384 H100s", hint, rtol=2e-3)
@@ -1347,8 +1347,9 @@ with check.turn("colleagues_part"):
     drawn = torch.cat([colleagues_part(0, rank, 4) for rank in range(4)])
     whole_batch = part_of_batch(0, 0, 1)
     num_drawn, expected = (len(set(indices.tolist())) for indices in (drawn, whole_batch))
-    hint = "All ranks draw the same 64 images, so that three ranks repeat what the first does."
-    check.expect_close(num_drawn, expected, "different images in the batch of four ranks", hint)
+    if num_drawn < expected:
+        hint = "All ranks draw the same 64 images, so that three ranks repeat what the first does."
+        check.expect_close(num_drawn, expected, "different images in the batch of four ranks", hint)
     hint = "Together the parts must be the batch that one process draws with this seed."
     check.expect_close(drawn, whole_batch, "the parts of all ranks together", hint)
     print("Right. Four ranks on the same data are one rank with a quarter of the batch.")

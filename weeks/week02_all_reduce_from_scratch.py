@@ -295,7 +295,7 @@ with check.turn("least_sent_bytes"):
         *(("broadcast", 87.5e6), ("all-reduce", 175e6)),
     ):
         what = f"the bytes of a {collective} of 100 MB on 8 ranks"
-        hint = "Each element needs N - 1 messages to be summed, or to be handed out, in all."
+        hint = "Each element takes N - 1 messages to be summed or handed out; N ranks share them."
         check.expect_close(least_sent_bytes(collective, 8, 100e6), expected, what, hint)
     print("Right. A reduce-scatter and an all-gather cost half an all-reduce each.")
 

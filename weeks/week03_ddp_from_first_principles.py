@@ -407,11 +407,11 @@ def exposed_s(working, sending):
 
 # %% check_exposed_s
 with check.turn("exposed_s"):
-    hint = "Each second of sending is either covered by some work or exposed."
+    hint = "Each second of sending is covered by some work or exposed; intervals apart share none."
     for working, sending, expected in (
         ([(0.0, 10.0)], [(10.0, 18.0)], 8.0),
         ([(0.0, 10.0)], [(4.0, 7.0), (8.0, 12.0)], 2.0),
-        ([(0.0, 2.0), (4.0, 6.0)], [(1.0, 5.0)], 2.0),
+        ([(0.0, 2.0), (4.0, 6.0), (7.0, 9.0)], [(1.0, 5.0)], 2.0),
     ):
         what = f"what is exposed of {sending} beside work at {working}"
         check.expect_close(exposed_s(working, sending), expected, what, hint)
@@ -947,7 +947,7 @@ def rows_to_hide(num_ranks, num_bytes, flops_per_s, bytes_per_s):
 
 # %% check_rows_to_hide
 with check.turn("rows_to_hide"):
-    hint = "Backward is 4 operations for each weight and row; the forward pass hides nothing."
+    hint = "Backward is 4 operations a weight and row. How often does the ring send each gradient?"
     for num_ranks, num_bytes, expected in ((2, 2, 1000.0), (2, 4, 2000.0), (64, 2, 1968.75)):
         found = rows_to_hide(num_ranks, num_bytes, 200e12, 100e9)
         what = f"the rows for {num_ranks} ranks, {num_bytes} bytes, 200 TFLOP/s and 100 GB/s"
