@@ -11,7 +11,7 @@
 #
 # The weeks before built things that should be fast. This week you are handed a program that is not,
 # and you have to say why. There is no list of tricks to try: each trick helps with one bottleneck,
-# and a program seldom has more than one that counts. What there is instead is a **method**.
+# and a program seldom has more than one that counts. Instead there is a **method**.
 
 # %% [markdown]
 # ## 1. The question
@@ -242,12 +242,12 @@ def average_afterwards(parameters):
 
 # %% [markdown]
 # `num_kernels` will be needed to know what launching costs; torch shows every operator to a
-# `TorchDispatchMode`, and on a GPU each that is no view is a kernel.
+# `TorchDispatchMode`, and on a GPU each that is not a view is a kernel.
 
 
 # %% kernels
 class Kernels(TorchDispatchMode):
-    """A count of operators that are kernels on a GPU: all that are no views."""
+    """A count of operators that are kernels on a GPU: all but views."""
 
     number = 0
 
@@ -335,10 +335,10 @@ predictions.reveal("files on NFS over local", files)
 draw.table(table, title="Good advice, one piece at a time, emulated")
 
 # %% [markdown]
-# Three pieces of advice do nothing, or next to nothing, among them twice the money for GPUs. One
-# does everything. **What does not bind does not matter**, however much better it gets. A list is
-# not wrong. But it does not say which line to start with, and after three failures people take two
-# pieces of advice at once and no longer know which of them helped.
+# Three pieces of advice save nothing, among them GPUs of twice the rate. One saves more than half.
+# **What does not bind does not matter**, however much better it gets. A list is not wrong. But it
+# does not say where to start, and after three failures people take two pieces of advice at once and
+# no longer know which of them helped.
 
 
 # %% [markdown]
@@ -421,9 +421,9 @@ for name, job, timeline in (
 draw.table(table, title="Five bounds beside the step, computed and emulated")
 
 # %% [markdown]
-# The healthy step's largest bound is compute. The step takes more: kernels reach four fifths of the
-# peak, small ones less, and launches and a part of the messages come one after the other with them.
-# The slow step is its storage bound, and little more. (Memory's bound needs every kernel's bytes.)
+# The healthy step's largest bound is compute. The step takes 2.6 times that: kernels reach four
+# fifths of the peak, small ones less, and launches and a part of the messages add to them. Of the
+# slow step the storage bound is three quarters. (Memory's bound needs every kernel's bytes.)
 #
 # The bounds say what *cannot* be the reason. For what is, they are too coarse: messages can be
 # slow because there are many, because they are late, because they are sent too often, because a
@@ -489,7 +489,8 @@ def suspects(job, run, timeline):
 # | slow link | a call's time with the price of the link as described |
 # | wrong axis | the price with that of the other order of the mesh |
 #
-# None of the first four can save more than what is waited for in all.
+# None of the first four can save more than what is waited for in all. These estimates are first
+# ones: they say nothing of the bound that a fix uncovers. Lab 11 asks for the step *after* it.
 
 
 # %% calls
@@ -575,7 +576,7 @@ for name, found in diagnoses.items():
     row = {"planted": name, "step_s": length_s(slow_steps[name]), "first suspect": named[0]}
     row["could save_s"] = found[named[0]]
     saved_s = length_s(slow_steps[name]) - length_s(reference[SYMPTOMS[name][0]])
-    row |= {"the fix saved_s": saved_s, "second suspect": named[1]}
+    row |= {"the fix saved_s": saved_s, "second suspect": named[1] if found[named[1]] else "none"}
     table.append({**row, "could save _s": found[named[1]]})
 slow_s, fast_s = length_s(slow_steps["precision"]), length_s(healthy)
 predictions.reveal("float32 over bfloat16, A100", slow_s / fast_s)
@@ -585,9 +586,9 @@ draw.table(
 
 # %% [markdown]
 # In every row the first suspect is what was planted. The seconds that it *could* save are computed
-# from the slow step alone, and what the fix saved is near them: that is the sign that the reason is
-# understood. (Larger calls save more than the launches, since each product has a start of its own.)
-# The last column is the next bottleneck, and it is small.
+# from the slow step alone, and the fix saved them to within a third: the reason is understood. (The
+# exception is launch: larger calls save more than launches, since each product has a start of its
+# own.) The last column is the next bottleneck, a quarter of the first at most.
 #
 # Now the pictures, beside the healthy one. Cover the text below each, and say what it is first.
 
@@ -613,11 +614,11 @@ beside("launch", "precision")
 
 # %% [markdown]
 # Both look the same, and like a larger model: all ranks are busy, nothing waits. **Launch**: the
-# sequences go through the model one by one, so there are four times as many kernels, each too
-# small. The sign is that the time does not depend on the work: a batch of half the size takes as
-# long. Fix: larger calls; where that is impossible, `torch.compile`, fused optimizers, CUDA graphs.
-# **Precision**: no more kernels than before, each many times longer, with names like `sgemm`. Fix:
-# autocast (week 6). A utilisation of 100% in `nvidia-smi` is what both show.
+# sequences go through the model one by one, so there are more than three times as many kernels,
+# each too small. The sign is that the time follows their number, not the work in them. Fix: larger
+# calls; where that is impossible, `torch.compile`, fused optimizers, CUDA graphs. **Precision**: no
+# more kernels than before, each many times longer, with names like `sgemm`. Fix: autocast (week 6).
+# `nvidia-smi` shows neither: it calls a GPU used while any kernel runs.
 
 # %% straggler
 beside("straggler")
@@ -633,16 +634,15 @@ beside("buckets", "overlap", "accumulation")
 # %% [markdown]
 # **Small buckets**: many thin messages in a row, each mostly latency. **No overlap**: one message,
 # and nothing beside it. **Accumulation**: messages in *every* micro-batch, all but one of which are
-# not needed yet. Here the micro-batches' own work hides a part of it. Without
-# accumulation at all, an update follows each of them as well.
+# not needed yet. Here the micro-batches' own work hides a part of it.
 
 # %% link_and_axis
 beside("link")
 
 # %% [markdown]
 # **Slow link**: the same messages as in the healthy step, each several times as long, on all ranks:
-# a ring is as fast as its slowest link. Only the comparison with the described link gives it
-# away, so know what yours should give (nccl-tests; week 2's fit).
+# a ring is as fast as its slowest link. Only a comparison with what the link should give reveals
+# it, so know what yours should give (nccl-tests; week 2's fit).
 
 # %% axis
 beside("axis")
@@ -654,8 +654,8 @@ beside("axis")
 #
 # ### The results, unchanged
 #
-# A speed-up that changes the results is another program. So the last column of every table of
-# speed is this one:
+# A speed-up that changes the results is another program. So no table of speed is complete without
+# this one beside it:
 
 # %% unchanged
 table = []
@@ -669,9 +669,9 @@ draw.table(
 )
 
 # %% [markdown]
-# All but one give the healthy program's numbers, but for the order of sums. The exception is
-# precision, by as much as bfloat16 rounds: whether that is allowed is a question for week 6, and
-# it must be asked.
+# All but one give their healthy program's numbers, but for the order of sums. (A rank of two axes
+# has only its part of the gradients, so the last norm is smaller.) The exception is precision, by
+# as much as bfloat16 rounds. Whether that is allowed must be asked (week 6).
 
 # %% [markdown]
 # ### Your turn: a loader that keeps up
@@ -679,8 +679,8 @@ draw.table(
 # 6 minutes · easy
 #
 # A loader with `num_workers` processes needs `load_s` of a process for each batch, and the step
-# needs `compute_s`. With 0 workers the program loads by itself. How long is a step, once the first
-# batches are there?
+# needs `compute_s`. With 0 workers the program itself loads them. How long is a step, once the
+# first batches are there?
 #
 # <details><summary>Hint</summary>
 #
@@ -792,9 +792,9 @@ with check.turn("culprit"):
     print("Right, for three slow ranks, one of which is slower by a tenth.")
 
 # %% [markdown]
-# On one timeline everybody agrees about who is late. On a thousand real ranks the clocks differ,
-# and only times *within* a rank can be compared: so compare what each rank computed, or how long
-# each waited, as you have just done, and never when one started and another ended.
+# On an emulated timeline all ranks share one clock. The clocks of a thousand real ranks differ, so
+# compare durations: how long each rank computed, or waited, as you have just done, and never when
+# one started and another ended.
 
 # %% [markdown]
 # ## 5. Compare with the production oracle
@@ -866,9 +866,9 @@ kinds = Counter(event["ph"] for event in events)
 print(f"{path}: {len(events)} events, of which {kinds['X']} have a duration")
 
 # %% [markdown]
-# In Perfetto, keys W and S zoom, A and D move. Mark a region: below it stand the sums by name. Look
-# at a whole step first, then at what is *not* there: gaps on the GPU's row. At the same time, on
-# the CPU's row, is what it did instead.
+# In Perfetto, keys W and S zoom, A and D move. Select a region, and the sums by name appear below
+# it. Look at a whole step first, then at what is *not* there: gaps on the GPU's row. The CPU's row
+# shows what it did meanwhile.
 #
 # **Holistic Trace Analysis** does this for the traces of all ranks (`pip install
 # HolisticTraceAnalysis`; it needs traces of GPUs). Its two main figures are one-line ratios, and
@@ -962,7 +962,7 @@ print("\n".join(seen.splitlines()[:9]))
 
 # %% node_rdma
 NODES = dataclasses.replace(
-    hardware.cluster(network), name="two small nodes", gpus_per_node=4, nics_per_node=4
+    hardware.cluster(network), name="two nodes of four", gpus_per_node=4, nics_per_node=4
 )
 draw.node(NODES, ("gpu0", "node1.gpu0"))
 
@@ -994,8 +994,8 @@ draw.table(
 )
 
 # %% [markdown]
-# In pieces, the way through the hosts seems as fast as the direct one. So it is, for *one* GPU.
-# Eight of them share the host's memory and the uplinks of the PCIe switches, and each byte takes
+# In pieces, the way through the hosts is as fast as the direct one, for *one* GPU. All GPUs of a
+# node share the host's memory and the uplinks of the PCIe switches, and each byte takes
 # them twice. NCCL has names for the distance between a GPU and a NIC, from near to far (NCCL
 # 2.30.7, `src/include/graph.h`): `NVL` NVLink; `PIX` one PCIe switch; `PXB` several; `PHB` through
 # the CPU; `SYS` across the CPUs' own link; `NET`. `nvidia-smi topo -m` prints them for your node. A
@@ -1335,10 +1335,10 @@ table = [
 draw.table(table, title="Three ratios: of the small program, and on paper of GPT-2's size")
 
 # %% [markdown]
-# The loader's law holds in all three worlds. The ratio of the dtypes is bounded by the data
-# sheet's, and reached nowhere: what is bound by memory, launches or messages does not care for
-# tensor cores. Calls that are too small cost on a CPU what they cost on a GPU. And a program that
-# does not launch ahead of the GPU pays for each kernel: at 10 µs it is half a step more, even for
+# The loader's law holds emulated, and here but for waking up. The dtypes' ratio stays far below the
+# data sheet's 16: what is bound by memory, launches or messages gains nothing from tensor cores.
+# Calls that are too small cost about as much on this CPU as on the small GPU. And a program that
+# does not launch ahead of the GPU pays for each kernel: at 10 µs more than half a step, even for
 # GPT-2's size. **A bottleneck belongs to a program on a machine**, not to a program.
 #
 # ### The bill
@@ -1391,8 +1391,8 @@ print(f"one percent of the step: {dollars / 1e8:.1f} million dollars")
 
 # %% [markdown]
 # One percent of that step, found by one engineer, is nearly a million dollars. In the table above
-# it, the dtype is worth more than the network. And the order of magnitude of the energy depends on
-# what is counted: GPUs by data sheet, nodes at most, or with cooling. Say which.
+# it, the dtype is worth more than the network. And the energy nearly triples with what is counted:
+# GPUs by data sheet, or whole nodes with cooling. Say which.
 #
 # ### Explore
 #
@@ -1516,31 +1516,31 @@ draw.table(table, title="Reported in NVIDIA/nccl issue 2409, and the time of a p
 # like bandwidth**.
 #
 # The obvious fix was a larger piece: with 1 MiB all became seven times as fast, and **silently
-# wrong**. The kernel wrote beyond its slot; the driver reported Xid 31. The numbers of the
-# benchmark had been looked at, and its column of errors had not. In the end it was a fault of the
-# platform and a setting; with both put right, pieces of 128 KiB reach the line's rate.
+# wrong**. The kernel wrote beyond its slot; the driver reported Xid 31. A bound could have warned:
+# a link of 400 Gb/s carries 50 GB/s each way, not 87.6. In the end it was a fault of the platform
+# and a setting; with both put right, pieces of 128 KiB reach the line's rate.
 #
 # Two rules of this week in one story. **Vary one thing, and solve for what you cannot see.** And
 # **no speed-up counts without the results beside it.**
 #
 # ### An MFU that decays by itself
 #
-# How one reasons at 10,000 GPUs stands in MegaScale (Jiang et al. 2024, section 6.3). Over
-# thousands of steps, MFU fell. The report is a chain of exclusions. Forward, backward and
-# optimizer took as long as ever: *so it was not the GPUs*. The network's bandwidth was steady:
-# *not the links*. What grew was the time in the last collective of a step, the reduce-scatter of
-# gradients. It was entered later and later, by changing ranks: *so somebody came late, and not
-# always the same*. On two ranks alone the lag swung from one to the other, and grew. Then it was
-# found: Python's garbage collector ran at different times on different ranks, and so did a few
-# slow operations in the forward pass. With them removed, MFU was flat.
+# MegaScale (Jiang et al. 2024, section 6.3) shows how one reasons at 10,000 GPUs. Over thousands of
+# steps, MFU fell. The report is a chain of exclusions. Forward, backward and optimizer took as long
+# as ever: *so it was not the GPUs*. The network's bandwidth was steady: *not the links*. What grew
+# was the time in the last collective of a step, the reduce-scatter of gradients. It was entered
+# later and later, by changing ranks: *so a rank came late, and not always the same one*. On two
+# ranks alone the lag swung from one to the other, and grew. The cause: Python's garbage collector
+# ran at different times on different ranks, and so did a few slow operations in the forward pass.
+# With them removed, MFU was flat.
 #
-# Each sentence names what stayed equal, and thereby what it was *not*. What made it possible were
-# timers on every rank, always on. Which of the ten pictures is it?
+# Each sentence names what stayed equal, and so what it was *not*. Timers on every rank, always on,
+# made that possible. Which of the ten pictures is it?
 #
 # <details><summary>Answer</summary>
 #
-# The straggler's: some ranks wait in a collective for another one. But here the culprit changes
-# from step to step, so that the mean over steps accuses nobody. Look at single steps.
+# The straggler's: some ranks wait in a collective for another. But the culprit changes from step to
+# step, so the mean over steps accuses nobody. Look at single steps.
 #
 # </details>
 
