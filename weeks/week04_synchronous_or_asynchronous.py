@@ -195,9 +195,8 @@ rates = {
 }
 rows = []
 for name, rate in rates.items():
-    kept = rate / full_rate
-    row = {"8 workers": name, "gradients/s": rate, "kept_fraction": kept}
-    rows.append(row | {"MFU_fraction": 0.40 * kept})
+    row = {"8 workers": name, "gradients/s": rate, "kept_fraction": rate / full_rate}
+    rows.append(row | {"MFU_fraction": 0.40 * row["kept_fraction"]})
 predictions.reveal("kept by 8 waiting for one slow worker", 100 * sync_rate / full_rate)
 predictions.reveal("kept by 8 that do not wait", 100 * async_rate / full_rate)
 draw.table(rows, title="Steps of 20 ms, and of 100 ms, computed")
@@ -235,7 +234,6 @@ rows = []
 for count in (1, 2, 8, 64, 512):
     drawn = draws[:, :count].amax(dim=1).mean().item()
     row = {"workers": count, "formula": harmonic(count), "20,000 draws": drawn}
-    row["error of the formula_fraction"] = harmonic(count) / drawn - 1
     rows.append(row | {"100 emulated steps": end_s / 100 / 0.01 if count == 8 else None})
 predictions.reveal("the slowest of 64", harmonic(64))
 draw.table(rows, title="Mean time of the slowest, in mean steps: computed, drawn and emulated")
@@ -340,9 +338,9 @@ draw.table(rows, title="60 gradients a step with backup workers, computed and dr
 # ```
 #
 # In torch, `torch.distributed.rpc` does this: `rpc.rpc_sync("server", function, args)` runs a
-# function in another process and returns its result. The documentation calls it stable and in
-# maintenance mode; the idea will outlive it. Here the server is rank 0 and the workers are the
-# ranks after it. All of them run on CPUs, even if there are GPUs.
+# function in another process and returns its result. (The documentation calls it stable and in
+# maintenance mode.) Here the server is rank 0 and worker 0 is rank 1. All of them run on CPUs, even
+# if there are GPUs.
 
 
 # %% parameter_server
@@ -392,8 +390,7 @@ def join_rpc():
 
 
 # %% [markdown]
-# A worker's loop is short. Every update makes a new weights tensor, because a reply that is still
-# being sent must not change.
+# A worker's loop is short.
 
 
 # %% asynchronous
@@ -429,8 +426,8 @@ predictions.reveal("speed-up of a server here, one worker slow", async_rate_here
 draw.timeline(async_run.timeline, title="A server's workers, measured here")
 
 # %% [markdown]
-# No gaps. The fast workers do not notice the slow one, and the throughput is the **sum of the
-# rates**:
+# Hardly any gaps. The fast workers do not notice the slow one, and the throughput is the **sum of
+# the rates**:
 #
 # $$\text{gradients per second} = \sum_i \frac{1}{t_i + t_{\text{push, pull}}}$$
 #
@@ -568,23 +565,21 @@ draw.curves(rates, y_label="x", x_label="update", title="Gradients 7 updates lat
 def on_the_edge(delay=3):
     """A point at the edge of stability, which each update turns by the same angle, computed."""
     picture, angle = draw.Picture(4.6, 4.2), math.pi / (2 * delay + 1)
-    axes, circle = picture.subplots(), torch.linspace(0, 2 * math.pi, 100)
+    axes, arrow = picture.subplots(), {"arrowstyle": "->", "color": "#D55E00", "linewidth": 2}
+    circle = torch.linspace(0, 2 * math.pi, 100)
     axes.plot(circle.cos(), circle.sin(), color="#BBBBBB", linewidth=1)
-    turns = {number: number * angle for number in range(-delay, 2)}
-    places = {number: (math.cos(turn), math.sin(turn)) for number, turn in turns.items()}
-    for number, (x, y) in places.items():
-        axes.plot(x, y, "o", color="#0072B2")
-        name = f"$x_{{t{number:+d}}}$" if number else "$x_t$"
+    places = {n: (math.cos(n * angle), math.sin(n * angle)) for n in range(-delay, 2)}
+    opposite = tuple(-place for place in places[-delay])
+    names = {f"$x_{{t{n:+d}}}$" if n else "$x_t$": place for n, place in places.items()}
+    for name, (x, y) in (names | {f"$-x_{{t-{delay}}}$": opposite}).items():
         axes.text(1.17 * x, 1.17 * y, name, ha="center", va="center", fontsize=11)
-    x, y = (-place for place in places[-delay])
-    axes.text(1.15 * x, 1.15 * y, f"$-x_{{t-{delay}}}$", ha="center", fontsize=11)
-    arrow = {"arrowstyle": "->", "color": "#D55E00", "linewidth": 2}
+    axes.scatter(*zip(*places.values(), strict=True), color="#0072B2")
     axes.annotate("", places[1], places[0], arrowprops=arrow)
-    axes.annotate("", (x, y), (0, 0), arrowprops=arrow)
+    axes.annotate("", opposite, (0, 0), arrowprops=arrow)
     axes.set(aspect="equal", xlim=(-1.3, 1.3), ylim=(-1.3, 1.3))
     axes.set_axis_off()
     axes.set_title(f"τ = {delay} at the edge of stability, computed", loc="left", fontsize=11)
-    picture.alt = "A circle with points x_t-3 to x_t+1. The arrow from x_t to x_t+1 is parallel to"
+    picture.alt = "Points x_t-3 to x_t+1 on a circle. The arrow from x_t to x_t+1 is parallel to"
     picture.alt += " the arrow from the centre to minus x_t-3."
     return picture
 
@@ -675,8 +670,7 @@ draw.curves(late_runs, title="A small transformer with late gradients, measured 
 #
 # There is a well-known remedy: divide each gradient's learning rate by its staleness (Zhang et al.
 # 2016, *Staleness-aware Async-SGD for Distributed Deep Learning*). Is that enough on the quadratic?
-# The bound is not proportional to 1/τ. So compute which share of the fresh bound η may have for η/τ
-# to stay stable:
+# Compute which share of the fresh bound η may have for η/τ to stay stable:
 
 # %% divided_by_staleness
 delays = (1, 2, 4, 8, 16, 256)
@@ -730,12 +724,18 @@ def workers(slow_factor=4.0, staleness=1, num_workers=4, is_always_the_same=True
     return draw.timeline(run, f"Twelve steps, staleness bound {staleness}, computed"), summary
 
 
-explore(workers, slow_factor=(1.0, 8.0, 0.5), staleness=(0, 12), num_workers=(2, 8))
+explore(
+    workers,
+    slow_factor=(1.0, 8.0, 0.5),
+    staleness=(0, 12),
+    num_workers=(2, 8),
+    is_always_the_same=True,
+)
 
 # %% [markdown]
-# Set `is_always_the_same` and raise the bound: the fast workers run ahead once, and then go at the
-# slow one's pace. Clear it, and another worker is slow in each step: now even a small bound lets a
-# worker catch up after its slow step. The next cell tests this on long runs.
+# Raise the bound: the fast workers run ahead once, and then go at the slow one's pace. Now clear
+# `is_always_the_same`, and another worker is slow in each step: even a small bound lets a worker
+# catch up after its slow step. The next cell tests this on long runs.
 
 # %% always_or_now_and_then
 chance = torch.Generator().manual_seed(seed)
@@ -873,8 +873,9 @@ for name, weights in net.named_parameters():
 draw.table(rows, title="Lengths of weights and gradients, measured here")
 
 # %% [markdown]
-# **LARS** (You, Gitman and Ginsburg 2017, *Large Batch Training of Convolutional Networks*) gives
-# each layer a rate that makes this share the same for all. η is the trust coefficient, β the weight
+# The same rate moves the last bias six times as far as the first. **LARS** (You, Gitman and
+# Ginsburg 2017, *Large Batch Training of Convolutional Networks*) gives each layer a rate that
+# makes this share the same for all. η is the trust coefficient, β the weight
 # decay, γ the learning rate:
 #
 # $$\lambda = \eta \, \frac{\lVert w \rVert}{\lVert g \rVert + \beta \lVert w \rVert}
@@ -886,9 +887,7 @@ draw.table(rows, title="Lengths of weights and gradients, measured here")
 # $$w \leftarrow w -
 # \gamma \, \frac{\lVert w \rVert}{\lVert r + \lambda w \rVert} \, (r + \lambda w)$$
 #
-# (Some pages print $\lVert m \rVert$ below that fraction. It must be the length of what is
-# subtracted, or the step is not the intended share of the layer.) Worked by hand, for $w = (3, 4)$
-# and $g = (0.6, 0.8)$, whose lengths are 5 and 1:
+# Worked by hand, for $w = (3, 4)$ and $g = (0.6, 0.8)$, whose lengths are 5 and 1:
 
 # %% by_hand
 print(f"LARS, coefficient 0.001, no decay: ratio 0.001 x 5 / 1 = {0.001 * 5 / 1}")
@@ -979,9 +978,8 @@ print("LARS and LAMB in torch.optim:", any(hasattr(torch.optim, name) for name i
 
 # %% [markdown]
 # An asynchronous run can be repeated only from its record. Two runs differ, and a bug that shows in
-# one may not show in the next. No throughput table lists this cost.
-#
-# For LARS and LAMB torch has no oracle. All you have there is the formula, worked by hand.
+# one may not show in the next. For LARS and LAMB torch has no oracle. All you have there is the
+# formula, worked by hand.
 #
 # ## 6. Formula, measurement, emulation
 #
@@ -1058,15 +1056,12 @@ draw.table(rows, title="Gradients/s, one worker 5 times slower")
 # %% [markdown]
 # Three things to read off:
 #
-# - **All-reduce**: the slowest worker decides everywhere, and the network hardly matters. The
-#   formula assumes a plain ring; the emulated clusters price NCCL's all-reduce. Both are small
-#   beside 10 ms.
+# - **All-reduce**: the slowest worker decides everywhere; even 10 Gb/s costs no more than a tenth.
 # - **The server on NVLink and PCIe** reaches the sum of the rates, four times as much. On **10
-#   Gb/s** the link is full: seven workers could send far more than it takes, and most of the gain
-#   is gone. (Near saturation the formula, the smaller of two limits, is too high, because workers
-#   already queue.)
+#   Gb/s** the link is full, and most of the gain is gone. (Near saturation the formula, the smaller
+#   of two limits, is too high, because workers already queue.)
 # - **This machine**: the formula counts the sleep alone. Every step also takes time to wake up,
-#   compute and call, and shares its cores; the shorter the step, the larger that share.
+#   compute and call; the shorter the step, the larger that share.
 #
 # How many workers fill the server's link? As many as make the sum of the rates meet the limit,
 # $(t + 2(\alpha + S/\beta)) \,/\, 2(\alpha + S/\beta)$. The course's large transformer, Llama 3 8B,
@@ -1078,7 +1073,6 @@ large_s = large.flops(8192, 8192) / (0.40 * hardware.H100.peak_flops_per_s["bflo
 resnet = 25_557_032  # parameters; torchvision's documentation
 JOBS = {
     "Llama 3 8B in bfloat16": (2 * large.num_parameters, large_s),
-    "ResNet-50 in bfloat16": (2 * resnet, 0.2),
     "ResNet-50 in float32": (4 * resnet, 0.2),
 }
 print(f"Llama 3 8B: {large_s:.2f} s a step, {8192 / large_s:,.0f} tokens/s on each GPU")
@@ -1086,15 +1080,14 @@ rows = []
 for job, (gradient_bytes, step_s) in JOBS.items():
     for link in (hardware.IB_NDR, hardware.ETHERNET_100G, hardware.ETHERNET_10G):
         exchange_s = 2 * (link.latency_s + gradient_bytes / link.bandwidth_bytes_per_s)
-        row = {"job": job, "server's link": link.name, "gradient_bytes": gradient_bytes}
-        row |= {"in and out_s": exchange_s, "of which latency_s": 2 * link.latency_s}
+        row = {"job": job, "server's link": link.name, "in and out_s": exchange_s}
         rows.append(row | {"workers": (step_s + exchange_s) / exchange_s})
 draw.table(rows, title="Workers that fill one server's link, computed")
 
 # %% [markdown]
-# The latency decides nothing here. One server cannot feed even three GPUs that train an 8B model.
-# That is why parameter servers come in numbers, each with a part of the weights (Li et al. 2014,
-# *Scaling Distributed Machine Learning with the Parameter Server*).
+# One server cannot feed even three GPUs that train an 8B model. That is why parameter servers come
+# in numbers, each with a part of the weights (Li et al. 2014, *Scaling Distributed Machine Learning
+# with the Parameter Server*).
 #
 # ### Your turn: how many servers
 #
@@ -1152,10 +1145,9 @@ with check.turn("servers_needed"):
 # Four years later the same company measured both ways again. Chen et al. 2016 found that
 # synchronous training with backup workers converged faster, and to better test accuracy, than
 # asynchronous training. Abadi et al. 2016 (*TensorFlow*, OSDI, section 6.3) give the step times of
-# Inception-v3 on 50 workers. Each backup worker up to the fourth made the median step shorter; the
-# fifth made it slightly longer again. Even a gradient that is dropped crosses the network, and the
-# more backups there are, the more often it comes from a worker that is not slow. Four gave the
-# shortest step, 1.93 s. Counted for each worker paid, three were best: 9.5% better than none.
+# Inception-v3 on 50 workers. Four backup workers gave the shortest median step, 1.93 s; a fifth
+# made it slightly longer again, because even a gradient that is dropped crosses the network.
+# Counted for each worker paid, three were best: 9.5% better than none.
 #
 # **How this week's tools find it**: a log of arrivals and `slowest_of` say what waiting costs
 # before any GPU is bought, and the table of backup workers, with your times in place of the
@@ -1204,9 +1196,9 @@ with check.turn("mean_of_the_first"):
     print("Right. A dropped gradient stays dropped, and every step is that of three workers.")
 
 # %% [markdown]
-# The first step was right, so a test of one step passes. TensorFlow's `SyncReplicasOptimizer` sends
-# a step's number along with each gradient for this reason, and drops those that are stale, says its
-# documentation.
+# The first step was right, so a test of one step passes. For this reason TensorFlow's
+# `SyncReplicasOptimizer` sends a step's number along with each gradient, and drops stale ones (its
+# documentation).
 #
 # ### The loss explodes, and only with many workers
 #
@@ -1346,7 +1338,7 @@ draw.timelines(
 #
 # <details><summary>Answer</summary>
 #
-# Batch 8,192, rate 3.2. An epoch has 1,281,167/8,192 = 156 steps, so 782 steps.
+# Batch 8,192, rate 3.2. An epoch has 1,281,167/8,192 = 156.4 steps, so 782 steps.
 # </details>
 #
 # **6.** *Design.* 256 GPUs train an 8B model for a month. Step times vary by some percent; once a
