@@ -603,7 +603,7 @@ def beside(*names):
 beside("input", "storage")
 
 # %% [markdown]
-# **Input**: yellow *before* each forward pass, on the ranks' own lane. The loader works when it is
+# **Input**: decoding *before* each forward pass, on the ranks' own lane. The loader works when
 # asked, and the GPU waits. Fix: load ahead (`num_workers`, `prefetch_factor`). **Storage**:
 # the loader has a lane of its own and never rests, and the GPU waits all the same. Loading ahead
 # cannot hide what takes longer than the work. Fix: fewer, larger files, a nearer store. The
