@@ -703,7 +703,7 @@ def finished_s(step_s, staleness):
     return ends_s
 
 
-# %% staleness_explorer
+# %% twelve_steps
 def workers(slow_factor=4.0, staleness=1, num_workers=4, is_always_the_same=True):
     """A picture of 12 steps with one slow worker: always the same, or another one in each step."""
     chooser = torch.Generator().manual_seed(seed)
@@ -724,6 +724,7 @@ def workers(slow_factor=4.0, staleness=1, num_workers=4, is_always_the_same=True
     return draw.timeline(run, f"Twelve steps, staleness bound {staleness}, computed"), summary
 
 
+# %% staleness_explorer
 explore(
     workers,
     slow_factor=(1.0, 8.0, 0.5),
