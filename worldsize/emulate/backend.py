@@ -23,7 +23,7 @@ from worldsize.emulate.compute import meter_of
 from worldsize.emulate.conductor import Forbidden
 from worldsize.emulate.messages import Compute
 from worldsize.emulate.steps import Steps
-from worldsize.emulate.works import Work, seconds
+from worldsize.emulate.works import Work, lead_collected_futures, seconds
 from worldsize.memory.meter import note_communication
 
 BACKEND = "emulated"
@@ -255,6 +255,7 @@ def lead_here(backend: str, client: Steps) -> None:
     torch_internals.lead_every_group_to(backend)
     torch_internals.register_hooks_in_python()
     dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier  # torch's is Gloo's alone
+    lead_collected_futures()
     streams.install(client)
 
 

@@ -22,6 +22,7 @@ WAITING, DONE = "waiting", "done"
 _CALLBACKS = "callbacks"  # the lane of those of futures
 # torch gives every group a timeout: a program that names one of these is taken to name none
 _UNSET_TIMEOUTS = (constants.default_pg_timeout, constants.default_pg_nccl_timeout)
+_collect_all: Callable[[Any], Any] = torch.futures.collect_all
 _start = threading.Thread.start  # a thread that fulfils a future is part of the lane that waits for it
 
 
@@ -229,12 +230,12 @@ class Backward:
 
 
 class Future(torch.futures.Future):  # type: ignore[type-arg]
-    """A future of a call's tensors, filled when its answer comes. Its rank waits for it in virtual time too."""
+    """A future of what calls bring, filled when their answers come. Its rank waits for them in virtual time too."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, *works: Work) -> None:
         super().__init__()
-        self._work = work
-        self._mark = 0  # where the callback that makes it was done, on a lane of its own
+        self._works = works
+        self._marks: list[int] = []  # where the callbacks that make it were done, on a lane of their own
 
     def wait(self) -> Any:
         """The tensors, or what a callback made of them.
@@ -242,15 +243,19 @@ class Future(torch.futures.Future):  # type: ignore[type-arg]
         Raises:
             Exception: the call or the callback failed.
         """
-        self._work.wait()
+        for work in self._works:
+            work.wait()
         return self.join()
 
     def join(self) -> Any:
         """The same, waiting for no more than the callback."""
         value = super().wait()
-        if self._mark:
-            self._work.client.join(self._mark)
+        self._join_callbacks()
         return value
+
+    def _join_callbacks(self) -> None:
+        for mark in self._marks:
+            self._works[0].client.join(mark)
 
     def then(self, callback: Callable[[Any], Any]) -> Future:  # type: ignore[override]
         """A future of what the callback makes of this one.
@@ -258,7 +263,7 @@ class Future(torch.futures.Future):  # type: ignore[type-arg]
         Inside backward the callback runs at once, as with NCCL, where only its stream waits for the call: so the order
         of what it communicates is the same on all ranks. Elsewhere it runs in a thread, once the call is done.
         """
-        after = Future(self._work)
+        after = Future(*self._works)
 
         def run(done: Any) -> None:
             try:
@@ -266,22 +271,58 @@ class Future(torch.futures.Future):  # type: ignore[type-arg]
             except Exception as error:
                 after.set_exception(error)
 
-        backward = self._work.backward()
+        backward = self._works[0].backward()
         if backward is None:
             self.add_done_callback(run)
             return after
         backward.futures.append(after)
-        client = self._work.client
+        client = self._works[0].client
         with client.on_lane(_CALLBACKS, client.mark()):
-            if self._mark:
-                client.join(self._mark)
-            client.await_answer(self._work)  # on this machine alone
-            client.step(WAIT, self._work.number)
+            self._join_callbacks()
+            for work in self._works:
+                client.await_answer(work)  # on this machine alone
+                client.step(WAIT, work.number)
             with suppress(Exception):  # the callback gets it
                 super().wait()
             run(self)
-            after._mark = client.mark()
+            after._marks = [client.mark()]
         return after
+
+    @classmethod
+    def of_all(cls, futures: Sequence[Future]) -> Future:
+        """A future of these futures, once all are filled."""
+        whole = cls(*(work for one in futures for work in one._works))
+        whole._marks = [mark for one in futures for mark in one._marks]
+
+        def fill(done: Any) -> None:
+            try:
+                done.wait()
+            except Exception as error:
+                whole.set_exception(error)
+            else:
+                whole.set_result(list(futures))
+
+        _collect_all(futures).then(fill)
+        return whole
+
+
+def lead_collected_futures() -> None:
+    """Have torch collect futures of calls into one of ours.
+
+    Torch's own runs a callback in this thread where all are filled already, and else in the thread that fills the last
+    one, whose work is not counted: virtual time would depend on which came first.
+    """
+
+    def collect_all(futures: Sequence[Any]) -> Any:
+        """A future of these futures, once all are filled."""
+        is_ours = futures and all(isinstance(one, Future) for one in futures)
+        return Future.of_all(futures) if is_ours else _collect_all(futures)
+
+    def wait_all(futures: Sequence[Any]) -> list[Any]:
+        """What these futures are filled with, once all are."""
+        return [one.wait() for one in collect_all(futures).wait()]
+
+    torch.futures.collect_all, torch.futures.wait_all = collect_all, wait_all
 
 
 def seconds(timeout: timedelta | None) -> float | None:

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -362,3 +363,44 @@ def work_in_a_callback(callback_s, backward_s):
 @pytest.mark.parametrize(("callback_s", "backward_s", "total_s"), [(1.0, 3.0, 3.0), (3.0, 1.0, 3.0)])
 def test_a_callback_works_beside_backward_which_waits_for_it_at_its_end(callback_s, backward_s, total_s):
     assert value(work_in_a_callback, callback_s, backward_s, world_size=2) == pytest.approx(total_s, rel=1e-3)
+
+
+def compute_after_gathers(pause_s, is_pause_before_then):
+    """A step under DDP whose hook computes once two gathers are done: before it says so, or after."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(256, 256, bias=False))
+
+    def hook(_state, bucket):
+        buffer, futures = bucket.buffer(), []
+        for _ in range(2):
+            parts = buffer.new_empty(2, len(buffer))
+            futures.append(dist.all_gather(list(parts.unbind()), buffer, async_op=True).get_future())
+            if not is_pause_before_then and dist.get_rank() == 1:
+                time.sleep(pause_s)
+        together = torch.futures.collect_all(futures)
+        if is_pause_before_then:
+            time.sleep(pause_s)
+        square = buffer.view(256, 256)
+        return together.then(lambda _: torch.linalg.multi_dot([square] * 20).flatten())
+
+    model.register_comm_hook(None, hook)
+    model(torch.ones(1, 256)).sum().backward()
+
+
+def test_what_a_callback_of_collected_futures_computes_counts_whoever_comes_first():
+    given = {"world_size": 2, "compute": "flops"}
+    late, early = (emulated(compute_after_gathers, 0.5, is_early, **given).timeline for is_early in (False, True))
+    assert late.events == early.events
+    work_s = sum(event.duration_s for event in late.of(0) if event.stream == "callbacks" and event.is_work)
+    assert work_s > 20e-6
+
+
+def fail_in_a_collected_callback():
+    def fail(done):
+        raise KeyError("no such thing")
+
+    torch.futures.collect_all([dist.barrier(async_op=True).get_future()]).then(fail).wait()
+
+
+def test_what_goes_wrong_in_a_callback_of_collected_futures_is_its_waiters():
+    with pytest.raises(ws.RankFailed, match="no such thing"):
+        emulated(fail_in_a_collected_callback, world_size=2)
