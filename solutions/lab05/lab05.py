@@ -25,10 +25,10 @@
 # Each docstring is a contract: everything that it promises is graded, and nothing else. The checks
 # register your hooks with torch's own `DistributedDataParallel` on an emulated cluster: the ranks
 # and the gradients are real, and every operation is recorded. They compare the **bytes** that each
-# rank gives to each operation with what your hook must send. As long as a hook sends half as much
-# as a plain all-reduce of the gradients, or more, everything else that it does right earns only
-# half the points. Whether `top_k_hook` waits is checked over real sockets: there one rank begins
-# only after the other's hooks have returned, so that a hook that waits never returns.
+# rank gives to each operation with what your hook must send. A hook that sends half as much as a
+# plain all-reduce of the gradients, or more, earns only half the points for all else that it does
+# right. Whether `top_k_hook` waits is checked over real sockets: there one rank begins only after
+# the other's hooks have returned, so that a hook that waits never returns.
 #
 # Each function is checked on its own: where one calls `top_k` or `orthogonalise`, the checks
 # substitute correct ones. The same inputs must give the same bits in every run.
@@ -825,9 +825,8 @@ check_power_hook()
 # ## What you have built
 #
 # The next cell trains a small network on real images of digits, with DDP on two real ranks and over
-# real sockets: without a hook, and with each of yours. The training takes 160 steps: memory delays
-# what is not sent, and momentum makes a delay worse (week 4), so that after 40 steps top-k is still
-# behind.
+# real sockets: without a hook, and with each of yours. The training takes 160 steps, because memory
+# delays what is not sent, and momentum makes a delay worse (week 4).
 
 
 # %% against_ddp

@@ -75,7 +75,8 @@ ws.run(
 # ## The cluster and the programs
 #
 # The model is some 10,000 times smaller than those that fill an A100, so the cluster is a scale
-# model too: two nodes of two GPUs whose rates are as much lower. A kernel takes 3 µs to launch.
+# model too: two nodes of two GPUs that compute as much slower, on links some 70 times slower. A
+# kernel takes 3 µs to launch.
 #
 # The next cell is given. A `Program` says how a step is done; its defaults are a healthy program.
 # `record` runs programs and returns a `Step` of each: the timeline of the third step, which begins
