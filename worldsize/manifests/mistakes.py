@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from worldsize.manifests.schema import Schema
-
-if TYPE_CHECKING:
-    from jsonschema import ValidationError
 
 _TYPES = {
     "object": "named fields",
@@ -43,21 +40,18 @@ def against(schema: Schema, value: Any) -> list[tuple[str, str]]:
     from jsonschema import Draft202012Validator
 
     errors = sorted(Draft202012Validator(schema).iter_errors(value), key=lambda error: [*map(str, error.absolute_path)])
-    return list(dict.fromkeys((where(error), what) for error in errors for what in _sentences(error, schema)))
-
-
-def where(error: ValidationError) -> str:
-    """The path to a field, such as spec.tasks[0].name."""
-    return path_text(error.absolute_path)
+    return list(
+        dict.fromkeys((path_text(error.absolute_path), what) for error in errors for what in _sentences(error, schema))
+    )
 
 
 def path_text(parts: Any) -> str:
-    """Keys and positions as one path."""
+    """Keys and positions as one path, such as spec.tasks[0].name."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
 
 
-def _sentences(error: ValidationError, whole: Schema) -> Iterator[str]:
-    """What is wrong, one sentence for each field."""
+def _sentences(error: Any, whole: Schema) -> Iterator[str]:
+    """What is wrong, one sentence for each field; the error is a ValidationError of jsonschema."""
     rule, wanted = error.validator, error.validator_value
     if rule == "additionalProperties":
         for name in _unknown(error):
@@ -72,7 +66,7 @@ def _sentences(error: ValidationError, whole: Schema) -> Iterator[str]:
         yield f"it is {_shown(error.instance)}; it must be {_wanted(rule, wanted, error)}"
 
 
-def _wanted(rule: str, wanted: Any, error: ValidationError) -> str:
+def _wanted(rule: str, wanted: Any, error: Any) -> str:
     if rule == "type":
         return " or ".join(_TYPES[one] for one in ([wanted] if isinstance(wanted, str) else wanted))
     if rule == "enum":
@@ -88,7 +82,7 @@ def _wanted(rule: str, wanted: Any, error: ValidationError) -> str:
     return f"such that {rule} is {wanted}"
 
 
-def _unknown(error: ValidationError) -> list[str]:
+def _unknown(error: Any) -> list[str]:
     """The fields of a document that its schema does not list."""
     from re import search
 

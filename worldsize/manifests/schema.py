@@ -18,13 +18,12 @@ Schema = Mapping[str, Any]
 Schemas = Mapping[tuple[str, str], Schema]  # by apiVersion and kind
 SCRIPT = ("", "Slurm script")
 _FOLDER = Path(__file__).with_name("schemas")
-_CHOICES = ("allOf", "anyOf", "oneOf", "not")  # in these a CRD repeats parts of its schema, which are not whole
 
 
 @cache
 def ours() -> Schemas:
     """The schemas of this package."""
-    found = {SCRIPT: _closed(_resolved(_file("slurm.yaml")["script"]))}
+    found: dict[tuple[str, str], Schema] = {SCRIPT: _closed(_resolved(_file("slurm.yaml")["script"]))}
     for path in sorted(_FOLDER.glob("*.yaml")):
         for kind, schema in _file(path.name).items():
             if "apiVersion" in schema:
@@ -109,7 +108,6 @@ def _closed(schema: Any) -> Any:
         if key in ("items", "additionalProperties")
         else value
         for key, value in schema.items()
-        if key not in _CHOICES
     }
     if schema.get("x-kubernetes-int-or-string"):
         closed["type"] = ["integer", "string"]
