@@ -111,6 +111,7 @@ def _closed(schema: Any) -> Any:
     }
     if schema.get("x-kubernetes-int-or-string"):
         closed["type"] = ["integer", "string"]
+        closed.pop("anyOf", None)  # says the same
     if schema.get("properties"):
         closed.setdefault("type", "object")
         if not schema.get("x-kubernetes-preserve-unknown-fields"):

@@ -355,6 +355,8 @@ def test_a_full_definition_takes_the_place_of_ours(crds: Path) -> None:
     assert len(check(a_set(spec))) > 1
     (mistake,) = check(a_set("{replicatedJobs: []}"), crds)
     assert mistake.where == "spec" and "there is no field 'replicatedJobs' here" in mistake.what
+    (mistake,) = check(a_set("{limit: []}"), crds)
+    assert str(mistake) == "JobSet a: spec.limit: it is a list; it must be a whole number or text"
     assert check(FILES["kueue.yaml"], crds) == []  # a kind that the folder does not define
 
 
