@@ -234,6 +234,20 @@ def test_the_quota_covers_what_the_pods_ask_for() -> None:
             assert asked <= set(group["coveredResources"]), name
 
 
+@pytest.mark.parametrize(
+    ("variant", "quota"),
+    [  # Ray's head, and for each node its GPUs or one core
+        ("as it is", {"cpu": 2, "memory": "8G", "nvidia.com/gpu": 32}),
+        ("without GPUs", {"cpu": 6, "memory": "8G"}),
+    ],
+)
+def test_the_quota_is_what_the_job_needs(variant: str, quota: dict) -> None:
+    text = ws.manifests(VARIANTS[variant])["kueue.yaml"]
+    queue = next(one for one in yaml.safe_load_all(text) if one["kind"] == "ClusterQueue")
+    (flavor,) = queue["spec"]["resourceGroups"][0]["flavors"]
+    assert {one["name"]: one["nominalQuota"] for one in flavor["resources"]} == quota
+
+
 def _amounts(value):
     if isinstance(value, dict):
         yield from (one for key, one in value.items() if key in ("limits", "requests"))
