@@ -19,6 +19,7 @@ from worldsize.units import DAY
 
 SPAN_S = 30 * DAY  # goodput is that of whole spans: shorter ones have too few failures to say
 CALLED = {
+    "step": "training steps",
     "compute": "kernels",
     "tp": "collectives of tensor parallelism",
     "cp": "collectives of context parallelism",
@@ -101,17 +102,17 @@ class Figures:
         """Where the time goes, as fractions of it that add up to 1, the largest first."""
         spent = self.spent_s
         all_s = sum(spent.values())
-        of_step = {name.removesuffix("_s"): part for name, part in self.parts.items()} or {"compute": self.step_s}
+        of_step = {name.removesuffix("_s"): part for name, part in self.parts.items()} or {"step": self.step_s}
         found = {name: part / self.step_s * spent["training"] / all_s for name, part in of_step.items()}
         found |= {name: part / all_s for name, part in spent.items() if name != "training"}
         return dict(sorted(found.items(), key=lambda one: -one[1]))
 
     @property
     def bottleneck(self) -> str:
-        """Where most of the time goes, beside kernels if they are first, and what would shorten it."""
+        """Where most of the time goes, beside kernels or whole steps if they are first, and what would shorten it."""
         (most, share), (second, second_share) = list(self.shares.items())[:2]
         sentence = f"{share:.1%} of the time goes to {CALLED.get(most, most)}"
-        if most == "compute":
+        if most in ("compute", "step"):
             sentence += f"; of the rest, most goes to {CALLED.get(second, second)}, {second_share:.1%}"
             most = second
         return f"{sentence}: {REMEDIES[most]}." if most in REMEDIES else f"{sentence}."

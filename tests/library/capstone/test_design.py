@@ -18,9 +18,7 @@ def test_a_design_is_a_model_a_cluster_and_a_plan():
 
 
 def test_an_oversubscribed_level_is_in_the_network_that_messages_cross():
-    levels = capstone.load(GOOD).model_dump(exclude_none=True)["network"]["levels"]
-    levels[1]["num_up"] = 16
-    network = capstone.changed(capstone.load(GOOD), network__levels=levels).cluster.network
+    network = capstone.changed(capstone.load(GOOD), network__levels__1__num_up=16).cluster.network
     assert [level.oversubscription for level in network.levels] == [1.0, 2.0, 1.0]
 
 

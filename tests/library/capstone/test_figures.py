@@ -29,6 +29,12 @@ def test_without_failures_days_are_steps_times_seconds(without_failures):
     assert "80.0% of the time goes to kernels; of the rest, most goes to collectives of tensor" in found.bottleneck
 
 
+def test_a_cost_without_parts_is_the_whole_step():
+    found = capstone.run(GOOD, lambda plan: 10)
+    assert next(iter(found.shares)) == "step" and found.shares["step"] == pytest.approx(found.goodput_fraction)
+    assert "of the time goes to training steps; of the rest, most goes to restarts" in found.bottleneck
+
+
 def test_mfu_is_the_least_time_over_the_step(without_failures):
     least_s = capstone.figures.least_step_s(GOOD.layout)
     flops = GOOD.shape.flops(2500 * 8192, 8192)
