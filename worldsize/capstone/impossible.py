@@ -238,12 +238,12 @@ def leaf_has_too_many_nodes(design: Design) -> str | None:
         return None
     leaf = design.network.levels[0]
     num_nodes = leaf.num_nodes or design.num_nodes_in_all
-    per_node = 1 if design.network.is_rail else design.cluster.nics_per_node
-    if num_nodes * per_node <= leaf.num_down:
+    of_each = 1 if design.network.is_rail else design.cluster.nics_per_node
+    if of_each * num_nodes <= leaf.num_down:
         return None
     return (
         f"network.levels: a {leaf.name} has {leaf.num_down} ports down, and the NICs of {num_nodes} nodes below it, "
-        f"{per_node} of each."
+        f"{of_each} of each."
     )
 
 
