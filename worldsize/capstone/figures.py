@@ -164,7 +164,9 @@ def _failures(num_nodes: int, rates: tuple[Cause, ...], span_s: float, seed: int
 
 
 def least_step_s(plan: Plan) -> float:
-    """Seconds that no program undercuts: the model's own operations at the peak of all GPUs."""
-    peaks = plan.cluster.gpu.peak_flops_per_s
+    """Seconds that no program undercuts: the operations that a causal mask leaves, at the peak of all GPUs."""
+    peaks, model = plan.cluster.gpu.peak_flops_per_s, plan.model
     peak = peaks.get("bfloat16") or peaks["float16"]
-    return plan.model.flops(plan.num_tokens, plan.length) / (plan.cluster.world_size * peak)
+    masked = 3 * model.num_layers * 2 * plan.length * model.width  # of a token: half of its scores and of their sums
+    flops = model.flops(plan.num_tokens, plan.length) - plan.num_tokens * masked
+    return flops / (plan.cluster.world_size * peak)

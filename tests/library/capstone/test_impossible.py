@@ -165,10 +165,10 @@ def test_a_sentence_begins_with_the_keys_to_change():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"budget__days": 20}, "budget.days: it takes 23.4 days even at the peak of all GPUs and without a failure"),
+        ({"budget__days": 20}, "budget.days: it takes 22.5 days even at the peak of all GPUs and without a failure"),
         (
             {"budget__usd": 1e6},
-            "23.4 days even at the peak of all GPUs and without a failure cost 11.6 million dollars",
+            "22.5 days even at the peak of all GPUs and without a failure cost 11.2 million dollars",
         ),
     ],
 )
