@@ -33,7 +33,7 @@ def train(plan):
 
 
 def policy(status):
-    return 450.0
+    return 3600.0
 """
 
 
