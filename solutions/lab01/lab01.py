@@ -21,14 +21,14 @@
 #
 # Only the $g_r$ and the counts $n_r$ have to travel. The samples stay where they are.
 #
-# | Function | What it does | Time | Difficulty | Points |
+# | Function | What it does | Points | Time | Difficulty |
 # |---|---|---|---|---|
-# | `rank_batches` | splits every global batch among the ranks | 20 min | easy | 3 |
-# | `broadcast_model` | gives every rank the weights of rank 0 | 10 min | easy | 2 |
-# | `average_gradients` | averages the gradients over all ranks | 40 min | medium | 8 |
-# | `synchronise_buffers` | gives every rank the buffers of rank 0 | 5 min | easy | 2 |
-# | `train` | the loop that calls the other four | 40 min | medium | 7 |
-# | `what_it_costs` | questions that you answer in words | 30 min | medium | 3 |
+# | `rank_batches` | splits every global batch among the ranks | 3 | 20 min | easy |
+# | `broadcast_model` | gives every rank the weights of rank 0 | 2 | 10 min | easy |
+# | `average_gradients` | averages the gradients over all ranks | 8 | 40 min | medium |
+# | `synchronise_buffers` | gives every rank the buffers of rank 0 | 2 | 5 min | easy |
+# | `train` | the loop that calls the other four | 7 | 40 min | medium |
+# | `what_it_costs` | questions that you answer in words | 3 | 30 min | medium |
 #
 # Each docstring is a contract: everything that it promises is graded, and nothing else. Below each
 # function is an open check that runs the docstring's example on real ranks. The hidden checks run
