@@ -116,7 +116,7 @@ class Cluster:
             if "Invalid job id" in str(error):  # Slurm forgets a job some minutes after its end
                 return []
             raise
-        return [line.strip() for line in listed.splitlines() if " COMPLETING " not in line]
+        return [line.strip() for line in listed.splitlines()]
 
     def wait(self, job_id: int, within_s: float = 60) -> None:
         """Wait until no task of a job is queued or running.

@@ -87,13 +87,12 @@ def weights_of_one_process() -> torch.Tensor:
 def test_the_generated_array_survives_a_requeue_and_loses_no_step(cluster: slurm.Cluster, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     command = ("train.py", str(tmp_path), str(NUM_STEPS))
-    job = Job("train", "none", command, num_nodes=2, gpus_per_node=0, max_restarts=2, time_limit_s=600)
+    job = Job("train", "none", command, num_nodes=2, gpus_per_node=0, time_limit_s=600)
     (tmp_path / "train.sbatch").write_text(ws.manifests(job)["slurm.sbatch"])
     number = cluster.submit(tmp_path / "train.sbatch")
     log = tmp_path / "train-0.log"
     has_stopped = wait_until(lambda: len([*tmp_path.glob("waits?")]) == 2, within_s=200)
     assert has_stopped, log.read_text() if log.exists() else cluster.queue(number)
-    assert len(cluster.queue(number)) == 2, "one run of the array at a time, the others wait in one line"
 
     cluster.run("scontrol", "requeue", f"{number}_0")
     cluster.wait(number, within_s=200)
@@ -109,7 +108,6 @@ def test_the_generated_array_survives_a_requeue_and_loses_no_step(cluster: slurm
     state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert state["step"] == NUM_STEPS
     torch.testing.assert_close(state["model"]["weight"], weights_of_one_process())
-    assert not (tmp_path / "train-1.log").exists(), "the rest of the chain was not cancelled"
 
 
 def test_a_run_that_fails_is_followed_by_the_next_of_the_chain(cluster: slurm.Cluster, tmp_path: Path) -> None:
