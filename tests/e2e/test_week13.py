@@ -121,7 +121,7 @@ def test_every_framework_that_is_installed_trains_the_same(outputs):
 def test_what_is_sent_agrees_with_the_formula(outputs):
     errors = {row[0]: percent(row[-1]) for row in rows(outputs["formula"])}
     assert set(errors) == set(installed(outputs)).intersection(FORMULA)
-    assert all(abs(error) < 2 for error in errors.values()), errors
+    assert all(abs(error) < 3 for error in errors.values()), errors
 
 
 def test_tensorflow_gives_ddps_gradient_or_is_named_with_its_command(outputs):
@@ -176,7 +176,7 @@ def test_storage_is_bound_by_nodes_or_by_the_total(outputs):
 
 def test_explorer_shows_what_starting_costs(outputs):
     text = "".join(str(one) for one in outputs["explore"])
-    assert "100 trials of 60.0 s spend" in text and "7.7% of their time" in text
+    assert "100 trials of 1.00 min spend 8.33 min" in text and "7.7% of their time" in text
 
 
 def test_answers_of_the_problems_are_right():
