@@ -140,7 +140,7 @@ def loss_of(model, tokens):
 # Then something that notes what happens, without asking the framework. Each rank writes the time
 # and the loss of each step into a file. And the bytes? The kernel counts what each TCP connection
 # has sent (`TCP_INFO`; field `tcpi_bytes_sent` of Linux's `tcp.h`). A process can ask for that of
-# all connections that it has open, whoever opened them: Gloo, MPI or gRPC.
+# all connections that it has open, of Gloo, MPI or gRPC alike.
 
 # %% notes_file
 # %%writefile build/week13/notes.py
@@ -152,8 +152,6 @@ import socket
 import struct
 import time
 
-OFFSET = 200  # of tcpi_bytes_sent in struct tcp_info
-
 
 def sent_bytes():
     """Bytes that this process has sent on the TCP connections that it has open, on Linux."""
@@ -164,8 +162,8 @@ def sent_bytes():
                 continue
             with socket.socket(fileno=os.dup(int(name))) as one:
                 if one.family != socket.AF_UNIX:
-                    found = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, OFFSET + 8)
-                    total += struct.unpack_from("Q", found, OFFSET)[0]
+                    found = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 208)
+                    total += struct.unpack_from("Q", found, 200)[0]  # tcpi_bytes_sent
         except (OSError, struct.error):  # not a TCP connection, or closed meanwhile
             continue
     return total
@@ -674,13 +672,14 @@ manager = Manager(
     init_sync=False,
 )
 model, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, optimizer)
+
+# %% torchft_loop_file
+# %%writefile -a build/week13/by_torchft.py
+
 notes = Notes(os.environ["REPLICA"])
 open(f"{os.environ['NOTES']}/here{notes.rank}", "w").close()
 while not all(os.path.exists(f"{os.environ['NOTES']}/here{number}") for number in (0, 1)):
     time.sleep(0.05)  # so that neither begins alone
-
-# %% torchft_loop_file
-# %%writefile -a build/week13/by_torchft.py
 
 while (step := manager.current_step()) < NUM_STEPS:
     optimizer.zero_grad()  # asks who takes part
@@ -1174,7 +1173,7 @@ with check.turn("share_of_loss"):
         apart = ((found - right).norm() / right.norm()).item()
         if apart > 1e-5:
             sizes = f"{(num_all + 1) // 2} and {num_all // 2}"
-            hint = "Every sample must count once over all of them, whoever has it."
+            hint = "Every sample must count once over all of them, on whichever rank it is."
             expected = f"the gradient of one process for {num_all} samples, {sizes} on two ranks"
             raise CheckFailed(expected, f"one that is {apart:.0%} off", hint)
     print("Right: 8, 5 and 3 samples on two ranks give the gradient of one process.")

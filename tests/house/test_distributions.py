@@ -17,7 +17,7 @@ INSTRUCTOR = tomllib.loads((ROOT / "autograder/pyproject.toml").read_text())["pr
 CORE, EXTRAS = STUDENT["dependencies"], STUDENT["optional-dependencies"]
 DECLARED = {
     "worldsize": CORE,
-    # weeks 7, 8 and 13 do without these where they are absent, and megatron-core's module has another name than it;
+    # weeks 7, 8 and 13 do without these where they are absent, and two of the modules have another name than theirs;
     # week 13's programs import files that it writes
     "weeks": CORE
     + [
@@ -25,7 +25,7 @@ DECLARED = {
         for name in ("deepspeed", "fairscale", "megatron", "mpi", "ray", "tensorflow", "torchft")
         for one in EXTRAS[name]
     ]
-    + ["megatron", "notes", "small", "survivor", "training"],
+    + ["megatron", "notes", "small", "survivor", "tensorflow", "training"],
     "solutions": CORE + EXTRAS["instructor"],  # hidden checks are the instructor's
     "autograder": CORE + EXTRAS["instructor"] + EXTRAS["ray"],
 }
