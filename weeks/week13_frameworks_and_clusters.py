@@ -56,6 +56,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -64,7 +65,7 @@ import torch
 import torch.distributed as dist
 
 import worldsize as ws
-from worldsize import check, draw, emulate, hardware, ledger, quiz, text, units
+from worldsize import check, draw, emulate, hardware, ledger, quiz, slurm, text, units, watching
 from worldsize.check import CheckFailed
 from worldsize.explore import explore
 from worldsize.manifests import Job, Storage, explain
@@ -984,7 +985,7 @@ drawn if runs else None
 # %% [markdown]
 # **Horovod** itself, in a training program: `hvd.init()`, `hvd.DistributedOptimizer(optimizer)`,
 # `hvd.broadcast_parameters(...)`, started by `horovodrun -np 2`. Its own measurements: 90% scaling
-# efficiency at 512 GPUs with 25 Gbit/s Ethernet for two vision models, and 68% for VGG-16, whose
+# efficiency at 512 GPUs with 25 Gbit/s RoCE for two vision models, and 68% for VGG-16, whose
 # gradient is several times as large (`docs/benchmarks.rst`). Version 0.28.1, the last, is from 2023
 # and does not compile against torch 2.13 as it is: it asks for C++14 where torch's headers need 17
 # or newer. Use it where it is in use; do not start with it.
@@ -1350,9 +1351,10 @@ draw.table(table, title="SIGKILL of rank 1 after step 5, measured here")
 # %% [markdown]
 # The others: `mpirun` ends the whole job. Horovod has an elastic mode, in which the survivors keep
 # their weights in memory and meet again, with `hvd.elastic.run` around the training function.
-# TensorFlow's `MultiWorkerMirroredStrategy` waits for the worker to come back, or fails. Ray's
-# actors are *not* restarted unless they are asked to be (`max_restarts` is 0), and a task that was
-# tried again may have run twice.
+# When a worker of TensorFlow's `MultiWorkerMirroredStrategy` is lost, the others fail as well, and
+# all are started again from what the program has kept (TensorFlow's tutorial, multi-worker training
+# with Keras). Ray's actors are *not* restarted unless they are asked to be (`max_restarts` is 0),
+# and a task that was tried again may have run twice.
 #
 # ### Tune while training: population-based training
 #
@@ -1791,6 +1793,28 @@ for name, right, wrong in (
 draw.table(explain(files["slurm.sbatch"]), title="The batch script, line by line")
 
 # %% [markdown]
+# A real Slurm, with a controller and the daemons of two nodes, which share this machine. An array
+# of two runs, of which one may run at a time, on both nodes:
+
+# %% slurm
+BATCH = """#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --array=0-1%1
+#SBATCH --output=run-%a.log
+srun bash -c 'echo run $SLURM_ARRAY_TASK_ID: task $SLURM_PROCID on $SLURMD_NODENAME'
+"""
+if slurm.missing():
+    print("Slurm is not installed here (Debian: apt-get install", *slurm.missing(), end=")\n")
+else:
+    with tempfile.TemporaryDirectory(prefix="slurm") as place:
+        script = Path(place, "two.sbatch")
+        script.write_text(BATCH)
+        with slurm.Cluster(place, num_nodes=2) as machines:
+            machines.wait(machines.submit(script))
+        for log in sorted(Path(place).glob("run-*.log")):
+            print(*sorted(log.read_text().splitlines()), sep="\n")
+
+# %% [markdown]
 # A requeued job runs its script again from the beginning, with the same number and
 # `SLURM_RESTART_COUNT` one higher; here, on Slurm 22.05, it began 121 s later (measured on one
 # machine with two node daemons). An array of which one runs at a time, `--array=0-3%1`, goes on at
@@ -1836,6 +1860,64 @@ for scrape_s in (60, 15, 1):
 draw.table(table, title="Prometheus on 10,000 GPUs, computed; 60 s is the default")
 
 # %% [markdown]
+# A rank only has to answer. This program stands for one: it steps ten times a second, and offers
+# its numbers on a port of its own; a file in a folder says where.
+
+# %% rank_file
+# %%writefile build/week13/rank.py
+import itertools
+import sys
+import time
+
+from worldsize.watching import RankMetrics
+
+with RankMetrics(int(sys.argv[1]), sys.argv[2]) as metrics:
+    for step in itertools.count(1):
+        time.sleep(0.1)
+        metrics.step(loss=4 / step**0.5, step_s=0.1, num_tokens=512)
+
+# %% [markdown]
+# Two of them, a real Prometheus that asks twice a second, and SIGKILL for rank 1. The rules are
+# the course's own, `RankDown` among them; an alert is *pending* until its condition has held for
+# three scrapes, and then it *fires*.
+
+# %% watched
+targets = folder / "targets"
+if watching.missing():
+    print("Prometheus is not installed here (Debian, Ubuntu: apt-get install prometheus)")
+else:
+    program = [sys.executable, folder / "rank.py"]
+    ranks = [started([*program, number, targets], f"watched{number}") for number in range(2)]
+    try:
+        with watching.Prometheus(targets, scrape_interval_s=0.5) as server:
+            server.wait_for('train_steps_total{rank="1"}', within_s=60)
+            ranks[1].kill()
+            killed_s = time.time()
+            alert = server.wait_for_alert("RankDown", within_s=60)
+            alerted_s = time.time() - killed_s
+            up = {one.labels["rank"]: one.value for one in server.query("up")}
+        print(f"{alert.name}, {alert.state} after {alerted_s:.1f} s: {alert.summary}; up: {up}")
+    finally:
+        ended(ranks, 0)
+
+# %% [markdown]
+# The dashboard to it is a JSON file that Grafana imports, with a query in each panel (there is no
+# Grafana in Debian, so it is read and checked here, not drawn). And what DCGM's exporter offers, in
+# part:
+
+# %% dashboard
+panels = watching.queries(watching.dashboard())
+draw.table(
+    [{"panel": one.panel, "query": one.expr} for one in panels[:6]],
+    title=f"Six of the dashboard's {len(panels)} queries, read",
+)
+
+# %% dcgm
+wanted = ("GPU_UTIL", "PIPE_TENSOR_ACTIVE", "XID_ERRORS", "XID_ERRORS_COUNT", "POWER_USAGE")
+fields = [row for row in watching.dcgm_fields() if row["field"].endswith(wanted)]
+draw.table(fields, title="Some of DCGM's fields, read")
+
+# %% [markdown]
 # - **GPU utilisation is not work.** `DCGM_FI_DEV_GPU_UTIL` says that *something* ran. A hung
 #   all-reduce spins at 100% (BLOOM's chronicles, line 315). Look at
 #   `DCGM_FI_PROF_PIPE_TENSOR_ACTIVE`, or at the power.
@@ -1853,10 +1935,12 @@ draw.table(table, title="Prometheus on 10,000 GPUs, computed; 60 s is the defaul
 # | DeepSpeed, FairScale, Megatron-core, mpi4py, Ray Train, torchft, TensorFlow | run if installed |
 # | Horovod | its agreement and fusion, emulated |
 # | Ray Tune, population-based training | the method, run; Ray's defaults, read |
-# | Kubernetes, Kubeflow, JobSet, KubeRay, Kueue, Volcano, Slurm | files, generated and checked |
+# | Kubernetes, Kubeflow, JobSet, KubeRay, Kueue, Volcano | files, generated and checked |
+# | Slurm | a file, generated and checked; a real one, run if installed |
 # | gang scheduling | simulated |
 # | NFS, Lustre, object stores | computed |
-# | Prometheus, Grafana, TensorBoard, DCGM | read |
+# | Prometheus, with an alert | run if installed |
+# | Grafana's dashboard, DCGM's fields, TensorBoard | read; `docs/schedulers.md` has more |
 
 # %% [markdown]
 # ### When to choose which
@@ -1883,9 +1967,9 @@ draw.table(table, title="Prometheus on 10,000 GPUs, computed; 60 s is the defaul
 # StatefulSets, and MPI joined its members, so that nothing trained until all of them ran. But the
 # scheduler knew pods, not jobs. When two jobs each asked for the whole cluster, it could place half
 # of each. **What was seen**: every node taken, nothing failed, no progress. **What it was**: the
-# first row of section 6's table. **What was tried**: schedulers of their own, which got in each
-# other's way with the one that placed ordinary pods. What they kept was a plugin *in* Kubernetes'
-# own scheduler, Coscheduling, which places the pods of a group together or not at all.
+# first row of section 6's table. **What was tried**: a scheduler of their own, which came into conflict with
+# how ordinary pods were placed. What they kept was a plugin *in* Kubernetes' own scheduler,
+# Coscheduling, which places the pods of a group together or not at all.
 #
 # It was not news: Kubeflow's issue 165 had asked for it in 2017. And asking is not enough. In 2021
 # somebody set `--enable-gang-scheduling`, and two jobs still took half each (Kubeflow, issue 1264):

@@ -169,6 +169,13 @@ def test_manifests_are_right_and_mistakes_are_found(outputs):
     assert not [name for name, text in manifests(job).items() if check(text)]
 
 
+def test_a_killed_rank_is_alerted_and_slurm_runs_an_array_where_they_are(outputs):
+    watched, ran = stream(outputs["watched"]), stream(outputs["slurm"])
+    assert "not installed" in watched or ("RankDown, firing" in watched and "'1': 0.0" in watched)
+    assert "not installed" in ran or len(re.findall(r"run [01]: task [01] on n", ran)) == 4
+    assert len(rows(outputs["dashboard"])) == 6 and len(rows(outputs["dcgm"])) >= 4
+
+
 def test_storage_is_bound_by_nodes_or_by_the_total(outputs):
     table = {row[0]: row[1:] for row in rows(outputs["storage"])}
     assert float(table["NFS"][1].split()[0].replace(",", "")) > 60 and len(table) == 3
