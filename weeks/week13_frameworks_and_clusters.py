@@ -1967,9 +1967,9 @@ draw.table(fields, title="Some of DCGM's fields, read")
 # StatefulSets, and MPI joined its members, so that nothing trained until all of them ran. But the
 # scheduler knew pods, not jobs. When two jobs each asked for the whole cluster, it could place half
 # of each. **What was seen**: every node taken, nothing failed, no progress. **What it was**: the
-# first row of section 6's table. **What was tried**: a scheduler of their own, which came into conflict with
-# how ordinary pods were placed. What they kept was a plugin *in* Kubernetes' own scheduler,
-# Coscheduling, which places the pods of a group together or not at all.
+# first row of section 6's table. **What was tried**: a scheduler of their own, which came into
+# conflict with how ordinary pods were placed. What they kept was a plugin *in* Kubernetes' own
+# scheduler, Coscheduling, which places the pods of a group together or not at all.
 #
 # It was not news: Kubeflow's issue 165 had asked for it in 2017. And asking is not enough. In 2021
 # somebody set `--enable-gang-scheduling`, and two jobs still took half each (Kubeflow, issue 1264):
