@@ -78,6 +78,7 @@ predictions = ledger.Predictions("week13")
 folder = Path("build/week13").absolute()
 shutil.rmtree(folder, ignore_errors=True)
 folder.mkdir(parents=True)
+TWO = {"world_size": 2, "backend": "gloo", "echo": False}  # real ranks
 print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 
 # %% [markdown]
@@ -875,8 +876,8 @@ def in_own_order():
 FOUR = {"world_size": 4, "cluster": "a100-100gbe", "echo": False}
 try:
     ws.run(in_own_order, **FOUR)
-except ws.RunTimeout as error:
-    print("\n".join(str(error).splitlines()[:2]))
+except ws.RunTimeout as mismatch:
+    print("\n".join(str(mismatch).splitlines()[:2]))
 
 # %% [markdown]
 # The emulator sees that the sizes differ. On GPUs the ranks would hang, or, with equal sizes, add
@@ -907,9 +908,9 @@ except ws.RunTimeout as error:
 def agreed(waiting):
     """The names that are ready on all ranks, in the same order everywhere."""
     ### BEGIN SOLUTION
-    ready = torch.tensor([float(name in waiting) for name in NAMES])
+    ready = torch.tensor([float(each in waiting) for each in NAMES])
     dist.all_reduce(ready, op=dist.ReduceOp.MIN)
-    return [name for name, is_ready in zip(NAMES, ready.tolist(), strict=True) if is_ready]
+    return [each for each, is_ready in zip(NAMES, ready.tolist(), strict=True) if is_ready]
     ### END SOLUTION
 
 
@@ -919,12 +920,12 @@ def reduce_fused(names, fusion_bytes):
     sums, names = {}, list(names)
     while names:
         fused = [names.pop(0)]
-        while names and 4 * sum(SIZES[one] for one in [*fused, names[0]]) <= fusion_bytes:
+        while names and 4 * sum(SIZES[each] for each in [*fused, names[0]]) <= fusion_bytes:
             fused.append(names.pop(0))
-        buffer = torch.full((sum(SIZES[one] for one in fused),), dist.get_rank() + 1.0)
+        buffer = torch.full((sum(SIZES[each] for each in fused),), dist.get_rank() + 1.0)
         dist.all_reduce(buffer)
-        parts = buffer.split([SIZES[one] for one in fused])
-        sums |= {name: part[0].item() for name, part in zip(fused, parts, strict=True)}
+        parts = buffer.split([SIZES[each] for each in fused])
+        sums |= {each: part[0].item() for each, part in zip(fused, parts, strict=True)}
     return sums
 
 
@@ -939,7 +940,7 @@ def in_cycles(fusion_bytes, per_cycle=3, most_cycles=50):
         names = list(agreed(list(waiting)))
         calls.append(names)
         sums |= reduce_fused(names, fusion_bytes)
-        waiting = [one for one in waiting if one not in names]
+        waiting = [each for each in waiting if each not in names]
     return sums, calls, emulate.elapsed()
 
 
@@ -1098,7 +1099,6 @@ def gradients_by_ddp():
     return [layer.weight.grad.T.contiguous() for layer in (first, second)]
 
 
-TWO = {"world_size": 2, "backend": "gloo", "echo": False}
 by_ddp = ws.run(gradients_by_ddp, **TWO).values[0]
 print("DDP's gradient of the small model, by norm:", *(f"{one.norm():.4f}" for one in by_ddp))
 
