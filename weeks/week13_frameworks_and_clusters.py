@@ -649,7 +649,8 @@ with tempfile.TemporaryDirectory(prefix="ray") as folder:  # its sockets want sh
 # Week 12 restarted all ranks when one died. torchft decides **at every step** who takes part: each
 # replica asks a *lighthouse*, gradients are averaged over those that answered, and a replica that
 # comes back copies the weights of a healthy one. What it gives beyond torch: no restart. The price
-# is a vote in each step, and a batch that shrinks while a replica is away.
+# is a vote in each step. While a replica is away the batch shrinks, or, as here, where the replicas
+# that are left share it out, a step takes longer.
 
 # %% torchft_file
 # %%writefile build/week13/by_torchft.py
