@@ -98,7 +98,7 @@ frameworks: setup  ## install the frameworks of week 13 that have wheels, and ru
 check: lint session  ## what CI runs
 	@$(MAKE) --jobs=2 --output-sync=target sample parts  # each keeps one core busy
 
-nightly: verify project oracles attacks coverage bench smoke  ## all that takes longer than CI may; each part runs alone too
+nightly: verify project oracles attacks coverage bench smoke frameworks  ## all that takes longer than CI may; each part runs alone too
 
 oracles: setup  ## compute the quiz bank's answers by other means, on full samples
 	@$(BIN)/python -m pytest -n auto $(SPREAD) --nightly tests/quiz/test_quiz_bank.py
