@@ -46,8 +46,9 @@ NOT_RUN = {
 }
 # what is put in front of a program: one that is not on every machine, or that does not start for root
 STAND_INS = {
-    # there is no Slurm: the job runs here, now
-    "sbatch": '#!/bin/bash\nSLURM_JOB_ID=1 SLURM_SUBMIT_DIR="$PWD" exec bash "$@"\n',
+    # without a Slurm, which a page may have started, the job runs here, now
+    "sbatch": '#!/bin/bash\ntest -z "$SLURM_CONF" || exec {sbatch} "$@"\n'
+    'SLURM_JOB_ID=1 SLURM_SUBMIT_DIR="$PWD" exec bash "$@"\n',
     # Chromium's own sandbox refuses root
     "chromium": '#!/bin/bash\nexec {chromium} --no-sandbox "$@"\n',
 }
@@ -245,7 +246,7 @@ def course(tmp_path: Path) -> Path:
     (folder / ".venv").symlink_to(sys.prefix)
     (tmp_path / "bin").mkdir()
     for name, text in STAND_INS.items():
-        (tmp_path / "bin" / name).write_text(text.format(chromium=shutil.which("chromium")))
+        (tmp_path / "bin" / name).write_text(text.format(chromium=shutil.which("chromium"), sbatch=shutil.which("sbatch")))
         (tmp_path / "bin" / name).chmod(0o755)
     return folder
 

@@ -27,11 +27,12 @@ def take_on_rank(student, folder, spec):
 
     from worldsize.bench import open_samples
 
-    if os.path.exists("/tmp/elsewhere"):
-        raise RuntimeError("a file of an earlier process is there")
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    elsewhere = f"/tmp/elsewhere{rank}"
+    if os.path.exists(elsewhere):
+        raise RuntimeError("a file of an earlier process is there")
     first, samples = len(os.listdir(folder)), open_samples(spec.task.batch_size, 0)
-    open(f"/tmp/{'elsewhere' if rank == 0 else 'other'}", "w").close()
+    open(elsewhere, "w").close()
     for step in range(first, spec.task.num_steps):
         samples.take(step, rank * 4 // size, (rank + 1) * 4 // size)
         if rank == 0:
