@@ -245,8 +245,9 @@ def course(tmp_path: Path) -> Path:
             shutil.copy(ROOT / name, folder / name)
     (folder / ".venv").symlink_to(sys.prefix)
     (tmp_path / "bin").mkdir()
+    real = {name: shutil.which(name) for name in STAND_INS}
     for name, text in STAND_INS.items():
-        (tmp_path / "bin" / name).write_text(text.format(chromium=shutil.which("chromium"), sbatch=shutil.which("sbatch")))
+        (tmp_path / "bin" / name).write_text(text.format(**real))
         (tmp_path / "bin" / name).chmod(0o755)
     return folder
 
