@@ -10,8 +10,8 @@
 # | Afterwards | labs 13a (Ray) and 13b (Horovod) are not written yet |
 #
 # Twelve weeks have used PyTorch alone. Job advertisements, papers and colleagues speak of Ray,
-# Horovod, DeepSpeed, Megatron, Kubernetes, Slurm and Prometheus. Each of them looks like a world of
-# its own. But each answers some of the same four questions:
+# Horovod, DeepSpeed, Megatron, Kubernetes, Slurm and Prometheus. Each answers some of the same four
+# questions:
 #
 # - **Who starts** the processes, and on which machines?
 # - **How do they find** each other?
@@ -19,7 +19,7 @@
 # - **What happens when one dies?**
 #
 # A *framework* answers mostly the third question, a *launcher* or *cluster manager* the others.
-# This week runs one training by all of them, and looks at their answers side by side.
+# This week runs one training by each that is installed, and puts their answers side by side.
 
 # %% [markdown]
 # ## 1. The question
@@ -84,8 +84,8 @@ print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 # %% [markdown]
 # ## 2. Predict
 #
-# Four numbers: how long a start takes, what is sent, how long a repair takes, and what a scheduler
-# that does not know about jobs leaves over.
+# Four numbers: how long a start takes, what is sent, how long a repair takes, and how much a
+# scheduler that knows workers but not jobs leaves for training.
 
 # %% predict
 predictions.ask("seconds to the first step, torchrun", predicted_start_s, "s", section=4)
@@ -99,8 +99,8 @@ predictions.ask("useful GPU time, placed one by one", predicted_useful_percent, 
 # ### One training to compare them all
 #
 # To compare frameworks, everything else has to be equal: the model, its first weights, the data and
-# their order. This file is what all programs of the week share. The model is the course's small
-# transformer, and sequence number n is the same whatever number of ranks shares a batch out.
+# their order. All programs of the week share this file. The model is the course's small
+# transformer, and a step has the same sequences however many ranks share them out.
 
 # %% training_file
 # %%writefile build/week13/training.py
@@ -141,8 +141,8 @@ def loss_of(model, tokens):
 # %% [markdown]
 # Then something that notes what happens, without asking the framework. Each rank writes the time
 # and the loss of each step into a file. And the bytes? The kernel counts what each TCP connection
-# has sent (`TCP_INFO`; field `tcpi_bytes_sent` of Linux's `tcp.h`). A process can ask for that of
-# all connections that it has open, of Gloo, MPI or gRPC alike.
+# has sent (`TCP_INFO`; field `tcpi_bytes_sent` of Linux's `tcp.h`), and a process can add up the
+# counts of all its connections, whether Gloo, MPI or Ray opened them.
 
 # %% notes_file
 # %%writefile build/week13/notes.py
@@ -211,8 +211,8 @@ for step in range(NUM_STEPS):
 # ### Why SGD
 #
 # Frameworks differ in who divides by the number of ranks, and when. That is the easiest thing to
-# get wrong, so the comparison must be able to show it. Here one process, with the right gradient
-# and with twice the right one, by two optimizers:
+# get wrong, so the comparison must be able to show it. Here is one process, with the right gradient
+# and with twice the right one. By which of the two optimizers will the curves differ?
 
 
 # %% doubled
@@ -245,14 +245,15 @@ for name, make in (
 draw.table(table, title="Six steps with a gradient that is right and one that is doubled, measured")
 
 # %% [markdown]
-# Adam divides the gradient by its own size, so that a factor cancels. A framework that sums where
-# it should average draws the same curve by Adam. **Compare frameworks by plain SGD**, or compare
-# gradients.
+# Adam divides the gradient by its own size, so that a factor nearly cancels. With Adam, a framework
+# that sums where it should average draws the same curve. **Compare frameworks by plain SGD**, or
+# compare gradients.
 #
 # ### Start the ranks by hand
 #
-# The four questions, answered as cheaply as possible. Who starts: a loop. How they find each other:
-# four environment variables, which torch reads. What they send: DDP's buckets.
+# The four questions, answered as cheaply as possible. Who starts them: we do, one by one. How they
+# find each other: four environment variables, which torch reads. What they send: DDP's buckets.
+# What happens when one dies: nobody looks.
 
 # %% ddp_file
 # %%writefile build/week13/by_ddp.py
@@ -276,8 +277,8 @@ for step in range(NUM_STEPS):
 dist.destroy_process_group()
 
 # %% [markdown]
-# Now rank 1 is never started: its machine is missing, or its queue is full, or there is a typing
-# error in its name.
+# Now rank 1 is never started: its machine is missing, or there is a typing error in its name. What
+# does rank 0 write in its first five seconds?
 
 
 # %% started
@@ -328,8 +329,7 @@ print("lines that it wrote:", len((folder / "by_hand.log").read_text().splitline
 
 # %% [markdown]
 # It waits, and says nothing; by default for half an hour. Nobody knows that rank 1 is missing,
-# because *nobody started both*. Whatever starts ranks must know all of them, and watch them: that
-# is the whole case for a launcher.
+# because nothing started both. A *launcher* does: it knows all ranks, and watches them.
 #
 # ## 4. Build it well
 #
@@ -337,8 +337,8 @@ print("lines that it wrote:", len((folder / "by_hand.log").read_text().splitline
 #
 # torchrun starts the ranks of a node, gives them their variables, waits, and ends all when one
 # fails. `ws.torchrun` is the same command with a report. A program's **start-up time** is from the
-# command to the end of its first step; what it **sends** is the mean of both ranks, by step, from
-# the end of the first step to the end of the last.
+# command to the end of its first step. What it **sends** is counted from then to the end of the
+# last step, and given for one step of one rank, the mean of both.
 
 
 # %% notes_of
@@ -375,23 +375,27 @@ def by_torchrun(name, **variables):
 
 # %% first_rows
 began_s = time.time()
-code = ended([started([sys.executable, folder / "one.py"], "one")], 60)[0]
+ended([started([sys.executable, "-c", "import torch"], "import")], 60)
+print(f"import torch, alone: {time.time() - began_s:.1f} s")
+began_s = time.time()
+ended([started([sys.executable, folder / "one.py"], "one")], 60)
 results = {"one process": result("one", began_s), "DDP": by_torchrun("by_ddp")}
 predictions.reveal("seconds to the first step, torchrun", results["DDP"]["start_s"])
 for name, found in results.items():
     shown = ", ".join(f"{one:.5f}" for one in found["losses"][:4])
-    print(f"{name}: losses {shown}, ...; {found['sent_bytes']:,.0f} bytes a step")
+    first = f"first step after {found['start_s']:.1f} s, {found['sent_bytes']:,.0f} bytes a step"
+    print(f"{name}: losses {shown}, ...; {first}")
 
 # %% [markdown]
-# The losses are those of one process, and the ranks were ready after seconds, nearly all of which
-# went into `import torch`. What DDP sends agrees with week 2: on two ranks a ring sends as many
-# bytes as the gradient has. Section 6 has the formula beside the count.
+# The losses are those of one process. Most of a start is `import torch`, once in torchrun and once
+# in each rank. DDP's bytes agree with week 2: on two ranks a ring sends as many as the gradient
+# has.
 #
 # ### The same curve
 #
 # When are two curves the same? Frameworks add in different orders, so that float32 sums differ in
-# their last digits, and training lets such differences grow. So: the largest *relative* difference
-# of two curves, which must be of one length, against a tolerance.
+# their last digits, and training lets such differences grow. So compare the largest *relative*
+# difference of two curves of the same length with a tolerance.
 
 
 # %% furthest_apart
@@ -410,7 +414,7 @@ print(f"DDP is {apart:.0e} from one process, where {TOLERANCE:.0e} is allowed")
 # %% [markdown]
 # ### Sharded: FSDP2, DeepSpeed, FairScale
 #
-# The rank's loop stays as it is in the next three; what changes is who holds the optimizer's state
+# The next three keep DDP's loop nearly as it is; what changes is who holds the optimizer's state
 # and the weights (week 7). FSDP2 is torch's own:
 
 # %% fsdp2_file
@@ -444,8 +448,8 @@ dist.destroy_process_group()
 # configuration says. What it gives beyond torch: offload to the host's memory and to NVMe disks,
 # one file of settings for all of that, and pipelines. Settings have defaults, and this week's
 # comparison found one: without the `0.0` below, DeepSpeed 0.19.8 clips gradients at a norm of 1,
-# and the loss after the first step is 5.617 where all others have 5.171. (Week 7 compared by Adam,
-# from which a clipped gradient hides like any factor.)
+# and its loss after the first step was 5.617 (measured once) where all others have 5.171. (Week 7
+# compared by Adam, which hides a clipped gradient like any factor.)
 
 # %% deepspeed_file
 # %%writefile build/week13/by_deepspeed.py
@@ -472,10 +476,9 @@ for step in range(NUM_STEPS):
     notes.add(step, loss)
 
 # %% [markdown]
-# **FairScale** tried all this first: `OSS` shards the optimizer's state and `ShardedDataParallel`
-# sends each gradient to the rank that needs it. Its full sharding became torch's FSDP, and its
-# README says that the version there is kept for history. Read it in old code; start nothing new
-# with it.
+# **FairScale** is where torch's FSDP comes from; its README says that the version there is kept for
+# history. Its `OSS` shards the optimizer's state, and `ShardedDataParallel` sends each gradient to
+# the rank that needs it. Start nothing new with it.
 
 # %% fairscale_file
 # %%writefile build/week13/by_fairscale.py
@@ -506,7 +509,7 @@ dist.destroy_process_group()
 # Megatron-LM splits layers, not data (week 8), so each rank has the *whole* batch and a part of
 # each matrix. Its library, `megatron.core`, has the parallel layers; here they replace those of the
 # MLPs. What it gives beyond torch: all axes of parallelism in one code base with fused kernels, and
-# the largest published runs to compare with. The price: the model is written in its layers.
+# published runs to compare with (week 10). The price: the model is written in its layers.
 
 # %% megatron_file
 # %%writefile build/week13/by_megatron.py
@@ -569,9 +572,9 @@ dist.destroy_process_group()
 # ### MPI
 #
 # Supercomputers have had launchers and collectives since 1994: MPI. `mpirun` starts the ranks (over
-# ssh, or through the site's scheduler), and `mpi4py` calls its collectives on anything that has a
-# buffer. There is no bucket and no overlap, so DDP is written by hand in three lines. Classic MPI
-# gives no mercy: when one rank dies, `mpirun` ends all.
+# ssh, or through the site's scheduler), and `mpi4py` calls MPI's collectives on anything that has a
+# buffer. DDP without buckets or overlap is three lines by hand. When one rank dies, `mpirun` ends
+# all.
 
 # %% mpi_file
 # %%writefile build/week13/by_mpi.py
@@ -598,11 +601,11 @@ for step in range(NUM_STEPS):
 # ### Ray Train
 #
 # Ray is not a training library. It is a runtime for Python: *actors* (processes with state) and
-# *tasks* on a cluster, placed by the resources that they ask for. Ray Train starts one actor for
-# each rank, joins them in torch's process group and runs your function in all of them. What is sent
-# is torch's own DDP. What it gives beyond torch: the same cluster also prepares data, tunes and
-# serves; a failed run starts again from its last reported checkpoint. (By default it does *not*:
-# `FailureConfig(max_failures=0)`.)
+# *tasks* (single calls) on a cluster, placed by the resources that they ask for. Ray Train starts
+# one actor for each rank, joins them in torch's process group and runs your function in all of
+# them; the gradients are averaged by torch's DDP. What it gives beyond torch: the same cluster also
+# prepares data, tunes and serves, and a failed run can start again from its last reported
+# checkpoint. (By default it does *not*: `FailureConfig(max_failures=0)`.)
 
 # %% ray_file
 # %%writefile build/week13/by_ray.py
@@ -647,10 +650,10 @@ with tempfile.TemporaryDirectory(prefix="ray") as folder:  # its sockets want sh
 # ### torchft
 #
 # Week 12 restarted all ranks when one died. torchft decides **at every step** who takes part: each
-# replica asks a *lighthouse*, gradients are averaged over those that answered, and a replica that
-# comes back copies the weights of a healthy one. What it gives beyond torch: no restart. The price
-# is a vote in each step. While a replica is away the batch shrinks, or, as here, where the replicas
-# that are left share it out, a step takes longer.
+# replica asks one server, the *lighthouse*, which replicas are there; gradients are averaged over
+# those, and a replica that comes back copies the weights of a healthy one. What it gives beyond
+# torch: no restart. The price is that question in each step. While a replica is away, the batch is
+# smaller or, as here, the others do its share too and a step takes longer.
 
 # %% torchft_file
 # %%writefile build/week13/by_torchft.py
@@ -701,7 +704,7 @@ os._exit(0)
 # ### Run what is here
 #
 # Each program with its launcher. What is not installed is left out, and named with the command that
-# installs it.
+# installs it. Before you run them: which has the most lines that `one.py` does not have?
 
 
 # %% by_mpirun
@@ -842,19 +845,20 @@ draw.curves(
 )
 
 # %% [markdown]
-# Every curve is the same, so the last column is the proof that each program is still *this*
-# training. Then the differences are in cost, not in result: in how many lines, in the time to
-# start, and in the bytes. FSDP2 sends nearly twice what DDP sends here, although week 7 counts 3
-# halves of it: Gloo's reduce-scatter sends as much as a whole all-reduce, which section 6 shows.
-# (Sends are counted from TCP alone, on Linux. On GPUs, NCCL sends nothing over TCP.)
+# Every curve is the same: the last column proves that each program is still *this* training. So
+# they differ in cost, not in result: in lines, in the time to start, and in bytes. FSDP2 sends
+# nearly twice what DDP sends here, although week 7 counts 3 halves of it: Gloo's reduce-scatter
+# sends as much as a whole all-reduce, which section 6 shows. (Only TCP is counted, on Linux; what
+# NCCL sends over NVLink or InfiniBand would not be.)
 
 # %% [markdown]
 # ### Horovod: agree first, then send
 #
-# Horovod brought the ring to deep learning in 2017, for TensorFlow. Its problem was order. A graph
-# runs whatever is ready, so the same gradients become ready **in different orders** on different
-# ranks. And a collective has no name: the first all-reduce of one rank meets the first of the
-# other. Emulated, four ranks whose twelve gradients come in orders of their own:
+# Horovod (Uber, 2017) made a library for TensorFlow of the ring that Baidu had brought to deep
+# learning (Sergeev and Del Balso 2018). Its problem was order. TensorFlow runs any operation whose
+# inputs are ready, so the same gradients become ready **in different orders** on different ranks.
+# And a collective has no name: the first all-reduce of one rank meets the first of the other.
+# Emulated, four ranks whose twelve gradients come in orders of their own:
 
 
 # %% own_order
@@ -884,22 +888,22 @@ except ws.RunTimeout as mismatch:
 # The emulator sees that the sizes differ. On GPUs the ranks would hang, or, with equal sizes, add
 # one weight's gradient to another's and say nothing. DDP avoids this by fixing the order of its
 # buckets in advance. Horovod lets the ranks **agree**, once a cycle: each says what it has ready,
-# and what is ready *everywhere* is sent, in one order. Once the tensors are known, a rank says it
-# with one bit for each, and the bits are combined by AND over all ranks
+# and what is ready *everywhere* is sent, in one order. A rank sets one bit for each gradient that
+# it has ready, and the bits are combined by AND over all ranks
 # (`horovod/common/response_cache.cc`).
 #
 # ### Your turn: agree
 #
 # 8 minutes · medium
 #
-# `waiting` are the names that are ready on this rank. Return those that are ready on **all** ranks,
-# in an order that is the same on all of them. AND over ranks is an all-reduce with the smallest
-# value of zeros and ones.
+# `waiting` holds the names that are ready on this rank. Return those ready on **all** ranks,
+# in an order that is the same on all of them. AND over ranks is an all-reduce that takes the
+# smallest of zeros and ones.
 #
 # <details><summary>Hint</summary>
 #
 # Make a tensor with a number for each of `NAMES`, 1.0 where the name is in `waiting`. After
-# `dist.all_reduce(ready, op=dist.ReduceOp.MIN)` it says the same on all ranks. Go through `NAMES`,
+# `dist.all_reduce(ready, op=dist.ReduceOp.MIN)` it is the same on all ranks. Go through `NAMES`,
 # not through `waiting`.
 #
 # </details>
@@ -956,16 +960,17 @@ with check.turn("agreed"):
         hint = "What is ready on all ranks has a 1 on each, so that the smallest value is 1."
         raise CheckFailed("all 12 gradients to be reduced", f"{len(sums)} after 50 cycles", hint)
     if set(sums.values()) != {10.0}:
-        raise CheckFailed("sums of 1 + 2 + 3 + 4", f"{sorted(set(sums.values()))}", "Only whole.")
+        hint = "Return the same names on all ranks."
+        raise CheckFailed("sums of 1 + 2 + 3 + 4", f"{sorted(set(sums.values()))}", hint)
     if len(calls) > 4:
-        hint = "A name is due in the first cycle in which all ranks have it."
+        hint = "Return a name in the first cycle in which all ranks have it."
         raise CheckFailed("four cycles, as three come in each", f"{len(calls)}", hint)
     print("Right: the same agreements on four ranks, and every sum is that of all of them.")
 
 # %% [markdown]
 # Agreement costs a small all-reduce in each cycle. Horovod earns it back by **fusion**: all that is
-# agreed on goes into one buffer (128 MB by default, `docs/tensor-fusion.rst`), so that fewer and
-# larger collectives are sent. DDP's buckets of 25 MB are the same idea with fixed contents.
+# agreed on in a cycle goes into one buffer (128 MB by default, `docs/tensor-fusion.rst`), so that
+# fewer and larger collectives are sent. DDP's buckets of 25 MB have fixed contents instead.
 
 # %% fused
 table, runs = [], {}
@@ -990,7 +995,7 @@ drawn if runs else None
 # efficiency at 512 GPUs with 25 Gbit/s RoCE for two vision models, and 68% for VGG-16, whose
 # gradient is several times as large (`docs/benchmarks.rst`). Version 0.28.1, the last, is from 2023
 # and does not compile against torch 2.13 as it is: it asks for C++14 where torch's headers need 17
-# or newer. Use it where it is in use; do not start with it.
+# or newer.
 
 # %% horovod
 if importlib.util.find_spec("horovod"):
@@ -1001,12 +1006,11 @@ else:
 # %% [markdown]
 # ### TensorFlow's strategies
 #
-# TensorFlow has no process groups in view. A *strategy* makes the variables and runs a function on
-# all replicas: `MirroredStrategy` on all devices of one process, `MultiWorkerMirroredStrategy` in
-# several processes, which find each other in one variable, `TF_CONFIG`, a list of all addresses.
-# The same custom loop serves both. Its model here is a small one of its own, and what is compared
-# is its gradient. (With Keras 3, `model.fit` does not work under the second; a loop of one's own
-# does.)
+# TensorFlow shows no process groups. A *strategy* makes the variables and runs a function on all
+# replicas: `MirroredStrategy` on all devices of one process, `MultiWorkerMirroredStrategy` in
+# several processes, which find each other by one variable, `TF_CONFIG`, a list of all addresses.
+# The same loop serves both. The model here is a small regression, so that its gradient can be
+# compared with DDP's.
 
 # %% small_file
 # %%writefile build/week13/small.py
@@ -1122,10 +1126,10 @@ else:
 #
 # 8 minutes · medium
 #
-# TensorFlow's replicas add up what they have, so that each loss must be divided by the size of the
-# *whole* batch; DDP averages, so that each loss is a mean over the rank's *own* share. A colleague
-# moved a loop from one to the other. Each of two ranks takes the mean of its share, and half of
-# that is added up. The test had 8 samples and passed. The last batch of the epoch has 5.
+# TensorFlow's replicas add up their gradients, so each divides its loss by the size of the *whole*
+# batch. DDP averages, so each rank takes the mean of its *own* share. A colleague moved a loop from
+# DDP to TensorFlow: each of two ranks takes half the mean of its share, and these are added up. The
+# test had 8 samples and passed. The last batch of the epoch has 5. Correct `share_of_loss`.
 #
 # <details><summary>Hint</summary>
 #
@@ -1181,17 +1185,17 @@ with check.turn("share_of_loss"):
     print("Right: 8, 5 and 3 samples on two ranks give the gradient of one process.")
 
 # %% [markdown]
-# DDP itself has this error: it averages the ranks' means, and is exact only with equal shares. So
-# samplers pad the last batch, or drop it.
+# DDP itself averages the ranks' means, which is exact only with equal shares. So
+# `DistributedSampler` repeats a few samples, or drops the last ones.
 
 # %% [markdown]
 # ## 5. Compare with the production oracle
 #
 # ### When a worker is killed
 #
-# One job, rank 1 of which sends itself SIGKILL after step 5, once. What must be found again is the
-# same in every framework: the state of a step, and its number. This program keeps both after each
-# step, whole (week 12), and reads them when it begins.
+# In one job, rank 1 sends itself SIGKILL after step 5, once. To go on, every framework needs the
+# same: the state after some step, and its number. This program saves both after each step, in a
+# file that is whole or absent (week 12), and reads them when it begins.
 
 # %% survivor_file
 # %%writefile build/week13/survivor.py
@@ -1276,8 +1280,9 @@ apart = furthest_apart(single, survived["torchrun"]["losses"])
 print(f"ten steps are done, and the curve is {apart:.0e} from that of one process")
 
 # %% [markdown]
-# The same death under other answers to the fourth question. Ray Train starts all workers again, if
-# `max_failures` allows it. With torchft the other replica goes on, and takes the whole batch.
+# torchrun started all ranks again because `max_restarts` is 1; its default is 0. Ray Train starts
+# all workers again, if `max_failures` allows it. With torchft the other replica goes on, and takes
+# the whole batch.
 
 # %% killed_ray_file
 # %%writefile build/week13/killed_ray.py
@@ -1351,28 +1356,27 @@ draw.table(table, title="SIGKILL of rank 1 after step 5, measured here")
 
 # %% [markdown]
 # The others: `mpirun` ends the whole job. Horovod has an elastic mode, in which the survivors keep
-# their weights in memory and meet again, with `hvd.elastic.run` around the training function.
-# When a worker of TensorFlow's `MultiWorkerMirroredStrategy` is lost, the others fail as well, and
-# all are started again from what the program has kept (TensorFlow's tutorial, multi-worker training
-# with Keras). Ray's actors are *not* restarted unless they are asked to be (`max_restarts` is 0),
-# and a task that was tried again may have run twice.
+# their weights in memory and meet again, with `hvd.elastic.run` around the training function. When
+# a worker of TensorFlow's `MultiWorkerMirroredStrategy` is lost, the others fail as well, and all
+# must be started again from a checkpoint (TensorFlow's tutorial, multi-worker training with Keras).
+# Ray's actors are *not* restarted unless you ask for it (`max_restarts` is 0).
 #
 # ### Tune while training: population-based training
 #
 # Ray's second use is many trainings at once. A grid of learning rates tries each from the beginning
-# to the end, also those that are hopeless after a minute. **Population-based training** (Jaderberg
-# et al. 2017) trains a few members side by side. Now and then a bad one *exploits*: it copies the
-# weights of a good one. Then it *explores*: it changes the copied learning rate a little. So the
-# weights are never thrown away, and the rate follows a schedule that nobody wrote.
+# to the end, even those that are hopeless after a minute. **Population-based training** (Jaderberg
+# et al. 2017) trains a few models, its *members*, side by side. Now and then a bad one *exploits*:
+# it copies the weights of a good one. Then it *explores*: it changes the copied learning rate. So
+# nothing starts again from the beginning, and the rate follows a schedule that nobody wrote.
 #
 # ### Your turn: exploit and explore
 #
 # 10 minutes · medium
 #
-# `scores` and `rates` have one entry for each member; a low score is good. Return a dictionary:
-# for each member in the worst quarter, the member that it copies, a random one of the best quarter
-# (`random.choice` of the generator `draws`), and its new rate, the copied one times 0.5 or 2, also
-# at random: `{bad: (good, rate)}`.
+# `scores` and `rates` have one entry for each member, of which there are at least four; a low score
+# is good. Return `{bad: (good, rate)}` for each member of the worst quarter: the member that it
+# copies, a random one of the best quarter (by `draws.choice`), and its new rate, the copied one
+# times 0.5 or 2, also at random.
 #
 # <details><summary>Hint</summary>
 #
@@ -1416,7 +1420,7 @@ with check.turn("exploit"):
     print("Right: the worst two of eight copy one of the best two, and change its rate.")
 
 # %% [markdown]
-# Four members with learning rates of which none is good, for five rounds, and the same four without
+# Four members with learning rates from 0.003 to 1, for five rounds, and the same four without
 # copying. The score is the loss on sequences that no member trains on.
 
 
@@ -1485,11 +1489,11 @@ draw.curves(
 )
 
 # %% [markdown]
-# Rates appear that no member began with. **Ray Tune's** `PopulationBasedTraining` does this with
-# trials on a cluster; its defaults are a look every 60 *seconds* (`time_attr="time_total_s"`), a
-# quarter at each end, factors 0.8 and 1.2 for explored values, and one new draw in four. Seconds
-# make two runs differ, so set `time_attr="training_iteration"`. Population-based training needs
-# checkpoints that load quickly, because copying a member is saving and loading.
+# For the same number of steps the best member is better, and the worst one, too; rates appear that
+# no member began with. **Ray Tune's** `PopulationBasedTraining` does this with trials on a cluster.
+# By default it looks every 60 *seconds* (`time_attr="time_total_s"`), takes a quarter at each end,
+# and explores by a factor of 0.8 or 1.2 or, one time in four, by a new draw. Seconds make two runs
+# differ, so set `time_attr="training_iteration"`.
 
 # %% [markdown]
 # ## 6. Formula, measurement, emulation
@@ -1498,8 +1502,8 @@ draw.curves(
 #
 # P parameters of 4 bytes on two ranks. A ring all-reduce sends 2(N-1)/N times its tensor from each
 # rank, an all-gather and a reduce-scatter half of that. Gloo reduces and scatters by an
-# all-reduce. Tensor parallelism sends activations instead: after `down` forward, and before `gate`
-# and `up` backward, of the whole batch.
+# all-reduce. Tensor parallelism all-reduces activations of the whole batch instead: forward the
+# output of `down`, backward the gradients of the inputs of `gate` and of `up`.
 
 # %% counts
 sizes, N = shape("tiny"), 2
@@ -1512,6 +1516,7 @@ ring = 2 * (N - 1) / N
 # %% formula
 SENT = {
     "DDP": (ring * 4 * P, "all-reduce of the gradient"),
+    # forward gathers all weights, backward those of the layers: the root keeps its own
     "FSDP2": (4 * (ring * P + ring / 2 * (P + in_layers)), "gathers, and Gloo's all-reduce"),
     "DeepSpeed, ZeRO-2": (4 * 1.5 * ring * P, "all-reduce of the gradient, gather of the weights"),
     "Megatron-core, tp": (
@@ -1530,6 +1535,7 @@ for name, (count, what) in SENT.items():
         table.append({**row, "measured_bytes": results[name]["sent_bytes"], "error": error})
 table = table or [{"framework": "none, as only Linux counts what is sent"}]
 draw.table(table, title="Bytes that a rank sends in a step, formula and measured here")
+
 # %% [markdown]
 # ### A start, over a trial
 #
@@ -1704,23 +1710,25 @@ predictions.reveal("useful GPU time, placed one by one", useful_of["one by one"]
 draw.table(table, title="64 GPUs, the mean of four days of 32 jobs, simulated")
 
 # %% [markdown]
-# Placed one by one, nearly all GPUs are held, and most of them wait: jobs that have some workers
-# each wait for those that the others hold. It is a deadlock, the same as two ranks that each wait
-# for the other's message. A timeout breaks it, and gets part of the time back. Whole jobs only,
-# **gang scheduling**, cannot deadlock. Letting small jobs pass fills the gaps, and makes the large
-# ones wait; real schedulers pass only jobs that will be done before the large one could begin
-# (backfill, which needs a time limit for each job, as Slurm has).
+# Placed one by one, most GPUs are held, and most of those wait: jobs that have some of their
+# workers wait for GPUs that the others hold. It is a deadlock, like two ranks that each wait for
+# the other's message. A timeout breaks it, and gets part of the time back. **Gang scheduling**,
+# whole jobs only, cannot deadlock. Letting small jobs pass fills the gaps, and makes the large ones
+# wait; real schedulers pass only jobs that will be done before the large one could begin
+# (*backfill*, which needs a time limit for each job, as Slurm has).
 #
-# Who does that: Slurm always. Kubernetes by itself not; **Kueue** admits whole jobs by quota, and
-# takes them back by timeout when their pods do not become ready (its README; `waitForPodsReady`),
-# and **Volcano** has `minAvailable` in each job.
+# Who does that? Slurm always. Kubernetes starts *pods*, each a few containers on one node, and by
+# default places them one by one (its own gangs, new in version 1.35, have to be switched on).
+# **Kueue** admits whole jobs by quota, and takes them back by timeout when their pods do not become
+# ready (its README; `waitForPodsReady`). **Volcano** has `minAvailable` in each job.
+
 # %% [markdown]
 # ### One job, nine files
 #
-# On Kubernetes a job is a file: what is wanted, not how to get it. A controller reads it and keeps
-# the cluster that way. There are many controllers, and each has its own kinds of objects, but what
-# they must know about a training job is the same. Here it is, once, and `ws.manifests` writes the
-# file for each scheduler:
+# On Kubernetes a job is a file, its *manifest*, which says what is wanted, not how to get it. A
+# *controller* reads it and keeps the cluster that way. There are many controllers, each with its
+# own kinds of objects, but what they must know about a training job is the same. Here it is, once,
+# and `ws.manifests` writes the file for each:
 
 # %% manifests
 described = Job(
@@ -1756,10 +1764,10 @@ for name, content in files.items():
 draw.table(table, title="The same job for each scheduler, generated and checked here, not run")
 
 # %% [markdown]
-# The two objects of `trainjob.yaml`, in part: the platform's owner writes the *runtime*, which says
-# how training runs on this cluster, and a user writes the *TrainJob*. Kubeflow's controller makes a
-# JobSet of them, that makes Jobs, and these make pods. In each pod runs `torchrun`, which finds the
-# others by an address from its environment: the second question of the introduction.
+# `trainjob.yaml` has two objects: the platform's owner writes the *runtime*, which says how
+# training runs on this cluster, and a user writes the *TrainJob*. Kubeflow's controller makes a
+# JobSet of them, which becomes Jobs, which become pods. In each pod runs `torchrun`, which finds
+# the others by an address in its environment: the second question of the introduction.
 
 # %% trainjob
 draw.table(
@@ -1769,10 +1777,10 @@ draw.table(
 
 # %% [markdown]
 # Does a file with a mistake fail? `kubectl apply` asks the cluster; without one, a schema can be
-# asked. Beware of what a checker *knows*: a general one for Kubernetes' own kinds passes any
-# TrainJob, because it has never heard of it (`kubernetes-validate` 1.37 warns, and returns 0).
-# Four mistakes, of which the last was right until March 2026, when Kubeflow Trainer 2.2 removed the
-# field (its CHANGELOG, pull request 3239):
+# checked. But a checker for Kubernetes' own kinds passes any TrainJob, because it has no schema for
+# it (`kubernetes-validate` 1.37 warns, and returns 0). Here are four mistakes, of which the last
+# was right until March 2026, when Kubeflow Trainer 2.2 removed the field (its CHANGELOG, pull
+# request 3239). Add a fifth of your own:
 
 # %% mistakes
 for name, right, wrong in (
@@ -1787,8 +1795,9 @@ for name, right, wrong in (
 # %% [markdown]
 # ### Slurm
 #
-# Slurm's file is a shell script with comments that it reads. It gives whole nodes to whole jobs,
-# with a time limit, and has no idea of containers. What makes it survive are three lines:
+# Slurm's file is a shell script with comments that Slurm reads. A job starts once all of its nodes
+# are free, has a time limit, and needs no containers. Two lines let it outlive a node, `--requeue`
+# and `--array`; `--open-mode` keeps its log:
 
 # %% sbatch
 draw.table(explain(files["slurm.sbatch"]), title="The batch script, line by line")
@@ -1817,17 +1826,17 @@ else:
 
 # %% [markdown]
 # A requeued job runs its script again from the beginning, with the same number and
-# `SLURM_RESTART_COUNT` one higher; here, on Slurm 22.05, it began 121 s later (measured on one
-# machine with two node daemons). An array of which one runs at a time, `--array=0-3%1`, goes on at
-# once, and when the first is done the script cancels the rest.
+# `SLURM_RESTART_COUNT` one higher; with the defaults of Slurm 22.05 it began 121 s later (measured
+# on one machine with two node daemons). An array of which one runs at a time, `--array=0-3%1`, goes
+# on at once, and the script cancels the rest when a run has succeeded.
 #
 # ### Where the checkpoints go
 #
 # Three kinds of shared storage. **NFS** is one server with files: easy, and everyone shares its
-# network card. **Lustre** spreads a file over many servers: fast from many nodes at once. An
-# **object store** has no files to open and change, only whole objects to put and get: unlimited
-# and cheap, slow to begin, with no rename, so that week 12's `os.replace` has to become "the
-# metadata last". The 112 GB of week 12's checkpoint, written by two nodes and by 64:
+# rate. **Lustre** spreads a file over many servers. An **object store** has no files to open and
+# change, only whole objects to put and get, and no rename, so that week 12's `os.replace` becomes
+# "the metadata last". Week 12's checkpoint of 112 GB, at the rates in `worldsize.hardware`, each
+# with its source: which is the fastest from two nodes, and which from 64?
 
 # %% storage
 table = []
@@ -1841,28 +1850,30 @@ for store in (hardware.NFS, hardware.LUSTRE, hardware.OBJECT_STORE):
 draw.table(table, title="A checkpoint on three kinds of storage, computed")
 
 # %% [markdown]
+# NFS is at its limit with two nodes; 62 more help the object store most.
+#
 # ### Watch it
 #
 # A job on a cluster is watched by two kinds of tools. **TensorBoard** shows what the *training*
-# does: each rank 0 writes its loss, and people look. **Prometheus** watches what the *machines* do,
+# does: rank 0 writes its loss, and people look. **Prometheus** watches *processes and machines*,
 # and wakes people: it asks each process over HTTP for its numbers (it *scrapes* them), keeps them
 # as series, evaluates rules and sends alerts. **Grafana** draws its series. For GPUs, NVIDIA's
-# **DCGM** exporter offers the numbers. Three defaults matter (Prometheus' configuration
-# documentation, dcgm-exporter's default-counters.csv):
+# **DCGM** exporter offers the numbers. By default Prometheus scrapes every 60 s and keeps 15 days,
+# in 1 to 2 bytes a sample (its documentation, configuration and storage):
 
 # %% prometheus
 NUM_SERIES = 10_000 * 25  # 25 numbers of each of 10,000 GPUs
 table = []
 for scrape_s in (60, 15, 1):
-    kept_bytes = NUM_SERIES * 15 * 86_400 / scrape_s * 1.5  # 15 days, 1 to 2 bytes a sample
+    kept_bytes = NUM_SERIES * 15 * 86_400 / scrape_s * 1.5  # 15 days, 1.5 bytes a sample
     row = {"scraped every_s": scrape_s, "15 days of 10,000 GPUs_bytes": kept_bytes}
-    row["a stall of 30 s is"] = "seen" if scrape_s <= 15 else "often missed"
-    table.append(row)
+    table.append({**row, "scrapes in a stall of 30 s": 30 / scrape_s})
 draw.table(table, title="Prometheus on 10,000 GPUs, computed; 60 s is the default")
 
 # %% [markdown]
-# A rank only has to answer. This program stands for one: it steps ten times a second, and offers
-# its numbers on a port of its own; a file in a folder says where.
+# At the default, half of all stalls of 30 s fall between two scrapes. A rank only has to answer.
+# This program stands for one: it steps ten times a second, and offers its numbers on a port of its
+# own; a file in a folder says where.
 
 # %% rank_file
 # %%writefile build/week13/rank.py
@@ -1878,9 +1889,9 @@ with RankMetrics(int(sys.argv[1]), sys.argv[2]) as metrics:
         metrics.step(loss=4 / step**0.5, step_s=0.1, num_tokens=512)
 
 # %% [markdown]
-# Two of them, a real Prometheus that asks twice a second, and SIGKILL for rank 1. The rules are
-# the course's own, `RankDown` among them; an alert is *pending* until its condition has held for
-# three scrapes, and then it *fires*.
+# Two of them, a real Prometheus that asks twice a second, and SIGKILL for rank 1. Of the course's
+# rules, `RankDown` is *pending* until its condition has held for three scrapes, and then it
+# *fires*. How many seconds after the SIGKILL is that, at least?
 
 # %% watched
 targets = folder / "targets"
@@ -1902,9 +1913,8 @@ else:
         ended(ranks, 0)
 
 # %% [markdown]
-# The dashboard to it is a JSON file that Grafana imports, with a query in each panel (there is no
-# Grafana in Debian, so it is read and checked here, not drawn). And what DCGM's exporter offers, in
-# part:
+# The dashboard is a JSON file for Grafana with a query in each panel; here it is read, not drawn.
+# And what DCGM's exporter offers, in part:
 
 # %% dashboard
 panels = watching.queries(watching.dashboard())
@@ -1919,14 +1929,14 @@ fields = [row for row in watching.dcgm_fields() if row["field"].endswith(wanted)
 draw.table(fields, title="Some of DCGM's fields, read")
 
 # %% [markdown]
-# - **GPU utilisation is not work.** `DCGM_FI_DEV_GPU_UTIL` says that *something* ran. A hung
+# - **GPU utilisation is not work.** `DCGM_FI_DEV_GPU_UTIL` says that *some kernel* ran. A hung
 #   all-reduce spins at 100% (BLOOM's chronicles, line 315). Look at
 #   `DCGM_FI_PROF_PIPE_TENSOR_ACTIVE`, or at the power.
 # - **An Xid is not a counter.** `DCGM_FI_DEV_XID_ERRORS` holds the *last* error's number, 79 for a
-#   GPU that has fallen off the bus. `increase()` of it is nonsense; the counter
-#   `DCGM_EXP_XID_ERRORS_COUNT` is off by default.
+#   GPU that has fallen off the bus. `increase()` of it is nonsense. The number of errors in a
+#   window, `DCGM_EXP_XID_ERRORS_COUNT`, is off by default.
 # - **Alert on what is absent.** A dead rank sends nothing that could be above a threshold. The rule
-#   is `up == 0`, or a step that was not counted for a minute.
+#   is `up == 0`, or that no step has ended for ten times its usual length (`NoStep`).
 #
 # ### What was run, checked and read
 #
@@ -1950,10 +1960,10 @@ draw.table(fields, title="Some of DCGM's fields, read")
 # |---|---|
 # | the model fits on a GPU, or FSDP makes it fit | torch alone, by torchrun |
 # | it needs the host's memory or NVMe disks to fit | DeepSpeed |
-# | it is trained on thousands of GPUs, along all axes | Megatron-core, or torchtitan |
+# | it is trained on thousands of GPUs, along all axes | Megatron-core, or torchtitan (week 10) |
 # | there are many trials, or data preparation beside it | Ray |
 # | the site is a supercomputer with MPI | mpirun as launcher, torch for the rest |
-# | replicas are lost every hour | torchft, or elastic torchrun |
+# | replicas are lost every hour | torchft, or elastic torchrun (week 12) |
 # | the code is TensorFlow's, or Horovod's | what it has; port it when it must change anyway |
 # | one team, whole nodes, long jobs | Slurm |
 # | services and training share machines | Kubernetes, with Kueue or Volcano |
@@ -1965,30 +1975,29 @@ draw.table(fields, title="Some of DCGM's fields, read")
 #
 # In 2021 OpenAI described its Kubernetes clusters of up to 7,500 nodes (*Scaling Kubernetes to
 # 7,500 nodes*, sections on gang scheduling and on metrics). A training job was one or more
-# StatefulSets, and MPI joined its members, so that nothing trained until all of them ran. But the
-# scheduler knew pods, not jobs. When two jobs each asked for the whole cluster, it could place half
-# of each. **What was seen**: every node taken, nothing failed, no progress. **What it was**: the
-# first row of section 6's table. **What was tried**: a scheduler of their own, which came into
+# StatefulSets (groups of numbered pods) joined by MPI, so that nothing trained until all ran. But
+# the scheduler knew pods, not jobs. When two jobs each asked for the whole cluster, it could place
+# half of each. **What one sees**: every node taken, nothing failed, no progress. **What it is**:
+# the first row of section 6's table. **What was tried**: a scheduler of their own, which came into
 # conflict with how ordinary pods were placed. What they kept was a plugin *in* Kubernetes' own
 # scheduler, Coscheduling, which places the pods of a group together or not at all.
 #
-# It was not news: Kubeflow's issue 165 had asked for it in 2017. And asking is not enough. In 2021
-# somebody set `--enable-gang-scheduling`, and two jobs still took half each (Kubeflow, issue 1264):
-# the flag only helps if the scheduler that places the pods is the one that reads it.
+# It was not news: Kubeflow's issue 165 had asked for it in 2017. And a flag is not enough. In 2021
+# somebody had set `--enable-gang-scheduling` and installed Volcano; a quota had room for one of two
+# jobs, and each took a part of it (Kubeflow, issue 1264). Pods count against a quota once they
+# exist, before a scheduler of gangs places any.
 #
-# **How to find it with this week's tools**: `GPUs held` beside `GPUs that train`. On a cluster:
-# GPUs that are allocated, beside those whose tensor cores are active. One without the other is the
-# alert.
+# **How to find it with this week's tools**: `GPUs held` beside `GPUs that train`. On a cluster,
+# compare the GPUs that are allocated with those whose tensor cores are active, and alert on the
+# difference.
 #
-# ### Three more, shortly
+# ### Two more, in short
 #
-# - **The monitor that needed a monitor** (the same report). Prometheus was slow to compact its
-#   series at that size, and after each restart it had to replay its log for a long time. What
-#   watches the cluster is a part of it that breaks.
+# - **The monitor that needed a monitor** (the same report). Prometheus ran out of memory again and
+#   again, and replayed its log for hours before it watched anything. A query by Grafana without a
+#   bound was the cause of the first.
 # - **The manifest that expired.** Files written for Kubeflow Trainer 2.1 are refused by 2.2
-#   (section 6). Keep manifests beside the version of the API that they were checked with.
-# - **The checker that knew nothing.** A general validator passes objects of kinds that it has no
-#   schema for. A check that cannot fail is worse than none.
+#   (section 6). Note in each manifest with which version of the API it was checked.
 
 # %% numbers_to_remember [markdown]
 # ## Numbers to remember
@@ -2000,7 +2009,7 @@ draw.table(fields, title="Some of DCGM's fields, read")
 # | 2(N-1)/N of the gradient | whatever framework averages it | section 6 |
 # | all or nothing | part of a gang holds GPUs and trains nothing | section 6 |
 # | start / (start + trial) | under 5%: trials of 20 starts | section 6 |
-# | 60 s | Prometheus' default; a stall of 30 s is missed | section 6 |
+# | 60 s | Prometheus' default; half of all stalls of 30 s are missed | section 6 |
 
 # %% [markdown]
 # ## 8. Problems
@@ -2025,8 +2034,8 @@ draw.table(fields, title="Some of DCGM's fields, read")
 # </details>
 #
 # 3. Horovod with a cycle of 1 ms on ranks whose 60 gradients become ready over 30 ms. How many
-#    agreements are there, and how large must the fusion buffer be at least for as many all-reduces
-#    as agreements, if the gradients have 240 MB in all and come evenly?
+#    agreements are there, and how large must the fusion buffer be at least for one all-reduce in
+#    each cycle, if the gradients are equal, have 240 MB in all and come evenly?
 #
 # <details><summary>Answer</summary>
 #
@@ -2088,7 +2097,7 @@ quiz.ask("week13", seed=seed)
 # - Every framework answers four questions: who starts, how they find each other, what is sent, what
 #   happens when one dies. Ask them of the next one, too.
 # - Prove a port by its loss curve with SGD, and by its bytes.
-# - Ranks must agree on what comes next: by a fixed order (DDP) or by a vote (Horovod).
+# - Ranks must agree on what comes next: by a fixed order (DDP) or by asking all (Horovod).
 # - By default nothing is started again.
 # - A training job is placed whole or not at all.
 # - Alert on what is absent, and on GPUs that are held and do not work.
