@@ -4,7 +4,7 @@
 # | | |
 # |---|---|
 # | Reading | about 90 minutes, with three short exercises and a bug to find |
-# | Running | about a minute on two CPU cores, up to four with every framework; no GPU is needed |
+# | Running | about a minute on two CPU cores, up to four minutes with every framework; no GPU |
 # | You need | weeks 2, 3, 7, 8 and 12: bytes of collectives, DDP, ZeRO, shards, torchrun |
 # | You do not need | any framework but PyTorch: each further one that you install is run as well |
 # | Afterwards | labs 13a (Ray) and 13b (Horovod) are not written yet |
@@ -636,7 +636,7 @@ def train():
 # %% ray_fit_file
 # %%writefile -a build/week13/by_ray.py
 
-with tempfile.TemporaryDirectory(prefix="ray") as folder:  # its sockets want short names
+with tempfile.TemporaryDirectory(prefix="ray") as folder:  # a socket's path must be short
     ray.init(num_cpus=2, include_dashboard=False, _temp_dir=folder, log_to_driver=False)
     trainer = TorchTrainer(
         train,
@@ -1496,7 +1496,7 @@ draw.curves(
 # differ, so set `time_attr="training_iteration"`.
 
 # %% [markdown]
-# ## 6. Formula, measurement, emulation
+# ## 6. Formula, simulation, and a cluster
 #
 # ### What each sends, counted and measured
 #
