@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,14 @@ def test_the_folder_of_the_course_is_caught(sound, folder):
 def test_a_package_registry_is_caught(sound, host):
     (sound / "library.py").write_text("https://" + ".".join(host))
     assert len(machine_traces(sound)) == 1
+
+
+def same_names(paths: list[Path]) -> list[str]:
+    """The names of test files that are given twice: pytest collects only the first."""
+    names = Counter(path.name for path in paths if path.name.startswith("test_") and path.suffix == ".py")
+    return sorted(name for name, count in names.items() if count > 1)
+
+
+def test_no_two_test_files_have_one_name():
+    assert same_names(committed(REPOSITORY / "tests")) == []
+    assert same_names([Path("a/test_one.py"), Path("b/test_one.py"), Path("b/test_two.py")]) == ["test_one.py"]

@@ -41,6 +41,11 @@ def chunks() -> Picture:
     return draw.chunks({"start": start, "halves": halves, "quarters": quarters}, "A reduce-scatter of four chunks")
 
 
+def shares() -> Picture:
+    """Where the time of a design goes, from most to least."""
+    return draw.shares({"kernels": 0.62, "failures": 0.2, "bubble": 0.12, "messages": 0.06}, "Where the time goes")
+
+
 def memory() -> Picture:
     """Four ranks whose stages keep fewer activations the later they are; the first does not fit."""
     stay = {"weights": 14e9, "gradients": 14e9, "optimizer state": 28e9}
@@ -211,6 +216,7 @@ DRAWINGS: dict[str, Callable[[], Picture]] = {
         node_with_links,
         ledger,
         curves,
+        shares,
     )
 }
 

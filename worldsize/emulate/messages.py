@@ -364,7 +364,7 @@ def read_from_conductor(header: bytes) -> FromConductor:
 
 
 def _gpu(fields: Fields) -> Gpu:
-    peaks = fields_of(fields.get("peak_flops_per_s"))
+    peaks, power_w = fields_of(fields.get("peak_flops_per_s")), fields.get("power_w")
     return Gpu(
         name=str(fields.get("name")),
         architecture=str(fields.get("architecture")),
@@ -373,6 +373,7 @@ def _gpu(fields: Fields) -> Gpu:
         peak_flops_per_s={dtype: finite(peak, dtype) for dtype, peak in peaks.items()},
         source=str(fields.get("source")),
         launch_s=number(fields, "launch_s"),
+        power_w=None if power_w is None else finite(power_w, "power_w"),
     )
 
 
