@@ -101,6 +101,7 @@ def server(folder: Path, gpus, ranks) -> Iterator[watching.Prometheus]:
 @pytest.fixture(scope="module")
 def while_both_train(server) -> dict[str, list[watching.Sample]]:
     """What was seen before a rank is killed."""
+    server.wait_for("count(up == 1) == 3")  # both ranks and the GPUs
     loss = server.wait_for('train_loss{rank="1"} < 1e9')
     return {"loss": loss, "up": server.query("up == 1"), "rate": server.wait_for("job:train_tokens_per_second:sum > 0")}
 
