@@ -43,8 +43,17 @@ predicted_gwh = None
 import math
 import os
 
-from worldsize import capstone, check, draw, hardware, ledger, outages, pricing, published_runs
-from worldsize import quiz, units
+from worldsize import (
+    capstone,
+    check,
+    draw,
+    ledger,
+    outages,
+    pricing,
+    published_runs,
+    quiz,
+    units,
+)
 from worldsize.capstone import bill, report, saves
 from worldsize.capstone.sweep import days_against_dollars, sweep
 from worldsize.check import CheckFailed
@@ -262,7 +271,7 @@ beside_published(cost_of, "Five published steps beside a cost in parts, computed
 # All five are too short, by 6 to 19%, and the envelope's errors were no larger. What has been
 # gained? Not accuracy on these five: 40% is what runs like them reached. **What has been gained is
 # that the plan counts.** Four plans of one model of 39 billion parameters on the same 512 A100 were
-# measured by others (Bang et al. 2024, vTrain, ground truth in its repository):
+# measured by others (vTrain, MICRO 2024, ground truth in its repository):
 
 # %% four_plans
 FOUR = [row for row in published_runs.rows() if row.name.startswith("vtrain")]
@@ -296,8 +305,8 @@ draw.table(table, title="Four plans of 39 billion parameters on 512 A100, measur
 #
 # ### Case study 1: 175 billion parameters on 1,024 A100
 #
-# A team wants to train GPT-3's sizes on 128 nodes of eight A100, with an InfiniBand adapter of
-# 200 Gb/s for each GPU. No tensor parallelism, no pipeline: **ZeRO-3** over all GPUs, **hierarchical
+# A team wants to train GPT-3's sizes on 128 nodes of eight A100, with an InfiniBand adapter of 200
+# Gb/s for each GPU. No tensor parallelism, no pipeline: **ZeRO-3** over all GPUs, **hierarchical
 # all-reduces**, and a **checkpoint every 100 steps**. Does it add up? First, memory:
 
 # %% zero_design
@@ -366,7 +375,7 @@ with check.turn("node_sends_bytes"):
         check.expect_close(
             node_sends_bytes(*given) / 1e9,
             wanted / 1e9,
-            f"GB for {given[0] / 1e9:.0f} billion parameters, {given[1]} nodes, groups of {given[2]}",
+            f"GB: {given[0] / 1e9:.0f} billion parameters, {given[1]} nodes, groups of {given[2]}",
             rtol=1e-3,
             hint="Two gathers and one reduce-scatter in the group; then 1/g among the groups.",
         )
@@ -686,8 +695,8 @@ report.time_picture(RUNS[LLAMA.name])
 
 # %% [markdown]
 # Llama's bubble is the price of 16 sequences a replica. How large it is depends on something that
-# the paper does not print: in how many **chunks** a GPU holds its stage. Figure 6 draws two, and the
-# file takes that. What if it was another number?
+# the paper does not print: in how many **chunks** a GPU holds its stage. Figure 6 draws two, and
+# the file takes that. What if it was another number?
 
 # %% chunks
 table = []
@@ -903,9 +912,8 @@ price = TEN.prices.usd_per_kwh
 draw.table(table, title=f"The same equipment in three buildings, {price} $/kWh (2023), computed")
 
 # %% [markdown]
-# The network that everybody fears for draws a twentieth of the power. What the building adds is
-# more. A kilowatt of equipment is a kilowatt of heat: four nodes of
-# 10.2 kW in a rack, the example's, are more than most air-cooled rooms were built for.
+# Switches and plugs together draw a fifteenth of it; what the building adds is more. All of it
+# becomes heat, and has to be cooled away: a rack of the example has four nodes, 41 kW.
 #
 # ### Price
 #
@@ -922,10 +930,10 @@ for usd, source in (
 ):
     design = capstone.changed(TEN, prices__usd_per_gpu_hour=usd, budget__pays="rent")
     total = sum(bill.rented_usd(design, ten.days).values())
-    row = {"how": f"rented, {usd:.2f} $ an hour", "as of": source}
+    row = {"how": f"rented, {usd:.2f} $ an hour", "source and date": source}
     table.append({**row, "million dollars": round(total / 1e6, 1)})
 owned = sum(bill.owned_usd(TEN, ten.days).values())
-row = {"how": "owned, all in", "as of": "prices of 2024 to 2026, `hardware.NODES`"}
+row = {"how": "owned, all in", "source and date": "prices of 2024 to 2026, `hardware.NODES`"}
 table.append({**row, "million dollars": round(owned / 1e6, 1)})
 draw.table(table, title=f"{ten.days:.0f} days of {TEN.name}, computed")
 
@@ -1087,9 +1095,9 @@ draw.table(table, title="Formula beside simulation and publication")
 #
 # Llama Team 2024, section 3.3.4, reports two things of 16,384 GPUs that no software showed. The
 # throughput was **1 to 2% lower at midday**, every day. And when all GPUs waited at the same time,
-# for a save to finish, for a collective, or at the start or the end of the whole job, the power that
-# the building drew moved by **tens of megawatts** within moments, "stretching the limits of the
-# power grid". How large can that be?
+# for a save to finish, for a collective, or at the start or the end of the whole job, the power
+# that the building drew moved by **tens of megawatts** within moments. (Both as quoted by
+# simonwillison.net, 23 July 2024.) How large can that be?
 
 # %% swing
 gpus_w = LLAMA.cluster.world_size * 700  # the data sheet's limit of an H100
@@ -1117,15 +1125,15 @@ for percent in (1, 2):
 #   crash came two steps before a save and took 7.3 hours of 384 GPUs with it. The interval was cut
 #   to 100 steps, case study 1's.
 # - **A restart storm** (OPT-175B, 27_percent, lines 6 to 21). A checkpoint was 992 files in all;
-#   when the job started again, all were fetched at the same time, and the downloads hung. The store's
-#   *read* rate belongs into a design, too: `storage.read_bytes_per_s`.
+#   when the job started again, all were fetched at the same time, and the downloads hung. The
+#   store's *read* rate belongs into a design, too: `storage.read_bytes_per_s`.
 
 # %% numbers_to_remember [markdown]
 # ## Numbers to remember
 #
 # | Number | Threshold | Where it comes from |
 # |---|---|---|
-# | 6 to 19% too short | a cost of kernels, messages and bubble beside five published steps | section 4 |
+# | 6 to 19% too short | kernels, messages and bubble beside five published steps | section 4 |
 # | 6 bytes a parameter out of each node | ZeRO-3, a micro-batch, whatever the nodes | section 4 |
 # | 15% or 89% | waiting for all of 64 nodes, or whole replicas that save by Young | section 4 |
 # | n/32 + n/32 + n/64 switches | a full fat tree for n adapters, 64 ports a switch | section 6 |
@@ -1141,8 +1149,8 @@ for percent in (1, 2):
 #
 # <details><summary>Answer</summary>
 #
-# 16 · 30 = 480 GB of states; 30 GB a GPU are 16 GPUs, **two nodes**. In groups of two: 3 · 60 GB / 2
-# = 90 GB, and an all-reduce of half of 60 GB among 16 groups, 2 · 30 · 15/16 = 56 GB: **146 GB**.
+# 16 · 30 = 480 GB of states; 30 GB a GPU are 16 GPUs, **two nodes**. In groups of two: 3 · 60 GB /
+# 2 = 90 GB, and an all-reduce of half of 60 GB among 16 groups, 2 · 30 · 15/16 = 56 GB: **146 GB**.
 # Without groups: 3 · 60 · 31/32 = **174 GB**. In one node the states would be 60 GB a GPU, which
 # leaves 20.
 #
@@ -1219,8 +1227,8 @@ quiz.ask("week14", seed=seed)
 # %% [markdown]
 # ## To take with you
 #
-# - A design that adds up is one that nothing forbids. Whether it works, only a run says, or somebody
-#   else's run of the same.
+# - A design that adds up is one that nothing forbids. Whether it works, only a run says, or
+#   somebody else's run of the same.
 # - A cost is as good as its error on systems that it has not seen. Print the error.
 # - Before you compare two figures, find out what each is a figure of.
 # - What sends little needs little to go well.
@@ -1248,11 +1256,11 @@ quiz.ask("week14", seed=seed)
 # | Part | Points | Full marks |
 # |---|---|---|
 # | Calibration | 10 | a measured number with its spread, and where the cost uses it |
-# | Cost | 20 | parts by name; errors on unseen runs printed as they are; no constant fitted to those |
+# | Cost | 20 | parts by name; errors on unseen runs printed as they are; nothing fitted to those |
 # | Design | 25 | it adds up and keeps its budget; each value has a reason or a source |
-# | Failures | 15 | a policy that is compared with two others on the same failures, and why it loses less |
+# | Failures | 15 | a policy beside two others on the same failures, and why it loses less |
 # | Power, price, carbon | 10 | sources, dates, methods; a range where the source has one |
-# | Report | 20 | bottleneck found by the parts, scaling computed, recommendations with benefit and cost |
+# | Report | 20 | bottleneck by the parts, scaling computed, advice with its benefit and its cost |
 #
 # A part with a number that has no source, or with a conclusion that its table does not draw, gets
 # half of its points at most.
