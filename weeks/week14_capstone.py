@@ -62,6 +62,7 @@ from worldsize.operators import Operator, time_s
 from worldsize.outages import Cause, Job, Plan
 from worldsize.planning.memory_estimate import held
 
+# %% setup_ledger
 predictions = ledger.Predictions("week14")
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 print(
@@ -384,11 +385,19 @@ with check.turn("node_sends_bytes"):
 # %% [markdown]
 # How small may a group be? Its GPUs hold a copy of all states and have to leave room for the rest:
 
+
 # %% groups
+def out_of_a_node_bytes(plan, num_nodes, num_in_group):
+    """What leaves a node in a micro-batch: a ring in the group, and one among the groups."""
+    weights_bytes = 2 * plan.model.num_parameters
+    ring, rings = 1 - 1 / num_in_group, 1 - num_in_group / num_nodes
+    return weights_bytes * (3 * ring + 2 * rings / num_in_group)
+
+
 table, rate = [], 8 * ZERO.cluster.inter.bandwidth_bytes_per_s  # eight adapters
 for num_in_group in (1, 4, 8, 16, 128):
     states = 16 * ZERO.shape.num_parameters / (8 * num_in_group)
-    leaves = node_sends_bytes(ZERO.shape.num_parameters, 128, num_in_group)
+    leaves = out_of_a_node_bytes(ZERO.layout, 128, num_in_group)
     row = {"nodes of a group": num_in_group, "states a GPU_bytes": states}
     row["fits"] = "no" if states > ZERO.cluster.gpu.memory_bytes else "yes"
     row |= {"out of a node_bytes": leaves, "at the adapters' rate_s": leaves / rate}
@@ -472,7 +481,7 @@ for design in (ZERO, capstone.changed(GPT_3, data__global_batch=2048)):
     row = {"plan": str(plan).split(", recompute")[0], "step_s": sum(parts.values())}
     row["held_bytes"] = held(plan).total_bytes
     if plan.zero_stage == 3:
-        sent = 2 * node_sends_bytes(plan.model.num_parameters, 128, 128)  # two micro-batches
+        sent = plan.num_micro_batches * out_of_a_node_bytes(plan, 128, 128)
     else:
         sent = 8 * 2 * 7 / 8 * 4 * plan.most_parameters  # gradients over dp, of eight GPUs
         boundary = 2 * plan.num_micro_batch_tokens * plan.model.width
@@ -619,14 +628,27 @@ with check.turn("elastic"):
 # And how often to save? Some node is taken every three hours. Young says the root of twice the
 # stall times that:
 
+
+# %% whole_replicas
+def whole_replicas(save_s=20 * MINUTE_S, num_more=4):
+    """A policy: as many replicas as there can be, more of them only if that is `num_more` nodes."""
+
+    def policy(status):
+        most = max(4, 4 * (min(status.num_healthy, NODES) // 4))
+        stays = status.num_nodes and most < status.num_nodes + num_more
+        return Plan(save_s, status.num_nodes if stays else most)
+
+    return policy
+
+
 # %% policies
 mean_s = 200 * HOUR_S / NODES
 YOUNG_S = math.sqrt(2 * SPOT.stall_s * mean_s)
 POLICIES += [
-    endured_row("whole replicas", elastic),
-    endured_row("whole replicas, grows by two", lambda s: elastic(s, worth=8)),
-    endured_row("whole, never grows by itself", lambda s: elastic(s, worth=100)),
-    endured_row(f"whole, saves every {YOUNG_S / 60:.1f} min", lambda s: elastic(s, YOUNG_S)),
+    endured_row("whole replicas", whole_replicas()),
+    endured_row("whole replicas, grows by two", whole_replicas(num_more=8)),
+    endured_row("whole, never grows by itself", whole_replicas(num_more=100)),
+    endured_row(f"whole, saves every {YOUNG_S / 60:.1f} min", whole_replicas(YOUNG_S)),
 ]
 draw.table(POLICIES, title="64 nodes that come and go, 90 days, simulated", marked=[6])
 
@@ -873,7 +895,7 @@ with check.turn("fat_tree"):
     print(f"Right: {sum(fat_tree(10_240))} switches, and the design that has them adds up.")
 
 # %% network
-counts = fat_tree(10_240)
+counts = [level.num_switches for level in TEN.network.levels]
 predictions.reveal("switches for 10,240 adapters", float(sum(counts)))
 print(report.verdict(TEN, capstone.check(with_switches((counts[0] - 1, *counts[1:])))))
 print(report.verdict(TEN, capstone.check(with_switches((*counts[:2], counts[2] // 2)))))
@@ -994,8 +1016,8 @@ def sized(dp):
     """The example with so many replicas of ten nodes, and a full network and spares of its own."""
     num_nodes = 10 * dp + SPARES[dp]
     levels = [dict(level) for level in TEN.model_dump()["network"]["levels"]]
-    for level, count in zip(levels, fat_tree(8 * num_nodes), strict=True):
-        level["num_switches"] = count
+    for level, nodes_of_one in zip(levels, (4, 4, 8), strict=True):  # the rule of above
+        level["num_switches"] = num_nodes // nodes_of_one
     return capstone.changed(
         TEN,
         nodes__num_nodes=10 * dp,
