@@ -101,3 +101,33 @@ def _(stages: int, times: int, chunks: int) -> float:
         return begin + sum(piece for _ in range(stages * times * parts))
 
     return float(end(1) / end(chunks))
+
+
+@oracle("exam-design-days")
+def _(tokens: int, batch: int, step: int, goodput: int, gpus: int, cents: int) -> dict[str, Any]:
+    """Hours of training, of all hours, and each GPU's dollars."""
+    num_steps = Fraction(tokens * 10**12, batch * 10**6)
+    hours = num_steps * step / 3600 * 100 / goodput
+    return {"days": float(hours / 24), "usd": float(hours * gpus * cents / 100 / 10**6)}
+
+
+@oracle("exam-smallest-group")
+def _(billions: int, room: int) -> dict[str, Any]:
+    """Groups doubled until the states fit; shards sent on by a ring of nodes."""
+    nodes = 1
+    while 16 * billions > 8 * nodes * room:
+        nodes *= 2
+    sent = Fraction(0)
+    for _ in range(3 * (nodes - 1)):
+        sent += Fraction(2 * billions, nodes)
+    return {"group": nodes, "sent": float(sent)}
+
+
+@oracle("exam-site-power")
+def _(tenths: int, pue: int, watts: int, share: int, cents: int) -> dict[str, Any]:
+    """Nodes switched on one by one while the site carries them."""
+    nodes = 0
+    while (nodes + 1) * (watts + share) * pue <= tenths * 10**5 * 100:
+        nodes += 1
+    kwh = tenths * 100 * 8760
+    return {"nodes": nodes, "usd": float(Fraction(kwh * cents, 100 * 10**6))}
