@@ -65,6 +65,7 @@ ASKED = {
         *("tune.Tuner", "tune.report", "ray.train.report", "from_checkpoint", "PopulationBasedTraining("),
         *("import horovod", "hvd.init()\n", "HOROVOD_", "NCCL_"),
     ),
+    "week14": ("def train(", "def calibrate", "def predict(", "netlab", "[programs]", "programs.py"),
 }
 every_week = pytest.mark.parametrize("week", WEEKS)
 

@@ -1,0 +1,212 @@
+"""Week 14 runs unattended: both case studies, three published layouts, and a design of 10,000 GPUs add up as said."""
+
+import json
+import re
+
+import pytest
+from executed import assert_figures_have_words, assert_quiet, shown_for, stream, unsolved_outputs, week_outputs, words
+from repository import ROOT
+
+from worldsize import quiz
+
+pytestmark = pytest.mark.lesson
+
+SCRIPT = ROOT / "weeks" / "week14_capstone.py"
+TURNS = ("node_sends_bytes", "elastic", "fat_tree")
+BUG = "utilisation"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder in which the week has run."""
+    return tmp_path_factory.mktemp("week14")
+
+
+@pytest.fixture(scope="module")
+def outputs(folder):
+    """The outputs of every code cell by the cell's id, after one run of the whole week."""
+    return week_outputs(SCRIPT, folder, "predicted_switches = 700")
+
+
+def rows(outputs):
+    """The rows of a table's text, cut into columns, without its title and heads."""
+    lines = map(str.strip, words(outputs).splitlines())
+    return [re.split(r" {2,}", line) for line in lines][2:]
+
+
+def percent(text):
+    """The number in a text such as "-6.4%"."""
+    return float(text.split("%")[0])
+
+
+def gigabytes(text):
+    """The gigabytes in a text such as "1.04 TB"."""
+    number, unit = text.split()
+    return float(number) * {"GB": 1, "TB": 1000}[unit]
+
+
+def test_nothing_warns_and_every_figure_has_words(outputs):
+    assert_quiet(outputs)
+    assert_figures_have_words(outputs, 3)
+
+
+def test_every_turn_is_right_when_solved(outputs):
+    assert [name for name in (*TURNS, BUG) if not stream(outputs[f"check_{name}"]).startswith("Right")] == []
+
+
+def test_untouched_turns_say_so_and_the_bug_is_shown_with_its_factor(tmp_path):
+    found = unsolved_outputs(SCRIPT, tmp_path)
+    for name in TURNS:
+        assert f"{name} is not written yet" in stream(found[f"check_{name}"])
+    shown = "".join(str(one.get("data", one)) for one in found[f"check_{BUG}"])
+    assert "BLOOM" in shown and "1.33 times as much" in shown and "Recomputation there was" in shown
+
+
+def test_a_policy_that_cuts_a_replica_is_named(tmp_path):
+    any_number = (
+        "def elastic(status, save_s=1200, worth=4):\n    return Plan(save_s, max(4, min(status.num_healthy, 64)))\n"
+    )
+    always = (
+        "def elastic(status, save_s=1200, worth=4):\n"
+        "    return Plan(save_s, max(4, min(status.num_healthy, 64) // 4 * 4))\n"
+    )
+    first, second = shown_for([any_number, always], "elastic", SCRIPT, tmp_path)
+    assert "0 nodes in use, 63 healthy" in first
+    assert "56 nodes in use, 61 healthy, worth=8" in second
+
+
+def test_a_tree_whose_leaves_lead_nowhere_is_named(tmp_path):
+    full_leaves = "def fat_tree(num_adapters, num_ports=64):\n    return (num_adapters // num_ports,) * 3\n"
+    (shown,) = shown_for([full_leaves], "fat_tree", SCRIPT, tmp_path)
+    assert "leaves for 10,240" in shown and "Cables up" in shown
+
+
+def test_errors_of_both_costs_are_those_that_the_text_says(outputs):
+    envelope = [percent(row[-1]) for row in rows(outputs["envelope"])]
+    parts = [percent(row[-1]) for row in rows(outputs["five_steps"])]
+    assert len(envelope) == len(parts) == 5
+    assert max(map(abs, envelope)) < max(map(abs, parts)) < 19
+    assert all(-19 < error < -6 for error in parts)
+
+
+def test_a_plan_counts_and_the_slowest_of_four_is_found(outputs):
+    table = rows(outputs["four_plans"])
+    measured, envelope, parts = ([float(row[column].split()[0]) for row in table] for column in (1, 2, 3))
+    assert len(set(envelope)) == 1 and len(set(parts)) == 4
+    assert parts.index(max(parts)) == measured.index(max(measured)) == 3
+    assert parts.index(min(parts)) == 0 and sorted(measured).index(measured[0]) == 2
+
+
+def test_the_envelopes_design_does_not_add_up_and_the_example_does(outputs):
+    said = stream(outputs["envelope_design"])
+    for key in ("plan: weights", "checkpoint.every_s", "nodes.num_spares", "site.power_w"):
+        assert key in said
+    assert stream(outputs["adds_up"]).endswith("it adds up.\n")
+
+
+def test_case_one_adds_up_and_its_published_step_is_five_times_as_long(outputs):
+    assert "it adds up" in stream(outputs["zero_design"])
+    table = rows(outputs["zero_published"])
+    assert [int(row[2]) for row in table] == [144, 88, 44]
+    errors = [percent(row[-1]) for row in table]
+    assert errors[0] > -40 and -82 < errors[2] < -80
+    groups = {int(row[0]): row[1:] for row in rows(outputs["groups"])}
+    assert groups[4][1] == "no" and groups[8][1] == "yes"
+    assert 0.95 < gigabytes(groups[8][2]) / gigabytes(groups[128][2]) < 0.97
+    zero, mixed = rows(outputs["two_plans"])
+    assert 18 < gigabytes(zero[-1]) / gigabytes(mixed[-1]) < 21
+
+
+def test_a_hierarchy_beats_one_ring_and_nccl_beats_it(outputs):
+    unit = {"µs": 1e-6, "ms": 1e-3, "s": 1.0}
+    for row in rows(outputs["hierarchical"]):
+        ring, hierarchy, nccl = (float(text.split()[0]) * unit[text.split()[1]] for text in row[1:4])
+        assert nccl < hierarchy < ring / 4
+
+
+def test_hundred_steps_cost_little_and_are_too_many_at_opts_rate(outputs):
+    table = {row[0]: row[1:] for row in rows(outputs["hundred_steps"])}
+    assert percent(table["BLOOM"][2]) < 0.5
+    assert int(table["BLOOM"][3]) == 80 and int(table["OPT"][3]) == 34
+    assert 1 < percent(table["OPT"][5]) - percent(table["OPT"][4]) < 2
+
+
+def test_policies_lose_what_the_text_says(outputs):
+    table = {row[0]: [percent(cell) for cell in row[1:7]] for row in rows(outputs["policies"])}
+    goodput = {name: row[0] for name, row in table.items()}
+    spares, less = table["waits, 6 nodes in spare"], table["goes on with any number"]
+    assert goodput["waits for all 64"] < 20 < 85 < goodput["whole replicas"] < less[0] < spares[0]
+    assert spares[1] < less[1]
+    assert 0 <= goodput["whole replicas"] - goodput["whole, never grows by itself"] < 1
+    (young,) = [name for name in goodput if name.startswith("whole, saves every")]
+    assert goodput[young] > goodput["whole replicas"] + 2
+    assert table[young][4] < 2 < 5 < table["whole replicas"][4]
+
+
+def test_three_layouts_run_beside_their_published_steps(outputs):
+    table = rows(outputs["layouts"])
+    assert [row[1:3] for row in table] == [["8", "16"], ["8", "64"], ["4", "12"]]
+    assert [row[4] for row in table] == ["128", "6", "8"]
+    assert [percent(row[-1]) for row in table] == sorted((percent(row[-1]) for row in table), reverse=True)
+    chunks = {row[0]: percent(row[-1]) for row in rows(outputs["chunks"])}
+    assert chunks["1"] > 20 and chunks["8"] < -25
+    assert percent(rows(outputs["where_time_goes"])[0][3]) > 25
+    days = {row[0].split()[0]: percent(row[-1]) for row in rows(outputs["calendar"])}
+    assert -12 < days["Llama"] < 0 and -30 < days["BLOOM"] < -20
+
+
+def test_utilisation_counted_alike_turns_the_order_round(outputs):
+    was = [percent(line.split(": ")[1]) for line in stream(outputs["utilisation_as_it_was"]).splitlines()]
+    llama, trillion, bloom = was
+    assert llama < bloom < trillion
+    now = [float(one) for one in re.findall(r"([\d.]+)%", stream(outputs["check_utilisation"]))]
+    assert now == sorted(now, reverse=True) and len(now) == 3
+
+
+def test_power_carbon_and_price_are_those_of_the_text(outputs):
+    power = {row[0]: row[1:] for row in rows(outputs["power"])}
+    assert float(power["in all"][0]) == 17 and percent(power["switches"][1]) + percent(power["plugs"][1]) < 7
+    carbon = {row[0]: row[1:] for row in rows(outputs["carbon"])}
+    assert carbon["Llama 3 405B"][2] == "414" and carbon["BLOOM"][2] == "57"
+    assert 7 < float(carbon["BLOOM"][3]) / 24.7 < 7.5
+    assert len(rows(outputs["price"])) == 4
+    assert "10,208 ports down" in stream(outputs["network"])
+
+
+def test_the_front_has_two_sizes_and_full_recomputation_is_not_on_it(outputs):
+    said = stream(outputs["swept"])
+    assert "15 designs add up, 3 do not" in said and "activations take" in said
+    front = words(outputs["swept"]).split("others")[0]
+    assert "10,000 GPUs, 6 chunks, selective" in front and "4,000 GPUs, 6 chunks, selective" in front
+
+
+def test_formula_and_simulation_agree(outputs):
+    table = rows(outputs["formula_beside_run"])
+    assert all(abs(float(row[-1].split()[0].rstrip("%"))) < 1 for row in table) and len(table) == 4
+
+
+def test_answers_of_the_problems_are_right():
+    assert round(3 * 60 / 2 + 2 * 30 * 15 / 16) == 146 and round(3 * 60 * 31 / 32) == 174
+    assert (round(100 * (100 / 105) ** 100, 1), round(100 * 100 / 105, 1)) == (0.8, 95.2)
+    assert round(100 * 163 / 312 * 3 / 4) == 39 and round(650 / 0.33, -1) == 1970
+    electricity = 10.2 * 1.2 * 8760 * 0.0806
+    owner = 77_500 + 31_000 + electricity
+    assert round(electricity, -1) == 8640 and round(100 * owner / 70_080 / 2.95) == 57
+    assert round(24.7 + 14.6 + 11.2, 1) == 50.5 and round(50.5 / 24.7, 1) == 2.0
+    assert round(46.3 * 1.19) == 55 and round(46.3 * 1.34) == 62
+
+
+def test_ledger_holds_all_results(outputs, folder):
+    entries = json.loads((folder / "ledger.json").read_text())["week14"]
+    switches = entries["switches for 10,240 adapters"]
+    assert (switches["prediction"], switches["result"]) == (700, 800)
+    assert 0.3 < entries["time in saves, every 100 steps"]["result"] < 0.4
+    assert 10 < entries["goodput, waiting for 64 nodes"]["result"] < 20
+    assert round(entries["energy, Llama 3 405B"]["result"], 1) == 21.6
+    assert len(entries) == 4
+
+
+def test_self_check_asks_five_of_twelve_questions(outputs):
+    assert len(quiz.load("week14", ROOT / "quizzes").question) >= 10
+    asked = re.findall(r"^(\d+)\. ", words(outputs["self_check"]), flags=re.MULTILINE)
+    assert asked == ["1", "2", "3", "4", "5"]
