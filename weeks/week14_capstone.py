@@ -301,8 +301,9 @@ draw.table(table, title="Four plans of 39 billion parameters on 512 A100, measur
 #
 # The course's own judge has a finer cost, with every product and every pass of a layer for itself.
 # With nothing fitted, its steps are shorter than these five by 2% for Llama 3 and by 13 to 24% for
-# the others (`docs/capstone.md`): finer is not closer. What all leave out has one sign: launches
-# of many small kernels, ranks that wait for the slowest, and links that do not reach their rate.
+# the others (`docs/capstone.md`): finer is not closer. All these errors have one sign,
+# because what a cost does not know takes time as well. Of BLOOM it is known: its hosts waited for
+# every kernel.
 #
 # ### Case study 1: 175 billion parameters on 1,024 A100
 #
@@ -327,7 +328,7 @@ for name in ("weights", "gradients", "optimizer", "activations"):
 print(report.verdict(ZERO, capstone.check(ZERO)))
 
 # %% [markdown]
-# Memory is no question. 16 bytes for each of 175 billion parameters are 2.8 TB, a thousandth of it
+# Memory is not the problem. 16 bytes for each of 175 billion parameters are 2.8 TB, a thousandth of it
 # is 2.7 GB; two gathered layers are more than the rest of the weights.
 #
 # ### What crosses the network
@@ -434,14 +435,14 @@ for name, size_bytes in (("1 MB", 1e6), ("32 MB", 32e6), ("1 GB", 1e9), ("350 GB
 draw.table(table, title="An all-reduce over 1,024 A100 in 128 nodes, computed")
 
 # %% [markdown]
-# The hierarchy is worth a factor of five and more against one ring. Today's NCCL does better still,
+# The hierarchy is worth a factor of four to a hundred against one ring. Today's NCCL does better still,
 # because its trees and rings do all three phases at the same time. So a design need not ask for
 # hierarchical all-reduces any more. It must not *lose* them, by ranks in an order that puts a
 # node's GPUs far apart or by a program that sums in a ring of its own.
 #
 # ### Does it add up in time?
 #
-# The cost says yes: the network's seconds hide. Now look at what was published of this very plan.
+# The cost says yes: the network's seconds hide. Now look at what was published of the same plan.
 # SC21's table 2 trained the same model by ZeRO-3 with a batch of 1,536 sequences. Its TFLOP/s count
 # the recomputation, so the cost's are counted alike here:
 
@@ -755,9 +756,9 @@ for name, run in RUNS.items():
 draw.table(table, title="Days of three systems, simulated, beside what was published")
 
 # %% [markdown]
-# BLOOM's days are GPU-hours over 384 GPUs, and so are Llama's over 16,384: pauses, ramps of the
-# batch, longer sequences at the end, and hours of other sizes of the cluster are in them, and not
-# in ours. That is one more reason why the days are off further than the steps.
+# BLOOM's days are GPU-hours over 384 GPUs, and so are Llama's over 16,384. Pauses and ramps of the
+# batch are in them, and Llama's longer sequences at the end (section 3.4.2), but not in ours. Where
+# all days are published, ours are off further than the steps.
 #
 # ### What one more unit buys
 #
@@ -768,9 +769,9 @@ draw.table(table, title="Days of three systems, simulated, beside what was publi
 report.gain_table(capstone.gains(RUNS[LLAMA.name], cost_of(LLAMA))[:7])
 
 # %% [markdown]
-# Faster products first, as they are most of the step. The network's rate is far down the list: the
-# plan was chosen so that it hides. **A resource that buys nothing was not the bottleneck**, or the
-# plan was built around it.
+# Faster products first, as they are most of the step. A tenth more of the network brings a tenth of
+# that: the plan was chosen so that the network hides. **A resource that buys nothing is not the
+# bottleneck**, under this plan.
 
 # %% [markdown]
 # ### Find the bug: were the old systems better?
