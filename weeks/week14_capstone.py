@@ -824,12 +824,12 @@ with check.turn("utilisation"):
     for design in (BLOOM, GPT_1T, LLAMA):
         run = RUNS[design.name]
         counted = run.mfu_fraction * run.step_s / design.published.step_s
-        found = float(utilisation(design))
+        found, tflops = float(utilisation(design)), PUBLISHED_TFLOPS[design.name]
         if abs(found / counted - 1) > 0.01:
             raise CheckFailed(
                 f"{design.name}: {counted:.1%} of the peak, by the model's operations alone",
                 f"{found:.1%}, {found / counted:.2f} times as much",
-                f"Recomputation there was {design.plan.recompute!r}. Is it in the figure?",
+                f"Recomputation was {design.plan.recompute!r}. Is it in the {tflops} TFLOP/s?",
             )
     shown = ", ".join(f"{design.name} {utilisation(design):.1%}" for design in THREE)
     print(f"Right: {shown}.")
