@@ -328,8 +328,8 @@ for name in ("weights", "gradients", "optimizer", "activations"):
 print(report.verdict(ZERO, capstone.check(ZERO)))
 
 # %% [markdown]
-# Memory is not the problem. 16 bytes for each of 175 billion parameters are 2.8 TB, a thousandth of it
-# is 2.7 GB; two gathered layers are more than the rest of the weights.
+# Memory is not the problem. 16 bytes for each of 175 billion parameters are 2.8 TB, a thousandth of
+# it is 2.7 GB; two gathered layers are more than the rest of the weights.
 #
 # ### What crosses the network
 #
@@ -435,9 +435,9 @@ for name, size_bytes in (("1 MB", 1e6), ("32 MB", 32e6), ("1 GB", 1e9), ("350 GB
 draw.table(table, title="An all-reduce over 1,024 A100 in 128 nodes, computed")
 
 # %% [markdown]
-# The hierarchy is worth a factor of four to a hundred against one ring. Today's NCCL does better still,
-# because its trees and rings do all three phases at the same time. So a design need not ask for
-# hierarchical all-reduces any more. It must not *lose* them, by ranks in an order that puts a
+# The hierarchy is worth a factor of four to a hundred against one ring. Today's NCCL does better
+# still, because its trees and rings do all three phases at the same time. So a design need not ask
+# for hierarchical all-reduces any more. It must not *lose* them, by ranks in an order that puts a
 # node's GPUs far apart or by a program that sums in a ring of its own.
 #
 # ### Does it add up in time?
