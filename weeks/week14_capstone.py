@@ -40,6 +40,7 @@ predicted_switches = None
 predicted_gwh = None
 
 # %% setup
+import dataclasses
 import math
 import os
 
@@ -61,6 +62,21 @@ from worldsize.explore import explore
 from worldsize.operators import Operator, time_s
 from worldsize.outages import Cause, Job, Plan
 from worldsize.planning.memory_estimate import held
+
+# %% setup_torch
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+import worldsize as ws
+from worldsize.models import Transformer
 
 # %% setup_ledger
 predictions = ledger.Predictions("week14")
@@ -736,6 +752,59 @@ draw.table(table, title="Llama 3's step by an assumption that the paper leaves o
 # The error goes from +22% to -26% with one unpublished number. So Llama's small error in the table
 # above proves nothing: it is that of the cost and that of the assumption together, and they may
 # cancel. BLOOM's and the trillion's layouts are published whole, and their errors are the cost's.
+#
+# ### A layer on paper
+#
+# The kernels of the cost are formulas. Another way to the same number is a **program on paper**
+# (week 7): layers from the middle of Llama's pipeline, cut by torch's tensor parallelism as in week
+# 10, as one of 16,384 ranks. It is recorded with one layer and with two, so that the difference is
+# a layer. The bubble is then added by formula, as in the cost.
+
+
+# %% a_stage
+def a_stage(num_layers):
+    """Forward and backward of so many layers of Llama 3 405B, one sequence, tp 8."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // 8, 8), mesh_dim_names=("rest", "tp"))
+    sizes = dataclasses.replace(LLAMA.shape, num_layers=num_layers + 2)
+    with torch.device("meta"):
+        stage = Transformer(sizes, layers=range(1, num_layers + 1)).to(torch.bfloat16)
+    rows = (Replicate(),)
+    once = PrepareModuleInput(input_layouts=rows, desired_input_layouts=rows)
+    into = [f"attention.{name}" for name in ("query", "key", "value")] + ["mlp.gate", "mlp.up"]
+    plan = dict.fromkeys(into, ColwiseParallel())
+    plan |= dict.fromkeys(("attention.output", "mlp.down"), RowwiseParallel())
+    for layer in stage.layers.values():
+        parallelize_module(layer, mesh["tp"], plan | {"attention": once, "mlp": once})
+    stage.to_empty(device="cpu")
+    tokens = torch.zeros(1, sizes.context_length, sizes.width, dtype=torch.bfloat16)
+    stage(tokens.requires_grad_()).sum().backward()
+
+
+# %% layer_on_paper
+ON_PAPER = {"world_size": 16_384, "cluster": "h100-pods-x2048", "depths": (1, 2), "echo": False}
+run = ws.paper(a_stage, 2, **ON_PAPER)
+paper_s = run.runs[2].step_s - run.runs[1].step_s
+waits_s = [run.runs[depth].timeline.exposed_communication_s(0) for depth in (1, 2)]
+_, work_s, tp_s = micro_batch_s(capstone.changed(LLAMA, plan__recompute="none").layout)
+table = []
+for name, layer, waits in (
+    ("the cost of section 4", work_s + tp_s, tp_s),
+    ("torch's program, on paper", paper_s, waits_s[1] - waits_s[0]),
+):
+    row = {"a layer by": name, "work_s": layer - waits, "collectives_s": waits}
+    plan = LLAMA.layout
+    pieces = plan.num_micro_batches + (plan.pp - 1) / plan.num_chunks
+    row["16 micro-batches, bubble_s"] = pieces * max(plan.num_stage_layers) * layer
+    error = row["16 micro-batches, bubble_s"] / LLAMA.published.step_s - 1
+    table.append({**row, "against the published step": f"{error:+.0%}"})
+draw.table(table, title="A layer of Llama 3 405B, one sequence, tp 8, computed and on paper")
+
+# %% [markdown]
+# The two lie on both sides of the published step. The program's layer works longer: it is eager
+# torch, whose every pass over memory is an operator of its own, and it has no sequence parallelism,
+# so that each of the eight ranks makes the passes between its products over all tokens (week 8).
+# The cost assumes fused passes, each on an eighth. The step that was published had a program
+# between these two, which nobody outside has seen.
 #
 # ### From steps to weeks
 #

@@ -155,6 +155,11 @@ def test_three_layouts_run_beside_their_published_steps(outputs):
     assert -12 < days["Llama"] < 0 and -30 < days["BLOOM"] < -20
 
 
+def test_the_cost_and_the_program_on_paper_lie_on_both_sides_of_the_published_step(outputs):
+    cost, paper = rows(outputs["layer_on_paper"])
+    assert percent(cost[-1]) < 0 < percent(paper[-1]) < 40
+
+
 def test_utilisation_counted_alike_turns_the_order_round(outputs):
     was = [percent(line.split(": ")[1]) for line in stream(outputs["utilisation_as_it_was"]).splitlines()]
     llama, trillion, bloom = was
