@@ -44,26 +44,6 @@ import dataclasses
 import math
 import os
 
-from worldsize import (
-    capstone,
-    check,
-    draw,
-    ledger,
-    outages,
-    pricing,
-    published_runs,
-    quiz,
-    units,
-)
-from worldsize.capstone import bill, report, saves
-from worldsize.capstone.sweep import days_against_dollars, sweep
-from worldsize.check import CheckFailed
-from worldsize.explore import explore
-from worldsize.operators import Operator, time_s
-from worldsize.outages import Cause, Job, Plan
-from worldsize.planning.memory_estimate import held
-
-# %% setup_torch
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -75,8 +55,17 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+# %% setup_course
 import worldsize as ws
+from worldsize import capstone, check, draw, ledger, outages, pricing, published_runs, quiz, units
+from worldsize.capstone import bill, report, saves
+from worldsize.capstone.sweep import days_against_dollars, sweep
+from worldsize.check import CheckFailed
+from worldsize.explore import explore
 from worldsize.models import Transformer
+from worldsize.operators import Operator, time_s
+from worldsize.outages import Cause, Job, Plan
+from worldsize.planning.memory_estimate import held
 
 # %% setup_ledger
 predictions = ledger.Predictions("week14")
@@ -803,8 +792,8 @@ draw.table(table, title="A layer of Llama 3 405B, one sequence, tp 8, computed a
 # The two lie on both sides of the published step. The program's layer works longer: it is eager
 # torch, whose every pass over memory is an operator of its own, and it has no sequence parallelism,
 # so that each of the eight ranks makes the passes between its products over all tokens (week 8).
-# The cost assumes fused passes, each on an eighth. The step that was published had a program
-# between these two, which nobody outside has seen.
+# The cost assumes fused passes, each on an eighth. The program of the published step is not
+# printed, so that neither can be called the right one.
 #
 # ### From steps to weeks
 #
@@ -1115,7 +1104,7 @@ days_against_dollars(found, "Days against cost, simulated; owned equipment")
 
 # %% [markdown]
 # Two designs are on the front. With 4,000 GPUs the same training takes 2.3 times the days of
-# 10,000, and costs 5% less: fewer failures stop a smaller job, and each replica has more
+# 10,000, and costs 4% less: fewer failures stop a smaller job, and each replica has more
 # micro-batches, so that the bubble is smaller. With 2,000 it costs more again, because the file's
 # store costs 20 million dollars whatever the size, and is paid for all the days. Full recomputation
 # is never on the front: what fits without it is quicker. What a day is worth, the picture cannot
@@ -1213,9 +1202,8 @@ for percent in (1, 2):
 #
 # ### Two more, briefly
 #
-# - **Seven hours for two steps** (BLOOM, chronicles, lines 94 to 96). The first
-#   crash came two steps before a save and took 7.3 hours of 384 GPUs with it. The interval was cut
-#   to 100 steps, case study 1's.
+# - **Seven hours for two steps** (BLOOM, chronicles, lines 94 to 96). The first crash came two
+#   steps before a save and took 7.3 hours of 384 GPUs with it. Later the interval was 100 steps.
 # - **A restart storm** (OPT-175B, 27_percent, lines 6 to 21). A checkpoint was 992 files in all;
 #   when the job started again, all were fetched at the same time, and the downloads hung. The
 #   store's *read* rate belongs into a design, too: `storage.read_bytes_per_s`.
@@ -1295,8 +1283,8 @@ for percent in (1, 2):
 #
 # <details><summary>Answer</summary>
 #
-# The cost is 6 to 19% too short on systems whose plans it knew. 46 · 1.19 = 55 days: it fits, with
-# five days to spare. Ramps, pauses and evaluations are not in it: BLOOM's days were 34% more than
+# The cost is 6 to 19% too short on systems whose plans it knew. 46/(1 - 0.19) = 57 days: it fits,
+# with three days to spare. Ramps, pauses and evaluations are not in it: BLOOM's days were 34% more than
 # computed, which would be 62. So: with a smaller number of tokens agreed for the case that it does
 # not fit, or for 65 days. What makes an answer wrong: to sign because 46 is less than 60.
 #

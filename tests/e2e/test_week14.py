@@ -198,7 +198,7 @@ def test_answers_of_the_problems_are_right():
     owner = 77_500 + 31_000 + electricity
     assert round(electricity, -1) == 8640 and round(100 * owner / 70_080 / 2.95) == 57
     assert round(24.7 + 14.6 + 11.2, 1) == 50.5 and round(50.5 / 24.7, 1) == 2.0
-    assert round(46.3 * 1.19) == 55 and round(46.3 * 1.34) == 62
+    assert round(46 / (1 - 0.19)) == 57 and round(46.3 * 1.34) == 62
 
 
 def test_ledger_holds_all_results(outputs, folder):
