@@ -1284,9 +1284,9 @@ for percent in (1, 2):
 # <details><summary>Answer</summary>
 #
 # The cost is 6 to 19% too short on systems whose plans it knew. 46/(1 - 0.19) = 57 days: it fits,
-# with three days to spare. Ramps, pauses and evaluations are not in it: BLOOM's days were 34% more than
-# computed, which would be 62. So: with a smaller number of tokens agreed for the case that it does
-# not fit, or for 65 days. What makes an answer wrong: to sign because 46 is less than 60.
+# with three days to spare. Ramps, pauses and evaluations are not in it: BLOOM's days were 34% more
+# than computed, which would be 62. So: with a smaller number of tokens agreed for the case that it
+# does not fit, or for 65 days. What makes an answer wrong: to sign because 46 is less than 60.
 #
 # </details>
 
