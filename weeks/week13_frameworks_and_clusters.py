@@ -2104,5 +2104,5 @@ quiz.ask("week13", seed=seed)
 # - A training job is placed whole or not at all.
 # - Alert on what is absent, and on GPUs that are held and do not work.
 #
-# The labs to this week, 13a with Ray and 13b with Horovod, are not written yet. **Week 14** will be
-# the capstone: a system of 10,000 GPUs.
+# The labs to this week, 13a with Ray and 13b with Horovod, are not written yet. **Week 14** is the
+# capstone: a system of 10,000 GPUs.
