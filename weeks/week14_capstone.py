@@ -1257,8 +1257,9 @@ for percent in (1, 2):
 # </details>
 #
 # 4. A node of 8 H100 costs 310,000 dollars, written off over 4 years, with 10% a year for operation
-#    and 10.2 kW at PUE 1.2 and 0.0806 dollars a kWh. A GPU-hour is rented for 2.95 dollars. At which share
-#    of busy hours do owner and tenant pay the same? (The owner pays for electricity always.)
+#    and 10.2 kW at PUE 1.2 and 0.0806 dollars a kWh. A GPU-hour is rented for 2.95 dollars. At
+#    which share of busy hours do owner and tenant pay the same? (The owner always pays for
+#    electricity.)
 #
 # <details><summary>Answer</summary>
 #
