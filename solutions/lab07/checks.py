@@ -466,8 +466,13 @@ class Scale(nn.Module):
         return inputs * self.scale
 
 
-def whole_step_on_rank(student: Any, widths: Sequence[int], is_own: bool) -> None:
-    """A step of stage 3 by the student's own parts, or by the class with the references."""
+def whole_step(
+    student: Any, widths: Sequence[int], is_own: bool
+) -> tuple[torch.Tensor, list[Unit]]:
+    """The output and the units of a step of stage 3.
+
+    The student's own parts make it, or the student's class with the references.
+    """
     if not is_own:
         with_references(student)
     blocks_by = student.make_blocks if is_own else blocks_of
@@ -481,6 +486,18 @@ def whole_step_on_rank(student: Any, widths: Sequence[int], is_own: bool) -> Non
         hidden = block.module(hidden)
     hidden.sum().backward()
     sharded.finish()
+    return hidden.detach(), [unit for block in blocks for unit in block.units]
+
+
+def whole_step_on_rank(student: Any, widths: Sequence[int], is_own: bool) -> None:
+    whole_step(student, widths, is_own)
+
+
+def numbers_on_rank(student: Any, seed: int, widths: Sequence[int], is_own: bool) -> list[Any]:
+    """The output of a step, and this rank's pieces of the gradients."""
+    torch.manual_seed(seed)
+    output, units = whole_step(student, widths, is_own)
+    return [output, [unit.gradient for unit in units]]
 
 
 class Asking(torch.autograd.Function):
@@ -1508,18 +1525,21 @@ def expect_step(
 def check_step_on_1024_ranks_on_paper(student, rng):
     """On paper, all parts together as one of 1,024 ranks gather each block in forward, gather and
     reduce-scatter it in backward, 3 P (N - 1)/N bytes in all, hold a few blocks at a time, and take
-    hardly longer than the messages; on two emulated ranks they do the same.
+    hardly longer than the messages; on two emulated ranks they do the same, with the numbers of
+    one process.
     """
     steps = [whole(rng, 1, 3) + 4 * place for place in range(5)]  # blocks of about the same size
     large, small = [8 * (1024 + one) for one in steps], [256 + one for one in steps]
     try:
         with advice({Outcome.CRASHED: NO_NUMBERS}):
             expect_on_paper(student, large, small, is_own=True)
+            expect_numbers(student, small, is_own=True)
     except (CheckFailed, StudentFailed):
         if is_right_on_two(student, small):
             raise
         with advice(ADVICE):  # a slip in a smaller part has cost its points there
             expect_on_paper(student, large, small, is_own=False)
+            expect_numbers(student, small, is_own=False)
 
 
 def expect_on_paper(student: Any, large: list[int], small: list[int], is_own: bool) -> None:
@@ -1543,10 +1563,36 @@ def expect_on_paper(student: Any, large: list[int], small: list[int], is_own: bo
         )
 
 
+def expect_numbers(student: Any, widths: list[int], is_own: bool, **watched: bool) -> Run:
+    """The run of a step on two emulated ranks: messages of the right sizes alone are not the work.
+
+    Raises:
+        CheckFailed: its output or its gradients are not those of one process.
+    """
+    seed = sum(widths)
+    run = emulated(student, numbers_on_rank, seed, widths, is_own, world_size=2, **watched)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        modules = [nn.Linear(one, other, bias=False) for one, other in pairwise(widths)]
+    modules.append(Scale())
+    output = passed(modules, range(len(modules)), torch.ones(1, widths[0]))
+    output.sum().backward()
+    hint = "What is gathered are the weights that a block uses; what is reduced, its gradients."
+    for rank in range(2):
+        given, pieces = entries(run.values[rank], 2)
+        expect_like(given, output.detach(), "the output of a step of all parts", hint)
+        for place, module in enumerate(modules):
+            gradients = [one.grad for one in module.parameters()]
+            flat = flat_of(gradients, [one.shape for one in gradients], torch.float32, 2)
+            what = f"the gradient's piece of block {place} on rank {rank} of 2"
+            expect_like(entry(pieces, place), flat.chunk(2)[rank], what, hint)
+    return run
+
+
 def is_right_on_two(student: Any, widths: list[int]) -> bool:
     """True if the student's own parts together do on two emulated ranks what they should."""
     try:
-        run = emulated(student, whole_step_on_rank, widths, True, world_size=2, memory=True)
+        run = expect_numbers(student, widths, is_own=True, memory=True)
         most_bytes = max((one.most_bytes for one in run.memory), default=math.inf)
         expect_step(run.timeline, most_bytes, widths, 2, num_blocks=4.5)
     except (CheckFailed, StudentFailed):

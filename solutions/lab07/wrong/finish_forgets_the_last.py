@@ -1,4 +1,4 @@
-# score: 22.75
+# score: 22
 # hint: the rest in finish
 # The reduction that is under way at the end is never taken in.
 
