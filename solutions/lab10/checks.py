@@ -382,7 +382,35 @@ def step_on_rank(student: Any, parts: Any, inputs: Any, targets: Any, dp: int, t
 # Usual slips in what travels along tp. The other checks are judged by the program with the slip.
 BIAS_INSIDE = "a rank adds the bias to its part of the sum"
 ENTERS_BEFORE_SCALE = "the block's input is what enters, before its scale"
-SLIPS = ("", BIAS_INSIDE, ENTERS_BEFORE_SCALE)
+SUMMED_TWICE = "backward sums along tp also where the region is left"
+NOT_SUMMED = "backward sums nothing along tp"
+IN_BACKWARD = (SUMMED_TWICE, NOT_SUMMED)
+SLIPS = ("", BIAS_INSIDE, ENTERS_BEFORE_SCALE, *IN_BACKWARD)
+
+
+class AlongTp(torch.autograd.Function):
+    """The ranks of tp in one process: tensors, one of each rank, which are summed or passed on.
+
+    What ranks send for a sum is appended to `sent`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, sent: list[Any], is_summed: bool, is_summed_back: bool, *parts: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.sent, ctx.is_summed_back = sent, is_summed_back
+        return AlongTp.summed(parts, sent) if is_summed else tuple(one.clone() for one in parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        passed = AlongTp.summed(gradients, ctx.sent) if ctx.is_summed_back else gradients
+        return None, None, None, *passed
+
+    @staticmethod
+    def summed(parts: Sequence[torch.Tensor], sent: list[Any]) -> tuple[torch.Tensor, ...]:
+        sent.append([one.detach().clone() for one in parts])
+        total = torch.stack(list(parts)).sum(dim=0)
+        return tuple(total.clone() for _ in parts)
 
 
 class Truth(NamedTuple):
@@ -402,51 +430,51 @@ def truth_of(sizes: Sizes, slip: str = "") -> Truth:
     partial, sums, total = [], [], 0.0
     pairs = rows_of(sizes)
     for x, targets in pairs:
-        by_block = [leaves_of(block, sizes.tp, slip) for block in blocks_of(sizes)]
-        entered, left = [], []  # by block: each branch's hidden, and its part of the sum
-        for ranks in by_block:
-            scale, *_, bias = ranks[0]
-            if slip == ENTERS_BEFORE_SCALE:
-                hidden = [x.clone().requires_grad_() for _ in ranks]
-                scaled = [one * own[0] for one, own in zip(hidden, ranks, strict=True)]
-            else:
-                hidden = scaled = [(x * scale).clone() for _ in ranks]
-            parts = [
-                torch.tanh(one @ up.t()) @ down.t() + (own_bias if slip == BIAS_INSIDE else 0)
-                for one, (_, up, down, own_bias) in zip(scaled, ranks, strict=True)
-            ]
-            entered.append(hidden)
-            left.append(parts)
-            x = x + torch.stack(parts).sum(dim=0) + (0 if slip == BIAS_INSIDE else bias)
-        loss = (x - targets).square().sum()
-        total += loss.item()
-        flat = [one for hidden in entered for one in hidden]
-        of_ranks = [[one for ranks in by_block for one in ranks[t]] for t in range(sizes.tp)]
-        found = torch.autograd.grad(loss, [*flat, *itertools.chain(*of_ranks)])
-        branches = [found[at : at + sizes.tp] for at in range(0, len(flat), sizes.tp)]
-        own, num = found[len(flat) :], len(of_ranks[0])
-        sums.append([list(own[t * num : (t + 1) * num]) for t in range(sizes.tp)])
-        backward = list(reversed(range(sizes.num_blocks)))
-        if slip == ENTERS_BEFORE_SCALE:
-            del backward[-1]  # inputs need no gradient, so none is summed
-        partial.append([
-            [left[place][t].detach() for place in range(sizes.num_blocks)]
-            + [branches[place][t] for place in backward]
-            for t in range(sizes.tp)
-        ])  # fmt: skip
+        blocks = [
+            [[one.requires_grad_() for one in part_of(block, t, sizes.tp)] for t in range(sizes.tp)]
+            for block in blocks_of(sizes)
+        ]
+        sent: list[list[torch.Tensor]] = []
+        hidden = [x] * sizes.tp
+        for ranks in blocks:
+            hidden = outputs_of(ranks, hidden, sent, slip)
+        losses = torch.stack([(one - targets).square().sum() for one in hidden])
+        total += losses[0].item()
+        of_ranks = [[one for ranks in blocks for one in ranks[t]] for t in range(sizes.tp)]
+        found = torch.autograd.grad(losses.sum(), list(itertools.chain(*of_ranks)))
+        num = len(of_ranks[0])
+        sums.append([list(found[t * num : (t + 1) * num]) for t in range(sizes.tp)])
+        partial.append([[one[t] for one in sent] for t in range(sizes.tp)])
     counts = [targets.numel() for _, targets in pairs]
     return Truth(total / sum(counts), partial, sums, counts)
 
 
-def leaves_of(block: Sequence[torch.Tensor], tp: int, slip: str) -> list[list[torch.Tensor]]:
-    """Each rank's parts of a block; replicated weights are one leaf, but for the one of a slip."""
-    ranks = [[one.requires_grad_() for one in part_of(block, t, tp)] for t in range(tp)]
-    for own in ranks:
-        if slip != ENTERS_BEFORE_SCALE:
-            own[0] = ranks[0][0]
-        if slip != BIAS_INSIDE:
-            own[3] = ranks[0][3]
-    return ranks
+def outputs_of(
+    ranks: Sequence[Sequence[torch.Tensor]],
+    inputs: Sequence[torch.Tensor],
+    sent: list[list[torch.Tensor]],
+    slip: str,
+) -> list[torch.Tensor]:
+    """What a block gives each rank of tp; `ranks` are their parts of the weights."""
+
+    def enter(tensors: Sequence[torch.Tensor]) -> Any:
+        return AlongTp.apply(sent, False, slip != NOT_SUMMED, *tensors)
+
+    def leave(tensors: Sequence[torch.Tensor]) -> Any:
+        return AlongTp.apply(sent, True, slip == SUMMED_TWICE, *tensors)
+
+    before = enter(inputs) if slip == ENTERS_BEFORE_SCALE else inputs
+    scaled = [one * own[0] for one, own in zip(before, ranks, strict=True)]
+    if slip != ENTERS_BEFORE_SCALE:
+        scaled = enter(scaled)
+    parts = [
+        torch.tanh(one @ up.t()) @ down.t() + (bias if slip == BIAS_INSIDE else 0)
+        for one, (_, up, down, bias) in zip(scaled, ranks, strict=True)
+    ]
+    return [
+        x + one + (0 if slip == BIAS_INSIDE else own[3])
+        for x, one, own in zip(inputs, leave(parts), ranks, strict=True)
+    ]
 
 
 def wanted_of(truth: Truth, weights: Sequence[float]) -> list[list[torch.Tensor]]:
@@ -521,11 +549,13 @@ def expect_gradients(
     ]
     if wrong_scales and not is_scale_judged:
         return
+    found = slip_of(run, sizes)
+    known = wrong_scales or [f"Here {found}."] * (found in IN_BACKWARD)
     for rank in range(sizes.dp * sizes.tp):
         given, like = gradients_of(run, rank, sizes.num_blocks), wanted[rank % sizes.tp]
         for at in places:
             name = FIELDS[at % 4]
-            hint = (wrong_scales or [WHOLE if name not in SHARDED else PART])[0]
+            hint = (known or [WHOLE if name not in SHARDED else PART])[0]
             what = f"the gradient of {name} in block {at // 4} on rank {rank}"
             expect_close(given[at], like[at], what, hint, 1e-3, 1e-5)
 
@@ -617,10 +647,10 @@ def slip_of(run: Run, sizes: Sizes) -> str:
     for slip in SLIPS:
         try:
             expect_along_tp(run, sizes, slip)
-        except PartlyHeld:
-            return slip
-        except CheckFailed:
-            continue
+        except CheckFailed as error:
+            has_more = isinstance(error, PartlyHeld) and slip != NOT_SUMMED
+            if not has_more:
+                continue
         return slip
     return ""
 
@@ -673,8 +703,9 @@ def expect_mesh(run: Run, sizes: Sizes) -> None:
     """Raise CheckFailed unless gradients were summed along dp; half where tp carries others."""
     expect_groups_of_mesh(run, sizes)
     expect_sums(run, sizes, is_whole=False)
+    slip = slip_of(run, sizes)
     try:
-        expect_along_tp(run, sizes, slip_of(run, sizes))
+        expect_along_tp(run, sizes, "" if slip in IN_BACKWARD else slip)
     except CheckFailed as error:
         hint = f"{error.hint} Until the right sums travel along tp, what else is right earns half."
         raise PartlyHeld(0.5, error.expected, error.actual, hint) from None
@@ -711,15 +742,19 @@ def check_gradients_are_those_of_one_process(student, rng):
 @points(1, cell="check_gradients_on_mesh")
 def check_replicated_weights_stay_alike(student, rng):
     """`scale` and `bias` get their whole gradient, not tp times as much, and the same bits on all
-    ranks, on 2 x 3 ranks.
+    ranks, on 2 x 3 ranks. Half, if they are wrong only because backward sums nothing along tp, or
+    sums twice.
     """
     sizes = drawn(rng, 2, 3)._replace(hidden_width=6)
     run = run_step(student, sizes)
-    slip = BIAS_INSIDE if slip_of(run, sizes) == BIAS_INSIDE else ""
-    expect_gradients(run, sizes, REPLICATED, False, slip)
-    first = [gradients_of(run, 0, sizes.num_blocks)[at] for at in (0, 3, 4, 7)]
+    slip = slip_of(run, sizes)
+    expect_gradients(run, sizes, REPLICATED, False, "" if slip == ENTERS_BEFORE_SCALE else slip)
     for rank in range(1, sizes.dp * sizes.tp):
-        own = [gradients_of(run, rank, sizes.num_blocks)[at] for at in (0, 3, 4, 7)]
+        like = rank % sizes.tp if slip == NOT_SUMMED else 0  # without sums, places of tp differ
+        first, own = (
+            [gradients_of(run, one, sizes.num_blocks)[at] for at in (0, 3, 4, 7)]
+            for one in (like, rank)
+        )
         if not is_same(first, own):
             hint = "Let the same sums over tp and dp make them on every rank."
             raise CheckFailed("the same bits on all ranks", f"others on rank {rank}", hint)
@@ -729,7 +764,8 @@ def check_replicated_weights_stay_alike(student, rng):
 @points(1, cell="check_gradients_on_mesh")
 def check_tp_carries_parts_of_sums(student, rng):
     """On 2 x 4 ranks, inside two nodes: along tp each block sends its part of the sum and the
-    gradient of `scaled`, and nothing else. Half with the bias, or before `scale`.
+    gradient of `scaled`, and nothing else. Half with the bias, before `scale`, or if backward sums
+    nothing along tp, or sums twice.
     """
     sizes = drawn(rng, 2, 4)
     run = run_step(student, sizes)

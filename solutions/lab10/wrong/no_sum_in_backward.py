@@ -1,5 +1,5 @@
-# score: 19.5
-# hint: only dp is left to sum
+# score: 21
+# hint: Here backward sums nothing along tp
 # Nothing is summed over tp in backward: every rank goes on with its own part of the gradient.
 
 # %% gradients_on_mesh

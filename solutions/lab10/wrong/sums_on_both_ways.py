@@ -1,4 +1,5 @@
-# score: 19.5
+# score: 21
+# hint: Here backward sums along tp also where the region is left
 # The gradient is summed over tp where the region is left, too.
 
 # %% gradients_on_mesh
