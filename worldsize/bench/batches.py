@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from typing import Literal
 
 import torch
@@ -15,7 +16,7 @@ _NOISE = 0.3  # in standard deviations: images stay readable, and no two are the
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-class Drawn:
+class Drawn(ABC):
     """The batches of a seed: those of some steps may be drawn ahead of time, so that handing them out costs little."""
 
     def __init__(self, seed: int) -> None:
@@ -31,8 +32,9 @@ class Drawn:
         """The whole batch of a step."""
         return self._drawn.get(step) or self._draw(step)
 
+    @abstractmethod
     def _draw(self, step: int) -> Batch:
-        raise NotImplementedError
+        """The batch of a step, always the same."""
 
     def _generator(self, step: int) -> torch.Generator:
         return torch.Generator().manual_seed((self._seed * 1_000_003 + step + 1) % (1 << 63))

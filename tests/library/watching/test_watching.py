@@ -156,7 +156,8 @@ def test_an_alert_that_does_not_come_says_which_did(server, after_one_is_killed)
 
 
 def test_tensorboard_shows_the_same_run(folder, after_one_is_killed, server) -> None:
-    program = pytest.importorskip("tensorboard.program")
+    from tensorboard import program  # of the extra `dev`; it takes a second, which other tests need not wait for
+
     board = program.TensorBoard()
     logdir = f"--logdir={folder / 'tensorboard'}"
     board.configure(argv=["", logdir, "--port=0", "--host=127.0.0.1", "--load_fast=false", "--reload_interval=1"])
