@@ -227,22 +227,28 @@ def demo(scale: float) -> Iterator[Figure]:
 def main() -> None:
     """Print the table and write build/bench.json; exit with 1 if a part broke or, at full size, a goal is missed."""
     console = Console()
-    names, is_smallest = [word for word in sys.argv[1:] if word != "--smallest"], "--smallest" in sys.argv
+    names, is_smallest = {word for word in sys.argv[1:] if word != "--smallest"}, "--smallest" in sys.argv
+    if unknown := names - {part.__name__ for part in PARTS}:
+        sys.exit(f"No such part: {', '.join(sorted(unknown))}; there are {', '.join(part.__name__ for part in PARTS)}.")
     wanted = [part for part in PARTS if part.__name__ in names or not names]
     figures: list[Figure] = []
-    broken = []
+    broken, took_s = [], {}
     for part in track(wanted, "Measuring", console=console):
+        start_s = time.monotonic()
         try:
             found = list(part(0.0 if is_smallest else 1.0))
             figures += [dataclasses.replace(one, goal="", met=None) for one in found] if is_smallest else found
         except Exception:  # what the other parts measured is worth minutes
             broken.append(part.__name__)
             console.print_exception()
+        took_s[part.__name__] = time.monotonic() - start_s
     table = Table("figure", "value", "goal", "met", "how", title=f"{os.cpu_count()} cores, torch {torch.__version__}")
     for one in figures:
         met = {True: "yes", False: "NO", None: ""}[one.met]
         table.add_row(one.name, f"{one.value:.3g} {one.unit}", one.goal, met, one.how)
     console.print(table)
+    longest = sorted(took_s.items(), key=lambda one: -one[1])
+    console.print("seconds by part: " + ", ".join(f"{name} {taken:.0f}" for name, taken in longest))
     if broken:
         console.print(f"broke, and measured nothing: {', '.join(broken)}")
     out = ROOT / "build" / "bench.json"
