@@ -812,7 +812,8 @@ draw.curves(losses, y_label="loss of the whole batch", title=title, difference_f
 # difference. Float32 keeps seven: now and then a number then falls on the other side of a ReLU's
 # zero, and from there the two trainings slowly part, which would look like a mistake.
 #
-# Most of a job's time goes into starting it: each rank is a new Python process that imports torch.
+# Most of so short a job's time goes into starting it: each rank is a new Python process that
+# imports torch.
 #
 # ### The other way to split: an assembly line
 #

@@ -61,9 +61,7 @@ from worldsize.explore import explore
 DDP = nn.parallel.DistributedDataParallel
 TOKENS = text.tokens()
 predictions = ledger.Predictions("week03")
-print(
-    f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs, {len(TOKENS):,} bytes of text"
-)
+print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 
 # %% [markdown]
 # ## 2. Predict
@@ -174,13 +172,11 @@ for name, way in WAYS.items():
     here_s = statistics.median(map(max, zip(*values, strict=True)))
     rows.append((name, len(calls_of(runs[name])) // 2, runs[name].values[0][0], here_s))
 columns = ("256 rows", "all-reduces a step", "emulated_s", "measured here_s")
-title = f"A step of the MLP: emulated on {cluster}, and measured here"
-draw.table(rows, title=title, columns=columns)
+draw.table(rows, title=f"A step of the MLP, emulated on {cluster} and here", columns=columns)
 
 # %% naive_emulated
-draw.timelines(
-    {name: run.timeline for name, run in runs.items()}, title=f"Two steps, emulated on {cluster}"
-)
+timelines = {name: run.timeline for name, run in runs.items()}
+draw.timelines(timelines, title=f"Two steps, emulated on {cluster}")
 
 # %% [markdown]
 # On the emulated cluster both ways send the same bytes, one of them with eight latencies and the
@@ -420,9 +416,7 @@ with check.turn("exposed_s"):
     sending = [(one.start_s, one.end_s) for one in events if one.kind == "communication"]
     found_s, wanted_s = exposed_s(working, sending), hidden.exposed_communication_s(0)
     check.expect_close(found_s, wanted_s, "the exposed seconds of the picture above", hint)
-    print(
-        f"Right. In the picture {found_s * 1e3:.2f} ms of 8 are exposed: 10 / (10 + 2.17) is 82%."
-    )
+    print(f"Right. {found_s * 1e3:.2f} ms of 8 are exposed: 10 / (10 + 2.17) is 82%.")
 
 # %% [markdown]
 # What decides now? The first gradients are ready after forward and an eighth of backward. From then
@@ -456,8 +450,7 @@ for num_parts in (1, 2, 4, 8, 16):
     got_s = outline(num_parts, is_overlapped=True).end_s
     rows.append((num_parts, wanted_s, got_s, f"{wanted_s / got_s - 1:+.1%}", compute_s / got_s))
 columns = ("parts", "formula_s", "emulated_s", "error", "efficiency_fraction")
-title = "10 ms of compute, 8 ms of communication: formula and emulation"
-draw.table(rows, title=title, columns=columns)
+draw.table(rows, title="10 ms of compute, 8 ms of communication", columns=columns)
 
 # %% [markdown]
 # With ever smaller parts the step approaches $F + 8$ ms, 11.3 ms, and no less: 8 ms do not fit
@@ -876,12 +869,12 @@ draw.table(table, title=title, columns=columns)
 # %% where_it_holds
 table = []
 for name, low, high in (("pcie-box", 0.2, 0.4), ("dgx-a100", 0.05, 0.1), ("dgx-h100", 0.05, 0.1)):
-    row = [name, f"{low:.0%} to {high:.0%}"]
+    parts = []
     for dtype, num_bytes in (("bfloat16", 2), ("float32", 4)):
         ratio = described(hardware.cluster(name), dtype).ratio
         few, many = (num_bytes / 6 * ratio / share for share in (high, low))
-        row += [round(ratio), f"{few:,.0f} to {many:,.0f}"]
-    table.append(row)
+        parts += round(ratio), f"{few:,.0f} to {many:,.0f}"
+    table.append((name, f"{low:.0%} to {high:.0%}", *parts))
 columns = ("cluster", "adds", "R/β, bfloat16", "rows, bfloat16", "R/β, float32", "rows, float32")
 title = "Rows on each of two GPUs for which the rule holds, computed"
 draw.table(table, title=title, columns=columns)
@@ -1190,8 +1183,7 @@ for (num, name), run in llama_runs.items():
         given = (compute_s_of(run), run.step_s, num_parts, part_s)
         row = compared(f"Llama, {num * 2048:,} tokens, DDP", f"on paper, {name}", *given)
         table.append((*row, run.mfu_fraction))
-title = "A step: formula, measurement, emulation, paper"
-draw.table(table, title=title, columns=(*COMPARED, "mfu_fraction"))
+draw.table(table, title="A step, by formula and by run", columns=(*COMPARED, "mfu_fraction"))
 
 # %% [markdown]
 # The emulated rows and those on InfiniBand agree with the formula within 2%: once the compute of a
@@ -1249,10 +1241,8 @@ except ws.RunError as report:
 # %% unused_parameter_found
 found = {"find_unused_parameters": True}
 values = ws.run(train_heads, [[0, 1], [0, 0]], found, **HERE_TWO).values
-print(
-    f"second step, rank 0 uses the second head, rank 1 does not: its gradient is {values[0]:.2f}"
-    f" and {values[1]:.2f}"
-)
+on_both = " and ".join(f"{value:.2f}" for value in values)
+print(f"only rank 0 uses the second head in the second step: its gradient on both is {on_both}")
 
 # %% [markdown]
 # The ranks used different heads, and both have the same gradient: rank 1 has counted as zeros.

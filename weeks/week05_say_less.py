@@ -1120,11 +1120,11 @@ draw.table(rows, title="A step of six layers, formula and emulation", note=note)
 # - **NVLink**: there is nothing to gain. The wire is hidden except for the last bucket, all methods
 #   lie within about a percent of each other.
 # - **PCIe**: the same within about one percent.
-# - **10 Gb/s Ethernet**: the wire decides. From float32, bfloat16 gives two thirds of the possible
-#   gain for one line of code. On four ranks int8 sends as many bytes as bfloat16, and is faster
-#   because an all-gather is half as many messages one after the other. The formula is up to a tenth
-#   too short here: the emulator prices the library's own protocols over TCP, whose steps cost more
-#   than the link's α.
+# - **10 Gb/s Ethernet**: the wire decides. Over float32, bfloat16 gains two thirds of what 1% of
+#   the entries would gain, for one line of code. On four ranks int8 sends as many bytes as
+#   bfloat16, and is faster because an all-gather is half as many messages one after the other. The
+#   formula is up to a tenth too short here: the emulator prices the library's own protocols over
+#   TCP, whose steps cost more than the link's α.
 #
 # The emulator prices each of these operations by the bytes that it moves, at the rate that a copy
 # reaches. A real kernel has a start-up time, and selecting the largest entries takes many passes.

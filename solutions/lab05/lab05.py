@@ -148,7 +148,7 @@ def bytes_in_hook(run, each):
 # %% [markdown]
 # ## 1. The largest entries
 #
-# Most entries of a gradient are small. **Top-k** sends the *k* entries that are largest in
+# Some entries of a gradient are much larger than others. **Top-k** sends the *k* entries largest in
 # magnitude, and their places. An entry in float32 takes 4 bytes, and its place takes 4 more as an
 # int32; as an int64 it would take 8.
 #

@@ -114,6 +114,7 @@ def test_published_latencies_lie_on_a_line(outputs):
     rows = rows_of(outputs["published_latency"])
     assert len([row for row in rows if row[0].isdigit()]) == 7
     assert "6.0 µs, and 1.92 µs a step" in words(outputs["published_latency"])
+    assert max(abs(float(row[4].rstrip("%"))) for row in rows if row[0].isdigit()) < 4
 
 
 def test_formulas_hold_on_links_that_nobody_shares(outputs):
@@ -129,6 +130,7 @@ def test_on_narrow_uplinks_the_order_of_a_ring_decides(outputs):
     assert rows["ring, rack to rack"] == ["4.39 ms", "4.39 ms", "12.3 ms"]
     assert rows["halving and doubling"][0] == "2.79 ms" and rows["halving and doubling"][2] == "3.75 ms"
     assert "from 117 MB on" in stream(outputs["narrow_crossover"])
+    assert float(rows["through rank 0"][1].split()[0]) / float(rows["halving and doubling"][1].split()[0]) > 60
 
 
 def test_server_of_64_workers_leaves_little_utilisation(outputs):

@@ -125,7 +125,11 @@ def test_options_change_what_ddp_sends(outputs):
     assert found["first step in no_sync"][0] == "640"
     assert found["find_unused_parameters"][0] == "640, 24, 640, 24"
     assert found["static_graph"][0] == "24, 640, 640"
-    assert int(found["broadcast_buffers=False"][1]) < int(found["default"][1])
+    broadcasts = {name: int(row[1]) for name, row in found.items()}
+    # shapes, state, buffers before each forward and the order of gradients: 1 + 2 + 2 * 2 + 2
+    assert broadcasts["default"] == 9 and broadcasts["first step in no_sync"] == 1 + 2 + 2
+    assert broadcasts["find_unused_parameters"] == broadcasts["static_graph"] == 1 + 2 + 2 * 2
+    assert broadcasts["broadcast_buffers=False"] == 1 + 1 + 2
 
 
 def test_pcie_adds_20_to_40_percent_and_nvlink_5_to_10_to_a_small_model(outputs):
@@ -140,6 +144,9 @@ def test_pcie_adds_20_to_40_percent_and_nvlink_5_to_10_to_a_small_model(outputs)
 def test_a_large_batch_of_bfloat16_is_asked_for_where_the_link_is_slow(outputs):
     found = {row[0]: row[2:] for row in rows(outputs["where_it_holds"])}
     assert found["pcie-box"] == ["10,688", "8,906 to 17,812", "792", "1,319 to 2,639"]
+    ends = {name: [row[index].replace(",", "").split(" to ") for index in (1, 3)] for name, row in found.items()}
+    for name, (half, whole) in ends.items():
+        assert all(6.5 < int(a) / int(b) < 7.6 for a, b in zip(half, whole, strict=True)), name
     samples = {row[0]: row[3:] for row in rows(outputs["rows_of_a_sample"])}
     assert samples["MLP, vectors of 512"] == ["7,125", "713"]
     assert samples["Llama of 1.1B, 2,048 tokens"] == ["4", "1"]
@@ -162,6 +169,9 @@ def test_ddp_of_a_large_model_waits_for_a_slow_network_alone(outputs):
     assert all(one[0] > 99 for (name, _), one in found.items() if name != "a100-100gbe-x8")
     assert found["a100-100gbe-x8", "2,048"][0] < 25 and 88 < found["a100-100gbe-x8", "16,384"][0] < 93
     assert 24 < found["h100-ndr-x8", "2,048"][1] < 28 and 37 < found["h100-ndr-x8", "16,384"][1] < 41
+    for name in {name for name, _ in found}:  # eight times the flops take this many times as long to compute
+        share, mfu = (found[name, "16,384"][index] / found[name, "2,048"][index] for index in (0, 1))
+        assert 5 < 8 * share / mfu < 6, name
     assert abs(int(re.search(r"error ([-+]\d+)%", stream(outputs["published"]))[1])) <= 6
 
 

@@ -141,6 +141,7 @@ def test_stability_bound_is_found_by_running(outputs):
     assert all(abs(float(row[1]) / float(row[2]) - 1) < 0.01 for row in rows)
     assert [row[3] for row in rows] == ["1", "2", "4.49", "9.57", "40.1"]
     assert [row[4] for row in rows[:4]] == ["3.8", "0.1", "0.0348", "0.0157"] and float(rows[3][5]) > 200
+    assert round(float(rows[3][1]) / float(rows[3][4])) == 13
     assert [row[1] for row in rows_of(outputs["divided_by_staleness"])][::5] == ["50%", "78.4%"]
 
 
@@ -172,6 +173,11 @@ def test_trust_ratios_by_hand(outputs):
     assert "5 / 1 = 0.005" in text and "= 0.0025" in text and "3.536" in text
 
 
+def test_layers_move_by_different_shares_of_their_lengths(outputs):
+    moved = {row[0]: float(row[3].rstrip("%")) for row in rows_of(outputs["layers_differ"])}
+    assert moved["6.bias"] > 4 * moved["0.bias"]
+
+
 def test_weights_are_those_of_the_oracles(outputs):
     for name, count in (("against_the_oracle", 2), ("replayed", 2)):
         differences = re.findall(r"largest difference (\S+)", stream(outputs[name]))
@@ -184,6 +190,8 @@ def test_formulas_hold_until_the_link_is_full(outputs):
     errors = [float(row[5].rstrip("%")) for row in rows]
     assert [row[0].split(", ")[1] for row in rows] == ["emulated"] * 6 + ["measured"] * 2
     assert all(abs(error) <= 3 for error in errors[:5]) and 10 < errors[5] < 40
+    slowest, on_ethernet = 7 / (5 * 0.002), float(rows[4][4])  # gradients/s: seven of 10 ms, and their run
+    assert 0.08 < 1 - on_ethernet / slowest < 0.12
     rows = {tuple(row[:2]): row[2:] for row in rows_of(outputs["saturation"])[:6]}
     assert rows["Llama 3 8B in bfloat16", "InfiniBand NDR"] == ["669 ms", "2.79"]
     assert rows["ResNet-50 in float32", "Ethernet 100 Gb/s, TCP"] == ["20.5 ms", "10.8"]

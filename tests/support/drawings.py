@@ -1,5 +1,6 @@
 """One small drawing of every kind of picture: what the image tests compare and the export tests carry."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -39,6 +40,12 @@ def chunks() -> Picture:
     for rank, chunk in enumerate((0, 2, 1, 3)):
         quarters[rank][chunk] = {0, 1, 2, 3}
     return draw.chunks({"start": start, "halves": halves, "quarters": quarters}, "A reduce-scatter of four chunks")
+
+
+def circle() -> Picture:
+    """A clock's hands at four, and the way from one to the other."""
+    hours = {f"{hour}": math.radians(90 - 30 * hour) for hour in (12, 2, 4)}
+    return draw.circle(hours, [("", "12"), ("", "4"), ("12", "4")], "Four o'clock")
 
 
 def shares() -> Picture:
@@ -216,6 +223,7 @@ DRAWINGS: dict[str, Callable[[], Picture]] = {
         node_with_links,
         ledger,
         curves,
+        circle,
         shares,
     )
 }

@@ -2,6 +2,7 @@
 
 from worldsize.draw._bytes_by_axis import bytes_by_axis
 from worldsize.draw._chunks import chunks
+from worldsize.draw._circle import circle
 from worldsize.draw._cost import cost, crossovers
 from worldsize.draw._curves import curves
 from worldsize.draw._ledger import ledger
@@ -23,6 +24,7 @@ __all__ = [
     "Table",
     "bytes_by_axis",
     "chunks",
+    "circle",
     "cost",
     "crossovers",
     "curves",
