@@ -247,7 +247,8 @@ draw.curves(finite, x_label="tens of steps", title=title)
 # average**: an entry that stays small is dropped in every step. Unscaled random entries point the
 # right way on average, but are a hundredth as long. Training then hardly moves, as with a learning
 # rate a hundred times smaller. Scaled random entries are right on average. One in ten times 10
-# still learns; with one in a hundred times 100, steps are so far off that the loss becomes `nan`.
+# still learns, though how fast depends on the seed; with one in a hundred times 100, steps are so
+# far off that the loss becomes `nan`.
 #
 # ### Two ways to be wrong
 #

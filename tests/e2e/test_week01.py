@@ -69,6 +69,11 @@ def test_one_process_and_two_and_four_ranks_have_the_same_losses(outputs, folder
     assert "one process from 2.32" in words and float(words.split()[-1].rstrip(".")) < 1e-9
 
 
+def test_ranks_that_never_communicate_drift_apart(outputs):
+    ranges = re.findall(r"rank \d from ([\d.]+) to ([\d.]+\d)", words(outputs["train_apart"]))
+    assert len(ranges) == 4 and all(0 < float(first) < float(last) for first, last in ranges)
+
+
 def test_one_process_learns_and_the_sum_does_not(outputs):
     words = outputs["sum_instead_of_mean"][-1]["data"]["text/plain"]
     learnt, broken = (float(part.split(" to ")[1].rstrip(".")) for part in words.split(": ")[-1].split(";"))

@@ -53,6 +53,7 @@ def test_a_part_that_is_forgotten_costs_accuracy(outputs):
 
 def test_bias_and_spread_are_those_of_their_formulas(outputs):
     found = {name: tuple(map(float, cells)) for name, cells in table_of(outputs["bias_and_spread"]).items()}
+    assert 10 < int(re.search(r"largest 1% hold (\d+)%", stream(outputs["bias_and_spread"]))[1]) < 25
     assert found["bfloat16"][0] < 0.005 and found["int8, rounded at random"][0] < 0.005
     assert found["largest 1%"][0] > 0.8 and found["largest 1%"][1] == 0
     bias, spread = found["random 1% x 100"]

@@ -118,6 +118,8 @@ SUMS = [
     ("week05", "$N = 4/1.06 = {:.1f}$ and $4/1.03 = {:.1f}$", 4 / (1 + 4 / 64), 4 / (1 + 2 / 64)),
     ("week05", "each way: {:.1f} s at the full 12.5 GB/s", 2 * 8.03 / 12.5),
     ("week05", "can draw from the same data: {:.0f} ms a step", 2 * 8.03 / 12.5 / 100 * 1e3),
+    ("lab01", "Not {:.1f}, which is the sum, and not {:.1f}, which counts", 3 + 7, (3 + 7) / 2),
+    ("lab01", "afterwards {0:.1f} {0:.1f}", (3 * 3 + 1 * 7) / 4),
     ("lab01", "24 GB/s = {:.0f} ms", NODE_MS - 200),
     ("lab01", "a step takes {:.0f} ms. That is 1.6 / 0.302 = {:.1f} times", NODE_MS, 1.6e3 / NODE_MS),
     (
@@ -173,7 +175,7 @@ def text_of(name: str, section: str = "") -> str:
 
 
 @cache
-def test_names() -> set[str]:
+def names_of_tests() -> set[str]:
     """The names of all tests."""
     files = (path.read_text(encoding="utf-8") for path in Path(ROOT / "tests").rglob("test_*.py"))
     return {name for text in files for name in re.findall(r"^def (test_\w+)", text, flags=re.MULTILINE)}
@@ -200,7 +202,7 @@ def faults(page: str) -> list[str]:
         cells, named = {cell.id for cell in cells_of(name)}, re.findall(r"`(\w+)`", how)
         found += [f"{name}: not in section {section}: {claim}"] * (claim not in text_of(name, section))
         found += [f"{name}: no kind of check: {kind}"] * (kind not in KINDS)
-        found += [f"{name}: neither a cell nor a test: {one}" for one in named if one not in cells | test_names()]
+        found += [f"{name}: neither a cell nor a test: {one}" for one in named if one not in cells | names_of_tests()]
         has_test = any(one.startswith("test_") for one in named)
         found += [f"{name}: no test for: {claim}"] * (kind != "sourced" and not has_test)
         found += [f"{name}: no source for: {claim}"] * (kind == "sourced" and len(how) < 15)
@@ -226,3 +228,16 @@ def test_a_stale_row_is_found():
 @pytest.mark.parametrize(("name", "words", "numbers"), [(name, words, numbers) for name, words, *numbers in SUMS])
 def test_sums_in_the_text_come_out(name, words, numbers):
     assert words.format(*numbers) in text_of(name)
+
+
+def test_dividing_by_the_staleness_helps_below_half_the_bound():
+    shares = [delay * stable(delay) / 2 for delay in range(1, 1_000)]
+    assert (
+        shares[0] == pytest.approx(0.5) and shares == sorted(shares) and shares[-1] == pytest.approx(math.pi / 4, 1e-3)
+    )
+    assert all(1 / delay <= stable(delay) + 1e-12 for delay in range(1, 1_000))  # the fresh bound over twice the delay
+
+
+def test_columns_that_ranks_make_orthonormal_apart_are_not_so_when_added():
+    ours, theirs = (1.0, 0.0), (0.6, 0.8)
+    assert math.hypot(*theirs) == 1 and math.hypot(*map(sum, zip(ours, theirs, strict=True))) / 2 < 0.9
