@@ -25,6 +25,8 @@ def without_them(handler, page_config):
 first_lesson = min(glob.glob("weeks/*.ipynb", root_dir=ROOT), default="")
 c.LabApp.default_url = f"/lab/tree/{first_lesson}" if first_lesson else "/lab"
 c.ServerApp.root_dir = ROOT
+# what a lesson writes beside itself is not for readers
+c.ContentsManager.hide_globs = ["__pycache__", "*.pyc", "*.egg-info", "*~", "ledger.json"]
 c.ServerApp.tornado_settings = {"page_config_hook": without_them}
 # a container often has no other user, and `make lab` takes no flags
 c.ServerApp.allow_root = True

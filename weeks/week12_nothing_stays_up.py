@@ -831,7 +831,7 @@ for name, world_size, num_sequences, num_accumulated in (
     gradient = ws.run(gradient_on, num_sequences, num_accumulated, **given).values[0]
     reference = gradient if reference is None else reference
     off = ((gradient - reference).norm() / reference.norm()).item()
-    table.append({"ranks": name, "gradient differs by": f"{off:.0e}"})
+    table.append({"ranks": name, "gradient differs by": f"{off:.1g}"})
 draw.table(table, title="One step after four ranks became two, measured here")
 
 # %% [markdown]

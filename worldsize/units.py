@@ -53,6 +53,11 @@ def format_count(count: float) -> str:
     return significant(count / factor).removesuffix(".00").removesuffix(".0") + letter
 
 
+def number_of(count: int, noun: str) -> str:
+    """Text such as `1 rank` or `4 ranks`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def scale(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
     """The largest (factor, unit) of an ascending sequence in which the value, rounded to three digits, is 1 or more."""
     fitting = [unit for unit in units if abs(_rounded(value / unit[0], 3)) >= 1]

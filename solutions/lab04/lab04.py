@@ -419,8 +419,8 @@ print("may_start: with 5, 3 and 4 steps done, bounds 0, 1 and 2 are kept.")
 # </details>
 # <details><summary>Hint 2: how</summary>
 # Keep a set of the workers that wait for an answer; at first it holds all of them. Before each
-# receive, send to every worker in the set that may start, and remove it. After a push, add its
-# worker to the set, unless that has done all its steps.
+# receive, send to every worker in the set that may start, and remove it. After a push, add the
+# worker that pushed, unless it has done all its steps.
 # </details>
 # <details><summary>Hint 3: the ranks hang</summary>
 # The report says who waits for whom. Workers that wait for rank 0 while rank 0 receives were never

@@ -581,9 +581,9 @@ check_low_rank()
 # ## 5. PowerSGD
 #
 # The hook does this for all matrices of a bucket, with one all-reduce for all P, one for all Q and
-# one for everything that is not compressed: many small messages would cost latency. It adds two
-# things: the memory, and a **warm start**. The next step begins with the Q of this one; gradients
-# change slowly, so Q improves with every step.
+# one for everything that is not compressed: many small messages would each cost a latency. It adds
+# two things: the memory, and a **warm start**. The next step begins with the Q of this one;
+# gradients change slowly, so Q improves with every step.
 #
 # ```text
 # M = gradient + memory

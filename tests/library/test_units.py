@@ -25,6 +25,10 @@ def test_bytes_count_in_powers_of_a_thousand(size_bytes, text):
     assert units.format_bytes(size_bytes) == text
 
 
+def test_a_noun_has_an_s_unless_it_is_one():
+    assert [units.number_of(count, "rank") for count in (0, 1, 4)] == ["0 ranks", "1 rank", "4 ranks"]
+
+
 def test_bytes_in_powers_of_1024():
     assert units.format_bytes(4 * units.MIB, binary=True) == "4.00 MiB"
     assert units.format_bytes(units.MIB - 1, binary=True) == "1.00 MiB"

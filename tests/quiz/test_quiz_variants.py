@@ -225,7 +225,7 @@ def test_a_figure_shows_every_stream_and_leaves_shares_to_the_reader(monkeypatch
     png(Picture(events, "A step of one rank", "two bars"))
     (picture,) = drawn
     words = [axes.get_title(loc="left") for axes in picture.axes] + [picture.alt]
-    assert words == ["A step of one rank", "Timeline (A step of one rank) of 1 ranks over 3.00 s."]
+    assert words == ["A step of one rank", "Timeline (A step of one rank) of 1 rank over 3.00 s."]
 
 
 def test_a_form_marks_every_kind():

@@ -54,10 +54,11 @@ def _alt(ranks: Sequence[int], steps: Sequence[Round], title: str) -> str:
     every = [transfer for step in steps for transfer in step.transfers]
     size = units.format_bytes(sum(transfer.size_bytes for transfer in every if transfer.is_message))
     num_messages = sum(transfer.is_message for transfer in every)
-    counts = [f"{num_messages} messages, {size} in all"] if num_messages else []
-    counts += [f"{len(every) - num_messages} collectives"] if len(every) > num_messages else []
+    counts = [f"{units.number_of(num_messages, 'message')}, {size} in all"] if num_messages else []
+    counts += [units.number_of(len(every) - num_messages, "collective")] if len(every) > num_messages else []
     about = f"Messages ({title})" if title else "Messages"
-    return f"{about} among {len(ranks)} ranks in {len(steps)} steps: {' and '.join(counts)}. {_describe_first(steps)}"
+    among, in_steps = units.number_of(len(ranks), "rank"), units.number_of(len(steps), "step")
+    return f"{about} among {among} in {in_steps}: {' and '.join(counts)}. {_describe_first(steps)}"
 
 
 def _describe_first(steps: Sequence[Round]) -> str:

@@ -50,7 +50,7 @@ def timeline(
     """
     busy = TimelineContent(run, streams)
     about = f"Timeline ({title})" if title else "Timeline"
-    over = f"{len(busy.of_rank)} ranks over {units.format_time_s(busy.length_s)}"
+    over = f"{units.number_of(len(busy.of_rank), 'rank')} over {units.format_time_s(busy.length_s)}"
     if not shows_shares:
         picture, _ = _draw([_Part(busy, title)], shows_shares=False)
         picture.alt = f"{about} of {over}."

@@ -49,7 +49,10 @@
     const forward = button("Step forward", () => go(step + 1));
     const slider = element(controls, "input", { type: "range", min: 1, max: last + 1, step: 1, "aria-label": "Step" });
     slider.addEventListener("input", () => go(slider.value - 1));
-    const says = element(box, "p", { class: "worldsize-says", "aria-live": "polite" });
+    const says = element(box, "p", { class: "worldsize-says" });
+    const heights = run.steps.map((one) => { says.textContent = one.says; return says.offsetHeight; });
+    says.style.minHeight = `${Math.max(...heights)}px`;  // of the longest text: what is below does not move
+    says.setAttribute("aria-live", "polite");
 
     let step = -1, isPlaying = false, begun = 0, request = 0;
 

@@ -207,6 +207,7 @@ def test_its_jupyterlab_opens_the_first_lesson_that_is_there(files, tmp_path):
         names = {"get_config": lambda: config, "__file__": str(tmp_path / "jupyter_lab_config.py")}
         exec(files["jupyter_lab_config.py"], names)
         assert config.ServerApp.root_dir == str(tmp_path)
+        assert "ledger.json" in config.ContentsManager.hide_globs
         return config.LabApp.default_url
 
     (tmp_path / "weeks").mkdir()

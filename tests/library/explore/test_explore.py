@@ -148,7 +148,7 @@ def test_a_timeline_and_a_figure_become_images_with_their_words():
     seen = result_parts.parts_of((ONE_EVENT, draw.curves({"a": [1.0]}), plain, {"a": plain, "n": 3}), "f")
     assert [one.text[:11] for one in seen] == ["Timeline of", "Line chart ", "Bytes by ra", "n 3", "Bytes by ra"]
     image = seen[0].bundle()
-    assert image["text/html"].count("<img") == 1 and 'alt="Timeline of 1 ranks' in image["text/html"]
+    assert image["text/html"].count("<img") == 1 and 'alt="Timeline of 1 rank ' in image["text/html"]
     assert image["image/png"] in image["text/html"]
 
 
@@ -277,7 +277,7 @@ def test_without_anyone_to_move_it_an_explorer_is_a_picture_and_a_sentence():
 
     picture, sentence = explore(step, n=(1, 4), kind=["a", "b"]).stills()
     assert set(picture) == {"image/png", "text/html", "text/plain"}
-    assert picture["text/plain"].startswith("Timeline of 1 ranks")
+    assert picture["text/plain"].startswith("Timeline of 1 rank ")
     assert sentence["text/plain"] == (
         "step with n = 2 (1 to 4), kind = a (a or b). Run this cell in JupyterLab to change them."
     )
