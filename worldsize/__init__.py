@@ -1,5 +1,6 @@
 """Distributed training, run for real from a notebook cell."""
 
+from worldsize.calibrate import Calibration, calibrate
 from worldsize.check import CheckFailed, expect_close
 from worldsize.launch import RankFailed, Run, RunError, RunStopped, RunTimeout, device, profile, run, span, torchrun
 from worldsize.manifests import manifests
@@ -8,6 +9,7 @@ from worldsize.planning import plan
 from worldsize.timeline import Event, Timeline
 
 __all__ = [
+    "Calibration",
     "CheckFailed",
     "DeepRun",
     "Event",
@@ -18,6 +20,7 @@ __all__ = [
     "RunStopped",
     "RunTimeout",
     "Timeline",
+    "calibrate",
     "declared",
     "device",
     "expect_close",

@@ -63,8 +63,10 @@ class Kernels:
     copy: Reached
 
 
-def time_s(operator: Operator, gpu: Gpu) -> float:
+def time_s(operator: Operator, gpu: Gpu, name: str = "", phase: str = "") -> float:
     """The seconds that an operator takes on a GPU.
+
+    Its name in torch, and the phase of training in which it runs, count where the GPU has timings of its own.
 
     Raises:
         ValueError: there is no such kind or dtype.
@@ -73,6 +75,10 @@ def time_s(operator: Operator, gpu: Gpu) -> float:
         raise ValueError(f"no kind of operator is called {operator.kind!r}; known: {', '.join(get_args(Kind))}")
     if operator.dtype not in _DTYPES:
         raise ValueError(f"no dtype is called {operator.dtype!r}; known: {', '.join(DTYPES)}, and '' for any other")
+    if gpu.timings is not None:
+        peaks = gpu.peak_flops_per_s  # products were measured in float32
+        rate = peaks[operator.dtype] / peaks["float32"] if {operator.dtype, "float32"} <= peaks.keys() else 1.0
+        return gpu.launch_s + gpu.timings.time_s(name, operator.flops, operator.size_bytes, phase, rate)
     kernels = kernels_of(gpu)
     memory = kernels.copy if operator.kind == "copy" else kernels.elementwise
     moving_s = operator.size_bytes / (memory.fraction * gpu.memory_bandwidth_bytes_per_s)

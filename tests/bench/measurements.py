@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import bench_budgets
+import bench_calibrating
 import bench_compressing
 import bench_cutting
 import bench_diagnosing
@@ -291,6 +292,7 @@ PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_diagnosing.diagnosing,
     bench_recording.recording,
     bench_predicting.predicting,
+    bench_calibrating.calibrating,
     bench_regrading.regrading,
     bench_cutting.cutting,
     bench_budgets.budgets,

@@ -49,9 +49,9 @@ def describe() -> Machine:
     gpus = _gpus()
     return Machine(
         system=platform.platform(),
-        processor=_first("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
+        processor=processor(),
         num_cores=num_cores(),
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        memory_bytes=memory_bytes(),
         clock_mhz=float(_first("/proc/cpuinfo", "cpu MHz") or 0),
         gpus=[name for name, _ in gpus],
         gpu_clocks_mhz=[clock for _, clock in gpus],
@@ -110,6 +110,16 @@ def _spent_s(before: Any, after: Any) -> tuple[float, float]:
     spent_s = {name: max(0.0, getattr(after, name) - getattr(before, name)) for name in counted}
     idle_s = spent_s.pop("idle") + spent_s.pop("iowait", 0.0)
     return sum(spent_s.values()), idle_s
+
+
+def processor() -> str:
+    """The processor's name."""
+    return _first("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
+
+
+def memory_bytes() -> int:
+    """The bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def num_cores() -> int:

@@ -90,7 +90,7 @@ class FlopsMeter(Meter, TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         is_trial = any(issubclass(one, FakeTensor) for one in types)  # a DTensor tries new operations at full shape
         if is_work and not is_trial:
-            self._total_s += time_s(operator_of(func, args, kwargs or {}, out), self._gpu)
+            self._total_s += time_s(operator_of(func, args, kwargs or {}, out), self._gpu, func.overloadpacket.__name__)
         return out
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 
 from worldsize.emulate.record import COMPUTE, JOIN, KINDS, MAIN, MARK, WAIT, Step
 from worldsize.fields import Fields, fields_of, finite, integer, items, number, text
-from worldsize.hardware import TRANSFERS, Gpu
+from worldsize.hardware import TRANSFERS, Gpu, Timings
 from worldsize.message import Message
 
 _MAX_STEP_S = 1e9  # a rank might otherwise report work of any length
@@ -51,7 +51,8 @@ class Compute:
 
     def to_fields(self) -> dict[str, Any]:
         """The prices as JSON fields."""
-        return {"kind": self.kind, "scale": self.scale, "gpu": vars(self.gpu)}
+        timings = self.gpu.timings and self.gpu.timings.to_fields()
+        return {"kind": self.kind, "scale": self.scale, "gpu": vars(self.gpu) | {"timings": timings}}
 
     @classmethod
     def parse(cls, fields: Fields) -> Self:
@@ -365,6 +366,7 @@ def read_from_conductor(header: bytes) -> FromConductor:
 
 def _gpu(fields: Fields) -> Gpu:
     peaks, power_w = fields_of(fields.get("peak_flops_per_s")), fields.get("power_w")
+    timings = fields.get("timings")
     return Gpu(
         name=str(fields.get("name")),
         architecture=str(fields.get("architecture")),
@@ -374,6 +376,7 @@ def _gpu(fields: Fields) -> Gpu:
         source=str(fields.get("source")),
         launch_s=number(fields, "launch_s"),
         power_w=None if power_w is None else finite(power_w, "power_w"),
+        timings=None if timings is None else Timings.parse(fields_of(timings)),
     )
 
 

@@ -59,7 +59,7 @@ from worldsize.hardware.catalogue import (
     cluster,
     clusters,
 )
-from worldsize.hardware.devices import ARCHITECTURES, DTYPES, LINK_KINDS, Gpu, Link
+from worldsize.hardware.devices import ARCHITECTURES, DTYPES, HOST, LINK_KINDS, Gpu, Link
 from worldsize.hardware.equipment import (
     ELECTRICITY_USD_PER_KWH,
     NODES,
@@ -74,6 +74,7 @@ from worldsize.hardware.equipment import (
 from worldsize.hardware.meshes import Mesh
 from worldsize.hardware.networks import Dragonfly, FatTree, Hop, Level, Nic
 from worldsize.hardware.storage import COPIES, FILES, TRANSFERS, Host, Storage
+from worldsize.hardware.timings import Timed, Timings
 from worldsize.hardware.topology import LIBRARIES, Cluster, Route
 
 __all__ = [
@@ -103,6 +104,7 @@ __all__ = [
     "H100_ROCE",
     "H200",
     "H200_NDR",
+    "HOST",
     "HOST_DDR4",
     "HOST_DDR5",
     "HOST_DGX_1V",
@@ -160,6 +162,8 @@ __all__ = [
     "Route",
     "Storage",
     "Switch",
+    "Timed",
+    "Timings",
     "cluster",
     "clusters",
 ]

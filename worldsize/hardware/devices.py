@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from worldsize.hardware.timings import Timings
 from worldsize.hardware.validation import need_one_of, need_positive, need_source
 
 DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8")
 ARCHITECTURES = ("volta", "ampere", "ada", "hopper", "blackwell", "cdna3")
+HOST = "cpu"  # the architecture of a rank without a GPU
 LINK_KINDS = ("nvlink", "pcie", "rdma", "tcp")
 
 
@@ -28,9 +30,10 @@ class Gpu:
     source: str
     launch_s: float = 0.0
     power_w: float | None = None
+    timings: Timings | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        need_one_of(f"{self.name}: architecture", self.architecture, ARCHITECTURES)
+        need_one_of(f"{self.name}: architecture", self.architecture, (*ARCHITECTURES, HOST))
         need_positive(f"{self.name}: memory_bytes", self.memory_bytes)
         need_positive(f"{self.name}: memory_bandwidth_bytes_per_s", self.memory_bandwidth_bytes_per_s)
         for dtype, flops_per_s in self.peak_flops_per_s.items():

@@ -57,7 +57,7 @@ def price(records: Sequence[RankRecord], cluster: Cluster) -> Priced:
 
 def _timed(record: RankRecord, gpu: Gpu) -> list[Step]:
     """The steps, each batch of work with the seconds that it takes."""
-    seconds = [operators.time_s(work.operator, gpu) for work in record.works]
+    seconds = [operators.time_s(work.operator, gpu, work.name, work.phase) for work in record.works]
     batches_s = [sum(number * seconds[place] for place, number in batch.items()) for batch in record.batches]
     return [
         step._replace(number=0, duration_s=batches_s[step.number - 1]) if step.kind == COMPUTE and step.number else step
