@@ -29,7 +29,8 @@ def calibrating(scale: float) -> Iterator[Figure]:
     saves = list(held_out_runs.saves(calibration)) if scale else []
     _print(found + saves)
     print(calibration.describe())
-    yield Figure("calibrating this machine", took_s, "s", "at most 20", took_s <= 20, calibration.busy_in_words())
+    met = None if calibration.is_busy else took_s <= 20
+    yield Figure("calibrating this machine", took_s, "s", "at most 20, idle", met, calibration.busy_in_words())
     undisturbed = [one for one in found if one.cpu_share >= _LEAST_CPU_SHARE]
     how = f"median of {len(undisturbed)} of {len(found)} runs, best steps; the others had no core for part of the time"
     if undisturbed:

@@ -12,7 +12,7 @@ from worldsize import quiz
 pytestmark = pytest.mark.lesson
 
 SCRIPT = ROOT / "weeks" / "week14_capstone.py"
-TURNS = ("node_sends_bytes", "elastic", "fat_tree")
+TURNS = ("linear_step_s", "node_sends_bytes", "elastic", "fat_tree")
 BUG = "utilisation"
 
 
@@ -47,7 +47,7 @@ def gigabytes(text):
 
 def test_nothing_warns_and_every_figure_has_words(outputs):
     assert_quiet(outputs)
-    assert_figures_have_words(outputs, 3)
+    assert_figures_have_words(outputs, 4)
 
 
 def test_every_turn_is_right_when_solved(outputs):
@@ -87,6 +87,23 @@ def test_errors_of_both_costs_are_those_that_the_text_says(outputs):
     assert len(envelope) == len(parts) == 5
     assert max(map(abs, envelope)) < max(map(abs, parts)) < 19
     assert all(-19 < error < -6 for error in parts)
+
+
+def test_this_machine_is_calibrated_and_two_runs_are_predicted_in_two_ways(outputs):
+    assert "a link has a latency of" in stream(outputs["calibrated"])
+    measured = [line.split(":")[0] for line in stream(outputs["held_out"]).splitlines()]
+    yours = [line.split(":")[0] for line in stream(outputs["check_linear_step_s"]).splitlines()[1:]]
+    assert measured == yours == [row[0] for row in rows(outputs["held_out_on_paper"])] == ["1 rank", "2 ranks"]
+
+
+def test_a_formula_that_forgets_the_first_layer_is_told_so(tmp_path):
+    all_alike = (
+        "def linear_step_s(width, num_layers, batch, num_ranks, flops_per_s, bytes_per_s, message_s):\n"
+        "    flops = 3 * num_layers * 2 * batch * width**2\n"
+        "    return flops / flops_per_s + 12 * num_layers * width**2 / bytes_per_s\n"
+    )
+    (shown,) = shown_for([all_alike], "linear_step_s", SCRIPT, tmp_path)
+    assert "1 layers" in shown and "but for the first" in shown
 
 
 def test_a_plan_counts_and_the_slowest_of_four_is_found(outputs):

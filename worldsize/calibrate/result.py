@@ -108,7 +108,7 @@ class Calibration:
 
     @cached_property
     def storage(self) -> Storage:
-        """The folder's disk: a file counts as written when it is on the disk, and is read from there."""
+        """The folder's disk by `torch.save` until all is on it, and by `torch.load` from it."""
         write_s, write = fits.line([(row["size_bytes"], best_s(row)) for row in self.measured["write"]])
         _, read = fits.line([(row["size_bytes"], best_s(row)) for row in self.measured["read"]])
         return Storage(f"the disk of {self.machine}", read, write, write_s, self._source)
@@ -159,7 +159,7 @@ class Calibration:
             lines.append(f"a link has a latency of {format_time_s(link.latency_s)} and carries {rate}")
         disk = self.storage
         lines.append(
-            f"a file takes {format_time_s(disk.latency_s)}; it is written at "
+            f"a save takes {format_time_s(disk.latency_s)}; it is written at "
             f"{format_bytes(disk.write_bytes_per_s)}/s and read at {format_bytes(disk.read_bytes_per_s)}/s"
         )
         spread = ", ".join(f"{name} {share:.0%}" for name, share in self.spread.items())

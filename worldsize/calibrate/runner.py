@@ -19,13 +19,14 @@ def calibrate(
     *,
     num_threads: int = 1,
     folder: str | os.PathLike[str] | None = None,
-    budget_s: float = 15,
+    budget_s: float = 12,
     is_strict: bool = False,
 ) -> Calibration:
     """A `Calibration` of this machine, as `world_size` Gloo ranks of `num_threads` threads find it side by side.
 
     Its `cluster` is one like any other: `ws.paper(step, world_size=2, cluster=calibration.cluster).step_s` predicts a
-    training step of ranks with so many threads. Files are written to `folder`, or to the folder for temporary files.
+    training step of ranks with so many threads. `torch.save` writes to `folder`, or to the folder for temporary
+    files.
     All probes are timed in turn, again and again for `budget_s` seconds, twice at least.
 
     With `is_strict`, a machine that other work keeps busy is refused; without, the calibration says so.
