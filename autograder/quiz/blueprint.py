@@ -33,8 +33,8 @@ class Blueprint(BaseModel):
     """What every form of a quiz has: `count` questions, spread evenly over the weeks, equally hard for everybody.
 
     `essays` of them are essays, which stand at the end. Questions are only of these `pools`. Empty `weeks`,
-    `objectives` (words that an objective has) and `difficulties` allow all; `minutes` is the most that a form may take,
-    by its questions' own times; it is passed with `pass_fraction` of the points.
+    `essay_weeks`, `objectives` (words that an objective has) and `difficulties` allow all; `minutes` is the most that a
+    form may take, by its questions' own times; it is passed with `pass_fraction` of the points.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -44,6 +44,7 @@ class Blueprint(BaseModel):
     essays: Annotated[int, Field(ge=0)] = 0
     pools: Annotated[tuple[Pool, ...], Field(min_length=1)] = ("weekly",)
     weeks: tuple[Annotated[int, Field(ge=1, le=14)], ...] = ()
+    essay_weeks: tuple[Annotated[int, Field(ge=1, le=14)], ...] = ()
     objectives: tuple[str, ...] = ()
     difficulties: tuple[Annotated[int, Field(ge=1, le=3)], ...] = ()
     minutes: Annotated[float, Field(gt=0)] | None = None
@@ -61,6 +62,7 @@ class Blueprint(BaseModel):
         return (
             question.pool in self.pools
             and (not self.weeks or question.week in self.weeks)
+            and (question.kind != "essay" or not self.essay_weeks or question.week in self.essay_weeks)
             and (not self.difficulties or question.difficulty in self.difficulties)
             and (not wanted or any(wanted))
         )

@@ -13,9 +13,16 @@ from pathlib import Path
 import psutil
 from figures import Figure, scaled
 from quiz_banks import write_bank, write_roster
+from repository import ROOT
+
+from autograder.quiz.blueprint import Blueprint, Cell, read_blueprints
+from autograder.quiz.forms import deal
+from autograder.quiz.roster import Student
+from autograder.quiz.whole_bank import read_bank
+from worldsize.quiz import Question
 
 _MB = 1e6
-_NUM_STUDENTS, _NUM_QUESTIONS = 500, 24
+_NUM_STUDENTS, _NUM_QUESTIONS, _NUM_KEYS = 500, 24, 200
 
 
 def quizzing(scale: float) -> Iterator[Figure]:
@@ -39,6 +46,33 @@ def quizzing(scale: float) -> Iterator[Figure]:
     how = "of all processes, whatever else this machine did"
     yield Figure("and its processor time", sum(peak.worked_s.values()), "s", "", None, how)
     yield Figure("and its memory", peak_mb, "MB", "under 500", peak_mb < 500, "all processes, shared pages once")
+
+
+def blueprints(scale: float) -> Iterator[Figure]:
+    """Every shipped blueprint by many keys: whether all forms are in time, and have questions of the same cells."""
+    bank, num_keys = read_bank(ROOT / "quizzes"), scaled(_NUM_KEYS, scale, least=2)
+    for name, blueprint in read_blueprints(ROOT / "quizzes").items():
+        weeks = range(1, 15) if name == "weekly" else ()
+        asked = [blueprint.model_copy(update={"weeks": (week,)}) for week in weeks] or [blueprint]
+        yield _by_keys(name, asked, bank, num_keys)
+
+
+def _by_keys(name: str, asked: list[Blueprint], bank: list[Question], num_keys: int) -> Figure:
+    """The longest of the forms of a blueprint; met where every one is in time and as hard as the others."""
+    least, most, num_makeups = float("inf"), 0.0, set[int]()
+    for blueprint in asked:
+        makeups = set()
+        for key in range(num_keys):
+            (form,) = deal(blueprint, bank, [Student("ada")], f"key {key}".encode())
+            least, most = min(least, form.minutes), max(most, form.minutes)
+            cells = sorted(Cell.of(variant.question) for variant in form.variants)
+            makeups.add((tuple(cells), form.out_of))
+        num_makeups.add(len(makeups))
+    limit = asked[0].minutes
+    assert limit is not None
+    how = f"{num_keys} keys x {len(asked)}; from {least:g} min; by week and difficulty {max(num_makeups)} make-up"
+    is_met = most <= limit and num_makeups == {1}
+    return Figure(f"longest form of {name}", most, "min", f"at most {limit:g}", is_met, how)
 
 
 class _Peak:

@@ -278,6 +278,7 @@ PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_honest.honest,
     bench_lots.drawing_lots,
     bench_quizzing.quizzing,
+    bench_quizzing.blueprints,
     bench_reducing.reducing,
     bench_overlapping.overlapping,
     bench_sharding.sharding,

@@ -5,7 +5,7 @@ import re
 import pytest
 from repository import ROOT
 
-from autograder.quiz.blueprint import read_blueprints
+from autograder.quiz.blueprint import Cell, read_blueprints
 from autograder.quiz.forms import deal
 from autograder.quiz.roster import Student
 from autograder.quiz.whole_bank import read_bank
@@ -14,7 +14,8 @@ QUIZZES = ROOT / "quizzes"
 TAUGHT = sorted(int(re.findall(r"\d+", path.name)[0]) for path in (ROOT / "weeks").glob("week*.py"))
 BLUEPRINTS = read_blueprints(QUIZZES)
 WEEKLY = [("weekly", {"weeks": (week,)}) for week in TAUGHT]
-POOLS = {"weekly": {"weekly"}, "module": {"weekly"}, "midterm": {"exam", "weekly"}, "final": {"exam", "weekly"}}
+EXAMS = {"midterm": {"exam", "weekly"}, "final": {"exam", "weekly"}, "practical": {"exam"}}
+POOLS = {"weekly": {"weekly"}, "module": {"weekly"}, **EXAMS}
 NUM_KEYS = 20
 
 
@@ -26,7 +27,7 @@ def bank():
 @pytest.mark.parametrize(("name", "change"), [(name, {}) for name in BLUEPRINTS if name != "weekly"] + WEEKLY)
 def test_a_blueprint_can_be_dealt_from_taught_weeks_and_its_own_pools(bank, name, change):
     blueprint = BLUEPRINTS[name].model_copy(update=change)
-    pools = set()
+    pools, makeups = set(), set()
     for key in range(NUM_KEYS):
         forms = list(deal(blueprint, bank, [Student("ada"), Student("noor")], f"secret {key}".encode()))
         asked = [variant.question for form in forms for variant in form.variants]
@@ -35,7 +36,9 @@ def test_a_blueprint_can_be_dealt_from_taught_weeks_and_its_own_pools(bank, name
         assert all(form.minutes <= blueprint.minutes for form in forms)
         assert len({form.out_of for form in forms}) == 1
         pools |= {question.pool for question in asked}
+        makeups |= {tuple(sorted(Cell.of(variant.question) for variant in form.variants)) for form in forms}
     assert pools == POOLS[name]
+    assert len(makeups) == 1, "forms differ in what they have of a week and a difficulty"
 
 
 def test_an_exam_asks_for_explanations(bank):
@@ -43,3 +46,21 @@ def test_an_exam_asks_for_explanations(bank):
     last = form.variants[-BLUEPRINTS["final"].essays :]
     assert {variant.question.kind for variant in last} == {"essay"} and len(last) == 4
     assert all("xplain" in variant.text or "trade-offs" in variant.text for variant in last)
+
+
+def test_exams_ask_about_every_week(bank):
+    asked = {week: [one for one in bank if one.pool == "exam" and one.week == week] for week in TAUGHT}
+    assert all(len(questions) >= 4 for week, questions in asked.items() if week >= 8)
+    assert {week for week, questions in asked.items() if any(one.kind == "essay" for one in questions)} >= {
+        *range(2, 15)
+    }
+    for name in ("module", "final"):
+        assert {*BLUEPRINTS[name].weeks} == {*TAUGHT}
+
+
+def test_essays_come_from_the_weeks_that_a_blueprint_names(bank):
+    weeks = {}
+    for name in EXAMS:
+        (form,) = deal(BLUEPRINTS[name], bank, [Student("ada")], b"secret")
+        weeks[name] = {one.question.week for one in form.variants if one.question.kind == "essay"}
+    assert weeks == {"midterm": {2, 6}, "final": {8, 10, 11, 13}, "practical": {12, 14}}

@@ -67,3 +67,36 @@ def _(series: int, gpus: int, scrape: int, days: int, each: float) -> float:
     """Scrapes a day, one GPU's bytes of each, and all of them."""
     scrapes = Fraction(86_400, scrape) * days
     return float(scrapes * series * Fraction(str(each)) * gpus / 10**9)
+
+
+@oracle("exam-gang-queue")
+def _(jobs: int, workers: int, gpus: int, hours: int) -> dict[str, Any]:
+    """One hour after the other: jobs that begin while there is room, and GPUs that nobody holds."""
+    waiting, running, idle, now = jobs, list[int](), 0, 0
+    while waiting or running:
+        while waiting and gpus - workers * len(running) >= workers:
+            waiting -= 1
+            running.append(now + hours)
+        idle += gpus - workers * len(running)
+        now += 1
+        running = [end for end in running if end > now]
+    return {"done": now, "idle": float(Fraction(100 * idle, gpus * now))}
+
+
+@oracle("exam-warm-trials")
+def _(ranks: int, gpus: int, rounds: int, trial: int, start: int) -> dict[str, Any]:
+    """Each trial on the place that is free first, with a start of its own or the worker's only one."""
+    num_places = gpus // ranks
+    cold, warm = [0] * num_places, [start] * num_places
+    for _ in range(num_places * rounds):
+        cold[cold.index(min(cold))] += start + trial
+        warm[warm.index(min(warm))] += trial
+    return {"cold": max(cold), "warm": max(warm)}
+
+
+@oracle("exam-stalls-missed")
+def _(stalls: int, stall: int, scrape: int) -> float:
+    """A stall that begins at each tenth of a second of the interval, and the next scrape."""
+    begins = range(1, 10 * scrape + 1)
+    missed = sum(10 * scrape - begin >= 10 * stall for begin in begins)
+    return float(Fraction(stalls * missed, len(begins)))
