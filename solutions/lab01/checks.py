@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import torch
@@ -618,7 +619,7 @@ def check_uneven_sizes_lose_nothing(student, rng):
 
 @points(1, cell="check_rank_batches")
 def check_every_epoch_has_a_new_order(student, rng):
-    """Every epoch goes through the samples in another order, also with seed 0."""
+    """Every epoch goes through the samples in a new random order, also with seed 0."""
     epochs, global_seed = [*range(12), 60, 840], whole(rng, 0, MAX_SEED)  # so that periods show
     calls = [
         [global_seed, 48, 12, epoch, seed, 0, world_size]
@@ -629,6 +630,7 @@ def check_every_epoch_has_a_new_order(student, rng):
     wanted, hint = "a new order in every epoch", "Seed the generator from seed and epoch."
     if comes_twice(orders[: len(epochs)]):
         raise CheckFailed(wanted, "the same order in two epochs", hint)
+    expect_shuffled(orders[: len(epochs)])
     if comes_twice(orders[len(epochs) :]):
         hint = f"{hint} Multiplied, a seed of 0 hides the epoch."
         raise PartlyHeld(0.5, wanted, "the same order in two epochs with seed 0", hint)
@@ -637,6 +639,23 @@ def check_every_epoch_has_a_new_order(student, rng):
 def comes_twice(orders: list[list[list[int]]]) -> bool:
     """True where two of these orders are the same."""
     return any(order in orders[:epoch] for epoch, order in enumerate(orders))
+
+
+def expect_shuffled(orders: list[list[list[int]]]) -> None:
+    """Raise CheckFailed where few pairs of samples meet in a part: then one order was moved on.
+
+    Of the 1128 pairs of 48 samples, about 290 meet in 14 epochs of four parts of four samples; of a
+    single order, wherever its parts begin, at most 144.
+    """
+    parts = [part[:12] for order in orders for part in order[:4]]  # no more, whatever came back
+    pairs = {pair for part in parts for pair in combinations(part, 2)}
+    if len(pairs) < 200:
+        raise CheckFailed(
+            "samples that meet others in every epoch",
+            "the same samples together, epoch after epoch",
+            "Draw a new permutation for each epoch: an order that is only moved on, or whose"
+            " batches are, is not shuffled.",
+        )
 
 
 @points(0.5, cell="check_rank_batches")

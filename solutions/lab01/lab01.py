@@ -119,9 +119,9 @@ def rank_batches(
     - Step k's global batch is the k-th slice of `batch_size` indices from a random order of 0 ...
       num_samples - 1. Only the last one may be shorter; no sample is dropped or repeated.
     - The order depends on `seed` and `epoch` alone: every rank computes the same one, whatever the
-      state of torch's global random generator, which it leaves as it is. Different epochs (0, 1,
-      2, ...) give different orders, and so do different seeds. (Seed 1 in epoch 0 may have the
-      order of seed 0 in epoch 1.)
+      state of torch's global random generator, which it leaves as it is. Each epoch (0, 1, 2,
+      ...) is shuffled anew, and different seeds give different orders. (Seed 1 in epoch 0 may have
+      the order of seed 0 in epoch 1.)
     - At each step the parts of the ranks are disjoint and together make up the global batch. Their
       sizes differ by at most one; which ranks get the extra samples is up to you.
     - A part may be empty, but it still has its place in the list: every rank has the same number of
