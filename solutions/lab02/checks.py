@@ -100,7 +100,7 @@ def ring_all_reduce(tensor: torch.Tensor, ring: list[int]) -> None:
 
 
 def exchange_on_rank(student: Any, ring: list[int], steps: list[Tensors], neighbour: Any) -> Any:
-    for outgoing, incoming in steps:
+    for outgoing, incoming in steps if dist.get_rank() in ring else ():
         (neighbour or student.exchange)(outgoing, incoming, ring)
     return steps
 
@@ -200,7 +200,6 @@ def of_nodes(nodes: list[list[int]]) -> Group:
 
 
 # orders from which no rank can guess its neighbours, its node or its place
-RINGS_OF_4 = [2, 0, 3, 1], [1, 3, 0, 2]
 RINGS_OF_4_IN_5 = [3, 0, 4, 1], [2, 4, 0, 3], [4, 1, 3, 0]
 NODES_OF_2 = [[5, 0], [2, 4], [1, 3]], [[3, 1], [0, 5], [4, 2]]
 OTHER_NODES = [[2, 0, 1]], [[1], [2], [0]], [[3, 0], [2, 1]]
@@ -307,16 +306,16 @@ def hint_for(given: Any, wanted: torch.Tensor) -> str:
 def expect_handed_on(
     student: Any, rng: torch.Generator, ring: list[int], sizes: list[list[int]], own: list[int]
 ) -> Run:
-    """The run; raise CheckFailed unless ranks `own` hand tensors of these sizes on."""
+    """The run; raise CheckFailed unless ranks `own` hand on tensors of these sizes, by step."""
     steps = [[positive(rng, size, dtype=torch.float64) for size in of_step] for of_step in sizes]
     before = {rank: ring[place - 1] for place, rank in enumerate(ring)}
     after = {rank: following for following, rank in before.items()}
     each = [
         (
-            [[step[rank], torch.full_like(step[before[rank]], -1.0)] for step in steps],
+            [[step[rank], torch.full_like(step[before.get(rank, rank)], -1.0)] for step in steps],
             None if rank in own else exchange,
         )
-        for rank in range(len(ring))
+        for rank in range(len(sizes[0]))
     ]
     run = emulated(student, exchange_on_rank, ring, each=each, student_ranks=own)
     expect_ring(run, ring)
@@ -356,10 +355,14 @@ def check_exchange_hands_tensors_on(student, rng):
 
 @points(0.25, cell="check_exchange")
 def check_exchange_takes_any_ring_and_size(student, rng):
-    """The ring may be in any order, and tensors of any size, some of them empty."""
-    ring = one_of(rng, RINGS_OF_4)
+    """The ring may be some of the ranks in any order, and tensors of any size, some of them
+    empty.
+    """
+    ring = one_of(rng, RINGS_OF_4_IN_5)
     for least, own in ((1, ring[::2]), (1, ring[1::2]), (0, ring)):
-        sizes = [shuffled(rng, [least, *shuffled(rng, range(2, 40))[:3]]) for _ in range(2)]
+        drawn = [shuffled(rng, [least, *shuffled(rng, range(2, 40))[:3]]) for _ in range(2)]
+        of_ranks = [dict(zip(ring, one, strict=True)) for one in drawn]
+        sizes = [[one.get(rank, 1) for rank in range(5)] for one in of_ranks]
         expect_handed_on(student, rng, ring, sizes, own)
 
 
@@ -390,19 +393,29 @@ def check_exchange_is_complete_when_it_returns(student, rng):
 
 
 def scattered(
-    student: Any, rng: torch.Generator, ring: list[int], world_size: int, lengths: list[int]
+    student: Any,
+    rng: torch.Generator,
+    ring: list[int],
+    world_size: int,
+    lengths: list[int],
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[Run, Parts]:
     """A run of the student's reduce-scatter, and what it had to add up."""
-    parts = Parts(rng, world_size, sum(lengths))
+    parts = Parts(rng, world_size, sum(lengths), dtype)
     each = [([one.clone() for one in of_rank.split(lengths)],) for of_rank in parts.of_rank]
     return emulated(student, reduce_scatter_on_rank, ring, each=each), parts
 
 
 def expect_scattered(
-    student: Any, rng: torch.Generator, ring: list[int], world_size: int, lengths: list[int]
+    student: Any,
+    rng: torch.Generator,
+    ring: list[int],
+    world_size: int,
+    lengths: list[int],
+    dtype: torch.dtype = torch.float32,
 ) -> Run:
     """The run; raise CheckFailed unless each place has its sum, which came over the wire."""
-    run, parts = scattered(student, rng, ring, world_size, lengths)
+    run, parts = scattered(student, rng, ring, world_size, lengths, dtype)
     sums = list(parts.total(ring).split(lengths))
     for place, rank in enumerate(ring):
         masks = {one: parts.mask_in(entry(run.values[one], place), sums[place]) for one in ring}
@@ -450,12 +463,12 @@ def check_reduce_scatter_leaves_each_place_its_sum(student, rng):
 
 @points(0.5, cell="check_ring_reduce_scatter")
 def check_reduce_scatter_works_on_any_ring(student, rng):
-    """The ring may be some of the ranks in any order, or a single one; chunks differ in length, and
-    some are empty.
+    """The ring may be some of the ranks in any order, or a single one; chunks, here in float64,
+    differ in length, and some are empty.
     """
     ring = one_of(rng, RINGS_OF_4_IN_5)
     lengths = shuffled(rng, [0, 1, whole(rng, 2, 5), whole(rng, 6, 9)])
-    expect_ring(expect_scattered(student, rng, ring, 5, lengths), ring)
+    expect_ring(expect_scattered(student, rng, ring, 5, lengths, torch.float64), ring)
     expect_ring(expect_scattered(student, rng, ring[:1], 5, [3]), ring[:1])
 
 
@@ -508,10 +521,12 @@ def expect_time_of_steps(
 # ring_all_gather
 
 
-def expect_gathered(student: Any, rng: torch.Generator, ring: list[int]) -> None:
+def expect_gathered(
+    student: Any, rng: torch.Generator, ring: list[int], dtype: torch.dtype = torch.float32
+) -> None:
     """Raise CheckFailed unless every rank of the ring gets all chunks, one a message."""
     size, lengths = len(ring), shuffled(rng, range(1, 10))[: len(ring)]
-    chunks = [[positive(rng, length) for length in lengths] for _ in range(5)]
+    chunks = [[positive(rng, length, dtype=dtype) for length in lengths] for _ in range(5)]
     run = emulated(student, all_gather_on_rank, ring, each=[(of_rank,) for of_rank in chunks])
     wanted = [chunks[rank][place] for place, rank in enumerate(ring)]
     hint = "What comes replaces the numbers in the chunk: nothing is added, and the list keeps its"
@@ -520,7 +535,7 @@ def expect_gathered(student: Any, rng: torch.Generator, ring: list[int]) -> None
             what = f"chunk {place} on rank {rank} of the ring {ring}"
             given = entry(run.values[rank], place)
             expect_close(given, chunk, what, f"{hint} tensors.", 0.0, 0.0)
-    expect_messages(run, ring, size - 1, 4 * max(lengths))
+    expect_messages(run, ring, size - 1, dtype.itemsize * max(lengths))
     for place, rank in enumerate(ring):
         for step, message in enumerate(sent(run, rank)):
             what = f"chunk {(place - step) % size} of the ring {ring} in step {step + 1}"
@@ -540,8 +555,8 @@ def check_all_gather_gives_everybody_all_chunks(student, rng):
 
 @points(0.25, cell="check_ring_all_gather")
 def check_all_gather_keeps_to_any_ring(student, rng):
-    """The same on a ring of some of the ranks in any order."""
-    expect_gathered(student, rng, one_of(rng, RINGS_OF_4_IN_5))
+    """The same on a ring of some of the ranks in any order, in float64."""
+    expect_gathered(student, rng, one_of(rng, RINGS_OF_4_IN_5), torch.float64)
 
 
 @points(1, cell="check_ring_all_gather")
