@@ -158,6 +158,7 @@ class Lab:
         for number, (host, rate_mbit_s) in enumerate(zip(self.hosts, self.rates_mbit_s, strict=True), 1):
             for name, value in _TCP_SETTINGS.items():
                 run(f"ip netns exec {host} sh -c 'echo {value} > /proc/sys/net/ipv4/{name}'")
+            run(f"ip -n {host} link set lo up")  # a host also talks to itself
             run(f"ip -n {host} addr add 10.77.0.{number}/24 dev {DEVICE}")
             run(f"ip -n {host} link set {DEVICE} mtu {self.mtu_bytes} up")
             run(f"tc -n {host} {_shape(f'{DEVICE} root', rate_mbit_s, self.mtu_bytes)}")
