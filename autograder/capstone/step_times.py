@@ -23,7 +23,7 @@ from worldsize.planning.search import Cost
 from worldsize.pricing import price
 
 _BYTES = 2  # of a number in bfloat16 or float16
-_UPDATE_BYTES = 2 * 12 + 2 + 2  # a parameter's state read and written, its gradient read, its weight written
+_UPDATE_BYTES = 2 * 12 + _BYTES  # a parameter's state read and written, its weight written; its gradient comes besides
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Pass:
     again_s: float  # what is recomputed
     tp_s: float
     cp_s: float
+    first_s: float  # the forward with its collectives
 
     @property
     def work_s(self) -> float:
@@ -54,8 +55,8 @@ class StepTimes:
         """The seconds by what takes them; their sum is the step's."""
         layer = self._layer(plan.tp, plan.cp, plan.micro_batch, plan.length, plan.recompute)
         layers, num_micro = plan.num_stage_layers, plan.num_micro_batches
-        ends_s = self._head_s(plan)
-        most = max(layers[0], layers[min(1, plan.pp - 1)], layers[-1] + ends_s / (layer.work_s + layer.tp_s))
+        head = self._head_s(plan) / (layer.work_s + layer.tp_s + layer.cp_s)  # in layers
+        most = max(layers[0], layers[min(1, plan.pp - 1)], layers[-1] + head)
         work_s, tp_s, cp_s = (most * seconds for seconds in (layer.work_s, layer.tp_s, layer.cp_s))
         micro_s = work_s + tp_s + cp_s
         return {
@@ -80,12 +81,12 @@ class StepTimes:
         }[recompute]
         num_passes = 3 if recompute == "full" else 2
         size_bytes = _BYTES * num_tokens * model.width
-        each_s = sum(self._price_s(op, size_bytes, range(tp)) for op in ("all_gather", "reduce_scatter"))
+        tp_s = 2 * sum(self._price_s(op, size_bytes, range(tp)) for op in ("all_gather", "reduce_scatter"))
         keys_bytes = 2 * _BYTES * micro_batch * length * model.kv_width / tp
         cp_ranks = range(0, tp * cp, tp)
-        cp_s = num_passes * self._price_s("all_gather", keys_bytes, cp_ranks)
-        cp_s += self._price_s("reduce_scatter", keys_bytes, cp_ranks)
-        return Pass(forward_s, backward_s, again_s, 2 * num_passes * each_s, cp_s)
+        keys_s = self._price_s("all_gather", keys_bytes, cp_ranks)
+        cp_s = num_passes * keys_s + self._price_s("reduce_scatter", keys_bytes, cp_ranks)
+        return Pass(forward_s, backward_s, again_s, num_passes * tp_s, cp_s, forward_s + tp_s + keys_s)
 
     def _forward_s(self, num_tokens: int, length: int, tp: int) -> tuple[float, float, float]:
         """The seconds of a layer's products, of its attention, and of its other passes over memory."""
@@ -142,11 +143,12 @@ class StepTimes:
         summing = "reduce_scatter" if plan.zero_stage else "all_reduce"
         sum_s = num_layers * self._price_s(summing, self.gradient_bytes * num_parameters, ranks)
         gather_s = num_layers * self._price_s("all_gather", _BYTES * num_parameters, ranks) if plan.zero_stage else 0.0
-        if not self.overlaps:
-            return (sum_s + gather_s) * (num_micro if plan.zero_stage >= 2 else 1)
-        forward_s = num_layers * (layer.forward_s + layer.tp_s / 3)
-        backward_s = micro_s - forward_s
         num_sums = num_micro if plan.zero_stage >= 2 else 1
+        if not self.overlaps:
+            num_gathers = 2 * num_micro if plan.zero_stage == 3 else 1  # one for forward and one for backward
+            return num_sums * sum_s + num_gathers * gather_s
+        forward_s = num_layers * layer.first_s
+        backward_s = micro_s - forward_s
         if plan.zero_stage < 3:
             return num_sums * _exposed_s(sum_s, backward_s, num_layers) + _exposed_s(gather_s, forward_s, num_layers)
         of_backward_s = _exposed_s(gather_s + sum_s, backward_s, num_layers)
@@ -154,7 +156,8 @@ class StepTimes:
 
     def _update_s(self, plan: Plan) -> float:
         num_parameters = plan.most_parameters / (plan.num_shards if plan.zero_stage else 1)
-        return time_s(Operator("elementwise", "float32", 0, _UPDATE_BYTES * num_parameters), self.gpu)
+        num_bytes = _UPDATE_BYTES + self.gradient_bytes
+        return time_s(Operator("elementwise", "float32", 0, num_bytes * num_parameters), self.gpu)
 
 
 def cost_of(design: Design) -> Cost:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from worldsize import hardware, models
 from worldsize.hardware import Cluster, FatTree, Level, Rent, Storage, Switch
@@ -19,9 +19,23 @@ from worldsize.planning.memory_estimate import OPTIMIZER_BYTES, WEIGHT_BYTES
 
 EXAMPLES = Path(__file__).parent / "designs"  # one that adds up, and published systems
 _STORE_LATENCY_S = hardware.LUSTRE.latency_s
-Count: TypeAlias = Annotated[int, Field(ge=1)]
-Amount: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+_TOO_MANY, _TOO_MUCH = 10**15, 1e30  # beyond every design, and small enough to calculate with
+_MOST_SHOWN = 60  # characters of a value that is refused
+
+
+def _not_quoted(value: object) -> object:
+    """The value, unless it is a word or a truth value, which pydantic would turn into a number."""
+    if isinstance(value, str | bool):
+        raise ValueError(f"{value!r}: input should be a number, without quotes")
+    return value
+
+
+Number = BeforeValidator(_not_quoted)
+Count: TypeAlias = Annotated[int, Number, Field(ge=1, lt=_TOO_MANY)]
+CountOrNone: TypeAlias = Annotated[int, Number, Field(ge=0, lt=_TOO_MANY)]
+Amount: TypeAlias = Annotated[float, Number, Field(gt=0, lt=_TOO_MUCH)]
+AmountOrNone: TypeAlias = Annotated[float, Number, Field(ge=0, lt=_TOO_MUCH)]
+Fraction: TypeAlias = Annotated[float, Number, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
@@ -50,7 +64,7 @@ class Data(Section):
 
     num_tokens: Amount
     dataset_tokens: Amount
-    bytes_per_token: Count
+    bytes_per_token: Annotated[int, Number, Field(ge=1, le=8)]
     length: Count
     global_batch: Count
 
@@ -60,7 +74,7 @@ class Nodes(Section):
 
     cluster: str
     num_nodes: Count
-    num_spares: Annotated[int, Field(ge=0)] = 0
+    num_spares: CountOrNone = 0
     nics_per_node: Count | None = None
     nic_bytes_per_s: Amount | None = None  # that transfers reach
 
@@ -71,7 +85,7 @@ class SwitchLevel(Section):
     name: str
     num_switches: Count
     num_down: Count
-    num_up: Annotated[int, Field(ge=0)]
+    num_up: CountOrNone
     num_nodes: Count | None = None
 
 
@@ -135,15 +149,15 @@ class Failures(Section):
     """The rates of a source of `outages.published`; how long a repair takes, and a restart before it loads."""
 
     rates: str
-    away_s: Annotated[float, Field(ge=0)]
-    restart_s: Annotated[float, Field(ge=0)]
+    away_s: AmountOrNone
+    restart_s: AmountOrNone
 
 
 class Site(Section):
     """What the building gives: power in all, how much more than the equipment it draws (PUE), and power of a rack."""
 
     power_w: Amount
-    pue: Annotated[float, Field(ge=1)]
+    pue: Annotated[float, Number, Field(ge=1, le=10)]
     rack_power_w: Amount
     nodes_per_rack: Count
 
@@ -157,7 +171,7 @@ class Prices(Section):
     usd_per_gpu_hour: Amount | None = None
     usd_per_kwh: Amount = hardware.ELECTRICITY_USD_PER_KWH
     node_usd: Amount | None = None
-    storage_usd: Annotated[float, Field(ge=0)] = 0.0
+    storage_usd: AmountOrNone = 0.0
     years: Amount = 4.0
     operation_fraction: Fraction = 0.0
 
@@ -320,7 +334,7 @@ def load(path: Path | str) -> Design:
     """
     path = Path(path)
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Notepad begins files with a mark
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{path}: {error}") from error
     return _validated(found, f"{path}: ")
@@ -373,4 +387,11 @@ def _what(error: Mapping[str, Any]) -> str:
         return "there is no such key"
     if error["type"] == "value_error":
         return error["msg"].removeprefix("Value error, ")
-    return f"{error['input']!r}: {error['msg'].lower()}"
+    given = repr(error["input"])
+    given = given if len(given) <= _MOST_SHOWN else f"{given[:_MOST_SHOWN]}..."
+    sentences = {
+        "model_type": "input should be a table",
+        "tuple_type": "input should be a list of tables",
+        "less_than": f"input should be less than {error.get('ctx', {}).get('lt', 0):g}",
+    }
+    return f"{given}: {sentences.get(error['type'], error['msg'].lower())}"

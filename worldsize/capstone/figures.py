@@ -18,6 +18,7 @@ from worldsize.timeline import Timeline
 from worldsize.units import DAY
 
 SPAN_S = 30 * DAY  # goodput is that of whole spans: shorter ones have too few failures to say
+_MOST_SPANS = 24  # after two years a mean hardly moves
 CALLED = {
     "step": "training steps",
     "compute": "kernels",
@@ -129,7 +130,8 @@ def run(
     """What a design achieves if its step takes what `cost` says: the seconds under a plan, or named parts of them.
 
     `policy` decides on saves instead of the design's `checkpoint.every_s`, as in `outages.endure`. `plan` is priced in
-    place of the design's own, as on faster links. Goodput is that of `span_s` seconds, by default of all the training.
+    place of the design's own, as on faster links. Goodput is that of `span_s` seconds, by default of all the training
+    up to two years.
 
     Raises:
         ValueError: a cost is not a number, or a policy cannot be followed.
@@ -137,7 +139,7 @@ def run(
     step_s, parts = price(cost, plan or design.layout)
     if step_s <= 0:
         raise ValueError(f"cost is {step_s} s for {design.layout}; a step takes more than 0 seconds")
-    span_s = span_s or math.ceil(max(design.num_steps * step_s / SPAN_S, 1)) * SPAN_S
+    span_s = span_s or min(math.ceil(max(design.num_steps * step_s / SPAN_S, 1)), _MOST_SPANS) * SPAN_S
     job, num_nodes, rates = saves.job(design), design.num_nodes_in_all, tuple(saves.causes(design))
     if policy is None:
         endured = _endured(design.checkpoint.every_s, job, num_nodes, rates, span_s, seed)

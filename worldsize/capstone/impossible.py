@@ -453,4 +453,4 @@ def _days(days: float) -> str:
 
 
 def _megawatts(power_w: float) -> str:
-    return f"{power_w / 1e6:.2f} MW"
+    return f"{power_w / 1e6:,.2f} MW" if power_w >= 1e5 else f"{power_w:g} W"

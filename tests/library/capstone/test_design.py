@@ -26,7 +26,7 @@ MISTAKES = {
     "num_nodes = 1250": ("num_nodes = 0", "nodes.num_nodes: 0: input should be greater than or equal to 1"),
     "zero_stage = 1": ("zero_stage = 4", "plan.zero_stage: 4: input should be 0, 1, 2 or 3"),
     "dp = 125": ("dpp = 125", "plan.dpp: there is no such key"),
-    "tp = 8": ('tp = "eight"', "plan.tp: 'eight': input should be a valid integer"),
+    "tp = 8": ('tp = "eight"', "plan.tp: 'eight': input should be a number, without quotes"),
     "num_kept = 10": ("", "checkpoint.num_kept: this key is missing"),
     'switch = "quantum-2"': ('switch = "quantum-9"', "no switch is called 'quantum-9'; known: quantum-2"),
     'cluster = "h100-ndr"': ('cluster = "h100-ndf"', "no cluster is called 'h100-ndf'; did you mean 'h100-ndr'?"),
@@ -34,6 +34,13 @@ MISTAKES = {
     "num_layers = 120": ("num_heads = 7", "cannot be cut into 7 even heads"),
     "num_nodes = 256": ("num_nodes = 48", "a spine of 48 nodes above a leaf of 32: each level needs a multiple"),
     "[budget]": ("[budget", "expected ']'"),
+    "bytes_per_token = 4": ("bytes_per_token = 1000000000", "bytes_per_token: 1000000000: input should be less"),
+    "micro_batch = 1": (f"micro_batch = {10**400}", "00...: input should be less than 1e+15"),
+    "num_tokens = 8e12": ("num_tokens = 8e300", "data.num_tokens: 8e+300: input should be less than 1e+30"),
+    "pp = 10": ("pp = true", "plan.pp: True: input should be a number, without quotes"),
+    "power_w = 18e6": ('power_w = "18e6"', "site.power_w: '18e6': input should be a number, without quotes"),
+    "restart_s = 600": ("restart_s = inf", "failures.restart_s: inf: input should be less than 1e+30"),
+    "pue = 1.2": ("pue = 120", "site.pue: 120: input should be less than or equal to 10"),
 }
 
 
@@ -47,6 +54,20 @@ def test_a_mistake_is_named_with_its_key(right, tmp_path):
     with pytest.raises(ValueError, match=r"mine\.toml: ") as raised:
         capstone.load(path)
     assert sentence.lower() in str(raised.value).lower()
+
+
+def test_a_word_in_place_of_a_table_is_named(tmp_path):
+    path = tmp_path / "mine.toml"
+    cut = GOOD.read_text().index("[plan]"), GOOD.read_text().index("[software]")
+    path.write_text('plan = "dp125"\n' + GOOD.read_text()[: cut[0]] + GOOD.read_text()[cut[1] :])
+    with pytest.raises(ValueError, match="plan: 'dp125': input should be a table"):
+        capstone.load(path)
+
+
+def test_a_file_of_notepad_is_read(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD.read_text(), encoding="utf-8-sig", newline="\r\n")
+    assert capstone.load(path) == capstone.load(GOOD)
 
 
 def test_all_mistakes_are_named_at_once(tmp_path):

@@ -9,6 +9,7 @@ from worldsize import capstone, hardware
 from worldsize.capstone import bill, saves
 from worldsize.capstone.report import published_table
 from worldsize.outages import Plan
+from worldsize.pricing import price
 from worldsize.units import DAY
 
 GOOD = capstone.example("ten_thousand_h100")
@@ -168,3 +169,27 @@ def test_a_cost_that_is_no_number_is_refused():
         capstone.run(GOOD, lambda plan: 0)
     with pytest.raises(ValueError, match=r"has no \[published\] figures"):
         published_table(capstone.run(GOOD, lambda plan: 10))
+
+
+@pytest.mark.parametrize(("stage", "num_sums", "num_gathers"), [(0, 1, 0), (1, 1, 1), (2, 8, 1), (3, 8, 16)])
+def test_without_overlap_every_sum_and_every_gather_of_zero_is_waited_for(stage, num_sums, num_gathers):
+    layout = {"dp": 1024, "micro_batch": 1, "recompute": "full", "zero_stage": stage}
+    design = capstone.changed(
+        capstone.example("gpt_175b"), plan=layout, data__global_batch=8192, software__overlaps=False
+    )
+    plan, size_bytes = design.layout, 2 * design.layout.most_parameters / design.shape.num_layers
+    gather_s, scatter_s, reduce_s = (
+        design.shape.num_layers * price(op, one, range(1024), design.cluster).time_s
+        for op, one in (("all_gather", size_bytes), ("reduce_scatter", 2 * size_bytes), ("all_reduce", 2 * size_bytes))
+    )
+    assert design.software.gradients == "float32"
+    expected_s = num_sums * (scatter_s if stage else reduce_s) + num_gathers * gather_s
+    assert cost_of(design)(plan)["dp_s"] == pytest.approx(expected_s)
+    overlapped = capstone.changed(design, software__overlaps=True)
+    assert 0 < cost_of(overlapped)(plan)["dp_s"] < expected_s
+
+
+def test_goodput_of_centuries_is_that_of_years():
+    """Simulating them would take minutes."""
+    long = capstone.changed(GOOD, data__num_tokens=1e18, failures__away_s=0)
+    assert capstone.run(long, lambda plan: 10.0).goodput_fraction == pytest.approx(0.94, abs=0.02)
