@@ -240,7 +240,7 @@ def links(budget_s: float) -> list[dict[str, Any]]:
 
 
 def files(folder: str | None, budget_s: float) -> dict[str, list[dict[str, Any]]]:
-    """Seconds on the wall until `torch.save` is on the disk, and `torch.load` has read from it, by the tensor's size."""
+    """Seconds on the wall until `torch.save` is on the disk, and `torch.load` has read it, by the tensor's size."""
     found: dict[str, list[dict[str, Any]]] = {"write": [], "read": []}
     for rows in found.values():
         rows += [{"size_bytes": size, "times_s": []} for size in FILE_BYTES]
