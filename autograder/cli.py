@@ -16,6 +16,7 @@ from rich.table import Table
 from autograder.bench.commands import Engine
 from autograder.bench.commands import app as bench
 from autograder.capstone.commands import app as capstone
+from autograder.capstone.report_commands import app as reports
 from autograder.files import shown
 from autograder.quiz.commands import app as quizzes
 from autograder.terminal import console, errors, exit_on_value_error
@@ -31,6 +32,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 app.add_typer(quizzes, name="quiz")
 app.add_typer(bench, name="bench")
 app.add_typer(capstone, name="capstone")
+app.add_typer(reports, name="report")
 
 
 def _show_version(is_asked: bool) -> None:
@@ -370,6 +372,32 @@ def export(
         for row in left_out:
             table.add_row(escape(row.student), escape(row.assignment), row.standing.value)
         console.print(table)
+
+
+@app.command()
+def progress(
+    student: Annotated[str | None, typer.Argument(help="The student whose checklist to show.")] = None,
+    everybody: Annotated[bool, typer.Option("--all", help="Everybody's, which --to writes.")] = False,
+    to: Annotated[Path | None, typer.Option(help="The file to write: a page (.html) or a table (.csv).")] = None,
+) -> None:
+    """Show what a student has completed, from the gradebook: done, waiting for points by hand, missing, late."""
+    from autograder.course import find_root, open_course
+    from autograder.grading import progress as checklists
+
+    with exit_on_value_error():
+        if (student is not None) == everybody:
+            raise ValueError("Name a student, or ask for everybody's checklists with --all.")
+        found = checklists.read(open_course(find_root(Path.cwd())), [student] if student else ())
+        if to is not None:
+            checklists.write(found, to)
+    for checklist in found:
+        table = Table("", "assignment", "score", "state", title=escape(checklist.name), box=SIMPLE)
+        for item in checklist.items:
+            table.add_row(item.kind, escape(item.assignment), item.score_text, item.state)
+        console.print(table)
+        console.print(checklist.summary, markup=False, soft_wrap=True)
+    if to is not None:
+        console.print(f"Written: {to}", soft_wrap=True)
 
 
 @app.command()

@@ -15,7 +15,7 @@ LAYERS = [
     {"launch"},
     {"check", "draw", "netlab", "paper", "slurm", "watching"},
     {"explore", "bench", "quiz", "ledger", "pages", "planning"},
-    {"calibrate", "capstone"},
+    {"calibrate", "capstone", "reporting"},
 ]
 # one level below these, a folder or a file is a part: at most so many parts, on so many floors of imports
 HOUSES = {"autograder": (18, 8), "worldsize.launch": (9, 6)}

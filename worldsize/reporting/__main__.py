@@ -1,0 +1,29 @@
+"""For students: `python -m worldsize.reporting check report.ipynb`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from worldsize.reporting.notebook_check import check, read
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The exit code: 0 where every number is computed or cited."""
+    parser = argparse.ArgumentParser("python -m worldsize.reporting", description="Check a report's numbers.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("check", help="Find numbers that are neither computed nor cited. Nothing is run.")
+    command.add_argument("notebook", type=Path, help="The report, executed and saved.")
+    try:
+        found = check(read(parser.parse_args(words).notebook))
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(found)
+    return 0 if found.is_clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

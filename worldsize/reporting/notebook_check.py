@@ -1,0 +1,225 @@
+"""Whether each number in a report's text was computed in its notebook, or stands beside its source.
+
+An output is what a notebook says of itself, and a printed literal looks like a computed one: this finds slips and
+numbers out of nowhere, and is an aid to somebody who reads the report. It runs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+from worldsize.reporting.amounts import Amount, amounts, blanked
+
+LEAST_COUNT = 3  # smaller whole numbers without a unit are counts that any sentence may have
+_MOST_OUTPUT = 1_000_000  # characters of one output that are read
+_LONGEST_TEXT = 20_000  # characters of a text cell
+_RUBRIC = re.compile(r"^\*\*Rubric\*\*", re.MULTILINE)
+_CODE = re.compile(r"^(```|~~~).*?^\1\s*$|`[^`\n]+`|<!--.*?-->", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\]\(\s*https?://[^)\s]*\)|https?://[^\s)>\]]+")
+_ID = re.compile(r"\b(?:doi:?\s*|arXiv:?\s*(?:id\s*)?)?(?:10\.\d{4,9}/\S+|\d{4}\.\d{4,5}(?:v\d+)?)\b", re.IGNORECASE)
+_NAMED_ID = re.compile(r"\bdoi\b|\barxiv\b|10\.\d{4,9}/", re.IGNORECASE)
+_REFERENCE = re.compile(r"\[\^?(\w{1,20})\](?!\()")
+_DEFINITION = re.compile(r"^\s*(?:[-*]\s*)?\[\^?(\w{1,20})\]:?\s+\S", re.MULTILINE)
+_LIST_NUMBER = re.compile(r"\s*(?:#+\s*\d{1,2}(?:\.\d{1,2})*[.)]?|\d{1,2}[.)])\s")  # at the start of a block
+_FORMULA = re.compile(r"\$\$?[^$]+\$\$?")
+_TAG = re.compile(r"<[^>]{0,2000}>")
+_SENTENCE = re.compile(
+    r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!al\.)(?<!e\.g\.)(?<!i\.e\.)(?<!Fig\.)(?<!Tab\.)(?<!Sec\.)\s+(?=[A-Z*_\"(])"
+)
+_BLOCK = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*+]|\d+[.)]|\||#|\[\^?\w+\]:?)\s?)")
+_ABOUT = re.compile(
+    r"(?:\babout|\baround|\broughly|\bnearly|\balmost|\bsome|\bapproximately|\bca\.|[~≈])\s*$", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A number that was neither computed nor cited; `cell` counts all cells from 1. `nearest` was computed."""
+
+    cell: int
+    number: str
+    sentence: str
+    nearest: str = ""
+    nearest_cell: int = 0
+
+    def __str__(self) -> str:
+        near = (
+            f"nearest in an output: {self.nearest}, cell {self.nearest_cell}" if self.nearest else "no output is near"
+        )
+        return f"cell {self.cell}: {self.number} is neither computed nor cited ({near})\n    {self.sentence}"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found in a report: how many numbers its text has, and those that come from nowhere."""
+
+    num_numbers: int
+    num_computed: int
+    num_cited: int
+    findings: Sequence[Finding]
+    has_outputs: bool
+
+    @property
+    def is_clean(self) -> bool:
+        """True where every number is computed or cited, in a notebook that was run."""
+        return self.has_outputs and not self.findings
+
+    def __str__(self) -> str:
+        if not self.has_outputs:
+            return "No cell of this notebook has an output: run all cells, save it, and check again."
+        total = f"{self.num_numbers} numbers: {self.num_computed} computed, {self.num_cited} cited, "
+        return "\n".join([f"{total}{len(self.findings)} neither.", *map(str, self.findings)])
+
+
+def read(path: Path) -> Mapping[str, Any]:
+    """A notebook as data.
+
+    Raises:
+        ValueError: there is none, or it is not JSON; names the file and the reason.
+    """
+    try:
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read as a notebook: {error}") from error
+    if not isinstance(notebook, dict):
+        raise ValueError(f"{path} is not a notebook: it holds no cells.")
+    return notebook
+
+
+def check(notebook: Mapping[str, Any]) -> Checked:
+    """Look up every number of a notebook's text, as read by `json.load`, in its outputs and beside its citations.
+
+    Raises:
+        ValueError: this is not a notebook, or a text cell of it is too long to be read.
+    """
+    cells = notebook.get("cells")
+    if not isinstance(cells, list) or not all(isinstance(cell, Mapping) for cell in cells):
+        raise ValueError("not a notebook: it has no list of cells")
+    outputs = _Outputs(cells)
+    texts = [(number, _source(cell)) for number, cell in enumerate(cells, 1) if cell.get("cell_type") == "markdown"]
+    for number, text in texts:
+        if len(text) > _LONGEST_TEXT:
+            raise ValueError(
+                f"cell {number} has {len(text):,} characters of text: split it, {_LONGEST_TEXT:,} are read."
+            )
+    defined = {found for _, text in texts for found in _DEFINITION.findall(text)}
+    num_all = num_computed = num_cited = 0
+    findings = []
+    for cell, sentence in ((cell, sentence) for cell, text in texts for sentence in _sentences(text)):
+        is_cited = _is_cited(sentence, defined)
+        for amount, is_rounded in _claims(sentence):
+            num_all += 1
+            if outputs.has(amount, is_rounded):
+                num_computed += 1
+            elif is_cited:
+                num_cited += 1
+            else:
+                near, where = outputs.nearest(amount)
+                findings.append(Finding(cell, amount.text, " ".join(sentence.split()), near, where))
+    return Checked(num_all, num_computed, num_cited, findings, bool(outputs))
+
+
+class _Outputs:
+    """The numbers of all outputs, sorted by their values, with the cells that they stand in."""
+
+    def __init__(self, cells: Sequence[Mapping[str, Any]]) -> None:
+        found = [
+            (amount, number)
+            for number, cell in enumerate(cells, 1)
+            if cell.get("cell_type") == "code"
+            for text in _output_texts(cell)
+            for amount in amounts(text)
+        ]
+        keyed = {
+            (key, amount.text): (key, amount, cell) for amount, cell in found for key in (amount.bare, amount.value)
+        }
+        self._sorted = sorted(keyed.values(), key=lambda one: one[0])
+        self._keys = [one[0] for one in self._sorted]
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def has(self, claim: Amount, is_rounded: bool) -> bool:
+        """True where an output has this number, to the digits that the claim shows."""
+        return any(
+            claim.is_from(amount, is_rounded)
+            for at, half in ((claim.bare, claim.half), (claim.value, claim.half_value))
+            for _, amount, _ in self._between(at, half, is_rounded)
+        )
+
+    def _between(self, at: float, half: float, is_rounded: bool) -> list[tuple[float, Amount, int]]:
+        wide = max(half * 1.01, 0.5 * at if is_rounded else 0.0) + 1e-9 * at
+        return self._sorted[bisect_left(self._keys, at - wide) : bisect_right(self._keys, at + wide)]
+
+    def nearest(self, claim: Amount) -> tuple[str, int]:
+        """The number of an output that is nearest, by its ratio, and its cell."""
+        places = {bisect_left(self._keys, at) + by for at in (claim.bare, claim.value) for by in (-2, -1, 0, 1)}
+        near = [self._sorted[place] for place in places if 0 <= place < len(self._sorted)]
+        if not near:
+            return "", 0
+        _, amount, cell = min(near, key=lambda one: claim.distance(one[1]))
+        return amount.text, cell
+
+
+def _source(cell: Mapping[str, Any]) -> str:
+    return _joined(cell.get("source", ""))
+
+
+def _joined(text: Any) -> str:
+    return "".join(map(str, text)) if isinstance(text, list) else str(text)
+
+
+def _output_texts(cell: Mapping[str, Any]) -> Iterator[str]:
+    """What the outputs of a cell say, without errors: those of streams, and tables in any form."""
+    for output in cell.get("outputs") or ():
+        if output.get("output_type") == "stream":
+            yield _joined(output.get("text", ""))[:_MOST_OUTPUT]
+        for kind, data in (output.get("data") or {}).items():
+            if kind in ("text/plain", "text/markdown"):
+                yield _joined(data)[:_MOST_OUTPUT]
+            elif kind == "text/html":
+                yield unescape(_TAG.sub(" ", _joined(data)[:_MOST_OUTPUT]))
+
+
+def _sentences(text: str) -> Iterator[str]:
+    """The sentences, table rows, list items and footnotes of a cell, without code; a rubric is not the report's."""
+    text = _CODE.sub(" ", _RUBRIC.split(text)[0])
+    for block in _BLOCK.split(text):
+        block = _LIST_NUMBER.sub(" ", block, count=1) if _LIST_NUMBER.match(block) else block
+        if block.lstrip().startswith("|") or _DEFINITION.match(block):
+            yield block
+        else:
+            yield from _SENTENCE.split(block)
+
+
+def _is_cited(sentence: str, defined: set[str]) -> bool:
+    """True where a sentence has a link, a DOI, an arXiv id, or a reference that the notebook defines."""
+    if _LINK.search(sentence) or _NAMED_ID.search(sentence):
+        return True
+    return any(name in defined for name in _REFERENCE.findall(sentence))
+
+
+def _claims(sentence: str) -> Iterator[tuple[Amount, bool]]:
+    """The numbers of a sentence that have to come from somewhere, and whether it says "about" of them."""
+    text = sentence
+    for harmless in (_LINK, _ID, _REFERENCE):
+        text = harmless.sub(lambda match: " " * len(match[0]), text)
+    text = _FORMULA.sub(_large_only, text)
+    text = blanked(text.replace("**", "").replace("\\%", "%").replace("\\$", " "))
+    for amount in amounts(text):
+        if amount.is_count and amount.bare < LEAST_COUNT:
+            continue
+        yield amount, bool(_ABOUT.search(text[max(0, amount.start - 20) : amount.start]))
+
+
+def _large_only(match: re.Match[str]) -> str:
+    """A formula without the small whole numbers that it consists of, such as factors and exponents."""
+    text = re.sub(r"\\[a-zA-Z]+|[{}$^_\\]", " ", match[0].replace("\\%", "%"))
+    return re.sub(r"(?<![\d.,])\d{1,2}(?![\d.,]|\s*%)", " ", text)
