@@ -31,12 +31,13 @@
 # where to look, the next one how to do it.
 #
 # Each docstring is a contract: everything that it promises is graded, and nothing else. The format
-# of your files is yours. Samples are handed out by a process outside, which sees which rank takes
-# which samples when, kills ranks, cuts and flips what you have saved, and gets the weights at the
-# end. Between a failure and the next start all files are removed but those in the folder of
-# checkpoints, as on another machine. Each part is graded with correct versions of the others, so
-# that a mistake costs points only once; `save_checkpoint`, `newest_whole` and `load_checkpoint`
-# share a format and are graded together.
+# of your files is yours. `torch.distributed.checkpoint` of week 12 will do, too: it writes the
+# files of all ranks, but notices no flipped bit and deletes no older checkpoint. Samples are handed
+# out by a process outside, which sees which rank takes which samples when, kills ranks, cuts and
+# flips what you have saved, and gets the weights at the end. Between a failure and the next start
+# all files are removed but those in the folder of checkpoints, as on another machine. Each part is
+# graded with correct versions of the others, so that a mistake costs points only once;
+# `save_checkpoint`, `newest_whole` and `load_checkpoint` share a format and are graded together.
 
 # %% setup
 import contextlib
