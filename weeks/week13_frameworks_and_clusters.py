@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | Reading | about 90 minutes, with three short exercises and a bug to find |
+# | Reading | about 90 minutes, with four short exercises and a bug to find |
 # | Running | about a minute on two CPU cores, up to four minutes with every framework; no GPU |
 # | You need | weeks 2, 3, 7, 8 and 12: bytes of collectives, DDP, ZeRO, shards, torchrun |
 # | You do not need | any framework but PyTorch: each further one that you install is run as well |
@@ -48,6 +48,7 @@ import dataclasses
 import difflib
 import importlib.util
 import json
+import math
 import os
 import random
 import shutil
@@ -249,6 +250,52 @@ draw.table(table, title="Six steps with a gradient that is right and one that is
 # that sums where it should average draws the same curve. **Compare frameworks by plain SGD**, or
 # compare gradients.
 #
+# ### Your turn: the same training
+#
+# 5 minutes · easy
+#
+# When are two curves the same? Frameworks add in different orders, so that float32 sums differ in
+# their last digits, and training lets such differences grow. So two trainings count as the same if
+# they have equally many losses, and each differs from its partner by at most a small share of it,
+# the *tolerance*. A loss that is not a number is like no other. Write that down.
+#
+# <details><summary>Hint</summary>
+#
+# Every comparison with `math.nan` is false, but `max` of a list may pass over it: ask of every pair
+# whether it is near enough, not of the largest difference.
+#
+# </details>
+
+
+# %% is_same tags=["turn"]
+def is_same(losses, others, tolerance):
+    """Whether two curves are those of one training, by the relative difference of each pair."""
+    ### BEGIN SOLUTION
+    if len(losses) != len(others):
+        return False
+    return all(abs(b - a) <= tolerance * abs(a) for a, b in zip(losses, others, strict=True))
+    ### END SOLUTION
+
+
+# %% check_is_same
+with check.turn("is_same"):
+    for what, losses, others, wanted in (
+        ("equal curves", [5.5, 5.2], [5.5, 5.2], True),
+        ("losses that differ in the seventh digit", [5.5, 5.2], [5.5, 5.200001], True),
+        ("a second loss that is 1% lower", [5.5, 5.2], [5.5, 5.148], False),
+        ("small losses, 1% apart", [5e-5, 5e-5], [5e-5, 5.05e-5], False),
+        ("a curve with a step less", [5.5, 5.2], [5.5], False),
+        ("a second loss that is not a number", [5.5, 5.2], [5.5, math.nan], False),
+    ):
+        found = is_same(losses, others, 1e-5)
+        if found is not wanted:
+            hint = (
+                "The same length first; then the difference of each pair, over the first of both."
+            )
+            raise CheckFailed(f"{wanted} for {what}: {losses} and {others}", found, hint)
+    print("Right, with small losses, with a step less and with a loss that is not a number.")
+
+# %% [markdown]
 # ### Start the ranks by hand
 #
 # The four questions, answered as cheaply as possible. Who starts them: we do, one by one. How they
@@ -393,9 +440,8 @@ for name, found in results.items():
 #
 # ### The same curve
 #
-# When are two curves the same? Frameworks add in different orders, so that float32 sums differ in
-# their last digits, and training lets such differences grow. So compare the largest *relative*
-# difference of two curves of the same length with a tolerance.
+# Tables need a number: the largest *relative* difference of two curves, which is not a number where
+# one of their losses is none. How small must it be?
 
 
 # %% furthest_apart
@@ -404,8 +450,8 @@ TOLERANCE = 1e-5  # float32 rounds at 6e-8; ten steps of sums in another order s
 
 def furthest_apart(losses, others):
     """The largest relative difference between two curves."""
-    pairs = zip(losses, others, strict=True)
-    return max(abs(other - loss) / abs(loss) for loss, other in pairs)
+    first, second = torch.tensor([losses, others], dtype=torch.float64)  # of the same length
+    return float(((second - first) / first).abs().max())  # nan where a loss is
 
 
 apart = furthest_apart(results["one process"]["losses"], results["DDP"]["losses"])
@@ -836,7 +882,7 @@ draw.table(table, title="One training, two ranks, by each framework installed, m
 
 # %% the_same
 off = {name: furthest_apart(single, one["losses"]) for name, one in results.items()}
-print("every curve within", TOLERANCE, "of one process:", max(off.values()) < TOLERANCE)
+print(f"every curve within {TOLERANCE} of one process:", all(x < TOLERANCE for x in off.values()))
 draw.curves(
     {name: one["losses"] for name, one in results.items()},
     x_label="step",

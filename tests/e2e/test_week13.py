@@ -16,7 +16,7 @@ from worldsize.manifests import Job, check, manifests
 pytestmark = [pytest.mark.lesson, pytest.mark.timeout(600)]  # with every framework it takes three minutes of CPU
 
 SCRIPT = ROOT / "weeks" / "week13_frameworks_and_clusters.py"
-TURNS = ("agreed", "exploit", "that_fit")
+TURNS = ("is_same", "agreed", "exploit", "that_fit")
 BUG = "share_of_loss"
 FORMULA = ("DDP", "FSDP2", "DeepSpeed, ZeRO-2", "Megatron-core, tp", "mpi4py", "Ray Train", "torchft")
 
@@ -64,6 +64,23 @@ def test_untouched_turns_say_so_and_the_bug_is_shown_by_its_gradient(tmp_path):
         assert f"{name} is not written yet" in stream(found[f"check_{name}"])
     shown = "".join(str(one.get("data", one)) for one in found[f"check_{BUG}"])
     assert "5 samples, 3 and 2 on two ranks" in shown and "% off" in shown
+
+
+def test_curves_that_only_look_the_same_are_named(tmp_path):
+    largest = (
+        "def is_same(losses, others, tolerance):\n"
+        "    return len(losses) == len(others) and max(abs(a - b) / a for a, b in zip(losses, others)) <= tolerance\n"
+    )
+    absolute = (
+        "def is_same(losses, others, tolerance):\n"
+        "    return len(losses) == len(others) and all(abs(a - b) <= tolerance for a, b in zip(losses, others))\n"
+    )
+    no_length = (
+        "def is_same(losses, others, tolerance):\n"
+        "    return all(abs(a - b) <= tolerance * a for a, b in zip(losses, others))\n"
+    )
+    first, second, third = shown_for([largest, absolute, no_length], "is_same", SCRIPT, tmp_path)
+    assert "not a number" in first and "small losses" in second and "a step less" in third
 
 
 def test_agreements_that_ranks_do_not_share_are_named(tmp_path):

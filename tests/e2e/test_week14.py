@@ -70,15 +70,23 @@ def test_a_policy_that_cuts_a_replica_is_named(tmp_path):
         "def elastic(status, save_s=1200, worth=4):\n"
         "    return Plan(save_s, max(4, min(status.num_healthy, 64) // 4 * 4))\n"
     )
-    first, second = shown_for([any_number, always], "elastic", SCRIPT, tmp_path)
+    never = (
+        "def elastic(status, save_s=1200, worth=4):\n"
+        "    usable = max(4, min(status.num_healthy, 64) // 4 * 4)\n"
+        "    return Plan(save_s, usable if usable - status.num_nodes >= worth else status.num_nodes)\n"
+    )
+    first, second, third = shown_for([any_number, always, never], "elastic", SCRIPT, tmp_path)
     assert "0 nodes in use, 63 healthy" in first
     assert "56 nodes in use, 61 healthy, worth=8" in second
+    assert "num_nodes" in third or "0 nodes in use, 63 healthy, worth=100" in third
 
 
 def test_a_tree_whose_leaves_lead_nowhere_is_named(tmp_path):
     full_leaves = "def fat_tree(num_adapters, num_ports=64):\n    return (num_adapters // num_ports,) * 3\n"
-    (shown,) = shown_for([full_leaves], "fat_tree", SCRIPT, tmp_path)
+    in_all = "def fat_tree(num_adapters, num_ports=64):\n    return 800\n"
+    shown, one_number = shown_for([full_leaves, in_all], "fat_tree", SCRIPT, tmp_path)
     assert "leaves for 10,240" in shown and "Cables up" in shown
+    assert "three counts: leaves, spines and cores" in one_number and "800" in one_number
 
 
 def test_errors_of_both_costs_are_those_that_the_text_says(outputs):
@@ -197,7 +205,7 @@ def test_power_carbon_and_price_are_those_of_the_text(outputs):
 
 def test_the_front_has_two_sizes_and_full_recomputation_is_not_on_it(outputs):
     said = stream(outputs["swept"])
-    assert "15 designs add up, 3 do not" in said and "activations take" in said
+    assert "9 designs add up, 3 do not" in said and "activations take" in said
     front = words(outputs["swept"]).split("others")[0]
     assert "10,000 GPUs, 6 chunks, selective" in front and "4,000 GPUs, 6 chunks, selective" in front
 

@@ -42,7 +42,7 @@ def num_switch_plugs(design: Design) -> int:
 
 
 def power_w(design: Design) -> Mapping[str, float]:
-    """Watts at most, by what draws them; the last is what the building adds."""
+    """Watts at most, a switch's typical ones, by what draws them; the last is what the building adds."""
     parts = {"nodes": design.num_nodes_in_all * node(design).power_w}
     if design.switch is not None:
         parts["switches"] = num_switches(design) * design.switch.power_w

@@ -26,7 +26,7 @@ class Equipment:
 
 @dataclass(frozen=True)
 class Switch(Equipment):
-    """A switch without its plugs, and the ports that it has."""
+    """A switch without its plugs, with the power that is typical of it, and the ports that it has."""
 
     num_ports: int
 
