@@ -30,12 +30,14 @@ class Drawn(Protocol):
 class CheckFailed(Exception):
     """A failed check: what was expected, what came instead, and a hint. The student sees it as one paragraph.
 
-    `picture` draws the same for the feedback page. It is called only where a picture is shown, and must not show
-    anything that has to stay hidden; if it raises, there is no picture.
+    `actual` may be any value; its text is kept. `picture` draws the same for the feedback page. It is called only where
+    a picture is shown, and must not show anything that has to stay hidden; if it raises, there is no picture.
     """
 
-    def __init__(self, expected: str, actual: str, hint: str = "", picture: Callable[[], Drawn] | None = None) -> None:
-        self.expected, self.actual, self.hint, self.picture = expected, actual, hint, picture
+    def __init__(
+        self, expected: str, actual: object, hint: str = "", picture: Callable[[], Drawn] | None = None
+    ) -> None:
+        self.expected, self.actual, self.hint, self.picture = expected, str(actual), hint, picture
         parts = [text if text.endswith(".") else f"{text}." for text in (f"Expected: {expected}", f"Got: {actual}")]
         super().__init__(" ".join([*parts, hint[0].upper() + hint[1:]] if hint else parts))
 

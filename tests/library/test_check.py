@@ -226,3 +226,13 @@ def test_right_answer_says_what_the_lesson_says(capsys):
     with turn("average"):
         print("Right.")
     assert capsys.readouterr().out == "Right.\n"
+
+
+@pytest.mark.parametrize("value", [False, 0, None, (1, 2), 800])
+def test_a_value_that_is_no_text_is_shown_as_text(value, monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    with turn("mean"):
+        raise CheckFailed("three counts", value)
+    (box,) = shown
+    assert str(value) in box._repr_mimebundle_()["text/html"] and f"got:      {value}" in repr(box)
