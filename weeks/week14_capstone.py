@@ -330,7 +330,7 @@ machine.draw()
 # network without biases: three layers on one rank, and the same with DDP on two.
 
 
-# %% held_out
+# %% steps_of
 def steps_of(width, num_layers, batch, num_steps):
     """Seconds of every training step of a linear network."""
     torch.set_num_threads(1)
@@ -349,6 +349,7 @@ def steps_of(width, num_layers, batch, num_steps):
     return times_s
 
 
+# %% held_out
 HELD_OUT = {"1 rank": (384, 3, 256, 1), "2 ranks": (768, 3, 128, 2)}  # width, layers, batch, ranks
 measured_s = {}
 for name, (*sizes, num_ranks) in HELD_OUT.items():

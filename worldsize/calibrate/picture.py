@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
@@ -11,29 +12,28 @@ from worldsize.draw.palette import BLUE, GREEN, INK, ORANGE, PURPLE, VERMILLION
 from worldsize.draw.picture import Picture, finish
 from worldsize.units import significant
 
-if TYPE_CHECKING:
-    from worldsize.calibrate.result import Calibration
+Measured = Mapping[str, Sequence[Mapping[str, Any]]]
 
 _PRODUCTS = {"addmm": BLUE, "mm": VERMILLION, "bmm": GREEN}
 _PASSES = {"copy_": BLUE, "add": VERMILLION, "gelu": GREEN, "tanh": PURPLE}
 
 
-def picture(calibration: Calibration) -> Picture:
+def picture(title: str, measured: Measured, message_s: Callable[[float], float]) -> Picture:
     """The rates of products and of passes over memory by size, and all-reduces beside those of the fitted link."""
-    has_links = calibration.link is not None
+    has_links = bool(measured["links"])
     drawn = Picture(10.5 if has_links else 7.5, 3.4)
     panels = drawn.subplots(1, 3 if has_links else 2)
-    said = [_products(panels[0], calibration), _passes(panels[1], calibration)]
+    said = [_products(panels[0], measured), _passes(panels[1], measured)]
     if has_links:
-        said.append(_links(panels[2], calibration))
-    drawn.alt = f"{calibration.machine}, measured by {calibration.world_size} ranks. {' '.join(said)}"
+        said.append(_links(panels[2], measured, message_s))
+    drawn.alt = f"{title} {' '.join(said)}"
     return drawn
 
 
-def _products(axes: Axes, calibration: Calibration) -> str:
+def _products(axes: Axes, measured: Measured) -> str:
     rates = []
     for name, colour in _PRODUCTS.items():
-        rows = [row for row in calibration.measured["products"] if row["name"] == name]
+        rows = [row for row in measured["products"] if row["name"] == name]
         if not rows:
             continue
         here = [row["flops"] / min(row["times_s"]) / 1e9 for row in rows]
@@ -43,10 +43,10 @@ def _products(axes: Axes, calibration: Calibration) -> str:
     return f"Products reach {significant(min(rates))} to {significant(max(rates))} GFLOP/s, large ones most."
 
 
-def _passes(axes: Axes, calibration: Calibration) -> str:
+def _passes(axes: Axes, measured: Measured) -> str:
     ends = []
     for name, colour in _PASSES.items():
-        rows = [row for row in calibration.measured["passes"] if row["name"] == name]
+        rows = [row for row in measured["passes"] if row["name"] == name]
         if not rows:
             continue
         rates = [row["size_bytes"] / min(row["times_s"]) / 1e9 for row in rows]
@@ -56,10 +56,10 @@ def _passes(axes: Axes, calibration: Calibration) -> str:
     return f"Passes over the largest tensors, in GB/s: {', '.join(ends)}."
 
 
-def _links(axes: Axes, calibration: Calibration) -> str:
-    rows = calibration.measured["links"]
+def _links(axes: Axes, measured: Measured, message_s: Callable[[float], float]) -> str:
+    rows = measured["links"]
     sizes = [row["size_bytes"] for row in rows]
-    fitted = [1e3 * calibration.message_s(size) for size in sizes]
+    fitted = [1e3 * message_s(size) for size in sizes]
     axes.plot(sizes, fitted, color=INK, label="fit")
     axes.plot(sizes, [1e3 * min(row["times_s"]) for row in rows], "o", markersize=5, color=ORANGE, label="measured")
     _scaled(axes, "bytes of an all-reduce", "ms", "Messages")

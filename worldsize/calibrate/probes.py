@@ -68,7 +68,7 @@ def attentions() -> Iterator[tuple[Any, tuple[Any, ...]]]:
 
 
 def passes() -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Passes over tensors of each size, by the operators that training uses."""
+    """The operators of training that pass over memory, on tensors of each size."""
     for number in NUM_ELEMENTS:
         rows = max(1, number // _WIDTH)
         x, y, z = (torch.rand(rows, number // rows) + 0.5 for _ in range(3))

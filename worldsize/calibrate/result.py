@@ -179,7 +179,7 @@ class Calibration:
         """A picture: the rate of products by their shape, of passes by their size, and messages beside the fit."""
         from worldsize.calibrate.picture import picture  # it needs matplotlib
 
-        return picture(self)
+        return picture(f"{self.machine}, measured by {self.world_size} ranks.", self.measured, self.message_s)
 
     def message_s(self, size_bytes: float) -> float:
         """Seconds of an all-reduce among all ranks by the fitted link.
