@@ -144,6 +144,11 @@ def collect_project2(course: Path) -> None:
     _place(course / "submitted/noor/project2/report.ipynb", (course / "labs/project2/report.ipynb").read_text())
 
 
+def collect_project3(course: Path) -> None:
+    """Let noor forget the programs of project 3 as well."""
+    _place(course / "submitted/noor/project3/report.ipynb", (course / "labs/project3/report.ipynb").read_text())
+
+
 BEFORE: dict[tuple[str, str], Callable[[Path], None]] = {
     ("README.md", "nbgrader generate_assignment lab01"): hand_in_a_damaged_file,
     ("docs/benchmark.md", "cd labs/project1\ntorchrun"): write_the_program,
@@ -151,6 +156,7 @@ BEFORE: dict[tuple[str, str], Callable[[Path], None]] = {
     ("docs/benchmark.md", "nbgrader generate_assignment project1"): collect_project1,
     ("docs/benchmark.md", "cd labs/project2\ntorchrun"): write_the_second_program,
     ("docs/benchmark.md", "nbgrader generate_assignment project2"): collect_project2,
+    ("docs/capstone.md", "nbgrader generate_assignment project3"): collect_project3,
     ("docs/grading.md", "nbgrader autograde lab01\n"): hand_in_lab01,
     ("docs/grading.md", "nbgrader zip_collect lab01"): download_an_archive,
     ("docs/quizzes.md", "autograder quiz mark"): answer_the_quiz,

@@ -1,8 +1,8 @@
 """The capstone: a design of a whole training system, what in it does not add up, and what it achieves and costs."""
 
-from worldsize.capstone.design import EXAMPLES, Design, changed, example, load
+from worldsize.capstone.design import EXAMPLES, Design, changed, example, load, loads
 from worldsize.capstone.figures import Figures, run
 from worldsize.capstone.impossible import check
 from worldsize.capstone.sensitivity import Gain, gains
 
-__all__ = ["EXAMPLES", "Design", "Figures", "Gain", "changed", "check", "example", "gains", "load", "run"]
+__all__ = ["EXAMPLES", "Design", "Figures", "Gain", "changed", "check", "example", "gains", "load", "loads", "run"]

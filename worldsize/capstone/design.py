@@ -334,10 +334,23 @@ def load(path: Path | str) -> Design:
     """
     path = Path(path)
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Notepad begins files with a mark
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        text = path.read_text(encoding="utf-8-sig")  # Notepad begins files with a mark
+    except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {error}") from error
-    return _validated(found, f"{path}: ")
+    return loads(text, f"{path}: ")
+
+
+def loads(text: str, prefix: str = "") -> Design:
+    """The design in the text of a TOML file; each line of an error's message begins with `prefix`.
+
+    Raises:
+        ValueError: as for `load`.
+    """
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{prefix}{error}") from error
+    return _validated(found, prefix)
 
 
 def example(name: str) -> Design:

@@ -88,3 +88,12 @@ def test_a_design_without_a_file_is_refused(tmp_path):
 def test_a_change_is_checked_like_a_file():
     with pytest.raises(ValueError, match=r"plan\.xp: there is no such key"):
         capstone.changed(capstone.load(GOOD), plan__xp=1)
+
+
+def test_a_design_is_read_from_text_as_from_a_file():
+    path = capstone.EXAMPLES / "ten_thousand_h100.toml"
+    assert capstone.loads(path.read_text()) == capstone.load(path)
+    with pytest.raises(ValueError, match=r"^Expected '='"):
+        capstone.loads("a design")
+    with pytest.raises(ValueError, match=r"^model: this key is missing"):
+        capstone.loads('name = "empty"')

@@ -1,0 +1,11 @@
+# score: 66
+# hint: time
+# Half a minute for every answer.
+
+
+# %% policy
+def policy(status):
+    import time
+
+    time.sleep(30)
+    return 600

@@ -1,0 +1,17 @@
+# score: 81 to 83
+# hint: no spare
+# Young's interval, and a job that waits whenever a node is away.
+
+
+# %% policy
+def policy(status: Status) -> outages.Plan | float:
+    """The seconds of training until the next save, or an `outages.Plan` that also says on how many nodes to train.
+
+    It decides for `JOB`, whose sizes it reads each time. How often nodes fail, and for how long they are away, a
+    status alone says. The answer follows from `status` and `JOB` alone: after a failure the program itself begins anew.
+    """
+    # failures are a Poisson process: its rate by what was seen, and before that by Llama 3's
+    usual_s = 3600 / sum(one.per_node_hour for one in outages.published("Llama 3")) / JOB.num_nodes
+    mean_s = (usual_s + status.time_s) / (1 + status.num_failures)
+    every_s = math.sqrt(2 * max(JOB.stall_s, 1.0) * mean_s)  # Young 1974
+    return outages.Plan(max(every_s, JOB.durable_s), JOB.num_nodes)
