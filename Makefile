@@ -19,7 +19,7 @@ PYTHON312 ?= $(firstword $(wildcard $(shell pyenv root 2>/dev/null)/versions/3.1
 OLDEST := build/oldest
 
 .PHONY: help setup demo lab test lessons session sample reach verify project lint notebooks bench netlab ray check
-.PHONY: nightly foreign deepspeed frameworks oracles attacks coverage smoke parts
+.PHONY: nightly foreign deepspeed frameworks horovod oracles attacks coverage smoke parts
 help:  ## list what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -91,9 +91,12 @@ deepspeed: setup  ## install DeepSpeed, and run week 7's comparison of its stage
 	@DS_BUILD_OPS=0 $(INSTALL) -c constraints.txt -e '.[deepspeed]'
 	@DS_ACCELERATOR=cpu WORLDSIZE_REQUIRE=deepspeed $(BIN)/python -m pytest tests/e2e/test_week07_deepspeed.py
 
-frameworks: setup  ## install the frameworks of week 13 that have wheels, and run the week with all of them
+frameworks: setup horovod  ## install the frameworks of week 13, and run the week with all of them
 	@DS_BUILD_OPS=0 $(INSTALL) -c constraints.txt -e '.[deepspeed,fairscale,megatron,mpi,ray,tensorflow,torchft]'
 	@WORLDSIZE_REQUIRE=frameworks $(BIN)/python -m pytest -m lesson tests/e2e/test_week13.py
+
+horovod: setup  ## build Horovod for this torch, where it is not there: patched, compiled, proven on two ranks
+	@sh frameworks/build_horovod.sh $(BIN)/python
 
 check: lint session  ## what CI runs
 	@$(MAKE) --jobs=2 --output-sync=target sample parts  # each keeps one core busy

@@ -102,7 +102,7 @@ def is_project(assignment: str) -> bool:
 
 def has_real_jobs(assignment: str) -> bool:
     """True where submissions are judged by real jobs, up to a minute each; `make project` grades their answers."""
-    return is_project(assignment) or assignment.startswith(("lab12", "lab13"))
+    return is_project(assignment) or assignment.startswith(("lab12", "lab13a"))
 
 
 def beside(released_folder: Path) -> list[str]:

@@ -1,0 +1,959 @@
+"""Hidden checks of lab 13b: what Horovod does, over a `comm` on emulated ranks.
+
+Points rest on what went over the wire: the body of every all-reduce is compared with what the judge
+computes, and what another rank has drawn can only be known on a rank to which it was sent. In the
+elastic jobs each step posts the state with which it begins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+import worldsize as ws
+from autograder.checks import (
+    entries,
+    entry,
+    expect_same_again,
+    hinted,
+    is_same,
+    points,
+    shown,
+    shuffled,
+    tensor_like,
+    whole,
+)
+from worldsize.check import CheckFailed, expect_close
+from worldsize.emulate.exchanges import Exchange
+from worldsize.event import Event
+from worldsize.launch import Run
+
+RULES = {"cluster": "a100-100gbe", "allow": {"all_reduce", "broadcast"}, "keeps_exchanges": True}
+IN_STEP = "All ranks must call the same operations in the same order, also with nothing to add."
+ALL_MEET = "All that are alive must meet after each change, and then do the same steps."
+NEAR = {"rtol": 1e-5, "atol": 1e-6}
+
+
+class Comm:
+    """The ranks of a process group, with the methods that the lab's text names."""
+
+    def __init__(self, group: Any = None) -> None:
+        import torch.distributed as dist
+
+        self.group, self.rank, self.size = group, dist.get_rank(group), dist.get_world_size(group)
+
+    def Allreduce(self, tensor: torch.Tensor, op: str = "SUM") -> None:
+        import torch.distributed as dist
+
+        dist.all_reduce(tensor, op=getattr(dist.ReduceOp, op), group=self.group)
+
+    def Bcast(self, tensor: torch.Tensor, root: int = 0) -> None:
+        import torch.distributed as dist
+
+        dist.broadcast(tensor, group=self.group, group_src=root)
+
+
+# References that are put in the place of a student's other parts.
+
+
+def reference_broadcast_state(comm: Any, model: Any, optimizer: Any, root: int = 0) -> None:
+    import io
+
+    body = io.BytesIO()
+    if comm.rank == root:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, body)
+    num_bytes = torch.tensor([body.tell()])
+    comm.Bcast(num_bytes, root)
+    held = bytearray(body.getvalue()) if comm.rank == root else bytearray(int(num_bytes))
+    content = torch.frombuffer(held, dtype=torch.uint8)
+    comm.Bcast(content, root)
+    if comm.rank != root:
+        state = torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+
+
+def reference_agreed(comm: Any, waiting: Sequence[str], names: Sequence[str]) -> list[str]:
+    ready = torch.tensor([one in waiting for one in names], dtype=torch.uint8)
+    comm.Allreduce(ready, op="MIN")
+    return [name for name, is_ready in zip(names, ready.tolist(), strict=True) if is_ready]
+
+
+def buffers_of(tensors: dict[str, torch.Tensor], fusion_bytes: int) -> list[list[str]]:
+    buffers: list[list[str]] = []
+    for name in sorted(tensors):
+        joined = [tensors[one] for one in [*buffers[-1], name]] if buffers else []
+        is_alike = len({one.dtype for one in joined}) == 1
+        if is_alike and sum(one.nbytes for one in joined) <= fusion_bytes:
+            buffers[-1].append(name)
+        else:
+            buffers.append([name])
+    return buffers
+
+
+def reference_fused_sum(comm: Any, tensors: dict[str, torch.Tensor], fusion_bytes: int) -> None:
+    for names in buffers_of(tensors, fusion_bytes):
+        buffer = torch.cat([tensors[name].flatten() for name in names])
+        comm.Allreduce(buffer)
+        parts = buffer.split([tensors[name].numel() for name in names])
+        for name, part in zip(names, parts, strict=True):
+            tensors[name].copy_(part.view_as(tensors[name]))
+
+
+# broadcast_state
+
+
+class Sample(nn.Module):
+    """A model with parameters and buffers of several dtypes, drawn by a seed."""
+
+    def __init__(self, seed: int, sizes: Sequence[int]) -> None:
+        super().__init__()
+        rng = torch.Generator().manual_seed(seed)
+        dtypes = (torch.float32, torch.float64, torch.bfloat16)
+        drawn = [torch.randn(size, 3, generator=rng) for size in sizes]
+        pairs = zip(drawn, dtypes, strict=True)
+        self.weights = nn.ParameterList([nn.Parameter(one.to(dtype)) for one, dtype in pairs])
+        self.weights[1].requires_grad_(False)
+        self.register_buffer("mean", torch.randn(5, generator=rng))
+        self.register_buffer("count", torch.randint(1 << 40, (), generator=rng))
+
+
+def broadcast_on_rank(
+    student: Any, root: int, seed: int, kind: str, sizes: Any, rate: float
+) -> Any:
+    """What this rank had and has: weights, buffers, momentum, rate, and what a step then does."""
+
+    def parts(model: Any, optimizer: Any) -> Any:
+        kept = [optimizer.state.get(one, {}) for one in model.weights]
+        moments = [
+            {key: value.clone() for key, value in one.items() if isinstance(value, torch.Tensor)}
+            for one in kept
+        ]
+        tensors = {name: one.clone() for name, one in model.state_dict().items()}
+        return {"tensors": tensors, "moments": moments, "rate": optimizer.param_groups[0]["lr"]}
+
+    comm = Comm()
+    is_root = comm.rank == root
+    model = Sample(seed, sizes)
+    before_ids = [id(one) for one in model.weights]
+    trained = [one for one in model.weights if one.requires_grad]
+    if kind == "SGD":
+        optimizer: Any = torch.optim.SGD(trained, rate, momentum=0.9)
+    else:
+        optimizer = torch.optim.Adam(trained, rate, foreach=False)
+    for _ in range(2 if is_root else comm.rank % 2):  # some ranks have a state of their own
+        for one in trained:
+            one.grad = torch.ones_like(one) * (seed % 7 + 1)
+        optimizer.step()
+    before = parts(model, optimizer)
+    student.broadcast_state(comm, model, optimizer, root)
+    after = parts(model, optimizer)
+    for one in trained:
+        one.grad = torch.ones_like(one)
+    optimizer.step()
+    is_same_object = before_ids == [id(one) for one in model.weights]
+    return {
+        "before": before,
+        "after": after,
+        "step": parts(model, optimizer),
+        "ids": is_same_object,
+    }
+
+
+def state_after_broadcast(student: Any, rng: torch.Generator, kind: str, root: int) -> Run:
+    seeds = [whole(rng, 0, 1 << 40) for _ in range(3)]
+    sizes = [whole(rng, 4, 30) for _ in range(3)]
+    rates = [whole(rng, 1, 99) / 128 for _ in range(3)]
+    each = [(root, seed, kind, sizes, rate) for seed, rate in zip(seeds, rates, strict=True)]
+    with hinted(IN_STEP):
+        return student.emulated(broadcast_on_rank, world_size=3, each=each, **RULES)
+
+
+def expect_as_on_root(run: Run, root: int, *places: str) -> None:
+    """Raise CheckFailed unless these parts are on all ranks what the root had before."""
+    for rank, value in enumerate(run.values):
+        if not is_same(entry(value, "after", *places), entry(run.values[root], "before", *places)):
+            word = {"tensors": "weights and buffers", "moments": "optimizer state"}
+            what = word.get(places[0], "learning rate")
+            hint = "The state_dict() of model and optimizer has all of it."
+            found = f"other numbers, or none, on rank {rank}"
+            raise CheckFailed(f"the root's {what} on all ranks", found, hint)
+
+
+def expect_sent_by_root(run: Run, root: int) -> None:
+    """Raise CheckFailed unless the root sent its weights, and nobody else sent anything."""
+    for one in run.exchanges:
+        if one.op != "broadcast" or one.root != root:
+            actual = f"{one.op} of rank {one.root if one.op == 'broadcast' else 'all'}"
+            raise CheckFailed("broadcasts of the root alone", actual, "Use comm.Bcast with root.")
+    held = entry(run.values[root], "before", "tensors")
+    size = sum(one.nbytes for one in held.values()) if isinstance(held, dict) else 0
+    sent = sum(len(one.body) for one in run.exchanges)
+    if not size <= sent <= 20 * size + 50_000:
+        raise CheckFailed(f"{size:,} bytes of state or some more", f"{sent:,} broadcast")
+
+
+@points(1, cell="check_broadcast_state")
+def check_broadcast_of_weights(student, rng):
+    """All ranks have the root's parameters and buffers, of any dtype, frozen ones too, and only the
+    root sends.
+    """
+    root = whole(rng, 0, 2)
+    run = state_after_broadcast(student, rng, "SGD", root)
+    expect_sent_by_root(run, root)
+    expect_as_on_root(run, root, "tensors")
+
+
+@points(1, cell="check_broadcast_state")
+def check_broadcast_of_optimizer(student, rng):
+    """All ranks have the root's momentum and rate, also those whose optimizer has another state, or
+    none.
+    """
+    for root, kind in ((1, "SGD"), (0, "Adam")):
+        run = state_after_broadcast(student, rng, kind, root)
+        expect_sent_by_root(run, root)
+        expect_as_on_root(run, root, "moments")
+        expect_as_on_root(run, root, "rate")
+
+
+@points(1, cell="check_broadcast_state")
+def check_broadcast_in_place(student, rng):
+    """The parameters are the objects that the optimizer changes, the root's as they were."""
+    root = whole(rng, 1, 2)
+    run = state_after_broadcast(student, rng, "Adam", root)
+    expect_sent_by_root(run, root)
+    expect_as_on_root(run, root, "tensors")
+    for value in run.values:
+        is_moved = not is_same(entry(value, "step", "tensors"), entry(value, "after", "tensors"))
+        if entry(value, "ids") is not True or not is_moved:
+            hint = "Copy into what is there."
+            raise CheckFailed("the parameters that the optimizer changes", "other ones", hint)
+
+
+# agreed
+
+
+def agreed_on_rank(student: Any, rounds: Any, names: Any) -> Any:
+    comm = Comm()
+    return [list(student.agreed(comm, list(waiting), list(names))) for waiting in rounds]
+
+
+def play_agreed(student: Any, rng: torch.Generator, num_ranks: int) -> tuple[Run, list[list[str]]]:
+    names = [f"layer {one}" for one in shuffled(rng, range(whole(rng, 9, 14)))]
+    by_rank: list[list[list[str]]] = [[] for _ in range(num_ranks)]
+    wanted = []
+    for part in (0.8, 0.8, 0.0, 1.0):
+        common = [one for one in names if torch.rand((), generator=rng) < part]
+        for rounds in by_rank:
+            others = [one for one in names if torch.rand((), generator=rng) < part / 2]
+            rounds.append(shuffled(rng, sorted({*common, *others})))
+        sets = [set(rounds[-1]) for rounds in by_rank]
+        wanted.append([one for one in names if all(one in each for each in sets)])
+    by_rank[0][0] = []  # one rank has nothing yet
+    wanted[0] = []
+    with hinted(IN_STEP):
+        each = [(rounds, names) for rounds in by_rank]
+        run = student.emulated(agreed_on_rank, world_size=num_ranks, each=each, **RULES)
+    sizes = [len(one.bodies[0]) for one in run.exchanges if one.op == "all_reduce"]
+    if len(run.exchanges) != 4 or len(sizes) != 4 or max(sizes) > len(names):
+        expected = f"one all-reduce of at most {len(names)} bytes for each of 4 calls"
+        raise CheckFailed(expected, f"{len(run.exchanges)} operations of {sizes} bytes")
+    return run, wanted
+
+
+@points(1, cell="check_agreed")
+def check_agreed_names(student, rng):
+    """The names that all ranks have, from one all-reduce of a byte a name, in every round."""
+    run, wanted = play_agreed(student, rng, whole(rng, 3, 5))
+    for rank, value in enumerate(run.values):
+        for number, names in enumerate(wanted):
+            found = entry(value, number)
+            if not isinstance(found, list) or not is_same(sorted(map(str, found)), sorted(names)):
+                expected = f"the {len(names)} names of round {number} that all ranks have"
+                raise CheckFailed(expected, f"{shown(found)} on rank {rank}")
+
+
+@points(1, cell="check_agreed")
+def check_agreed_order(student, rng):
+    """They have the order of `names` on all ranks."""
+    run, wanted = play_agreed(student, rng, 3)
+    for rank, value in enumerate(run.values):
+        if not is_same(entries(value, 4), wanted):
+            hint = "Go through `names`, not through `waiting`, which is in any order."
+            raise CheckFailed("the order of `names`", f"another on rank {rank}", hint)
+
+
+# fused_sum
+
+
+def fused_on_rank(student: Any, tensors: Any, order: Any, fusion_bytes: int) -> Any:
+    own = {name: tensors[name] for name in order}
+    own = {
+        name: one.t().clone().t() if one.dim() == 2 else one.clone() for name, one in own.items()
+    }
+    objects = dict(own)
+    student.fused_sum(Comm(), own, fusion_bytes)
+    return [objects[name] for name in sorted(objects)]
+
+
+def drawn_tensors(rng: torch.Generator, dtypes: Sequence[torch.dtype]) -> list[dict[str, Any]]:
+    """Tensors of integers by name, for each of three ranks, so that their sums are exact."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for number in shuffled(rng, range(10, 18)):
+        shapes[f"w{number}"] = (
+            (whole(rng, 3, 9), whole(rng, 3, 9)) if number % 2 else (whole(rng, 5, 40),)
+        )
+    shapes |= {"w18": (), "w19": (whole(rng, 90, 120),), "w2": (6,)}
+    of_names = {name: dtypes[place % len(dtypes)] for place, name in enumerate(shapes)}
+    return [
+        {
+            name: torch.randint(-50, 50, shape, generator=rng).to(of_names[name])
+            for name, shape in shapes.items()
+        }
+        for _ in range(3)
+    ]
+
+
+def play_fused(
+    student: Any, rng: torch.Generator, dtypes: Any, fusion_bytes: int
+) -> tuple[Run, Any]:
+    tensors = drawn_tensors(rng, dtypes)
+    each = [(one, shuffled(rng, list(one)), fusion_bytes) for one in tensors]
+    with hinted(IN_STEP):
+        return student.emulated(fused_on_rank, world_size=3, each=each, **RULES), tensors
+
+
+def expect_bodies(exchanges: Sequence[Exchange], wanted: Sequence[Sequence[torch.Tensor]]) -> None:
+    """Raise CheckFailed unless all-reduces carry these numbers of these ranks, buffer by buffer."""
+    sums = [one for one in exchanges if one.op == "all_reduce"]
+    sizes = [len(next(iter(one.bodies.values()))) for one in sums]
+    due = [of_ranks[0].nbytes for of_ranks in wanted]
+    if sizes != due or len(sums) != len(exchanges):
+        hint = "In the order of names; a new buffer where the next tensor has another dtype or does"
+        raise CheckFailed(f"all-reduces of {due} bytes", f"{sizes}", f"{hint} not fit.")
+    for number, (one, of_ranks) in enumerate(zip(sums, wanted, strict=True)):
+        for rank, given in enumerate(of_ranks):
+            if one.dtype != str(given.dtype).removeprefix("torch."):
+                raise CheckFailed(f"buffer {number} in {given.dtype}", f"torch.{one.dtype}")
+            if not torch.equal(one.tensor(rank), given):
+                hint = "The tensors' elements one after the other, in the order of the names."
+                raise CheckFailed(f"rank {rank}'s numbers in buffer {number}", "others", hint)
+
+
+def expect_fused(run: Run, tensors: Any, fusion_bytes: int) -> None:
+    buffers = buffers_of(tensors[0], fusion_bytes)
+    bodies = [
+        [torch.cat([of_rank[name].flatten() for name in names]) for of_rank in tensors]
+        for names in buffers
+    ]
+    expect_bodies(run.exchanges, bodies)
+
+
+@points(2, cell="check_fused_sum")
+def check_fused_buffers(student, rng):
+    """Buffers are filled in the order of names as far as they hold, whatever order a rank's dict
+    has, and carry the tensors' elements.
+    """
+    for fusion_bytes in (whole(rng, 150, 250), 0, 1 << 20):
+        run, tensors = play_fused(student, rng, [torch.float32], fusion_bytes)
+        expect_fused(run, tensors, fusion_bytes)
+
+
+@points(1, cell="check_fused_sum")
+def check_fused_dtypes(student, rng):
+    """Each dtype travels as it is: a buffer holds one alone."""
+    dtypes = [torch.float32, torch.float16, torch.float64]
+    fusion_bytes = whole(rng, 250, 350)
+    run, tensors = play_fused(student, rng, dtypes, fusion_bytes)
+    expect_fused(run, tensors, fusion_bytes)
+
+
+@points(2, cell="check_fused_sum")
+def check_fused_sums(student, rng):
+    """Every tensor, also one that is not contiguous, holds the sum over all ranks afterwards."""
+    run, tensors = play_fused(student, rng, [torch.float32, torch.float64], whole(rng, 150, 300))
+    for rank, value in enumerate(run.values):
+        for place, name in enumerate(sorted(tensors[0])):
+            wanted = sum(of_rank[name] for of_rank in tensors)
+            found = tensor_like(entry(value, place), wanted)
+            if found is None or not torch.equal(found, wanted):
+                hint = "Copy the parts of the summed buffer back into the tensors, with copy_."
+                raise CheckFailed(f"the sum in place on rank {rank}", "another value", hint)
+    if not any(one.op == "all_reduce" for one in run.exchanges):
+        raise CheckFailed("all-reduces", "none")
+
+
+# DistributedOptimizer
+
+
+def optimizer_on_rank(
+    student: Any, compression: str, fusion_bytes: int, steps: Any, first: Any
+) -> Any:
+    """Gradients and weights after each step; a step is a list of passes of given gradients."""
+    student.agreed, student.fused_sum = reference_agreed, reference_fused_sum
+    weights = {name: nn.Parameter(one.clone()) for name, one in first.items()}
+    inner = torch.optim.SGD(list(weights.values()), lr=0.5, momentum=0.5, weight_decay=0.125)
+    options = {"compression": compression, "fusion_bytes": fusion_bytes}
+    optimizer = student.DistributedOptimizer(inner, list(weights.items()), Comm(), **options)
+    found = []
+    for passes in steps:
+        optimizer.zero_grad()
+        for given in passes:
+            loss = sum((weights[name] * one).sum().double() for name, one in given.items())
+            if given:
+                loss.backward()  # pyright: ignore
+        optimizer.step()
+        gradients = [None if one.grad is None else one.grad.clone() for one in weights.values()]
+        found.append(
+            {"gradients": gradients, "weights": [one.detach().clone() for one in weights.values()]}
+        )
+    return found
+
+
+class Trained:
+    """Two steps of three ranks: what was drawn, what came back, and what must have been sent."""
+
+    def __init__(
+        self, student: Any, rng: torch.Generator, compression: str, scale: float = 1.0
+    ) -> None:
+        self.compression, self.fusion_bytes = compression, whole(rng, 80, 200)
+        self.dtypes = {"wide": torch.float64, "bias": torch.float32, "gate": torch.float32}
+        self.dtypes |= {"idle": torch.float32, "here": torch.float32, "head": torch.float32}
+        shapes = {name: (whole(rng, 3, 6), whole(rng, 3, 6)) for name in self.dtypes}
+        self.first = {
+            name: torch.randn(shapes[name], generator=rng).to(dtype)
+            for name, dtype in self.dtypes.items()
+        }
+
+        def drawn(names: Sequence[str]) -> dict[str, torch.Tensor]:
+            return {
+                name: (scale * torch.randint(-64, 64, shapes[name], generator=rng)).to(
+                    self.dtypes[name]
+                )
+                for name in names
+            }
+
+        used = ["wide", "bias", "gate", "head"]
+        lone = whole(rng, 0, 2)  # the rank that uses "here"
+        self.by_rank = [
+            [
+                [drawn([*used, "here"] if rank == lone else used), drawn(used[:2])],
+                [drawn(used if rank else used[1:])],
+            ]
+            for rank in range(3)
+        ]
+        with hinted(IN_STEP):
+            each = [(compression, self.fusion_bytes, steps, self.first) for steps in self.by_rank]
+            self.run = student.emulated(optimizer_on_rank, world_size=3, each=each, **RULES)
+
+    def own(self, rank: int, step: int) -> dict[str, torch.Tensor]:
+        """The gradients of a rank in a step, with zeros where only others have one."""
+        everywhere = {name for steps in self.by_rank for given in steps[step] for name in given}
+        found = {}
+        for name in self.first:
+            if name in everywhere:
+                zeros = torch.zeros_like(self.first[name])
+                found[name] = sum((given.get(name, 0) for given in self.by_rank[rank][step]), zeros)
+        return found
+
+    def sent(self, rank: int, step: int) -> dict[str, torch.Tensor]:
+        """What a rank must give to the sums of a step, by name."""
+        own = {name: one / 3 for name, one in self.own(rank, step).items()}
+        if self.compression == "fp16":
+            own = {name: one.to(torch.float16) for name, one in own.items()}
+        return own
+
+    def expect_wire(self) -> None:
+        """Raise CheckFailed unless the wire carried the agreement and the means' parts."""
+        left = list(self.run.exchanges)
+        for step in range(2):
+            by_rank = [self.sent(rank, step) for rank in range(3)]
+            buffers = buffers_of(by_rank[0], self.fusion_bytes)
+            num = 1 + len(buffers)
+            bodies = [
+                [torch.cat([of_rank[name].flatten() for name in names]) for of_rank in by_rank]
+                for names in buffers
+            ]
+            agreement, sums, left = left[:1], left[1:num], left[num:]
+            if not agreement or len(agreement[0].bodies.get(0, b"")) != len(self.first):
+                hint = "`agreed` finds out which gradients are None on all ranks."
+                raise CheckFailed("one call of `agreed` at the beginning of a step", "none", hint)
+            expect_bodies(sums, bodies)
+        if left:
+            raise CheckFailed("nothing more on the wire", f"{len(left)} operations")
+
+    def wanted(self) -> list[dict[str, Any]]:
+        """The gradients and weights after each step, by the judge."""
+        weights = {name: nn.Parameter(one.clone()) for name, one in self.first.items()}
+        inner = torch.optim.SGD(list(weights.values()), lr=0.5, momentum=0.5, weight_decay=0.125)
+        found = []
+        for step in range(2):
+            by_rank = [self.sent(rank, step) for rank in range(3)]
+            for name, one in weights.items():
+                one.grad = None
+                if name in by_rank[0]:
+                    total = sum(of_rank[name].double() for of_rank in by_rank)
+                    one.grad = total.to(self.first[name].dtype)  # pyright: ignore
+            inner.step()
+            found.append({name: (one.grad, one.detach().clone()) for name, one in weights.items()})
+        return found
+
+    def expect_result(self, names: Sequence[str]) -> None:
+        """Raise CheckFailed unless these parameters' gradients and weights are right."""
+        near = {"rtol": 5e-3, "atol": 0.2} if self.compression == "fp16" else NEAR
+        for step, due in enumerate(self.wanted()):
+            for rank, value in enumerate(self.run.values):
+                for place, name in enumerate(self.first):
+                    if name not in names:
+                        continue
+                    for part, wanted in zip(("gradients", "weights"), due[name], strict=True):
+                        given = entry(value, step, part, place)
+                        what = f"step {step}, rank {rank}: {part} of a parameter"
+                        if wanted is None:
+                            if given is not None:
+                                hint = "A gradient that is None on all ranks stays None."
+                                raise CheckFailed(f"{what}: None", shown(given), hint)
+                            continue
+                        found = tensor_like(given, wanted)
+                        if found is None:
+                            raise CheckFailed(f"{what}: {wanted.dtype}", shown(given))
+                        expect_close(
+                            found, wanted, what, "The mean over ranks, then one step.", **near
+                        )
+
+
+USED = ("wide", "bias", "gate", "head")
+
+
+@points(2, cell="check_DistributedOptimizer")
+def check_optimizer_averages(student, rng):
+    """Gradients of several passes, of any dtype, are averaged over the ranks, and a step done."""
+    game = Trained(student, rng, "none")
+    game.expect_result(USED)
+    first, *others = game.run.values
+    expect_same_again([first] * len(others), others)
+    sums = [one for one in game.run.exchanges if one.op == "all_reduce"]
+    sent = sum(len(one.bodies.get(0, b"")) for one in sums)
+    if sent < sum(one.nbytes for step in range(2) for one in game.sent(0, step).values()) / 2:
+        raise CheckFailed("gradients on the wire", f"{sent:,} bytes")
+
+
+@points(1, cell="check_DistributedOptimizer")
+def check_optimizer_sends_once(student, rng):
+    """A step sends one agreement and the fused gradients, divided, and nothing else."""
+    Trained(student, rng, "none").expect_wire()
+
+
+@points(1, cell="check_DistributedOptimizer")
+def check_optimizer_knows_the_unused(student, rng):
+    """A gradient that some ranks lack counts as zeros on them; one that all lack stays None, and
+    its weight stands still.
+    """
+    game = Trained(student, rng, "none")
+    game.expect_result(("here", "idle", "wide"))
+    first = game.first["idle"]
+    for value in game.run.values:
+        found = tensor_like(entry(value, 1, "weights", list(game.first).index("idle")), first)
+        if found is None or not torch.equal(found, first):
+            raise CheckFailed("a weight that no rank has used as it was", "another value")
+
+
+@points(1, cell="check_DistributedOptimizer")
+def check_optimizer_compresses(student, rng):
+    """With fp16, all gradients travel as float16, divided before they are converted, and come back
+    in the parameter's dtype.
+    """
+    game = Trained(student, rng, "fp16")
+    game.expect_wire()
+    game.expect_result([*USED, "here", "idle"])
+
+
+@points(1, cell="check_DistributedOptimizer")
+def check_optimizer_does_not_overflow(student, rng):
+    """A mean that fits into float16 arrives although the sum would not fit."""
+    game = Trained(student, rng, "fp16", scale=640.0)  # up to 40,960 a pass: one fits, three do not
+    for rank, value in enumerate(game.run.values):
+        for place, name in enumerate(game.first):
+            wanted = game.wanted()[1][name][0]
+            if wanted is None or not wanted.isfinite().all():
+                continue
+            found = tensor_like(entry(value, 1, "gradients", place), wanted)
+            if found is None or not found.isfinite().all():
+                hint = "Divide by the number of ranks, then convert."
+                raise CheckFailed(f"finite gradients on rank {rank}", "infinity or none", hint)
+            expect_close(found, wanted, "the mean of large gradients", rtol=1e-2, atol=64.0)
+
+
+# run_elastic
+
+
+def elastic_on_rank(student: Any, plan: Any, num_steps: int, commit_every: int, start: Any) -> Any:
+    """Run an elastic job; each step posts (step, weight, momentum) of all that take part.
+
+    The plan is a list of (members, step after which they part, "lost", "added" or "done").
+    """
+    import torch.distributed as dist
+
+    class WentAway(BaseException):
+        pass
+
+    student.broadcast_state = reference_broadcast_state
+    rank = dist.get_rank()
+    groups = [dist.new_group(list(members)) for members, _, _ in plan]
+    stage, num_calls = -1, 0
+
+    def rendezvous() -> Any:
+        nonlocal stage
+        stage += 1
+        while stage < len(plan) and rank not in plan[stage][0]:
+            stage += 1
+        if stage >= len(plan):
+            raise RuntimeError("one more rendezvous than there were changes")
+        return Comm(groups[stage])
+
+    def train_step(comm: Any, state: Any) -> None:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls > 60:
+            raise RuntimeError("far more steps than were to be done")
+        (weight,) = state.model.parameters()
+        kept = state.optimizer.state.get(weight, {}).get("momentum_buffer")
+        held = torch.zeros(1) if kept is None else kept.flatten()[:1]
+        post = torch.stack([torch.tensor(float(state.step)), weight.detach()[0, 0], held[0]])
+        comm.Allreduce(post.double())
+        weight.grad = torch.full_like(weight, float(state.step % 5 + 1))
+        state.optimizer.step()
+        _, step, how = plan[stage]
+        if state.step == step and how == "lost":
+            with torch.no_grad():
+                weight.add_(1000.0)
+                for one in state.optimizer.state.values():
+                    one["momentum_buffer"].add_(1000.0)
+            is_gone = stage + 1 < len(plan) and rank not in plan[stage + 1][0]
+            raise WentAway if is_gone else student.WorkerLost("a rank is lost")
+        if state.step == step and how == "added":
+            raise student.HostsUpdated
+
+    def fresh() -> Any:
+        model = nn.Linear(1, 1, bias=False)
+        nn.init.constant_(model.weight, start[rank])
+        return student.State(model, torch.optim.SGD(model.parameters(), 0.25, momentum=0.5))
+
+    if rank not in plan[0][0]:
+        state = fresh()
+        student.run_elastic(state, train_step, rendezvous, num_steps, commit_every)
+    else:
+        state = fresh()
+        try:
+            student.run_elastic(state, train_step, rendezvous, num_steps, commit_every)
+        except WentAway:
+            if any(rank in members for members, _, _ in plan[stage + 1 :]):
+                state = fresh()
+                student.run_elastic(state, train_step, rendezvous, num_steps, commit_every)
+    return {"step": state.step, "weight": next(state.model.parameters()).detach().clone()}
+
+
+def expected_posts(plan: Any, num_steps: int, commit_every: int, start: float) -> list[Any]:
+    """What must be posted, as (members, step, weight, momentum), and the end of each run."""
+    posts: list[Any] = []
+    state = (0, start, 0.0)
+    for members, last, how in plan:
+        kept = state
+        while state[0] < num_steps:
+            step, weight, momentum = state
+            posts.append((tuple(members), step, weight, momentum))
+            momentum = 0.5 * momentum + float(step % 5 + 1)
+            after = (step + 1, weight - 0.25 * momentum, momentum)
+            if step == last and how == "lost":
+                state = kept
+                break
+            state = after
+            if step == last and how == "added":
+                break
+            if state[0] % commit_every == 0:
+                kept = state
+    return [posts, state]
+
+
+def play_elastic(student: Any, rng: torch.Generator, plan: Any, num_steps: int, every: int) -> None:
+    """Raise CheckFailed unless each step of a job began with the right state, everywhere."""
+    start = [float(whole(rng, -40, 40)) for _ in range(4)]
+    posts, (num_done, weight, _) = expected_posts(plan, num_steps, every, start[plan[0][0][0]])
+    args = (elastic_on_rank, plan, num_steps, every, start)
+    with hinted(ALL_MEET):
+        run = student.emulated(*args, world_size=4, **RULES)
+    found = [one for one in run.exchanges if one.op == "all_reduce"]
+    did = [(one.ranks, int(one.tensor(one.ranks[0])[0])) for one in found]
+    due = [(members, step) for members, step, _, _ in posts]
+    if did != due:
+        number = next(
+            (n for n, (a, b) in enumerate(zip(did, due, strict=False)) if a != b),
+            min(len(did), len(due)),
+        )
+
+        def said(of: Any) -> str:
+            return (
+                f"step {of[number][1]} on ranks {of[number][0]}" if number < len(of) else "no more"
+            )
+
+        hint = "WorkerLost goes back to the last commit; HostsUpdated goes on with the next step."
+        raise CheckFailed(f"as step {number + 1} of the job: {said(due)}", said(did), hint)
+    for one, (members, step, *state) in zip(found, posts, strict=True):
+        for rank in members:
+            wanted = torch.tensor([float(step), *state], dtype=torch.float64)
+            hint = "Copy what you commit; newcomers get all of it."
+            what = f"step, weight and momentum with which rank {rank} begins step {step}"
+            expect_close(one.tensor(rank), wanted, what, hint, rtol=1e-4, atol=1e-4)
+    for rank in plan[-1][0]:
+        value = run.values[rank]
+        if entry(value, "step") != num_done:
+            raise CheckFailed(f"state.step {num_done} at the end", shown(entry(value, "step")))
+        given = tensor_like(entry(value, "weight"), torch.zeros(1, 1))
+        if given is None or abs(given.item() - weight) > 1e-3:
+            raise CheckFailed("the last step in the weight", "another weight")
+
+
+@points(1, cell="check_run_elastic")
+def check_elastic_without_losses(student, rng):
+    """A job that nothing disturbs does all its steps, from rank 0's state."""
+    plan = [((0, 1, 2, 3), -1, "done")]
+    play_elastic(student, rng, plan, whole(rng, 4, 7), 2)
+
+
+@points(2, cell="check_run_elastic")
+def check_elastic_with_losses(student, rng):
+    """After each loss the survivors go on from the last commit, twice after the same one."""
+    every = whole(rng, 3, 4)
+    lost = every + 1 + whole(rng, 0, 1)
+    plan = [((0, 1, 2, 3), lost, "lost"), ((0, 1, 3), lost, "lost"), ((1, 3), -1, "done")]
+    play_elastic(student, rng, plan, 2 * every + 2, every)
+
+
+@points(1, cell="check_run_elastic")
+def check_elastic_with_newcomers(student, rng):
+    """Newcomers get weights, momentum and the step; no step is done again."""
+    every = whole(rng, 3, 4)
+    plan = [((0, 1), every, "added"), ((0, 1, 2), every + 2, "added"), ((0, 1, 2, 3), -1, "done")]
+    play_elastic(student, rng, plan, every + 5, every)
+
+
+@points(1, cell="check_run_elastic")
+def check_elastic_with_all(student, rng):
+    """What was broadcast is a commit, and a change in the last step ends the job."""
+    every = 4
+    first = whole(rng, 4, 5)
+    plan = [
+        ((0, 1, 2), first, "added"),
+        ((0, 1, 2, 3), first + 1, "lost"),
+        ((0, 2, 3), 9, "added"),
+    ]
+    play_elastic(student, rng, plan, 10, every)
+
+
+# read_timeline
+
+
+def timeline_on_rank(student: Any, contents: Any) -> Any:
+    found = []
+    for content in contents:
+        events = student.read_timeline(content).events
+        found.append(
+            [
+                [str(e.stream), str(e.kind), str(e.name), float(e.start_s), float(e.end_s)]
+                for e in events
+            ]
+        )
+    return found
+
+
+def drawn_file(rng: torch.Generator, is_killed: bool) -> tuple[str, list[Any]]:
+    """A timeline file in Horovod's form, and its innermost activities."""
+    began_us = whole(rng, 10**6, 10**7)
+    records: list[dict[str, Any]] = [
+        {
+            "name": "process_name",
+            "ph": "M",
+            "pid": 0,
+            "args": {"start_time_since_epoch_in_micros": began_us},
+        },
+        {"name": "process_sort_index", "ph": "M", "pid": 0, "args": {"sort_index": 0}},
+    ]
+    timed: list[tuple[int, int, dict[str, Any]]] = []
+    wanted = []
+    first_us = 1 << 60
+    for pid in shuffled(rng, range(1, whole(rng, 4, 7))):
+        name = f"grad.{whole(rng, 10, 99)}.{pid}"
+        records.append({"name": "process_name", "ph": "M", "pid": pid, "args": {"name": name}})
+        records.append(
+            {"name": "process_sort_index", "ph": "M", "pid": pid, "args": {"sort_index": pid}}
+        )
+        now_us = began_us + whole(rng, 0, 900)
+        op = ("ALLREDUCE", "BROADCAST", "ALLGATHER")[whole(rng, 0, 2)]
+        by = ("GLOO", "NCCL", "MPI")[whole(rng, 0, 2)]
+        first_us = min(first_us, now_us)
+
+        def add(at_us: int, ph: str, name: str = "", pid: int = pid, **more: Any) -> None:
+            record = {"ph": ph} | ({"name": name} if name else {})
+            timed.append((at_us, len(timed), record | {"ts": at_us, "pid": pid} | more))
+
+        kinds = (
+            ("QUEUE", "wait"),
+            ("MEMCPY_IN_FUSION_BUFFER", "other"),
+            (f"{by}_{op}", "communication"),
+        )
+        kinds += (("WAIT_FOR_DATA", "wait"), ("MEMCPY_OUT_FUSION_BUFFER", "other"))
+        start_us = now_us
+        add(now_us, "B", f"NEGOTIATE_{op}")
+        for rank in range(2):
+            now_us += whole(rng, 5, 50)
+            add(now_us, "X", str(rank), dur=0)
+        now_us += whole(rng, 1, 9)
+        add(now_us, "E")
+        wanted.append([name, "wait", f"NEGOTIATE_{op}", start_us, now_us])
+        add(now_us, "B", op)
+        for activity, kind in kinds:
+            start_us = now_us
+            add(now_us, "B", activity)
+            now_us += whole(rng, 10, 500)
+            add(now_us, "E")
+            wanted.append([name, kind, activity, start_us, now_us])
+            now_us += whole(rng, 0, 3)
+        add(now_us, "E", args={"dtype": "float32", "shape": "[3]"})
+    timed.sort(key=lambda one: one[:2])
+    records += [one for _, _, one in timed]
+    if is_killed:
+        records.append({"ph": "B", "name": "QUEUE", "ts": timed[-1][0] + 5, "pid": 1})
+    lines = ",\n".join(json.dumps(one) for one in records)
+    content = "[\n" + lines + (",\n" if is_killed else "]\n")
+    events = [[*one[:3], *((time_us - first_us) / 1e6 for time_us in one[3:])] for one in wanted]
+    return content, sorted(events)
+
+
+def expect_timeline(student: Any, rng: torch.Generator, is_killed: bool) -> None:
+    files = [drawn_file(rng, is_killed) for _ in range(2)]
+    run = student.emulated(timeline_on_rank, [content for content, _ in files], world_size=1)
+    for (_, wanted), value in zip(files, entries(run.values[0], 2), strict=True):
+        found = sorted(value, key=repr) if isinstance(value, list) else []
+        due = sorted(wanted, key=repr)
+        if len(found) != len(due):
+            hint = "Innermost pairs alone, and none that never ended."
+            raise CheckFailed(f"{len(due)} events", f"{len(found)}", hint)
+        for given in found:
+            names = [entry(given, place) for place in range(3)]
+            times_s = [entry(given, place) for place in (3, 4)]
+            same = [one for one in due if one[:3] == names]
+            if not same:
+                raise CheckFailed("stream, kind and name of the file's activities", "others")
+            if not all(type(one) is float for one in times_s) or not any(
+                max(abs(a - b) for a, b in zip(times_s, one[3:], strict=True)) < 1e-8
+                for one in same
+            ):
+                hint = "Microseconds since the earliest ts of a B, in seconds."
+                raise CheckFailed("the activities' times", "others", hint)
+
+
+@points(1, cell="check_read_timeline")
+def check_timeline_of_a_file(student, rng):
+    """Innermost activities, with their tensor, kind and time."""
+    expect_timeline(student, rng, False)
+
+
+@points(1, cell="check_read_timeline")
+def check_timeline_of_a_killed_job(student, rng):
+    """A list without an end, whose last activity has none."""
+    expect_timeline(student, rng, True)
+
+
+# choose_nccl_settings
+
+
+def settings_on_rank(student: Any, logs: Any) -> Any:
+    return [student.choose_nccl_settings(log) for log in logs]
+
+
+INTERFACES = ("eth0", "eth1", "ens3", "ens5", "bond0", "ib0", "enp4s0f0")
+
+
+def drawn_log(rng: torch.Generator, faults: Sequence[str]) -> tuple[str, dict[str, str | None]]:
+    """A log of two nodes in NCCL's form with these faults, and what is to be changed."""
+    wanted: dict[str, str | None] = {}
+    said = ["NCCL_DEBUG set by environment to INFO", "cudaDriverVersion 12080"]
+    said += [
+        "NCCL_IB_HCA set by environment to mlx5",
+        f"NCCL_NTHREADS set by environment to {whole(rng, 1, 8) * 64}.",
+    ]
+    for name in ("NCCL_IB_DISABLE", "NCCL_P2P_DISABLE"):
+        if name in faults:
+            said.append(f"{name} set by environment to 1.")
+            wanted[name] = None
+        elif whole(rng, 0, 1):
+            said.append(f"{name} set by environment to 0.")
+    values = {"NCCL_ALGO": ("Tree", "Ring"), "NCCL_PROTO": ("LL", "LL128")}
+    for name, words in values.items():
+        if name in faults:
+            said.append(f"{name} set by environment to {words[whole(rng, 0, 1)]}")
+            wanted[name] = None
+    good = sorted(shuffled(rng, INTERFACES)[: whole(rng, 1, 2)])
+    bad = shuffled(rng, ["lo", "docker0"])[: whole(rng, 1, 2)]
+    found = shuffled(rng, [*good, *bad] if "NCCL_SOCKET_IFNAME" in faults else good)
+    found = bad if "no other interface" in faults else found
+    parts = [f"[{n}]{one}:10.{whole(rng, 0, 200)}.0.{n + 1}<0>" for n, one in enumerate(found)]
+    said.append(f"NET/Socket : Using {' '.join(parts)}")
+    if "NCCL_SOCKET_IFNAME" in faults:
+        wanted["NCCL_SOCKET_IFNAME"] = ",".join(good)
+    said += ["Using network IB", "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read"]
+    said.append("GPU Direct RDMA Enabled for GPU 2 / HCA 9 (distance 4 <= 5), read 1 mode Default")
+    levels = {"PHB": [8], "SYS": shuffled(rng, [8, 9]), "near": [6]}
+    for level, distances in levels.items():
+        if level in faults:
+            said += [
+                f"GPU Direct RDMA Disabled for GPU {whole(rng, 0, 7)} / HCA 0 (distance {one} > 5)"
+                for one in distances
+            ]
+            if level != "near":
+                wanted["NCCL_NET_GDR_LEVEL"] = level
+    places = [(whole(rng, 1, 2), whole(rng, 100, 9999), whole(rng, 0, 7)) for _ in said]
+    lines = [
+        f"node{node}:{process}:{process + 60} [{device}] NCCL INFO {one}"
+        for (node, process, device), one in zip(places, shuffled(rng, said), strict=True)
+    ]
+    return "\n".join(lines), wanted
+
+
+def expect_settings(student: Any, rng: torch.Generator, cases: Sequence[Sequence[str]]) -> None:
+    logs = [drawn_log(rng, faults) for faults in cases]
+    run = student.emulated(settings_on_rank, [log for log, _ in logs], world_size=1)
+    for (_, wanted), found, faults in zip(
+        logs, entries(run.values[0], len(logs)), cases, strict=True
+    ):
+        if not is_same(found, wanted):
+            names = ", ".join(faults) or "nothing wrong"
+            missing = [one for one in wanted if not isinstance(found, dict) or one not in found]
+            more = len(set(found) - set(wanted)) if isinstance(found, dict) else 0
+            actual = f"{len(missing)} of them missing, {more} too many, or another value"
+            raise CheckFailed(f"the changes for a log with {names}", actual)
+
+
+@points(1, cell="check_choose_nccl_settings")
+def check_settings_to_remove(student, rng):
+    """What was set and does harm is removed; a 0, and all else that is set, stays."""
+    names = ("NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_ALGO", "NCCL_PROTO")
+    expect_settings(student, rng, [(), *((one,) for one in names), names[:2], names])
+
+
+@points(1, cell="check_choose_nccl_settings")
+def check_settings_of_interfaces(student, rng):
+    """Interfaces that lead nowhere are left out, where there are others."""
+    name = "NCCL_SOCKET_IFNAME"
+    expect_settings(student, rng, [(name,), ("no other interface",), (name, "NCCL_ALGO"), ()])
+
+
+@points(1, cell="check_choose_nccl_settings")
+def check_settings_of_distances(student, rng):
+    """The level of the largest distance that is in the way."""
+    cases = [("PHB",), ("SYS",), ("near",), ("near", "SYS"), ("PHB", "NCCL_IB_DISABLE")]
+    expect_settings(student, rng, cases)
