@@ -416,11 +416,11 @@ class DistributedOptimizer:
     """
 
     def __init__(self, optimizer, named_parameters, comm, compression="none", fusion_bytes=1 << 27):
-        self.optimizer, self.parameters, self.comm = optimizer, dict(named_parameters), comm
+        self.wrapped, self.parameters, self.comm = optimizer, dict(named_parameters), comm
         self.compression, self.fusion_bytes = compression, fusion_bytes
 
     def zero_grad(self):
-        self.optimizer.zero_grad()
+        self.wrapped.zero_grad()
 
     def step(self):
         ### BEGIN SOLUTION
@@ -437,7 +437,7 @@ class DistributedOptimizer:
         fused_sum(self.comm, gradients, self.fusion_bytes)
         for name, mean in gradients.items():
             self.parameters[name].grad.copy_(mean)
-        self.optimizer.step()
+        self.wrapped.step()
         ### END SOLUTION
 
 
@@ -735,7 +735,7 @@ def read_timeline(content: str) -> ws.Timeline:
     content = content.strip().rstrip(",")
     records = json.loads(content if content.endswith("]") else content + "]")
     began = [one["ts"] for one in records if one.get("ph") == "B"]
-    names, stacks, events = {}, {}, []
+    names, stacks, innermost = {}, {}, []
     for one in records:
         stack = stacks.setdefault(one.get("pid"), [])
         if one["ph"] == "M" and one["name"] == "process_name" and "name" in one["args"]:
@@ -746,15 +746,13 @@ def read_timeline(content: str) -> ws.Timeline:
             stack.append([one["name"], one["ts"], True])
         elif one["ph"] == "E" and stack:
             name, start, is_innermost = stack.pop()
-            kind = "other"
-            if name.startswith(("NEGOTIATE", "WAIT")) or name == "QUEUE":
-                kind = "wait"
-            elif name.endswith(("ALLREDUCE", "ALLGATHER", "BROADCAST")):
-                kind = "communication"
+            is_sent = name.endswith(("ALLREDUCE", "ALLGATHER", "BROADCAST"))
+            is_waiting = name.startswith(("NEGOTIATE", "WAIT")) or name == "QUEUE"
+            kind = "wait" if is_waiting else "communication" if is_sent else "other"
             if is_innermost:
                 times_s = [(time_us - min(began)) / 1e6 for time_us in (start, one["ts"])]
-                events.append(Event(0, names[one["pid"]], kind, name, *times_s))
-    return ws.Timeline.of_events(events)
+                innermost.append(Event(0, names[one["pid"]], kind, name, *times_s))
+    return ws.Timeline.of_events(innermost)
     ### END SOLUTION
 
 

@@ -21,11 +21,11 @@ class DistributedOptimizer:
     """
 
     def __init__(self, optimizer, named_parameters, comm, compression="none", fusion_bytes=1 << 27):
-        self.optimizer, self.parameters, self.comm = optimizer, dict(named_parameters), comm
+        self.wrapped, self.parameters, self.comm = optimizer, dict(named_parameters), comm
         self.compression, self.fusion_bytes = compression, fusion_bytes
 
     def zero_grad(self):
-        self.optimizer.zero_grad()
+        self.wrapped.zero_grad()
 
     def step(self):
         absent = [name for name, one in self.parameters.items() if one.grad is None]
@@ -42,4 +42,4 @@ class DistributedOptimizer:
         for name, mean in gradients.items():
             mean /= self.comm.size
             self.parameters[name].grad.copy_(mean)
-        self.optimizer.step()
+        self.wrapped.step()

@@ -16,7 +16,7 @@ def read_timeline(content: str) -> ws.Timeline:
     """
     records = json.loads(content)
     began = [one["ts"] for one in records if one.get("ph") == "B"]
-    names, stacks, events = {}, {}, []
+    names, stacks, innermost = {}, {}, []
     for one in records:
         stack = stacks.setdefault(one.get("pid"), [])
         if one["ph"] == "M" and one["name"] == "process_name" and "name" in one["args"]:
@@ -27,12 +27,10 @@ def read_timeline(content: str) -> ws.Timeline:
             stack.append([one["name"], one["ts"], True])
         elif one["ph"] == "E" and stack:
             name, start, is_innermost = stack.pop()
-            kind = "other"
-            if name.startswith(("NEGOTIATE", "WAIT")) or name == "QUEUE":
-                kind = "wait"
-            elif name.endswith(("ALLREDUCE", "ALLGATHER", "BROADCAST")):
-                kind = "communication"
+            is_sent = name.endswith(("ALLREDUCE", "ALLGATHER", "BROADCAST"))
+            is_waiting = name.startswith(("NEGOTIATE", "WAIT")) or name == "QUEUE"
+            kind = "wait" if is_waiting else "communication" if is_sent else "other"
             if is_innermost:
                 times_s = [(time_us - min(began)) / 1e6 for time_us in (start, one["ts"])]
-                events.append(Event(0, names[one["pid"]], kind, name, *times_s))
-    return ws.Timeline.of_events(events)
+                innermost.append(Event(0, names[one["pid"]], kind, name, *times_s))
+    return ws.Timeline.of_events(innermost)
