@@ -425,7 +425,7 @@ draw.table(table, title="Two runs that were not measured before, measured and on
 
 # %% [markdown]
 # How good is that? Where this page was written, on two cores, half of 13 other programs were within
-# 7% of their best steps, and the worst was off by a fifth (`docs/calibration.md`). If yours are far
+# 8% of their best steps, and the worst was 29% off (`docs/calibration.md`). If yours are far
 # off, look at the last line of the calibration first: two ranks that share their cores with other
 # work wait for each other, and no calibration knows how long. On GPUs it is the same work with
 # larger numbers: measure the parts alone, predict the whole, and print the error.
