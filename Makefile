@@ -78,6 +78,7 @@ parts: setup  ## run every part of `make bench` once at its smallest size, so th
 
 netlab: setup  ## real hosts on this machine against the emulator (Linux and root)
 	@$(BIN)/python -m worldsize.netlab
+	@$(BIN)/python -m pytest -m netlab tests/e2e/test_project1_on_two_hosts.py
 
 ray: setup  ## install Ray, and grade a class on a cluster of it that is started here
 	@$(INSTALL) -c constraints.txt -e '.[ray]'
@@ -91,9 +92,10 @@ deepspeed: setup  ## install DeepSpeed, and run week 7's comparison of its stage
 	@DS_BUILD_OPS=0 $(INSTALL) -c constraints.txt -e '.[deepspeed]'
 	@DS_ACCELERATOR=cpu WORLDSIZE_REQUIRE=deepspeed $(BIN)/python -m pytest tests/e2e/test_week07_deepspeed.py
 
-frameworks: setup horovod  ## install the frameworks of week 13, and run the week with all of them
-	@DS_BUILD_OPS=0 $(INSTALL) -c constraints.txt -e '.[deepspeed,fairscale,megatron,mpi,ray,tensorflow,torchft]'
+frameworks: setup horovod  ## install the frameworks of weeks 11 and 13, and run what uses them
+	@DS_BUILD_OPS=0 $(INSTALL) -c constraints.txt -e '.[deepspeed,fairscale,hta,megatron,mpi,ray,tensorflow,torchft]'
 	@WORLDSIZE_REQUIRE=frameworks $(BIN)/python -m pytest -m lesson tests/e2e/test_week13.py
+	@WORLDSIZE_REQUIRE=hta $(BIN)/python -m pytest tests/e2e/test_week11_hta.py
 
 horovod: setup  ## build Horovod for this torch, where it is not there: patched, compiled, proven on two ranks
 	@sh frameworks/build_horovod.sh $(BIN)/python

@@ -440,57 +440,67 @@ draw.timeline(healthy, title="A healthy step, emulated")
 
 
 # %% [markdown]
-# ### Ten suspects, and what each could save
+# ### Six suspects, and what each could save
 #
 # The second half of the method: for each suspect, **the seconds that would go if it alone were put
-# right**. All of them come from the timeline and from prices; none needs the program to be changed
-# first. Look at the rank that works longest: it waits for nobody, so what it waits for is real.
+# right**. All of them come from the timeline and from the machine's figures; none needs the program
+# to be changed first. Look at the rank that works longest: it waits for nobody, so what it waits
+# for is real.
 #
 # Its step is work, and waiting for messages, and the rest, which is waiting for data. The work
 # hides three suspects: arithmetic in a slow dtype, launches that one larger call would save, and
-# a rank that is slower than its peers.
+# a rank that is slower than its peers. Waiting for data hides two, decoding and reading. Waiting
+# for messages is one suspect for now.
 
 
-# %% suspects
+# %% work
 def work_s(timeline, rank):
     """Seconds in which a rank computes."""
     return sum(timeline.time_s(rank, kind) for kind in ("forward", "backward", "update", "compute"))
 
 
+def slowest(timeline):
+    """The rank that works longest: none waits less for the others."""
+    return max(range(4), key=lambda rank: work_s(timeline, rank))
+
+
+# %% suspects
 def suspects(job, run, timeline):
     """For each suspect the seconds of the step that would go if it alone were put right."""
-    works_s = [work_s(timeline, rank) for rank in range(4)]
-    last = works_s.index(max(works_s))  # nobody waits less for the others than the slowest rank
-    data_s = length_s(timeline) - works_s[last] - timeline.exposed_communication_s(last)
+    works_s, last = [work_s(timeline, rank) for rank in range(4)], slowest(timeline)
+    waits_s = timeline.exposed_communication_s(last)
+    data_s = length_s(timeline) - works_s[last] - waits_s
     read_s, decode_s = (
         sum(event.duration_s for event in timeline.of(last) if event.name == name)
         for name in ("read", "decode")
     )
     rates, together = SMALL_GPU.peak_flops_per_s, job.num_together / job.num_sequences
+    last_bucket_s = price("all_reduce", HEALTHY.bucket_bytes, range(4), SMALL_NODES).time_s
     found = {
         "input": data_s * decode_s / (read_s + decode_s),
         "storage": data_s * read_s / (read_s + decode_s),
         "launch": run.values[last][2] * SMALL_GPU.launch_s * (1 - together),
         "precision": flops_of(job) / rates[job.dtype] - flops_of(job) / rates["bfloat16"],
         "straggler": works_s[last] - statistics.median(works_s),
+        "messages": waits_s - last_bucket_s,  # which nothing can hide
     }
-    found |= of_the_wire(job, timeline, last)
     return {name: max(0.0, round(saved_s, 9)) for name, saved_s in found.items()}  # in whole ns
 
 
 # %% [markdown]
-# Waiting for messages hides five. What distinguishes them is which number disagrees with its bound:
+# Messages can be slow for five reasons, and the seconds do not say which. Each reason has a
+# **sign**, a number that disagrees with what it should be:
 #
-# | Suspect | What disagrees |
-# |---|---|
-# | small buckets | the number of calls, each with its latency |
-# | no overlap | backward time beside which nothing was sent |
-# | accumulation | the gradients' bytes, sent more than once |
-# | slow link | a call's time with the price of the link as described |
-# | wrong axis | the price with that of the other order of the mesh |
+# | Reason | Sign | As it should be |
+# |---|---|---|
+# | small buckets | calls for each time that the gradients are sent | a few |
+# | no overlap | the share of the messages' time beside which there is work | about a half here |
+# | accumulation | bytes sent, in multiples of the gradients' | 1 |
+# | slow link | the calls' seconds over their price on the links as described | 1 |
+# | wrong axis | their price over that in the other order of the mesh | 1 at most |
 #
-# None of the first four can save more than what is waited for in all. These estimates are first
-# ones: they say nothing of the bound that a fix uncovers. Lab 11 asks for the step *after* it.
+# What is the step if one of them is put right? That takes more than a sign, because a fix uncovers
+# the next bound. It is the question of lab 11.
 
 
 # %% calls
@@ -503,10 +513,9 @@ def calls_of(timeline):
     return [min(events, key=lambda event: event.duration_s) for events in by_call.values()]
 
 
-def priced_s(event, ranks=None, size_bytes=None):
+def priced_s(event, ranks=None):
     """What a collective should take on the described links: the bound that it is compared with."""
-    size_bytes = event.size_bytes if size_bytes is None else size_bytes
-    return price(event.name, size_bytes, ranks or event.peers, SMALL_NODES).time_s
+    return price(event.name, event.size_bytes, ranks or event.peers, SMALL_NODES).time_s
 
 
 def other_order(ranks):
@@ -514,26 +523,22 @@ def other_order(ranks):
     return tuple(sorted(2 * (rank % 2) + rank // 2 for rank in ranks))
 
 
-# %% of_the_wire
-def of_the_wire(job, timeline, rank):
-    """Of the time in which a rank only waits for messages, what would go with each suspect."""
+# %% signs
+def signs(timeline):
+    """By reason the sign in the messages of the rank that works longest."""
+    rank = slowest(timeline)
     calls = [event for event in calls_of(timeline) if rank in event.peers]
     gradients = [event for event in calls if event.axis != "tp"]
     alone = Timeline([event for event in timeline.events if event.axis != "tp"])
-    waits_s = alone.exposed_communication_s(rank)
-    hidden_s = alone.time_s(rank, "communication") - waits_s
-    times_sent = max(1.0, sum(event.size_bytes for event in gradients) / GRADIENT_BYTES)
-    last_s = priced_s(gradients[-1], size_bytes=HEALTHY.bucket_bytes)  # nothing can hide it
-    found = {
-        "buckets": sum(priced_s(event, size_bytes=4) for event in gradients[1:]) / times_sent,
-        "overlap": timeline.time_s(rank, "backward") / job.num_batches - hidden_s,
-        "accumulation": waits_s * (1 - 1 / times_sent),
-        "link": sum(event.duration_s - priced_s(event) for event in calls),
+    times_sent = sum(event.size_bytes for event in gradients) / GRADIENT_BYTES
+    due_s = sum(priced_s(event) for event in calls)
+    return {
+        "buckets": len(gradients) / max(1, round(times_sent)),
+        "overlap": alone.overlap_fraction(rank),
+        "accumulation": times_sent,
+        "link": sum(event.duration_s for event in calls) / due_s,
+        "axis": due_s / sum(priced_s(event, other_order(event.peers)) for event in calls),
     }
-    most_s = {name: waits_s - last_s * (name in ("buckets", "overlap")) for name in found}
-    found = {name: min(most_s[name], saved_s) for name, saved_s in found.items()}
-    moved_s = (priced_s(event) - priced_s(event, other_order(event.peers)) for event in calls)
-    return found | {"axis": sum(moved_s)}
 
 
 # %% [markdown]
@@ -585,10 +590,27 @@ draw.table(
 )
 
 # %% [markdown]
-# In every row the first suspect is what was planted. The seconds that it *could* save are computed
-# from the slow step alone, and the fix saved them to within a third: the reason is understood. (The
-# exception is launch: larger calls save more than launches, since each product has a start of its
-# own.) The last column is the next bottleneck, a quarter of the first at most.
+# In every row the first suspect is what was planted, or "messages" for the five that make them
+# slow. The seconds that it *could* save are computed from the slow step alone, and the fix saved
+# them to within a third: the reason is understood. (The exception is launch: larger calls save more
+# than launches, since each product has a start of its own.) The last column is the next bottleneck,
+# a quarter of the first at most.
+#
+# Which of the five reasons is it? Read the signs, one row for each step, and look for the number
+# that is not as it should be:
+
+# %% signs_of_messages
+table = []
+for name in ("healthy", "buckets", "overlap", "accumulation", "link", "axis"):
+    found = signs(slow_steps.get(name, healthy))
+    table.append({"planted": name} | {sign: round(value, 2) for sign, value in found.items()})
+draw.table(table, title="The signs of five steps whose messages are slow, and of the healthy one")
+
+# %% [markdown]
+# On the diagonal stands what disagrees: many calls, nothing hidden, twice the bytes, twice the
+# price and more, the dearer order. The overlap of the step with a slow link has fallen as well.
+# That is a *consequence*: messages that take longer find less to hide behind. So read the signs
+# from the right: a price that is not kept explains an overlap, and not the other way round.
 #
 # Now the pictures, beside the healthy one. Cover the text below each, and say what it is first.
 
@@ -843,37 +865,118 @@ draw.table(table, title="All-reduces of a step: measured here on two ranks, and 
 #
 # ### Traces, and where to look at them
 #
-# `torch.profiler` records everything and says nothing. On GPUs a few steps of it look like this
-# (`docs.pytorch.org`, torch.profiler):
-#
-# ```python
-# schedule = torch.profiler.schedule(wait=5, warmup=2, active=3)  # of the steps, ten in all
-# with torch.profiler.profile(schedule=schedule, on_trace_ready=write) as profiler:
-#     for batch in loader:
-#         step(batch)
-#         profiler.step()
-# ```
-#
-# where `write` calls `export_chrome_trace`. Open the file in **Perfetto** (ui.perfetto.dev), which
-# keeps it in your browser. `Timeline.to_chrome_trace()` writes the same format:
+# `torch.profiler` records everything and says nothing. `schedule` keeps what it writes small: a few
+# warm steps. Here they are of two real ranks, of which one is always late:
+
+
+# %% traced_steps
+def traced_steps(folder):
+    """The file to which torch.profiler wrote three of ten steps, for which rank 1 comes late."""
+    torch.set_num_threads(1)
+    model = DistributedDataParallel(torch.nn.Linear(256, 256))
+    path = os.path.join(folder, f"rank{dist.get_rank()}.json")
+    schedule = torch.profiler.schedule(wait=5, warmup=2, active=3)  # of the steps, ten in all
+
+    def write(profiler):
+        profiler.export_chrome_trace(path)
+
+    with torch.profiler.profile(schedule=schedule, on_trace_ready=write) as profiler:
+        for _ in range(10):
+            time.sleep(0.02 * dist.get_rank())
+            model(torch.ones(8, 256)).sum().backward()
+            profiler.step()
+    return path
+
 
 # %% chrome_trace
 folder = Path(tempfile.mkdtemp())
+traced = ws.run(traced_steps, folder, world_size=2, backend="gloo", echo=False).values
 path = folder / "healthy_step.json"
 path.write_text(healthy.to_chrome_trace())
-events = json.loads(path.read_text())["traceEvents"]
-kinds = Counter(event["ph"] for event in events)
-print(f"{path}: {len(events)} events, of which {kinds['X']} have a duration")
+for one in (*traced, path):
+    events = json.loads(Path(one).read_text())["traceEvents"]
+    kinds = Counter(event["ph"] for event in events)
+    print(f"{one}: {len(events)} events, of which {kinds['X']} have a duration")
 
 # %% [markdown]
-# In Perfetto, keys W and S zoom, A and D move. Select a region, and the sums by name appear below
-# it. Look at a whole step first, then at what is *not* there: gaps on the GPU's row. The CPU's row
-# shows what it did meanwhile.
+# The third file is the emulated step: `Timeline.to_chrome_trace()` writes the same format. Open the
+# files in **Perfetto** (ui.perfetto.dev), which keeps them in your browser. Keys W and S zoom, A
+# and D move. Select a region, and the sums by name appear below it. Look at a whole step first,
+# then at what is *not* there: gaps on the GPU's row. The CPU's row shows what it did meanwhile.
 #
-# **Holistic Trace Analysis** does this for the traces of all ranks (`pip install
-# HolisticTraceAnalysis`; it needs traces of GPUs). Its two main figures are one-line ratios, and
-# one of them is ours: overlap is the time computing *while* communicating over the time
-# communicating.
+# **Holistic Trace Analysis** reads the traces of *all* ranks into tables. Most of its figures are
+# about a GPU's kernels, which traces of CPUs do not have. One of them is ours: overlap is the time
+# computing *while* communicating over the time communicating. So the emulated step is written once
+# more, as torch.profiler would write it on a GPU:
+
+
+# %% as_kernels
+def as_kernels(timeline, rank):
+    """A trace of a rank whose events are kernels of a GPU, on one stream each for both kinds."""
+    kernels = []
+    for event in timeline.of(rank):
+        start_us, end_us = round(1e6 * event.start_s), round(1e6 * event.end_s)
+        about = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 0, "ts": start_us}
+        about |= {"dur": end_us - start_us, "args": {"correlation": len(kernels), "stream": 7}}
+        if event.stream == "compute":
+            kernels.append(about | {"name": event.name})
+        elif event.stream == "communication":
+            about["args"]["stream"] = 20
+            kernels.append(about | {"name": "ncclDevKernel_AllReduce"})
+    return json.dumps({"traceEvents": kernels})
+
+
+# %% read_by_hta
+import importlib.util
+import logging
+import warnings
+
+
+def read_by_hta(files):
+    """The traces of these files, one for each rank, as Holistic Trace Analysis has them."""
+    from hta.common.trace import Trace
+
+    logging.getLogger("hta").setLevel(logging.ERROR)  # it warns of every file that it reads
+    trace = Trace(dict(enumerate(files)))
+    trace.load_traces(use_multiprocessing=False)
+    return trace
+
+
+def waits_by_hta(trace, rank):
+    """How many all-reduces a rank's trace has, and the seconds that they took together."""
+    events, names = trace.get_trace(rank), trace.symbol_table.get_sym_table()
+    took_us = [
+        took for place, took in zip(events["name"], events["dur"], strict=True)
+        if names[place] == "gloo:all_reduce"
+    ]  # fmt: skip
+    return len(took_us), sum(took_us) / 1e6
+
+
+# %% by_hta
+if importlib.util.find_spec("hta") is None:
+    print("HTA is not installed here, so this is left out; `pip install 'worldsize[hta]'` adds it.")
+else:
+    from hta.analyzers.communication_analysis import CommunicationAnalysis
+
+    files = [folder / f"kernels{rank}.json" for rank in range(4)]
+    for rank, one in enumerate(files):
+        one.write_text(as_kernels(healthy, rank))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what pandas will drop
+        real, emulated = read_by_hta(traced), read_by_hta(map(str, files))
+        found = CommunicationAnalysis.get_comm_comp_overlap(emulated, visualize=False)
+    for rank in range(2):
+        num_calls, took_s = waits_by_hta(real, rank)
+        print(f"rank {rank}, measured: {num_calls} all-reduces, {units.format_time_s(took_s)}")
+    for rank, percent in zip(found["rank"], found["comp_comm_overlap_pctg"], strict=True):
+        due = f"Timeline {healthy.overlap_fraction(rank):.2%}"
+        print(f"rank {rank}, emulated: overlap {percent:.2f}% by HTA, {due}")
+
+# %% [markdown]
+# With HTA installed, the measured lines name the culprit once more: rank 0 spends tens of
+# milliseconds in its all-reduces, and rank 1, which is late, next to none. The emulated lines are
+# the same overlap by two programs, one of which knows nothing of the other. By hand it is a ratio
+# of one line:
 
 # %% overlap_by_hand
 communicates = healthy.time_s(0, "communication")

@@ -17,15 +17,15 @@ INSTRUCTOR = tomllib.loads((ROOT / "autograder/pyproject.toml").read_text())["pr
 CORE, EXTRAS = STUDENT["dependencies"], STUDENT["optional-dependencies"]
 DECLARED = {
     "worldsize": CORE,
-    # weeks 7, 8 and 13 do without these where they are absent, and two of the modules have another name than theirs;
+    # weeks 7, 8, 11 and 13 do without these where they are absent, and three modules have another name than theirs;
     # week 13's programs import files that it writes
     "weeks": CORE
     + [
         one
-        for name in ("deepspeed", "fairscale", "megatron", "mpi", "ray", "tensorflow", "torchft")
+        for name in ("deepspeed", "fairscale", "hta", "megatron", "mpi", "ray", "tensorflow", "torchft")
         for one in EXTRAS[name]
     ]
-    + ["megatron", "notes", "small", "survivor", "tensorflow", "training"],
+    + ["hta", "megatron", "notes", "small", "survivor", "tensorflow", "training"],
     "solutions": CORE + EXTRAS["instructor"],  # hidden checks are the instructor's
     "autograder": CORE + EXTRAS["instructor"] + EXTRAS["ray"],
 }

@@ -16,7 +16,7 @@ from worldsize.timeline import Timeline
 
 _CELLS = (
     *("setup", "setup_course", "small_nodes", "small_network", "job", "load", "batches", "model", "gradients"),
-    *("kernels", "train_step", "measured", "bounds", "suspects", "calls", "of_the_wire", "symptoms"),
+    *("kernels", "train_step", "measured", "bounds", "work", "suspects", "calls", "signs", "symptoms"),
 )
 NAMES = (
     *("input", "storage", "launch", "precision", "straggler"),
@@ -32,6 +32,7 @@ class Seen:
     slow: Timeline
     fixed: Timeline
     suspects: dict[str, float]
+    signs: dict[str, float]
     slow_rank: int
     num_kernels: tuple[int, int]  # of the slow step, and of the fixed one
     slow_s: float
@@ -39,8 +40,20 @@ class Seen:
 
     @property
     def first_suspect(self) -> str:
-        """The name that the diagnosis gives the most seconds."""
+        """The suspect that the diagnosis gives the most seconds."""
         return max(self.suspects, key=lambda name: self.suspects[name])
+
+    @property
+    def predicted_s(self) -> float:
+        """What the diagnosis says that putting the first suspect right would save."""
+        return self.suspects[self.first_suspect]
+
+    @property
+    def diagnosis(self) -> str:
+        """The first suspect, or where that is messages the first reason whose sign is there."""
+        if self.first_suspect != "messages":
+            return self.first_suspect
+        return next((name for name, is_there in SIGNS.items() if is_there(self.signs[name])), "none")
 
 
 @cache
@@ -81,7 +94,8 @@ def seen(name: str, number: int) -> Seen:
     run, step = names["measured"](healthy, [], cluster)
     kernels = slow_run.values[0][2], run.values[0][2]
     times = names["length_s"](slow_step), names["length_s"](step)
-    return Seen(slow_step, step, names["suspects"](slow, slow_run, slow_step), slow_rank, kernels, *times)
+    diagnosis = names["suspects"](slow, slow_run, slow_step), names["signs"](slow_step)
+    return Seen(slow_step, step, *diagnosis, slow_rank, kernels, *times)
 
 
 def _draw_machine(names: dict[str, Any], drawn: random.Random) -> None:
@@ -110,6 +124,13 @@ def _loads_without_pause(one: Seen) -> bool:
     )
 
 
+SIGNS: dict[str, Callable[[float], bool]] = {  # what the lesson says of them, in the order in which they are read
+    "axis": lambda ratio: ratio > 1.2,
+    "link": lambda ratio: ratio > 1.5,
+    "accumulation": lambda times: times > 1.5,
+    "overlap": lambda share: share < 0.01,
+    "buckets": lambda calls: calls > 6,
+}
 PICTURES: dict[str, Callable[[Seen], bool]] = {  # what the lesson's text says of each picture
     "input": lambda one: {e.stream for e in one.slow.of(0) if e.kind == "data"} == {"compute"},
     "storage": _loads_without_pause,
