@@ -41,7 +41,7 @@ from worldsize.operators import Operator, time_s
 # Rubric: names the system, its size and the source (1); asks a question whose answer is a number,
 # and says who would act on it (1).
 
-# %% question [markdown] points=2 tags=["solution"]
+# %% the_question [markdown] points=2 tags=["solution"]
 # **BLOOM 176B on 384 A100.** The model was trained from March to July 2022; its log and its model
 # card are public [1, 2]. A step took 105.22 s [1]. How much shorter could the step have been on
 # the same GPUs, by which one change, and what would that have saved? Somebody who rents such a
@@ -273,7 +273,7 @@ experiments()
 # Rubric: names one bottleneck in one sentence (1); its share of the step, from a cell (1);
 # evidence from a second measurement (2); rules out the next candidate by a figure (1).
 
-# %% bottleneck [markdown] points=5 tags=["solution"]
+# %% what_binds [markdown] points=5 tags=["solution"]
 # **What binds is work that no roofline sees: the time between kernels.** The parts add up to 79.6
 # s of the 105.22 s that were published [1]; 25.7 s, 24.4% of the step, are in none of them. No
 # single part besides the products is as large: the bubble takes 6.15 s, tensor parallelism 4.32
@@ -298,7 +298,7 @@ experiments()
 # Rubric: says what is fixed (1); the efficiency at two larger sizes (1); which part grows, and
 # why (1); up to which size you would go (1).
 
-# %% scaling [markdown] points=4 tags=["solution"]
+# %% beyond_its_size [markdown] points=4 tags=["solution"]
 # The global batch is fixed, because it was chosen for the loss, and replicas of 48 GPUs are
 # added. The computed step falls from 79.6 s on 384 GPUs to 43.5 s on 768 and 25.4 s on 1,536; the
 # added GPUs are used at 91.5% and 78.3%. At 3,072 the efficiency is 60.7%.
@@ -366,7 +366,7 @@ experiments()
 # Rubric: everything that was not computed can be found by these (1); `report check` finds nothing
 # that a reader would call a number from nowhere (1).
 
-# %% sources [markdown] points=2 tags=["solution"]
+# %% the_sources [markdown] points=2 tags=["solution"]
 # [1] BigScience, *Chronicles of BLOOM 176B*, `train/tr11-176B-ml/chronicles.md`, line 45:
 # https://github.com/bigscience-workshop/bigscience
 #

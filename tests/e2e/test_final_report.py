@@ -30,7 +30,7 @@ def test_each_answer_stands_below_its_rubric_and_has_its_points():
     by_hand = [place for place, cell in enumerate(cells) if "points" in cell.metadata.get("nbgrader", {})]
     answers = [place for place in by_hand if cells[place].cell_type == "markdown"]
     assert [cells[place].id for place in answers] == [
-        "question", "bottleneck", "scaling", "recommendation", "cost_benefit", "sources",
+        "the_question", "what_binds", "beyond_its_size", "recommendation", "cost_benefit", "the_sources",
     ]  # fmt: skip
     for place in answers:
         rubric = cells[place - 1].source.partition("Rubric: ")[2]
