@@ -65,6 +65,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp
+import torch.distributed.tensor.parallel  # loaded once here, and not on every rank
 from IPython.display import display
 
 import worldsize as ws
