@@ -535,7 +535,7 @@ class State:
 
 # %% run_elastic tags=["solution"]
 def run_elastic(state: State, train_step, rendezvous, num_steps: int, commit_every: int) -> None:
-    """Train until `num_steps` steps are done, whoever comes and goes.
+    """Train until `num_steps` steps are done, whatever ranks come and go.
 
     - `rendezvous()` returns the `comm` of those that are alive now. It is called at the beginning,
       and after each WorkerLost or HostsUpdated, and at no other time.
@@ -769,7 +769,7 @@ def check_read_timeline():
         raise CheckFailed("events of the kinds wait, communication and other", f"{sorted(kinds)}")
     if min(one.start_s for one in timeline.events) != 0.0 or timeline.end_s > 1:
         hint = "Microseconds since the earliest ts of a B."
-        raise CheckFailed("times from 0 on, in seconds", f"up to {timeline.end_s}", hint)
+        raise CheckFailed("times counted from 0, in seconds", f"up to {timeline.end_s}", hint)
     show(draw.timeline(timeline, title="Three gradients in one cycle of Horovod, recorded, rank 0"))
     print(f"read_timeline: {len(timeline.events)} activities in {1e3 * timeline.end_s:.1f} ms.")
 

@@ -18,14 +18,14 @@ CORE, EXTRAS = STUDENT["dependencies"], STUDENT["optional-dependencies"]
 DECLARED = {
     "worldsize": CORE,
     # weeks 7, 8, 11 and 13 do without these where they are absent, and three modules have another name than theirs;
-    # week 13's programs import files that it writes
+    # week 13's programs import files that it writes, and Horovod, which frameworks/build_horovod.sh installs
     "weeks": CORE
     + [
         one
         for name in ("deepspeed", "fairscale", "hta", "megatron", "mpi", "ray", "tensorflow", "torchft")
         for one in EXTRAS[name]
     ]
-    + ["hta", "megatron", "notes", "small", "survivor", "tensorflow", "training"],
+    + ["horovod", "hta", "megatron", "notes", "small", "survivor", "tensorflow", "training"],
     "solutions": CORE + EXTRAS["instructor"],  # hidden checks are the instructor's
     "autograder": CORE + EXTRAS["instructor"] + EXTRAS["ray"],
 }

@@ -4,7 +4,7 @@
 
 # %% run_elastic
 def run_elastic(state: State, train_step, rendezvous, num_steps: int, commit_every: int) -> None:
-    """Train until `num_steps` steps are done, whoever comes and goes.
+    """Train until `num_steps` steps are done, whatever ranks come and go.
 
     - `rendezvous()` returns the `comm` of those that are alive now. It is called at the beginning,
       and after each WorkerLost or HostsUpdated, and at no other time.
