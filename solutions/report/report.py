@@ -19,11 +19,11 @@
 # python -m worldsize.reporting check report.ipynb
 # ```
 #
-# It looks numbers up and understands none. Whoever grades your report runs it too, and reads your
-# cells: a `print` of a number that was not computed is no evidence. It gives and takes no points.
+# It looks numbers up and understands none. Your grader runs it too, and reads your cells: a `print`
+# of a number that was not computed is no evidence. It gives and takes no points.
 # Counts of up to two, names such as A100, years, formulas' factors and `code` need no source.
 #
-# Add cells of code wherever you like. The rubric of each answer stands above it.
+# Add cells of code wherever you like. The rubric of each answer comes before it.
 
 # %% setup
 from pathlib import Path
