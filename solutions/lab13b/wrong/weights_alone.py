@@ -1,5 +1,5 @@
 # score: 23
-# hint: the root's weights and buffers
+# hint: bytes of state or some more
 # Only parameters are broadcast: neither buffers nor the optimizer.
 
 # %% broadcast_state
