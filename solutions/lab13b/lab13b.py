@@ -205,7 +205,7 @@ def check_broadcast_state():
         of_model, of_optimizer = values[root][0]
         for rank, (_, (model, optimizer)) in enumerate(values):
             for name, wanted in of_model.items():
-                hint = "state_dict() has the buffers too, such as a running mean."
+                hint = "A state_dict() has the buffers too, such as a running mean."
                 expect_close(model[name], wanted, f"{name} on rank {rank}, root {root},", hint)
             rate = optimizer["param_groups"][0]["lr"]
             if rate != 0.5:
@@ -338,8 +338,8 @@ def fuse(order, fusion_bytes):
     sizes = {"a": (4,), "b": (2, 2), "c": (3,), "d": (5, 5), "e": (1, 2)}
     tensors = {name: torch.full(sizes[name], comm.rank + 1.0) for name in order}
     tensors["b"] = torch.arange(4.0).view(2, 2).t()  # a view that is not contiguous
-    fused_sum(comm, tensors, fusion_bytes)
-    return tensors
+    fused_sum(comm, dict(tensors), fusion_bytes)
+    return tensors  # those that were given, whatever the dict holds now
 
 
 def check_fused_sum():
@@ -461,7 +461,7 @@ def check_DistributedOptimizer():
         run = ws.run(one_step, each=each, allow=ALLOWED, **FOUR)
         for rank, found in enumerate(run.values):
             gradient = found["used"][0]
-            hint = "The mean over the ranks of what is in .grad."
+            hint = "The mean of what is in .grad: divide by the number of ranks."
             if gradient.isinf().any():
                 hint = "65,504 is the largest float16: divide by the number of ranks before."
             near = {"rtol": 1e-3} if compression == "fp16" else {}
