@@ -62,7 +62,8 @@ ASKED = {
         *("def recover", "def restore", "def watch", "load_state_dict("),
     ),
     "week13": (
-        *("tune.Tuner", "tune.report", "ray.train.report", "from_checkpoint", "PopulationBasedTraining("),
+        *("def train_on_worker", "def trainer", "class Member", "def population(member", "def cluster_manifest"),
+        *("tune.Tuner", "get_checkpoint", "ray.train.report", "PopulationBasedTraining(", "enableInTreeAutoscaling"),
         *("import horovod", "hvd.init()\n", "HOROVOD_", "NCCL_"),
     ),
     "week14": ("def train(", "def calibrate", "def predict(", "netlab", "[programs]", "programs.py"),
