@@ -338,23 +338,6 @@ def _begins(block: Block, entry: tuple[str, str]) -> bool:
     return block.page == entry[0] and block.text.startswith(entry[1])
 
 
-def test_every_link_leads_somewhere():
-    lost = []
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8")):
-            name, _, heading = target.partition("#")
-            file = ((ROOT / page).parent / name).resolve() if name else ROOT / page
-            if not file.is_file() or (heading and heading not in headings(file)):
-                lost.append(f"{page}: {target}")
-    assert lost == []
-
-
-def headings(file: Path) -> set[str]:
-    """The anchors that a page's headings get."""
-    titles = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.M)
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
 @pytest.mark.parametrize(
     "left_behind",
     [
