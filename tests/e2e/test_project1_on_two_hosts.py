@@ -43,7 +43,8 @@ def trained_by_torchrun(lab):
     """The same of the whole program, an agent on each host; the clock is that of its lines' arrival."""
     with contextlib.ExitStack() as stack:
         agents = [stack.enter_context(started(host, number)) for number, host in enumerate(lab.hosts)]
-        found = [(json.loads(line)["loss"], time.monotonic()) for line in agents[0].stdout if line.startswith("{")]
+        lines = agents[0].stdout or ()
+        found = [(json.loads(line)["loss"], time.monotonic()) for line in lines if line.startswith("{")]
         errors = [agent.communicate(timeout=60)[1] for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], "\n".join(errors)
     return found

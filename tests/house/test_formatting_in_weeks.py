@@ -68,12 +68,12 @@ def lines_of_formatting(source: str) -> set[int]:
     for one in statements:
         is_result = isinstance(one, ast.Assign) and isinstance(one.value, ast.Call)
         if formats(one) or (changed(one) & names and not is_result):
-            lines |= {*range(one.lineno, one.end_lineno + 1)}
+            lines |= {*range(one.lineno, (one.end_lineno or one.lineno) + 1)}
         elif calls(one, "draw."):
-            lines |= {*range(one.lineno + 1, one.end_lineno + 1)}
+            lines |= {*range(one.lineno + 1, (one.end_lineno or one.lineno) + 1)}
     for one in ast.walk(tree):
         if isinstance(one, ast.FunctionDef) and calls(one, "draw.Picture"):
-            lines |= {*range(one.lineno, one.end_lineno + 1)}
+            lines |= {*range(one.lineno, (one.end_lineno or one.lineno) + 1)}
     return lines
 
 
