@@ -65,7 +65,7 @@ ASKED = {
         *("tune.Tuner", "tune.report", "ray.train.report", "from_checkpoint", "PopulationBasedTraining("),
         *("def fused_sum", "class DistributedOptimizer", "def run_elastic", "def read_timeline", "HOROVOD_", "NCCL_"),
     ),
-    "week14": ("def train(", "def policy(", "[programs]", "programs.py"),
+    "week14": ("def train(", "[programs]", "programs.py"),
 }
 every_week = pytest.mark.parametrize("week", WEEKS)
 
