@@ -12,7 +12,7 @@ from repository import ROOT
 
 from autograder.authoring.known_answers import compose
 from autograder.authoring.notebooks import notebook
-from autograder.authoring.scripts import Cell, Script, parse, read_week
+from autograder.authoring.scripts import Cell, Script, is_buggy, parse, read_week
 
 
 def week_outputs(script: Path, folder: Path, parameters: str) -> dict[str, list]:
@@ -24,9 +24,25 @@ def week_outputs(script: Path, folder: Path, parameters: str) -> dict[str, list]
 
 
 def unsolved_outputs(script: Path, folder: Path) -> dict[str, list]:
-    """The outputs of an untouched week's turns and checks, and of the cells that these need, by id."""
+    """The outputs of an untouched week's turns and checks, and of the cells that these need, by id.
+
+    Each check says that its turn is not written yet or, of a bug to find, what is not yet right.
+    """
     lesson = read_week(script)
-    return executed(_around([cell for cell in lesson.cells if cell.is_turn], lesson), folder)
+    turns = [cell for cell in lesson.cells if cell.is_turn]
+    outputs = executed(_around(turns, lesson), folder)
+    for turn in turns:
+        _assert_asks(turn, outputs[turn.check])
+    return outputs
+
+
+def _assert_asks(turn: Cell, said: list) -> None:
+    assert not errors(said)
+    if is_buggy(turn.source):
+        texts = [output.get("data", {}).get("text/plain", "") for output in said]
+        assert any(text.startswith("Not yet:") for text in texts), f"{turn.check} passes, or says {said}"
+    else:
+        assert f"{turn.title} is not written yet" in stream(said), f"{turn.check} says {said}"
 
 
 def shown_for(answers: Collection[str], turn: str, script: Path, folder: Path) -> list[str]:
