@@ -149,6 +149,7 @@ def of_status(rank: int, status: int, time_ns: int) -> Failure:
             signal.SIGKILL: "something killed it; out of memory is the usual reason",
             signal.SIGSEGV: "native code accessed invalid memory",
             signal.SIGABRT: "native code aborted; on Gloo that happens when ranks call different collectives or sizes",
+            signal.SIGXFSZ: "a file grew past the limit of its size",
         }
         reason = reasons.get(number, "the process was ended by this signal")
         return Failure(rank, name, reason, [], time_ns, Cause.SIGNAL)
