@@ -11,6 +11,7 @@ from worldsize import capstone
 from worldsize.capstone import report
 from worldsize.capstone.design import Design
 from worldsize.capstone.programs import StudentPrograms, load_programs, recorded
+from worldsize.launch.reports.result import RunError
 from worldsize.planning.search import Cost
 
 
@@ -19,7 +20,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options = _options(words)
     try:
         return _check(options.design) if options.command == "check" else _run(options)
-    except ValueError as error:
+    except (ValueError, RunError) as error:
         print(error, file=sys.stderr)
         return 1
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import runpy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from worldsize.capstone.design import Design
+from worldsize.launch.protocol.failure import of_exception
+from worldsize.launch.protocol.source import quote
 from worldsize.outages import Policy
 from worldsize.planning import Plan
 from worldsize.planning.search import Cost
@@ -16,6 +20,10 @@ from worldsize.planning.search import Cost
 
 class OtherPlan(ValueError):
     """A step was recorded under one plan and is asked for under another."""
+
+
+class ProgramFailed(ValueError):
+    """A student's program raised; the text names the file, the line and the error."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,8 @@ def load_programs(design: Design, folder: Path) -> StudentPrograms:
     For students on their own machine: a judge runs no code of others here.
 
     Raises:
-        ValueError: there is no such file, it has none of the functions, or one of these names is no function.
+        ValueError: there is no such file, it cannot be run, it has none of the functions, or one of these names is no
+            function. The cost and the policy raise `ProgramFailed` where they raise.
     """
     named = design.programs
     if named is None:
@@ -41,11 +50,13 @@ def load_programs(design: Design, folder: Path) -> StudentPrograms:
     path = folder / named.file
     if not path.is_file():
         raise ValueError(f"programs.file: there is no {path}")
-    found = runpy.run_path(str(path), run_name="programs")
+    with _explained(path):
+        found = runpy.run_path(str(path), run_name="programs")
     cost, train, policy = (_function(found, name, path) for name in (named.cost, named.train, named.policy))
     if cost is train is policy is None:
         raise ValueError(f"{path} has none of {named.cost}, {named.train} and {named.policy}")
-    return StudentPrograms(cost, train, policy)
+    # ranks explain what `train` raises
+    return StudentPrograms(_explaining(cost, path), train, _explaining(policy, path))
 
 
 def recorded(train: Callable[[Plan], Any], design: Design) -> Cost:
@@ -76,3 +87,30 @@ def _function(found: Mapping[str, Any], name: str, path: Path) -> Callable[..., 
     if value is not None and not callable(value):
         raise ValueError(f"{path}: {name} is {value!r}; it must be a function")
     return value
+
+
+def _explaining(function: Callable[..., Any] | None, path: Path) -> Callable[..., Any] | None:
+    """The function, which raises `ProgramFailed` where it raised."""
+    if function is None:
+        return None
+
+    @functools.wraps(function)
+    def called(*given: Any) -> Any:
+        with _explained(path):
+            return function(*given)
+
+    return called
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Raise `ProgramFailed` in place of what the student's program raises."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # a program may also end the process
+        failure = of_exception(0, error, 0)
+        place = "\n".join(quote(failure.lines[-1:])) or f"  {path.name}"
+        raise ProgramFailed(
+            f"{path} failed with {failure.kind}: {failure.message or 'no message'}\n{place}\n"
+            "Correct the program, and run the command again."
+        ) from error

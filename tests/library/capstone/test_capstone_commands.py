@@ -86,6 +86,33 @@ def test_programs_that_are_not_there_are_named(mine, capsys, program, sentence):
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("program", "command", "sentences"),
+    [
+        (
+            "def step_s(plan):\n    return 1 / 0\n",
+            ["check"],
+            ["ZeroDivisionError: division by zero", "programs.py, line 2, in step_s\n    return 1 / 0", "Correct"],
+        ),
+        (
+            "def step_s(plan):\n    return 9\n\n\ndef policy(status):\n    return status.nodes\n",
+            ["run"],
+            ["AttributeError", "programs.py, line 6, in policy\n    return status.nodes"],
+        ),
+        ("def step_s(plan)\n", ["run"], ["SyntaxError: expected ':'", "programs.py, line 1\n    def step_s(plan)"]),
+        ("import sys\n\nsys.exit(3)\n", ["check"], ["sys.exit(3)", "programs.py, line 3\n    sys.exit(3)"]),
+        ("def step_s():\n    return 9\n", ["run"], ["step_s() takes 0 positional arguments", "programs.py\n"]),
+        ("def train(plan):\n    return 1 / 0\n", ["run", "--record"], ["programs.py, line 2, in train"]),
+        ("def step_s(plan):\n    return 1e999\n", ["run"], ["cost is inf s"]),
+    ],
+)
+def test_an_error_of_a_program_is_a_sentence_with_its_line(mine, capsys, program, command, sentences):
+    (mine.parent / "programs.py").write_text(program)
+    assert main([*command, str(mine)]) == 1
+    said = capsys.readouterr().err
+    assert [sentence for sentence in sentences if sentence not in said] == [] and "Traceback" not in said
+
+
 def test_a_recorded_step_is_priced_on_faster_links(mine):
     design = capstone.load(mine)
     programs = load_programs(design, mine.parent)
