@@ -40,6 +40,7 @@ def policy(status: Status) -> outages.Plan | float:
 
     It decides for `JOB`, whose sizes it reads each time. How often nodes fail, and for how long they are away, a
     status alone says. The answer follows from `status` and `JOB` alone: after a failure the program itself begins anew.
+    Until the next save it trains for `JOB.durable_s` or more: a save must be whole before another one begins.
     """
     raise NotImplementedError("Replace this line with your own code.")
 

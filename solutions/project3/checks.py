@@ -405,7 +405,8 @@ def check_scaling(student, rng):
 
 # the policy
 
-MOST_ASKS = 8000  # of a job
+MOST_ASKS = 8000  # of a job: the judge's own is asked 670 to 2,600 times
+SAVES = f"A save is whole after `JOB.durable_s` seconds, so none comes sooner; a job has {MOST_ASKS:,} at most."
 GOODPUT = (0.8, 0.97)  # of the reference's, without points and with full points
 
 
@@ -450,7 +451,6 @@ def decided_on_rank(student, most_asks, source, jobs):
 
     Rank 0 returns what was decided, for the judge to replay.
     """
-    import contextlib
     import math
 
     import torch
@@ -498,9 +498,11 @@ def decided_on_rank(student, most_asks, source, jobs):
             after_s, num_nodes = decisions[-1]
             return outages.Plan(after_s, None if math.isnan(num_nodes) else int(num_nodes))
 
-        with contextlib.suppress(ValueError, OverflowError):  # the judge, who replays it, says what was wrong
-            outages.endure(ask, job, one.failures, one.span_s)
         found.append(decisions)
+        try:
+            outages.endure(ask, job, one.failures, one.span_s, job.durable_s)
+        except (ValueError, OverflowError):
+            break  # the judge, who replays it, says what was wrong; the other jobs would earn nothing more
     dist.send(torch.full((7,), 2, dtype=torch.float64), 1)
     return found
 
@@ -530,9 +532,9 @@ def grade_policy(student, jobs: list[Outages]) -> None:
     for one, decisions in zip(jobs, decided(student, jobs), strict=True):
         best = outages.endure(reference(one.job), one.job, one.failures, one.span_s).goodput
         try:
-            own = outages.endure(replayed(decisions), one.job, one.failures, one.span_s).goodput
+            own = outages.endure(replayed(decisions), one.job, one.failures, one.span_s, one.job.durable_s).goodput
         except ValueError as error:
-            raise CheckFailed(f"{one.what}: a plan that can be followed", f"{error}"[:300]) from None
+            raise CheckFailed(f"{one.what}: a plan that can be followed", f"{error}"[:300], SAVES) from None
         shares.append((min(1.0, max(0.0, between(own / best, *GOODPUT))), one, own, best))
     _, one, own, best = min(shares, key=lambda found: found[0])
     hint = "What do a save and a failure cost here, and how often does a node fail?"
@@ -585,9 +587,9 @@ def check_begins_anew(student, rng):
         return recorded(status)
 
     try:
-        outages.endure(policy, one.job, one.failures, one.span_s)
+        outages.endure(policy, one.job, one.failures, one.span_s, one.job.durable_s)
     except ValueError as error:
-        raise CheckFailed("a plan that can be followed", f"{error}"[:300]) from None
+        raise CheckFailed("a plan that can be followed", f"{error}"[:300], SAVES) from None
     places = shuffled(rng, list(range(len(statuses))))[:300]
     source = student.program(NAME).source
     again = student.run(answers_on_rank, source, one.job, [statuses[place] for place in places], world_size=1)[0]

@@ -91,6 +91,7 @@ def policy(status: Status) -> outages.Plan | float:
 
     It decides for `JOB`, whose sizes it reads each time. How often nodes fail, and for how long they are away, a
     status alone says. The answer follows from `status` and `JOB` alone: after a failure the program itself begins anew.
+    Until the next save it trains for `JOB.durable_s` or more: a save must be whole before another one begins.
     """
     ### BEGIN SOLUTION
     # failures are a Poisson process: its rate by what was seen, and before that by Llama 3's

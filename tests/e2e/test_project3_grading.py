@@ -86,10 +86,10 @@ def test_the_released_programs_can_be_read_and_fail_only_where_they_are_to_be_wr
             module[name](None)
 
 
-def test_the_bank_has_four_right_answers_and_twenty_that_are_wrong_or_cheat():
+def test_the_bank_has_four_right_answers_and_twenty_one_that_are_wrong_or_cheat():
     wrong = [name for name in CASES if name.startswith("wrong/")]
     assert len([name for name in CASES if name.startswith("right/")]) == 3  # beside the solution
-    assert len(wrong) == 20 and sum("cheat" in name for name in wrong) == 7
+    assert len(wrong) == 21 and sum("cheat" in name for name in wrong) == 7
 
 
 # the checks of the train step take most of a judging: here, those of the design, the cost and the policy
@@ -101,6 +101,7 @@ def test_the_bank_has_four_right_answers_and_twenty_that_are_wrong_or_cheat():
         ("solution", ["check_design", "check_cost", "check_policy"]),
         ("wrong/cost_of_one_constant", ["check_cost"]),
         ("wrong/cheat_policy_remembers", ["check_policy"]),
+        ("wrong/policy_every_five_seconds", ["check_policy"]),
         ("wrong/design_that_is_late", ["check_design"]),
     ],
 )

@@ -121,6 +121,18 @@ def test_a_job_that_changes_its_nodes_first_lets_its_save_be_whole():
     assert names(endured)[:4] == [("training", 0, 9), ("saving", 9, 10), ("saving", 10, 13), ("starting", 13, 18)]
 
 
+def test_a_save_that_comes_sooner_than_a_job_takes_is_refused_at_once():
+    asked = []
+
+    def hasty(status):
+        asked.append(status)
+        return 5
+
+    with pytest.raises(ValueError, match="saves after 5 s; 60 s is the least that this job takes"):
+        outages.endure(hasty, JOB, [], YEAR_S, least_s=60)
+    assert len(asked) == 1 and outages.endure(60, JOB, [], 600, least_s=60).num_saves == 9
+
+
 def test_all_time_is_accounted_for():
     failures = outages.draw(outages.published(), 64, YEAR_S / 4, seed=3)
     away = [replace(failure, away_s=HOUR_S) for failure in failures]

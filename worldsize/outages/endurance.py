@@ -97,12 +97,15 @@ class Endured:
     timeline: Timeline = field(repr=False)
 
 
-def endure(policy: Policy | float, job: Job, failures: Iterable[Failure], span_s: float) -> Endured:
+def endure(
+    policy: Policy | float, job: Job, failures: Iterable[Failure], span_s: float, least_s: float = 0.0
+) -> Endured:
     """What happens to `job` in `span_s` seconds of these failures when `policy` decides when it saves, and on what.
 
     A number instead of a function is the seconds of training between two saves. A failure of a node in use ends what
     the job does, also a save or a start; the training since the last whole save is lost. Nodes numbered `num_nodes` and
-    above are the spares; the job uses the healthy nodes of the lowest numbers.
+    above are the spares; the job uses the healthy nodes of the lowest numbers. With `least_s`, a plan of fewer seconds
+    of training until the next save is refused; without it, saves may overtake each other.
 
     Raises:
         ValueError: a plan cannot be followed, its time is too short to be told from none, or a failure strikes a node
@@ -110,14 +113,16 @@ def endure(policy: Policy | float, job: Job, failures: Iterable[Failure], span_s
     """
     if not 0 < span_s < math.inf:
         raise ValueError(f"span_s is {span_s}; it is a number of seconds above 0")
-    return _Course(policy, job, failures, span_s).run()
+    return _Course(policy, job, failures, span_s, least_s).run()
 
 
 class _Course:
     """The course of one job, from 0 to `span_s`."""
 
-    def __init__(self, policy: Policy | float, job: Job, failures: Iterable[Failure], span_s: float) -> None:
-        self.policy, self.job, self.span_s = policy, job, span_s
+    def __init__(
+        self, policy: Policy | float, job: Job, failures: Iterable[Failure], span_s: float, least_s: float
+    ) -> None:
+        self.policy, self.job, self.span_s, self.least_s = policy, job, span_s, least_s
         self.failures = sorted(failures, key=lambda failure: failure.time_s, reverse=True)  # the next one last
         for failure in self.failures:
             if not 0 <= failure.node < job.num_nodes + job.num_spares:
@@ -148,6 +153,11 @@ class _Course:
         plan = wanted if isinstance(wanted, Plan) else Plan(wanted)
         if not isinstance(plan.save_after_s, Real) or not plan.save_after_s > 0:
             raise ValueError(f"at {status} the policy saves after {plan.save_after_s!r} s; it must be a number above 0")
+        if plan.save_after_s < self.least_s:
+            raise ValueError(
+                f"at {status} the policy saves after {plan.save_after_s:g} s; {self.least_s:g} s is the least that "
+                "this job takes"
+            )
         if plan.save_after_s + self.job.stall_s < self.span_s / _MOST_SAVES:
             raise ValueError(
                 f"at {status} the policy saves after {plan.save_after_s} s: more than {_MOST_SAVES:,} saves in "
