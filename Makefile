@@ -62,7 +62,7 @@ verify: setup  ## grade every known answer of every lab, right, wrong and cheati
 
 project: setup  ## grade every known answer of lab 12 and the projects, one at a time; their speed counts
 	@$(BIN)/autograder verify lab12 project1 project2 project3
-	@$(BIN)/python -m pytest -n 0 -m lesson --nightly tests/e2e/test_project2_grading.py tests/e2e/test_project3_report.py -k 'best_plan or project3'
+	@$(BIN)/python -m pytest -n 0 -m lesson --nightly tests/e2e/test_project2_grading.py tests/e2e/test_project3_report.py tests/e2e/test_project3_class.py -k 'best_plan or project3'
 
 lint: setup  ## ruff and pyright, and whether the built notebooks are up to date
 	@$(BIN)/ruff check .

@@ -404,6 +404,16 @@ check_the_step()
 # 3. **What you do not know** (4 points). Where is your cost most likely wrong for this design, by how
 #    much, and what in the design leaves room for it? Which single measurement on two nodes would you
 #    make first?
+#
+# **Rubric.** Numbers are those of your own design, and are compared with the tables of this notebook.
+# Half a point where the reasoning is right and a number is wrong by a slip.
+#
+# - Question 1: own days and dollars (1); two others with theirs (2); what rules each out, by a term
+#   or a line of the bill (2).
+# - Question 2: the shares of the time (2); what 100,000 dollars would buy, with days (2); that the
+#   answer follows from the shares (1).
+# - Question 3: a term that the cost lacks or guesses (1); its size, from the published table (1); the
+#   room in days or dollars (1); a measurement that would show it (1).
 
 # %% words [markdown] points=14 tags=["solution"]
 # **Answer.**
@@ -418,18 +428,6 @@ check_the_step()
 # 3. My cost knows no stragglers and no kernels between products: published steps were longer than it by
 #    10 to 20%. 37 days times 1.2 are 44.8: still within 45. I would first measure a layer with ZeRO-3's
 #    gathers on two nodes, because all of the plan rests on their being hidden.
-#
-# **Rubric**
-#
-# - Question 1: own days and dollars (1); two others with theirs (2); what rules each out, by a term
-#   or a line of the bill (2).
-# - Question 2: the shares of the time (2); what 100,000 dollars would buy, with days (2); that the
-#   answer follows from the shares (1).
-# - Question 3: a term that the cost lacks or guesses (1); its size, from the published table (1); the
-#   room in days or dollars (1); a measurement that would show it (1).
-#
-# Half a point where the reasoning is right and a number is wrong by a slip. Numbers belong to the
-# student's own design: compare them with the tables of that notebook, not with these.
 
 # %% [markdown]
 # ## To take with you
