@@ -71,6 +71,7 @@ class Student:
         self._programs, self._references = programs or {}, references or {}
         self._sources = {f"<cell {name}>": source for name, source in self._cells}
         self._sources |= {os.path.join(PROGRAMS, name): source for name, source in self._programs.items()}
+        self._sources |= self._programs  # where a check compiles a program, its file has this name
         self.num_returned = 0
         has_samples = bool(programs) or _SAMPLES in preload
         self._shown = tempfile.mkdtemp(prefix="shown-", dir=zygote.shared(preload).scratch) if has_samples else ""

@@ -51,6 +51,25 @@ def test_it_trains_real_and_emulated_to_the_weights_of_one_process(student) -> N
     assert trial.result.timeline.bytes_sent(0) > TASK.num_steps * TASK.gradient_bytes
 
 
+def compiled_on_rank(student, source):
+    parts = {}
+    exec(compile(source, "train.py", "exec"), parts)
+    return parts["divide"](0)
+
+
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        ("def divide(count):\n    return 1 / count\n", "train.py, line 2, in divide\n    return 1 / count"),
+        ("def divide(count)\n    return 1 / count\n", "train.py, line 1\n    def divide(count)"),
+    ],
+)
+def test_an_error_in_a_program_that_a_check_compiles_is_shown_with_its_line(student, source, place) -> None:
+    with pytest.raises(StudentFailed) as failed:
+        student(source).run(compiled_on_rank, source, world_size=1)
+    assert place in str(failed.value)
+
+
 @pytest.mark.parametrize(
     ("restart_policy", "first"),
     [(RestartPolicy(max_restarts=1), 3), (RestartPolicy(max_restarts=0, is_begun_anew=True), 0)],
