@@ -32,6 +32,7 @@ from worldsize.paper.result import PaperRun, cluster_of
 
 # the limit of a call once one has hung, on an idle machine: the code is known not to end by itself
 _AFTER_A_HANG_S = 5.0
+_OF_A_CALL = 6  # or a sixth of a call's limit, where that is more: a project's calls take longer
 _VALUES_BYTES, _VALUE_BYTES = 256 << 20, 64 << 20  # of all ranks, which the judge holds at once, and of one
 _PRINTED_BYTES = 64 << 20  # of each rank; little of it is kept
 _AGENT_ENDS = 0.2  # of the limit: what torchrun's agent may take to end its ranks, within it
@@ -72,6 +73,7 @@ class Student:
         self._sources = {f"<cell {name}>": source for name, source in self._cells}
         self._sources |= {os.path.join(PROGRAMS, name): source for name, source in self._programs.items()}
         self._sources |= self._programs  # where a check compiles a program, its file has this name
+        self._after_a_hang_s = max(_AFTER_A_HANG_S, call_s / _OF_A_CALL)  # what a hang leaves to the other checks
         self.num_returned = 0
         has_samples = bool(programs) or _SAMPLES in preload
         self._shown = tempfile.mkdtemp(prefix="shown-", dir=zygote.shared(preload).scratch) if has_samples else ""
@@ -132,7 +134,7 @@ class Student:
             failures.raise_described(returned, self._sources)
         except StudentFailed as failed:
             if failed.outcome in (Outcome.HUNG, Outcome.TIME_LIMIT):
-                self._call_s = min(self._call_s, _AFTER_A_HANG_S * crowding())
+                self._call_s = min(self._call_s, self._after_a_hang_s * crowding())
             raise
         return failures.values_of(returned, world_size)
 
@@ -287,7 +289,7 @@ class Student:
         except RankFailed as error:
             raise failures.of_failure(error, self._sources, sentences) from None
         except RunTimeout as error:
-            self._call_s = min(self._call_s, _AFTER_A_HANG_S * crowding())
+            self._call_s = min(self._call_s, self._after_a_hang_s * crowding())
             self._sandbox.close()  # code that hangs may also survive a sweep
             raise failures.of_timeout(error, self._sources) from None
         finally:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from autograder.capstone.step_times import StepTimes, cost_of
-from autograder.checks import PartlyHeld, entry, points, shuffled, whole
+from autograder.checks import PartlyHeld, entry, hinted, points, shuffled, whole
 from worldsize import capstone, hardware, models, outages
 from worldsize.capstone.design import Design, loads
 from worldsize.check import CheckFailed
@@ -523,7 +523,8 @@ def reference(job: Job) -> Any:
 def decided(student, jobs: list[Outages]) -> list[Any]:
     """What the student's policy decided in each job."""
     each = [(None, jobs), (student.program(NAME).source, None)]
-    values = student.run(decided_on_rank, MOST_ASKS, world_size=2, each=each, student_ranks=[1])
+    with hinted(f"`policy` is asked up to {MOST_ASKS:,} times in a job: an answer may take a few milliseconds."):
+        values = student.run(decided_on_rank, MOST_ASKS, world_size=2, each=each, student_ranks=[1])
     return [entry(values, 0, place) for place in range(len(jobs))]
 
 

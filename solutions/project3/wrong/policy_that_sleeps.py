@@ -1,5 +1,5 @@
 # score: 66
-# hint: time
+# hint: an answer may take a few milliseconds
 # Half a minute for every answer.
 
 

@@ -28,6 +28,13 @@ def test_after_a_hang_the_limit_is_short_but_for_a_crowded_machine(monkeypatch, 
         assert one._call_s == left_s
 
 
+@needs_jail
+@pytest.mark.parametrize(("call_s", "left_s"), [(15, 5), (120, 20)])
+def test_where_a_call_is_given_more_a_hang_leaves_more(call_s, left_s):
+    with closing(student.Student([], (), call_s=call_s, total_s=900)) as one:
+        assert one._after_a_hang_s == left_s
+
+
 def hangs(_student):
     import time
 
