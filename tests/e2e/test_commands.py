@@ -41,6 +41,9 @@ NOT_RUN = {
     ("docs/benchmark.md", "cd labs/project1\npapermill report.ipynb"),
     ("docs/benchmark.md", "cd labs/project1\nautograder bench train.py"),
     ("docs/grading.md", "autograder verify lab01"),
+    ("docs/places.md", "unzip -q student.zip\ncd worldsize-course"),
+    ("docs/places.md", "unzip -q student.zip\ndocker build"),
+    ("docs/places.md", "unzip -q student.zip && mv"),
     ("docs/quizzes.md", "autograder quiz preview"),
     ("docs/sandbox.md", "autograder grade lab01 --allow-untrusted"),
 }

@@ -18,36 +18,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from fetched import fetched  # noqa: F401 - a fixture
 from needs import give_up
 
 _NEED = "quiztools"
 _HERE = Path(__file__).parent
-
-
-@pytest.fixture(scope="session")
-def fetched(request):
-    """The folder of a package, by its name; it is fetched at its first use."""
-    cache = request.config.cache.mkdir("quiztools")
-
-    def get(name, command, unpack=None):
-        folder = cache / name
-        if not folder.exists():
-            half = Path(f"{folder}.{id(command)}")  # becomes the folder at once, whichever process fetches it first
-            half.mkdir()
-            try:
-                subprocess.run([*command, str(half)], check=True, capture_output=True, timeout=240, cwd=half)
-                if unpack:
-                    unpack(half)
-                half.rename(folder)
-            except (OSError, subprocess.SubprocessError) as error:
-                if not folder.exists():
-                    said = getattr(error, "stderr", b"") or b""
-                    give_up(_NEED, f"{name} cannot be fetched: {error} {said.decode()[-300:]}")
-            finally:
-                shutil.rmtree(half, ignore_errors=True)
-        return folder
-
-    return get
 
 
 def _pip(*options):
@@ -55,7 +30,7 @@ def _pip(*options):
 
 
 @pytest.fixture(scope="session")
-def pyslet_source(fetched):
+def pyslet_source(fetched):  # noqa: F811
     """The source of Pyslet."""
 
     def unpack(folder):
@@ -95,7 +70,7 @@ def qti21_engine(pyslet_source):
 
 
 @pytest.fixture(scope="session")
-def gift_parser(fetched):
+def gift_parser(fetched):  # noqa: F811
     """Read GIFT with gift-pegjs."""
     if not shutil.which("npm"):
         give_up(_NEED, "there is no npm")
@@ -114,7 +89,7 @@ def gift_parser(fetched):
 
 
 @pytest.fixture(scope="session")
-def jupyterquiz_checker(fetched):
+def jupyterquiz_checker(fetched):  # noqa: F811
     """Checks typed answers with the scripts of jupyterquiz: pairs of a question and a text, to (is right, feedback)."""
     if not shutil.which("node"):
         give_up(_NEED, "there is no node")
