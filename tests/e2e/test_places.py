@@ -27,6 +27,12 @@ from repository import ROOT
 
 from autograder.authoring.student_copy import TOP, write_student_copy
 
+# JupyterHub and what it needs besides what the tests have
+HUB_PACKAGES = """
+jupyterhub==6.1.1 certipy==0.2.3 oauthlib==4.0.1 pamela==1.2.0 cryptography==50.0.2 cffi==2.1.1
+pycparser==3.12 aiodns==4.0.4 aiohttp==3.14.5 aiohappyeyeballs==2.7.1 aiosignal==1.4.0
+frozenlist==1.8.0 multidict==7.2.1 propcache==0.5.4 yarl==1.25.1 pycares==5.2.1
+""".split()
 TOKEN = "of the service that asks in this test"
 # what `--config` reads first is ours; who signs in and how a server starts is otherwise the machine's
 HUB = """
@@ -150,8 +156,8 @@ def hub(course, fetched, tmp_path):  # noqa: F811
     """JupyterHub by our configuration, but that anybody gets in and that all servers run as one user."""
     if not shutil.which("npm"):
         give_up("hub", "there is no npm")
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    packages = fetched("jupyterhub-6.1.1", [*pip, "-c", str(ROOT / "constraints.txt"), "jupyterhub==6.1.1", "--target"])
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
+    packages = fetched("jupyterhub-6.1.1", [*pip, *HUB_PACKAGES, "--target"])
     npm = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
     proxy = fetched("configurable-http-proxy-5.3.0", [*npm, "configurable-http-proxy@5.3.0", "--prefix"])
     with running_hub(course, packages, proxy / "node_modules/.bin", tmp_path) as one:
