@@ -18,6 +18,7 @@ from autograder.bench.commands import app as bench
 from autograder.capstone.commands import app as capstone
 from autograder.capstone.report_commands import app as reports
 from autograder.files import shown
+from autograder.grading import term_commands
 from autograder.quiz.commands import app as quizzes
 from autograder.terminal import console, errors, exit_on_value_error
 
@@ -33,6 +34,7 @@ app.add_typer(quizzes, name="quiz")
 app.add_typer(bench, name="bench")
 app.add_typer(capstone, name="capstone")
 app.add_typer(reports, name="report")
+app.add_typer(term_commands.roster, name="roster")
 
 
 def _show_version(is_asked: bool) -> None:

@@ -18,7 +18,7 @@ import glob
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -32,6 +32,7 @@ from pydantic import BaseModel, ConfigDict
 
 from autograder.files import neutral
 from autograder.grading import audit_log, penalties
+from autograder.tables.roster import class_roster
 
 
 class Standing(StrEnum):
@@ -75,6 +76,7 @@ class Row:
     raw_score: float = 0.0
     penalty: float = 0.0
     cells: list[Points] = field(default_factory=list)
+    section: str = ""
 
     @property
     def score(self) -> float | None:
@@ -99,7 +101,7 @@ def rows(
     """Every student's row for each of these assignments, or for all; `entries` are the audit log's.
 
     Raises:
-        ValueError: the gradebook holds no assignment, or none of a given name.
+        ValueError: the gradebook holds no assignment, or none of a given name; or the course's roster cannot be read.
     """
     every: list[Any] = list(gradebook.assignments)  # sqlalchemy's columns are typed as columns
     known = [assignment.name for assignment in every]
@@ -112,6 +114,7 @@ def rows(
             "The gradebook holds no assignment yet: run `nbgrader generate_assignment` and autograde first."
         )
     last = {key[:2]: entry for key, entry in audit_log.latest(list(entries)).items()}
+    sections = {one.id: one.section for one in class_roster(Path(coursedir.root))}
     found: list[Row] = []
     people: list[Any] = list(gradebook.students)
     for assignment in every:
@@ -121,7 +124,8 @@ def rows(
                 for student in people
             ]
             found += _rows_of_strangers(coursedir, gradebook, assignment)
-    return [row for row in found if not students or row.student in students]
+    wanted = [row for row in found if not students or row.student in students]
+    return [replace(row, section=sections.get(row.student, "")) for row in wanted]
 
 
 def _rows_of_strangers(coursedir: CourseDirectory, gradebook: Gradebook, assignment: Any) -> list[Row]:
@@ -238,7 +242,7 @@ def write_canvas(rows: Iterable[Row], to: Path, names: Mapping[str, str] | None 
     assignments = table.max_scores
     possible = ["    Points Possible", None, None, None, None, *assignments.values()]
     lines = [
-        [one.name, one.lms_user_id, None, one.student, None, *(scores.get(name) for name in assignments)]
+        [one.name, one.lms_user_id, None, one.student, one.section or None, *(scores.get(name) for name in assignments)]
         for one, scores in table.students
     ]
     _write_csv(to, [[*header, *((names or {}).get(name, name) for name in assignments)], possible, *lines])

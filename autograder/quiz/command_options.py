@@ -17,8 +17,8 @@ from autograder.quiz.hand_points import ByHand, HandPoints, read_hand_points
 from autograder.quiz.marked_forms import MarkedForm
 from autograder.quiz.quiz_folder import Quiz
 from autograder.quiz.responses import Responses
-from autograder.quiz.roster import read_roster
 from autograder.quiz.whole_bank import read_bank
+from autograder.tables.roster import read_roster
 
 PAPERS: Mapping[str, pdf.Paper] = {"a4": "a4", "letter": "us-letter"}
 

@@ -25,8 +25,14 @@ app = typer.Typer(
 
 @app.command()
 def make(
-    roster: Annotated[Path, typer.Option(help="The students: a CSV file with a column `id` and optionally `name`.")],
     out: Annotated[Path, typer.Option(help="The folder to write; it appears when it is complete.")],
+    roster: Annotated[
+        Path | None,
+        typer.Option(
+            help="The students: a CSV file with a column `id`, and `name` and `extra time` where you like; by default "
+            "the course's roster.csv."
+        ),
+    ] = None,
     blueprint: Annotated[
         str | None, typer.Option(help="A quiz of quizzes/blueprints.toml; the options below change it.")
     ] = None,
@@ -64,8 +70,10 @@ def make(
     jobs: Annotated[int | None, typer.Option(min=1, help="The number of processes; one per core by default.")] = None,
 ) -> None:
     """Write a form for each student in every format, the key, and a summary; all of it or nothing."""
+    from autograder.course import find_root
     from autograder.quiz import command_options
     from autograder.quiz.quiz_folder import HANDOUTS, refuse_to_destroy, write_quiz
+    from autograder.tables.roster import ROSTER
     from worldsize.quiz.bank import find_folder
 
     changes = {
@@ -81,7 +89,8 @@ def make(
     with exit_on_value_error():
         refuse_to_destroy(out, force)  # before a secret is created
         folder = bank or find_folder()
-        quiz = command_options.chosen_quiz(folder, roster, blueprint, changes, format or (), paper, key_file, seed)
+        people = roster or find_root(Path.cwd()) / ROSTER
+        quiz = command_options.chosen_quiz(folder, people, blueprint, changes, format or (), paper, key_file, seed)
         with _bar() as bar:
             task = bar.add_task("Writing", total=len(quiz.roster))
             summary = write_quiz(quiz, out, force=force, jobs=jobs, done=lambda num: bar.advance(task, num))

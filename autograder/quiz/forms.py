@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autograder.quiz.blueprint import Blueprint, Cell, shares
-from autograder.quiz.roster import Student
+from autograder.tables.roster import Student
 from worldsize.quiz import Question, Variant, draw
 
 MOST_SHARED = 0.1  # of a form's parametrised variants with any other form

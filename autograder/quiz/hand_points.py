@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from autograder.quiz.csv_table import read_table
 from autograder.quiz.forms import Form
+from autograder.tables.csv_table import read_table
 from worldsize.quiz import Variant
 
 HEAD = ("student", "number", "question", "answer", "points", "out_of", "comment", "mark")

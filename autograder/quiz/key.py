@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.forms import Asked, Form
-from autograder.quiz.roster import Student
+from autograder.tables.roster import Student
 from worldsize.quiz import Question, Variant, draw
 from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Phrase, Prose
 

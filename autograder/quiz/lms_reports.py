@@ -20,10 +20,10 @@ from functools import lru_cache
 from html import unescape
 from typing import Any
 
-from autograder.quiz.csv_table import Table
 from autograder.quiz.forms import Form
 from autograder.quiz.responses import Problem, Responses
 from autograder.quiz.written_answers import parse_written
+from autograder.tables.csv_table import Table
 from worldsize.quiz.question_text import html
 from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Prose, Variant
 

@@ -24,7 +24,7 @@ from autograder.quiz.formats.format import Format
 from autograder.quiz.forms import Form, deal
 from autograder.quiz.forms_summary import summary_text
 from autograder.quiz.key import Key, key_of, printed
-from autograder.quiz.roster import Student
+from autograder.tables.roster import Student
 from worldsize.quiz import Question
 
 HANDOUTS, ANSWERS = "handouts", "answers"

@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from autograder.quiz.csv_table import Table, read_table
 from autograder.quiz.forms import Form
 from autograder.quiz.lms_reports import is_canvas, is_moodle, read_canvas, read_moodle
 from autograder.quiz.notebook_responses import read_notebooks
 from autograder.quiz.responses import Problem, Responses
 from autograder.quiz.written_answers import parse_written
+from autograder.tables.csv_table import Table, read_table
 
 _STUDENT = ("student", "id")
 _QUESTION = ("question", "number")

@@ -17,8 +17,8 @@ from repository import ROOT
 
 from autograder.quiz.blueprint import Blueprint, Cell, read_blueprints
 from autograder.quiz.forms import deal
-from autograder.quiz.roster import Student
 from autograder.quiz.whole_bank import read_bank
+from autograder.tables.roster import Student
 from worldsize.quiz import Question
 
 _MB = 1e6

@@ -21,10 +21,10 @@ from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.formats import FORMATS
 from autograder.quiz.key import read_key
 from autograder.quiz.quiz_folder import Quiz, write_quiz
-from autograder.quiz.roster import Student
 from autograder.quiz.whole_bank import read_bank
 from autograder.submissions.malformed import Malformed
 from autograder.submissions.submitted_notebook import read_submission
+from autograder.tables.roster import Student
 
 NAME = "quiz_week02"
 COUNT = 7  # of which the last is an essay

@@ -7,8 +7,8 @@ from repository import ROOT
 
 from autograder.quiz.blueprint import Cell, read_blueprints
 from autograder.quiz.forms import deal
-from autograder.quiz.roster import Student
 from autograder.quiz.whole_bank import read_bank
+from autograder.tables.roster import Student
 
 QUIZZES = ROOT / "quizzes"
 TAUGHT = sorted(int(re.findall(r"\d+", path.name)[0]) for path in (ROOT / "weeks").glob("week*.py"))

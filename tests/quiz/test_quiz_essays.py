@@ -28,8 +28,8 @@ from autograder.quiz.hand_points import mark_of
 from autograder.quiz.key import key_of
 from autograder.quiz.marked_forms import mark_forms
 from autograder.quiz.response_reader import read_responses
-from autograder.quiz.roster import Student
 from autograder.quiz.whole_bank import read_bank
+from autograder.tables.roster import Student
 from worldsize.quiz import draw
 from worldsize.quiz.question_text import as_text
 

@@ -27,7 +27,7 @@ from autograder.markdown import platform_markup
 from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.formats import FORMATS, platform_text
 from autograder.quiz.forms import Asked, Form
-from autograder.quiz.roster import Student
+from autograder.tables.roster import Student
 from worldsize.quiz import draw, mark
 from worldsize.quiz.bank import Quiz
 from worldsize.quiz.question_text import html, png

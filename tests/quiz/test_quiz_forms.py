@@ -8,7 +8,7 @@ import pytest
 from autograder.quiz.blueprint import Blueprint, Cell, read_blueprints, shares
 from autograder.quiz.forms import MOST_SHARED, deal
 from autograder.quiz.key import key_of, printed, read_key
-from autograder.quiz.roster import Student, read_roster
+from autograder.tables.roster import Student, read_roster
 from worldsize.quiz.bank import Quiz
 
 KEY = b"a secret"
@@ -192,7 +192,10 @@ def roster(tmp_path, text):
 
 def test_a_roster_is_read_with_or_without_names(tmp_path):
     text = "\N{BYTE ORDER MARK}ID,Name,section\nann,Ann  Åström,1\n\nbob@uni.edu,,2\n"
-    assert read_roster(roster(tmp_path, text)) == [Student("ann", "Ann Åström"), Student("bob@uni.edu")]
+    assert read_roster(roster(tmp_path, text)) == [
+        Student("ann", "Ann Åström", section="1"),
+        Student("bob@uni.edu", section="2"),
+    ]
     assert read_roster(roster(tmp_path, "id\n007\n")) == [Student("007")]
 
 
@@ -206,7 +209,7 @@ def test_a_roster_is_read_with_or_without_names(tmp_path):
         ("id,name\n,Ann\n", "line 2: Ann has no id"),
         ("id\n../ann\n", "line 2: the id '../ann' cannot be a file name"),
         ("id\n=1+1\n", "line 2: the id '=1\\+1' cannot be a file name"),
-        (b"id\n\xff\xfe\n", "cannot be read as a roster in UTF-8"),
+        (b"id\n\xff\xfe\n", "roster.csv, line 2: not in UTF-8"),
     ],
 )
 def test_a_roster_that_is_wrong_is_refused_with_its_line(tmp_path, text, reason):

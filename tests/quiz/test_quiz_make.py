@@ -23,8 +23,8 @@ from autograder.quiz.formats import FORMATS
 from autograder.quiz.forms import Form, deal
 from autograder.quiz.forms_summary import shared, summary_text
 from autograder.quiz.key import printed, read_key
-from autograder.quiz.roster import Student, read_roster
 from autograder.quiz.whole_bank import read_bank
+from autograder.tables.roster import Student, read_roster
 
 PAPER = ("md", "html", "pdf", "ipynb")
 

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from autograder.cli import app
 from autograder.quiz import results
-from autograder.quiz.csv_table import read_table
 from autograder.quiz.lms_reports import comparable, of_moodle
 from autograder.quiz.marked_forms import mark_forms
 from autograder.quiz.notebook_responses import value
 from autograder.quiz.response_reader import read_responses
 from autograder.quiz.written_answers import parse_value, parse_written
+from autograder.tables.csv_table import read_table
 from worldsize.quiz import mark
 from worldsize.quiz.variant import Gaps, Options, Order
 

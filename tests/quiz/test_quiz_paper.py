@@ -18,7 +18,7 @@ from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.formats import FORMATS, pdf
 from autograder.quiz.forms import deal
 from autograder.quiz.key import letter, printed
-from autograder.quiz.roster import Student
+from autograder.tables.roster import Student
 from worldsize.quiz import mark
 
 MULTIPLE = SINGLE.replace('"single"', '"multiple"').replace("t-bound", "t-several").replace("all-reduce", "reduce")

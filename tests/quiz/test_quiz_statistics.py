@@ -13,7 +13,7 @@ from autograder.quiz.forms import Asked, Form
 from autograder.quiz.marked_forms import MarkedAnswer, MarkedForm
 from autograder.quiz.responses import Response
 from autograder.quiz.results import report
-from autograder.quiz.roster import Student
+from autograder.tables.roster import Student
 from worldsize.quiz import draw, mark
 
 SINGLE = f"""

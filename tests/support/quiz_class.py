@@ -8,8 +8,8 @@ from quiz_samples import CLOZE, FIGURE, HEAD, NUMERIC, ORDERING, SINGLE, WORDS
 from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.forms import deal
 from autograder.quiz.key import key_of, letter
-from autograder.quiz.roster import Student
 from autograder.quiz.whole_bank import read_bank
+from autograder.tables.roster import Student
 from worldsize.quiz.variant import Amount, Gaps, Options, Order
 
 MULTIPLE = f"""

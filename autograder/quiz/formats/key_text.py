@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autograder.quiz.formats.markdown import escaped
 from autograder.quiz.forms import Form
 from autograder.quiz.key import letter, printed
-from autograder.quiz.roster import Student
+from autograder.tables.roster import Student
 from worldsize.quiz import Variant
 from worldsize.quiz.variant import Amount, Criterion, Gaps, Options, Order, Phrase, Prose
 

@@ -1,0 +1,78 @@
+"""A class list entered into the gradebook and the course's own roster; nobody and no score is ever removed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nbgrader.api import Gradebook
+from nbgrader.coursedir import CourseDirectory
+
+from autograder.tables.roster import ROSTER, Student, class_roster, read_file, updated, write_roster
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """What an import did, by ids; `absent` are in the gradebook and not in the file, and keep everything there."""
+
+    new: Sequence[str]
+    changed: Sequence[str]
+    num_same: int
+    absent: Sequence[str]
+    unused_columns: Sequence[str]
+
+    @property
+    def sentences(self) -> list[str]:
+        """What an instructor should read."""
+        num = len(self.new) + len(self.changed) + self.num_same
+        said = [f"{num} students: {len(self.new)} new, {len(self.changed)} changed, {self.num_same} as before."]
+        if self.changed:
+            said.append(f"Changed: {', '.join(self.changed)}.")
+        if self.absent:
+            said.append(f"In the gradebook and not in this file, kept with all grades: {', '.join(self.absent)}.")
+        if self.unused_columns:
+            said.append(f"Columns that were not used: {', '.join(self.unused_columns)}.")
+        return said
+
+
+def enrol(coursedir: CourseDirectory, file: Path) -> Enrolment:
+    """What changed, after entering the students of a file into the gradebook and into the course's roster.
+
+    Raises:
+        ValueError: the file, or the course's earlier roster, cannot be read as a roster; nothing was changed.
+    """
+    root = Path(coursedir.root)
+    new, earlier = read_file(file), class_roster(root)
+    students = updated(earlier, new)
+    before = {student.id: student for student in earlier}
+    with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
+        entered = {str(one.id): _entries_of(one) for one in gradebook.students}
+        added, changed = [], []
+        for student in students:
+            entries = _entries(student, new.fields)
+            is_known = student.id in entered
+            is_same = is_known and entered[student.id] == {**entered[student.id], **entries}
+            if not is_same:
+                gradebook.update_or_create_student(student.id, **entries)
+            if not is_known:
+                added.append(student.id)
+            elif not is_same or before.get(student.id, student) != student:
+                changed.append(student.id)
+    if file.resolve() != (root / ROSTER).resolve():
+        write_roster(students, root / ROSTER)
+    absent = sorted(entered.keys() - {student.id for student in students})
+    return Enrolment(added, changed, len(students) - len(added) - len(changed), absent, new.unused)
+
+
+def _entries(student: Student, fields: frozenset[str]) -> dict[str, Any]:
+    """What the gradebook keeps of a student, as far as the file has columns for it."""
+    first, last = student.first_and_last
+    entries: dict[str, Any] = {"first_name": first, "last_name": last} if fields & {"name", "last_name"} else {}
+    entries |= {"email": student.email} if "email" in fields else {}
+    return entries | ({"lms_user_id": student.lms_id} if "lms_id" in fields else {})
+
+
+def _entries_of(known: Any) -> dict[str, str]:
+    return {name: getattr(known, name) or "" for name in ("first_name", "last_name", "email", "lms_user_id")}

@@ -1,0 +1,179 @@
+"""The students of a class, from a CSV file: `id`, and where you like name, email, section, LMS id, extra time, team.
+
+`autograder roster import` leaves them in `roster.csv` at the root of the course, from where quizzes, exports and the
+status of a term take them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autograder.files import write_whole
+from autograder.tables.csv_table import Table, read_table
+
+ROSTER = "roster.csv"
+MAX_EXTRA_TIME_PERCENT = 300
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
+
+
+@dataclass(frozen=True)
+class Student:
+    """One student; the id becomes a part of file names. Extra time is for quizzes, in percent of their minutes."""
+
+    id: str
+    name: str = ""
+    email: str = ""
+    section: str = ""
+    lms_id: str = ""
+    extra_time_percent: float = 0.0
+    team: str = ""
+    last_name: str = ""  # where the file says which part of the name it is
+
+    @property
+    def first_and_last(self) -> tuple[str, str]:
+        """The name in two parts, as gradebooks keep it: at a comma, or otherwise at the last space."""
+        if self.last_name and self.name.endswith(self.last_name):
+            return self.name.removesuffix(self.last_name).strip(), self.last_name
+        if "," in self.name:
+            last, _, first = self.name.partition(",")
+            return first.strip(), last.strip()
+        first, _, last = self.name.rpartition(" ")
+        return first, last
+
+
+def _extra_time_percent(text: str) -> float:
+    """The number in `25` or `25%`. Raises: ValueError."""
+    try:
+        percent = float(text.removesuffix("%").replace(",", ".") or 0)
+    except ValueError:
+        percent = math.nan
+    if not 0 <= percent <= MAX_EXTRA_TIME_PERCENT:
+        raise ValueError(
+            f"the extra time {text!r} is not a percentage from 0 to {MAX_EXTRA_TIME_PERCENT}: "
+            "write 25 for a quarter more"
+        )
+    return percent
+
+
+def _email(text: str) -> str:
+    """The address. Raises: ValueError."""
+    if text and not _EMAIL.fullmatch(text):
+        raise ValueError(f"{text!r} is not an e-mail address")
+    return text
+
+
+# the fields of a student by the names that their columns may have; the first is the one that we write
+_COLUMNS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "id": ("id", str),
+    "name": ("name", str),
+    "email": ("email", _email),
+    "section": ("section", str),
+    "lms id": ("lms_id", str),
+    "extra time": ("extra_time_percent", _extra_time_percent),
+    "team": ("team", str),
+    "last name": ("last_name", str),
+}
+_TWO_NAMES = ("first name", "last name")
+
+
+@dataclass(frozen=True)
+class Roster:
+    """A class as a file gives it: which fields it has, whose columns it has besides, and the students in its order."""
+
+    fields: frozenset[str]
+    unused: Sequence[str]
+    students: Sequence[Student]
+
+
+def read_roster(file: Path) -> list[Student]:
+    """The students of a file, in its order; raises like `read_file`."""
+    return [*read_file(file).students]
+
+
+def class_roster(root: Path) -> list[Student]:
+    """The students of the course's own roster, none where nothing was imported yet; raises like `read_file`."""
+    return read_roster(root / ROSTER) if (root / ROSTER).exists() else []
+
+
+def read_file(file: Path) -> Roster:
+    """The roster in a file.
+
+    Raises:
+        ValueError: the file is not such a CSV, is empty, or has rows that cannot be used; all are named with their
+            lines.
+    """
+    table = read_table(file)
+    named = {name: name.lower().replace("_", " ").strip() for name in table.head}
+    if "id" not in named.values():
+        raise ValueError(f"{file} has the columns {', '.join(table.head) or '(none)'}: it needs one called `id`.")
+    if not table.rows:
+        raise ValueError(f"{file} names no students: give one per line, under a header with `id` and `name`.")
+    problems: list[str] = []
+    rows = [*_students(table, named, problems)]
+    problems += _repeated(rows)
+    if problems:
+        in_order = sorted(problems, key=lambda text: int(text.split(":")[0].removeprefix("line ")))
+        raise ValueError("\n".join(f"{file.name}, {problem}" for problem in in_order))
+    given = {field for column, (field, _) in _COLUMNS.items() if column in named.values()}
+    given |= {"name"} if set(_TWO_NAMES) & {*named.values()} else set()
+    unused = [name for name, column in named.items() if column not in {*_COLUMNS, *_TWO_NAMES}]
+    return Roster(frozenset(given), unused, [student for _, student in rows])
+
+
+def _students(table: Table, named: dict[str, str], problems: list[str]) -> Iterator[tuple[int, Student]]:
+    """Each row's student with the line; what is wrong in a row is added to the problems."""
+    for line, row in table.rows:
+        cells = {named[name]: " ".join(value.split()) for name, value in row.items()}
+        if not cells.get("name"):  # as nbgrader's own file of students has it
+            cells["name"] = " ".join(cells[part] for part in _TWO_NAMES if cells.get(part))
+        found: dict[str, Any] = {}
+        for column, (field, read) in _COLUMNS.items():
+            try:
+                found[field] = read(cells.get(column, ""))
+            except ValueError as error:
+                problems.append(f"line {line}: {error}.")
+        student = Student(**found)
+        if not student.id:
+            problems.append(f"line {line}: {student.name or 'somebody'} has no id.")
+        elif not _ID.fullmatch(student.id) or ".." in student.id:
+            problems.append(
+                f"line {line}: the id {student.id!r} cannot be a file name; use letters, digits and . _ @ + -."
+            )
+        yield line, student
+
+
+def _repeated(rows: Sequence[tuple[int, Student]]) -> Iterator[str]:
+    """A sentence for each id, address or LMS id that is an earlier line's."""
+    for field, words in (("id", "id"), ("email", "address"), ("lms_id", "LMS id")):
+        seen: dict[str, int] = {}
+        for line, student in rows:
+            value = getattr(student, field)
+            if value and seen.setdefault(value.casefold(), line) != line:
+                yield f"line {line}: the {words} {value!r} is that of line {seen[value.casefold()]}."
+
+
+def updated(earlier: Sequence[Student], new: Roster) -> list[Student]:
+    """The new students; what their file has no column for stays as it was in the earlier roster."""
+    before = {student.id: student for student in earlier}
+    return [
+        replace(before.get(one.id, one), **{field: getattr(one, field) for field in new.fields}) for one in new.students
+    ]
+
+
+def write_roster(students: Sequence[Student], to: Path) -> None:
+    """Write a roster with all columns."""
+    text = io.StringIO(newline="")
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(_COLUMNS)
+    for one in students:
+        values = [getattr(one, field) for field, _ in _COLUMNS.values()]
+        rows.writerow([f"{value:g}" if isinstance(value, float) else value for value in values])
+    write_whole(to, text.getvalue())
