@@ -51,7 +51,7 @@ c.Autograde.exporter_class = "autograder.nbgrader.SubmissionExporter"
 c.Autograde.autograde_preprocessors = [
     "autograder.nbgrader.Grade",
     "autograder.nbgrader.SaveAutoGrades",
-    "nbgrader.preprocessors.AssignLatePenalties",
+    "autograder.nbgrader.AssignLatePenalties",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.OverwriteCells.add_missing_cells = True
@@ -66,7 +66,7 @@ c.ExchangeFactory.submit = "autograder.nbgrader.Submit"
 c.ExchangeFactory.release_feedback = "autograder.nbgrader.ReleaseFeedback"
 c.ZipCollectApp.extractor_plugin = "autograder.nbgrader.Extractor"
 
-# lateness: by the collectors' record, and not by a timestamp.txt among the student's files
+# lateness: by the collectors' record and each student's own due date, and not by a timestamp.txt among their files
 c.ExchangeFactory.collect = "autograder.nbgrader.Collect"
 c.ZipCollectApp.collector_plugin = "autograder.nbgrader.FileNames"
 c.FileNameCollectorPlugin.valid_ext = [".ipynb", ".py"]  # of programs only those that a project asks for

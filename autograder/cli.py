@@ -35,6 +35,7 @@ app.add_typer(bench, name="bench")
 app.add_typer(capstone, name="capstone")
 app.add_typer(reports, name="report")
 app.add_typer(term_commands.roster, name="roster")
+app.command()(term_commands.extend)
 
 
 def _show_version(is_asked: bool) -> None:

@@ -21,6 +21,7 @@ _PLACES = {
     "SaveCells": "autograder.grading.no_kernel:SaveCells",
     # grading
     "Grade": "autograder.grading.preprocessor:Grade",
+    "AssignLatePenalties": "autograder.grading.due_dates:AssignLatePenalties",
     "SaveAutoGrades": "autograder.grading.hand_grades:SaveAutoGrades",
     "SubmissionExporter": "autograder.grading.preprocessor:SubmissionExporter",
     "prepare": "autograder.grading.preprocessor:prepare",

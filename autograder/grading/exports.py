@@ -19,7 +19,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from pydantic import BaseModel, ConfigDict
 
 from autograder.files import neutral
 from autograder.grading import audit_log, penalties
+from autograder.grading.due_dates import due_date, extension_of
+from autograder.tables.extensions import Extensions, read_extensions
 from autograder.tables.roster import class_roster
 
 
@@ -77,6 +79,7 @@ class Row:
     penalty: float = 0.0
     cells: list[Points] = field(default_factory=list)
     section: str = ""
+    extension: timedelta | None = None
 
     @property
     def score(self) -> float | None:
@@ -101,7 +104,8 @@ def rows(
     """Every student's row for each of these assignments, or for all; `entries` are the audit log's.
 
     Raises:
-        ValueError: the gradebook holds no assignment, or none of a given name; or the course's roster cannot be read.
+        ValueError: the gradebook holds no assignment, or none of a given name; or the course's roster or its record of
+            extensions cannot be read.
     """
     every: list[Any] = list(gradebook.assignments)  # sqlalchemy's columns are typed as columns
     known = [assignment.name for assignment in every]
@@ -115,12 +119,13 @@ def rows(
         )
     last = {key[:2]: entry for key, entry in audit_log.latest(list(entries)).items()}
     sections = {one.id: one.section for one in class_roster(Path(coursedir.root))}
+    granted = read_extensions(Path(coursedir.root))
     found: list[Row] = []
     people: list[Any] = list(gradebook.students)
     for assignment in every:
         if not assignments or assignment.name in assignments:
             found += [
-                _row(coursedir, gradebook, assignment, student, last.get((assignment.name, student.id)))
+                _row(coursedir, gradebook, assignment, student, last.get((assignment.name, student.id)), granted)
                 for student in people
             ]
             found += _rows_of_strangers(coursedir, gradebook, assignment)
@@ -140,8 +145,19 @@ def _rows_of_strangers(coursedir: CourseDirectory, gradebook: Gradebook, assignm
 
 
 def _row(
-    coursedir: CourseDirectory, gradebook: Gradebook, assignment: Any, student: Any, last: audit_log.Entry | None
+    coursedir: CourseDirectory,
+    gradebook: Gradebook,
+    assignment: Any,
+    student: Any,
+    last: audit_log.Entry | None,
+    granted: Extensions,
 ) -> Row:
+    try:
+        submission: Any = gradebook.find_submission(assignment.name, student.id)
+        extension = extension_of(submission, granted)
+    except MissingEntry:
+        submission, extension = None, granted.get((assignment.name, student.id))
+    due = due_date(assignment, extension)
     about = {
         "assignment": assignment.name,
         "student": student.id,
@@ -150,12 +166,11 @@ def _row(
         "email": student.email or "",
         "lms_user_id": student.lms_user_id or "",
         "max_score": assignment.max_score,
-        "due": str(assignment.duedate or ""),
+        "due": str(due or ""),
+        "extension": extension,
     }
-    try:
-        submission: Any = gradebook.find_submission(assignment.name, student.id)
-    except MissingEntry:
-        return Row(**about, standing=_standing_of_absent(coursedir, assignment, student.id))
+    if submission is None:
+        return Row(**about, standing=_standing_of_absent(coursedir, assignment, student.id, due))
     return Row(
         **about,
         standing=_standing(coursedir, submission, last),
@@ -170,11 +185,11 @@ def _row(
     )
 
 
-def _standing_of_absent(coursedir: CourseDirectory, assignment: Any, student: str) -> Standing:
+def _standing_of_absent(coursedir: CourseDirectory, assignment: Any, student: str, due: datetime | None) -> Standing:
     """How a student stands of whom the gradebook has no submission."""
     if Path(coursedir.format_path(coursedir.submitted_directory, student, assignment.name)).exists():
         return Standing.WAITING
-    is_due = assignment.duedate is not None and assignment.duedate < datetime.now(UTC).replace(tzinfo=None)
+    is_due = due is not None and due < datetime.now(UTC).replace(tzinfo=None)
     return Standing.MISSING if is_due else Standing.NOT_DUE
 
 

@@ -1,7 +1,7 @@
 """Late penalties computed from the gradebook as it is, without grading anything again.
 
-nbgrader computes a penalty while it grades. It is out of date once the due date, the policy, the collectors' record, or
-points given by hand have changed.
+nbgrader computes a penalty while it grades. It is out of date once the due date, an extension, the policy, the
+collectors' record, or points given by hand have changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import AssignLatePenalties
 
 from autograder.course import settings_of
+from autograder.grading.due_dates import due_date, extension_of, keep_extension
 from autograder.submissions.lateness import COLLECTED, collected, submitted_at
+from autograder.tables.extensions import read_extensions
 
 _SAME = 1e-9  # points
 
@@ -39,15 +41,19 @@ class Penalty:
         return abs(self.before - self.now) > _SAME
 
 
-def renew(coursedir: CourseDirectory, assignment: str) -> list[Penalty]:
-    """The penalties of everybody who is late, or was until now, after writing them to the gradebook.
+def renew(coursedir: CourseDirectory, assignment: str, student: str | None = None) -> list[Penalty]:
+    """The penalties of everybody who is late, or was until now, after writing them to the gradebook; or one student's.
 
     Raises:
-        ValueError: the gradebook has no such assignment, or the collectors' record cannot be read.
+        ValueError: the gradebook has no such assignment, or a record of times or extensions cannot be read.
     """
+    granted = read_extensions(Path(coursedir.root))
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         found = []
         for submission, penalty, of_notebooks in _computed(coursedir, gradebook, assignment):
+            if student not in (None, penalty.student):
+                continue
+            keep_extension(submission, granted)
             submission.timestamp = _time_of(coursedir, submission)
             for notebook, points in of_notebooks:
                 notebook.late_submission_penalty = points
@@ -61,7 +67,7 @@ def unmatched(coursedir: CourseDirectory, assignment: str) -> list[str]:
     """Whom the collectors' record names for this assignment, and the gradebook does not: perhaps a mistyped name.
 
     Raises:
-        ValueError: the gradebook has no such assignment, or the collectors' record cannot be read.
+        ValueError: the gradebook has no such assignment, or a record of times or extensions cannot be read.
     """
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         graded = {submission.student.id for submission, *_ in _computed(coursedir, gradebook, assignment)}
@@ -73,7 +79,7 @@ def outdated(coursedir: CourseDirectory, gradebook: Gradebook, assignments: Sequ
     """The penalties of these assignments, or of all, that the gradebook has otherwise than they are due. Changes none.
 
     Raises:
-        ValueError: the gradebook has no such assignment, or the collectors' record cannot be read.
+        ValueError: the gradebook has no such assignment, or a record of times or extensions cannot be read.
     """
     names = assignments or [str(one.name) for one in gradebook.assignments]
     computed = (penalty for name in names for _, penalty, _ in _computed(coursedir, gradebook, name))
@@ -97,8 +103,10 @@ def _computed(
         raise ValueError(f"The gradebook holds no assignment {assignment}.") from None
     step: Any = AssignLatePenalties(config=settings_of(coursedir))
     step.init_plugin()
+    granted = read_extensions(Path(coursedir.root))
     for submission in submissions:
-        late = _lateness(_time_of(coursedir, submission), submission.duedate)
+        due = due_date(submission.assignment, extension_of(submission, granted))
+        late = _lateness(_time_of(coursedir, submission), due)
         of_notebooks = [
             (notebook, _points(step.plugin_inst, submission.student.id, notebook.score, late))
             for notebook in submission.notebooks

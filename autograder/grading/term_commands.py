@@ -1,4 +1,4 @@
-"""Commands for a class through a term: who is in it."""
+"""Commands for a class through a term: who is in it, and who may hand in later."""
 
 from __future__ import annotations
 
@@ -33,3 +33,29 @@ def import_roster(
         done = enrol(open_course(find_root(Path.cwd())), file)
     for sentence in done.sentences:
         console.print(sentence, markup=False, soft_wrap=True)
+
+
+def extend(
+    student: Annotated[str, typer.Argument(help="Who may hand in later, by id.")],
+    assignment: Annotated[str, typer.Argument(help="Which assignment, such as lab03.")],
+    days: Annotated[float, typer.Option(help="Days after the class's due date.")] = 0,
+    hours: Annotated[float, typer.Option(help="Hours more.")] = 0,
+    none: Annotated[bool, typer.Option("--none", help="Take an extension back.")] = False,
+) -> None:
+    """Let a student hand in later; a late penalty that this changes is computed again.
+
+    Extensions do not add up: each counts from the class's due date and replaces the student's earlier one.
+    """
+    from autograder.course import find_root, open_course
+    from autograder.grading import due_dates, penalties
+
+    with exit_on_value_error():
+        if none == bool(days or hours):
+            raise ValueError("Say for how long, with --days or --hours, or take an extension back with --none.")
+        coursedir = open_course(find_root(Path.cwd()))
+        sentence = due_dates.extend(coursedir, student, assignment, days + hours / 24)
+        changed = penalties.renew(coursedir, assignment, student)
+    console.print(sentence, markup=False, soft_wrap=True)
+    for one in changed:
+        if one.is_outdated:
+            console.print(f"Late penalty: {one.before:g} points before, {one.now:g} now.", markup=False, soft_wrap=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,13 @@ class Form:
     def minutes(self) -> float:
         """The time that it should take."""
         return sum(variant.question.minutes for variant in self.variants)
+
+    @property
+    def allowed_minutes(self) -> float:
+        """The time that this student has: the quiz's, or what the questions should take, and extra time on top."""
+        minutes = self.blueprint.minutes or self.minutes
+        extra_percent = self.student.extra_time_percent
+        return math.ceil(round(minutes * (1 + extra_percent / 100), 6)) if extra_percent else minutes
 
     @property
     def out_of(self) -> float:

@@ -55,6 +55,9 @@ def _facts(forms: Sequence[Form]) -> Iterable[str]:
     uses = Counter(variant.question.id for form in forms for variant in form.variants)
     yield f"mean difficulty  {_range(difficulties, '.2f')}"
     yield f"minutes          {_range(minutes, 'g')}"
+    if extended := [form for form in forms if form.student.extra_time_percent]:
+        listed = ", ".join(f"{form.student.id} {form.allowed_minutes:g}" for form in extended)
+        yield f"extra time       minutes: {listed}; an LMS is to be set to them by hand"
     if essays:
         points = _range([form.out_of for form in forms], "g")
         yield f"essays           {essays} on every form, graded by hand; {points} points in all"

@@ -345,6 +345,8 @@ def _begins(block: Block, entry: tuple[str, str]) -> bool:
     "left_behind",
     [
         "downloaded/lab01/archive/lab01.zip",
+        "class.csv",
+        "extensions.csv",
         "module.key",
         "module/answers/key.json",
         "module/handouts/pdf/ada.pdf",

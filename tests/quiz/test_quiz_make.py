@@ -277,3 +277,16 @@ def test_summary_tells_when_forms_differ():
 def test_a_bank_needs_questions(tmp_path):
     with pytest.raises(ValueError, match="holds no questions"):
         read_bank(tmp_path)
+
+
+def test_extra_time_is_on_the_students_form_and_in_the_summary(place, make):
+    (place / "roster.csv").write_text("id,name,extra time\nann,Ann,\nbo,Bo,25%\ncy,Cy,50\n")
+    assert make(format="md", minutes=30).exit_code == 0
+    texts = {one: (place / f"quiz/handouts/md/{one}.md").read_text() for one in ("ann", "bo", "cy")}
+    assert " 30 minutes." in texts["ann"] and " 38 minutes." in texts["bo"] and " 45 minutes." in texts["cy"]
+    assert "extra time       minutes: bo 38, cy 45" in (place / "quiz/summary.txt").read_text()
+    (place / "roster.csv").write_text("id,name\nann,Ann\nbo,Bo\ncy,Cy\n")
+    assert make(format="md", minutes=30, out=place / "same").exit_code == 0
+    assert "extra time" not in (place / "same/summary.txt").read_text()
+    without = (place / "same/handouts/md/bo.md").read_text()
+    assert without == texts["bo"].replace("38 minutes", "30 minutes"), "the same questions"

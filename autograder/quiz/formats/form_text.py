@@ -22,8 +22,7 @@ def who(form: Form) -> str:
 def terms(form: Form) -> str:
     """How many questions there are, the time, and what it takes to pass."""
     share = f"{form.blueprint.pass_fraction:.0%}"
-    minutes = form.blueprint.minutes or form.minutes
-    asked = f"{len(form.asked)} questions, {minutes:g} minutes. You pass with {share} of the points;"
+    asked = f"{len(form.asked)} questions, {form.allowed_minutes:g} minutes. You pass with {share} of the points;"
     worth = [one.question.points for one in form.variants if isinstance(one.answer, Prose)]
     if not worth:
         return f"{asked} every question counts the same."

@@ -1,0 +1,88 @@
+"""A student's own due date: the class's, and the extension in the course's record.
+
+nbgrader keeps an extension only where it has a submission already. Here the record decides, and nbgrader's copy follows
+it, so that its formgrader and its own commands say the same. An extension that only nbgrader has stays.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from nbformat import NotebookNode
+from nbgrader import preprocessors
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.coursedir import CourseDirectory
+
+from autograder.course import coursedir_of
+from autograder.tables.extensions import Extensions, note_extension, read_extensions
+
+
+class AssignLatePenalties(preprocessors.AssignLatePenalties):
+    """nbgrader's own `AssignLatePenalties`, by each student's own due date."""
+
+    def preprocess(self, nb: NotebookNode, resources: Any) -> tuple[NotebookNode, Any]:
+        names = resources["nbgrader"]
+        granted = read_extensions(Path(coursedir_of(self).root))
+        with Gradebook(names["db_url"]) as gradebook:
+            keep_extension(gradebook.find_submission(names["assignment"], names["student"]), granted)
+            gradebook.db.commit()
+        return super().preprocess(nb, resources)
+
+
+def extension_of(submission: Any, granted: Extensions) -> timedelta | None:
+    """A submission's extension: the record's or, where that is silent, nbgrader's."""
+    return granted.get((submission.assignment.name, submission.student.id), submission.extension) or None
+
+
+def keep_extension(submission: Any, granted: Extensions) -> None:
+    """Let nbgrader's copy of an extension follow the record; to be committed by the caller."""
+    # nbgrader cannot add an extension to a due date that is not there
+    has_date = submission.assignment.duedate is not None
+    submission.extension = extension_of(submission, granted) if has_date else None
+
+
+def due_date(assignment: Any, extension: timedelta | None) -> datetime | None:
+    """When a student's work is due, in UTC; None without a due date."""
+    return assignment.duedate and assignment.duedate + (extension or timedelta(0))
+
+
+def extend(coursedir: CourseDirectory, student: str, assignment: str, days: float) -> str:
+    """A sentence on when the student's work is due, after granting so many days from the class's due date on.
+
+    Raises:
+        ValueError: the gradebook knows no such student or assignment, or the days are out of bounds.
+    """
+    with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
+        known: Any = _known(gradebook, student, assignment)
+        note_extension(Path(coursedir.root), assignment, student, days)
+        try:
+            keep_extension(gradebook.find_submission(assignment, student), read_extensions(Path(coursedir.root)))
+            gradebook.db.commit()
+        except MissingEntry:
+            pass  # nothing is graded yet
+        due = due_date(known, timedelta(days=days))
+    if due is None:
+        return (
+            f"{assignment} has no due date yet. Once it has one, {student} has {days:g} days more: "
+            f'`nbgrader db assignment add {assignment} --duedate="2026-11-30 23:59:00 UTC"` sets it.'
+        )
+    more = f"{days:g} days after the class" if days else "like the class"
+    return f"{student} may hand in {assignment} until {due:%Y-%m-%d %H:%M} UTC, {more}."
+
+
+def _known(gradebook: Gradebook, student: str, assignment: str) -> Any:
+    """The gradebook's record of an assignment. Raises: ValueError, where it has none, or does not know the student."""
+    try:
+        found = gradebook.find_assignment(assignment)
+    except MissingEntry:
+        names = ", ".join(str(one.name) for one in gradebook.assignments) or "none"
+        raise ValueError(f"The gradebook holds no assignment {assignment}: it has {names}.") from None
+    try:
+        gradebook.find_student(student)
+    except MissingEntry:
+        raise ValueError(
+            f"The gradebook knows no student {student}: `autograder roster import` enters a class."
+        ) from None
+    return found

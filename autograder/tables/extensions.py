@@ -1,0 +1,60 @@
+"""Who may hand in later than the class: `extensions.csv` at the root of the course, which no student can write.
+
+`autograder extend` adds to it. If you write it yourself: a header `assignment,student,days`; days count from the
+class's due date and may have decimals; the last row for a student counts, and 0 takes an extension back.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeAlias
+
+from autograder.files import write_whole
+from autograder.tables.csv_table import read_table
+
+EXTENSIONS = "extensions.csv"
+MAX_DAYS = 400.0
+_COLUMNS = ("assignment", "student", "days")
+Extensions: TypeAlias = dict[tuple[str, str], timedelta]  # by assignment and student
+
+
+def read_extensions(root: Path) -> Extensions:
+    """The extensions in the course's record; none without one.
+
+    Raises:
+        ValueError: a row cannot be read; the text says which.
+    """
+    path = root / EXTENSIONS
+    if not path.exists():
+        return {}
+    table = read_table(path)
+    if missing := [name for name in _COLUMNS if name not in table.head]:
+        raise ValueError(f"{path} has no column {missing[0]!r}: its head is {','.join(_COLUMNS)}.")
+    found: Extensions = {}
+    for line, row in table.rows:
+        try:
+            found[row["assignment"].strip(), row["student"].strip()] = timedelta(days=_days(float(row["days"])))
+        except ValueError:
+            raise ValueError(
+                f"{table.where(line)}: {row['days']!r} is not a number of days from 0 to {MAX_DAYS:g}."
+            ) from None
+    return found
+
+
+def note_extension(root: Path, assignment: str, student: str, days: float) -> None:
+    """Add a row to the course's record. Raises: ValueError, where the days are out of bounds."""
+    _days(days)
+    path, row = root / EXTENSIONS, io.StringIO(newline="")
+    before = path.read_text(encoding="utf-8-sig") if path.exists() else ",".join(_COLUMNS)
+    csv.writer(row, lineterminator="\n").writerow([assignment, student, f"{days:.10g}"])
+    write_whole(path, f"{before.rstrip()}\n{row.getvalue()}")
+
+
+def _days(days: float) -> float:
+    if not (math.isfinite(days) and 0 <= days <= MAX_DAYS):
+        raise ValueError(f"An extension of {days:g} days is not possible: give 0 to {MAX_DAYS:g}.")
+    return days
