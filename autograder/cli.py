@@ -36,6 +36,7 @@ app.add_typer(capstone, name="capstone")
 app.add_typer(reports, name="report")
 app.add_typer(term_commands.roster, name="roster")
 app.command()(term_commands.extend)
+app.command()(term_commands.status)
 
 
 def _show_version(is_asked: bool) -> None:

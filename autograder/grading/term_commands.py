@@ -1,13 +1,21 @@
-"""Commands for a class through a term: who is in it, and who may hand in later."""
+"""Commands for a class through a term: who is in it, who may hand in later, and how all of them stand."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE
+from rich.markup import escape
+from rich.table import Table
 
 from autograder.terminal import console, exit_on_value_error
+
+if TYPE_CHECKING:
+    from autograder.grading.exports import Row
+    from autograder.grading.status import Assignment, Work
 
 roster = typer.Typer(no_args_is_help=True, help="The students of the class, for gradebook, quizzes and exports.")
 
@@ -59,3 +67,42 @@ def extend(
     for one in changed:
         if one.is_outdated:
             console.print(f"Late penalty: {one.before:g} points before, {one.now:g} now.", markup=False, soft_wrap=True)
+
+
+def status(
+    assignment: Annotated[
+        str | None, typer.Argument(help="An assignment whose students to list; by default all, in figures.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option(help="Write a page (.html) about every student as well.")] = None,
+) -> None:
+    """Show who handed in, who waits to be graded, what failed, and what is to be read by hand."""
+    from autograder.course import find_root, open_course
+    from autograder.grading import status as standing
+
+    with exit_on_value_error():
+        if to is not None and to.suffix != ".html":
+            raise ValueError(f"{to}: the page must end in .html.")
+        found = standing.read(open_course(find_root(Path.cwd())), [assignment] if assignment else ())
+        if to is not None:
+            standing.write_page(found, to)
+    console.print(_of_students(found.students) if assignment else _of_assignments(found.assignments))
+    for sentence in [line for one in found.assignments for line in one.to_do] + [*found.remarks]:
+        console.print(sentence, markup=False, soft_wrap=True)
+    if to is not None:
+        console.print(f"Written: {to}", soft_wrap=True)
+
+
+def _of_assignments(assignments: Sequence[Assignment]) -> Table:
+    table = Table("assignment", *assignments[0].figures, box=SIMPLE)
+    for one in assignments:
+        table.add_row(escape(one.name), *one.figures.values())
+    return table
+
+
+def _of_students(students: Sequence[tuple[Row, Sequence[Work | None]]]) -> Table:
+    table = Table("student", "name", "section", "", "state", "score", "remarks", box=SIMPLE)
+    for row, works in students:
+        for work in filter(None, works):
+            about = [escape(text) for text in (row.student, row.name, row.section)]
+            table.add_row(*about, work.state.sign, work.state.value, work.score_text, work.remarks)
+    return table
