@@ -18,7 +18,7 @@ SEED := --seed 270460944460190
 PYTHON312 ?= $(firstword $(wildcard $(shell pyenv root 2>/dev/null)/versions/3.12*/bin/python) python3.12)
 OLDEST := build/oldest
 
-.PHONY: help setup demo lab test lessons session sample reach verify project lint notebooks bench netlab ray check
+.PHONY: help setup demo site lab test lessons session sample reach verify project lint notebooks bench netlab ray check
 .PHONY: nightly foreign deepspeed frameworks horovod oracles attacks coverage smoke parts
 help:  ## list what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ $(STAMP): pyproject.toml autograder/pyproject.toml constraints.txt
 	@$(INSTALL) -c constraints.txt -e '.[dev]' -e ./autograder \
 	  || { echo; echo "$(NO_INSTALL)"; exit 1; }
 	@touch $@
+
+site: setup  ## build the course as pages to read and search, executed, into build/site/html
+	@$(BIN)/python website $(ARGS)
 
 demo: setup  ## execute week 1, grade a sample class, write build/demo/index.html
 	@$(BIN)/autograder demo

@@ -28,6 +28,8 @@ DECLARED = {
     + ["horovod", "hta", "megatron", "notes", "small", "survivor", "tensorflow", "training"],
     "solutions": CORE + EXTRAS["instructor"],  # hidden checks are the instructor's
     "autograder": CORE + EXTRAS["instructor"] + EXTRAS["ray"],
+    # its own modules import each other by their folder
+    "website": CORE + EXTRAS["instructor"] + EXTRAS["site"] + ["extensions"],
 }
 OURS = {"worldsize", "autograder"}
 

@@ -8,9 +8,10 @@ from html import escape
 from typing import Any
 
 from worldsize.draw.picture import in_dark_theme
-from worldsize.explore import frontend
+from worldsize.explore import frames, frontend
 from worldsize.explore.captured_call import CallResult, call
 from worldsize.explore.controls import Control, controls_of
+from worldsize.explore.figure_image import FigureImage, Places
 from worldsize.explore.result_parts import Part, TextPart, part_of_bundle, parts_of
 from worldsize.explore.widgets import Panel
 
@@ -95,11 +96,31 @@ class Explorer:
             bundle["text/html"] = f'{_STYLE}<div class="worldsize-still">{bundle["text/html"]}</div>'
         return bundles
 
+    def framed(self, most: int) -> dict[str, str]:
+        """The explorer with at most about this many frames, for pages without a kernel: what a notebook shows of it.
+
+        Raises:
+            RuntimeError: the function fails at its first values.
+        """
+        words = f"{self.sentence()} In JupyterLab the controls have every position, and the numbers come afresh."
+        places: Places = {}
+        shown = frames.html(self.controls, most, lambda chosen: self._frame(chosen, places), words)
+        return {"text/html": shown, "text/plain": "\n".join(bundle["text/plain"] for bundle in self.stills())}
+
+    def _frame(self, chosen: Mapping[str, Any], places: Places) -> str:
+        outcome = self.call(chosen)
+        if outcome.error:
+            return f'<div class="error"><p>{escape(outcome.error)}</p></div>'
+        return "".join(
+            part.html(part.quick(places)) if isinstance(part, FigureImage) else part.html
+            for part in self.parts(outcome)
+        )
+
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
         if not frontend.is_interactive():
-            stills = self.stills()
+            stills = [self.framed(most)] if (most := frames.most_frames()) else self.stills()
         else:
             panel = Panel(self)
             view = panel.box._repr_mimebundle_() or {}

@@ -13,7 +13,7 @@ from nbformat import v4 as notebooks
 from papermill import execute_notebook
 
 from worldsize import draw
-from worldsize.explore import explore, frontend, result_parts
+from worldsize.explore import explore, frames, frontend, result_parts
 from worldsize.explore.widgets import Panel
 from worldsize.timeline import Event, Timeline
 
@@ -329,3 +329,40 @@ def test_papermill_and_nbconvert_give_a_page_that_loads_nothing_more(tmp_path):
     empty, _ = HTMLExporter().from_notebook_node(bare)
     assert re.findall("https?://[^\"' ]*", page) == re.findall("https?://[^\"' ]*", empty)
     assert 'alt="Timeline of 2 ranks' in page and "Run this cell in JupyterLab" in page
+
+
+def kept(most, **ranges):
+    """How many positions of each control have frames."""
+    return [len(places) for places in frames.positions(explore(lambda **_: 0, **ranges).controls, most)]
+
+
+def test_frames_are_as_many_as_wanted_and_the_largest_slider_gives_way_first():
+    assert kept(60, ranks=(1, 4), share=(0.0, 1.0, 0.01)) == [4, 15]
+    assert kept(1000, ranks=(1, 4), share=(0.0, 1.0, 0.01)) == [4, 101]
+    assert kept(10, ranks=(1, 4), link=["a", "b", "c"], on=False) == [3, 3, 2]  # ends and start, and every choice
+    for most in (3, 7, 20):
+        (places,) = frames.positions(explore(lambda n=40: n, n=(1, 100)).controls, most)
+        assert {0, 39, 99} <= {*places} and len(places) == most
+
+
+def test_an_unattended_run_shows_frames_where_they_are_wanted(monkeypatch):
+    def share(part=2, is_half=False):
+        if part == 3:
+            raise ValueError("No third part.")
+        return f"part {part}" + (" of a half" if is_half else "")
+
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle))
+    monkeypatch.setenv(frames.VARIABLE, "9")
+    explore(share, part=(1, 3), is_half=False)._ipython_display_()
+    (bundle,) = shown
+    html = bundle["text/html"]
+    assert html.count('class="frame"') == 6 and html.count('class="frame" data-at') - html.count(" hidden>") == 1
+    assert '<div class="frame" data-at="1,0"><p>part 2</p>' in html and "part 1 of a half" in html
+    assert html.count("No third part.") == 2 and "share with part = 2" in bundle["text/plain"]
+
+
+def test_a_number_of_frames_that_cannot_be_read_is_refused(monkeypatch):
+    monkeypatch.setenv(frames.VARIABLE, "many")
+    with pytest.raises(ValueError, match="WORLDSIZE_FRAMES is 'many', not a number of frames"):
+        frames.most_frames()

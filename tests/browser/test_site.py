@@ -1,0 +1,312 @@
+"""The site of the course: every link leads somewhere, nothing comes from elsewhere, no answer is in it, it answers.
+
+A small course stands for the whole one: a lesson with one cell of each kind, all labs and all pages of docs/. With
+--nightly the whole site of `make site` is looked at too.
+"""
+
+import subprocess
+import sys
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import lxml.html
+import nbformat
+import pytest
+from hidden_texts import found_in, hidden_lines, hidden_of_the_bank, solutions
+from needs import give_up
+from repository import ROOT
+
+from autograder.authoring.notebooks import notebook, render
+from autograder.authoring.scripts import read_week
+from worldsize import quiz
+from worldsize.quiz.marking import mark_answer
+from worldsize.quiz.variant import Amount, Options, Phrase
+
+REPOSITORY = "https://forge.example/course"
+WIDTHS = (1366, 390)
+MOST_BYTES = 3_000_000  # of a page with all that it shows at once
+LESSON = '''\
+# %% [markdown]
+# # Week 1. A small lesson
+#
+# | | |
+# |---|---|
+# | Reading and doing | about 2 minutes: a turn |
+# | Afterwards | lab 1, *average the gradients* |
+#
+# A formula, $a^2 + b^2$, and a link to [the lab](../labs/lab01/lab01.ipynb#average_gradients).
+
+# %% setup
+from worldsize import check, draw, quiz
+from worldsize.explore import explore
+
+# %% drawn
+draw.table([("ring", 12), ("tree", 30)], title="Steps, computed", columns=("algorithm", "steps"))
+
+# %% twice tags=["turn"]
+def twice(number):
+    """Twice the number."""
+    ### BEGIN SOLUTION
+    return number + number
+    ### END SOLUTION
+
+# %% check_twice
+with check.turn("twice"):
+    check.expect_close(twice(2), 4, "twice 2", "Add it to itself.")
+
+# %% bars
+def bars(weights=3):
+    return draw.memory({"each": {"weights": weights * 1e9}}, 80e9, f"{weights} billion", "one GPU")
+
+explore(bars, weights=(1, 5))
+
+# %% ask
+quiz.ask("week01")
+'''
+
+
+PAGES = {
+    "small": (
+        "index",
+        "weeks/*",
+        "labs/lab01/*",
+        "self_checks",
+        "docs/requirements",
+        "docs/troubleshooting",
+        "commands",
+    ),
+    "whole": ("**/*",),
+}
+ANSWER = """(form) => {
+    for (const field of form.querySelectorAll(".field")) {
+        const {kind, value, accepted} = field.dataset;
+        if (kind === "single" || kind === "multiple")
+            field.querySelectorAll("input").forEach((box) => { box.checked = "right" in box.dataset; });
+        else if (kind === "ordering")
+            field.querySelectorAll("select").forEach((one) => { one.value = one.dataset.place; });
+        else field.querySelector("input").value = kind === "text" ? JSON.parse(accepted)[0] : value;
+    }
+    form.requestSubmit();
+    return form.querySelector(".verdict").textContent;
+}"""
+TRY = """(form, given) => {
+    const field = form.querySelector(".field");
+    if (typeof given === "number")
+        field.querySelectorAll("input").forEach((box, place) => { box.checked = place === given; });
+    else field.querySelector("input").value = given;
+    form.requestSubmit();
+    const isRight = form.querySelector(".verdict").textContent === "✓ Right.";
+    return [isRight, form.querySelectorAll(".said:not([hidden])").length];
+}"""
+OVERFLOWING = "document.documentElement.scrollWidth - innerWidth"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The folder of the site of a small course."""
+    if not find_spec("furo"):
+        give_up("site", "The packages of the site are not installed: pip install -c constraints.txt -e '.[site]'.")
+    course, out = tmp_path_factory.mktemp("course"), tmp_path_factory.mktemp("site")
+    linked = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "labs", "quizzes"]
+    for name in [*linked, *(f"worldsize/{module}.py" for module in ("__init__", "units", "check"))]:
+        (course / name).parent.mkdir(exist_ok=True)
+        (course / name).symlink_to(ROOT / name)
+    script = course / "weeks/week01_small.py"
+    script.parent.mkdir()
+    script.write_text(LESSON)
+    script.with_suffix(".ipynb").write_text(render(notebook(read_week(script), graded=False)))
+    command = [sys.executable, ROOT / "website", "--course", course, "--out", out, "--repository", REPOSITORY]
+    built = subprocess.run(command, capture_output=True, text=True, cwd=course, timeout=280)
+    assert built.returncode == 0, built.stderr
+    return out / "html"
+
+
+@pytest.fixture(params=["small", "whole"])
+def site(request):
+    """The folder of a site: of a small course, and in a nightly run the whole one."""
+    if request.param == "small":
+        return request.getfixturevalue("small")
+    if not request.config.getoption("--nightly"):
+        pytest.skip("the whole site; give --nightly after `make site`")
+    return ROOT / "build/site/html"
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens a page of a site without network at a width in a theme: the page, what it asked for and complained of."""
+    contexts = []
+
+    def opened(path, width=1366, theme="light", query=""):
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=theme, offline=True)
+        contexts.append(context)
+        page, asked, said = context.new_page(), [], []
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(path.as_uri() + query)
+        return page, asked, said
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+def pages_of(site):
+    return sorted(site.rglob("*.html"))
+
+
+def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(site):
+    trees = {path.resolve(): lxml.html.parse(str(path)).getroot() for path in pages_of(site)}
+    anchors = {path: {*tree.xpath("//@id"), *tree.xpath("//a/@name")} for path, tree in trees.items()}
+    dead, foreign = [], []
+    for path, tree in trees.items():
+        for element, _, link, _ in tree.iterlinks():
+            url = urlsplit(link)
+            if url.scheme in ("http", "https", "mailto") and element.tag == "a":
+                continue
+            if url.scheme or url.netloc:
+                foreign += [f"{path.name}: {link[:80]}"] if url.scheme != "data" else []
+                continue
+            target = (path.parent / unquote(url.path)).resolve() if url.path else path
+            is_dead_anchor = url.fragment and target in anchors and unquote(url.fragment) not in anchors[target]
+            if not target.exists() or is_dead_anchor:
+                dead.append(f"{path.relative_to(site.resolve())}: {link}")
+    assert len(trees) > 40 and foreign == [] and sorted(set(dead)) == []
+
+
+def test_files_that_are_no_page_lead_to_the_repository_and_mistakes_can_be_reported(small):
+    page = lxml.html.parse(str(small / "docs/requirements.html")).getroot()
+    links = page.xpath("//article//a/@href")
+    assert f"{REPOSITORY}/blob/main/quizzes/exams.toml" in links
+    assert f"{REPOSITORY}/issues/new?title=Mistake+in+docs%2Frequirements" in links
+
+
+def test_no_answer_is_in_it(site):
+    texts = {str(path.relative_to(site)): text_of(path) for path in pages_of(site)}
+    public = given()
+    assert found_in(texts, solutions()) == []
+    assert found_in(texts, {line for line in hidden_lines() if line not in public}) == []
+    assert found_in(texts, {text for text in hidden_of_the_bank() if " " in text}) == []
+    assert not {path.suffix for path in site.rglob("*")} & {".ipynb", ".md", ".py", ".toml"}
+
+
+def given():
+    """The released labs, which a test of their own looks through, and docs/, as they read: without marks of code."""
+    cells = [cell for path in ROOT.glob("labs/*/*.ipynb") for cell in nbformat.read(path, as_version=4).cells]
+    docs = [path.read_text(encoding="utf-8") for path in ROOT.glob("docs/*.md")]
+    return "\n".join([*(cell.source for cell in cells), *docs]).replace("`", "")
+
+
+def text_of(path):
+    return lxml.html.parse(str(path)).getroot().text_content()
+
+
+def test_what_is_hidden_would_be_found(small, tmp_path):
+    (tmp_path / "page.html").write_text(f"<p><span>{escape(max(hidden_lines(), key=len))}</span></p>")
+    assert found_in({"page": text_of(tmp_path / "page.html")}, hidden_lines()) != []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_pages_fit_are_small_and_say_nothing_wrong(site, visit, width, theme, request):
+    wrong = {}
+    patterns = PAGES[request.node.callspec.params["site"]]
+    for path in sorted(path for pattern in patterns for path in site.glob(f"{pattern}.html")):
+        page, asked, said = visit(path, width, theme)
+        page.locator("details").evaluate_all("all => all.forEach(one => { one.open = true })")
+        elsewhere = [url for url in asked if not url.startswith(("file:", "data:"))]
+        size_bytes = sum(Path(unquote(urlsplit(url).path)).stat().st_size for url in set(asked) - set(elsewhere))
+        over = page.evaluate(OVERFLOWING)
+        if said or elsewhere or over > 0 or size_bytes > MOST_BYTES:
+            wrong[path.name] = said, elsewhere, over, size_bytes
+    assert wrong == {}
+
+
+@pytest.mark.browser
+def test_search_finds_from_a_file(small, visit):
+    page, _, said = visit(small / "search.html", query="?q=bubble")
+    page.locator("#search-results li a", has_text="Glossary").click()
+    page.wait_for_url("**/docs/glossary.html**")
+    assert said == []
+
+
+@pytest.mark.browser
+def test_a_lesson_works_without_a_kernel(small, visit):
+    page, _, said = visit(small / "weeks/week01_small.html")
+    assert page.locator("p", has_text="A formula").locator("math").count() == 1
+    assert "is not written yet" in page.locator("#check_twice").inner_text()
+    answer = page.locator("details", has_text="A worked answer")
+    assert answer.get_attribute("open") is None and "number + number" in answer.text_content()
+    explorer = page.locator(".worldsize-frames")
+    slider = explorer.get_by_role("slider")
+    slider.press("End")
+    assert explorer.locator(".frame:visible").count() == 1
+    assert "5 billion" in explorer.locator(".frame:visible img").get_attribute("alt")
+    assert slider.get_attribute("aria-valuetext") == "5" and page.locator(".question").count() == 5
+    assert page.locator(".self-check").evaluate("all => document.body.dataset.jpThemeLight") == "true"
+    assert said == []
+
+
+@pytest.fixture
+def questions(browser):
+    """The self-checks of all weeks on one page, and their variants in the same order."""
+    pytest.importorskip("docutils")
+    sys.path.insert(0, str(ROOT / "website"))
+    try:
+        from extensions.questions import form
+    finally:
+        sys.path.pop(0)
+    weeks = sorted(path.stem for path in (ROOT / "quizzes").glob("week*.toml"))
+    page = browser.new_page()
+    page.set_content("".join(map(form, weeks)))
+    page.add_script_tag(path=ROOT / "website/static/self_check.js")
+    yield page.locator(".question"), [variant for week in weeks for variant in quiz.ask(week).variants]
+    page.close()
+
+
+@pytest.mark.browser
+def test_the_right_answer_of_every_self_check_is_right_in_the_page(questions):
+    forms, variants = questions
+    verdicts = forms.evaluate_all(f"forms => forms.map({ANSWER})")
+    assert len(verdicts) == len(variants) and set(verdicts) == {"✓ Right."}
+
+
+@pytest.mark.browser
+def test_the_page_marks_other_answers_as_the_library_does(questions):
+    forms, variants = questions
+    given = [list(attempts(variant.answer)) for variant in variants]
+    told = forms.evaluate_all(
+        f"(forms, given) => forms.map((form, at) => given[at].map(one => ({TRY})(form, one)))", given
+    )
+    expected = [[judged(variant, one) for one in each] for variant, each in zip(variants, given, strict=True)]
+    assert told == expected
+    assert sum(map(len, given)) > 200
+
+
+def attempts(answer):
+    """Answers to try: each option alone, and numbers and words as people type them."""
+    match answer:
+        case Options():
+            yield from range(len(answer.options))
+        case Amount():
+            texts = [
+                f"{answer.value:.10g}",
+                f"{answer.value:,.10g}",
+                f"{answer.value:.10g} {answer.unit}".strip(),
+                "a lot",
+            ]
+            texts += [f"{mistake.value:.10g}" for mistake in answer.mistakes]
+            yield from [*texts, f"{answer.value + 0.9 * answer.tolerance:.12g}", f"{3 * answer.value + 7:.10g}", "1_0"]
+        case Phrase():
+            yield from [f" {answer.accepted[0].upper()} . ".replace(" .", "."), "something else"]
+            yield from [mistake.text for mistake in answer.mistakes]
+
+
+def judged(variant, response):
+    """Whether the library finds an answer right, and how many explanations of it there are."""
+    marked = mark_answer(variant.answer, [response] if isinstance(variant.answer, Options) else response)
+    num_said = len(marked.feedback) if not any("cannot be read" in text for text in marked.feedback) else 0
+    return [marked.is_right, num_said]

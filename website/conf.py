@@ -1,0 +1,69 @@
+"""Sphinx's settings for the site of the course; `python website` stages its pages and calls Sphinx with them."""
+
+import os
+import sys
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path.insert(0, str(HERE))  # the extensions below
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+project = PROJECT["name"]
+release = version = PROJECT["version"]
+repository_url = PROJECT.get("urls", {}).get("Repository", "")  # for links to files, and to report a mistake
+html_title = project
+html_show_copyright = False
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "extensions.cells",
+    "extensions.cheats",
+    "extensions.docstrings",
+    "extensions.formulas",
+    "extensions.links",
+    "extensions.mistakes",
+    "extensions.pictures",
+    "extensions.questions",
+]
+exclude_patterns = ["**/build", "**/.ipynb_checkpoints"]  # what the lessons write
+root_doc = "index"
+nitpicky = False
+suppress_warnings = [
+    "misc.highlighting_failure",  # cells of %%torchrun and the like
+    "myst.header",  # a lesson's headings may skip a level
+    "mystnb.lexer",
+    "ref.python",  # a name that two modules offer is one thing
+]
+
+# Notebooks are executed once: jupyter-cache knows each by its code, and its folder by the library that it ran on.
+nb_execution_mode = "cache"
+nb_execution_cache_path = os.environ.get("WORLDSIZE_SITE_CACHE", "")
+nb_execution_excludepatterns = ["labs/*/*.ipynb"]  # a lab is released unsolved, so there is nothing to run
+nb_execution_timeout = 600
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+
+myst_enable_extensions = ["dollarmath", "amsmath"]
+myst_dmath_double_inline = True
+myst_heading_anchors = 4
+myst_all_links_external = True  # extensions/links.py follows them: what is no page must not be copied into the site
+
+default_role = "code"  # docstrings put code between single backticks
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+add_module_names = False
+
+html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_js_files = ["theme.js", "self_check.js"]
+html_math_renderer = "mathml"
+html_show_search_summary = False  # it would fetch pages, which a browser refuses from file://
+html_copy_source = False
+html_show_sourcelink = False
+html_theme_options = {"top_of_page_buttons": []}

@@ -1,0 +1,115 @@
+"""Pages that are made from what stands in the course: the schedule, the self-checks, the reference, the commands."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import typer
+from typer.cli import get_docs_for_click
+
+from autograder.authoring.scripts import Script, parse
+from autograder.cli import app
+
+_HEADING = re.compile(r"^# (.+)$", re.M)
+_ROW = re.compile(r"^\| (?P<name>[^|]+?) \| (?P<text>[^|]+?) \|$", re.M)
+
+
+def all_of(root: Path, weeks: Sequence[str]) -> dict[str, str]:
+    """Every made page by its place; `weeks` are the lessons on the site."""
+    scripts = [parse((root / week).with_suffix(".py")) for week in sorted(weeks)]
+    return {
+        "schedule.md": schedule(scripts),
+        "self_checks.md": self_checks(scripts),
+        "commands.md": commands(),
+        **reference(root),
+    }
+
+
+def schedule(weeks: Sequence[Script]) -> str:
+    """The weeks in a table, with what each takes and what comes after it."""
+    rows = [_row(script) for script in weeks]
+    return "\n".join(["# Schedule", "", "| week | reading and doing | afterwards |", "|---|---|---|", *rows, ""])
+
+
+def self_checks(weeks: Sequence[Script]) -> str:
+    """The self-checks of all weeks on one page."""
+    parts = [f"## {title(script)}\n\n```{{self-check}} {_name(script)}\n```\n" for script in weeks]
+    head = "Five questions a week, as at the end of each lesson. Each answer is explained; none is sent anywhere.\n"
+    return "\n".join(["# Self-checks", "", head, *parts])
+
+
+def commands() -> str:
+    """What each command says of itself."""
+    command = typer.main.get_command(app)
+    text = get_docs_for_click(obj=command, ctx=typer.Context(command, info_name="autograder"), name="autograder")
+    return text.replace("# `autograder`", "# Commands of `autograder`", 1)
+
+
+def reference(root: Path) -> dict[str, str]:
+    """A page for each public module of the library, from its docstrings, and one that lists them."""
+    modules = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in _modules(root / "worldsize")}
+    first = _exported(modules["worldsize"])
+    pages = {f"reference/{module}.md": _module_page(module, tree, first) for module, tree in modules.items()}
+    rows = [f"| [`{module}`]({module}.md) | {_first_line(tree)} |" for module, tree in modules.items()]
+    head = "What students import, from its docstrings. `import worldsize as ws` gives what the first row has."
+    listed = ["# Reference of `worldsize`", "", head, "", "| module | what it is for |", "|---|---|", *rows]
+    tree = "```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
+    return {**pages, "reference/index.md": "\n".join(listed) + f"\n\n{tree}"}
+
+
+def _module_page(module: str, tree: ast.Module, first: Sequence[str]) -> str:
+    """The page of a module: what it exports, or else what it defines; what `worldsize` itself has is there."""
+    options = [":members:"]
+    exported = _exported(tree)
+    again = [] if module == "worldsize" else [name for name in exported or _defined(tree) if name in first]
+    if exported:
+        options.append(":imported-members:")
+    if again:
+        options.append(f":exclude-members: {', '.join(again)}")
+    if module.rpartition(".")[2] in first:
+        options.append(":no-index:")  # the function of this name has it
+    lines = "\n".join([f".. automodule:: {module}", *(f"   {option}" for option in options)])
+    also = ", ".join(f"[`{name}`](worldsize.md#worldsize.{name})" for name in again)
+    note = f"In [`worldsize`](worldsize.md) itself: {also}.\n\n" if again else ""
+    return f"# `{module}`\n\n{note}```{{eval-rst}}\n{lines}\n```\n"
+
+
+def title(script: Script) -> str:
+    """A lesson's title."""
+    return next(found[1] for cell in script.cells if (found := _HEADING.search(cell.source)))
+
+
+def _row(script: Script) -> str:
+    about = {found["name"]: found["text"] for found in _ROW.finditer(script.cells[0].source)}
+    takes = about.get("Reading and doing", "").partition(":")[0]
+    return f"| [{title(script)}](weeks/{script.path.stem}.ipynb) | {takes} | {about.get('Afterwards', '')} |"
+
+
+def _name(script: Script) -> str:
+    return script.path.stem.partition("_")[0]
+
+
+def _modules(library: Path) -> Iterator[tuple[str, Path]]:
+    """The modules that a student may import, the whole library first."""
+    found = [library / "__init__.py", *sorted([*library.glob("[a-z]*.py"), *library.glob("[a-z]*/__init__.py")])]
+    for path in found:
+        yield ".".join(path.relative_to(library.parent).with_suffix("").parts).removesuffix(".__init__"), path
+
+
+def _exported(tree: ast.Module) -> list[str]:
+    """The names in a module's `__all__`."""
+    found = (
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    return next(map(ast.literal_eval, found), [])
+
+
+def _defined(tree: ast.Module) -> list[str]:
+    return [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+
+
+def _first_line(tree: ast.Module) -> str:
+    return (ast.get_docstring(tree) or "").partition("\n")[0]

@@ -1,0 +1,14 @@
+// Outputs adapt to JupyterLab's mark of a dark theme; this keeps that mark in step with the page's own theme.
+(() => {
+  const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+  const follow = () => {
+    const chosen = document.body.dataset.theme || "auto";
+    const isDark = chosen === "dark" || (chosen === "auto" && prefersDark.matches);
+    document.body.dataset.jpThemeLight = String(!isDark);
+  };
+  document.addEventListener("DOMContentLoaded", () => {
+    new MutationObserver(follow).observe(document.body, { attributeFilter: ["data-theme"] });
+    prefersDark.addEventListener("change", follow);
+    follow();
+  });
+})();

@@ -1,0 +1,86 @@
+"""An explorer without a kernel: a frame for each of its positions, or for some of them, and a script that turns them.
+
+A page that is built to be read, such as the course's site, asks for frames by WORLDSIZE_FRAMES, the most that an
+explorer may have.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from itertools import product
+from math import prod
+from typing import Any
+
+from worldsize.draw.picture import in_dark_theme
+from worldsize.explore.controls import Control
+
+VARIABLE = "WORLDSIZE_FRAMES"
+
+
+def most_frames() -> int:
+    """The most frames that an explorer may have here; 0 where none are wanted."""
+    text = os.environ.get(VARIABLE, "0")
+    if not text.isdecimal():
+        raise ValueError(f"{VARIABLE} is {text!r}, not a number of frames such as 40.")
+    return int(text)
+
+
+def positions(controls: Sequence[Control], most: int) -> list[list[int]]:
+    """The positions of each control that have frames: all, or, where that is too many together, fewer of the largest.
+
+    The ends of a slider and where it starts always have one; a list and a check box keep all theirs.
+    """
+    kept = [list(range(len(one.options))) for one in controls]
+    while prod(map(len, kept)) > most:
+        sliders = [place for place, one in enumerate(controls) if one.kind == "slider" and len(kept[place]) > 3]
+        if not sliders:
+            break
+        largest = max(sliders, key=lambda place: len(kept[place]))
+        kept[largest] = _thinned(controls[largest], len(kept[largest]) - 1)
+    return kept
+
+
+def html(controls: Sequence[Control], most: int, frame: Callable[[Mapping[str, Any]], str], words: str) -> str:
+    """The explorer as HTML: its controls, and what `frame` gives for their values."""
+    kept = positions(controls, most)
+    fields = "".join(map(_field, controls, kept))
+    frames = []
+    for places in product(*kept):
+        chosen = {one.name: one.options[place][1] for one, place in zip(controls, places, strict=True)}
+        is_first = all(place == one.start for one, place in zip(controls, places, strict=True))
+        at = ",".join(map(str, places))
+        frames.append(f'<div class="frame" data-at="{at}"{"" if is_first else " hidden"}>{frame(chosen)}</div>')
+    folder = files("worldsize.explore")
+    style, script = (folder.joinpath(f"frames.{kind}").read_text("utf-8") for kind in ("css", "js"))
+    style += in_dark_theme(".worldsize-frames img")
+    box = f'<div class="worldsize-frames"><div class="controls">{fields}</div>{"".join(frames)}'
+    return f'<style>{style}</style>{box}<p class="words">{escape(words)}</p></div><script>{script}</script>'
+
+
+def _thinned(control: Control, num: int) -> list[int]:
+    """About `num` positions, evenly spread, with both ends and the start."""
+    last = len(control.options) - 1
+    spread = {round(place * last / (num - 1)) for place in range(num)}
+    others = sorted(spread - {0, last, control.start}, key=lambda place: abs(place - control.start))
+    while len(others) > max(0, num - len({0, last, control.start})):
+        others.pop(0)  # the one next to the start tells least
+    return sorted({0, last, control.start, *others})
+
+
+def _field(control: Control, kept: Sequence[int]) -> str:
+    name, start = escape(control.name), kept.index(control.start)
+    texts = [escape(control.options[place][0]) for place in kept]
+    if control.kind == "slider":
+        spoken = "|".join(texts)
+        field = f'<input type="range" min="0" max="{len(kept) - 1}" value="{start}" data-texts="{spoken}"'
+        field += f' data-places="{",".join(map(str, kept))}"><output>{texts[start]}</output>'
+    else:
+        options = "".join(
+            f'<option value="{place}"{" selected" if place == control.start else ""}>{text}</option>'
+            for place, text in zip(kept, texts, strict=True)
+        )
+        field = f"<select>{options}</select>"
+    return f"<label><span>{name}</span> {field}</label>"
