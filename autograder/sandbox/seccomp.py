@@ -1,8 +1,9 @@
 """The system calls and socket families that code in a jail may use, as a filter for the kernel; all others fail.
 
 The list began as Docker's default profile. Left out of it, or not taken in, is what leaves behind something that is
-neither a file nor a process (System V and POSIX queues, keys), memory that no limit counts (memfd, asynchronous I/O),
-what reaches into other processes or past this filter (ptrace, io_uring), and everything that needs rights.
+neither a file nor a process (System V and POSIX queues, keys), memory that no limit counts (memfd, asynchronous I/O,
+larger pipes and sockets), what reaches into other processes or past this filter (ptrace, io_uring), and everything that
+needs rights.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _ALLOWED = """
 access 21 -   chdir 80 49   chmod 90 -   chown 92 -   close 3 57   close_range 436 436   copy_file_range 326 285
 creat 85 -   dup 32 23   dup2 33 -   dup3 292 24   faccessat 269 48   faccessat2 439 439   fadvise64 221 223
 fallocate 285 47   fchdir 81 50   fchmod 91 52   fchmodat 268 53   fchmodat2 452 452   fchown 93 55
-fchownat 260 54   fcntl 72 25   fdatasync 75 83   fgetxattr 193 10   flistxattr 196 13   flock 73 32
+fchownat 260 54   fdatasync 75 83   fgetxattr 193 10   flistxattr 196 13   flock 73 32
 fstat 5 80   fstatfs 138 44   fsync 74 82   ftruncate 77 46   futimesat 261 -   getcwd 79 17   getdents 78 -
 getdents64 217 61   getxattr 191 8   inotify_add_watch 254 27   inotify_init 253 -   inotify_init1 294 26
 inotify_rm_watch 255 28   ioctl 16 29   lchown 94 -   lgetxattr 192 9   link 86 -   linkat 265 37
@@ -61,14 +62,15 @@ accept 43 202   accept4 288 242   bind 49 200   connect 42 203   epoll_create 21
 epoll_ctl 233 21   epoll_pwait 281 22   epoll_pwait2 441 441   epoll_wait 232 -   eventfd 284 -
 eventfd2 290 19   getpeername 52 205   getsockname 51 204   getsockopt 55 209   listen 50 201   pipe 22 -
 pipe2 293 59   poll 7 -   ppoll 271 73   pselect6 270 72   recvfrom 45 207   recvmmsg 299 243   recvmsg 47 212
-select 23 -   sendmmsg 307 269   sendmsg 46 211   sendto 44 206   setsockopt 54 208   shutdown 48 210
+select 23 -   sendmmsg 307 269   sendmsg 46 211   sendto 44 206   shutdown 48 210
 # the rest
 getrandom 318 278   sysinfo 99 179   uname 63 160
 """
 # allowed with some arguments only
 _CONDITIONAL = """
-clone 56 220   prlimit64 302 261   sched_setaffinity 203 122   sched_setattr 314 274   sched_setparam 142 118
-sched_setscheduler 144 119   setpriority 141 140   socket 41 198   socketpair 53 199
+clone 56 220   fcntl 72 25   prlimit64 302 261   sched_setaffinity 203 122   sched_setattr 314 274
+sched_setparam 142 118   sched_setscheduler 144 119   setpriority 141 140
+setsockopt 54 208   socket 41 198   socketpair 53 199
 """
 # libraries try these first, and do without them only if the kernel seems to be older. The flags of clone3 lie in
 # memory, where no filter can read them; what a memfd holds is in nobody's limits
@@ -83,6 +85,8 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # places in the kernel's seccomp_
 _ALLOW: Instruction = (_GIVE, 0, 0, 0x7FFF0000)
 _NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 _SOCKET_KIND = 0xF  # the rest of a socket's type are flags
+_SIZES_OF_SOCKETS = (7, 8)  # SO_SNDBUF, SO_RCVBUF
+_SIZE_OF_PIPE = 1031  # F_SETPIPE_SZ
 _TCP_OR_UDP = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
 _NETLINK, _NETLINK_ROUTE = 16, 0  # the C library asks it for addresses and interfaces
 _FIRST_PROCESS = 1  # of the jail: it starts and ends all ranks
@@ -131,12 +135,14 @@ def _conditions(has_unix_sockets: bool) -> dict[str, list[Instruction]]:
     not_the_first = [*_refuse_if(0, _FIRST_PROCESS), _ALLOW]
     return {
         "clone": [*_require(0, [0], _NAMESPACES), _ALLOW],
+        "fcntl": [*_refuse_if(1, _SIZE_OF_PIPE), _ALLOW],
         "prlimit64": not_the_first,
         "sched_setaffinity": not_the_first,
         "sched_setattr": not_the_first,
         "sched_setparam": not_the_first,
         "sched_setscheduler": not_the_first,
         "setpriority": [*_require(0, [0]), *_refuse_if(1, _FIRST_PROCESS), _ALLOW],
+        "setsockopt": _of_options(),
         "socket": _of_sockets(has_unix_sockets),
         "socketpair": [*_require(0, [socket.AF_UNIX], otherwise=errno.EAFNOSUPPORT), _ALLOW],
     }
@@ -156,6 +162,13 @@ def _of_sockets(has_unix_sockets: bool) -> list[Instruction]:
         *_when(_NETLINK, [*_require(2, [_NETLINK_ROUTE], otherwise=errno.EPROTONOSUPPORT), _ALLOW]),
         _fail(errno.EAFNOSUPPORT),
     ]
+
+
+def _of_options() -> list[Instruction]:
+    """The verdict on an option of a socket: to set its size succeeds, and does nothing, since libraries may try."""
+    sizes = [one for option in _SIZES_OF_SOCKETS for one in _when(option, [_fail(0)])]
+    of_any = [(_LOAD, 0, 0, _ARGUMENTS + 16), *sizes, _ALLOW]
+    return [(_LOAD, 0, 0, _ARGUMENTS + 8), *_when(socket.SOL_SOCKET, of_any), _ALLOW]
 
 
 # pieces of programs; a verdict is an instruction after which nothing follows

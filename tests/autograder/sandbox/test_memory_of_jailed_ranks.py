@@ -1,10 +1,12 @@
 """What ranks in a jail fill, as the kernel says: also files in memory and processes without a parent."""
 
+import os
 import sys
 
 import cloudpickle
 import pytest
 from launching import run
+from needs import give_up
 from tiny_lab import needs_jail
 
 from autograder.sandbox import Sandbox
@@ -58,8 +60,64 @@ def orphan():
     assert os.read(reading, 4) == b"full"
 
 
+def pipes_and_sockets():
+    import contextlib
+    import fcntl
+    import os
+    import socket
+
+    kept = pipes_and_sockets.kept = []  # type: ignore[attr-defined]
+    for _ in range(150):
+        (reading, writing), pair = os.pipe(), socket.socketpair()
+        with contextlib.suppress(PermissionError):
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 1 << 20)
+        kept += [reading, *pair]
+        for fd, one in ((writing, None), (pair[0].fileno(), pair[0]), (pair[1].fileno(), pair[1])):
+            os.set_blocking(fd, False)
+            if one:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    pipes_and_sockets.num_bytes += os.write(fd, b"x" * 4096)  # type: ignore[attr-defined]
+    return pipes_and_sockets.num_bytes  # type: ignore[attr-defined]
+
+
+pipes_and_sockets.num_bytes = 0  # type: ignore[attr-defined]
+
+
+def tcp():
+    import contextlib
+    import os
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        pairs = [(socket.create_connection(server.getsockname()), server.accept()[0]) for _ in range(100)]
+    num_bytes = 0
+    for one in [one for pair in pairs for one in pair]:
+        one.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                num_bytes += os.write(one.fileno(), b"x" * 65536)
+    tcp.kept = pairs  # type: ignore[attr-defined]
+    return num_bytes
+
+
 def little():
     return 0
+
+
+@pytest.mark.parametrize("fill", [pipes_and_sockets, tcp])
+def test_what_a_jailed_rank_keeps_in_the_kernel_is_seen(jail, fill):
+    if os.geteuid() != 0 or not jail.tier.namespaces:
+        give_up(
+            "sandbox", "only root sees which files others have open, and only a network of its own says whose TCP it is"
+        )
+    try:
+        found = run(fill, world_size=1, echo=False, forkserver=jail.forkserver, memory=True)
+    finally:
+        jail.forkserver.sweep()
+    (kept_bytes,), (grown_bytes,) = found.values, found.grown_bytes
+    assert SIZE / 5 < kept_bytes <= grown_bytes
 
 
 @pytest.mark.parametrize("fill", [tensor, file, orphan])

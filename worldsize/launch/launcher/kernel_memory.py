@@ -1,6 +1,7 @@
 """The kernel's word on the memory that ranks fill, read from outside, so that no rank can make itself look lean.
 
-It sees what no count of tensors does: arrays of numpy, threads, child processes, shared memory and files in memory.
+It sees what no count of tensors does: arrays of numpy, threads, child processes, shared memory and files in memory, and
+what waits in pipes and sockets.
 Source: proc(5), `/proc/PID/status`; kcmp(2).
 """
 
@@ -12,7 +13,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,8 @@ _PROC = Path("/proc")
 _REST = 9  # times as long as a look takes, between one and the next
 _KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())  # Linux's number of the call; Python has no name for it
 _KCMP_VM = 1
+# what a pipe holds, and about what a socket does, unless they are made larger, which a jail refuses
+_CHANNEL_BYTES = {"pipe": 64 << 10, "socket": 256 << 10}
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class KernelMemory:
     the files in memory of all ranks and the processes whose parents are gone. Between two looks, a process's own
     record of its peak counts, less the pages of files that it was seen to map. Memory that processes share as a whole
     counts once: between vfork and exec, a process that starts a program would otherwise seem to fill all of it again.
+    Each pipe or socket that a rank has opened since counts as full, and in a jail all that is under way over TCP.
     """
 
     def __init__(self, root_pid: int, num_ranks: int = 1) -> None:
@@ -93,8 +97,10 @@ class KernelMemory:
         if len(self._ranks) == self._num_ranks:  # until then a process may be a rank that has not joined yet
             orphans = [pid for pid in _descendants(self._root_pid, children) if pid not in own | self._others]
         in_files = max(0, _bytes_in_files(alive[0].pid) - self._base_file_bytes)
+        in_tcp = _bytes_in_tcp(alive[0].pid)
         for rank, tree in zip(alive, trees, strict=True):
-            rank.most_bytes = max(rank.most_bytes, self._held_bytes(rank, [*tree, *orphans], in_files))
+            held_bytes = self._held_bytes(rank, [*tree, *orphans], in_files) + in_tcp
+            rank.most_bytes = max(rank.most_bytes, held_bytes)
 
     def grown_bytes(self, rank: int) -> int | None:
         """The bytes by which the rank's memory had grown at its most; None where the kernel does not say."""
@@ -113,7 +119,8 @@ class KernelMemory:
                 file = rank.file[pid] = max(rank.file.get(pid, 0), status.file)
                 private += max(status.private, status.most - status.shared - file)
                 shared += status.shared
-        return private + max(shared, in_files)  # a file in memory may be mapped, too
+        in_channels = _bytes_in_channels(counted)
+        return private + max(shared, in_files) + in_channels  # a file in memory may be mapped, too
 
 
 def _status(pid: int) -> _Status | None:
@@ -178,3 +185,32 @@ def _bytes_in_files(pid: int) -> int:
                 usage = os.statvfs(f"/proc/{pid}/root{fields[4]}")
                 sizes[usage.f_fsid] = (usage.f_blocks - usage.f_bfree) * usage.f_frsize
     return sum(sizes.values())
+
+
+def _bytes_in_channels(processes: Iterable[int]) -> int:
+    """The bytes that all pipes and sockets of processes hold when they are full."""
+    channels = {channel for pid in processes for channel in _channels(pid)}
+    return sum(_CHANNEL_BYTES[channel.partition(":")[0]] for channel in channels)
+
+
+def _channels(pid: int) -> Iterator[str]:
+    """The pipes and sockets that a process has open, as the kernel calls them; none where it does not say."""
+    files = _PROC / str(pid) / "fd"
+    with contextlib.suppress(OSError):
+        for fd in os.listdir(files):
+            with contextlib.suppress(OSError):
+                channel = os.readlink(files / fd)
+                if channel.partition(":")[0] in _CHANNEL_BYTES:
+                    yield channel
+
+
+def _bytes_in_tcp(pid: int) -> int:
+    """The bytes under way over TCP in a process's network, unless that is this one's too."""
+    total = 0
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        if os.readlink(_PROC / str(pid) / "ns/net") != os.readlink(_PROC / "self/ns/net"):
+            for table in ("tcp", "tcp6"):
+                for line in (_PROC / str(pid) / "net" / table).read_text().splitlines()[1:]:
+                    sent, received = line.split()[4].split(":")
+                    total += int(sent, 16) + int(received, 16)
+    return total
