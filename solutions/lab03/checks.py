@@ -45,7 +45,9 @@ from worldsize.launch import Run
 COLLECTIVES = {"all_reduce", "broadcast"}
 NO_DDP = {
     "torch.distributed.Reducer": "torch's DistributedDataParallel and its Reducer are not allowed"
-    " here: this is what you write"
+    " here: this is what you write",
+    "torch.distributed.fsdp": "torch's FSDP, which without sharding is the same, is not allowed"
+    " here: this is what you write",
 }
 RULES = {"allow": COLLECTIVES, "forbid": NO_DDP}
 SEEN = {**RULES, "keeps_exchanges": True}
@@ -1054,6 +1056,10 @@ def check_no_sync_sends_nothing(student, rng):
     each = [(seed, of_rank) for of_rank in steps]
     with advice(QUIET):
         run = student.emulated(steps_on_rank, Branching, 10**6, world_size=2, each=each, **SEEN)
+    given = sum(len(one.body) for one in run.exchanges if one.op != "all_reduce")
+    at_start = sum(one.nbytes for one in state_of(Branching(0)).values())
+    if given > 2 * at_start:  # what is sent twice at the start is for another check
+        raise CheckFailed(f"broadcasts of {at_start} bytes, at the start only", f"{given}", QUIET)
     for rank, of_rank in enumerate(steps):
         for number, step in enumerate(of_rank):
             own, given = own_gradients(seed, step[:-1]), entry(run.values[rank], "inside", number)
@@ -1424,7 +1430,7 @@ def check_parallel_keeps_no_second_copy(student, rng):
     """Between two steps it keeps at most one copy of the gradients."""
     width = 8 * whole(rng, 89, 91)
     size_bytes = 4 * width * width
-    run = student.emulated(memory_on_rank, width, world_size=1, memory=True, **RULES)
+    run = student.emulated(memory_on_rank, width, world_size=2, memory=True, **RULES)
     hint = "Drop the flat tensors and handles of a step when it is finished, or reuse them."
     what = f"the model, one copy of its {size_bytes >> 20} MiB of gradients and the check itself"
     room_bytes = 8 * size_bytes  # freed, but not given back; what 10 steps keep takes more

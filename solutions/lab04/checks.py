@@ -120,15 +120,22 @@ def served(serve: Any, parameters: torch.Tensor, num_steps: int, bound: int, las
 
 def push_on_rank(
     pulled: torch.Tensor, num_steps: int, step_s: list[float], pushes: torch.Tensor
-) -> None:
-    """Push in each step what is given, or else the last pull; receive until sent home."""
+) -> list[torch.Tensor]:
+    """Push in each step what is given, or else the last pull; receive until sent home.
+
+    What comes back is where each pull shows a mark, if pushes are given.
+    """
+    marks: list[torch.Tensor] = []
     for step in count():
         dist.recv(pulled, 0)
         if pulled.flatten()[0].isnan():
-            return
+            break
+        if len(pushes):
+            marks.append(pulled.flatten() > SEEN)
         if step < num_steps:
             emulate.spend(step_s[step])
             dist.send(pushes[step] if len(pushes) else pulled, 0)
+    return marks
 
 
 def ask_on_rank(student: Any, asked: list[Any]) -> list[Any]:
@@ -603,6 +610,16 @@ def check_serve_over_real_sockets(student, rng):
     if num_found != num_pushes:
         hint = "Wait until a send is complete before you update, and return after the last push."
         raise CheckFailed(f"{num_pushes} pushes in the parameters", f"{num_found}", hint)
+    for worker in training.workers:  # which run no code of the student's
+        for step in range(training.num_steps):
+            pulled = tensor_like(entry(values, worker, step), training.parameters.flatten() > 0)
+            own = [] if pulled is None else pulled[(worker - 1) * training.num_steps :].tolist()
+            if not own or not all(own[: max(0, step - 1)]):  # the latest push is for other checks
+                raise CheckFailed(
+                    f"pull {step + 1} of worker {worker} to contain what it had pushed before",
+                    "none" if pulled is None else "parameters without some of that",
+                    "Each push is applied, and each pull sends the parameters as they are then.",
+                )
 
 
 # lars_step and lamb_step

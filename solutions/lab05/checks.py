@@ -720,6 +720,23 @@ def expect_made_of_what_was_sent(
             )
 
 
+def expect_sent_whole(game: Played, number: int) -> None:
+    """Raise CheckFailed unless each rank sent its gradients of a parameter that is not compressed.
+
+    They may be anywhere among its numbers of that step, as they are or divided by the ranks.
+    """
+    for step, bodies in enumerate(steps_sent(game, 2)):
+        for rank, given in enumerate(game.fresh(step, number)):
+            sent, own = bodies[rank][None], given.flatten()[:, None]
+            is_there = [torch.isclose(k * sent, own).any(dim=1).all() for k in (1, len(bodies))]
+            if not any(is_there):
+                raise CheckFailed(
+                    f"rank {rank} to send its gradient of parameter {number} in step {step + 1}",
+                    "other numbers",
+                    "What is not compressed is all-reduced: the mean comes over the wire.",
+                )
+
+
 def expect_projection(result: torch.Tensor, matrix: torch.Tensor, rank: int, what: str) -> None:
     """Raise CheckFailed unless it is, up to a factor, the matrix's part in `rank` directions."""
     strengths = torch.linalg.svdvals(result.double())
@@ -823,6 +840,8 @@ def check_power_sends_thin_factors(student, rng):
     steps_sent(game, 2)
     for number in (0, 2):
         expect_made_of_what_was_sent(game, 2, number)
+    for number in (1, 3):
+        expect_sent_whole(game, number)
     num_most = 3 * sum(map(len, game.buckets))
     if len(game.sent) > num_most:
         hint = "Put all P of a bucket into one tensor, all Q into one, and all others into one."
@@ -1033,6 +1052,7 @@ def check_hook_does_not_wait(student, rng):
         values = student.run(*args, world_size=2, **options)
     wanted = mean(shares_of(game, 0.1))
     for given in game._replace(run=Run(values, [], 0.0)).read(0, "results"):
-        if torch.cosine_similarity(given, wanted, dim=0) < 0.5:
+        # without the other rank's share it is 0.7; mistakes in the mean cost points elsewhere
+        if torch.cosine_similarity(given, wanted, dim=0) < 0.9:
             expect_close(given, wanted, "the result, without a wait in the hook,")
     expect_compression(game)

@@ -1,4 +1,4 @@
-# score: 12.5
+# score: 12
 # The server waits for everybody and hides it; its answers hold nothing that had not arrived.
 
 
