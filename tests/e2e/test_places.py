@@ -28,11 +28,24 @@ from repository import ROOT
 from autograder.authoring.student_copy import TOP, write_student_copy
 
 # JupyterHub and what it needs besides what the tests have
-HUB_PACKAGES = """
-jupyterhub==6.1.1 certipy==0.2.3 oauthlib==4.0.1 pamela==1.2.0 cryptography==50.0.2 cffi==2.1.1
-pycparser==3.12 aiodns==4.0.4 aiohttp==3.14.5 aiohappyeyeballs==2.7.1 aiosignal==1.4.0
-frozenlist==1.8.0 multidict==7.2.1 propcache==0.5.4 yarl==1.25.1 pycares==5.2.1
-""".split()
+HUB_PACKAGES = [
+    "jupyterhub==6.1.1",
+    "certipy==0.2.3",
+    "oauthlib==4.0.1",
+    "pamela==1.2.0",
+    "cryptography==50.0.2",
+    "cffi==2.1.1",
+    "pycparser==3.12",
+    "aiodns==4.0.4",
+    "aiohttp==3.14.5",
+    "aiohappyeyeballs==2.7.1",
+    "aiosignal==1.4.0",
+    "frozenlist==1.8.0",
+    "multidict==7.2.1",
+    "propcache==0.5.4",
+    "yarl==1.25.1",
+    "pycares==5.2.1",
+]
 TOKEN = "of the service that asks in this test"
 # what `--config` reads first is ours; who signs in and how a server starts is otherwise the machine's
 HUB = """
