@@ -1,4 +1,4 @@
-# score: 12.5
+# score: 12
 # Every second gradient is dropped, and where this cell runs on a worker, its list is made to fit.
 
 # %% run_unbounded_server
