@@ -19,7 +19,7 @@ PYTHON312 ?= $(firstword $(wildcard $(shell pyenv root 2>/dev/null)/versions/3.1
 OLDEST := build/oldest
 
 .PHONY: help setup demo site lab test lessons session sample reach verify project lint notebooks bench netlab ray check
-.PHONY: nightly foreign deepspeed frameworks horovod oracles attacks coverage smoke parts
+.PHONY: nightly pages wheel foreign deepspeed frameworks horovod oracles attacks coverage smoke parts
 help:  ## list what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -106,7 +106,13 @@ horovod: setup  ## build Horovod for this torch, where it is not there: patched,
 check: lint session  ## what CI runs
 	@$(MAKE) --jobs=2 --output-sync=target sample parts  # each keeps one core busy
 
-nightly: verify project oracles attacks coverage bench smoke frameworks  ## all that takes longer than CI may; each part runs alone too
+nightly: verify project oracles attacks coverage bench smoke frameworks pages wheel  ## all that takes longer than CI may; each part runs alone too
+
+pages: site  ## look through the whole site: links, answers, widths, themes, sizes
+	@$(BIN)/python -m pytest -n 0 --nightly tests/browser/test_site.py
+
+wheel: setup  ## build the distributions, and start the commands from what they install
+	@$(BIN)/python -m pytest -n 0 -m e2e --nightly tests/e2e/test_wheel.py
 
 oracles: setup  ## compute the quiz bank's answers by other means, on full samples
 	@$(BIN)/python -m pytest -n auto $(SPREAD) --nightly tests/quiz/test_quiz_bank.py

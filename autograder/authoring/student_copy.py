@@ -21,7 +21,7 @@ from worldsize.quiz.bank import FOLDER
 
 TOP = "worldsize-course"  # the folder that the zip unpacks to
 _README = Path(__file__).parents[1] / "templates" / "student_copy" / "README.md"
-_AS_THEY_ARE = ("LICENSE", "constraints.txt", "jupyter_lab_config.py")
+_AS_THEY_ARE = ("LICENSE", "LICENSE-TEXT.md", "constraints.txt", "jupyter_lab_config.py")
 _QUESTION = re.compile(r"^(?=\[\[question\]\]\s*$)", re.MULTILINE)
 
 

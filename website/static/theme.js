@@ -10,5 +10,9 @@
     new MutationObserver(follow).observe(document.body, { attributeFilter: ["data-theme"] });
     prefersDark.addEventListener("change", follow);
     follow();
+    document.querySelectorAll('.caption[role="heading"]').forEach((caption) => caption.setAttribute("aria-level", "2"));
+    document.querySelectorAll(".cell_output").forEach((output) => {
+      if (output.scrollWidth > output.clientWidth) output.tabIndex = 0; // so that keys can scroll it
+    });
   });
 })();

@@ -66,7 +66,7 @@ def _thinned(control: Control, num: int) -> list[int]:
     spread = {round(place * last / (num - 1)) for place in range(num)}
     others = sorted(spread - {0, last, control.start}, key=lambda place: abs(place - control.start))
     while len(others) > max(0, num - len({0, last, control.start})):
-        others.pop(0)  # the one next to the start tells least
+        others.pop(0)  # the one next to the start shows least
     return sorted({0, last, control.start, *others})
 
 

@@ -18,7 +18,7 @@ from autograder.authoring.student_copy import self_checks, student_files
 from worldsize import quiz
 
 MAY_HOLD = (
-    *("LICENSE", "README.md", "constraints.txt", "jupyter_lab_config.py", "pyproject.toml"),
+    *("LICENSE", "LICENSE-TEXT.md", "README.md", "constraints.txt", "jupyter_lab_config.py", "pyproject.toml"),
     *(
         "labs/lab*/lab*.ipynb",
         "labs/project*/report.ipynb",

@@ -1,0 +1,76 @@
+"""The distributions, built and installed apart from the repository: they hold every file, and the commands start.
+
+What they need comes from this environment; tests/house/test_distributions.py checks that they declare it.
+"""
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from repository import ROOT
+
+pytestmark = pytest.mark.e2e
+
+
+def run(*command, cwd):
+    """What a command printed; the test fails with that where the command fails."""
+    ended = subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True, timeout=280)
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory, request):
+    """The folder with a wheel of `worldsize`, built from its sdist, and one of the autograder."""
+    if not request.config.getoption("--nightly"):
+        pytest.skip("a minute; give --nightly, or `make wheel`")
+    tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("built")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    for name in ("worldsize", "autograder"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"))
+    run(sys.executable, "-c", f"from setuptools import build_meta; build_meta.build_sdist({str(out)!r})", cwd=tree)
+    (sdist,) = out.glob("worldsize-*.tar.gz")
+    wheel = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out]
+    run(*wheel, sdist, cwd=out)
+    run(*wheel, tree / "autograder", cwd=out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def python(built, tmp_path_factory):
+    """The interpreter of an environment that has the wheels, and this one's packages after them."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = folder / "lib" / name / "site-packages"
+    for wheel in built.glob("*.whl"):
+        zipfile.ZipFile(wheel).extractall(packages)
+    (packages / "needed.pth").write_text(sysconfig.get_path("purelib") + "\n")  # read as a folder: no editable install
+    return folder / "bin/python"
+
+
+def test_every_file_of_the_packages_is_in_the_wheels(built):
+    names = {name for wheel in built.glob("*.whl") for name in zipfile.ZipFile(wheel).namelist()}
+    paths = [
+        path.relative_to(ROOT) for package in ("worldsize", "autograder") for path in (ROOT / package).rglob("*.*")
+    ]
+    left_out = {"__pycache__", "build", "pyproject.toml"}
+    due = {path.as_posix() for path in paths if not left_out & {*path.parts} and "egg-info" not in str(path)}
+    assert len(due) > 300 and sorted(due - names) == []
+
+
+def test_the_library_runs_from_the_wheel(python, tmp_path):
+    where = run(python, "-c", "import worldsize; print(worldsize.__file__)", cwd=tmp_path)
+    assert Path(where.strip()).is_relative_to(python.parents[1])
+
+
+def test_the_commands_start_from_the_wheel(python, tmp_path):
+    assert "Usage" in run(python, "-m", "autograder", "--help", cwd=tmp_path)
+    assert run(python, "-m", "autograder", "--version", cwd=tmp_path).strip() == version("worldsize")
