@@ -20,6 +20,7 @@ from autograder.capstone.report_commands import app as reports
 from autograder.files import shown
 from autograder.grading import term_commands
 from autograder.quiz.commands import app as quizzes
+from autograder.similarity.commands import similar
 from autograder.terminal import console, errors, exit_on_value_error
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ app.add_typer(reports, name="report")
 app.add_typer(term_commands.roster, name="roster")
 app.command()(term_commands.extend)
 app.command()(term_commands.status)
+app.command()(similar)
 
 
 def _show_version(is_asked: bool) -> None:

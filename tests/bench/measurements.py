@@ -41,6 +41,7 @@ import bench_reducing
 import bench_regrading
 import bench_serving
 import bench_sharding
+import bench_similarity
 import bench_splitting
 import bench_surviving
 import bench_training
@@ -295,6 +296,7 @@ PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_predicting.predicting,
     bench_calibrating.calibrating,
     bench_regrading.regrading,
+    bench_similarity.similarity,
     bench_cutting.cutting,
     bench_budgets.budgets,
     demo,

@@ -162,6 +162,8 @@ BEFORE: dict[tuple[str, str], Callable[[Path], None]] = {
     ("docs/capstone.md", "nbgrader generate_assignment project3"): collect_project3,
     ("docs/grading.md", "nbgrader autograde lab01\n"): hand_in_lab01,
     ("docs/grading.md", "nbgrader zip_collect lab01"): download_an_archive,
+    ("docs/term.md", "autograder status\n"): hand_in_a_damaged_file,
+    ("docs/term.md", "autograder similar lab01"): hand_in_lab01,
     ("docs/quizzes.md", "autograder quiz mark"): answer_the_quiz,
     ("docs/quizzes.md", "nbgrader autograde quiz_module"): hand_in_the_quiz,
 }
@@ -236,7 +238,16 @@ def the_page_shows_who_was_measured(course: Path) -> None:
     assert "no train.py" in (course / "build/bench/project1/noor/report.json").read_text(encoding="utf-8")
 
 
+def the_term_is_on_two_pages(course: Path) -> None:
+    """One page shows that noor's file waits; the other compares ada's work, and finds nobody to compare it with."""
+    assert "lab01, to be graded: noor; `autograder grade lab01`." in (course / "status.html").read_text(
+        encoding="utf-8"
+    )
+    assert "No pair has a similarity of 0.85 or more." in (course / "similar-lab01.html").read_text(encoding="utf-8")
+
+
 AFTER = {
+    "docs/term.md": the_term_is_on_two_pages,
     "docs/benchmark.md": the_page_shows_who_was_measured,
     "docs/grading.md": lateness_was_charged,
     "docs/quizzes.md": everybody_knew_everything,

@@ -1,0 +1,1 @@
+"""Submissions that resemble each other more than independent work does, and where."""

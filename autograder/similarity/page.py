@@ -1,0 +1,51 @@
+"""Pairs of works side by side, on a page that loads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from autograder.files import write_whole
+from autograder.similarity.pairs import Comparison, Pair
+
+MAX_PAIRS = 50  # on a page
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A part of one work: its lines, each with whether the other work has it too."""
+
+    name: str
+    lines: Sequence[tuple[str, bool]]
+
+
+def write_page(assignment: str, comparison: Comparison, line: float, to: Path) -> None:
+    """Write the most similar pairs, each part beside the part of the same name; lines that both have are marked."""
+    environment = Environment(
+        loader=PackageLoader("autograder"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    shown = [(pair, _rows(pair)) for pair in comparison.pairs[:MAX_PAIRS]]
+    num_more = len(comparison.pairs) - len(shown)
+    page = environment.get_template("similar.html.j2")
+    write_whole(to, page.render(assignment=assignment, pairs=shown, num_more=num_more, line=line))
+
+
+def _rows(pair: Pair) -> list[tuple[_Side, _Side]]:
+    """Each part of the two works side by side, those that share nothing left out."""
+    names = dict.fromkeys([*pair.one.parts, *pair.other.parts])
+    return [
+        (_side(pair, 0, name), _side(pair, 1, name)) for name in names if any(lines.get(name) for lines in pair.lines)
+    ]
+
+
+def _side(pair: Pair, place: int, name: str) -> _Side:
+    source = (pair.one, pair.other)[place].parts.get(name, "")
+    shared = pair.lines[place].get(name, set())
+    return _Side(name, [(text, number in shared) for number, text in enumerate(source.split("\n"), start=1)])

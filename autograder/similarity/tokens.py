@@ -1,0 +1,114 @@
+"""Python source as tokens that stay the same when it is renamed, commented, reformatted or quoted otherwise.
+
+Only `tokenize` reads the source: it neither runs nor parses what strangers wrote, and takes a time in proportion to it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import keyword
+import re
+import token
+import tokenize
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+_KEPT = frozenset(keyword.kwlist) | frozenset(dir(builtins))
+_LAYOUT = {token.NEWLINE, token.NL, token.INDENT, token.DEDENT, token.COMMENT, token.ENCODING, token.ENDMARKER}
+_BREAKS = {token.NEWLINE, token.NL, token.INDENT, token.DEDENT, token.COMMENT, token.ENCODING}
+_IMPORTED = re.compile(r"^[ \t]*(?:from[ \t]+\S+[ \t]+)?import[ \t]+([^#\n;]+)", re.MULTILINE)
+_OPENING, _CLOSING, _ASSIGNS = ("(", "[", "{"), (")", "]", "}"), ("=", "+=", "-=", "*=", "/=", ":")
+_NAME, _ATTRIBUTE, _STRING = "name", "attribute", '""'
+
+
+class Token(NamedTuple):
+    """A token as it is compared, and the line that it is on, counted from 1."""
+
+    text: str
+    line: int
+
+
+def imported_names(source: str) -> set[str]:
+    """The names that imports bind: those of modules, which a copy cannot change without other imports."""
+    found: set[str] = set()
+    for names in _IMPORTED.findall(source):
+        found |= {part.split()[-1].split(".")[0] for part in names.strip("() ").split(",") if part.strip(" ()")}
+    return found
+
+
+def tokens(source: str, imported: Collection[str] = (), own: Collection[str] = ()) -> list[Token]:
+    """The tokens of a source up to the place where it is not Python any more.
+
+    Names are alike unless they are Python's own or imported, and so are the work's own attributes: those in `own`, and
+    what the source binds itself. Comments, docstrings, layout and commas before a closing bracket are left out.
+    """
+    raw = [*_raw(source)]
+    modules = imported_names(source) | {*imported}
+    attributes = _bound(raw) | {*own}
+    found: list[Token] = []
+    for place, one in enumerate(raw):
+        if one.type in _LAYOUT or one.type == token.ERRORTOKEN or _is_docstring(raw, place):
+            continue
+        text = one.string
+        if one.type == token.NAME and text not in _KEPT:
+            is_attribute = bool(found) and found[-1].text == "."
+            text = _attribute(text, attributes) if is_attribute else text if text in modules else _NAME
+        elif one.type == token.STRING or token.tok_name[one.type] == "FSTRING_START":
+            text = _STRING
+        elif token.tok_name[one.type].startswith("FSTRING"):
+            continue
+        elif text in ")]}" and found and found[-1].text == ",":
+            found.pop()
+        found.append(Token(text, one.start[0]))
+    return found
+
+
+def _attribute(name: str, own: Collection[str]) -> str:
+    return _ATTRIBUTE if name in own else name
+
+
+def _raw(source: str) -> Iterator[tokenize.TokenInfo]:
+    try:
+        yield from tokenize.generate_tokens(io.StringIO(source).readline)
+    except (tokenize.TokenError, SyntaxError):
+        return
+
+
+def own_attributes(source: str) -> set[str]:
+    """The names of functions and classes that a source defines, and of attributes that it assigns."""
+    return _bound([*_raw(source)])
+
+
+def _bound(raw: Sequence[tokenize.TokenInfo]) -> set[str]:
+    found = {name.string for before, name in pairwise(raw) if before.string in ("def", "class")}
+    statement: list[tokenize.TokenInfo] = []
+    for one in raw:
+        if one.type in (token.NEWLINE, token.ENDMARKER):
+            found |= _targets(statement)
+            statement = []
+        elif one.type not in _LAYOUT:
+            statement.append(one)
+    return found
+
+
+def _targets(statement: Sequence[tokenize.TokenInfo]) -> set[str]:
+    """The attributes that a statement assigns: `x.one, x.two = ...`, `x.one += ...` or `x.one: int`."""
+    depth, last = 0, 0
+    for place, one in enumerate(statement):
+        depth += (one.string in _OPENING) - (one.string in _CLOSING)
+        if depth == 0 and one.string in _ASSIGNS:
+            last = place
+    before = [one.string for one in statement[: last + 1]]
+    places = range(1, len(before) - 1)
+    return {before[at] for at in places if before[at - 1] == "." and before[at + 1] in (",", ")", *_ASSIGNS)}
+
+
+def _is_docstring(raw: list[tokenize.TokenInfo], place: int) -> bool:
+    """True for a string that is a statement of its own."""
+    if raw[place].type != token.STRING:
+        return False
+    before = raw[place - 1].type if place else token.NEWLINE
+    after = raw[place + 1].type if place + 1 < len(raw) else token.NEWLINE
+    return before in _BREAKS and after in (token.NEWLINE, token.NL, token.COMMENT, token.ENDMARKER)
