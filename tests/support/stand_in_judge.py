@@ -1,5 +1,7 @@
 """Grading commands whose judge runs nothing: a check of the tiny lab holds where its function calls `all_reduce`.
 
+A line `# mean needs get_rank` in the hidden checks asks for another word.
+
 Run as a script, with a command of nbgrader or the autograder, it prints the peak memory of this process as the last
 line, in kB.
 """
@@ -7,6 +9,7 @@ line, in kB.
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -21,13 +24,14 @@ POINTS = {"total": 3, "mean": 2}
 def judge(checks, cells, **options):
     """The report on cells whose text alone decides."""
     sources = dict(cells)
+    words = dict(re.findall(r"^# (\w+) needs (\w+)$", Path(checks).read_text(), re.MULTILINE))
     results = [
         CheckResult(
             name=f"check_{name}_holds",
             cell=f"check_{name}",
             promise=f"The {name} is right.",
             points=points,
-            outcome=Outcome.PASSED if "all_reduce" in sources[name] else Outcome.CRASHED,
+            outcome=Outcome.PASSED if words.get(name, "all_reduce") in sources[name] else Outcome.CRASHED,
         )
         for name, points in POINTS.items()
     ]
