@@ -1077,7 +1077,7 @@ plans.table()
 # Its MFU counts all of attention, as the literature does; a record's counts what the causal mask
 # leaves, and is a little lower below.
 #
-# How true is paper? worldsize compares 40 published steps with the same on paper (`docs/paper.md`).
+# How true is paper? worldsize compares 40 published steps with the same on paper.
 # Half of the sources are within 12.1%. MosaicML's rows on H100 are off by half, and those of ZeRO-3
 # by 37% on 384 GPUs and by 78% on 2,240, for reasons that the rows do not show. So believe an order
 # of plans that are far apart. Two that are within a tenth of each other are equal until they have
@@ -1247,7 +1247,7 @@ draw.table(
 # more than a GPU has; the team frees tensors early and balances the stages (section 3.3.2). The
 # rule does not explain pp = 16. That takes time as well as memory: compute, bubble, what is not
 # hidden. Lab 10 writes that cost. With one that has no fitted constant, worldsize's own bench finds
-# 9 of 15 published layouts among the best five of what their software had (`docs/plan.md`).
+# 9 of 15 published layouts among the best five of what their software had.
 
 # %% [markdown]
 # ### Formula beside run

@@ -1360,8 +1360,8 @@ explore(goodput, num_nodes=(10, 12500), stall_s=(0.1, 600.0), save_after_min=(1,
 # ### On two hosts
 #
 # `make netlab` joins real hosts (network namespaces of this machine) by links of a chosen rate, and
-# runs data-parallel jobs on them; it needs root and some minutes, so it is not part of this page.
-# `docs/clusters.md` describes it. Here is whether this machine can:
+# runs data-parallel jobs on them; it needs root, the course's repository and some minutes, so it is
+# not part of this page. Here is whether this machine can build such hosts:
 
 # %% two_hosts
 why_not = netlab.unavailable_because()

@@ -2100,7 +2100,7 @@ draw.table(fields, title="Some of DCGM's fields, read")
 # | gang scheduling | simulated |
 # | NFS, Lustre, object stores | computed |
 # | Prometheus, with an alert | run if installed |
-# | Grafana's dashboard, DCGM's fields, TensorBoard | read; `docs/schedulers.md` has more |
+# | Grafana's dashboard, DCGM's fields, TensorBoard | read |
 
 # %% [markdown]
 # ### When to choose which

@@ -308,7 +308,7 @@ draw.table(table, title="Four plans of 39 billion parameters on 512 A100, measur
 #
 # The course's own judge has a finer cost, with every product and every pass of a layer for itself.
 # With nothing fitted, its steps are shorter than these five by 2% for Llama 3 and by 13 to 24% for
-# the others (`docs/capstone.md`): finer is not closer. All these errors have one sign,
+# the others: finer is not closer. All these errors have one sign,
 # because what a cost does not know takes time as well. Of BLOOM it is known: its hosts waited for
 # every kernel.
 #
@@ -425,10 +425,10 @@ draw.table(table, title="Two runs that were not measured before, measured and on
 
 # %% [markdown]
 # How good is that? Where this page was written, on two cores, half of 13 other programs were within
-# 8% of their best steps, and the worst was 29% off (`docs/calibration.md`). If yours are far
-# off, look at the last line of the calibration first: two ranks that share their cores with other
-# work wait for each other, and no calibration knows how long. On GPUs it is the same work with
-# larger numbers: measure the parts alone, predict the whole, and print the error.
+# 8% of their best steps, and the worst was 29% off. If yours are far off, look at the last line of
+# the calibration first: two ranks that share their cores with other work wait for each other, and
+# no calibration knows how long. On GPUs it is the same work with larger numbers: measure the parts
+# alone, predict the whole, and print the error.
 #
 # ### Case study 1: 175 billion parameters on 1,024 A100
 #
@@ -1453,30 +1453,9 @@ quiz.ask("week14", seed=seed)
 #
 # ## The capstone
 #
-# **Design** a system of 10,000 GPUs, and **report** on one that was built. The first takes about
-# two weeks, beside the report. `docs/capstone.md` has the file's format and the commands.
+# Two pieces of work are handed in.
 #
-# 1. **Calibrate.** Measure your own machine (`ws.calibrate`), predict three runs that it has not
-#    seen, and say in which of your cost's numbers it enters.
-# 2. **Predict.** Write `step_s(plan)`. Print its error on the five published systems and on those
-#    of `published_runs` that you did not look at while you wrote it.
-# 3. **Design.** Copy `worldsize/capstone/designs/ten_thousand_h100.toml`, and change it: nodes and
-#    topology, software, plan, storage, saves, spares, `policy(status)`, site, prices with their
-#    dates. `python -m worldsize.capstone check` has nothing to say, and the budget is kept.
-# 4. **Defend.** The bottleneck, what one more unit of each resource buys, and what happens if your
-#    two least certain numbers are wrong by the error that you printed.
-# 5. **Report** on a published system of your choice, four pages at most, every number from a cell
-#    of a notebook: where its time goes, how it scales to half and to twice the GPUs, what you would
-#    change, what that brings and what it costs, and what remains unexplained.
-#
-# | Part | Points | Full marks |
-# |---|---|---|
-# | Calibration | 10 | a measured number with its spread, and where the cost uses it |
-# | Cost | 20 | parts by name; errors on unseen runs printed as they are; nothing fitted to those |
-# | Design | 25 | it adds up and keeps its budget; each value has a reason or a source |
-# | Failures | 15 | a policy beside two others on the same failures, and why it loses less |
-# | Power, price, carbon | 10 | sources, dates, methods; a range where the source has one |
-# | Report | 20 | bottleneck by the parts, scaling computed, advice with its benefit and its cost |
-#
-# A part with a number that has no source, or with a conclusion that its table does not draw, gets
-# half of its points at most.
+# - **[Project 3](../labs/project3/report.ipynb)**, about 15 hours: a design for a brief, with your
+#   cost, policy and train step; 100 points, of which your instructor reads 14.
+# - **[The report](../labs/report/report.ipynb)** on a published system, about 8 hours; 27 points,
+#   of which your instructor reads 22.

@@ -535,7 +535,7 @@ check_find_circle()
 # the calls before is divided again (torchtitan issue 1733). Scale the loss, and not the gradients.
 #
 # With Gloo, a receive that is posted after an unfinished send to the same rank is ready only when
-# that send is out (docs/clusters.md). On slow links a pipeline gains by posting receives early.
+# that send is out. On slow links a pipeline gains by posting receives early.
 # That is allowed here, and gives no extra points.
 #
 # `Pipeline`, below, is what a rank knows of the model. Micro-batches may have different sizes, and

@@ -97,7 +97,7 @@ pays = "own"
 MAY_BUY = ("a100-hdr", "h100-ndr")
 MOST_BATCH = 2048  # sequences of a step
 MOST_TEXT = 64_000
-REFERENCE_USD = 2.37e6  # of the cheapest design that a search by the judge's cost finds in time; a test computes it
+REFERENCE_USD = 2.264e6  # of the solution's design by the judge's cost; a test compares them
 DOLLARS = (0.7, 0.93)  # REFERENCE_USD over those of a design, without points and with full points
 
 
@@ -187,7 +187,7 @@ def check_budget(student, rng):
 
 @points(8, cell="check_design", needs=["check_budget"])
 def check_dollars(student, rng):
-    """In the days of the budget it costs about as little as the best that a search finds."""
+    """In the days of the budget it costs about as little as the solution's design."""
     of = achieved(student)
     if of.days > design_of(student).budget.days:
         raise CheckFailed("a design that is done in time", f"{of.days:.1f} days")

@@ -42,7 +42,7 @@ def read(student: Any) -> Design:
         raise CheckFailed(
             "the text of a design's file",
             "something else",
-            "See docs/capstone.md for what it holds.",
+            "It is the TOML text itself, as `.read_text()` of a shipped design.",
         )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "design.toml")

@@ -50,9 +50,10 @@ from worldsize.operators import Operator, time_s
 # %% [markdown]
 # ## 2. The design, as a file
 #
-# `design_file` gives the text of a file as in `docs/capstone.md`. It must add up, and its section
-# `[published]` names the source and the step. What the source does not say is your assumption:
-# mark it as one, by a comment.
+# `design_file` returns the text of a design file. Start from
+# `print((capstone.EXAMPLES / "gpt_530b.toml").read_text())`; `worldsize/capstone/design.py`
+# explains each section and key. The design must add up, and its section `[published]` names the
+# source and the step. What the source does not say is your assumption: mark it by a comment.
 #
 # Rubric, by hidden checks: it is a design, and adds up (2); it says what was published (1).
 

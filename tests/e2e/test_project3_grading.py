@@ -15,6 +15,7 @@ from autograder.authoring import programs
 from autograder.capstone.step_times import cost_of
 from autograder.grading import verify
 from worldsize import capstone, published_runs
+from worldsize.check import CheckFailed
 
 FOLDER = ROOT / "solutions" / "project3"
 CELLS = {cell.id: cell for cell in nbformat.read(FOLDER / "report.ipynb", as_version=4).cells}
@@ -35,6 +36,34 @@ def design_of(case: str) -> capstone.Design:
     exec(CELLS["brief"].source, given)
     exec(CASES[case].cells["design"], given)
     return capstone.loads(given["design"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("years = 4", "years = 4\nusd_per_kwh = 0.01", "usd_per_kwh as well"),
+        ("[prices]\nstorage_usd = 5e6\nyears = 4\noperation_fraction = 0.1\n", "", "storage_usd, or none"),
+        ('shape = "llama-3-70b"', 'shape = "llama-3-8b"', "another shape"),
+        ("num_spares = 3", "num_spares = 3\nnics_per_node = 8", "nics_per_node"),
+        ('"h100-ndr"', '"h100-ndr-x240"', "h100-ndr-x240"),
+        ("global_batch = 1920", "global_batch = 3840", "3,840"),
+    ],
+)
+def test_the_open_check_and_the_judge_refuse_the_same_designs(old, new, named, checks):
+    given: dict[str, Any] = {"CheckFailed": CheckFailed, "tomllib": tomllib}
+    exec(CELLS["brief"].source, given)
+    exec(CELLS["design"].source, given)
+    exec(CELLS["check_design"].source.removesuffix("check_the_design()"), given)
+    assert given["design"].count(old) == 1
+    own, other = capstone.loads(given["design"]), capstone.loads(given["design"].replace(old, new))
+    for judge in (given["expect_asked"], checks.expect_asked):
+        judge(own)
+        with pytest.raises(CheckFailed):
+            judge(other)
+        with pytest.raises(CheckFailed):
+            judge(own.model_copy(update={"network": None}))
+    with pytest.raises(CheckFailed, match=named):
+        given["expect_asked"](other)
 
 
 def test_it_has_100_points():

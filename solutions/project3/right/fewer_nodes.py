@@ -1,4 +1,4 @@
-# 144 nodes: four days before the end of the budget, for about the same dollars. A policy that grows only at a start.
+# 144 nodes: four days before the end of the budget, for 5% more dollars. A policy that grows only at a start.
 
 
 # %% design

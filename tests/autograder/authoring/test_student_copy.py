@@ -77,6 +77,12 @@ def test_no_name_of_what_is_hidden_is_in_it(texts):
     assert found_in(labs_and_weeks, ["BEGIN SOLUTION", "BEGIN HIDDEN", "checks.py", "proven.json", "solutions/"]) == []
 
 
+def test_no_page_of_docs_is_pointed_at_that_is_not_in_it(files, texts):
+    notebooks = {path: text for path, text in texts.items() if path.endswith((".ipynb", "README.md"))}
+    pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")} - {*files}
+    assert len(pages) > 10 and found_in(notebooks, pages) == []
+
+
 @pytest.mark.parametrize(
     ("place", "hidden"),
     [
