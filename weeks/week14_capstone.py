@@ -316,8 +316,9 @@ draw.table(table, title="Four plans of 39 billion parameters on 512 A100, measur
 #
 # Nobody checks a cost of 10,000 GPUs before they are bought. On a machine that you have, you can:
 # **calibrate** it, which is to measure its few numbers; **predict** a run that was not measured;
-# and then run it. `ws.calibrate` starts two ranks that compute, send to each other and save for
-# some seconds. Of each probe the shortest time counts: other work only ever makes one longer.
+# and then run it. `ws.calibrate` starts two ranks. For some seconds they compute, send to each
+# other and save files. Of each probe the shortest time counts: other work only ever makes one
+# longer.
 
 # %% calibrated
 machine = ws.calibrate(2, budget_s=2)

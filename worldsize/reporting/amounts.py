@@ -111,6 +111,7 @@ _NAMES = re.compile(
     # glued to letters: A100, bf16, 1F1B, tp4; behind a hyphen: GPT-3, ZeRO-3, GPT-530B
     r"(?<![\w.])[A-Za-z_][\w]*(?:-[A-Za-z]+){0,4}-?\d[\w.-]*\w(?:\s\d+(?:\.\d+)?[BMT]\b)*|(?<![\w.])[A-Za-z_]\w*-?\d(?![\w.]*\d)(?:\s\d+(?:\.\d+)?[BMT]\b)*"
     r"|(?<![\w.,])\d+[A-Z]\d+[A-Z]\b"
+    r"|\b(?:dp|tp|pp|cp|ep)[ =]\d+\b"
     rf"|\b(?:{_MODELS})[ -]\d[\w.]*(?:\s\d+(?:\.\d+)?[BMT]\b)*"
     rf"|\b(?i:{_PLACES})\s?\d[\d.]*(?:(?:,\s?|\s?(?:and|to|or|–|-)\s?)\d[\d.]*)*"
     r"|\b\d+(?:\.\d+)?[BMT](?=[ -]model)"
@@ -119,8 +120,23 @@ _MONTHS = ["January", "February", "March", "April", "May", "June", "July", "Augu
 _MONTHS += ["November", "December"]
 _BEFORE_A_YEAR = "|".join(
     rf"(?<=\b{word} )"
-    for word in ["in", "In", "since", "Since", "from", "until", "by", "of", "early", "late", *_MONTHS]
+    for word in [
+        "in",
+        "In",
+        "since",
+        "Since",
+        "from",
+        "until",
+        "by",
+        "of",
+        "early",
+        "late",
+        "between",
+        "Between",
+        *_MONTHS,
+    ]
 )
+_BEFORE_A_YEAR += r"|(?<=\b(?:19|20)\d\d and )|(?<=\b(?:19|20)\d\d to )"
 _YEARS = re.compile(
     rf"(?:{_BEFORE_A_YEAR}|(?<=\()|(?<=, )|(?<=al\. )|(?<=[A-Z][a-z][a-z] ))(?:19[89]\d|20[0-3]\d)(?![\w%]|[.,]\d"
     r"|\s(?:GPU|step|token|node|sequence|sample|s\b|ms\b|GB|TB|layer|rank|hour|day))"

@@ -53,7 +53,8 @@ class Finding:
         near = (
             f"nearest in an output: {self.nearest}, cell {self.nearest_cell}" if self.nearest else "no output is near"
         )
-        return f"cell {self.cell}: {self.number} is neither computed nor cited ({near})\n    {self.sentence}"
+        where = f"cell {self.cell} from the top"
+        return f"{where}: {self.number} is neither computed nor cited ({near})\n    {self.sentence}"
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ def check(notebook: Mapping[str, Any]) -> Checked:
     for number, text in texts:
         if len(text) > _LONGEST_TEXT:
             raise ValueError(
-                f"cell {number} has {len(text):,} characters of text: split it, {_LONGEST_TEXT:,} are read."
+                f"cell {number} from the top has {len(text):,} characters of text: "
+                f"split it into cells of at most {_LONGEST_TEXT:,}."
             )
     defined = {found for _, text in texts for found in _DEFINITION.findall(text)}
     num_all = num_computed = num_cited = 0

@@ -63,6 +63,7 @@ HARMLESS = [
     "$T = 6 N D / (p \\cdot 8)$ has two terms, and each of 2 ranks sends 1 message.",
     "On 23 November 2022 it ended; the log is dated 2022-11-23.",
     "```\nx = 4711\n```",
+    "Between 2022 and 2023, and again from 2024 to 2025, it ran with dp 16 x tp 4, then with pp = 12.",
     "Ten GPUs in four nodes: tp4, fp16, PCIe 5, NVLink 4.",
 ]
 # nothing computed these and nobody is cited: each is one number
@@ -197,7 +198,7 @@ def test_the_command_reads_an_executed_notebook_as_data(tmp_path, capsys):
     assert main(["check", str(sound)]) == 0
     assert "2 numbers: 2 computed, 0 cited, 0 neither" in capsys.readouterr().out
     assert main(["check", str(wrong)]) == 1
-    assert re.search(r"cell 3: 93\.4 s is neither computed nor cited", capsys.readouterr().out)
+    assert re.search(r"cell 3 from the top: 93\.4 s is neither computed nor cited", capsys.readouterr().out)
     assert main(["check", str(empty)]) == 1
     assert "run all cells" in capsys.readouterr().out
     (tmp_path / "torn.ipynb").write_text("{")
@@ -214,5 +215,5 @@ def test_no_text_and_no_output_stops_the_check(piece):
 
 
 def test_a_text_that_is_too_long_is_named():
-    with pytest.raises(ValueError, match="cell 3 has 20,001 characters of text: split it"):
+    with pytest.raises(ValueError, match="cell 3 from the top has 20,001 characters of text: split it"):
         reporting.check(report("x" * 20_001))
