@@ -28,8 +28,8 @@ LEARNING_RATE, EPS = 3e-3, 1e-3  # of AdamW in `train`
 def step_s(plan: Plan) -> float | dict[str, float]:
     """The seconds of a step under a plan, or named parts whose sum they are.
 
-    `plan` is any legal `worldsize.planning.Plan` without experts, of a "llama" or a "gpt". Of the model its sizes
-    count, of the cluster its rates; names say nothing. Gradients are summed in float32.
+    `plan` is any legal `worldsize.planning.Plan` without experts, of a "llama" or a "gpt". Use the model's sizes and
+    the cluster's rates; the names are changed. Gradients are summed in float32.
     """
     raise NotImplementedError("Replace this line with your own code.")
 
@@ -38,8 +38,9 @@ def step_s(plan: Plan) -> float | dict[str, float]:
 def policy(status: Status) -> outages.Plan | float:
     """The seconds of training until the next save, or an `outages.Plan` that also says on how many nodes to train.
 
-    It decides for `JOB`, whose sizes it reads each time. How often nodes fail, and for how long they are away, a
-    status alone says. The answer follows from `status` and `JOB` alone: after a failure the program itself begins anew.
+    It decides for `JOB`, which is read anew at each call. Only the status shows how often nodes fail: `num_failures` in
+    `time_s`. How long they stay away it does not say; `num_healthy` are those that can be used now. The answer follows
+    from `status` and `JOB` alone: after a failure the program itself begins anew.
     Until the next save it trains for `JOB.durable_s` or more: a save must be whole before another one begins.
     """
     raise NotImplementedError("Replace this line with your own code.")
@@ -60,7 +61,7 @@ def train(plan: Plan, tokens: Tensor | None = None, targets: Tensor | None = Non
     - The same program runs with data and on paper: what a tensor holds decides nothing.
 
     Shapes:
-        tokens, targets: (plan.global_batch, plan.length), the same on every rank; without them, noughts.
+        tokens, targets: (plan.global_batch, plan.length), the same on every rank; without them, zeros.
     """
     raise NotImplementedError("Replace this line with your own code.")
 

@@ -338,7 +338,7 @@ def check_order(student, rng):
         shares.append(sum(pairs) / len(pairs))
     worst = min(shares)
     hint = "Compare two of your plans that differ in one thing: dp or pp, ZeRO-2 or ZeRO-3, a link or another."
-    actual = f"{worst:.0%}, of job {shares.index(worst) + 1} of {len(shares)}"
+    actual = f"{statistics.mean(shares):.0%} in the mean; fewest in job {1 + shares.index(worst)}, {worst:.0%}"
     grade(between(statistics.mean(shares), *ORDER), f"{ORDER[1]:.0%} of the pairs of plans in order", actual, hint)
 
 
@@ -576,6 +576,15 @@ def answers_on_rank(student, source, job, statuses):
     return found
 
 
+def is_same_number(before: float, after: Any) -> bool:
+    """Whether a number of nodes is the one that was recorded; NaN was recorded for None."""
+    try:
+        after = math.nan if after is None else float(after)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return before == after or (math.isnan(before) and math.isnan(after))
+
+
 @points(4, cell="check_policy", needs=["check_usual"])
 def check_begins_anew(student, rng):
     """The same status gets the same answer from a program that has just begun, in whatever order it is asked."""
@@ -595,13 +604,16 @@ def check_begins_anew(student, rng):
     source = student.program(NAME).source
     again = student.run(answers_on_rank, source, one.job, [statuses[place] for place in places], world_size=1)[0]
     for number, place in enumerate(places):
-        before, after = entry(decisions, place, 0), entry(again, number, 0)
-        if not isinstance(after, float | int) or not math.isclose(before, after, rel_tol=1e-9):
-            raise CheckFailed(
-                "the same answer to the same status",
-                f"{before:.6g} s, and {after!r:.20} when asked anew",
-                "After a failure the program begins anew, and all that it remembers is gone.",
-            )
+        (before_s, before), (after_s, after) = (
+            (entry(values, at, 0), entry(values, at, 1)) for values, at in ((decisions, place), (again, number))
+        )
+        hint = "After a failure the program begins anew, and all that it remembers is gone."
+        if not isinstance(after_s, float | int) or not math.isclose(before_s, after_s, rel_tol=1e-9):
+            said = f"{before_s:.6g} s, and {after_s!r:.20} when asked anew"
+            raise CheckFailed("the same answer to the same status", said, hint)
+        if not is_same_number(before, after):
+            said = f"{before:g} nodes, and {after!r:.20} when asked anew"
+            raise CheckFailed("the same answer to the same status", said, hint)
 
 
 # the train step

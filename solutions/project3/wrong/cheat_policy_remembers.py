@@ -10,8 +10,9 @@ GAPS = []
 def policy(status: Status) -> outages.Plan | float:
     """The seconds of training until the next save, or an `outages.Plan` that also says on how many nodes to train.
 
-    It decides for `JOB`, whose sizes it reads each time. How often nodes fail, and for how long they are away, a
-    status alone says. The answer follows from `status` and `JOB` alone: after a failure the program itself begins anew.
+    It decides for `JOB`, which is read anew at each call. Only the status shows how often nodes fail: `num_failures` in
+    `time_s`. How long they stay away it does not say; `num_healthy` are those that can be used now. The answer follows
+    from `status` and `JOB` alone: after a failure the program itself begins anew.
     """
     # failures are a Poisson process: its rate by what was seen, and before that by Llama 3's
     usual_s = 3600 / sum(one.per_node_hour for one in outages.published("Llama 3")) / JOB.num_nodes

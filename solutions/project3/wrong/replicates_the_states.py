@@ -18,7 +18,7 @@ def train(plan: Plan, tokens: Tensor | None = None, targets: Tensor | None = Non
     - The same program runs with data and on paper: what a tensor holds decides nothing.
 
     Shapes:
-        tokens, targets: (plan.global_batch, plan.length), the same on every rank; without them, noughts.
+        tokens, targets: (plan.global_batch, plan.length), the same on every rank; without them, zeros.
     """
     from torch.distributed import device_mesh
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
