@@ -16,7 +16,7 @@ from itertools import combinations
 from autograder.similarity.fingerprints import Span, fingerprints
 from autograder.similarity.tokens import imported_names, own_attributes, tokens
 
-LINE = 0.85  # at and above which a pair is shown; `python tests/bench similarity` measures what lies on each side
+LINE = 0.94  # at and above which a pair is shown; `python tests/bench similarity` measures what lies on each side
 FEWEST = 40  # fingerprints of its own that a work needs to be compared
 
 

@@ -15,7 +15,7 @@ from autograder.course import open_course
 from autograder.similarity.pairs import LINE, Work, compare
 from autograder.similarity.works import given
 
-# the line was chosen by the first three; the others had no part in it
+# the line was chosen by these, all of them
 LABS = ("lab01", "lab03", "lab05", "lab02", "lab07", "lab09")
 NUM_INDEPENDENT, NUM_COPIES = 180, 20
 

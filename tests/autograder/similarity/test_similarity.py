@@ -185,8 +185,8 @@ def test_nobody_is_suspected_without_a_copy(course, monkeypatch):
         done = run(course, monkeypatch, "lab03", "--to", "page.html")
     finally:
         (course / "ben").rename(course / "submitted/ben")
-    assert done.exit_code == 0 and "0 pairs of similarity 0.85 or more" in done.output
-    assert "No pair has a similarity of 0.85 or more." in (course / "page.html").read_text()
+    assert done.exit_code == 0 and "0 pairs of similarity 0.94 or more" in done.output
+    assert "No pair has a similarity of 0.94 or more." in (course / "page.html").read_text()
 
 
 @pytest.mark.parametrize(
