@@ -1,4 +1,4 @@
-# score: 23
+# score: 24
 # hint: then convert
 # Converted to float16 before the division, so that sums overflow.
 

@@ -1,4 +1,4 @@
-# score: 20
+# score: 21
 # hint: The mean over ranks
 # Gradients are summed, not averaged.
 
