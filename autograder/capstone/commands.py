@@ -67,6 +67,8 @@ def compare(
     achieved, refused = {}, {}
     for path in sorted([*folder.glob("*.toml"), *folder.glob("*/*.toml")]):
         name = path.stem if path.parent == folder else path.parent.name
+        if path.parent != folder and len([*path.parent.glob("*.toml")]) > 1:
+            name += f"/{path.stem}"
         try:
             design = capstone.load(path)
             refused[name] = capstone.check(design)
@@ -74,11 +76,14 @@ def compare(
                 achieved[name] = capstone.run(design, cost_of(design))
         except ValueError as error:
             refused[name] = [str(error)]
-    with exit_on_value_error():
-        picture = days_against_dollars(achieved)
-    to.write_text(f'<!DOCTYPE html><meta charset="utf-8">{picture._repr_mimebundle_()["text/html"]}', encoding="utf-8")
     for name, problems in refused.items():
         for problem in problems:
             errors.print(f"{name}: {problem}", markup=False, soft_wrap=True)
     num_refused = sum(map(bool, refused.values()))
+    if not achieved:
+        errors.print(f"{folder}: no design adds up, so there is nothing to draw.", markup=False, soft_wrap=True)
+        raise typer.Exit(1)
+    with exit_on_value_error():
+        picture = days_against_dollars(achieved)
+    to.write_text(f'<!DOCTYPE html><meta charset="utf-8">{picture._repr_mimebundle_()["text/html"]}', encoding="utf-8")
     console.print(f"Designs in {to}: {len(achieved)}. Designs that do not add up: {num_refused}.", soft_wrap=True)

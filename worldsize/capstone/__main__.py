@@ -39,7 +39,8 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
 
 def _check(path: Path) -> int:
     design = capstone.load(path)
-    return _say(design, capstone.check(design, load_programs(design, path.parent).cost))
+    programs = load_programs(design, path.parent)
+    return _say(design, capstone.check(design, programs.cost, programs.policy))
 
 
 def _say(design: Design, problems: list[str]) -> int:
@@ -50,7 +51,7 @@ def _say(design: Design, problems: list[str]) -> int:
 def _run(options: argparse.Namespace) -> int:
     design = capstone.load(options.design)
     programs = load_programs(design, options.design.parent)
-    if problems := capstone.check(design):
+    if problems := capstone.check(design, policy=programs.policy):
         return _say(design, problems)
     cost = _cost(design, programs, options.record)
     found = report.Report.of(design, cost, programs.policy)

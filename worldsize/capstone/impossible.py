@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TypeAlias
 
 from worldsize.capstone import bill, saves
 from worldsize.capstone.design import Design, SwitchLevel
 from worldsize.capstone.figures import least_step_s, run
+from worldsize.outages import Policy
 from worldsize.planning.layout import stage_layers
 from worldsize.planning.memory_estimate import held
 from worldsize.planning.search import Cost
@@ -24,22 +26,25 @@ _SAME = 1 - 1e-9  # for sums of rounded numbers
 Kind: TypeAlias = Callable[[Design], str | None]
 
 
-def check(design: Design, cost: Cost | None = None) -> list[str]:
+def check(design: Design, cost: Cost | None = None, policy: Policy | None = None) -> list[str]:
     """A sentence for each thing that does not add up; none if all does.
 
     Without a cost of a step, days and dollars are asked of the least that any program takes, at the peak of all GPUs.
+    A policy decides on saves, as in `run`, and may go on with fewer nodes where spares are too few.
     """
     found = _asked(design, PLAN)
     if not found:
         found += _asked(design, MEMORY)
     found += _asked(design, DATA) + _asked(design, NETWORK) + _asked(design, STORAGE)
+    if policy is None:
+        found += _asked(design, SPARES)
     found += _asked(design, FAILURES) + _asked(design, POWER)
     if found:
         return found
     if cost is None:
         least_days = design.num_steps * least_step_s(design.layout) / DAY
         return over_budget(design, least_days, "even at the peak of all GPUs and without a failure")
-    return over_budget(design, run(design, cost).days)
+    return over_budget(design, run(design, cost, policy).days)
 
 
 def _asked(design: Design, kinds: tuple[Kind, ...]) -> list[str]:
@@ -250,15 +255,15 @@ def leaf_has_too_many_nodes(design: Design) -> str | None:
 def cables_lead_nowhere(design: Design) -> str | None:
     if design.network is None:
         return None
-    *lower, top = design.network.levels
-    for below, above in zip(lower, [*lower[1:], top], strict=True):
+    levels = design.network.levels
+    for below, above in pairwise(levels):
         if _num_up(below) != above.num_switches * above.num_down:
             return (
                 f"network.levels: {below.name} switches have {_num_up(below):,} ports up in all, and {above.name} "
                 f"switches {above.num_switches * above.num_down:,} ports down; a cable needs both."
             )
-    if top.num_up:
-        return f"network.levels: {top.name} has {top.num_up} ports up, and no switches are above it."
+    if levels[-1].num_up:
+        return f"network.levels: {levels[-1].name} has {levels[-1].num_up} ports up, and no switches are above it."
     return None
 
 
@@ -333,7 +338,7 @@ def spares_are_too_few(design: Design) -> str | None:
     if rates_are_unknown(design):
         return None
     away, spares = saves.mean_num_away(design), design.nodes.num_spares
-    if away <= spares or design.programs is not None:  # a policy of their own may go on with fewer nodes
+    if away <= spares:
         return None
     return (
         f"nodes.num_spares: {significant(away)} nodes are away for repair at a time, in the mean, and {spares} stand "
@@ -421,7 +426,8 @@ NETWORK = (
     bisection_is_less,
 )
 STORAGE = (store_is_too_small, saves_overtake_each_other, tokens_come_too_slowly)
-FAILURES = (rates_are_unknown, spares_are_too_few, failures_come_before_saves, failures_come_before_the_start)
+SPARES = (spares_are_too_few,)  # for a job that waits
+FAILURES = (rates_are_unknown, failures_come_before_saves, failures_come_before_the_start)
 POWER = (node_is_unknown, site_has_too_little_power, rack_has_too_little_power)
 
 

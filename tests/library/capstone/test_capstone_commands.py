@@ -63,6 +63,14 @@ def test_a_student_is_told_what_does_not_add_up(mine, capsys):
         assert "8,000 ranks, and 1,250 nodes have 10,000 GPUs" in capsys.readouterr().out
 
 
+def test_the_days_of_check_are_those_of_the_policy(mine, capsys):
+    mine.write_text(mine.read_text().replace("days = 90", "days = 44"))
+    assert main(["check", str(mine)]) == 1
+    assert "budget.days: it takes 46.5 days with saves and failures" in capsys.readouterr().out
+    (mine.parent / "programs.py").write_text(PROGRAMS.replace("3600.0", "90.0"))
+    assert main(["check", str(mine)]) == 0
+
+
 def test_run_asks_for_the_cost_that_a_student_is_to_write(mine, capsys):
     assert main(["run", str(GOOD)]) == 1
     assert "names no file with step_s(plan)" in capsys.readouterr().err
@@ -153,3 +161,21 @@ def test_an_instructor_compares_a_class(tmp_path):
     assert "cy: plan: dp 100" in done.output and "add up: 1." in done.output
     assert f"Designs in {page}: 2." in done.output
     assert "ada and 1 more" in page.read_text()
+
+
+def test_designs_of_one_folder_are_both_compared(tmp_path):
+    (tmp_path / "class" / "ada").mkdir(parents=True)
+    for name in ("first", "second"):
+        shutil.copy(GOOD, tmp_path / "class" / "ada" / f"{name}.toml")
+    page = tmp_path / "designs.html"
+    done = CliRunner().invoke(app, ["capstone", "compare", str(tmp_path / "class"), "--to", str(page)])
+    assert done.exit_code == 0 and "Designs in" in done.output and ": 2. Designs" in done.output
+    assert "ada/first and 1 more" in page.read_text()
+
+
+def test_a_class_of_which_no_design_adds_up_learns_why(tmp_path):
+    (tmp_path / "ada.toml").write_text(GOOD.read_text().replace("dp = 125", "dp = 100"))
+    page = tmp_path / "designs.html"
+    done = CliRunner().invoke(app, ["capstone", "compare", str(tmp_path), "--to", str(page)])
+    assert done.exit_code == 1 and not page.exists()
+    assert "ada: plan: dp 100" in done.output and "no design adds up" in done.output

@@ -126,6 +126,7 @@ KINDS = {
         impossible.DATA,
         impossible.NETWORK,
         impossible.STORAGE,
+        impossible.SPARES,
         impossible.FAILURES,
         impossible.POWER,
     )
@@ -145,6 +146,21 @@ def test_an_impossible_design_is_refused_with_the_sentence_that_says_why(kind):
 
 def test_every_kind_is_tried():
     assert IMPOSSIBLE.keys() == KINDS.keys() and len(KINDS) >= 20
+
+
+def test_a_network_of_one_level_is_asked_like_any_other():
+    alone = {**LEAF, "num_down": 64, "num_up": 0}
+    (said,) = capstone.check(capstone.changed(GOOD, network__levels=[alone]))
+    assert "the highest switches, leaf, join 32 nodes, and there are 1,280" in said
+    said, _ = capstone.check(capstone.changed(GOOD, network__levels=[LEAF]))
+    assert said == "network.levels: leaf has 32 ports up, and no switches are above it."
+
+
+def test_too_few_spares_are_refused_unless_a_policy_decides():
+    design = capstone.changed(GOOD, **IMPOSSIBLE["spares_are_too_few"][0])
+    named = design.model_copy(update={"programs": {"file": "step.py"}})  # a file may have a cost alone
+    assert [said for said in capstone.check(named) if "nodes.num_spares" in said]
+    assert capstone.check(named, policy=lambda _: 3600.0) == []
 
 
 @pytest.mark.parametrize("path", sorted(capstone.EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
