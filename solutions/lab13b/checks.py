@@ -271,11 +271,11 @@ def play_agreed(student: Any, rng: torch.Generator, num_ranks: int) -> tuple[Run
         expected = f"one all-reduce of at most {len(names)} bytes for each of 4 calls"
         raise CheckFailed(expected, f"{len(run.exchanges)} operations of {sizes} bytes")
     for number, one in enumerate(run.exchanges):
-        expect_told(one, [rounds[number] for rounds in by_rank])
+        expect_names_sent(one, [rounds[number] for rounds in by_rank])
     return run, wanted
 
 
-def expect_told(exchange: Exchange, lists: Sequence[Sequence[str]]) -> None:
+def expect_names_sent(exchange: Exchange, lists: Sequence[Sequence[str]]) -> None:
     """Raise CheckFailed where ranks with other names gave the all-reduce the same bytes."""
     held = {(frozenset(names), exchange.bodies[rank]) for rank, names in enumerate(lists)}
     bodies = [body for _, body in held]
