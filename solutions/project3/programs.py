@@ -118,7 +118,8 @@ def train(plan: Plan, tokens: Tensor | None = None, targets: Tensor | None = Non
     - The same program runs with data and on paper: what a tensor holds decides nothing.
 
     Shapes:
-        tokens, targets: (plan.global_batch, plan.length), the same on every rank; without them, zeros.
+        tokens, targets: (plan.global_batch, plan.length); without them, zeros. Replica d reads its own rows,
+            d * share to (d + 1) * share; in the others, a rank may be given anything.
     """
     ### BEGIN SOLUTION
     from torch.distributed import device_mesh

@@ -45,11 +45,13 @@
 #   cheaper one? Does a change, such as twice the dp, half the micro-batches or a tp beyond a node,
 #   change the step by the same factor as in the judge's cost, within 20%?
 # - **`policy`** decides for hidden jobs, with other nodes, other costs of a save and other rates of
-#   failure. Its goodput is compared with that of the judge's policy in the same failures. It does
-#   not see them, and remembers nothing: after a failure the program itself begins anew.
+#   failure. Its goodput is compared with that of the judge's policy in the same failures; of two
+#   jobs the worse one counts. It does not see failures before they come, and remembers nothing:
+#   after a failure the program itself begins anew.
 # - **`train`** runs with data on 4 emulated ranks, where its weights must be those of one process,
 #   and on paper on 64 GPUs. The record on paper counts only if the same program makes the calls
-#   that paper says when it runs with data.
+#   that paper says when it runs with data. With data each rank is given its replica's own
+#   sequences, and noise in place of all others.
 #
 # Between these bounds points are in proportion, in steps of a tenth:
 #
@@ -58,7 +60,7 @@
 # | median error on published steps; one that does not follow its batch counts as 100% off | 40% | 20% |
 # | pairs of plans in the right order; changes within 20% | 65% | 90% |
 # | dollars by the judge's cost, in time | 3.23 million | 2.43 million |
-# | goodput over that of the judge's policy | 80% | 97% |
+# | goodput over that of the judge's policy, in the worse of two jobs | 90% | 97% |
 #
 # A design that is late or too dear keeps 4 of the 8 points of the budget, and gets none of the 8 for
 # dollars. A rank of the 64 on paper holds 9 GB at most, or gets no points for its share.
@@ -186,8 +188,10 @@ check_the_cost()
 #
 # The brief says what is trained, in which building, at which prices, and what the store can do. Yours
 # are the nodes (`a100-hdr` or `h100-ndr`), the switches, the batch (at most 2,048 sequences), the
-# plan, the software and the saves. Of the shipped designs, `capstone.example("ten_thousand_h100")` is
-# one for another model and another building: its numbers do not help, its form does.
+# plan, the software and the saves. Two halves of your network exchange 20 TB/s or more
+# (`network.bisection_bytes_per_s`), which its cables must carry. Of the shipped designs,
+# `capstone.example("ten_thousand_h100")` is one for another model and another building: its numbers
+# do not help, its form does.
 #
 # Find the plan by `ws.plan` with your own cost, for several numbers of nodes. Then count switches:
 # a leaf of 64 ports has 32 of them down, and rails need a leaf for each NIC of 32 nodes.
@@ -315,7 +319,7 @@ check_the_design()
 #
 # A save must be whole before the next one begins, so `JOB.durable_s` seconds are the least; a sooner
 # save is refused. In 20 days a policy is asked 8,000 times at most, once in 216 s; the judge's own is
-# asked 670 to 2,600 times.
+# asked 90 to 5,600 times.
 #
 # <details><summary>Hint</summary>
 #

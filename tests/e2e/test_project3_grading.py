@@ -15,6 +15,7 @@ from autograder.authoring import programs
 from autograder.capstone.step_times import cost_of
 from autograder.grading import verify
 from worldsize import capstone, published_runs
+from worldsize.capstone.figures import SPAN_S
 from worldsize.check import CheckFailed
 
 FOLDER = ROOT / "solutions" / "project3"
@@ -32,10 +33,14 @@ def checks() -> Any:
 
 
 def design_of(case: str) -> capstone.Design:
+    return capstone.loads(text_of(case))
+
+
+def text_of(case: str) -> str:
     given: dict[str, Any] = {"capstone": capstone}
     exec(CELLS["brief"].source, given)
     exec(CASES[case].cells["design"], given)
-    return capstone.loads(given["design"])
+    return given["design"]
 
 
 @pytest.mark.parametrize(
@@ -107,6 +112,22 @@ def test_the_reference_design_costs_what_the_judge_compares_with(checks):
     assert 0.99 < usd / checks.REFERENCE_USD < 1.01
 
 
+def test_a_network_with_few_cables_between_its_halves_is_refused(checks):
+    checks.expect_asked(design_of("solution"))
+    with pytest.raises(CheckFailed, match="bisection_bytes_per_s of 20e12"):
+        checks.expect_asked(capstone.loads(re.sub(r"(bisection_bytes_per_s =) \S+", r"\1 6e11", text_of("solution"))))
+
+
+def test_the_judge_plays_two_spans_at_most(checks, monkeypatch):
+    design = design_of("wrong/design_that_is_late")
+    late = capstone.changed(design, data__num_tokens=1e14, data__dataset_tokens=1e14)
+    monkeypatch.setattr(checks, "expect_asked", lambda found: None)
+    monkeypatch.setattr(checks, "loads", lambda text: late)
+    monkeypatch.setattr(checks, "seen", {"design": ""})
+    found = checks.achieved(None)
+    assert found.days > 200 and sum(found.spent_s.values()) == pytest.approx(2 * SPAN_S)
+
+
 def test_the_released_programs_can_be_read_and_fail_only_where_they_are_to_be_written():
     module: dict[str, Any] = {"__name__": "released"}
     exec(compile(programs.released(FOLDER / "programs.py"), "programs.py", "exec"), module)
@@ -115,10 +136,10 @@ def test_the_released_programs_can_be_read_and_fail_only_where_they_are_to_be_wr
             module[name](None)
 
 
-def test_the_bank_has_four_right_answers_and_twenty_one_that_are_wrong_or_cheat():
+def test_the_bank_has_four_right_answers_and_twenty_three_that_are_wrong_or_cheat():
     wrong = [name for name in CASES if name.startswith("wrong/")]
     assert len([name for name in CASES if name.startswith("right/")]) == 3  # beside the solution
-    assert len(wrong) == 21 and sum("cheat" in name for name in wrong) == 7
+    assert len(wrong) == 23 and sum("cheat" in name for name in wrong) == 9
 
 
 # the checks of the train step take most of a judging: here, those of the design, the cost and the policy

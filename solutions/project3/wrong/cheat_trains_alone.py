@@ -1,5 +1,5 @@
-# score: 72
-# hint: along tp
+# score: 66
+# hint: weights of one process
 # Every rank trains the whole model on the whole batch, and nothing is shared.
 
 

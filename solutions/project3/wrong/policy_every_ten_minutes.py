@@ -1,5 +1,5 @@
-# score: 78 to 83
-# hint: 1,024 nodes
+# score: 66
+# hint: saves of five minutes
 # A save every ten minutes on all nodes, whatever a save costs and however often nodes fail.
 
 

@@ -1,4 +1,4 @@
-# score: 81 to 83
+# score: 78
 # hint: no spare
 # Young's interval, and a job that waits whenever a node is away.
 
