@@ -4,7 +4,7 @@
 
 
 # %% policy
-GAPS = []
+GAPS = {}
 
 
 def policy(status: Status) -> outages.Plan | float:
@@ -16,7 +16,8 @@ def policy(status: Status) -> outages.Plan | float:
     """
     # failures are a Poisson process: its rate by what was seen, and before that by Llama 3's
     usual_s = 3600 / sum(one.per_node_hour for one in outages.published("Llama 3")) / JOB.num_nodes
-    GAPS.append(status.num_failures)
-    mean_s = (usual_s + status.time_s) / (1 + len({*GAPS}))
+    gaps = GAPS.setdefault(JOB, set())
+    gaps.add(status.num_failures)
+    mean_s = (usual_s + status.time_s) / (1 + len(gaps))
     every_s = math.sqrt(2 * max(JOB.stall_s, 1.0) * mean_s)  # Young 1974
     return outages.Plan(max(every_s, JOB.durable_s), min(JOB.num_nodes, status.num_healthy))

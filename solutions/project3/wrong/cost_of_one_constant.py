@@ -1,4 +1,4 @@
-# score: 70.7 to 70.9
+# score: 69.9 to 70.9
 # hint: pairs of plans
 # hint: changes within
 # Every GPU at 45% of its peak: near most published steps, and blind to the plan.
