@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sphinx.application import Sphinx
-from sphinx.ext.napoleon import GoogleDocstring
+from sphinx.ext.napoleon.docstring import GoogleDocstring
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
