@@ -292,6 +292,10 @@ def expect_asked(found):
         raise CheckFailed("[nodes] without nics_per_node and nic_bytes_per_s", "one of them")
     if found.network is None:
         raise CheckFailed("a [network] with its switches counted", "none")
+    if found.network.bisection_bytes_per_s < 20e12:
+        raise CheckFailed(
+            "network.bisection_bytes_per_s of 20e12 or more", f"{found.network.bisection_bytes_per_s:.3g}"
+        )
     if found.data.global_batch > 2048:
         raise CheckFailed("a global_batch of at most 2,048", f"{found.data.global_batch:,}")
 

@@ -52,6 +52,7 @@ def text_of(case: str) -> str:
         ("num_spares = 3", "num_spares = 3\nnics_per_node = 8", "nics_per_node"),
         ('"h100-ndr"', '"h100-ndr-x240"', "h100-ndr-x240"),
         ("global_batch = 1920", "global_batch = 3840", "3,840"),
+        ("bisection_bytes_per_s = 30e12", "bisection_bytes_per_s = 1", "20e12 or more"),
     ],
 )
 def test_the_open_check_and_the_judge_refuse_the_same_designs(old, new, named, checks):
