@@ -60,8 +60,9 @@ reach: setup  ## grade every known answer by the checks that it can reach; by al
 verify: setup  ## grade every known answer of every lab, right, wrong and cheating, on five draws of all inputs
 	@$(BIN)/autograder verify --seeds 5
 
-project: setup  ## grade every known answer of lab 12 and the projects, one at a time; their speed counts
-	@$(BIN)/autograder verify lab12 project1 project2 project3
+project: setup  ## grade every known answer of labs 12 and 13a and the projects, one at a time; their speed counts
+	@$(INSTALL) -c constraints.txt -e '.[ray]'
+	@$(BIN)/autograder verify lab12 lab13a project1 project2 project3
 	@$(BIN)/python -m pytest -n 0 -m lesson --nightly tests/e2e/test_project2_grading.py tests/e2e/test_project3_report.py -k 'best_plan or project3'
 
 lint: setup  ## ruff and pyright, and whether the built notebooks are up to date

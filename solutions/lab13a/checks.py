@@ -1,0 +1,638 @@
+"""Hidden checks of lab 13a: Ray in the sandbox, a worker killed, a population trained again.
+
+The samples come from the judge's side, which sees which process takes which samples when, and
+kills a worker by the process ID that the kernel reports. Weights that come back are compared with
+those of trainings here. What Ray says of a run is a claim: a population's learning rates count
+only with weights that these rates, copied as they should be, lead to.
+
+One run serves all checks of two functions: a cluster costs ten seconds of computing. Only where it
+fails is another one started, with ours in place of one of the two.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from autograder.checks import (
+    StudentFailed,
+    entries,
+    expect_whole,
+    points,
+    positive,
+    shuffled,
+    tensor_like,
+    whole,
+)
+from worldsize import bench
+from worldsize.bench import Disturbance, RestartPolicy, Task, TrainingSpec, Trial
+from worldsize.bench.reference_run import flat_weights
+from worldsize.check import CheckFailed
+from worldsize.manifests import check as mistakes_in
+from worldsize.manifests import yaml_text
+
+NUM_STEPS, EVERY = 12, 3  # and the steps between checkpoints
+TASK = Task(num_steps=NUM_STEPS + 1, batch_size=12, width=8)  # the last step is the judge's
+NUM_ROUNDS, ROUND_STEPS = 3, 3
+ROUNDS = Task(num_steps=NUM_ROUNDS * ROUND_STEPS + 1, batch_size=12, width=4)
+TOLERANCE = 2e-3  # of the way that the weights went; sums in another order differ by 1e-6 to 1e-4
+CLOSE = 1e-5  # losses that differ by less are in no certain order
+FACTORS = (2.0, 0.5)
+STATE = "state.pt"
+
+seen: dict[str, Any] = {}  # what more than one check looks at; each submission has its own judge
+
+
+# a cluster in the sandbox
+
+
+def begin_ray(student, num_cpus):
+    """Start a node in the sandbox; the student's functions are then pickled whole."""
+    import logging
+
+    os.environ.update(
+        RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.1",
+        RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S="300",  # beside other judges a start takes long
+        RAY_gcs_server_port_wait_time_s="120",
+        RAY_USAGE_STATS_ENABLED="0",
+        RAY_DISABLE_IMPORT_WARNING="1",
+        OMP_NUM_THREADS="1",
+    )
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        os.environ.pop(name, None)  # of the process that starts the cluster, and of no worker
+    import ray
+
+    ray.cloudpickle.register_pickle_by_value(student)
+    os.makedirs("/tmp/ray", exist_ok=True)
+    ray.init(
+        num_cpus=num_cpus,
+        include_dashboard=False,
+        object_store_memory=80 << 20,
+        _temp_dir="/tmp/ray",
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+
+
+# ours, in place of what a check does not judge
+
+
+def our_train_on_worker(student):
+    write_state, read_state = student.write_state, student.read_state
+
+    def train(config):
+        import tempfile
+
+        from ray.train import Checkpoint, get_checkpoint, get_context, report
+        from ray.train.torch import prepare_model
+
+        from worldsize.bench import open_samples
+
+        task = config["task"]
+        rank, size = (
+            get_context().get_world_rank(),
+            task.batch_size // get_context().get_world_size(),
+        )
+        samples = open_samples(task.batch_size, task.seed)
+        model, first = task.model(), 0
+        optimizer = task.optimizer(model)
+        if checkpoint := get_checkpoint():
+            with checkpoint.as_directory() as folder:
+                first = read_state(folder, model, optimizer)
+        parallel = prepare_model(model)
+        for step in range(first, task.num_steps):
+            images, labels = samples.take(step, rank * size, (rank + 1) * size)
+            optimizer.zero_grad()
+            F.cross_entropy(parallel(images), labels).backward()
+            optimizer.step()
+            if (step + 1) % config["every"] == 0:
+                with tempfile.TemporaryDirectory() as folder:
+                    write_state(folder, step + 1, model, optimizer)
+                    saved = Checkpoint.from_directory(folder) if rank == 0 else None
+                    report({"step": step}, checkpoint=saved)
+        if rank == 0:
+            samples.hand_in(model)
+
+    return train
+
+
+def our_trainer(loop, config, num_workers, folder):
+    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    run = RunConfig(
+        storage_path=folder,
+        failure_config=FailureConfig(max_failures=2),
+        checkpoint_config=CheckpointConfig(num_to_keep=2),
+    )
+    scaling = ScalingConfig(num_workers=num_workers)
+    return TorchTrainer(loop, train_loop_config=config, scaling_config=scaling, run_config=run)
+
+
+def our_member(student):
+    from ray import tune
+
+    from worldsize.bench import open_samples
+
+    write_state, read_state = student.write_state, student.read_state
+
+    class Member(tune.Trainable):
+        def setup(self, config):
+            self.task, self.num_steps, self.done = config["task"], config["steps"], 0
+            self.samples = open_samples(self.task.batch_size, self.task.seed)
+            self.model = self.task.model()
+            self.optimizer = self.task.optimizer(self.model)
+            self.rate = config["rate"]
+
+        def reset_config(self, config):
+            self.rate = config["rate"]
+            return True
+
+        def step(self):
+            self.optimizer.param_groups[0]["lr"] = self.rate
+            for _ in range(self.num_steps):
+                self.optimizer.zero_grad()
+                self.loss_on(self.done).backward()
+                self.optimizer.step()
+                self.done += 1
+            with torch.no_grad():
+                return {"loss": self.loss_on(self.task.num_steps - 1).item()}
+
+        def loss_on(self, step):
+            images, labels = self.samples.take(step, 0, self.task.batch_size)
+            return F.cross_entropy(self.model(images), labels)
+
+        def save_checkpoint(self, folder):
+            write_state(folder, self.done, self.model, self.optimizer)
+
+        def load_checkpoint(self, folder):
+            self.done = read_state(folder, self.model, self.optimizer)
+
+    return Member
+
+
+def our_population(member, config, rates, num_rounds, folder):
+    from ray import tune
+    from ray.tune.schedulers import PopulationBasedTraining
+
+    copying = PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=1,
+        quantile_fraction=0.25,
+        hyperparam_mutations={"rate": tune.loguniform(1e-6, 10)},
+        resample_probability=0,
+        perturbation_factors=FACTORS,
+        synch=True,
+    )
+    return tune.Tuner(
+        member,
+        param_space={**config, "rate": tune.grid_search(rates)},
+        tune_config=tune.TuneConfig(
+            scheduler=copying, metric="loss", mode="min", reuse_actors=True
+        ),
+        run_config=tune.RunConfig(
+            storage_path=folder,
+            stop={"training_iteration": num_rounds},
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
+        ),
+    )
+
+
+# the data-parallel training, of which a worker is killed
+
+
+def train_on_rank(student, folder, spec, own):
+    """Train on two workers of a cluster, by these functions of the student's, and ours."""
+    loop = student.train_on_worker if "train_on_worker" in own else our_train_on_worker(student)
+    make = student.trainer if "trainer" in own else our_trainer
+    begin_ray(student, 2)
+    task = spec.task.model_copy(update={"num_steps": NUM_STEPS})
+    make(loop, {"task": task, "every": spec.checkpoint_every}, 2, folder).fit()
+    # the samples of no worker: that somebody asks has the judge look at what is kept
+    bench.open_samples(task.batch_size, task.seed).take(NUM_STEPS, 0, 0)
+
+
+def training(student, rng, part: str) -> tuple[Trial, Disturbance, Task]:
+    """A training of which a worker is killed, by both of the student's functions.
+
+    Where those fail together, by the one whose name is `part`, and ours.
+
+    Raises:
+        CheckFailed: other processes took samples than there should be.
+        StudentFailed: it did not come to its end.
+    """
+    both, loop = ("train_on_worker", "trainer"), ("train_on_worker",)
+    found = once(both, lambda: killed(student, rng, both))
+    is_for_trainer = part == "trainer" and not isinstance(seen.get(loop, found), Exception)
+    if isinstance(found, Exception) and not is_for_trainer:
+        found = once((part,), lambda: killed(student, rng, (part,)))
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def once(key, run):
+    """What a run gave, or how it failed; it is made once."""
+    if key not in seen:
+        try:
+            seen[key] = run()
+        except (CheckFailed, StudentFailed) as failed:
+            seen[key] = failed
+    return seen[key]
+
+
+def killed(student, rng, own) -> tuple[Trial, Disturbance, Task]:
+    """A training of which a worker is killed.
+
+    Raises:
+        CheckFailed: there are not two workers, and two new ones.
+        StudentFailed: it failed.
+    """
+    task = TASK.model_copy(update={"seed": whole(rng, 0, 1 << 20)})
+    struck = Disturbance("kill", whole(rng, 7, 8), whole(rng, 0, 1))
+    spec = TrainingSpec(task, 1, checkpoint_every=EVERY)
+    program = student.restarted(train_on_rank, list(own))
+    try:
+        trial = bench.attempt(program, spec, whole(rng, 0, 1 << 40), RestartPolicy(0), struck)
+    except StudentFailed as failed:
+        what = "The training failed"
+        if struck.time_s is not None:
+            what = f"When a worker was killed at step {struck.step}, the run failed"
+        raise StudentFailed(failed.outcome, f"{what}. {failed}", failed.may_be_external) from None
+    record, task = trial.record, task.model_copy(update={"num_steps": NUM_STEPS})
+    record.takes = [one for one in record.takes if one.step < NUM_STEPS]
+    if struck.time_s is None:
+        raise CheckFailed("workers that take samples of every step", f"none of step {struck.step}")
+    before = {one.process for one in record.takes if one.time_s <= struck.time_s}
+    after = {one.process for one in record.takes} - before
+    if (len(before), len(after)) != (2, 2):
+        raise CheckFailed(
+            "two workers, and two new ones after one of them was killed",
+            f"{len(before)}, and {len(after)} new ones",
+            "ScalingConfig has the number of workers, FailureConfig how often they start again.",
+        )
+    return trial, struck, task
+
+
+def by_process(trial: Trial) -> list[list[Any]]:
+    """The takes of each process, in the order in which the processes came."""
+    found: dict[int, list[Any]] = {}
+    for take in trial.record.takes:
+        found.setdefault(take.process, []).append(take)
+    return list(found.values())
+
+
+@points(2, cell="check_train_on_worker")
+def check_shares(student, rng):
+    """Each worker takes its share of every step's batch, once, in the order of the steps."""
+    trial, _, task = training(student, rng, "train_on_worker")
+    expect_whole(trial, task, f"{NUM_STEPS} steps")
+    half = TASK.batch_size // 2
+    for takes in by_process(trial):
+        steps, shares = [one.step for one in takes], {(one.start, one.stop) for one in takes}
+        if len(shares) != 1 or not shares <= {(0, half), (half, 2 * half)}:
+            raise CheckFailed(
+                f"a worker takes samples 0 to {half} of each batch, or {half} to {2 * half}",
+                f"one took {sorted(shares)}",
+                "Rank and world size come from ray.train.get_context().",
+            )
+        if steps != list(range(steps[0], steps[0] + len(steps))):
+            raise CheckFailed("a worker takes each step once, in their order", f"{steps}")
+
+
+@points(2, cell="check_train_on_worker")
+def check_weights(student, rng):
+    """After a worker was killed the weights are those of one process that was left alone."""
+    trial, struck, task = training(student, rng, "train_on_worker")
+    expect_whole(trial, task, f"{NUM_STEPS} steps")
+    error = bench.weights_error(trial, task)
+    if not error <= TOLERANCE:
+        raise CheckFailed(
+            "the weights of an undisturbed run, to rounding",
+            f"a worker was killed at step {struck.step}: they differ by {error:.2g} of the way that"
+            " training went (rounding: 1e-6)",
+            "Is the gradient averaged over the workers? Does a checkpoint hold the momentum, too?",
+        )
+
+
+@points(2, cell="check_train_on_worker")
+def check_resumed(student, rng):
+    """Training goes on at the first step that is not in the newest checkpoint that Ray knows."""
+    trial, struck, _ = training(student, rng, "train_on_worker")
+    firsts = sorted({takes[0].step for takes in by_process(trial)})
+    due = struck.step // EVERY * EVERY
+    # who dies within a tenth of a second of a report may take it along
+    if firsts not in ([0, due], [0, due - EVERY]):
+        raise CheckFailed(
+            f"workers begin at step 0, and after a kill at step {struck.step} at step {due}, or,"
+            f" where Ray had not heard of the last report, at step {due - EVERY}",
+            f"they began at steps {firsts}",
+            "get_checkpoint() has what was reported last; 6 done steps mean that step 6 is next.",
+        )
+
+
+@points(2, cell="check_trainer")
+def check_restart(student, rng):
+    """After a worker was killed there are as many new ones as were asked for, and training ends."""
+    trial, _, task = training(student, rng, "trainer")
+    expect_whole(trial, task, f"{NUM_STEPS} steps")
+
+
+@points(2, cell="check_trainer")
+def check_kept(student, rng):
+    """The run is kept in the folder that was named, with its two newest checkpoints."""
+    trial, _, task = training(student, rng, "trainer")
+    one, now = 2 * task.gradient_bytes, trial.record.held_bytes.get(NUM_STEPS, 0)
+    if not 1.5 * one <= now <= 3.5 * one:  # one that was never reported may be left
+        raise CheckFailed(
+            f"two checkpoints in the folder at the end: about {2 * one:,} bytes",
+            f"{now:,} bytes",
+            "RunConfig has the storage path, CheckpointConfig how many are kept.",
+        )
+
+
+# the population
+
+
+def tune_on_rank(student, address, task, own, rates):
+    """The rates and last weights of a population, by these of the student's, and ours: claims."""
+    os.environ["WORLDSIZE_FEED"] = address
+    member = student.Member if "Member" in own else our_member(student)
+    make = student.population if "population" in own else our_population
+    begin_ray(student, 2)
+    config = {"task": task, "steps": ROUND_STEPS}
+    grid = make(member, config, rates, NUM_ROUNDS, "/tmp/population").fit()
+    return [claim_of(result, task) for result in grid]
+
+
+def claim_of(result, task):
+    with open(os.path.join(result.path, "result.json")) as file:
+        rows = [json.loads(line) for line in file]
+    own = [row["config"]["rate"] for row in rows]
+    if result.checkpoint is None:
+        return own, None
+    state = torch.load(os.path.join(result.checkpoint.path, STATE), weights_only=True)
+    model = task.model()
+    model.load_state_dict(state["model"])
+    return own, flat_weights(model)
+
+
+def population(student, rng, part: str) -> tuple[Any, ...]:
+    """What a population did, by both of the student's; where those are wrong, by `part` and ours.
+
+    Raises:
+        CheckFailed: its weights are not those that its rates lead to.
+        StudentFailed: it did not come to its end.
+    """
+    both = ("Member", "population")
+    found = once(both, lambda: tuned(student, rng, both))
+    other = ("Member",) if part == "population" else ("population",)
+    if fault(found) and not (other in seen and not fault(seen[other])):
+        found = once((part,), lambda: tuned(student, rng, (part,)))
+    if failed := fault(found):
+        raise failed
+    return found
+
+
+def fault(found) -> Exception | None:
+    """Why what came back of a population earns nothing; None where its weights are borne out."""
+    if isinstance(found, StudentFailed):
+        return found
+    claimed, rates, batches, task, _ = found
+    try:
+        expect_borne_out(claimed, rates, batches, task)
+    except CheckFailed as failed:
+        return failed
+    return None
+
+
+def tuned(student, rng, own):
+    """A population's claims, its first rates, its batches, its task, and who took samples."""
+    task = ROUNDS.model_copy(update={"seed": whole(rng, 0, 1 << 20)})
+    spread = [0.001, 0.01, 0.06, 0.4]
+    rates = shuffled(rng, [one * float(positive(rng, 1)) for one in spread])
+    folder = student.restarted(tune_on_rank).socket_folder
+    with bench.SampleServer(task, whole(rng, 0, 1 << 40), folder) as server:
+        (claimed,) = student.run(tune_on_rank, server.address, task, list(own), rates, world_size=1)
+        return claimed, rates, server.batches, task, server.record
+
+
+def expect_borne_out(claimed, rates, batches, task) -> None:
+    """Raise CheckFailed unless copies follow from the losses, and the weights from the copies."""
+    initial = flat_weights(task.model())
+    members = [entries(one, 2) for one in entries(claimed, len(rates))]
+    used = [rates_of(one) for one, _ in members]
+    if any(one is None for one in used):
+        raise CheckFailed(
+            f"{NUM_ROUNDS} rounds of each of {len(rates)} members",
+            f"rounds: {[len(one) if isinstance(one, list) else 0 for one, _ in members]}",
+            'RunConfig(stop={"training_iteration": num_rounds}).',
+        )
+    due = copied(used, rates, batches, task)
+    for number, (found, weights) in enumerate(zip(members, due, strict=True)):
+        last = tensor_like(found[1], weights)
+        if last is None:
+            raise CheckFailed(
+                "the last state of each member, by write_state",
+                f"there is none of member {number}",
+                "CheckpointConfig(checkpoint_at_end=True); save_checkpoint writes by write_state.",
+            )
+        error = torch.linalg.vector_norm(last - weights) / torch.linalg.vector_norm(
+            weights - initial
+        )
+        if not error <= TOLERANCE:
+            raise CheckFailed(
+                "weights to which a member's rates lead, trained again by the grader",
+                f"those of member {number} differ by {float(error):.2g} of the way that they went",
+                "A copy has the weights, the momentum and the number of steps of the copied one,"
+                " and goes on with the rate of its own config.",
+            )
+
+
+def rates_of(value) -> list[float] | None:
+    """The rates of all rounds; None where it is anything else."""
+    is_whole = isinstance(value, list) and len(value) == NUM_ROUNDS
+    return (
+        value if is_whole and all(type(one) is float and 0 < one < 100 for one in value) else None
+    )
+
+
+def copied(used, rates, batches, task) -> list[torch.Tensor]:
+    """The last weights of members trained here with these rates; the worst copies the best.
+
+    Raises:
+        CheckFailed: a rate is none that a member could have had.
+    """
+    models = [task.model() for _ in rates]
+    optimizers = [task.optimizer(model) for model in models]
+    expect_rates(0, [one[0] for one in used], [(one,) for one in rates])
+    for number in range(NUM_ROUNDS):
+        losses = [
+            round_of(*member, own[number], number, batches, task)
+            for *member, own in zip(models, optimizers, used, strict=True)
+        ]
+        if number + 1 == NUM_ROUNDS:
+            break
+        now, later = ([one[place] for one in used] for place in (number, number + 1))
+        worst, best = pair(losses, now, later)
+        due = [(one,) for one in now]
+        due[worst] = tuple(now[best] * factor for factor in FACTORS)
+        expect_rates(number + 1, later, due)
+        models[worst].load_state_dict(models[best].state_dict())
+        optimizers[worst].load_state_dict(optimizers[best].state_dict())
+    return [flat_weights(model) for model in models]
+
+
+def pair(losses, now, later) -> tuple[int, int]:
+    """The worst and the best member; of members as good as equal, those that fit the rates."""
+    worst = [place for place, one in enumerate(losses) if max(losses) - one < CLOSE]
+    best = [place for place, one in enumerate(losses) if one - min(losses) < CLOSE]
+    pairs = [(one, other) for one in worst for other in best]
+    fitting = [
+        (one, other)
+        for one, other in pairs
+        if is_near(later[one], [now[other] * f for f in FACTORS])
+    ]
+    return (fitting or pairs)[0]
+
+
+def is_near(rate, due) -> bool:
+    """True where a rate is one of these, to rounding."""
+    return any(abs(rate / one - 1) < 1e-6 for one in due)
+
+
+def expect_rates(number, found, due) -> None:
+    """Raise CheckFailed unless each member has one of the rates that are due to it in a round."""
+    for member, (rate, among) in enumerate(zip(found, due, strict=True)):
+        if not is_near(rate, among):
+            wanted = " or ".join(f"{one:.4g}" for one in among)
+            raise CheckFailed(
+                f"a rate of {wanted} for member {member} in round {number}",
+                f"{rate:.4g}",
+                "After each round the member with the highest loss copies the one with the lowest,"
+                " and goes on with twice or half of its rate; all others keep theirs.",
+            )
+
+
+def round_of(model, optimizer, rate, number, batches, task) -> float:
+    """Train a model for a round; its loss on the batch on which nobody trains."""
+    optimizer.param_groups[0]["lr"] = rate
+    for step in range(number * ROUND_STEPS, (number + 1) * ROUND_STEPS):
+        images, labels = batches.batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    with torch.no_grad():
+        images, labels = batches.batch(task.num_steps - 1)
+        return F.cross_entropy(model(images), labels).item()
+
+
+@points(5, cell="check_Member")
+def check_member(student, rng):
+    """A member that copies another has its weights, momentum and steps, and its own rate."""
+    population(student, rng, "Member")
+
+
+@points(4, cell="check_population")
+def check_population(student, rng):
+    """After a round the worst member copies the best, at another rate, as the weights show."""
+    population(student, rng, "population")
+
+
+@points(1, cell="check_population", needs=["check_population"])
+def check_reused(student, rng):
+    """Members take turns in as many processes as there is room for; none is started for a copy."""
+    *_, record = population(student, rng, "population")
+    if (num := len({one.process for one in record.takes})) != 2:
+        raise CheckFailed(
+            "two processes for four members, on two CPUs",
+            f"{num} processes took samples",
+            "TuneConfig(reuse_actors=True), and reset_config returns True.",
+        )
+
+
+# the manifest
+
+
+def manifest_on_rank(student, args):
+    return student.cluster_manifest(*args)
+
+
+def manifest(student, rng) -> tuple[dict, tuple[Any, ...]]:
+    """The cluster that the student wrote, and for what.
+
+    Raises:
+        CheckFailed: KubeRay would not take it.
+    """
+    if "manifest" not in seen:
+        fewest = whole(rng, 1, 3)
+        args = ("lab", "registry.example.org/lab:7", whole(rng, 1, 8), fewest, fewest + 4)
+        seen["manifest"] = student.run(manifest_on_rank, args, world_size=1)[0], args
+    text, args = seen["manifest"]
+    if not isinstance(text, str) or not 0 < len(text) < 20_000:
+        raise CheckFailed("the text of a manifest", "something else")
+    if "&" in text:  # what anchors name can be repeated a billion times
+        raise CheckFailed("a manifest without YAML's anchors", "it has one")
+    if mistakes := mistakes_in(text):
+        raise CheckFailed("a manifest that KubeRay takes", str(mistakes[0]))
+    documents = yaml_text.load(text)
+    if [one.get("kind") for one in documents] != ["RayCluster"]:
+        raise CheckFailed("one RayCluster", f"{len(documents)} documents, or of another kind")
+    return documents[0], args
+
+
+def containers(group) -> list[dict]:
+    """The containers of a group's pods."""
+    return group["template"].get("spec", {}).get("containers", [])
+
+
+def gpus_of(container) -> Any:
+    """The GPUs that a container has as its limit."""
+    return container.get("resources", {}).get("limits", {}).get("nvidia.com/gpu", 0)
+
+
+@points(1, cell="check_cluster_manifest")
+def check_head(student, rng):
+    """All pods run the image; the head has no GPU, and nothing is placed on it."""
+    cluster, (_, image, *_) = manifest(student, rng)
+    head = cluster["spec"]["headGroupSpec"]
+    groups = [head, *cluster["spec"].get("workerGroupSpecs", [])]
+    if any(one.get("image") != image for group in groups for one in containers(group)):
+        raise CheckFailed("every container runs the image that was named", "another one")
+    if any(gpus_of(one) for one in containers(head)):
+        raise CheckFailed("a head without GPUs", "it has some")
+    if head.get("rayStartParams", {}).get("num-cpus") != "0":
+        raise CheckFailed("num-cpus: '0' for the head", "not so", "Ray places by these numbers.")
+
+
+@points(1, cell="check_cluster_manifest")
+def check_workers(student, rng):
+    """One group of workers, each with its GPUs."""
+    cluster, (_, _, gpus, *_) = manifest(student, rng)
+    groups = cluster["spec"].get("workerGroupSpecs", [])
+    if len(groups) != 1:
+        raise CheckFailed("one group of workers", f"{len(groups)}")
+    found = [str(gpus_of(one)) for one in containers(groups[0])]
+    if str(gpus) not in found:
+        raise CheckFailed(f"a limit of {gpus} nvidia.com/gpu in a worker's container", f"{found}")
+
+
+@points(2, cell="check_cluster_manifest")
+def check_autoscaler(student, rng):
+    """The autoscaler keeps the cluster between its fewest and its most workers."""
+    cluster, (*_, fewest, most) = manifest(student, rng)
+    if cluster["spec"].get("enableInTreeAutoscaling") is not True:
+        raise CheckFailed(
+            "Ray's autoscaler", "it is off", "Without it minReplicas and maxReplicas do nothing."
+        )
+    names = ("replicas", "minReplicas", "maxReplicas")
+    for group in cluster["spec"].get("workerGroupSpecs", [])[:1]:
+        found = tuple(group.get(name) for name in names)
+        if found != (fewest, fewest, most):
+            raise CheckFailed(f"{', '.join(names)}: {fewest}, {fewest} and {most}", f"{found}")
+        return
+    raise CheckFailed("one group of workers", "there is none")
