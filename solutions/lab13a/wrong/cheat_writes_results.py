@@ -1,5 +1,5 @@
 # score: 19
-# hint: trained again by the grader
+# hint: member
 # Nobody trains: the results are files with rates that follow the rule, and first weights.
 
 # %% population

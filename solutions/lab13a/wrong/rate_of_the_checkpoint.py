@@ -1,5 +1,5 @@
 # score: 19
-# hint: goes on with the rate of its own config
+# hint: member
 # The optimizer's state brings the rate of the copied member along.
 
 # %% Member
