@@ -2252,5 +2252,5 @@ quiz.ask("week13", seed=seed)
 # - Alert on what is absent, and on GPUs that are held and do not work.
 #
 # **Lab 13a** is Ray: a cluster of two nodes, a worker that is killed, and a population that finds
-# its learning rate. In **lab 13b** you write what stands behind Horovod's four lines. **Week 14** is
-# the capstone: a system of 10,000 GPUs.
+# its learning rate. In **lab 13b** you write what stands behind Horovod's four lines.
+# **Week 14** is the capstone: a system of 10,000 GPUs.

@@ -5,12 +5,15 @@ kills a worker by the process ID that the kernel reports. Weights that come back
 those of trainings here. What Ray says of a run is a claim: a population's learning rates count
 only with weights that these rates, copied as they should be, lead to.
 
-One run serves all checks of two functions: a cluster costs ten seconds of computing. Only where it
-fails is another one started, with ours in place of one of the two.
+One run serves all checks of the training's two functions: a cluster costs ten seconds of
+computing. Only where it fails is another one started, with ours in place of one of the two.
+A member of the population is judged without a cluster, by the calls that Tune makes: in a cluster
+it is a matter of time which process is given to which member.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from typing import Any
@@ -142,14 +145,13 @@ def our_member(student):
 
     class Member(tune.Trainable):
         def setup(self, config):
-            self.task, self.num_steps, self.done = config["task"], config["steps"], 0
+            self.task, self.num_steps, self.rate = config["task"], config["steps"], config["rate"]
             self.samples = open_samples(self.task.batch_size, self.task.seed)
-            self.model = self.task.model()
+            self.model, self.done = self.task.model(), 0
             self.optimizer = self.task.optimizer(self.model)
-            self.rate = config["rate"]
 
         def reset_config(self, config):
-            self.rate = config["rate"]
+            self.setup(config)
             return True
 
         def step(self):
@@ -173,33 +175,6 @@ def our_member(student):
             self.done = read_state(folder, self.model, self.optimizer)
 
     return Member
-
-
-def our_population(member, config, rates, num_rounds, folder):
-    from ray import tune
-    from ray.tune.schedulers import PopulationBasedTraining
-
-    copying = PopulationBasedTraining(
-        time_attr="training_iteration",
-        perturbation_interval=1,
-        quantile_fraction=0.25,
-        hyperparam_mutations={"rate": tune.loguniform(1e-6, 10)},
-        resample_probability=0,
-        perturbation_factors=FACTORS,
-        synch=True,
-    )
-    return tune.Tuner(
-        member,
-        param_space={**config, "rate": tune.grid_search(rates)},
-        tune_config=tune.TuneConfig(
-            scheduler=copying, metric="loss", mode="min", reuse_actors=True
-        ),
-        run_config=tune.RunConfig(
-            storage_path=folder,
-            stop={"training_iteration": num_rounds},
-            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
-        ),
-    )
 
 
 # the data-parallel training, of which a worker is killed
@@ -355,71 +330,145 @@ def check_kept(student, rng):
         )
 
 
+# one member
+
+
+def member_on_rank(student, address, task, rates):
+    """Losses and weights of members in one process, as Tune would have it run them: claims.
+
+    One begins; it is reset to another, which has not begun, and to a third one, which copies the
+    first.
+    """
+    import tempfile
+
+    os.environ["WORLDSIZE_FEED"] = address
+    configs = [{"task": task, "steps": ROUND_STEPS, "rate": rate} for rate in rates]
+    with tempfile.TemporaryDirectory() as first:
+        member = student.Member(configs[0])
+        claims = [round_on_rank(member, task, first)]
+        member.reset(configs[1])
+        claims.append(round_on_rank(member, task))
+        member.reset(configs[2])
+        member.load_checkpoint(first)
+        claims.append(round_on_rank(member, task))
+    return claims
+
+
+def round_on_rank(member, task, folder=None):
+    """The loss and the weights of a member after a round, saved in this folder."""
+    import tempfile
+
+    loss = member.step()["loss"]
+    with tempfile.TemporaryDirectory() as own:
+        member.save_checkpoint(folder or own)
+        return loss, weights_in(folder or own, task)
+
+
+def weights_in(folder, task):
+    """The weights in a checkpoint, flat."""
+    state = torch.load(os.path.join(folder, STATE), weights_only=True)
+    model = task.model()
+    model.load_state_dict(state["model"])
+    return flat_weights(model)
+
+
+def members(student, rng) -> tuple[Any, ...]:
+    """What three members claim, their rates, their batches, and their task."""
+    if "members" not in seen:
+        task = ROUNDS.model_copy(update={"seed": whole(rng, 0, 1 << 20)})
+        rates = [one * float(positive(rng, 1)) for one in (0.04, 0.01, 0.12)]
+        folder = student.restarted(member_on_rank).socket_folder
+        with bench.SampleServer(task, whole(rng, 0, 1 << 40), folder) as server:
+            asked = (member_on_rank, server.address, task, rates)
+            claimed = entries(student.run(*asked, world_size=1)[0], len(rates))
+            seen["members"] = claimed, rates, server.batches, task
+    return seen["members"]
+
+
+def expect_member(found, number: int, places, hint: str) -> None:
+    """Raise CheckFailed unless a member has done a round with each of the rates at these places."""
+    claimed, rates, batches, task = found
+    own = [rates[place] for place in places]
+    model, initial = task.model(), flat_weights(task.model())
+    optimizer = task.optimizer(model)
+    for place, rate in enumerate(own):
+        loss = round_of(model, optimizer, rate, place, batches, task)
+    due = flat_weights(model)
+    its_loss, its_weights = entries(claimed[number], 2)
+    weights = tensor_like(its_weights, due)
+    steps = f"{ROUND_STEPS} steps with a rate of " + f", and {ROUND_STEPS} of ".join(
+        f"{one:.4g}" for one in own
+    )
+    if weights is None:
+        raise CheckFailed(f"the weights after {steps}", "none", "They are saved by write_state.")
+    error = torch.linalg.vector_norm(weights - due) / torch.linalg.vector_norm(due - initial)
+    if not error <= TOLERANCE:
+        off = f"weights that differ by {float(error):.2g} of the way that they went"
+        raise CheckFailed(f"the weights after {steps}", off, hint)
+    if not (type(its_loss) is float and abs(its_loss - loss) < 1e-3):
+        raise CheckFailed(
+            "the loss on the batch of the task's last step, after the round",
+            "another number",
+            "Nobody trains on that batch; its number is task.num_steps - 1.",
+        )
+
+
+@points(1, cell="check_Member")
+def check_round(student, rng):
+    """A member trains a round at its rate, and returns the loss on the task's last batch."""
+    hint = "Steps are counted from 0; a step takes the whole batch; the optimizer is the task's."
+    expect_member(members(student, rng), 0, (0,), hint)
+
+
+@points(2, cell="check_Member")
+def check_anew(student, rng):
+    """A process that is given to another member begins with the first weights and at step 0."""
+    hint = (
+        "After reset_config it is a member that has not begun: load_checkpoint comes only where"
+        " there is a state."
+    )
+    expect_member(members(student, rng), 1, (1,), hint)
+
+
+@points(2, cell="check_Member")
+def check_copy(student, rng):
+    """A member that copies another has its weights, momentum and steps, and its own rate."""
+    hint = (
+        "A copy has the weights, the momentum and the number of steps of the copied one, and"
+        " goes on with the rate of its own config."
+    )
+    expect_member(members(student, rng), 2, (0, 2), hint)
+
+
 # the population
 
 
-def tune_on_rank(student, address, task, own, rates):
-    """The rates and last weights of a population, by these of the student's, and ours: claims."""
+def tune_on_rank(student, address, task, rates):
+    """The rates and last weights of a population of our members: claims."""
     os.environ["WORLDSIZE_FEED"] = address
-    member = student.Member if "Member" in own else our_member(student)
-    make = student.population if "population" in own else our_population
-    # with fewer CPUs than members Tune stood still: synch=True, reuse_actors=True, Ray 2.60
-    begin_ray(student, 4)
+    begin_ray(student, 1)
     config = {"task": task, "steps": ROUND_STEPS}
-    grid = make(member, config, rates, NUM_ROUNDS, "/tmp/population").fit()
-    return [claim_of(result, task) for result in grid]
+    made = student.population(our_member(student), config, rates, NUM_ROUNDS, "/tmp/population")
+    return [claim_of(result, task) for result in made.fit()]
 
 
 def claim_of(result, task):
+    """The rates of a member's rounds as Ray has written them down, and its last weights."""
     with open(os.path.join(result.path, "result.json")) as file:
         rows = [json.loads(line) for line in file]
     own = [row["config"]["rate"] for row in rows]
-    if result.checkpoint is None:
-        return own, None
-    state = torch.load(os.path.join(result.checkpoint.path, STATE), weights_only=True)
-    model = task.model()
-    model.load_state_dict(state["model"])
-    return own, flat_weights(model)
+    return own, weights_in(result.checkpoint.path, task) if result.checkpoint else None
 
 
-def population(student, rng, part: str) -> tuple[Any, ...]:
-    """What a population did, by both of the student's; where those are wrong, by `part` and ours.
-
-    Raises:
-        CheckFailed: its weights are not those that its rates lead to.
-        StudentFailed: it did not come to its end.
-    """
-    both = ("Member", "population")
-    found = once(both, lambda: tuned(student, rng, both))
-    other = ("Member",) if part == "population" else ("population",)
-    if fault(found) and not (other in seen and not fault(seen[other])):
-        found = once((part,), lambda: tuned(student, rng, (part,)))
-    if failed := fault(found):
-        raise failed
-    return found
-
-
-def fault(found) -> Exception | None:
-    """Why what came back of a population earns nothing; None where its weights are borne out."""
-    if isinstance(found, StudentFailed):
-        return found
-    claimed, rates, batches, task, _ = found
-    try:
-        expect_borne_out(claimed, rates, batches, task)
-    except CheckFailed as failed:
-        return failed
-    return None
-
-
-def tuned(student, rng, own):
-    """A population's claims, its first rates, its batches, its task, and who took samples."""
+def tuned(student, rng):
+    """A population's claims, its first rates, its batches, and its task."""
     task = ROUNDS.model_copy(update={"seed": whole(rng, 0, 1 << 20)})
-    spread = [0.001, 0.01, 0.06, 0.4]
+    spread = [0.001, 0.008, 0.03, 0.1]
     rates = shuffled(rng, [one * float(positive(rng, 1)) for one in spread])
     folder = student.restarted(tune_on_rank).socket_folder
     with bench.SampleServer(task, whole(rng, 0, 1 << 40), folder) as server:
-        (claimed,) = student.run(tune_on_rank, server.address, task, list(own), rates, world_size=1)
-        return claimed, rates, server.batches, task, server.record
+        (claimed,) = student.run(tune_on_rank, server.address, task, rates, world_size=1)
+        return claimed, rates, server.batches, task
 
 
 def expect_borne_out(claimed, rates, batches, task) -> None:
@@ -447,7 +496,7 @@ def expect_borne_out(claimed, rates, batches, task) -> None:
         )
         if not error <= TOLERANCE:
             raise CheckFailed(
-                "weights to which a member's rates lead, trained again by the grader",
+                "the weights to which a member's rates lead, by the grader's own training",
                 f"those of member {number} differ by {float(error):.2g} of the way that they went",
                 "A copy has the weights, the momentum and the number of steps of the copied one,"
                 " and goes on with the rate of its own config.",
@@ -484,7 +533,8 @@ def copied(used, rates, batches, task) -> list[torch.Tensor]:
         due[worst] = tuple(now[best] * factor for factor in FACTORS)
         expect_rates(number + 1, later, due)
         models[worst].load_state_dict(models[best].state_dict())
-        optimizers[worst].load_state_dict(optimizers[best].state_dict())
+        # a copy: load_state_dict would have both share their momentum
+        optimizers[worst].load_state_dict(copy.deepcopy(optimizers[best].state_dict()))
     return [flat_weights(model) for model in models]
 
 
@@ -512,7 +562,8 @@ def expect_rates(number, found, due) -> None:
         if not is_near(rate, among):
             wanted = " or ".join(f"{one:.4g}" for one in among)
             raise CheckFailed(
-                f"a rate of {wanted} for member {member} in round {number}",
+                f"a rate of {wanted} for member {member} in round {number}, by the grader's own"
+                " training",
                 f"{rate:.4g}",
                 "After each round the member with the highest loss copies the one with the lowest,"
                 " and goes on with twice or half of its rate; all others keep theirs.",
@@ -532,28 +583,10 @@ def round_of(model, optimizer, rate, number, batches, task) -> float:
         return F.cross_entropy(model(images), labels).item()
 
 
-@points(5, cell="check_Member")
-def check_member(student, rng):
-    """A member that copies another has its weights, momentum and steps, and its own rate."""
-    population(student, rng, "Member")
-
-
-@points(4, cell="check_population")
+@points(5, cell="check_population")
 def check_population(student, rng):
     """After a round the worst member copies the best, at another rate, as the weights show."""
-    population(student, rng, "population")
-
-
-@points(1, cell="check_population", needs=["check_population"])
-def check_reused(student, rng):
-    """Each member has a process, and none is started for a copy."""
-    *_, record = population(student, rng, "population")
-    if (num := len({one.process for one in record.takes})) != 4:
-        raise CheckFailed(
-            "four processes for four members",
-            f"{num} processes took samples",
-            "TuneConfig(reuse_actors=True), and reset_config returns True.",
-        )
+    expect_borne_out(*tuned(student, rng))
 
 
 # the manifest

@@ -395,20 +395,22 @@ draw.table([fit_and_watch(num) for num in (1, 2, 4)], title="One to four workers
 # ```
 #
 # A `Trainable` has five methods. `setup(config)` comes first, in a new process. `step()` is one
-# round and returns its metrics. With `reuse_actors` a process that is there is given to another
-# trial, in two calls: first `reset_config(config)`, with the new settings, then
-# `load_checkpoint(folder)`, with the weights of the member that it copies.
+# round and returns its metrics; `save_checkpoint(folder)` comes after it. With `reuse_actors` a
+# process that has run one member is given to another. Then `reset_config(config)` is called, with
+# the settings of the other one, and after it `load_checkpoint(folder)`, if that one has a state:
+# its own or that of the member that it copies. A member that has not begun yet has none.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
 # In which order do the two calls come, and what does `read_state` do to the optimizer's learning
-# rate? A rate from the checkpoint is that of the member that was copied.
+# rate? A rate from the checkpoint is that of the member that was copied. And when `load_checkpoint`
+# is not called, what is left of the member that the process ran before?
 #
 # </details>
 # <details><summary>Hint 2: the rate</summary>
 #
 # Keep the rate in `self`, and set `group["lr"]` for each of `self.optimizer.param_groups` where a
-# round begins.
+# round begins. `setup` and `reset_config` can share their work.
 #
 # </details>
 
@@ -423,18 +425,18 @@ class Member(ray.tune.Trainable):
       nobody trains.
     - A checkpoint is what `write_state` writes, so that a member goes on exactly as the one that
       was saved, but with its own config's rate.
+    - `reset_config` makes it a member that has not begun, with this config, and returns True.
     """
 
     ### BEGIN SOLUTION
     def setup(self, config):
-        self.task, self.num_steps, self.done = config["task"], config["steps"], 0
+        self.task, self.num_steps, self.rate = config["task"], config["steps"], config["rate"]
         self.samples = open_samples(self.task.batch_size, self.task.seed)
-        self.model = self.task.model()
+        self.model, self.done = self.task.model(), 0
         self.optimizer = self.task.optimizer(self.model)
-        self.reset_config(config)
 
     def reset_config(self, config):
-        self.rate = config["rate"]
+        self.setup(config)
         return True
 
     def step(self):
@@ -486,7 +488,9 @@ def check_Member():
         good.save_checkpoint(folder)
         bad = Member({"task": ROUNDS, "steps": 3, "rate": 1.0})
         bad.step()
-        bad.reset_config({"task": ROUNDS, "steps": 3, "rate": 0.05})
+        bad.reset({"task": ROUNDS, "steps": 3, "rate": 0.02})
+        anew = bad.step()["loss"]
+        bad.reset({"task": ROUNDS, "steps": 3, "rate": 0.05})
         bad.load_checkpoint(folder)
         found = bad.step()["loss"]
         bad.save_checkpoint(folder)
@@ -494,6 +498,10 @@ def check_Member():
         del os.environ["WORLDSIZE_FEED"]
         weights, loss = trained_alone(ROUNDS, [0.1, 0.05], outside.batches)
         _, as_before = trained_alone(ROUNDS, [0.1, 0.1], outside.batches)
+        _, as_first = trained_alone(ROUNDS, [0.02], outside.batches)
+    if abs(anew - as_first) > 1e-4:
+        hint = "Nothing was loaded: weights, momentum and steps are those of a new member."
+        raise CheckFailed(f"a loss of {as_first:.4f} in its first round", f"{anew:.4f}", hint)
     if abs(found - as_before) < 1e-5:
         hint = "The rate of the checkpoint came after the rate of the config."
         raise CheckFailed("the round after the copy with a rate of 0.05", "with 0.1", hint)
@@ -517,7 +525,8 @@ check_Member()
 #
 # By default a trial is looked at every 60 *seconds*, beside others that may be further or less far.
 # So no two runs are alike. With `synch=True` and rounds in place of seconds, all members are
-# compared after the same number of steps.
+# compared after the same number of steps. `reuse_actors=True` in `TuneConfig` saves starting a
+# process, and importing torch in it, for each member that goes on.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -541,7 +550,6 @@ def population(member, config: dict, rates: list, num_rounds: int, folder: str) 
 
     - After each round but the last, when all members have done it, the one with the highest loss
       copies the one with the lowest, and goes on with twice or half of the copied rate.
-    - A process is used again for another member.
     - Each member's last state is kept.
     """
     ### BEGIN SOLUTION

@@ -31,6 +31,7 @@ class Member(ray.tune.Trainable):
       nobody trains.
     - A checkpoint is what `write_state` writes, so that a member goes on exactly as the one that
       was saved, but with its own config's rate.
+    - `reset_config` makes it a member that has not begun, with this config, and returns True.
     """
 
     def setup(self, config):
@@ -38,13 +39,19 @@ class Member(ray.tune.Trainable):
         self.samples = open_samples(self.task.batch_size, self.task.seed)
         self.model = self.task.model()
         self.optimizer = self.task.optimizer(self.model)
-        self.reset_config(config)
+        self.set_rate(config["rate"])
 
     def reset_config(self, config):
-        self.rate = config["rate"]
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate
+        self.model.load_state_dict(self.task.model().state_dict())
+        self.optimizer.state.clear()
+        self.done = 0
+        self.set_rate(config["rate"])
         return True
+
+    def set_rate(self, rate):
+        self.rate = rate
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
 
     def step(self):
         for _ in range(self.num_steps):
@@ -63,4 +70,4 @@ class Member(ray.tune.Trainable):
 
     def load_checkpoint(self, folder):
         self.done = read_state(folder, self.model, self.optimizer)
-        self.reset_config({"rate": self.rate})
+        self.set_rate(self.rate)

@@ -1,5 +1,5 @@
 # score: 19
-# hint: member
+# hint: by the grader's own training
 # Nobody trains: the results are files with rates that follow the rule, and first weights.
 
 # %% population

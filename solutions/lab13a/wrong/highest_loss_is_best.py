@@ -8,7 +8,6 @@ def population(member, config: dict, rates: list, num_rounds: int, folder: str) 
 
     - After each round but the last, when all members have done it, the one with the highest loss
       copies the one with the lowest, and goes on with twice or half of the copied rate.
-    - A process is used again for another member.
     - Each member's last state is kept.
     """
     copying = ray.tune.schedulers.PopulationBasedTraining(

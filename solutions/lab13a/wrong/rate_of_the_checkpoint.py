@@ -1,4 +1,4 @@
-# score: 19
+# score: 22
 # hint: member
 # The optimizer's state brings the rate of the copied member along.
 
@@ -12,6 +12,7 @@ class Member(ray.tune.Trainable):
       nobody trains.
     - A checkpoint is what `write_state` writes, so that a member goes on exactly as the one that
       was saved, but with its own config's rate.
+    - `reset_config` makes it a member that has not begun, with this config, and returns True.
     """
 
     def setup(self, config):
@@ -19,11 +20,11 @@ class Member(ray.tune.Trainable):
         self.samples = open_samples(self.task.batch_size, self.task.seed)
         self.model = self.task.model()
         self.optimizer = self.task.optimizer(self.model)
-        self.reset_config(config)
-
-    def reset_config(self, config):
         for group in self.optimizer.param_groups:
             group["lr"] = config["rate"]
+
+    def reset_config(self, config):
+        self.setup(config)
         return True
 
     def step(self):
