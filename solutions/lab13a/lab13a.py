@@ -97,10 +97,10 @@ def read_state(folder: str, model: nn.Module, optimizer: torch.optim.Optimizer) 
 
     The optimizer's learning rate is then the one that was written, too.
     """
-    state = torch.load(os.path.join(folder, STATE), weights_only=True)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return state["done"]
+    written = torch.load(os.path.join(folder, STATE), weights_only=True)
+    model.load_state_dict(written["model"])
+    optimizer.load_state_dict(written["optimizer"])
+    return written["done"]
 
 
 # %% [markdown]
