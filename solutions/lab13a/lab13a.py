@@ -578,31 +578,37 @@ def population(member, config: dict, rates: list, num_rounds: int, folder: str) 
 
 
 # %% check_population points=5
-def fed_member(member, address):
-    """The same class, whose samples come from outside."""
+def fed_member(member, address, folder):
+    """The same class, with samples from outside; it notes the rate and the loss of each round."""
 
     class Fed(member):
         def setup(self, config):
             os.environ["WORLDSIZE_FEED"] = address
             super().setup(config)
 
+        def step(self):
+            found = super().step()
+            with open(os.path.join(folder, f"{self.trial_id}.rounds"), "a") as file:
+                file.write(json.dumps([self.config["rate"], found["loss"]]) + "\n")
+            return found
+
     return Fed
 
 
-def histories(grid):
-    """The rate and the loss of each round, for each member, as Ray has written them down."""
-    for result in grid:
-        lines = Path(result.path, "result.json").read_text().splitlines()
-        rows = [json.loads(line) for line in lines]
-        yield [row["config"]["rate"] for row in rows], [row["loss"] for row in rows]
+def histories(folder):
+    """The rate and the loss of each round, for each member, as it has noted them."""
+    for path in sorted(Path(folder).glob("*.rounds")):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        yield [rate for rate, _ in rows], [loss for _, loss in rows]
 
 
 def check_population():
     rates = [0.001, 0.1, 1.0, 0.01]
     with Outside(ROUNDS) as outside, tempfile.TemporaryDirectory() as folder:
         config = {"task": ROUNDS, "steps": 3}
-        tuner = population(fed_member(Member, outside.address), config, rates, 3, folder)
-        found = list(histories(tuner.fit()))
+        fed_by_us = fed_member(Member, outside.address, folder)
+        population(fed_by_us, config, rates, 3, os.path.join(folder, "run")).fit()
+        found = list(histories(folder))
         num_kept = len(list(Path(folder).rglob(STATE)))
     draw.table(
         [
