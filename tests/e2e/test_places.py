@@ -95,7 +95,7 @@ def test_the_steps_of_the_dockerfile_give_a_course_that_runs(course, tmp_path):
     done = json.loads((image.root / "tmp/out.ipynb").read_text())
     assert all(cell.get("execution_count") for cell in done["cells"] if cell["cell_type"] == "code" and cell["source"])
     # an older folder of the student's keeps what it has and gets what is new
-    mine = image.root / "home/student/course"
+    mine = image.root / "srv/student/course"
     (mine / week).write_text("mine")
     (mine / "README.md").unlink()
     image.run(["sh", "-c", setting_up + "&& true"], network=False)
