@@ -14,6 +14,7 @@ from autograder.course import open_course
 from autograder.grading import audit_log, status
 from autograder.grading.audit_log import Verdict
 from autograder.grading.status import State
+from autograder.terminal import console
 
 ROSTER = """\
 id,name,section
@@ -130,7 +131,7 @@ def test_a_long_list_of_names_is_cut(course):
 
 def test_the_tables_in_the_terminal(course, monkeypatch):
     monkeypatch.chdir(course)
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(console, "_width", 200)  # one may have been made already, by COLUMNS as it was
     shown = CliRunner().invoke(app, ["status"])
     assert shown.exit_code == 0 and "lab01, to be graded: eve" in shown.output
     assert re.search(r"lab02 +2020-11-20 12:00 +0 of 6", shown.output)

@@ -17,6 +17,7 @@ from autograder.similarity.fingerprints import LENGTH, WINDOW, fingerprints
 from autograder.similarity.pairs import Work, compare
 from autograder.similarity.tokens import Token, own_attributes, tokens
 from autograder.similarity.works import given
+from autograder.terminal import console
 
 CODE = '''\
 import torch
@@ -161,7 +162,7 @@ def course(tmp_path_factory, lab):
 
 def run(course, monkeypatch, *words):
     monkeypatch.chdir(course)
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(console, "_width", 200)  # one may have been made already, by COLUMNS as it was
     return CliRunner().invoke(app, ["similar", *words])
 
 
