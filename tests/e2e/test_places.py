@@ -46,7 +46,7 @@ HUB_PACKAGES = [
     "yarl==1.25.1",
     "pycares==5.2.1",
 ]
-TOKEN = "of the service that asks in this test"
+TOKEN = "of-the-service-that-asks-in-this-test"
 # what `--config` reads first is ours; who signs in and how a server starts is otherwise the machine's
 HUB = """
 c = get_config()
