@@ -111,8 +111,9 @@ nightly: verify project oracles attacks coverage bench smoke frameworks pages wh
 pages: site  ## look through the whole site: links, answers, widths, themes, sizes
 	@$(BIN)/python -m pytest -n 0 --nightly tests/browser/test_site.py
 
-wheel: setup  ## build the distributions, and start the commands from what they install
+wheel: setup  ## build the distributions, start the commands from what they install; a hub, and a week from the zip
 	@$(BIN)/python -m pytest -n 0 -m e2e --nightly tests/e2e/test_wheel.py
+	@$(BIN)/python -m pytest -n 0 --nightly tests/e2e/test_places.py
 
 oracles: setup  ## compute the quiz bank's answers by other means, on full samples
 	@$(BIN)/python -m pytest -n auto $(SPREAD) --nightly tests/quiz/test_quiz_bank.py
