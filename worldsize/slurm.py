@@ -14,12 +14,13 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from worldsize.launch.protocol.process import die_with_parent
+from worldsize.ports import free_ports
 
 PROGRAMS = {
     "munged": "munge",
@@ -167,7 +168,7 @@ class Cluster:
         self._await("slurmd", lambda: self._states() == ["idle"] * len(self.node_names))
 
     def _config(self) -> str:
-        host, ports = socket.gethostname().split(".")[0], list(_free_ports(len(self.node_names) + 1))
+        host, ports = socket.gethostname().split(".")[0], free_ports(len(self.node_names) + 1)
         nodes = [
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=1 State=UNKNOWN"
             for node, port in zip(self.node_names, ports[1:], strict=True)
@@ -231,12 +232,3 @@ def _until(condition: Callable[[], bool], within_s: float) -> bool:
             return False
         time.sleep(0.2)
     return True
-
-
-def _free_ports(number: int) -> Iterator[int]:
-    """Ports that nobody listens on at the moment."""
-    with contextlib.ExitStack() as held:
-        for _ in range(number):
-            one = held.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
-            yield one.getsockname()[1]

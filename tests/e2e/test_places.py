@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -25,6 +24,7 @@ from processes import are_gone, wait_until
 from repository import ROOT
 
 from autograder.authoring.student_copy import TOP, write_student_copy
+from worldsize.ports import free_ports
 
 # JupyterHub and what it needs besides what the tests have
 HUB_PACKAGES = [
@@ -105,14 +105,6 @@ class Hub:
         """Stop a user's server."""
         self.ask("DELETE", f"hub/api/users/{user}/server")
         assert wait_until(lambda: not json.loads(self.ask("GET", f"hub/api/users/{user}"))["server"], 60)
-
-
-def free_ports(number: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 @contextmanager

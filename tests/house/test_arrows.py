@@ -9,7 +9,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
     {"units", "formulas", "event", "intervals", "critical_path", "chrome_trace", "timeline"},
-    {"memory", "images", "text", "published_runs", "models", "framing", "fields", "message", "outages"},
+    {"memory", "images", "text", "published_runs", "models", "framing", "fields", "message", "outages", "ports"},
     {"hardware", "manifests"},
     {"emulate", "faults", "gloo", "operators", "pricing"},
     {"launch"},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from urllib.request import urlopen
 import yaml
 
 from worldsize.launch.protocol.process import die_with_parent
+from worldsize.ports import free_ports
 from worldsize.watching.files import rules
 from worldsize.watching.rank_metrics import JOB
 
@@ -140,7 +140,7 @@ class Prometheus:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "rules.yml").write_text(rules(self.scrape_interval_s))
         (self.folder / "prometheus.yml").write_text(yaml.safe_dump(self._config(), sort_keys=False))
-        port = _free_port()
+        (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
         command = [
             PROGRAM,
@@ -199,9 +199,3 @@ def _first(look: Callable[[], Any], within_s: float) -> Any:
     while not (found := look()) and time.monotonic() < deadline_s:
         time.sleep(0.1)
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
