@@ -63,6 +63,7 @@ def compare(
     from autograder.capstone.step_times import cost_of
     from worldsize import capstone
     from worldsize.capstone.sweep import days_against_dollars
+    from worldsize.draw.page import page
 
     achieved, refused = {}, {}
     for path in sorted([*folder.glob("*.toml"), *folder.glob("*/*.toml")]):
@@ -85,5 +86,6 @@ def compare(
         raise typer.Exit(1)
     with exit_on_value_error():
         picture = days_against_dollars(achieved)
-    to.write_text(f'<!DOCTYPE html><meta charset="utf-8">{picture._repr_mimebundle_()["text/html"]}', encoding="utf-8")
+    title = f"Days against cost: {len(achieved)} designs"
+    to.write_text(page(title, picture._repr_mimebundle_()["text/html"]), encoding="utf-8")
     console.print(f"Designs in {to}: {len(achieved)}. Designs that do not add up: {num_refused}.", soft_wrap=True)

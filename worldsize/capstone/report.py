@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from worldsize import draw
@@ -14,6 +13,7 @@ from worldsize.capstone.figures import CALLED, Figures, run
 from worldsize.capstone.impossible import over_budget
 from worldsize.capstone.sensitivity import Gain, gains
 from worldsize.draw import Picture, Table
+from worldsize.draw.page import page
 from worldsize.outages import Policy
 from worldsize.planning.search import Cost
 from worldsize.units import DAY, format_bytes, format_count, format_time_s, significant
@@ -51,12 +51,7 @@ class Report:
 
     def page(self) -> str:
         """An HTML page that loads nothing."""
-        name = escape(self.figures.design.name)
-        return (
-            f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
-            "<style>body { font-family: sans-serif; max-width: 60em; margin: 2em auto }</style></head>\n"
-            f"<body><h1>{name}</h1>\n{self._html()}\n</body></html>\n"
-        )
+        return page(self.figures.design.name, self._html())
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.tables))

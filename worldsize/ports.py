@@ -1,0 +1,15 @@
+"""Ports of this machine that nothing listens on."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+
+def free_ports(number: int) -> list[int]:
+    """Different ports that nobody listens on at the moment; another program may take one before it is used."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
