@@ -25,9 +25,9 @@ class Span(NamedTuple):
 
 
 def fingerprints(tokens: Sequence[Token]) -> dict[int, list[Span]]:
-    """The fingerprints of a sequence, each with the lines of its occurrences; none reaches over two functions."""
+    """The fingerprints of a sequence, each with the lines of its occurrences; none reaches over two parts."""
     found: dict[int, list[Span]] = {}
-    for part in _functions(tokens):
+    for part in _parts(tokens):
         grams = [part[at : at + LENGTH] for at in range(len(part) - LENGTH + 1)]
         hashes = [_hash(" ".join(one.text for one in gram)) for gram in grams]
         for place in _chosen(hashes):
@@ -36,9 +36,9 @@ def fingerprints(tokens: Sequence[Token]) -> dict[int, list[Span]]:
     return found
 
 
-def _functions(tokens: Sequence[Token]) -> list[Sequence[Token]]:
-    """The sequence cut where a function begins, so that their order changes no fingerprint."""
-    cuts = [0, *(place for place, one in enumerate(tokens) if one.text == "def"), len(tokens)]
+def _parts(tokens: Sequence[Token]) -> list[Sequence[Token]]:
+    """The sequence cut where a definition begins or ends, so that their order changes no fingerprint."""
+    cuts = [0, *(place for place, one in enumerate(tokens) if one.is_first), len(tokens)]
     return [tokens[start:stop] for start, stop in pairwise(cuts)]
 
 

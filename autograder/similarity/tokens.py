@@ -24,10 +24,14 @@ _NAME, _ATTRIBUTE, _STRING = "name", "attribute", '""'
 
 
 class Token(NamedTuple):
-    """A token as it is compared, and the line that it is on, counted from 1."""
+    """A token as it is compared, the line that it is on, counted from 1, and whether a part of the source begins here.
+
+    Parts are definitions with their decorators, and what stands between them.
+    """
 
     text: str
     line: int
+    is_first: bool = False
 
 
 def imported_names(source: str) -> set[str]:
@@ -47,6 +51,7 @@ def tokens(source: str, imported: Collection[str] = (), own: Collection[str] = (
     raw = [*_raw(source)]
     modules = imported_names(source) | {*imported}
     attributes = _bound(raw) | {*own}
+    firsts = _first_of_parts(raw)
     found: list[Token] = []
     for place, one in enumerate(raw):
         if one.type in _LAYOUT or one.type == token.ERRORTOKEN or _is_docstring(raw, place):
@@ -61,7 +66,34 @@ def tokens(source: str, imported: Collection[str] = (), own: Collection[str] = (
             continue
         elif text in ")]}" and found and found[-1].text == ",":
             found.pop()
-        found.append(Token(text, one.start[0]))
+        found.append(Token(text, one.start[0], place in firsts))
+    return found
+
+
+def _first_of_parts(raw: Sequence[tokenize.TokenInfo]) -> set[int]:
+    """The places where a definition begins, at its first decorator, and where the code after one goes on."""
+    found: set[int] = set()
+    depth, open_at = 0, [-1]  # the depths of the definitions that a place is in
+    is_statement, is_decorated = True, False
+    for place, one in enumerate(raw):
+        if one.type in (token.NL, token.COMMENT, token.ENCODING):
+            continue
+        if one.type in (token.NEWLINE, token.INDENT, token.DEDENT):
+            depth += (one.type == token.INDENT) - (one.type == token.DEDENT)
+            is_statement = True
+            continue
+        if not is_statement:
+            continue
+        is_statement = False
+        while open_at[-1] >= depth:
+            open_at.pop()
+            found.add(place)
+        words = [one.string for one in raw[place : place + 2]]
+        is_definition = words[0] in ("def", "class") or words == ["async", "def"]
+        if is_definition or one.string == "@":
+            found |= set() if is_decorated else {place}
+            open_at += [depth] if is_definition else []
+        is_decorated = one.string == "@"
     return found
 
 

@@ -100,6 +100,19 @@ def test_the_order_of_functions_changes_nothing():
     assert fingerprints(tokens(one + other)).keys() == fingerprints(tokens(other + one)).keys()
 
 
+def test_a_decorator_moves_with_its_function_and_what_follows_one_stays():
+    methods = [f"    @{name}\n    def f{n}(x):\n" + f"        y = x + {n}\n" * 20 for n, name in enumerate("ab")]
+    after = "\n".join(f"z = g({n}, z)" for n in range(9))
+    one, other = (f"class A:\n{''.join(order)}\n{after}\n" for order in (methods, methods[::-1]))
+    assert fingerprints(tokens(one)).keys() == fingerprints(tokens(other)).keys()
+    firsts = [token.text for token in tokens(one) if token.is_first]
+    assert firsts == ["class", "@", "@", "name"]
+    nested = "def f():\n    def g():\n        pass\n    return g\n\nasync def h():\n    pass\n"
+    assert [(token.text, token.line) for token in tokens(nested) if token.is_first] == [
+        ("def", 1), ("def", 2), ("return", 4), ("async", 6),
+    ]  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def lab():
     return pool(ROOT / "solutions/lab03"), given(open_course(ROOT), "lab03").sources
