@@ -6,7 +6,7 @@ import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -14,6 +14,7 @@ from worldsize.quiz import Question
 from worldsize.quiz.bank import Pool
 
 FILE = "blueprints.toml"  # beside the bank
+Kind: TypeAlias = Literal["single", "multiple", "numeric", "ordering", "text", "cloze"]  # essays are counted apart
 
 
 class Cell(NamedTuple):
@@ -33,8 +34,8 @@ class Blueprint(BaseModel):
     """What every form of a quiz has: `count` questions, spread evenly over the weeks, equally hard for everybody.
 
     `essays` of them are essays, which stand at the end. Questions are only of these `pools`. Empty `weeks`,
-    `essay_weeks`, `objectives` (words that an objective has) and `difficulties` allow all; `minutes` is the most that a
-    form may take, by its questions' own times; it is passed with `pass_fraction` of the points.
+    `essay_weeks`, `objectives` (words that an objective has), `difficulties` and `kinds` allow all; `minutes` is the
+    most that a form may take, by its questions' own times; it is passed with `pass_fraction` of the points.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -47,6 +48,7 @@ class Blueprint(BaseModel):
     essay_weeks: tuple[Annotated[int, Field(ge=1, le=14)], ...] = ()
     objectives: tuple[str, ...] = ()
     difficulties: tuple[Annotated[int, Field(ge=1, le=3)], ...] = ()
+    kinds: tuple[Kind, ...] = ()
     minutes: Annotated[float, Field(gt=0)] | None = None
     pass_fraction: Annotated[float, Field(gt=0, le=1)] = 0.8
 
@@ -63,6 +65,7 @@ class Blueprint(BaseModel):
             question.pool in self.pools
             and (not self.weeks or question.week in self.weeks)
             and (question.kind != "essay" or not self.essay_weeks or question.week in self.essay_weeks)
+            and (not self.kinds or question.kind in (*self.kinds, "essay"))
             and (not self.difficulties or question.difficulty in self.difficulties)
             and (not wanted or any(wanted))
         )

@@ -40,7 +40,7 @@ def chosen_quiz(
     """
     if (key_file is None) == (seed is None):
         raise ValueError("Give either --key-file, a secret that is created if absent, or --seed for a demonstration.")
-    plan = _blueprint(bank, blueprint, changes)
+    plan = blueprint_of(bank, blueprint, changes)
     chosen_formats = _formats(formats, paper)
     students, questions = read_roster(roster), read_bank(bank)
     shares(plan, questions)  # raises where the bank has too few questions
@@ -102,7 +102,7 @@ def refuse_problems(responses: Responses, unreadable_as_zero: bool, ignore_unkno
     raise ValueError("\n".join([*map(str, serious), ", ".join(advice) + "."]))
 
 
-def _blueprint(folder: Path, name: str | None, wanted: Mapping[str, Any]) -> Blueprint:
+def blueprint_of(folder: Path, name: str | None, wanted: Mapping[str, Any]) -> Blueprint:
     """The blueprint of this name with these changes, or a new one."""
     changes = {key: value for key, value in wanted.items() if value not in (None, [])}
     if name is None:

@@ -48,6 +48,12 @@ def make(
     difficulty: Annotated[
         list[int] | None, typer.Option(help="Only questions of this difficulty, 1 to 3; may be repeated.")
     ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only questions of this kind: single, multiple, numeric, ordering, text, cloze; may be repeated."
+        ),
+    ] = None,
     count: Annotated[int | None, typer.Option(help="The number of questions on a form, essays included.")] = None,
     essays: Annotated[
         int | None, typer.Option(help="How many of them are essays, which are graded by hand; none by default.")
@@ -82,6 +88,7 @@ def make(
         "weeks": week,
         "objectives": objective,
         "difficulties": difficulty,
+        "kinds": kind,
         "count": count,
         "essays": essays,
         "minutes": minutes,
@@ -99,6 +106,54 @@ def make(
         if warning:
             errors.print(warning, markup=False, soft_wrap=True)
     console.print(f"Written: {out}. Hand out only what is in {out / HANDOUTS}.", markup=False, soft_wrap=True)
+
+
+@app.command()
+def pools(
+    out: Annotated[Path, typer.Option(help="The folder to write; it appears when it is complete.")],
+    key_file: Annotated[Path, typer.Option(help="The secret that variants are drawn with; created if absent.")],
+    blueprint: Annotated[
+        str | None, typer.Option(help="A quiz of quizzes/blueprints.toml; the options below change it.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="The title of the quiz.")] = None,
+    pool: Annotated[list[str] | None, typer.Option(help="Only questions of this pool; may be repeated.")] = None,
+    week: Annotated[list[int] | None, typer.Option(help="Only questions of this week; may be repeated.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="Only questions of this kind; may be repeated.")] = None,
+    count: Annotated[int | None, typer.Option(help="The number of slots, essays included.")] = None,
+    essays: Annotated[int | None, typer.Option(help="How many of them are essays.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="The most time that a student's questions may take.")] = None,
+    variants: Annotated[int, typer.Option(min=1, max=100, help="Variants in each slot.")] = 10,
+    system: Annotated[
+        list[str] | None, typer.Option(help="moodle or canvas; both by default; may be repeated.")
+    ] = None,
+    bank: Annotated[Path | None, typer.Option(help="The folder of questions; the nearest quizzes/ by default.")] = None,
+) -> None:
+    """Write one file to import for a class: in each slot several variants, of which Moodle or Canvas draws one."""
+    from autograder.quiz import command_options, secret_key
+    from autograder.quiz.pools import WRITERS, fill_slots, write_pools
+    from autograder.quiz.whole_bank import read_bank
+    from worldsize.quiz.bank import find_folder
+
+    changes = {
+        "title": title,
+        "pools": pool,
+        "weeks": week,
+        "kinds": kind,
+        "count": count,
+        "essays": essays,
+        "minutes": minutes,
+    }
+    with exit_on_value_error():
+        if unknown := [name for name in system or () if name not in WRITERS]:
+            raise ValueError(
+                f"There is no system {unknown[0]!r} that draws from slots: choose from {', '.join(WRITERS)}."
+            )
+        folder = bank or find_folder()
+        plan, questions = command_options.blueprint_of(folder, blueprint, changes), read_bank(folder)
+        slots = fill_slots(plan, questions, variants, secret_key.read_or_create(key_file))
+        summary = write_pools(plan, slots, system or [*WRITERS], out)
+    console.print(summary, markup=False, soft_wrap=True)
+    console.print(f"Written: {out}. It holds answers: import it, and hand nothing of it out.", soft_wrap=True)
 
 
 def _bar() -> Progress:

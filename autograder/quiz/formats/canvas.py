@@ -58,17 +58,42 @@ class _Item:
 def render(form: Form) -> bytes:
     """The form as the zip of a package: manifest, questions, settings and images."""
     name = identifier(form.student.id)
-    quiz = f"quiz-{name}"
-    images = {variant.id: png(variant.picture) for variant in form.variants if variant.picture}
+    named = zip(names_of(form), form.variants, strict=True)
+    items = [_item(variant, place, words, f"{name}-{variant.id}") for place, (words, variant) in enumerate(named, 1)]
+    return _package(f"quiz-{name}", title_of(form), form.out_of, items, form.variants)
+
+
+def render_groups(title: str, slots: Sequence[Sequence[Variant]]) -> bytes:
+    """A quiz with a question group for each slot, of which Canvas picks one question, as the zip of a package.
+
+    Source: `add_group` in `lib/cc/qti/qti_generator.rb` of instructure/canvas-lms, read in November 2026.
+    """
+    quiz = f"quiz-{identifier(title)}"
+    groups, number = [], 0
+    for place, variants in enumerate(slots, start=1):
+        points = variants[0].question.points
+        picked = tag("selection_number", "1") + tag("selection_extension", tag("points_per_item", repr(float(points))))
+        items = []
+        for variant in variants:
+            number += 1
+            items.append(_item(variant, number, f"{place:02} {variant.id}", f"slot{place:02}-{variant.id}"))
+        ordering = tag("selection_ordering", tag("selection", picked))
+        groups.append(tag("section", ordering, *items, ident=f"group-{place:02}", title=f"Slot {place:02}"))
+    out_of = sum(variants[0].question.points for variants in slots)
+    return _package(quiz, title, out_of, groups, [variant for variants in slots for variant in variants])
+
+
+def _package(quiz: str, title: str, out_of: float, parts: Sequence[str], variants: Sequence[Variant]) -> bytes:
+    images = {variant.id: png(variant.picture) for variant in variants if variant.picture}
     files: dict[str, str | bytes] = {
-        "imsmanifest.xml": _manifest(form, quiz, list(images)),
-        f"{quiz}/{quiz}.xml": _assessment(form, quiz, name),
-        f"{quiz}/assessment_meta.xml": _settings(form, quiz),
+        "imsmanifest.xml": _manifest(quiz, list(images)),
+        f"{quiz}/{quiz}.xml": _assessment(quiz, title, parts),
+        f"{quiz}/assessment_meta.xml": _settings(quiz, title, out_of),
     }
     return packed(files | {f"images/{id}.png": image for id, image in images.items()})
 
 
-def _manifest(form: Form, quiz: str, images: Sequence[str]) -> str:
+def _manifest(quiz: str, images: Sequence[str]) -> str:
     resources = [
         tag(
             "resource",
@@ -100,15 +125,15 @@ def _manifest(form: Form, quiz: str, images: Sequence[str]) -> str:
     )
 
 
-def _settings(form: Form, quiz: str) -> str:
+def _settings(quiz: str, title: str, out_of: float) -> str:
     return _XML + tag(
         "quiz",
-        tag("title", words(title_of(form))),
+        tag("title", words(title)),
         tag("description"),
         tag("shuffle_answers", "false"),  # the form has shuffled them
         tag("scoring_policy", "keep_highest"),
         tag("quiz_type", "assignment"),
-        tag("points_possible", repr(float(form.out_of))),
+        tag("points_possible", repr(float(out_of))),
         tag("show_correct_answers", "false"),
         tag("allowed_attempts", "1"),
         tag("available", "false"),  # until the instructor publishes it
@@ -117,19 +142,15 @@ def _settings(form: Form, quiz: str) -> str:
     )
 
 
-def _assessment(form: Form, quiz: str, student: str) -> str:
-    items = (
-        _item(variant, place, name, f"{student}-{variant.id}")
-        for place, (name, variant) in enumerate(zip(names_of(form), form.variants, strict=True), start=1)
-    )
+def _assessment(quiz: str, title: str, parts: Sequence[str]) -> str:
     return _XML + tag(
         "questestinterop",
         tag(
             "assessment",
             tag("qtimetadata", _metadata("cc_maxattempts", "1")),
-            tag("section", *items, ident="root_section"),
+            tag("section", *parts, ident="root_section"),
             ident=quiz,
-            title=title_of(form),
+            title=title,
         ),
         xmlns="http://www.imsglobal.org/xsd/ims_qtiasiv1p2",
     )

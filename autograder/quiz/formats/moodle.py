@@ -1,4 +1,4 @@
-"""Moodle XML (https://docs.moodle.org/en/Moodle_XML_format): a category for each form.
+"""Moodle XML (https://docs.moodle.org/en/Moodle_XML_format): a category for each form, or for each slot of a class.
 
 Shares are those of `worldsize.quiz.mark`. Ordering needs Moodle 4.4, which has the type built in, or its plugin; it
 shuffles the items by itself. Cloze questions are embedded answers; a gap of choices with formulas or markup is a
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Sequence
 
 from autograder.markdown.platform_markup import html, is_plain, line, put_in, tag, words
 from autograder.quiz.formats.form_text import num_lines
@@ -31,9 +32,24 @@ _TYPES = {
 
 def render(form: Form) -> bytes:
     """The form as Moodle XML."""
-    category = "/".join(part.replace("/", "//") for part in (form.blueprint.title, form.student.id))
-    parts = [tag("question", tag("category", _text(f"$course$/top/{category}")), type="category")]
-    parts += map(_question, names_of(form), form.variants)
+    return _file([_category(form.blueprint.title, form.student.id), *map(_question, names_of(form), form.variants)])
+
+
+def render_pools(title: str, slots: Sequence[Sequence[Variant]]) -> bytes:
+    """A category for each slot, from which a quiz takes a random question, as Moodle XML."""
+    parts = []
+    for place, variants in enumerate(slots, start=1):
+        parts.append(_category(title, f"slot {place:02}"))
+        parts += [_question(f"{place:02} {variant.id}", variant) for variant in variants]
+    return _file(parts)
+
+
+def _category(*path: str) -> str:
+    name = "/".join(part.replace("/", "//") for part in path)
+    return tag("question", tag("category", _text(f"$course$/top/{name}")), type="category")
+
+
+def _file(parts: Sequence[str]) -> bytes:
     content = "\n".join(parts)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<quiz>\n{content}\n</quiz>\n'.encode()
 
