@@ -19,7 +19,7 @@ PYTHON312 ?= $(firstword $(wildcard $(shell pyenv root 2>/dev/null)/versions/3.1
 OLDEST := build/oldest
 
 .PHONY: help setup demo site lab test lessons session sample reach verify project lint notebooks bench netlab ray check
-.PHONY: nightly pages wheel foreign deepspeed frameworks horovod oracles attacks coverage smoke parts
+.PHONY: nightly pages wheel term foreign deepspeed frameworks horovod oracles attacks coverage smoke parts
 help:  ## list what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -106,10 +106,13 @@ horovod: setup  ## build Horovod for this torch, where it is not there: patched,
 check: lint session  ## what CI runs
 	@$(MAKE) --jobs=2 --output-sync=target sample parts  # each keeps one core busy
 
-nightly: verify project oracles attacks coverage bench smoke frameworks pages wheel  ## all that takes longer than CI may; each part runs alone too
+nightly: verify project oracles attacks coverage bench smoke frameworks pages wheel term  ## all that takes longer than CI may; each part runs alone too
 
 pages: site  ## look through the whole site: links, answers, widths, themes, sizes
 	@$(BIN)/python -m pytest -n 0 --nightly tests/browser/test_site.py
+
+term: setup  ## play a term with forty students through by an instructor's commands
+	@$(BIN)/python -m pytest -n 0 --nightly tests/e2e/test_term.py
 
 wheel: setup  ## build the distributions, start the commands from what they install; a hub, and a week from the zip
 	@$(BIN)/python -m pytest -n 0 -m e2e --nightly tests/e2e/test_wheel.py
